@@ -1,0 +1,83 @@
+"""The `denserk` command: its parts, and the one door through which errors leave."""
+
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from denserk import __version__
+from denserk.cli.console import console
+from denserk.errors import DenserkError, OutputError
+
+app = typer.Typer(
+    name="denserk",
+    help="Dense passage retrieval, from text to measures.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={
+        "token_normalize_func": lambda token: token.replace("_", "-"),
+        "help_option_names": ["--help", "-h"],
+    },
+)
+
+
+@app.callback()
+def main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    """Dense passage retrieval, from text to measures."""
+    if version:
+        typer.echo(f"denserk {__version__}")
+        raise typer.Exit
+
+
+def _register() -> None:
+    """Imports every command; each registers itself on `app`."""
+    from denserk.cli import encode  # noqa: F401
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command line and returns its exit status; no error leaves as a traceback unless asked for."""
+    _register()
+    try:
+        status = app(args=arguments, standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except typer.TyperException as error:  # wrong usage, told as typer tells it
+        error.show()
+        return error.exit_code
+    except DenserkError as error:
+        return _tell(error, error.exit_status)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except (KeyboardInterrupt, typer.Abort):
+        return _tell(DenserkError("interrupted"), 130)
+    except MemoryError:
+        return _tell(
+            DenserkError("out of memory", "smaller batches (--batch-tokens) or blocks need less"), 1
+        )
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+        refusal = OutputError if full else DenserkError
+        return _tell(refusal(f"{error.filename or 'the system'}: {error.strerror or error}"), 1)
+    except Exception as error:  # noqa: BLE001 - the last door: whatever it is, one line leaves
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        return _tell(
+            DenserkError(
+                f"a defect in denserk: {what}", "add --traceback and report what it prints"
+            ),
+            1,
+        )
+
+
+def _tell(error: DenserkError, status: int) -> int:
+    if console().settings.traceback:
+        traceback.print_exc()
+    console().error(error)
+    return status

@@ -1,0 +1,140 @@
+"""What a person sees: notes, warnings, errors and bars on stderr; results on stdout.
+
+Bars and colours only where stderr is a terminal; elsewhere plain lines, or JSON lines under --log-json.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from denserk.errors import DenserkError
+from denserk.reporting import Progress, Reporter
+
+
+@dataclass(frozen=True)
+class ConsoleSettings:
+    """What every command takes."""
+
+    quiet: bool = False
+    """No notes and no bars; warnings and errors only."""
+    log_json: bool = False
+    """Notes, warnings, errors and progress as JSON lines on stderr."""
+    traceback: bool = False
+    """Show Python's own traceback of an error, for a bug report."""
+
+
+class _PlainProgress(Progress):
+    """Progress where nobody watches a terminal: a line every ten seconds, from the second on."""
+
+    every = 10.0
+
+    def __init__(self, console: "Console", what: str, total: int | None, unit: str) -> None:
+        self._console, self._what, self._total, self._unit = console, what, total, unit
+        self._done = 0
+        self._start = time.monotonic()
+        self._told = self._start
+
+    def advance(self, count: int = 1) -> None:
+        self._done += count
+        now = time.monotonic()
+        if now - self._told >= self.every:
+            self._told = now
+            rate = self._done / (now - self._start)
+            total = f" of {self._total:,}" if self._total else ""
+            left = (
+                f", {(self._total - self._done) / rate:,.0f} s left" if self._total and rate else ""
+            )
+            self._console.event(
+                "progress",
+                f"{self._what}: {self._done:,}{total} {self._unit}, {rate:,.0f} a second{left}",
+            )
+
+    def set_total(self, total: int) -> None:
+        self._total = total
+
+
+class Console(Reporter):
+    """The reporter of the command line."""
+
+    def __init__(self, settings: ConsoleSettings) -> None:
+        self.settings = settings
+
+    def event(self, level: str, text: str, hint: str | None = None) -> None:
+        """One line (and a hint's) on stderr."""
+        if self.settings.log_json:
+            record = {"level": level, "message": text} | ({"hint": hint} if hint else {})
+            print(json.dumps(record, ensure_ascii=False), file=sys.stderr)  # noqa: T201
+            return
+        label = {"warning": "warning: ", "error": "error: "}.get(level, "")
+        if label and sys.stderr.isatty() and "NO_COLOR" not in os.environ:
+            label = f"\x1b[1;{31 if level == 'error' else 33}m{label}\x1b[0m"
+        print(f"{label}{text}", file=sys.stderr)  # noqa: T201
+        if hint:
+            print(f"  {hint}", file=sys.stderr)  # noqa: T201
+
+    def note(self, text: str) -> None:
+        if not self.settings.quiet:
+            self.event("note", text)
+
+    def warn(self, text: str) -> None:
+        self.event("warning", text)
+
+    def error(self, error: DenserkError) -> None:
+        """Tells a refusal: what was wrong, then what to do."""
+        self.event("error", error.message, error.hint)
+
+    @contextmanager
+    def track(self, what: str, total: int | None, unit: str) -> Iterator[Progress]:
+        if self.settings.quiet:
+            yield Progress()
+        elif self.settings.log_json or not sys.stderr.isatty():
+            yield _PlainProgress(self, what, total, unit)
+        else:
+            with _bar(what, total, unit) as progress:
+                yield progress
+
+
+@contextmanager
+def _bar(what: str, total: int | None, unit: str) -> Iterator[Progress]:
+    from rich.console import Console as Terminal
+    from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            of = f"/{task.total:,.0f}" if task.total is not None else ""
+            speed = task.finished_speed or task.speed
+            rate = f"  {speed:,.0f} {unit}/s" if speed else ""
+            return Text(f"{task.completed:,.0f}{of}{rate}")
+
+    columns = (TextColumn("{task.description}"), BarColumn(), Rate(), TimeRemainingColumn())
+    with Bars(*columns, console=Terminal(stderr=True)) as bars:
+        task = bars.add_task(what, total=total)
+
+        class Shown(Progress):
+            def advance(self, count: int = 1) -> None:
+                bars.advance(task, count)
+
+            def set_total(self, total: int) -> None:
+                bars.update(task, total=total)
+
+        yield Shown()
+
+
+_console = Console(ConsoleSettings())
+
+
+def configure(settings: ConsoleSettings) -> None:
+    """Sets what the console shows, for this process."""
+    global _console  # noqa: PLW0603 - one console a process, set once by the command
+    _console = Console(settings)
+
+
+def console() -> Console:
+    """The console of this process."""
+    return _console

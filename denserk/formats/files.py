@@ -1,0 +1,191 @@
+"""Bytes in, bytes out: plain or gzip by suffix, "-" for a stream, and outputs that appear whole or not at all."""
+
+import errno
+import gzip
+import io
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, TextIO, cast
+
+from denserk.errors import InputError, OutputError, UsageError
+
+STREAM = "-"
+BOM = b"\xef\xbb\xbf"
+
+
+@contextmanager
+def open_binary(path: str | Path) -> Iterator[BinaryIO]:
+    """Opens an input for reading; `.gz` is decompressed, "-" is standard input.
+
+    Raises:
+        UsageError: there is no such file, or it is a folder.
+        InputError: it may not be read.
+    """
+    if str(path) == STREAM:
+        yield sys.stdin.buffer
+        return
+    try:
+        handle: BinaryIO
+        handle = (
+            cast(BinaryIO, gzip.open(path, "rb"))
+            if str(path).endswith(".gz")
+            else Path(path).open("rb")
+        )
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path} is a folder; a file is expected") from None
+    except PermissionError:
+        raise InputError(path, None, "a file that may not be read", "a readable file") from None
+    with handle:
+        yield handle
+
+
+def read_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
+    """Yields (line number from 1, line without its end), with a byte-order mark and `\\r` at the end removed.
+
+    Raises:
+        InputError: the file is cut short or is not gzip although its name says so.
+    """
+    number = 0
+    with open_binary(path) as handle:
+        try:
+            for number, line in enumerate(handle, start=1):
+                if number == 1 and line.startswith(BOM):
+                    line = line[len(BOM) :]
+                yield number, line.rstrip(b"\r\n")
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise InputError(
+                path,
+                number + 1,
+                f"a compressed file that breaks off ({error})",
+                "a whole gzip file",
+                "fetch or write the file again",
+            ) from None
+
+
+def read_text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """`read_lines`, decoded from UTF-8.
+
+    Raises:
+        InputError: a line is not UTF-8.
+    """
+    for number, line in read_lines(path):
+        try:
+            yield number, line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(
+                path, number, f"a byte that is not UTF-8 (0x{line[error.start]:02x})", "UTF-8 text"
+            ) from None
+
+
+def _write_error(path: str | Path, error: OSError) -> OutputError:
+    reasons = {
+        errno.ENOSPC: (
+            "no room left on the disk",
+            "make room, or write elsewhere, and run the command again",
+        ),
+        errno.EFBIG: ("the file would grow past its size limit", "raise the limit (ulimit -f)"),
+        errno.EDQUOT: ("the disk quota is used up", "make room and run the command again"),
+        errno.EACCES: ("no permission to write there", "choose another --output"),
+        errno.EROFS: ("the file system is read-only", "choose another --output"),
+        errno.ENOTDIR: ("a part of the path is a file, not a folder", "choose another --output"),
+        errno.EISDIR: ("there is a folder of that name", "choose another --output"),
+    }
+    reason, hint = reasons.get(error.errno or 0, (error.strerror or str(error), None))
+    return OutputError(f"{path} cannot be written: {reason}", hint)
+
+
+@contextmanager
+def write_errors(path: str | Path) -> Iterator[None]:
+    """Turns what the system says about a failed write into an `OutputError`; a closed pipe passes through."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _write_error(path, error) from error
+
+
+@contextmanager
+def whole_binary(path: str | Path) -> Iterator[BinaryIO]:
+    """Opens an output that takes its name only once it is whole.
+
+    Written beside the target under a temporary name, flushed to the disk, then renamed; removed if anything
+    fails. `.gz` is compressed (without a time stamp, so equal content gives equal bytes). "-" is standard
+    output. Parent folders are made.
+
+    Raises:
+        OutputError: no room, no permission.
+    """
+    if str(path) == STREAM:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with write_errors(path):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if target.exists() and not target.is_file():  # /dev/stdout, /dev/full, a named pipe
+                with target.open("wb") as special:
+                    yield special
+                return
+            with temporary.open("wb") as raw:
+                if target.suffix == ".gz":
+                    with gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed:
+                        yield cast(BinaryIO, packed)
+                else:
+                    yield raw
+                raw.flush()
+                os.fsync(raw.fileno())
+            temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_text(path: str | Path) -> Iterator[TextIO]:
+    """`whole_binary` for UTF-8 text with `\\n` line ends."""
+    with whole_binary(path) as raw:
+        text = io.TextIOWrapper(raw, encoding="utf-8", newline="\n")
+        try:
+            yield text
+            text.flush()
+        finally:
+            text.detach()
+
+
+def prepare_folder(folder: str | Path, *, overwrite: bool, resume: bool = False) -> Path:
+    """Makes an output folder ready: absent or empty, emptied under `overwrite`, left alone under `resume`.
+
+    Raises:
+        UsageError: it holds something and neither flag was given.
+        OutputError: it cannot be made.
+    """
+    path = Path(folder)
+    with write_errors(folder):
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"{folder} is a file; a folder is expected")
+        path.mkdir(parents=True, exist_ok=True)
+        if resume:
+            return path
+        present = sorted(path.iterdir())
+        if present and not overwrite:
+            raise UsageError(
+                f"{folder} is not empty (it holds {present[0].name})",
+                "add --overwrite to replace it, --resume to continue it, or choose another --output",
+            )
+        for item in present:
+            if item.is_dir() and not item.is_symlink():
+                raise UsageError(
+                    f"{folder} holds a folder, {item.name}, and is not cleared",
+                    "remove it yourself",
+                )
+        for item in present:
+            item.unlink()
+    return path

@@ -1,0 +1,68 @@
+"""JSON lines through jsonlines, with orjson as its parser: one object a line, errors by file and line."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonlines
+import orjson
+
+from denserk.errors import InputError
+from denserk.formats.files import read_lines, whole_binary
+
+
+def _parse(line: bytes | str) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return json.loads(line)  # integers past 64 bits; raises the same kind of error otherwise
+
+
+def read_objects(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (line number, object); empty lines are passed over.
+
+    Raises:
+        InputError: a line is not JSON, or not an object.
+    """
+    position = [0]
+
+    def lines() -> Iterator[bytes]:
+        for number, line in read_lines(path):
+            position[0] = number
+            yield line
+
+    reader = jsonlines.Reader(lines(), loads=_parse)
+    while True:
+        try:
+            value = reader.read(skip_empty=True)
+        except EOFError:
+            return
+        except jsonlines.InvalidLineError as error:
+            raise InputError(
+                path,
+                position[0],
+                f"a line that is not JSON ({_reason(error)})",
+                "one JSON object a line",
+            ) from None
+        if not isinstance(value, dict):
+            raise InputError(
+                path, position[0], f"JSON {type(value).__name__}", "one JSON object a line"
+            )
+        yield position[0], value
+
+
+def _reason(error: jsonlines.InvalidLineError) -> str:
+    return str(error).partition(" (line ")[0].removeprefix("line contains invalid json: ")
+
+
+def write_objects(path: str | Path, objects: Iterable[Mapping[str, Any]]) -> int:
+    """Writes one object a line, keys in their given order; returns how many. "-" is standard output."""
+    count = 0
+    with whole_binary(path) as handle:
+        for value in objects:
+            handle.write(
+                orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY)
+            )
+            count += 1
+    return count

@@ -1,0 +1,79 @@
+"""The nouns of retrieval: what readers yield, what searches return, what writers take."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
+
+
+class Passage(NamedTuple):
+    """One passage of a corpus. Ids are strings and never change their spelling."""
+
+    docid: str
+    text: str
+    title: str = ""
+    extra: Mapping[str, Any] = NO_FIELDS
+
+    def field(self, name: str) -> str:
+        """The text of a named field; a field the passage lacks is empty.
+
+        >>> Passage("d1", "body", "head", {"url": "u"}).field("url")
+        'u'
+        """
+        if name in ("text", "contents"):
+            return self.text
+        if name == "title":
+            return self.title
+        value = self.extra.get(name)
+        return "" if value is None else str(value)
+
+
+class Query(NamedTuple):
+    """One query (topic); answers are there for question sets scored by answer matching."""
+
+    qid: str
+    text: str
+    answers: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = NO_FIELDS
+
+
+class Qrel(NamedTuple):
+    """One judgement: how relevant a passage is to a query."""
+
+    qid: str
+    docid: str
+    relevance: int
+
+
+class ScoredPassage(NamedTuple):
+    """One line of a run. `rank` counts from 1 and only orders files that carry no score."""
+
+    qid: str
+    docid: str
+    score: float
+    rank: int = 0
+
+
+class Candidate(NamedTuple):
+    """One positive or negative passage of a training example.
+
+    A shape that names passages by id alone leaves `title` and `text` empty; one that carries text
+    alone leaves `docid` empty. `score` is a teacher's score where the file holds one.
+    """
+
+    docid: str = ""
+    text: str = ""
+    title: str = ""
+    score: float | None = None
+    extra: Mapping[str, Any] = NO_FIELDS
+
+
+class TrainingExample(NamedTuple):
+    """A query with its positives and negatives, in the order of the file."""
+
+    qid: str
+    query: str
+    positives: tuple[Candidate, ...]
+    negatives: tuple[Candidate, ...]
+    answers: tuple[str, ...] = ()

@@ -1,0 +1,227 @@
+"""How text becomes vectors: the representation, the text, the computation."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from denserk.errors import UsageError
+from denserk.settings.options import option
+
+
+class Representation(StrEnum):
+    """How a text's token states become its vector."""
+
+    CLS = "cls"
+    """The last hidden state of position 0."""
+    MEAN = "mean"
+    """The mean of the last hidden states of all real tokens."""
+    MAX = "max"
+    """The maximum over real tokens, one dimension at a time."""
+    LAST = "last"
+    """The last hidden state of the last real token."""
+    AGG = "agg"
+    """Aggretriever: a projection of [CLS] beside a lexical vector folded from the MLM head."""
+
+
+class AggKind(StrEnum):
+    """How the vocabulary-wide vector of Aggretriever is made small (paper, section 3.2 and Table 8)."""
+
+    STAR = "star"
+    """agg*: the signed maximum of each slice."""
+    PLUS = "plus"
+    """agg+: the maximum of each slice."""
+    NONE = "none"
+    """No pruning: one dimension an entry of the vocabulary, no [CLS] part."""
+    LINEAR = "linear"
+    """A learned linear map from the vocabulary."""
+    AVERAGE = "average"
+    """No vocabulary: the mean of the token states after position 0, then a linear map."""
+
+
+class AggLayout(StrEnum):
+    """Which vocabulary entries share a slice."""
+
+    STRIDED = "strided"
+    """The released rule: ids dealt round the slices in turn."""
+    PAIRED = "paired"
+    """agg+ over the slices of agg*, as the paper's text has it."""
+    RANDOM = "random"
+    """A seeded random division, as the paper's text has it."""
+
+
+class TermWeight(StrEnum):
+    """What becomes of a token's learned weight before it multiplies the token's distribution."""
+
+    CLAMP = "clamp"
+    """Negative weights count as zero: what the released code computes on padded batches."""
+    SIGNED = "signed"
+    """As it is: what the released code computes on a row without padding."""
+    ABS = "abs"
+    """Its absolute value, as the paper prints it."""
+    ONE = "one"
+    """Every weight is 1; the model has no weight layer (Table 8, row 2)."""
+
+
+class MlmHead(StrEnum):
+    """Where the distribution over the vocabulary comes from."""
+
+    PRETRAINED = "pretrained"
+    """The backbone's own masked-language-model head."""
+    FRESH = "fresh"
+    """A new head, its decoder tied to the word embeddings; for training only."""
+    NONE = "none"
+    """No head: a token's weight goes to the token itself (Table 8, row 3)."""
+
+
+class AggOrder(StrEnum):
+    """Which part of an Aggretriever vector stands first."""
+
+    CLS_AGG = "cls-agg"
+    """As in the published indexes."""
+    AGG_CLS = "agg-cls"
+    """As in the authors' code."""
+
+
+class AggPreset(StrEnum):
+    """Bundles of Aggretriever settings."""
+
+    RELEASED = "released"
+    """clamp and strided: what every published checkpoint needs."""
+    PAPER = "paper"
+    """abs and random slices, as the text of the paper has it."""
+
+
+class Dtype(StrEnum):
+    """Precision of the computation."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+class VectorDtype(StrEnum):
+    """Precision of stored vectors."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+
+
+class VectorFormat(StrEnum):
+    """Shapes in which vectors are written."""
+
+    NPY = "npy"
+    """denserk's folder of blocks: memory-mappable, resumable, sharded."""
+    JSONL = "jsonl"
+    """Pyserini's JSON lines: id, contents, vector."""
+    ANSERINI_JSONL = "anserini-jsonl"
+    """Anserini's JSON lines: docid, contents, vector."""
+    PYSERINI_FAISS = "pyserini-faiss"
+    """A faiss flat index beside its ids, as Pyserini opens it."""
+    PARQUET = "parquet"
+    """Anserini's Parquet: docid, vector."""
+    TEVATRON = "tevatron"
+    """Tevatron's pickle of (vectors, ids)."""
+
+
+@dataclass(frozen=True)
+class RepresentationSettings:
+    """How a vector is made; saved with a model, recorded with its vectors."""
+
+    representation: Representation = Representation.CLS
+    """How token states become a vector."""
+    l2_norm: bool = option(False, "--normalize")
+    """Scale each vector to length 1."""
+    agg_kind: AggKind = AggKind.STAR
+    """agg: how the vocabulary-wide vector is made small."""
+    agg_dim: int = 640
+    """agg: dimensions of the lexical part; 0 leaves the [CLS] part alone."""
+    cls_dim: int = option(128, "--projection-out-dim")
+    """agg: dimensions of the [CLS] part; 0 leaves it out."""
+    agg_layout: AggLayout = AggLayout.STRIDED
+    """agg: which vocabulary entries share a slice."""
+    agg_seed: int = 42
+    """agg: seed of the random layout; part of the model."""
+    term_weight: TermWeight = TermWeight.CLAMP
+    """agg: what becomes of a negative token weight."""
+    mlm_head: MlmHead = MlmHead.PRETRAINED
+    """agg: where the distribution over the vocabulary comes from."""
+    agg_order: AggOrder = AggOrder.CLS_AGG
+    """agg: which part stands first."""
+
+    def __post_init__(self) -> None:
+        """Refuses dimensions that no vector can have."""
+        if self.agg_dim < 0 or self.cls_dim < 0:
+            raise UsageError(
+                f"--agg-dim {self.agg_dim} and --cls-dim {self.cls_dim}: dimensions start at 0"
+            )
+        if self.representation is Representation.AGG and self.agg_dim == self.cls_dim == 0:
+            raise UsageError("--agg-dim 0 with --cls-dim 0 leaves no vector", "give one of them")
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """How a record becomes the text that the tokenizer sees; saved with a model."""
+
+    fields: tuple[str, ...] = ("title", "text")
+    """Fields of a passage that make its text, in order; empty ones leave no trace."""
+    join: str = option(" ", metavar="TEXT|sep|pair")
+    """What stands between two fields: any text; `sep`, the tokenizer's separator; `pair`, a sentence pair."""
+    query_max_length: int = option(32, "--q-max-len", "--query-max-len")
+    """Tokens of a query, special tokens included."""
+    passage_max_length: int = option(128, "--p-max-len", "--passage-max-len")
+    """Tokens of a passage, special tokens included."""
+    query_prefix: str = ""
+    """Text put before every query."""
+    passage_prefix: str = ""
+    """Text put before every passage."""
+    normalize_quotes: bool = False
+    """Turn the right single quote (U+2019) of queries into an apostrophe, as DPR does."""
+
+    def __post_init__(self) -> None:
+        """Refuses lengths without room for a word, and pairs that are not two."""
+        if not self.fields:
+            raise UsageError("--fields names no field", "for example --fields title,text")
+        if self.join == "pair" and len(self.fields) > 2:
+            raise UsageError(f"--join pair takes at most two fields, found {','.join(self.fields)}")
+        if min(self.query_max_length, self.passage_max_length) < 3:
+            raise UsageError(
+                f"lengths of {self.query_max_length} (query) and {self.passage_max_length} (passage) tokens: "
+                "at least 3 are needed, for two special tokens and a word"
+            )
+
+
+@dataclass(frozen=True)
+class ComputeSettings:
+    """Where and how the numbers are computed."""
+
+    device: str = option("auto", metavar="auto|cpu|cuda|cuda:N")
+    """The device; only `auto` falls back to the CPU where no GPU is seen."""
+    dtype: Dtype = Dtype.FLOAT32
+    """Precision of the computation; vectors are stored as --vector-dtype says."""
+    batch_tokens: int = 8192
+    """Tokens of a batch, padding included: batches of short texts hold more of them."""
+    batch_size: int | None = option(
+        None, "--per-device-eval-batch-size", shown_default="by --batch-tokens alone"
+    )
+    """At most this many texts a batch."""
+    threads: int | None = option(None, shown_default="the library's choice")
+    """CPU threads."""
+    fp16: bool = False
+    """Short for --dtype float16."""
+    bf16: bool = False
+    """Short for --dtype bfloat16."""
+
+    def __post_init__(self) -> None:
+        """Refuses contradicting precisions and empty batches."""
+        if self.fp16 and self.bf16:
+            raise UsageError("--fp16 and --bf16 exclude each other", "give one of them")
+        asked = Dtype.FLOAT16 if self.fp16 else Dtype.BFLOAT16 if self.bf16 else None
+        if asked and self.dtype not in (Dtype.FLOAT32, asked):
+            raise UsageError(
+                f"--dtype {self.dtype} contradicts --{'fp16' if self.fp16 else 'bf16'}"
+            )
+        if asked:
+            object.__setattr__(self, "dtype", asked)
+        for name in ("batch_tokens", "batch_size", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"--{name.replace('_', '-')} {value}: at least 1 is needed")

@@ -1,0 +1,56 @@
+"""The shapes in which the field keeps its files; each is detected, and can be forced by name."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from denserk.settings.options import option
+
+
+class CorpusFormat(StrEnum):
+    """Shapes of a corpus."""
+
+    ANSERINI = "anserini"
+    """JSON lines with `id` and `contents` (Anserini, Pyserini)."""
+    BEIR = "beir"
+    """JSON lines with `_id`, `title`, `text`."""
+    TEVATRON = "tevatron"
+    """JSON lines with `docid`, `title`, `text`."""
+    MARCO = "marco"
+    """Tab-separated: id, text."""
+    MARCO_TITLES = "marco-titles"
+    """Tab-separated: id, title, text."""
+    DPR = "dpr"
+    """Tab-separated with the header id, text, title, and quoted fields."""
+    FLAG = "flag"
+    """JSON lines with `text` alone; the id is the line number from 0."""
+
+
+class TopicsFormat(StrEnum):
+    """Shapes of a query file."""
+
+    TSV = "tsv"
+    """Tab-separated: id, text."""
+    ANSERINI = "anserini"
+    """JSON lines with `id` or `qid`, and `title`."""
+    BEIR = "beir"
+    """JSON lines with `_id` and `text`."""
+    TEVATRON = "tevatron"
+    """JSON lines with `query_id`, and `query` or `query_text`."""
+    DPR = "dpr"
+    """Tab-separated: question, list of answers; the id is the line number from 0."""
+    QA = "qa"
+    """JSON lines with `question` and `answer` or `answers`; the id is the line number from 0."""
+    ENTITY_QUESTIONS = "entity-questions"
+    """A folder with a JSON array of `question` and `answers` for each relation."""
+
+
+@dataclass(frozen=True)
+class CorpusSettings:
+    """How the passages of a corpus are read."""
+
+    corpus_format: CorpusFormat | None = option(None, shown_default="detected")
+    """Shape of the corpus."""
+    docid_field: str | None = option(None, shown_default="by the shape")
+    """JSON key that holds a passage's id."""
+    delimiter: str = "\\n"
+    """Separates the --fields inside `contents`, where they are named and the record has no such keys."""

@@ -1,0 +1,135 @@
+"""How a settings field becomes an option: its docstring, its other names, its shape on the command line.
+
+A settings class is a frozen dataclass. The string under a field is its help text; `option` adds what a type
+and a default cannot say. The command line is built from these classes, so an option is told in one place.
+"""
+
+import ast
+import dataclasses
+import sys
+from collections.abc import Mapping
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from denserk.errors import UsageError
+
+
+@dataclasses.dataclass(frozen=True)
+class OptionShape:
+    """What a field adds to its type and default.
+
+    `names` are further spellings ("-m", "--encoder"); `metavar` is shown in the help in place of the type;
+    `repeat` lets a tuple be given as a repeated option, where it is otherwise a comma list; `shown_default`
+    replaces the default in the help.
+    """
+
+    names: tuple[str, ...] = ()
+    metavar: str | None = None
+    repeat: bool = False
+    shown_default: str | None = None
+
+
+def option(
+    default: Any = dataclasses.MISSING,
+    *names: str,
+    metavar: str | None = None,
+    repeat: bool = False,
+    shown_default: str | None = None,
+) -> Any:
+    """A dataclass field with an `OptionShape`.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Example:
+    ...     model: str = option("", "--encoder")
+    >>> shape_of(dataclasses.fields(Example)[0]).names
+    ('--encoder',)
+    """
+    shape = OptionShape(names, metavar, repeat, shown_default)
+    return dataclasses.field(default=default, metadata={"option": shape})
+
+
+def shape_of(field: "dataclasses.Field[Any]") -> OptionShape:
+    """The shape given to a field by `option`, or the empty one."""
+    shape = field.metadata.get("option", OptionShape())
+    assert isinstance(shape, OptionShape)
+    return shape
+
+
+@cache
+def _class_docs(source: Path) -> dict[str, dict[str, str]]:
+    """Class name -> field name -> the string that stands under the field, for one source file."""
+    docs: dict[str, dict[str, str]] = {}
+    for node in ast.parse(source.read_text("utf-8")).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        fields = docs.setdefault(node.name, {})
+        for statement, following in zip(node.body, node.body[1:], strict=False):
+            if (
+                isinstance(statement, ast.AnnAssign)
+                and isinstance(statement.target, ast.Name)
+                and isinstance(following, ast.Expr)
+                and isinstance(following.value, ast.Constant)
+                and isinstance(following.value.value, str)
+            ):
+                fields[statement.target.id] = " ".join(following.value.value.split())
+    return docs
+
+
+def field_docs(settings: type) -> Mapping[str, str]:
+    """Field name -> docstring, for a settings class and its bases."""
+    docs: dict[str, str] = {}
+    for cls in reversed(settings.__mro__):
+        source = getattr(sys.modules[cls.__module__], "__file__", None)
+        if dataclasses.is_dataclass(cls) and source:
+            docs.update(_class_docs(Path(source)).get(cls.__name__, {}))
+    return docs
+
+
+def as_json(settings: Any) -> dict[str, Any]:
+    """A settings object as a JSON mapping, for manifests: enums by value, tuples as lists."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return [plain(item) for item in value]
+        return getattr(value, "value", value)
+
+    return {f.name: plain(getattr(settings, f.name)) for f in dataclasses.fields(settings)}
+
+
+T = TypeVar("T")
+
+
+def from_json(cls: type[T], values: Mapping[str, Any]) -> T:
+    """The settings object that `as_json` wrote.
+
+    Raises:
+        UsageError: a name the class does not have, or a value outside its enum; all of them are named.
+    """
+    hints = get_type_hints(cls)
+    known: dict[str, Any] = {}
+    mistakes: list[str] = []
+    for name, value in values.items():
+        if name not in hints:
+            mistakes.append(f"{name} is not a setting of {cls.__name__}")
+            continue
+        kind = hints[name]
+        try:
+            if isinstance(value, list):
+                known[name] = tuple(value)
+            elif isinstance(kind, type) and issubclass(kind, Enum):
+                known[name] = kind(value)
+            else:
+                known[name] = value
+        except ValueError as error:
+            mistakes.append(f"{name}: {error}")
+    if mistakes:
+        raise UsageError("; ".join(mistakes))
+    return cls(**known)
+
+
+def changed(settings: T, overrides: Mapping[str, Any]) -> T:
+    """A copy with the given fields replaced; `None` leaves a field as it is."""
+    given = {name: value for name, value in overrides.items() if value is not None}
+    return dataclasses.replace(settings, **given)  # type: ignore[type-var]
