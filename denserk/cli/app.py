@@ -18,10 +18,12 @@ app = typer.Typer(
     help="Dense passage retrieval, from text to measures.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={
         "token_normalize_func": lambda token: token.replace("_", "-"),
         "help_option_names": ["--help", "-h"],
+        "max_content_width": 100,
     },
 )
 

@@ -14,11 +14,28 @@ from enum import Enum
 from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from denserk.cli.console import ConsoleSettings, configure
 from denserk.settings.options import field_docs, shape_of
 
 T = TypeVar("T")
+
+
+class Command(TyperCommand):
+    """A command whose help lists its options panel by panel, names never cut; plain text, so that it is quick."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Writes one section a panel, in the order of the settings groups."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                panel = getattr(parameter, "rich_help_panel", None) or "Options"
+                panels.setdefault(panel, []).append(record)
+        for panel, records in panels.items():
+            with formatter.section(panel):
+                formatter.write_dl(records, col_max=34)
 
 
 class Overrides(Mapping[str, Any], Generic[T]):
@@ -73,7 +90,7 @@ def _parameter(
         default = bare(default)
     shown: Any = shape.shown_default or True
     if unset:
-        shown = "the model's own"
+        shown = False
     elif default is None and not shape.shown_default:
         shown = False
     info = typer.Option(
@@ -159,7 +176,7 @@ def command(
 
         run.__signature__ = inspect.Signature(plain + parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in plain + parameters}
-        app.command(name)(run)
+        app.command(name, cls=Command)(run)
         return run
 
     return register

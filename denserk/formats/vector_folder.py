@@ -1,0 +1,193 @@
+"""denserk's folder of vectors: blocks that stand alone, a journal of the finished ones, a manifest.
+
+    block-00000.npy      (n, D) float32 or float16, C order, memory-mappable
+    block-00000.docid    n ids, one a line
+    blocks.jsonl         one line a finished block: its name, count, and the SHA-256 of what it was made from
+    manifest.json        what made it; `complete: false` until the last block is there
+
+Blocks hold `block_size` passages in corpus order and are numbered through the whole corpus, so the folders of
+shards 0..N-1, one after another, are the folder of one run, block for block.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from denserk.errors import InputError, MismatchError
+from denserk.formats.files import read_text_lines, whole_binary, write_errors
+from denserk.formats.manifest import Kind, Manifest, read_manifest, write_manifest
+
+JOURNAL = "blocks.jsonl"
+
+
+@dataclass(frozen=True)
+class Block:
+    """One finished block: its number in the corpus, how many passages it holds, the SHA-256 of their texts."""
+
+    number: int
+    count: int
+    input_sha256: str
+
+    @property
+    def name(self) -> str:
+        """The stem of its files.
+
+        >>> Block(7, 4096, "").name
+        'block-00007'
+        """
+        return f"block-{self.number:05d}"
+
+
+def _read_journal(folder: Path) -> list[Block]:
+    """The finished blocks; a last line cut short by a kill is not a block."""
+    where = folder / JOURNAL
+    if not where.exists():
+        return []
+    blocks = []
+    for line in where.read_bytes().splitlines(keepends=True):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            blocks.append(Block(**orjson.loads(line)))
+        except (ValueError, TypeError):
+            raise InputError(
+                where, len(blocks) + 1, "a broken line", "one finished block a line", "start over with --overwrite"
+            ) from None
+    return blocks
+
+
+def _journal_line(block: Block) -> bytes:
+    record = {"number": block.number, "count": block.count, "input_sha256": block.input_sha256}
+    return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+
+
+class VectorFolderWriter:
+    """Writes blocks, each whole or not at all, and remembers which are finished.
+
+    Args:
+        folder: an existing folder, empty or with an unfinished run of the same settings.
+        manifest: settings and inputs of the run; `complete` must be false.
+        dtype: float32 or float16.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, dtype: str) -> None:
+        self._folder, self._manifest, self._dtype = folder, manifest, np.dtype(dtype)
+        self.finished = {block.number: block for block in _read_journal(folder)}
+        write_manifest(folder, manifest)
+        # a line cut short by a kill must not be continued
+        self._write_journal()
+
+    def _write_journal(self) -> None:
+        with whole_binary(self._folder / JOURNAL) as handle:
+            for number in sorted(self.finished):
+                handle.write(_journal_line(self.finished[number]))
+
+    def write(self, block: Block, ids: Sequence[str], vectors: NDArray[np.floating[Any]]) -> None:
+        """Writes one block: (n, D) vectors beside n ids; float16 storage rounds to nearest.
+
+        Raises:
+            InputError: a vector is not finite, or leaves float16's range.
+            OutputError: it cannot be written.
+        """
+        with np.errstate(over="ignore"):
+            stored = np.ascontiguousarray(vectors, dtype=self._dtype)
+        finite = np.isfinite(stored).all(axis=1)
+        if not finite.all():
+            first = ids[int(np.argmin(finite))]
+            raise InputError(
+                self._folder,
+                None,
+                f"a vector of {first} that is not finite in {self._dtype}",
+                "numbers in range",
+                "try --dtype float32 and --vector-dtype float32",
+            )
+        with whole_binary(self._folder / f"{block.name}.npy") as handle:
+            np.lib.format.write_array(handle, stored, allow_pickle=False)
+        with whole_binary(self._folder / f"{block.name}.docid") as handle:
+            handle.write("".join(f"{docid}\n" for docid in ids).encode("utf-8"))
+        with write_errors(self._folder), (self._folder / JOURNAL).open("ab") as journal:
+            journal.write(_journal_line(block))
+        self.finished[block.number] = block
+
+    def finish(self, contents: Mapping[str, Any]) -> Manifest:
+        """Declares the folder whole; `contents` adds to the counts kept here."""
+        self._write_journal()
+        counts = {
+            "count": sum(block.count for block in self.finished.values()),
+            "blocks": len(self.finished),
+            "dtype": self._dtype.name,
+        }
+        manifest = replace(self._manifest, complete=True, contents={**counts, **contents})
+        write_manifest(self._folder, manifest)
+        return manifest
+
+
+@dataclass(frozen=True)
+class VectorFolder:
+    """A finished folder of vectors, its blocks memory-mapped one at a time."""
+
+    folder: Path
+    manifest: Manifest
+    finished: tuple[Block, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of vectors."""
+        return sum(block.count for block in self.finished) * self.vectors_per_passage
+
+    @property
+    def dimension(self) -> int:
+        """Length of a vector."""
+        return int(self.manifest.contents["dimension"])
+
+    @property
+    def vectors_per_passage(self) -> int:
+        """How many rows in a row belong to one passage."""
+        return int(self.manifest.contents.get("vectors_per_passage", 1))
+
+    def blocks(self) -> Iterator[tuple[list[str], NDArray[np.floating[Any]]]]:
+        """Yields (n ids, (n * vectors_per_passage, D) memory-mapped vectors) in corpus order.
+
+        Raises:
+            InputError: a block is missing or does not hold what the journal says.
+        """
+        for block in self.finished:
+            where = self.folder / f"{block.name}.npy"
+            try:
+                vectors = np.load(where, mmap_mode="r", allow_pickle=False)
+            except FileNotFoundError:
+                raise InputError(where, None, "nothing", "a block of vectors", "encode again") from None
+            except (ValueError, EOFError) as error:
+                raise InputError(where, None, f"a broken file ({error})", "a NumPy array", "encode again") from None
+            ids = [line for _, line in read_text_lines(self.folder / f"{block.name}.docid")]
+            expected = (block.count * self.vectors_per_passage, self.dimension)
+            if vectors.shape != expected or len(ids) != block.count:
+                raise InputError(
+                    where,
+                    None,
+                    f"{vectors.shape} with {len(ids)} ids",
+                    f"{expected} with {block.count} ids",
+                    "encode again",
+                )
+            yield ids, vectors
+
+
+def open_vectors(folder: str | Path) -> VectorFolder:
+    """Opens a finished folder.
+
+    Raises:
+        UsageError: it is not a folder of vectors.
+        MismatchError: it is unfinished, or shards of it are missing in the middle.
+    """
+    path = Path(folder)
+    manifest = read_manifest(path, Kind.VECTORS)
+    blocks = tuple(sorted(_read_journal(path), key=lambda block: block.number))
+    numbers = [block.number for block in blocks]
+    if numbers != list(range(numbers[0] if numbers else 0, (numbers[0] if numbers else 0) + len(numbers))):
+        raise MismatchError(f"{folder} lacks blocks between {numbers[0]} and {numbers[-1]}", "encode with --resume")
+    return VectorFolder(path, manifest, blocks)
