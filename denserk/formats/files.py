@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, TextIO, cast
+from typing import Any, BinaryIO, TextIO, cast
 
 from denserk.errors import InputError, OutputError, UsageError
 
@@ -45,27 +45,82 @@ def open_binary(path: str | Path) -> Iterator[BinaryIO]:
         yield handle
 
 
+BROKEN_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
+"""What reading a damaged compressed file raises."""
+
+
+def breaks_off(path: str | Path, line: int | None, error: BaseException) -> InputError:
+    """What a `BROKEN_GZIP` error means to the user."""
+    return InputError(
+        path,
+        line,
+        f"a compressed file that breaks off ({error})",
+        "a whole gzip file",
+        "fetch or write the file again",
+    )
+
+
+def number_lines(handle: BinaryIO, path: str | Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of an open input, as `read_lines` yields them; `path` names it in errors.
+
+    Raises:
+        InputError: the file is cut short or is not gzip although its name says so.
+    """
+    number = 0
+    try:
+        for number, line in enumerate(handle, start=1):
+            if number == 1 and line.startswith(BOM):
+                line = line[len(BOM) :]
+            yield number, line.rstrip(b"\r\n")
+    except BROKEN_GZIP as error:
+        raise breaks_off(path, number + 1, error) from None
+
+
 def read_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
     """Yields (line number from 1, line without its end), with a byte-order mark and `\\r` at the end removed.
 
     Raises:
         InputError: the file is cut short or is not gzip although its name says so.
     """
-    number = 0
     with open_binary(path) as handle:
-        try:
-            for number, line in enumerate(handle, start=1):
-                if number == 1 and line.startswith(BOM):
-                    line = line[len(BOM) :]
-                yield number, line.rstrip(b"\r\n")
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise InputError(
-                path,
-                number + 1,
-                f"a compressed file that breaks off ({error})",
-                "a whole gzip file",
-                "fetch or write the file again",
-            ) from None
+        yield from number_lines(handle, path)
+
+
+class _Rewound(io.RawIOBase):
+    """Bytes that were read already, then the rest of the input they came from."""
+
+    def __init__(self, head: bytes, rest: BinaryIO) -> None:
+        self._head, self._rest = memoryview(head), rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._head:
+            data = self._rest.read(len(buffer))
+            buffer[: len(data)] = data
+            return len(data)
+        size = min(len(buffer), len(self._head))
+        buffer[:size] = self._head[:size]
+        self._head = self._head[size:]
+        return size
+
+
+def look_ahead(handle: BinaryIO, path: str | Path, size: int = 1 << 20) -> tuple[bytes, BinaryIO]:
+    """The first bytes of an open input, and the input from its start again (a pipe cannot seek).
+
+    Raises:
+        InputError: the file is cut short or is not gzip although its name says so.
+
+    >>> head, rest = look_ahead(io.BytesIO(b"one two"), "x", 3)
+    >>> head, rest.read()
+    (b'one', b'one two')
+    """
+    try:
+        head = handle.read(size)
+    except BROKEN_GZIP as error:
+        raise breaks_off(path, None, error) from None
+    return head, io.BufferedReader(_Rewound(head, handle), 1 << 16)
 
 
 def read_text_lines(path: str | Path) -> Iterator[tuple[int, str]]:

@@ -25,10 +25,21 @@ def read_objects(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
     Raises:
         InputError: a line is not JSON, or not an object.
     """
+    return parse_objects(read_lines(path), path)
+
+
+def parse_objects(
+    numbered: Iterable[tuple[int, bytes]], path: str | Path
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """`read_objects` of lines that are at hand; `path` names them in errors.
+
+    Raises:
+        InputError: a line is not JSON, or not an object.
+    """
     position = [0]
 
     def lines() -> Iterator[bytes]:
-        for number, line in read_lines(path):
+        for number, line in numbered:
             position[0] = number
             yield line
 
