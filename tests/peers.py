@@ -1,7 +1,7 @@
-"""What tests against other toolkits need: a Java 21 or later, Pyserini in a process of its own, Anserini's jar.
+"""What tests against other toolkits need: a recent Java, Pyserini in its own process, Anserini's jar.
 
-Each function skips the test with its reason where something is missing. Peers run in subprocesses, so that their
-libraries, warnings and threads stay out of this one.
+Each function skips the test with its reason where something is missing. Peers run in subprocesses, so
+that their libraries, warnings and threads stay out of this one.
 """
 
 import importlib.util
@@ -60,7 +60,7 @@ def java_home() -> Path:
 
 
 def peer_environment() -> dict[str, str]:
-    """The environment in which Pyserini imports: its Java, one thread, offline, and a key that it never uses."""
+    """Where Pyserini imports: its Java, one thread, offline, and a key that it never uses."""
     home = java_home()
     return os.environ | {
         "JAVA_HOME": str(home),
@@ -88,7 +88,7 @@ def run_pyserini(script: str, *arguments: str | Path, folder: Path) -> str:
 
 
 def run_anserini(main_class: str, *arguments: str | Path, folder: Path) -> str:
-    """Runs a class of `io.anserini` from the jar that Pyserini carries; returns its standard output."""
+    """Runs a class of `io.anserini` from Pyserini's jar; returns its standard output."""
     spec = importlib.util.find_spec("pyserini")
     if spec is None or spec.origin is None:
         pytest.skip("pyserini, which carries Anserini's jar, is not installed")
