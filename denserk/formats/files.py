@@ -215,32 +215,39 @@ def whole_text(path: str | Path) -> Iterator[TextIO]:
             text.detach()
 
 
+def refuse_occupied(folder: str | Path, *, overwrite: bool, resume: bool = False) -> None:
+    """Refuses an output folder that holds something, unless a flag says what becomes of it.
+
+    Raises:
+        UsageError: it is a file, it holds something and neither flag was given, or it holds folders.
+    """
+    path = Path(folder)
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{folder} is a file; a folder is expected", "choose another --output")
+    present = sorted(path.iterdir()) if path.is_dir() and not resume else []
+    if present and not overwrite:
+        raise UsageError(
+            f"{folder} is not empty (it holds {present[0].name})",
+            "add --overwrite to replace it, --resume to continue it, or choose another --output",
+        )
+    for item in present:
+        if item.is_dir() and not item.is_symlink():
+            raise UsageError(
+                f"{folder} holds a folder, {item.name}, and is not cleared", "remove it yourself"
+            )
+
+
 def prepare_folder(folder: str | Path, *, overwrite: bool, resume: bool = False) -> Path:
     """Makes an output folder ready: absent or empty, emptied under `overwrite`, left alone under `resume`.
 
     Raises:
-        UsageError: it holds something and neither flag was given.
-        OutputError: it cannot be made.
+        UsageError: see `refuse_occupied`.
+        OutputError: it cannot be made or emptied.
     """
+    refuse_occupied(folder, overwrite=overwrite, resume=resume)
     path = Path(folder)
     with write_errors(folder):
-        if path.exists() and not path.is_dir():
-            raise UsageError(f"{folder} is a file; a folder is expected")
         path.mkdir(parents=True, exist_ok=True)
-        if resume:
-            return path
-        present = sorted(path.iterdir())
-        if present and not overwrite:
-            raise UsageError(
-                f"{folder} is not empty (it holds {present[0].name})",
-                "add --overwrite to replace it, --resume to continue it, or choose another --output",
-            )
-        for item in present:
-            if item.is_dir() and not item.is_symlink():
-                raise UsageError(
-                    f"{folder} holds a folder, {item.name}, and is not cleared",
-                    "remove it yourself",
-                )
-        for item in present:
+        for item in [] if resume else list(path.iterdir()):
             item.unlink()
     return path

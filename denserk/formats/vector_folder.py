@@ -56,7 +56,11 @@ def _read_journal(folder: Path) -> list[Block]:
             blocks.append(Block(**orjson.loads(line)))
         except (ValueError, TypeError):
             raise InputError(
-                where, len(blocks) + 1, "a broken line", "one finished block a line", "start over with --overwrite"
+                where,
+                len(blocks) + 1,
+                "a broken line",
+                "one finished block a line",
+                "start over with --overwrite",
             ) from None
     return blocks
 
@@ -64,6 +68,26 @@ def _read_journal(folder: Path) -> list[Block]:
 def _journal_line(block: Block) -> bytes:
     record = {"number": block.number, "count": block.count, "input_sha256": block.input_sha256}
     return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def refuse_non_finite(
+    where: str | Path, ids: Sequence[str], vectors: NDArray[np.floating[Any]]
+) -> None:
+    """Refuses (n, D) vectors that hold NaN or infinity, naming the first id.
+
+    Raises:
+        InputError: at least one does.
+    """
+    finite = np.isfinite(vectors).all(axis=1)
+    if not finite.all():
+        first = ids[int(np.argmin(finite)) * len(ids) // len(vectors)]
+        raise InputError(
+            where,
+            None,
+            f"a vector of {first} that is not finite in {vectors.dtype}",
+            "numbers in range",
+            "try --dtype float32 and --vector-dtype float32",
+        )
 
 
 class VectorFolderWriter:
@@ -78,6 +102,8 @@ class VectorFolderWriter:
     def __init__(self, folder: Path, manifest: Manifest, dtype: str) -> None:
         self._folder, self._manifest, self._dtype = folder, manifest, np.dtype(dtype)
         self.finished = {block.number: block for block in _read_journal(folder)}
+        for left_behind in folder.glob(".*.part"):
+            left_behind.unlink()
         write_manifest(folder, manifest)
         # a line cut short by a kill must not be continued
         self._write_journal()
@@ -96,16 +122,7 @@ class VectorFolderWriter:
         """
         with np.errstate(over="ignore"):
             stored = np.ascontiguousarray(vectors, dtype=self._dtype)
-        finite = np.isfinite(stored).all(axis=1)
-        if not finite.all():
-            first = ids[int(np.argmin(finite))]
-            raise InputError(
-                self._folder,
-                None,
-                f"a vector of {first} that is not finite in {self._dtype}",
-                "numbers in range",
-                "try --dtype float32 and --vector-dtype float32",
-            )
+        refuse_non_finite(self._folder, ids, stored)
         with whole_binary(self._folder / f"{block.name}.npy") as handle:
             np.lib.format.write_array(handle, stored, allow_pickle=False)
         with whole_binary(self._folder / f"{block.name}.docid") as handle:
@@ -161,9 +178,13 @@ class VectorFolder:
             try:
                 vectors = np.load(where, mmap_mode="r", allow_pickle=False)
             except FileNotFoundError:
-                raise InputError(where, None, "nothing", "a block of vectors", "encode again") from None
+                raise InputError(
+                    where, None, "nothing", "a block of vectors", "encode again"
+                ) from None
             except (ValueError, EOFError) as error:
-                raise InputError(where, None, f"a broken file ({error})", "a NumPy array", "encode again") from None
+                raise InputError(
+                    where, None, f"a broken file ({error})", "a NumPy array", "encode again"
+                ) from None
             ids = [line for _, line in read_text_lines(self.folder / f"{block.name}.docid")]
             expected = (block.count * self.vectors_per_passage, self.dimension)
             if vectors.shape != expected or len(ids) != block.count:
@@ -188,6 +209,10 @@ def open_vectors(folder: str | Path) -> VectorFolder:
     manifest = read_manifest(path, Kind.VECTORS)
     blocks = tuple(sorted(_read_journal(path), key=lambda block: block.number))
     numbers = [block.number for block in blocks]
-    if numbers != list(range(numbers[0] if numbers else 0, (numbers[0] if numbers else 0) + len(numbers))):
-        raise MismatchError(f"{folder} lacks blocks between {numbers[0]} and {numbers[-1]}", "encode with --resume")
+    if numbers != list(
+        range(numbers[0] if numbers else 0, (numbers[0] if numbers else 0) + len(numbers))
+    ):
+        raise MismatchError(
+            f"{folder} lacks blocks between {numbers[0]} and {numbers[-1]}", "encode with --resume"
+        )
     return VectorFolder(path, manifest, blocks)

@@ -16,6 +16,10 @@ from typing import Any, TypeVar, get_type_hints
 from denserk.errors import UsageError
 
 
+REQUIRED = dataclasses.MISSING
+"""The default of an option that must be given; its class is declared with `kw_only=True`."""
+
+
 @dataclasses.dataclass(frozen=True)
 class OptionShape:
     """What a field adds to its type and default.
@@ -32,7 +36,7 @@ class OptionShape:
 
 
 def option(
-    default: Any = dataclasses.MISSING,
+    default: Any = REQUIRED,
     *names: str,
     metavar: str | None = None,
     repeat: bool = False,

@@ -1,0 +1,96 @@
+"""Finds ids that occur twice, in memory that does not grow with the collection.
+
+Ids are kept as 128-bit hashes on the disk (24 bytes an id), dealt into buckets by their first byte and compared
+bucket by bucket at the end. Two different ids share a hash with a probability under 1e-18 at a billion ids.
+"""
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from denserk.formats.files import write_errors
+
+BUCKETS = 256
+BUFFER = 1 << 16
+RECORD = np.dtype([("high", ">u8"), ("low", ">u8"), ("position", ">u8")])
+
+
+class IdLedger:
+    """Takes ids in order; tells which positions repeat an earlier one.
+
+    >>> with IdLedger() as ledger:
+    ...     for docid in ledger.watch(["a", "b", "a"]):
+    ...         pass
+    ...     ledger.first_repeat()
+    (0, 2)
+    """
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="denserk-ids-")
+        self._pending = bytearray()
+        self.count = 0
+
+    def __enter__(self) -> "IdLedger":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._folder.cleanup()
+
+    def add(self, docid: str) -> None:
+        """Takes the next id."""
+        digest = blake2b(docid.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        self._pending += digest + self.count.to_bytes(8, "big")
+        self.count += 1
+        if len(self._pending) >= BUFFER * RECORD.itemsize:
+            self._spill()
+
+    def watch(self, ids: Iterable[str]) -> Iterator[str]:
+        """Passes ids through, taking each."""
+        for docid in ids:
+            self.add(docid)
+            yield docid
+
+    def _spill(self) -> None:
+        records = np.frombuffer(bytes(self._pending), dtype=RECORD)
+        self._pending.clear()
+        bucket = records["high"].astype(np.uint64) >> np.uint64(56)
+        order = np.argsort(bucket, kind="stable")
+        ends = np.searchsorted(bucket[order], np.arange(BUCKETS + 1, dtype=np.uint64))
+        with write_errors(self._folder.name):
+            for number in range(BUCKETS):
+                part = records[order[ends[number] : ends[number + 1]]]
+                if len(part):
+                    with (Path(self._folder.name) / str(number)).open("ab") as out:
+                        out.write(part.tobytes())
+
+    def first_repeat(self) -> tuple[int, int] | None:
+        """The earliest position (from 0) that repeats an id, behind the position it repeats; None if all differ."""
+        self._spill()
+        repeats = []
+        for where in Path(self._folder.name).iterdir():
+            records = np.fromfile(where, dtype=RECORD)
+            records = records[np.lexsort((records["position"], records["low"], records["high"]))]
+            same = (records["high"][1:] == records["high"][:-1]) & (
+                records["low"][1:] == records["low"][:-1]
+            )
+            if same.any():
+                later = records["position"][1:][same]
+                repeats.append(
+                    min(
+                        (int(b), int(a))
+                        for a, b in zip(records["position"][:-1][same], later, strict=True)
+                    )
+                )
+        if not repeats:
+            return None
+        second, first = min(repeats)
+        return first, second

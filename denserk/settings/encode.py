@@ -1,0 +1,73 @@
+"""What the encode command is asked to do."""
+
+from dataclasses import dataclass
+
+from denserk.errors import UsageError
+from denserk.settings.encoding import VectorDtype, VectorFormat
+from denserk.settings.formats import TopicsFormat
+from denserk.settings.options import REQUIRED, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodeSettings:
+    """One encoding run: whose weights, which texts, what comes out."""
+
+    model: str = option(REQUIRED, "--encoder", "--model-name-or-path", metavar="NAME|DIR|HUB_ID")
+    """Weights: a short name (see docs/models.md), a folder, or a name on the hub."""
+    corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
+    """Passages to encode: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
+    topics: str | None = option(None, "--queries", metavar="FILE|DIR|NAME|-")
+    """Queries to encode, in place of --corpus."""
+    topics_format: TopicsFormat | None = option(None, shown_default="detected")
+    """Shape of the queries."""
+    output: str = option(REQUIRED, "--embeddings", "--encode-output-path", metavar="DIR|FILE|-")
+    """Where the vectors go: a folder, or a file for the one-file shapes."""
+    output_format: VectorFormat = VectorFormat.NPY
+    """Shape of the vectors."""
+    vector_dtype: VectorDtype = VectorDtype.FLOAT32
+    """Precision of the stored vectors."""
+    block_size: int = 4096
+    """Passages a block; a block is encoded from its own passages alone."""
+    shard_id: int = option(0, "--dataset-shard-index")
+    """Which shard to encode, from 0."""
+    shard_num: int = option(1, "--num-shards", "--dataset-number-of-shards")
+    """Number of shards: whole blocks each, so that shards one after another are the unsharded folder."""
+    resume: bool = False
+    """Continue an interrupted run: finished blocks are compared with the input and kept."""
+    overwrite: bool = False
+    """Replace what is in the output folder."""
+
+    def __post_init__(self) -> None:
+        """Refuses combinations that cannot be done."""
+        if (self.corpus is None) == (self.topics is None):
+            raise UsageError("give one of --corpus (passages) and --topics (queries)")
+        if self.block_size < 1:
+            raise UsageError(f"--block-size {self.block_size}: at least 1 is needed")
+        if not 0 <= self.shard_id < self.shard_num:
+            raise UsageError(
+                f"--shard-id {self.shard_id} of --shard-num {self.shard_num}",
+                f"shards are numbered 0 to {max(self.shard_num, 1) - 1}",
+            )
+        if self.resume and self.overwrite:
+            raise UsageError("--resume and --overwrite exclude each other")
+        if self.output_format is not VectorFormat.NPY and self.resume:
+            raise UsageError(
+                f"--resume needs --output-format npy; {self.output_format} appears whole or not at all"
+            )
+        if self.output == "-" and self.output_format not in (
+            VectorFormat.JSONL,
+            VectorFormat.ANSERINI_JSONL,
+        ):
+            raise UsageError(
+                f"--output - cannot carry --output-format {self.output_format}",
+                "use --output-format jsonl",
+            )
+        if self.source == "-" and self.shard_num > 1:
+            raise UsageError("--shard-num needs a corpus that can be counted, not a stream")
+
+    @property
+    def source(self) -> str:
+        """The texts' source, whichever side they are of."""
+        source = self.topics if self.corpus is None else self.corpus
+        assert source is not None
+        return source

@@ -1,0 +1,316 @@
+"""Texts -> vectors: streaming, in blocks that stand alone, resumable and sharded."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from denserk.errors import InputError, MismatchError, UsageError
+from denserk.formats.files import STREAM, prepare_folder, refuse_occupied
+from denserk.formats.id_ledger import IdLedger
+from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest
+from denserk.formats.sources import read_passages, read_queries
+from denserk.formats.vector_folder import Block, VectorFolderWriter, refuse_non_finite
+from denserk.formats.vectors import open_writer
+from denserk.modeling.text_encoder import TextEncoder
+from denserk.records import Passage, Query
+from denserk.reporting import SILENT, Progress, Reporter
+from denserk.settings.encode import EncodeSettings
+from denserk.settings.encoding import ComputeSettings, TextSettings, VectorFormat
+from denserk.settings.formats import CorpusSettings
+from denserk.settings.options import as_json
+
+Records = Sequence[Passage] | Sequence[Query]
+
+
+@dataclass(frozen=True)
+class EncodeResult:
+    """What was done: vectors in the output, their dimension, and how many were encoded now, at what pace."""
+
+    count: int
+    dimension: int
+    encoded: int
+    seconds: float
+
+    @property
+    def per_second(self) -> float:
+        """Texts a second, of those encoded now."""
+        return self.encoded / self.seconds if self.seconds else 0.0
+
+
+@dataclass
+class _Texts:
+    """The texts of one side, read as often as needed (a stream: once)."""
+
+    settings: EncodeSettings
+    corpus: CorpusSettings
+    reporter: Reporter
+    _told: bool = field(default=False, init=False)
+
+    @property
+    def unit(self) -> str:
+        return "passages" if self.settings.topics is None else "queries"
+
+    def read(self) -> Iterator[Passage] | Iterator[Query]:
+        reporter = SILENT if self._told else self.reporter
+        self._told = True
+        if self.settings.topics is None:
+            return read_passages(self.settings.source, self.corpus, reporter)
+        return read_queries(self.settings.source, self.settings.topics_format, reporter)
+
+    def encode(self, encoder: TextEncoder, records: Records) -> NDArray[np.float32]:
+        if self.settings.topics is None:
+            return encoder.encode_passages(
+                [record for record in records if isinstance(record, Passage)]
+            )
+        return encoder.encode_queries([record for record in records if isinstance(record, Query)])
+
+    def survey(self) -> int | None:
+        """Reads the whole source once, so that nothing broken is met after hours; the count, None for a stream.
+
+        Raises:
+            InputError: an id occurs twice, or there is nothing to encode.
+        """
+        if self.settings.source == STREAM:
+            return None
+        with IdLedger() as ledger:
+            with self.reporter.track(f"checking {self.unit}", None, self.unit) as progress:
+                for record in self.read():
+                    ledger.add(record[0])
+                    progress.advance()
+            self.check(ledger)
+            return ledger.count
+
+    def check(self, ledger: IdLedger) -> None:
+        """Refuses a source without texts, and one that names two texts alike."""
+        if ledger.count == 0:
+            raise InputError(self.settings.source, None, f"no {self.unit}", "at least one")
+        repeat = ledger.first_repeat()
+        if repeat is None:
+            return
+        first, second = repeat
+        name = ""
+        if self.settings.source != STREAM:
+            name = f" ({next(islice(self.read(), second, None))[0]})"
+        raise InputError(
+            self.settings.source,
+            None,
+            f"the id of {self.unit} {first + 1:,} and {second + 1:,} twice{name}",
+            "ids that occur once",
+            "remove or rename one of them",
+        )
+
+
+def _blocks(records: Iterator[Any], size: int) -> Iterator[list[Any]]:
+    while block := list(islice(records, size)):
+        yield block
+
+
+def _parts(record: Passage | Query, text: TextSettings) -> list[str]:
+    """What the tokenizer will see of a record, before it is joined."""
+    return [record.field(f) for f in text.fields] if isinstance(record, Passage) else [record.text]
+
+
+def _input_sha256(records: Records, text: TextSettings) -> str:
+    """SHA-256 of ids and texts."""
+    digest = sha256()
+    for record in records:
+        line = "\x1f".join([record[0], *_parts(record, text), "\x1e"])
+        digest.update(line.encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def _shard(count: int | None, settings: EncodeSettings) -> tuple[int, int | None]:
+    """First block of the shard, and the block after its last."""
+    if count is None:
+        return 0, None
+    blocks = -(-count // settings.block_size)
+    if settings.shard_num > blocks:
+        raise UsageError(
+            f"--shard-num {settings.shard_num}: {count:,} texts make {blocks} blocks of {settings.block_size:,}",
+            f"use at most {blocks} shards, or a smaller --block-size",
+        )
+    first, last = (blocks * (settings.shard_id + i) // settings.shard_num for i in (0, 1))
+    return first, last
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    found = []
+    for key in sorted(old.keys() | new.keys()):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            found += _differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            found.append(f"{prefix}{key} was {before!r}, now {after!r}")
+    return found
+
+
+def _manifest(
+    encoder: TextEncoder, settings: EncodeSettings, corpus: CorpusSettings, compute: ComputeSettings
+) -> Manifest:
+    chosen = {
+        "side": "passage" if settings.topics is None else "query",
+        "vector_dtype": settings.vector_dtype.value,
+        "block_size": settings.block_size,
+        "shard_id": settings.shard_id,
+        "shard_num": settings.shard_num,
+        **as_json(corpus),
+        "device": encoder.device.type,
+        "dtype": compute.dtype.value,
+        "batch_tokens": compute.batch_tokens,
+        "batch_size": compute.batch_size,
+        "threads": compute.threads,
+    }
+    return Manifest(
+        kind=Kind.VECTORS,
+        complete=False,
+        settings=chosen,
+        made_from={"model": encoder.description(), "texts": settings.source},
+    )
+
+
+def _continue(folder: Path, manifest: Manifest, reporter: Reporter) -> None:
+    """Refuses to continue a folder that was begun with other settings or another model."""
+    if not (folder / NAME).exists():
+        return
+    begun = read_manifest(folder, Kind.VECTORS, unfinished=True)
+    model, now = dict(begun.made_from.get("model", {})), dict(manifest.made_from["model"])
+    for described in (model, now):
+        described.pop("name", None)  # a folder may have moved
+    differences = _differences(begun.settings, manifest.settings)
+    differences += _differences(model, now, "model.")
+    if differences:
+        raise MismatchError(
+            f"{folder} was begun with other settings: {'; '.join(differences)}",
+            "give the same settings, or start over with --overwrite",
+        )
+    if begun.version != manifest.version:
+        reporter.warn(f"{folder} was begun by denserk {begun.version}; this is {manifest.version}")
+
+
+def encode(
+    settings: EncodeSettings,
+    corpus: CorpusSettings,
+    representation: Mapping[str, Any],
+    text: Mapping[str, Any],
+    compute: ComputeSettings,
+    reporter: Reporter = SILENT,
+) -> EncodeResult:
+    """Encodes one side of a collection.
+
+    Args:
+        settings: what to encode, with which weights, to where.
+        corpus: how passages are read.
+        representation: fields of RepresentationSettings that override the model's own.
+        text: fields of TextSettings that override the model's own.
+        compute: where and how precisely.
+        reporter: told what goes on.
+
+    Raises:
+        UsageError, InputError, MismatchError, OutputError, ModelError: see `denserk.errors`.
+    """
+    blocked = settings.output_format is VectorFormat.NPY
+    flags = {"overwrite": settings.overwrite, "resume": settings.resume}
+    if blocked:
+        refuse_occupied(settings.output, **flags)
+    texts = _Texts(settings, corpus, reporter)
+    count = texts.survey()
+    first, last = _shard(count, settings)
+    encoder = TextEncoder.load(settings.model, representation, text, compute, reporter)
+    manifest = _manifest(encoder, settings, corpus, compute)
+    total = None
+    if count is not None and last is not None:
+        total = min(count, last * settings.block_size) - first * settings.block_size
+    with reporter.track("encoding", total, texts.unit) as progress:
+        if blocked:
+            folder = prepare_folder(settings.output, **flags)
+            _continue(folder, manifest, reporter)
+            writer = VectorFolderWriter(folder, manifest, settings.vector_dtype.value)
+            result = _encode_blocks(texts, encoder, writer, (first, last), progress)
+        else:
+            result = _encode_stream(texts, encoder, (first, last), progress)
+    return result
+
+
+def _shard_of(
+    texts: _Texts, bounds: tuple[int, int | None], ledger: IdLedger | None
+) -> Iterator[tuple[int, list[Any]]]:
+    """Yields (block number, records) of the shard; a stream's ids are checked once it ends."""
+    first, last = bounds
+    size = texts.settings.block_size
+    records: Iterator[Any] = islice(
+        texts.read(), first * size, None if last is None else last * size
+    )
+    for number, block in enumerate(_blocks(records, size), start=first):
+        for record in block if ledger is not None else ():
+            ledger.add(record[0])  # type: ignore[union-attr]
+        yield number, block
+    if ledger is not None:
+        texts.check(ledger)
+
+
+def _encode_blocks(
+    texts: _Texts,
+    encoder: TextEncoder,
+    writer: VectorFolderWriter,
+    bounds: tuple[int, int | None],
+    progress: Progress,
+) -> EncodeResult:
+    """The resumable folder: finished blocks are compared with the input and passed over."""
+    encoded, seconds, seen = 0, 0.0, set()
+    with IdLedger() as ids:
+        ledger = ids if texts.settings.source == STREAM else None
+        for number, records in _shard_of(texts, bounds, ledger):
+            seen.add(number)
+            block = Block(number, len(records), _input_sha256(records, encoder.text))
+            finished = writer.finished.get(number)
+            if finished is not None and finished != block:
+                raise MismatchError(
+                    f"{block.name} of {texts.settings.output} was made from other texts than {texts.settings.source} "
+                    "holds there now",
+                    "start over with --overwrite",
+                )
+            if finished is None:
+                start = time.perf_counter()
+                vectors = texts.encode(encoder, records)
+                writer.write(block, [record[0] for record in records], vectors)
+                seconds += time.perf_counter() - start
+                encoded += len(records)
+            progress.advance(len(records))
+    if extra := sorted(writer.finished.keys() - seen):
+        raise MismatchError(
+            f"{texts.settings.output} holds block {extra[0]}, past the end of {texts.settings.source}",
+            "start over with --overwrite",
+        )
+    manifest = writer.finish({"dimension": encoder.dimension, "vectors_per_passage": 1})
+    return EncodeResult(manifest.contents["count"], encoder.dimension, encoded, seconds)
+
+
+def _encode_stream(
+    texts: _Texts, encoder: TextEncoder, bounds: tuple[int, int | None], progress: Progress
+) -> EncodeResult:
+    """The shapes of other tools: one pass, whole or not at all."""
+    settings = texts.settings
+    encoded, start = 0, time.perf_counter()
+    with (
+        IdLedger() as ids,
+        open_writer(
+            settings.output, settings.output_format, overwrite=settings.overwrite
+        ) as writer,
+    ):
+        ledger = ids if settings.source == STREAM else None
+        for _, records in _shard_of(texts, bounds, ledger):
+            names = [record[0] for record in records]
+            vectors = texts.encode(encoder, records).astype(settings.vector_dtype.value, copy=False)
+            refuse_non_finite(settings.output, names, vectors)
+            contents = [" ".join(filter(None, _parts(r, encoder.text))) for r in records]
+            writer.write(names, vectors, contents)
+            encoded += len(records)
+            progress.advance(len(records))
+    return EncodeResult(encoded, encoder.dimension, encoded, time.perf_counter() - start)
