@@ -70,10 +70,14 @@ class Candidate(NamedTuple):
 
 
 class TrainingExample(NamedTuple):
-    """A query with its positives and negatives, in the order of the file."""
+    """A query with its positives and negatives, in the order of the file.
+
+    `extra` holds what a file says beside them, under the file's own keys.
+    """
 
     qid: str
     query: str
     positives: tuple[Candidate, ...]
     negatives: tuple[Candidate, ...]
     answers: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = NO_FIELDS

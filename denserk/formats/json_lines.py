@@ -1,6 +1,5 @@
 """JSON lines through jsonlines, with orjson as its parser: one object a line, errors by file and line."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,13 @@ from denserk.errors import InputError
 from denserk.formats.files import read_lines, whole_binary
 
 
-def _parse(line: bytes | str) -> Any:
-    try:
-        return orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return json.loads(line)  # integers past 64 bits; raises the same kind of error otherwise
+def dump_json(value: Any) -> bytes:
+    r"""One JSON value as a line of UTF-8; arrays of numpy as lists.
+
+    >>> dump_json({"id": "d1", "vector": [0.5]})
+    b'{"id":"d1","vector":[0.5]}\n'
+    """
+    return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY)
 
 
 def read_objects(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -43,7 +44,7 @@ def parse_objects(
             position[0] = number
             yield line
 
-    reader = jsonlines.Reader(lines(), loads=_parse)
+    reader = jsonlines.Reader(lines(), loads=orjson.loads)
     while True:
         try:
             value = reader.read(skip_empty=True)
@@ -72,8 +73,6 @@ def write_objects(path: str | Path, objects: Iterable[Mapping[str, Any]]) -> int
     count = 0
     with whole_binary(path) as handle:
         for value in objects:
-            handle.write(
-                orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY)
-            )
+            handle.write(dump_json(value))
             count += 1
     return count
