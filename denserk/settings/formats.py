@@ -12,7 +12,7 @@ class CorpusFormat(StrEnum):
     ANSERINI = "anserini"
     """JSON lines with `id` and `contents` (Anserini, Pyserini)."""
     BEIR = "beir"
-    """JSON lines with `_id`, `title`, `text`."""
+    """JSON lines with `_id` (or `id`), `title`, `text`."""
     TEVATRON = "tevatron"
     """JSON lines with `docid`, `title`, `text`."""
     MARCO = "marco"
@@ -39,9 +39,31 @@ class TopicsFormat(StrEnum):
     DPR = "dpr"
     """Tab-separated: question, list of answers; the id is the line number from 0."""
     QA = "qa"
-    """JSON lines with `question` and `answer` or `answers`; the id is the line number from 0."""
+    """JSON with `question` and `answer` or `answers`; without `id`, the id is the line number from 0."""
     ENTITY_QUESTIONS = "entity-questions"
     """A folder with a JSON array of `question` and `answers` for each relation."""
+
+
+class QrelsFormat(StrEnum):
+    """Shapes of judgements."""
+
+    TREC = "trec"
+    """Four columns: query, iteration, passage, relevance."""
+    BEIR = "beir"
+    """Three columns under a header: query-id, corpus-id, score."""
+
+
+class RunFormat(StrEnum):
+    """Shapes of a run."""
+
+    TREC = "trec"
+    """qid Q0 docid rank score tag"""
+    MSMARCO = "msmarco"
+    """qid, docid, rank, with tabs; at most 1000 passages a query"""
+    TEVATRON = "tevatron"
+    """qid, docid, score, with tabs"""
+    JSONL = "jsonl"
+    """One JSON object a hit: qid, docid, rank, score"""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from denserk.errors import UsageError
-from denserk.settings.options import option
+from denserk.settings.formats import TopicsFormat
+from denserk.settings.options import REQUIRED, option
 
 
 class IndexType(StrEnum):
@@ -45,15 +46,13 @@ class Metric(StrEnum):
     """Squared Euclidean distance; scores are its negative, so that higher is closer."""
 
 
-class RunFormat(StrEnum):
-    """Shapes in which a run is written."""
+class StopWords(StrEnum):
+    """Words that BM25 leaves out."""
 
-    TREC = "trec"
-    """qid Q0 docid rank score tag"""
-    MSMARCO = "msmarco"
-    """qid, docid, rank, with tabs"""
-    JSONL = "jsonl"
-    """One JSON object a hit: qid, docid, rank, score"""
+    LUCENE = "lucene"
+    """Lucene's 33 English stop words."""
+    NONE = "none"
+    """None are left out."""
 
 
 class Ties(StrEnum):
@@ -63,6 +62,33 @@ class Ties(StrEnum):
     """A tied score becomes the next lower float32, so that every reader sees one order."""
     KEEP = "keep"
     """Scores are printed as they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexPaths:
+    """What is indexed, and where the index goes."""
+
+    input: tuple[str, ...] = option(
+        (), "--embeddings", metavar="DIR|FILE|GLOB|-", repeat=True, shown_default="--corpus"
+    )
+    """Vectors: folders, files, patterns, or - for JSON lines from standard input; repeatable."""
+    corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
+    """Passages, for --type bm25: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
+    output: str = option(REQUIRED, metavar="DIR")
+    """The index folder."""
+    allow_pickle: bool = False
+    """Also read vectors from pickles; a pickle can run any code, so only your own."""
+    resume: bool = False
+    """Leave a finished index alone, start an interrupted one over."""
+    overwrite: bool = False
+    """Replace what is in the output folder."""
+
+    def __post_init__(self) -> None:
+        """Refuses two kinds of input, and two ways with an existing folder."""
+        if bool(self.input) == bool(self.corpus):
+            raise UsageError("give one of --input (vectors) and --corpus (passages, --type bm25)")
+        if self.resume and self.overwrite:
+            raise UsageError("--resume and --overwrite exclude each other")
 
 
 @dataclass(frozen=True)
@@ -81,7 +107,7 @@ class IndexSettings:
     """How vectors are compared."""
     M: int = 256
     """hnsw: links of a vector."""
-    efC: int = option(256, "--ef-construction")  # noqa: N815 - the field's spelling
+    efC: int = option(256, "--ef-construction")  # noqa: N815 - the option's known spelling
     """hnsw: breadth of the search while building."""
     pq_m: int = 192
     """pq: sub-quantisers; must divide the dimension."""
@@ -90,17 +116,13 @@ class IndexSettings:
     nlist: int | None = option(None, shown_default="4 x the square root of the count")
     """ivf: number of lists."""
     train_size: int = 262_144
-    """Vectors, drawn with --seed, that quantisers and lists are trained on."""
+    """At most this many vectors, drawn with --seed, train lists and quantisers."""
     seed: int = 42
     """Seed of the training sample."""
-    k1: float = 0.9
-    """bm25: saturation of term frequency."""
-    b: float = 0.4
-    """bm25: weight of length."""
-    stemmer: str = option("porter", metavar="porter|english|...|none")
-    """bm25: a Snowball stemmer by name, or none."""
-    stopwords: str = option("lucene", metavar="lucene|none")
-    """bm25: Lucene's 33 English stop words, or none."""
+    threads: int | None = option(None, shown_default="the library's choice")
+    """CPU threads."""
+    device: str = option("cpu", metavar="cpu|cuda|cuda:N")
+    """Where lists and quantisers are trained."""
 
     def __post_init__(self) -> None:
         """Refuses kinds, engines and metrics that do not go together."""
@@ -116,6 +138,68 @@ class IndexSettings:
                 f"--engine torch is exact: it builds --type flat, not {self.factory or self.type}",
                 "use --engine faiss",
             )
+        for name in ("M", "efC", "pq_m", "pq_nbits", "nlist", "train_size", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"--{name.replace('_', '-')} {value}: at least 1 is needed")
+
+
+@dataclass(frozen=True)
+class Bm25Settings:
+    """How words are taken from text and weighed."""
+
+    fields: tuple[str, ...] = ("title", "text")
+    """Fields of a passage whose words are indexed."""
+    k1: float = 0.9
+    """Saturation of term frequency."""
+    b: float = 0.4
+    """Weight of a passage's length."""
+    stemmer: str = option("porter", metavar="porter|english|...|none")
+    """A Snowball stemmer by name, or none."""
+    stopwords: StopWords = StopWords.LUCENE
+    """Words that are left out."""
+
+    def __post_init__(self) -> None:
+        """Refuses weights outside the formula, and a passage without fields."""
+        if self.k1 < 0 or not 0 <= self.b <= 1:
+            raise UsageError(f"--k1 {self.k1:g} --b {self.b:g}: k1 is at least 0, b from 0 to 1")
+        if not self.fields:
+            raise UsageError("--fields names no field", "for example --fields title,text")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPaths:
+    """What is searched, with which queries, and where the run goes."""
+
+    index: str = option(REQUIRED, metavar="DIR")
+    """An index folder."""
+    topics: str | None = option(None, "--queries", metavar="FILE|DIR|NAME|-")
+    """Queries: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
+    topics_format: TopicsFormat | None = option(None, shown_default="detected")
+    """Shape of the queries."""
+    model: str | None = option(
+        None,
+        "--encoder",
+        "--model-name-or-path",
+        metavar="NAME|DIR|HUB_ID",
+        shown_default="the one that made the index",
+    )
+    """Weights that encode the queries."""
+    encoded_queries: str | None = option(None, "--query-reps", metavar="DIR|FILE")
+    """Vectors of the queries, in place of --model; with --topics, in the order of that file."""
+    output: str = option(REQUIRED, "--save-ranking-to", metavar="FILE|-")
+    """The run."""
+    allow_pickle: bool = False
+    """Also read --encoded-queries from pickles; a pickle can run any code, so only your own."""
+    force: bool = False
+    """Search although model and index were made with different settings."""
+
+    def __post_init__(self) -> None:
+        """Refuses a search without queries, and two sources of their vectors."""
+        if self.topics is None and self.encoded_queries is None:
+            raise UsageError("no queries: give --topics, or --encoded-queries")
+        if self.model is not None and self.encoded_queries is not None:
+            raise UsageError("--model and --encoded-queries exclude each other", "give one of them")
 
 
 @dataclass(frozen=True)
@@ -130,6 +214,10 @@ class SearchSettings:
     """ivf: lists visited for a query."""
     query_batch: int = 256
     """Queries searched together."""
+    index_device: str | None = option(
+        None, "--faiss-device", metavar="cpu|cuda|cuda:N", shown_default="as --device"
+    )
+    """Where the index is searched."""
     remove_query: bool = False
     """Drop the hit whose id is the query's own (ArguAna, Quora)."""
     max_passage: bool = False
@@ -147,9 +235,16 @@ class SearchSettings:
 
     def __post_init__(self) -> None:
         """Refuses an empty depth and a tag that would break a line."""
-        if self.hits < 1 or self.query_batch < 1:
-            raise UsageError(
-                f"--hits {self.hits} --query-batch {self.query_batch}: at least 1 is needed"
-            )
+        for name in ("hits", "query_batch", "ef_search", "nprobe", "max_passage_hits"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"--{name.replace('_', '-')} {value}: at least 1 is needed")
         if not self.tag or any(character.isspace() for character in self.tag):
             raise UsageError(f"--tag {self.tag!r}: a run's last column holds no white space")
+        if not self.max_passage_delimiter:
+            raise UsageError("--max-passage-delimiter is empty", 'for example "#"')
+
+    @property
+    def kept(self) -> int:
+        """How many hits of a query reach the run."""
+        return (self.max_passage_hits if self.max_passage else None) or self.hits
