@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from denserk.errors import UsageError
+from denserk.settings.formats import RunFormat as RunFormat
 from denserk.settings.formats import TopicsFormat
 from denserk.settings.options import REQUIRED, option
 
