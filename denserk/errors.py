@@ -9,8 +9,8 @@
     ├── ModelError              a model cannot be loaded, or cannot do what is asked of it
     └── GateError               a measure stayed under the minimum that was asked for
 
-Catch `DenserkError` for all of them. A message is one sentence of what was wrong, with the value; `hint` is
-what to type or change next.
+Catch `DenserkError` for all of them. A message is one sentence of what was wrong, with the value;
+`hint` is what to type or change next.
 """
 
 from pathlib import Path

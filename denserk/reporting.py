@@ -1,4 +1,4 @@
-"""What a task tells while it works. Tasks speak through a Reporter; only the command line prints."""
+"""What a task tells while it works: through a Reporter. Only the command line prints."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

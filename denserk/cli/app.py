@@ -5,7 +5,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Protocol, cast
 
 import typer
 
@@ -38,21 +38,31 @@ def main(
         raise typer.Exit
 
 
+class _Shown(Protocol):
+    """What typer's own errors can do; its public base class does not say so."""
+
+    exit_code: int
+
+    def show(self) -> None:
+        """Prints the message, and where to find help, on stderr."""
+
+
 def _register() -> None:
     """Imports every command; each registers itself on `app`."""
     from denserk.cli import encode  # noqa: F401
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command line and returns its exit status; no error leaves as a traceback unless asked for."""
+    """Runs a command line; returns its exit status. No error leaves as a traceback unasked."""
     _register()
     try:
         status = app(args=arguments, standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except typer.TyperException as error:  # wrong usage, told as typer tells it
-        error.show()
-        return error.exit_code
+        shown = cast(_Shown, error)
+        shown.show()
+        return shown.exit_code
     except DenserkError as error:
         return _tell(error, error.exit_status)
     except BrokenPipeError:

@@ -1,6 +1,7 @@
 """What a person sees: notes, warnings, errors and bars on stderr; results on stdout.
 
-Bars and colours only where stderr is a terminal; elsewhere plain lines, or JSON lines under --log-json.
+Bars and colours only where stderr is a terminal; elsewhere plain lines, or JSON lines under
+--log-json.
 """
 
 import json
@@ -77,10 +78,12 @@ class Console(Reporter):
             print(f"  {hint}", file=sys.stderr)  # noqa: T201
 
     def note(self, text: str) -> None:
+        """One line, unless quiet."""
         if not self.settings.quiet:
             self.event("note", text)
 
     def warn(self, text: str) -> None:
+        """One line, quiet or not."""
         self.event("warning", text)
 
     def error(self, error: DenserkError) -> None:
@@ -89,6 +92,7 @@ class Console(Reporter):
 
     @contextmanager
     def track(self, what: str, total: int | None, unit: str) -> Iterator[Progress]:
+        """A bar on a terminal, a line now and then elsewhere."""
         if self.settings.quiet:
             yield Progress()
         elif self.settings.log_json or not sys.stderr.isatty():
@@ -131,7 +135,7 @@ _console = Console(ConsoleSettings())
 
 def configure(settings: ConsoleSettings) -> None:
     """Sets what the console shows, for this process."""
-    global _console  # noqa: PLW0603 - one console a process, set once by the command
+    global _console
     _console = Console(settings)
 
 

@@ -1,4 +1,4 @@
-"""denserk encode"""
+"""`denserk encode`."""
 
 from denserk.cli.app import app
 from denserk.cli.console import console

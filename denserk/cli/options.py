@@ -1,8 +1,8 @@
 """From settings classes to a typer command: one option a field, its docstring the help.
 
-A command is a function whose parameters are settings classes (or `Overrides` of one, where every option is
-unset unless given). `command` flattens them into options, builds the objects again when the command is called,
-and so keeps defaults, help, refusals and manifests in one place.
+A command is a function whose parameters are settings classes (or `Overrides` of one, where every
+option is unset unless given). `command` flattens them into options, builds the objects again when
+the command is called, and so keeps defaults, help, refusals and manifests in one place.
 """
 
 import dataclasses
@@ -10,20 +10,19 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from enum import Enum
 from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
 from denserk.cli.console import ConsoleSettings, configure
-from denserk.settings.options import field_docs, shape_of
+from denserk.settings.options import REQUIRED, field_docs, shape_of
 
 T = TypeVar("T")
 
 
 class Command(TyperCommand):
-    """A command whose help lists its options panel by panel, names never cut; plain text, so that it is quick."""
+    """A command whose help lists its options panel by panel, in plain text: quick, nothing cut."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Writes one section a panel, in the order of the settings groups."""
@@ -65,49 +64,66 @@ def _comma_list(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _flag(name: str, kind: Any) -> str:
+def _flag(name: str, *, negatable: bool) -> str:
     long = "--" + name.replace("_", "-")
-    return f"{long}/--no-{name.replace('_', '-')}" if kind is bool else long
+    return f"{long}/--no-{long[2:]}" if negatable else long
 
 
-def _parameter(
-    name: str, field: "dataclasses.Field[Any]", kind: Any, text: str, panel: str, unset: bool
-) -> tuple[inspect.Parameter, bool]:
-    """One option as a parameter of the typer command, and whether its text is a comma list."""
-    shape = shape_of(field)
-    bare = _bare(kind)
-    default: Any = None if unset or field.default is dataclasses.MISSING else field.default
-    required = not unset and field.default is dataclasses.MISSING
-    comma = get_origin(bare) is tuple and not shape.repeat
-    annotation: Any = bare
-    if get_origin(bare) is tuple:
-        annotation = str if comma else list[get_args(bare)[0]]  # type: ignore[misc]
-        if default is not None:
-            default = ",".join(default) if comma else list(default) or None
-    if default is None and not required:
-        annotation = annotation | None
-    if isinstance(bare, type) and issubclass(bare, Enum) and default is not None:
-        default = bare(default)
-    shown: Any = shape.shown_default or True
-    if unset:
-        shown = False
-    elif default is None and not shape.shown_default:
-        shown = False
-    info = typer.Option(
-        _flag(name, bare),
-        *shape.names,
-        help=text,
-        metavar=shape.metavar or ("A,B,..." if comma else None),
-        rich_help_panel=panel,
-        show_default=shown,
-    )
-    parameter = inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=inspect.Parameter.empty if required else default,
-        annotation=Annotated[annotation, info],
-    )
-    return parameter, comma
+class _Group:
+    """The options of one settings class, and the way back from their values to its object."""
+
+    def __init__(self, settings: type, panel: str, *, unset: bool = False) -> None:
+        self._settings, self._panel, self._unset = settings, panel, unset
+        self._docs = field_docs(settings)
+        self._kinds = {name: _bare(kind) for name, kind in get_type_hints(settings).items()}
+        self._fields = dataclasses.fields(settings)
+
+    def parameters(self) -> list[inspect.Parameter]:
+        """One keyword parameter a field, as typer reads it."""
+        return [self._parameter(field) for field in self._fields]
+
+    def _is_comma_list(self, field: "dataclasses.Field[Any]") -> bool:
+        return get_origin(self._kinds[field.name]) is tuple and not shape_of(field).repeat
+
+    def _parameter(self, field: "dataclasses.Field[Any]") -> inspect.Parameter:
+        shape, kind = shape_of(field), self._kinds[field.name]
+        required = field.default is REQUIRED and not self._unset
+        default: Any = None if self._unset or required else field.default
+        if get_origin(kind) is tuple:
+            comma = self._is_comma_list(field)
+            annotation: Any = str if comma else types.GenericAlias(list, get_args(kind)[:1])
+            default = (",".join(default) if comma else list(default)) if default else None
+        else:
+            annotation = kind
+        info = typer.Option(
+            _flag(field.name, negatable=kind is bool and default is not False),
+            *shape.names,
+            help=self._docs[field.name],
+            metavar=shape.metavar or ("A,B,..." if self._is_comma_list(field) else None),
+            rich_help_panel=self._panel,
+            show_default=False if default in (None, False) else shape.shown_default or True,
+        )
+        if default is None and not self._unset and shape.shown_default:
+            info.show_default = shape.shown_default
+        return inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if required else default,
+            annotation=Annotated[annotation if required else annotation | None, info],
+        )
+
+    def build(self, given: dict[str, Any]) -> Any:
+        """Takes the group's values out of what typer parsed, and makes the object."""
+        values = {}
+        for field in self._fields:
+            value = given.pop(field.name)
+            if self._is_comma_list(field):
+                value = _comma_list(value)
+            elif isinstance(value, list):
+                value = tuple(value)
+            if value is not None:
+                values[field.name] = value
+        return Overrides(values) if self._unset else self._settings(**values)
 
 
 def command(
@@ -120,62 +136,29 @@ def command(
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(function, include_extras=True)
-        plain: list[inspect.Parameter] = []
+        console_group = _Group(ConsoleSettings, "Console")
+        groups: dict[str, _Group] = {}
         parameters: list[inspect.Parameter] = []
-        groups: dict[str, tuple[type, bool, list[str], set[str]]] = {}
         for parameter in inspect.signature(function).parameters.values():
             hint = hints[parameter.name]
             unset = get_origin(hint) is Overrides
             settings = get_args(hint)[0] if unset else hint
-            if not dataclasses.is_dataclass(settings):
-                plain.append(parameter.replace(annotation=hint))
-                continue
-            assert isinstance(settings, type)
-            docs = field_docs(settings)
-            kinds = get_type_hints(settings)
-            names: list[str] = []
-            commas: set[str] = set()
-            for field in dataclasses.fields(settings):
-                option, comma = _parameter(
-                    field.name,
-                    field,
-                    kinds[field.name],
-                    docs[field.name],
-                    panels.get(parameter.name, "Options"),
-                    unset,
-                )
-                parameters.append(option)
-                names.append(field.name)
-                if comma:
-                    commas.add(field.name)
-            groups[parameter.name] = (settings, unset, names, commas)
-        console_docs = field_docs(ConsoleSettings)
-        for field in dataclasses.fields(ConsoleSettings):
-            parameters.append(
-                _parameter(field.name, field, bool, console_docs[field.name], "Console", False)[0]
-            )
+            if dataclasses.is_dataclass(settings) and isinstance(settings, type):
+                panel = panels.get(parameter.name, "Options")
+                groups[parameter.name] = _Group(settings, panel, unset=unset)
+                parameters += groups[parameter.name].parameters()
+            else:
+                parameters.append(parameter.replace(annotation=hint))
+        parameters += console_group.parameters()
 
         @functools.wraps(function)
         def run(**given: Any) -> None:
-            configure(
-                ConsoleSettings(
-                    **{f.name: given.pop(f.name) for f in dataclasses.fields(ConsoleSettings)}
-                )
-            )
-            arguments: dict[str, Any] = {}
-            for group, (settings, unset, names, commas) in groups.items():
-                values = {n: given.pop(n) for n in names}
-                for n in names:
-                    if n in commas:
-                        values[n] = _comma_list(values[n])
-                    elif isinstance(values[n], list):
-                        values[n] = tuple(values[n])
-                values = {n: v for n, v in values.items() if v is not None}
-                arguments[group] = Overrides(values) if unset else settings(**values)
-            function(**arguments, **given)
+            configure(console_group.build(given))
+            built = {group: made.build(given) for group, made in groups.items()}
+            function(**built, **given)
 
-        run.__signature__ = inspect.Signature(plain + parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in plain + parameters}
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
         app.command(name, cls=Command)(run)
         return run
 

@@ -1,4 +1,4 @@
-"""Bytes in, bytes out: plain or gzip by suffix, "-" for a stream, and outputs that appear whole or not at all."""
+"""Bytes in, bytes out: plain or gzip by suffix, "-" for a stream, outputs whole or not at all."""
 
 import errno
 import gzip
@@ -7,7 +7,7 @@ import os
 import sys
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
@@ -28,21 +28,18 @@ def open_binary(path: str | Path) -> Iterator[BinaryIO]:
     if str(path) == STREAM:
         yield sys.stdin.buffer
         return
-    try:
-        handle: BinaryIO
-        handle = (
-            cast(BinaryIO, gzip.open(path, "rb"))
-            if str(path).endswith(".gz")
-            else Path(path).open("rb")
-        )
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise UsageError(f"{path} is a folder; a file is expected") from None
-    except PermissionError:
-        raise InputError(path, None, "a file that may not be read", "a readable file") from None
-    with handle:
-        yield handle
+    with ExitStack() as stack:
+        packed = str(path).endswith(".gz")
+        try:
+            opened = gzip.open(path) if packed else Path(path).open("rb")  # noqa: SIM115 - next line
+            handle = stack.enter_context(opened)
+        except FileNotFoundError:
+            raise UsageError(f"{path}: no such file") from None
+        except IsADirectoryError:
+            raise UsageError(f"{path} is a folder; a file is expected") from None
+        except PermissionError:
+            raise InputError(path, None, "a file that may not be read", "a readable one") from None
+        yield cast(BinaryIO, handle)
 
 
 BROKEN_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
@@ -77,7 +74,7 @@ def number_lines(handle: BinaryIO, path: str | Path) -> Iterator[tuple[int, byte
 
 
 def read_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
-    """Yields (line number from 1, line without its end), with a byte-order mark and `\\r` at the end removed.
+    """Yields (line number from 1, line), without line ends and byte-order mark.
 
     Raises:
         InputError: the file is cut short or is not gzip although its name says so.
@@ -157,7 +154,7 @@ def _write_error(path: str | Path, error: OSError) -> OutputError:
 
 @contextmanager
 def write_errors(path: str | Path) -> Iterator[None]:
-    """Turns what the system says about a failed write into an `OutputError`; a closed pipe passes through."""
+    """Turns a failed write into an `OutputError`; a closed pipe passes through."""
     try:
         yield
     except BrokenPipeError:
@@ -170,9 +167,9 @@ def write_errors(path: str | Path) -> Iterator[None]:
 def whole_binary(path: str | Path) -> Iterator[BinaryIO]:
     """Opens an output that takes its name only once it is whole.
 
-    Written beside the target under a temporary name, flushed to the disk, then renamed; removed if anything
-    fails. `.gz` is compressed (without a time stamp, so equal content gives equal bytes). "-" is standard
-    output. Parent folders are made.
+    Written beside the target under a temporary name, flushed to the disk, then renamed; removed if
+    anything fails. `.gz` is compressed (without a time stamp, so equal content gives equal bytes).
+    "-" is standard output. Parent folders are made.
 
     Raises:
         OutputError: no room, no permission.
@@ -205,7 +202,7 @@ def whole_binary(path: str | Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def whole_text(path: str | Path) -> Iterator[TextIO]:
-    """`whole_binary` for UTF-8 text with `\\n` line ends."""
+    """`whole_binary` for UTF-8 text with Unix line ends."""
     with whole_binary(path) as raw:
         text = io.TextIOWrapper(raw, encoding="utf-8", newline="\n")
         try:
@@ -219,7 +216,8 @@ def refuse_occupied(folder: str | Path, *, overwrite: bool, resume: bool = False
     """Refuses an output folder that holds something, unless a flag says what becomes of it.
 
     Raises:
-        UsageError: it is a file, it holds something and neither flag was given, or it holds folders.
+        UsageError: it is a file, it holds something and neither flag was given, or it holds
+        folders.
     """
     path = Path(folder)
     if path.exists() and not path.is_dir():
@@ -238,7 +236,7 @@ def refuse_occupied(folder: str | Path, *, overwrite: bool, resume: bool = False
 
 
 def prepare_folder(folder: str | Path, *, overwrite: bool, resume: bool = False) -> Path:
-    """Makes an output folder ready: absent or empty, emptied under `overwrite`, left alone under `resume`.
+    """Makes an output folder ready: emptied under `overwrite`, left alone under `resume`.
 
     Raises:
         UsageError: see `refuse_occupied`.

@@ -1,7 +1,8 @@
 """Finds ids that occur twice, in memory that does not grow with the collection.
 
-Ids are kept as 128-bit hashes on the disk (24 bytes an id), dealt into buckets by their first byte and compared
-bucket by bucket at the end. Two different ids share a hash with a probability under 1e-18 at a billion ids.
+Ids are kept as 128-bit hashes on the disk (24 bytes an id), dealt into buckets by their first byte
+and compared bucket by bucket at the end. Two different ids share a hash with a probability under
+1e-18 at a billion ids.
 """
 
 import tempfile
@@ -73,7 +74,7 @@ class IdLedger:
                         out.write(part.tobytes())
 
     def first_repeat(self) -> tuple[int, int] | None:
-        """The earliest position (from 0) that repeats an id, behind the position it repeats; None if all differ."""
+        """(position it repeats, position), from 0, of the earliest repeat; None if all differ."""
         self._spill()
         repeats = []
         for where in Path(self._folder.name).iterdir():

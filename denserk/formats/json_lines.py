@@ -1,4 +1,4 @@
-"""JSON lines through jsonlines, with orjson as its parser: one object a line, errors by file and line."""
+"""JSON lines through jsonlines, with orjson as its parser; errors by file and line."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -69,7 +69,7 @@ def _reason(error: jsonlines.InvalidLineError) -> str:
 
 
 def write_objects(path: str | Path, objects: Iterable[Mapping[str, Any]]) -> int:
-    """Writes one object a line, keys in their given order; returns how many. "-" is standard output."""
+    """Writes one object a line, keys in their order; returns how many. "-" is standard output."""
     count = 0
     with whole_binary(path) as handle:
         for value in objects:

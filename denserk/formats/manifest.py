@@ -1,8 +1,8 @@
 """manifest.json: what made a folder, from what, and what it holds.
 
-Every folder denserk writes carries one, with `complete: false` until the last file is there; readers refuse
-an unfinished folder. Settings and fingerprints travel along the chain model -> vectors -> index -> run, so
-that each step can refuse what was not made for it.
+Every folder denserk writes carries one, with `complete: false` until the last file is there;
+readers refuse an unfinished folder. Settings and fingerprints travel along the chain model ->
+vectors -> index -> run, so that each step can refuse what was not made for it.
 """
 
 import hashlib
@@ -33,8 +33,8 @@ class Kind(StrEnum):
 class Manifest:
     """One manifest.
 
-    `settings` is what was asked for, `made_from` names and fingerprints the inputs (a model, a corpus, vectors),
-    `contents` counts what is there. All three hold plain JSON.
+    `settings` is what was asked for, `made_from` names and fingerprints the inputs (a model, a
+    corpus, vectors), `contents` counts what is there. All three hold plain JSON.
     """
 
     kind: Kind

@@ -1,12 +1,12 @@
 """denserk's folder of vectors: blocks that stand alone, a journal of the finished ones, a manifest.
 
-    block-00000.npy      (n, D) float32 or float16, C order, memory-mappable
-    block-00000.docid    n ids, one a line
-    blocks.jsonl         one line a finished block: its name, count, and the SHA-256 of what it was made from
-    manifest.json        what made it; `complete: false` until the last block is there
+    block-00000.npy      (n, D) float32 or float16, C order, memory-mappable block-00000.docid    n
+    ids, one a line blocks.jsonl         one line a finished block: its name, count, and the SHA-256
+    of what it was made from manifest.json        what made it; `complete: false` until the last
+    block is there
 
-Blocks hold `block_size` passages in corpus order and are numbered through the whole corpus, so the folders of
-shards 0..N-1, one after another, are the folder of one run, block for block.
+Blocks hold `block_size` passages in corpus order and are numbered through the whole corpus, so the
+folders of shards 0..N-1, one after another, are the folder of one run, block for block.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ JOURNAL = "blocks.jsonl"
 
 @dataclass(frozen=True)
 class Block:
-    """One finished block: its number in the corpus, how many passages it holds, the SHA-256 of their texts."""
+    """One finished block: its number in the corpus, its count, the SHA-256 of its texts."""
 
     number: int
     count: int

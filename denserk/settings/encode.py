@@ -31,7 +31,7 @@ class EncodeSettings:
     shard_id: int = option(0, "--dataset-shard-index")
     """Which shard to encode, from 0."""
     shard_num: int = option(1, "--num-shards", "--dataset-number-of-shards")
-    """Number of shards: whole blocks each, so that shards one after another are the unsharded folder."""
+    """Number of shards: whole blocks each, so that all shards in order are the unsharded folder."""
     resume: bool = False
     """Continue an interrupted run: finished blocks are compared with the input and kept."""
     overwrite: bool = False
@@ -52,7 +52,7 @@ class EncodeSettings:
             raise UsageError("--resume and --overwrite exclude each other")
         if self.output_format is not VectorFormat.NPY and self.resume:
             raise UsageError(
-                f"--resume needs --output-format npy; {self.output_format} appears whole or not at all"
+                f"--resume needs --output-format npy; {self.output_format} is written whole or not"
             )
         if self.output == "-" and self.output_format not in (
             VectorFormat.JSONL,

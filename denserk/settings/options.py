@@ -1,7 +1,8 @@
-"""How a settings field becomes an option: its docstring, its other names, its shape on the command line.
+"""How a settings field becomes an option: its docstring, its other names, its shape.
 
-A settings class is a frozen dataclass. The string under a field is its help text; `option` adds what a type
-and a default cannot say. The command line is built from these classes, so an option is told in one place.
+A settings class is a frozen dataclass. The string under a field is its help text; `option` adds
+what a type and a default cannot say. The command line is built from these classes, so an option is
+told in one place.
 """
 
 import ast
@@ -15,7 +16,6 @@ from typing import Any, TypeVar, get_type_hints
 
 from denserk.errors import UsageError
 
-
 REQUIRED = dataclasses.MISSING
 """The default of an option that must be given; its class is declared with `kw_only=True`."""
 
@@ -24,9 +24,9 @@ REQUIRED = dataclasses.MISSING
 class OptionShape:
     """What a field adds to its type and default.
 
-    `names` are further spellings ("-m", "--encoder"); `metavar` is shown in the help in place of the type;
-    `repeat` lets a tuple be given as a repeated option, where it is otherwise a comma list; `shown_default`
-    replaces the default in the help.
+    `names` are further spellings ("-m", "--encoder"); `metavar` is shown in the help in place of
+    the type; `repeat` lets a tuple be given as a repeated option, where it is otherwise a comma
+    list; `shown_default` replaces the default in the help.
     """
 
     names: tuple[str, ...] = ()
@@ -109,7 +109,8 @@ def from_json(cls: type[T], values: Mapping[str, Any]) -> T:
     """The settings object that `as_json` wrote.
 
     Raises:
-        UsageError: a name the class does not have, or a value outside its enum; all of them are named.
+        UsageError: a name the class does not have, or a value outside its enum; all of them are
+        named.
     """
     hints = get_type_hints(cls)
     known: dict[str, Any] = {}

@@ -31,7 +31,7 @@ Records = Sequence[Passage] | Sequence[Query]
 
 @dataclass(frozen=True)
 class EncodeResult:
-    """What was done: vectors in the output, their dimension, and how many were encoded now, at what pace."""
+    """Vectors in the output, their dimension; how many were encoded now, in which time."""
 
     count: int
     dimension: int
@@ -72,7 +72,7 @@ class _Texts:
         return encoder.encode_queries([record for record in records if isinstance(record, Query)])
 
     def survey(self) -> int | None:
-        """Reads the whole source once, so that nothing broken is met after hours; the count, None for a stream.
+        """Reads the source once, lest something broken is met after hours; its count, or None.
 
         Raises:
             InputError: an id occurs twice, or there is nothing to encode.
@@ -133,7 +133,8 @@ def _shard(count: int | None, settings: EncodeSettings) -> tuple[int, int | None
     blocks = -(-count // settings.block_size)
     if settings.shard_num > blocks:
         raise UsageError(
-            f"--shard-num {settings.shard_num}: {count:,} texts make {blocks} blocks of {settings.block_size:,}",
+            f"--shard-num {settings.shard_num}: {count:,} texts make only {blocks} blocks of "
+            f"{settings.block_size:,}",
             f"use at most {blocks} shards, or a smaller --block-size",
         )
     first, last = (blocks * (settings.shard_id + i) // settings.shard_num for i in (0, 1))
@@ -272,8 +273,8 @@ def _encode_blocks(
             finished = writer.finished.get(number)
             if finished is not None and finished != block:
                 raise MismatchError(
-                    f"{block.name} of {texts.settings.output} was made from other texts than {texts.settings.source} "
-                    "holds there now",
+                    f"{block.name} of {texts.settings.output} was made from other texts than "
+                    f"{texts.settings.source} holds there now",
                     "start over with --overwrite",
                 )
             if finished is None:
@@ -285,7 +286,8 @@ def _encode_blocks(
             progress.advance(len(records))
     if extra := sorted(writer.finished.keys() - seen):
         raise MismatchError(
-            f"{texts.settings.output} holds block {extra[0]}, past the end of {texts.settings.source}",
+            f"{texts.settings.output} holds block {extra[0]}, past the end of "
+            f"{texts.settings.source}",
             "start over with --overwrite",
         )
     manifest = writer.finish({"dimension": encoder.dimension, "vectors_per_passage": 1})
