@@ -28,14 +28,22 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def main(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
-) -> None:
-    """Dense passage retrieval, from text to measures."""
-    if version:
+def _print_version(asked: bool) -> None:
+    if asked:
         typer.echo(f"denserk {__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version and stop."
+        ),
+    ] = False,
+) -> None:
+    """Dense passage retrieval, from text to measures."""
 
 
 class _Shown(Protocol):
@@ -56,7 +64,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line; returns its exit status. No error leaves as a traceback unasked."""
     _register()
     try:
-        status = app(args=arguments, standalone_mode=False)
+        status = app(args=arguments, prog_name="denserk", standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except typer.TyperException as error:  # wrong usage, told as typer tells it

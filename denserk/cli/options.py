@@ -138,7 +138,7 @@ def command(
         hints = get_type_hints(function, include_extras=True)
         console_group = _Group(ConsoleSettings, "Console")
         groups: dict[str, _Group] = {}
-        parameters: list[inspect.Parameter] = []
+        plain: list[inspect.Parameter] = []
         for parameter in inspect.signature(function).parameters.values():
             hint = hints[parameter.name]
             unset = get_origin(hint) is Overrides
@@ -146,10 +146,9 @@ def command(
             if dataclasses.is_dataclass(settings) and isinstance(settings, type):
                 panel = panels.get(parameter.name, "Options")
                 groups[parameter.name] = _Group(settings, panel, unset=unset)
-                parameters += groups[parameter.name].parameters()
             else:
-                parameters.append(parameter.replace(annotation=hint))
-        parameters += console_group.parameters()
+                plain.append(parameter.replace(annotation=hint))
+        options = [o for group in (*groups.values(), console_group) for o in group.parameters()]
 
         @functools.wraps(function)
         def run(**given: Any) -> None:
@@ -157,8 +156,8 @@ def command(
             built = {group: made.build(given) for group, made in groups.items()}
             function(**built, **given)
 
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        run.__signature__ = inspect.Signature(plain + options)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in plain + options}
         app.command(name, cls=Command)(run)
         return run
 
