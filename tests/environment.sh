@@ -43,7 +43,7 @@ environment() {
   stamp=$venv/installed-$files/$(echo "$extras $*" | tr -c 'a-z0-9\n' -)
   if [ ! -e "$stamp" ]; then
     echo "Installing denserk[$extras] $*: some minutes the first time" >&2
-    local pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input install -q -c "$repository/tests/constraints.txt")
+    local pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input install -qq -c "$repository/tests/constraints.txt")
     "${pip[@]}" torch==2.13.0 setuptools || return 1
     "${pip[@]}" --no-build-isolation -e "$repository[$extras]" "$@" || return 1
     find "$venv" -maxdepth 1 -name 'installed-*' ! -name "installed-$files" -exec rm -rf {} +
