@@ -1,11 +1,9 @@
 """Makes a collection of the documentation strings of Python's own standard library.
 
-    python docs/quickstart/collect.py FOLDER
-
-writes `corpus.jsonl`, `queries.tsv` and `qrels.txt`. The first line of an entry asks, the rest of
-it answers: the passage is the rest alone, without a title, since the name of a function often is
-its first line in other words (`shutil.rmtree`: "Recursively delete a directory tree."). The name
-is the passage's id.
+`python docs/quickstart/collect.py FOLDER` writes `corpus.jsonl`, `queries.tsv` and `qrels.txt`. The
+first line of an entry asks, the rest of it answers: the passage is the rest alone, without a title,
+since the name of a function often is its first line in other words (`shutil.rmtree`: "Recursively
+delete a directory tree."). The name is the passage's id.
 
 The sources are parsed and never imported, in the order of their names, so that one version of
 Python gives one collection.

