@@ -1,0 +1,246 @@
+import hashlib
+import io
+import json
+import random
+
+import numpy as np
+import pytest
+
+from denserk.errors import InputError, MismatchError, UsageError
+from denserk.formats.manifest import Kind, read_manifest
+from denserk.formats.vector_folder import open_vectors
+from denserk.settings.encode import EncodeSettings
+from denserk.settings.encoding import ComputeSettings, TextSettings, VectorFormat
+from denserk.settings.formats import CorpusSettings
+from denserk.settings.options import changed
+from denserk.tasks import encode as module
+from denserk.tasks.encode import encode
+from tests.faults import Stopped, contents, stopped_at
+
+
+class StandIn:
+    """An encoder whose vector of a text is the text's hash; remembers what it was asked to encode."""
+
+    dimension = 4
+    asked = 0
+
+    def __init__(self, name, text):
+        self.name, self.text = name, changed(TextSettings(), text)
+        self.device = __import__("torch").device("cpu")
+
+    def description(self):
+        return {"name": self.name, "fingerprint": self.name.rsplit("/", 1)[-1]}
+
+    def _encode(self, texts):
+        type(self).asked += len(texts)
+        digests = [hashlib.sha256(text.encode()).digest()[:4] for text in texts]
+        return np.array([list(d) for d in digests], np.float32)
+
+    def encode_passages(self, passages):
+        return self._encode([" ".join(p.field(f) for f in self.text.fields) for p in passages])
+
+    def encode_queries(self, queries):
+        return self._encode([q.text for q in queries])
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch):
+    def load(model, representation, text, compute, reporter):
+        return StandIn(model, text)
+
+    monkeypatch.setattr(module.TextEncoder, "load", load)
+    monkeypatch.setattr(StandIn, "asked", 0)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    with path.open("w") as out:
+        for n in range(23):
+            out.write(json.dumps({"_id": f"d{n}", "title": f"t{n % 3}", "text": f"text {n}"}) + "\n")
+    return path
+
+
+def run(output, source=None, *, model="m", text=None, compute=None, **settings):
+    if source is not None:
+        settings["corpus"] = str(source)
+    settings = {"block_size": 4, **settings}
+    return encode(
+        EncodeSettings(model=model, output=str(output), **settings),
+        CorpusSettings(),
+        {},
+        text or {},
+        compute or ComputeSettings(),
+    )
+
+
+def test_blocks_in_corpus_order(corpus, tmp_path):
+    result = run(tmp_path / "v", corpus)
+    folder = open_vectors(tmp_path / "v")
+    assert (result.count, result.dimension, result.encoded) == (23, 4, 23)
+    assert [len(ids) for ids, _ in folder.blocks()] == [4, 4, 4, 4, 4, 3]
+    assert [i for ids, _ in folder.blocks() for i in ids] == [f"d{n}" for n in range(23)]
+    assert folder.manifest.made_from["model"]["fingerprint"] == "m"
+
+
+def test_queries(toy, tmp_path):
+    result = run(tmp_path / "q", topics=str(toy / "queries.tsv"))
+    assert result.count == 3
+    assert read_manifest(tmp_path / "q", Kind.VECTORS).settings["side"] == "query"
+
+
+@pytest.mark.parametrize("number", [2, 3, 6])
+def test_shards_in_order_are_the_whole(corpus, tmp_path, number):
+    run(tmp_path / "whole", corpus)
+    whole = {k: v for k, v in contents(tmp_path / "whole").items() if k.startswith("block-")}
+    parts = {}
+    for shard in range(number):
+        run(tmp_path / f"s{shard}", corpus, shard_id=shard, shard_num=number)
+        part = contents(tmp_path / f"s{shard}")
+        parts |= {k: v for k, v in part.items() if k.startswith("block-")}
+    assert parts == whole
+
+
+def test_more_shards_than_blocks_are_refused(corpus, tmp_path):
+    with pytest.raises(UsageError, match="make only 6 blocks"):
+        run(tmp_path / "v", corpus, shard_num=7)
+    assert not (tmp_path / "v").exists()
+
+
+@pytest.mark.parametrize("step", sorted(random.Random(42).sample(range(15), 10)))
+def test_stopped_anywhere_and_resumed_gives_the_same_bytes(corpus, tmp_path, step):
+    run(tmp_path / "whole", corpus)
+    with stopped_at(step), pytest.raises(Stopped):
+        run(tmp_path / "v", corpus)
+    if (tmp_path / "v" / "manifest.json").exists():
+        with pytest.raises(MismatchError, match="unfinished"):
+            open_vectors(tmp_path / "v")
+    before = StandIn.asked
+    run(tmp_path / "v", corpus, resume=True)
+    assert contents(tmp_path / "v") == contents(tmp_path / "whole")
+    finished = max(0, (step - 2) // 2)  # manifest and journal come first, then two files a block
+    assert StandIn.asked - before == max(0, 23 - 4 * finished)
+
+
+def test_resume_of_nothing_starts_and_of_the_whole_changes_nothing(corpus, tmp_path):
+    run(tmp_path / "v", corpus, resume=True)
+    before = contents(tmp_path / "v")
+    assert run(tmp_path / "v", corpus, resume=True).encoded == 0
+    assert contents(tmp_path / "v") == before
+
+
+def test_a_stream_resumes_block_by_block(corpus, tmp_path, monkeypatch):
+    def from_stdin():
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(corpus.read_bytes())))
+        return run(tmp_path / "v", "-", resume=True)
+
+    with stopped_at(7), pytest.raises(Stopped):
+        from_stdin()
+    assert from_stdin().encoded == 15
+    run(tmp_path / "whole", corpus)
+    for name, data in contents(tmp_path / "whole").items():
+        if name != "manifest.json":
+            assert (tmp_path / "v" / name).read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model": "other"}, "model.fingerprint was 'm', now 'other'"),
+        ({"block_size": 5}, "block_size was 4, now 5"),
+        ({"compute": ComputeSettings(batch_tokens=99)}, "batch_tokens was 8192, now 99"),
+    ],
+)
+def test_resume_names_the_difference(corpus, tmp_path, change, said):
+    with stopped_at(5), pytest.raises(Stopped):
+        run(tmp_path / "v", corpus)
+    before = contents(tmp_path / "v")
+    with pytest.raises(MismatchError, match="begun with other settings") as caught:
+        run(tmp_path / "v", corpus, resume=True, **change)
+    assert said in caught.value.message
+    assert contents(tmp_path / "v") == before
+
+
+def test_a_moved_model_is_the_same_model(corpus, tmp_path):
+    run(tmp_path / "v", corpus, model="here/m")
+    assert run(tmp_path / "v", corpus, model="there/m", resume=True).encoded == 0
+
+
+def test_a_changed_corpus_is_not_continued(corpus, tmp_path):
+    with stopped_at(7), pytest.raises(Stopped):
+        run(tmp_path / "v", corpus)
+    corpus.write_text(corpus.read_text().replace("text 5", "text V"))
+    with pytest.raises(MismatchError, match="block-00001 of .* was made from other texts"):
+        run(tmp_path / "v", corpus, resume=True)
+
+
+def test_a_shorter_corpus_is_not_continued(corpus, tmp_path):
+    run(tmp_path / "v", corpus)
+    corpus.write_text("".join(corpus.read_text().splitlines(keepends=True)[:8]))
+    with pytest.raises(MismatchError, match="holds block 2, past the end"):
+        run(tmp_path / "v", corpus, resume=True)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_id_that_occurs_twice(corpus, tmp_path, stream, monkeypatch):
+    with corpus.open("a") as out:
+        out.write('{"_id": "d3", "text": "again"}\n')
+    if stream:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(corpus.read_bytes())))
+    with pytest.raises(InputError, match="the id of passages 4 and 24 twice"):
+        run(tmp_path / "v", "-" if stream else corpus)
+    assert (tmp_path / "v").exists() == stream
+
+
+def test_broken_input_is_met_before_any_work(corpus, tmp_path):
+    with corpus.open("a") as out:
+        out.write("{broken\n")
+    with pytest.raises(InputError, match="line 24"):
+        run(tmp_path / "v", corpus)
+    assert StandIn.asked == 0
+    assert not (tmp_path / "v").exists()
+
+
+def test_an_occupied_folder_is_kept(corpus, tmp_path):
+    (tmp_path / "v").mkdir()
+    (tmp_path / "v" / "mine").write_text("x")
+    with pytest.raises(UsageError, match="not empty"):
+        run(tmp_path / "v", corpus)
+    corpus.write_text("{broken\n")
+    with pytest.raises(InputError):
+        run(tmp_path / "v", corpus, overwrite=True)
+    assert contents(tmp_path / "v") == {"mine": b"x"}
+
+
+def test_nothing_to_encode(tmp_path):
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(InputError):
+        run(tmp_path / "v", tmp_path / "empty.jsonl")
+
+
+def test_json_lines_hold_ids_contents_and_vectors(corpus, tmp_path):
+    run(tmp_path / "v.jsonl", corpus, output_format=VectorFormat.JSONL)
+    lines = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]
+    assert [line["id"] for line in lines] == [f"d{n}" for n in range(23)]
+    assert lines[4]["contents"] == "t1 text 4"
+    run(tmp_path / "v", corpus)
+    vectors = np.concatenate([v for _, v in open_vectors(tmp_path / "v").blocks()])
+    np.testing.assert_array_equal([line["vector"] for line in lines], vectors)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"corpus": "c", "topics": "t"},
+        {"corpus": "c", "block_size": 0},
+        {"corpus": "c", "shard_id": 2, "shard_num": 2},
+        {"corpus": "-", "shard_num": 2},
+        {"corpus": "c", "resume": True, "overwrite": True},
+        {"corpus": "c", "resume": True, "output_format": VectorFormat.JSONL},
+        {"corpus": "c", "output": "-"},
+    ],
+)
+def test_impossible_settings(settings):
+    with pytest.raises(UsageError):
+        EncodeSettings(**{"model": "m", "output": "o", **settings})
