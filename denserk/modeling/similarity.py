@@ -28,8 +28,9 @@ def max_similarity(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     Vectors whose mask is False take no part. The gradient goes to the best vector alone; among
     equals to the first, which in MLR is the last layer's.
 
-    >>> max_similarity(torch.tensor([[[1.0, 2.0, 9.0]]]), torch.tensor([[True, True,
-    False]])).item() 2.0
+    >>> scores, mask = torch.tensor([[[1.0, 2.0, 9.0]]]), torch.tensor([[True, True, False]])
+    >>> max_similarity(scores, mask).item()
+    2.0
     """
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)

@@ -16,6 +16,7 @@ RELEASED_EPSILON = 1e-7
 def kl_divergence(teacher: Tensor, student: Tensor) -> Tensor:
     """Mean over queries of KL(softmax(teacher) || softmax(student)). (B, N), (B, N) -> scalar.
 
+    >>> import torch
     >>> round(kl_divergence(torch.tensor([[1.0, 1.0]]), torch.tensor([[1.0, 1.0]])).item(), 6)
     0.0
     """
@@ -37,6 +38,7 @@ def soft_cross_entropy(
 def margin_mse(teacher: Tensor, student: Tensor) -> Tensor:
     """Mean squared difference of the margins positive - negative. (B, N), (B, N) -> scalar.
 
+    >>> import torch
     >>> margin_mse(torch.tensor([[3.0, 1.0]]), torch.tensor([[5.0, 4.0]])).item()
     1.0
     """

@@ -14,7 +14,7 @@ from denserk.objectives.contrastive import contrastive_loss
 
 
 def self_contrastive_scores(scores: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Equation 5's scores: the own positive by the kept vector, every other passage by its best one.
+    """Equation 5's scores: the own positive by the kept vector, any other passage by its best.
 
     scores: (B, P, S), targets: (B,), mask: (P, S) -> (B, P).
     """
@@ -25,7 +25,7 @@ def self_contrastive_scores(scores: Tensor, targets: Tensor, mask: Tensor | None
 def layer_regulariser(
     scores: Tensor, targets: Tensor, mask: Tensor | None = None, temperature: float = 1.0
 ) -> Tensor:
-    """Equation 6: a softmax over the own positive's vectors, the kept one as the label -> scalar."""
+    """Equation 6: a softmax over the own positive's vectors, the kept one the label -> scalar."""
     rows = torch.arange(len(targets), device=scores.device)
     positive = scores[rows, targets]
     if mask is not None:
