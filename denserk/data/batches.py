@@ -1,7 +1,9 @@
-"""The batch types: the contract between tokenisation and models."""
+"""The batch types, and how texts are grouped into batches: the contract between tokenisation and models."""
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,3 +23,42 @@ class TokenBatch(NamedTuple):
             self.input_ids.to(device, non_blocking=True),
             self.attention_mask.to(device, non_blocking=True),
         )
+
+
+def pad(ids: Sequence[Sequence[int]], pad_id: int) -> TokenBatch:
+    """Texts of token ids as one batch, padded at the end to the longest.
+
+    >>> pad([[5, 6, 7], [8]], pad_id=0)
+    TokenBatch(input_ids=tensor([[5, 6, 7],
+            [8, 0, 0]]), attention_mask=tensor([[ True,  True,  True],
+            [ True, False, False]]))
+    """
+    lengths = np.array([len(text) for text in ids])
+    filled = np.full((len(ids), int(lengths.max(initial=0))), pad_id, dtype=np.int64)
+    mask = np.arange(filled.shape[1]) < lengths[:, None]
+    filled[mask] = np.concatenate([np.asarray(text, dtype=np.int64) for text in ids])
+    return TokenBatch(torch.from_numpy(filled), torch.from_numpy(mask))
+
+
+def by_length(
+    lengths: Sequence[int], batch_tokens: int, batch_size: int | None = None
+) -> Iterator[list[int]]:
+    """Groups texts of like length: batches of positions, the longest texts first.
+
+    Args:
+        lengths: tokens of each text.
+        batch_tokens: most tokens of a batch, padding included; a longer text stands alone.
+        batch_size: most texts of a batch.
+
+    >>> list(by_length([2, 9, 3, 2], batch_tokens=9))
+    [[1], [2, 0, 3]]
+    """
+    batch: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        full = batch and (len(batch) + 1) * lengths[batch[0]] > batch_tokens
+        if full or (batch_size is not None and len(batch) == batch_size):
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch

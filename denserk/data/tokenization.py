@@ -1,0 +1,112 @@
+"""Passages and queries -> token ids: their fields joined, cut to length, in bulk by the Rust tokenizer."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from denserk.errors import ModelError
+from denserk.records import Passage, Query
+from denserk.settings.encoding import TextSettings
+
+SEPARATOR = "sep"
+PAIR = "pair"
+"""Values of `TextSettings.join` that are not the text between two fields itself."""
+
+TokenIds = list[int]
+TokenizerInput = str | tuple[str, str]
+
+
+def passage_input(passage: Passage, settings: TextSettings, separator: str) -> TokenizerInput:
+    """The text of a passage as the tokenizer takes it; empty fields leave no trace.
+
+    Args:
+        passage: the passage.
+        settings: fields, how they are joined, and the prefix.
+        separator: the tokenizer's separator token, for `join sep`.
+
+    >>> settings = TextSettings(passage_prefix="passage: ")
+    >>> passage_input(Passage("d", "It runs south.", "River"), settings, "[SEP]")
+    'passage: River It runs south.'
+    >>> passage_input(Passage("d", "It runs south."), settings, "[SEP]")
+    'passage: It runs south.'
+    """
+    parts = [part for part in (passage.field(name).strip() for name in settings.fields) if part]
+    if settings.join == PAIR and len(parts) == 2:
+        return settings.passage_prefix + parts[0], parts[1]
+    between = separator if settings.join == SEPARATOR else settings.join
+    return settings.passage_prefix + (" " if settings.join == PAIR else between).join(parts)
+
+
+def query_input(query: Query, settings: TextSettings) -> str:
+    """The text of a query as the tokenizer takes it.
+
+    >>> query_input(Query("q", "what\u2019s new"), TextSettings(normalize_quotes=True))
+    "what's new"
+    """
+    text = query.text.strip()
+    if settings.normalize_quotes:
+        text = text.replace("\u2019", "'")
+    return settings.query_prefix + text
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """A folder's tokenizer.
+
+    Raises:
+        ModelError: the folder has none, or one that only Python can run.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ModelError(
+            f"{folder} has no tokenizer that can be loaded ({reason})",
+            "copy tokenizer.json, or vocab.txt and tokenizer_config.json, into the folder",
+        ) from None
+    if not tokenizer.is_fast:
+        raise ModelError(f"{folder}: its tokenizer has no fast form, which denserk needs")
+    return tokenizer
+
+
+class TextTokenizer:
+    """A tokenizer with the text settings of a model.
+
+    A text longer than its limit keeps its first tokens; of a pair, tokens go from the end of whichever part is the
+    longer at the time. Nothing is padded here.
+
+    Args:
+        tokenizer: a fast tokenizer of transformers.
+        settings: fields, join, lengths, prefixes.
+
+    Raises:
+        ModelError: the settings join by the separator, and the tokenizer has none.
+    """
+
+    def __init__(self, tokenizer: Any, settings: TextSettings) -> None:
+        self.settings = settings
+        self.pad_id = int(tokenizer.pad_token_id or 0)
+        self.separator = str(tokenizer.sep_token or "")
+        if settings.join == SEPARATOR and not self.separator:
+            raise ModelError(
+                "--join sep: the model's tokenizer has no separator token",
+                'choose --join " " or --join pair',
+            )
+        self._backend = tokenizer.backend_tokenizer
+        self._backend.no_padding()
+
+    def passages(self, passages: Sequence[Passage]) -> list[TokenIds]:
+        """The ids of passages, special tokens included."""
+        texts = [passage_input(passage, self.settings, self.separator) for passage in passages]
+        return self._ids(texts, self.settings.passage_max_length)
+
+    def queries(self, queries: Sequence[Query]) -> list[TokenIds]:
+        """The ids of queries, special tokens included."""
+        texts = [query_input(query, self.settings) for query in queries]
+        return self._ids(texts, self.settings.query_max_length)
+
+    def _ids(self, texts: Sequence[TokenizerInput], length: int) -> list[TokenIds]:
+        self._backend.enable_truncation(length, strategy="longest_first", direction="right")
+        encode: Callable[..., Any] = self._backend.encode_batch_fast
+        return [encoding.ids for encoding in encode(texts)]

@@ -1,0 +1,51 @@
+"""Where the numbers are computed: the device a user names -> torch's, and the precisions it serves."""
+
+import re
+
+import torch
+
+from denserk.errors import UsageError
+from denserk.reporting import SILENT, Reporter
+from denserk.settings.encoding import Dtype
+
+DTYPES = {
+    Dtype.FLOAT32: torch.float32,
+    Dtype.BFLOAT16: torch.bfloat16,
+    Dtype.FLOAT16: torch.float16,
+}
+
+
+def choose_device(name: str, reporter: Reporter = SILENT) -> torch.device:
+    """The device of that name; only `auto` may become another.
+
+    Raises:
+        UsageError: the name is no device, or the machine does not have it.
+    """
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise UsageError(f"--device {name}: no such device", "one of auto, cpu, cuda, cuda:N")
+    seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        if not seen:
+            reporter.note("no GPU is seen: computing on the CPU")
+        return torch.device("cuda" if seen else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= seen:
+        raise UsageError(
+            f"--device {name}: this machine shows {seen or 'no'} GPU{'' if seen == 1 else 's'}",
+            "choose --device cpu, or --device auto to take what there is",
+        )
+    return device
+
+
+def choose_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
+    """Torch's name of a precision.
+
+    Raises:
+        UsageError: float16 on a CPU, which has no arithmetic for it and would take many times as long.
+    """
+    if dtype is Dtype.FLOAT16 and device.type == "cpu":
+        raise UsageError(
+            "--dtype float16 on the CPU is several times slower than float32",
+            "choose --dtype bfloat16, or a GPU",
+        )
+    return DTYPES[dtype]

@@ -1,0 +1,91 @@
+"""What --model may say: a short name, a folder, or a name on the hub; each becomes a folder."""
+
+import re
+from pathlib import Path
+
+from huggingface_hub import constants, snapshot_download
+from huggingface_hub.errors import RepositoryNotFoundError
+
+from denserk.errors import ModelError, UsageError
+from denserk.modeling.weight_files import TOKENIZER_FILES
+from denserk.reporting import SILENT, Reporter
+from denserk.settings.models import WITHOUT_WEIGHTS, published
+
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+SMALL_FILES = (
+    "config.json",
+    "denserk.json",
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_*_config.json",
+    "*/config.json",
+    "pooler.pt",
+    "pooler_config.json",
+    "TermWeightTrans.pt",
+    "TermWeightTrans_config.json",
+    *TOKENIZER_FILES,
+    *(f"*/{name}" for name in TOKENIZER_FILES),
+)
+"""What is fetched besides the weights; optimizer states, other frameworks' weights and pre-training heads are not."""
+
+WEIGHT_PATTERNS = ("model*.safetensors*", "pytorch_model*.bin*")
+SIDES = ("query/", "document/", "query_model/", "passage_model/", "0_Transformer/")
+"""Sub-folders that may hold weights."""
+
+
+def find_model(model: str, reporter: Reporter = SILENT) -> tuple[str, Path]:
+    """The full name of a model and the folder that holds it; a hub name is fetched or found in the hub's cache.
+
+    Args:
+        model: a short name of the table, a folder, or a name on the hub. A short name comes first: a folder that is
+            called like one is written `./agg`.
+        reporter: told what a short name stands for.
+
+    Raises:
+        UsageError: it is none of the three, or a name without published weights.
+        ModelError: the hub does not give it, or cannot be reached and the cache does not have it.
+    """
+    if model in WITHOUT_WEIGHTS:
+        raise UsageError(f"--model {model}: {WITHOUT_WEIGHTS[model]}")
+    entry = published(model)
+    if entry is not None:
+        reporter.note(f"{model} is {entry.hub_name}")
+        return entry.hub_name, _fetch(entry.hub_name)
+    if Path(model).is_dir():
+        return model, Path(model)
+    if not HUB_NAME.fullmatch(model) or model.startswith("."):
+        raise UsageError(f"--model {model}: no such folder")
+    return model, _fetch(model)
+
+
+def _fetch(name: str) -> Path:
+    """The hub's snapshot of a model, downloaded or cached; safetensors where there are any, else pickled tensors."""
+    failure: Exception | None = None
+    for pattern in WEIGHT_PATTERNS:
+        weights = [side + pattern for side in ("", *SIDES)]
+        try:
+            folder = Path(snapshot_download(name, allow_patterns=[*SMALL_FILES, *weights]))
+        except (OSError, ValueError) as error:
+            failure = error
+            continue
+        if any(folder.glob(pattern)) or any(folder.glob(f"*/{pattern}")):
+            return folder
+    raise _absent(name, failure)
+
+
+def _absent(name: str, failure: Exception | None) -> ModelError:
+    cache = f"the hub's cache ({constants.HF_HUB_CACHE})"
+    if isinstance(failure, RepositoryNotFoundError):
+        return ModelError(
+            f"{name} is not on the hub, or not open to you, and there is no folder of that name",
+            "check the name; a private model needs HF_TOKEN",
+        )
+    if failure is None:
+        return ModelError(f"{name} on the hub holds no weights that denserk reads")
+    reached = (
+        "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the hub could not be reached"
+    )
+    return ModelError(
+        f"{name} is not a folder, not in {cache}, and {reached}",
+        f"on a machine with the hub: hf download {name} --local-dir DIR; then --model DIR",
+    )

@@ -1,0 +1,36 @@
+"""Token states -> one vector a text: pure functions of hidden states and a mask.
+
+Shapes: `B` texts, `T` tokens, `H` hidden size. `hidden`: (B, T, H). `mask`: (B, T) bool, True = a real token. Padding
+may stand at either end of a row for `max` and `mean`; `cls` and `last` read positions and expect it at the end.
+"""
+
+import torch
+from torch import Tensor
+
+
+def pool_cls(hidden: Tensor, mask: Tensor) -> Tensor:
+    """The state of position 0: (B, T, H) -> (B, H)."""
+    return hidden[:, 0]
+
+
+def pool_mean(hidden: Tensor, mask: Tensor) -> Tensor:
+    """The mean over real tokens, summed in float32: (B, T, H) -> (B, H).
+
+    >>> hidden = torch.tensor([[[1.0, 2.0], [3.0, 6.0], [9.0, 9.0]]])
+    >>> pool_mean(hidden, torch.tensor([[True, True, False]])).tolist()
+    [[2.0, 4.0]]
+    """
+    kept = mask.unsqueeze(-1)
+    total = torch.where(kept, hidden, 0).sum(dim=1, dtype=torch.float32)
+    return total / kept.sum(dim=1).clamp(min=1)
+
+
+def pool_max(hidden: Tensor, mask: Tensor) -> Tensor:
+    """The maximum over real tokens, one dimension at a time: (B, T, H) -> (B, H)."""
+    return hidden.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(dim=1)
+
+
+def pool_last(hidden: Tensor, mask: Tensor) -> Tensor:
+    """The state of the last real token: (B, T, H) -> (B, H)."""
+    last = mask.sum(dim=1) - 1
+    return hidden[torch.arange(len(hidden), device=hidden.device), last]

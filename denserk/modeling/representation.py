@@ -1,0 +1,172 @@
+"""The table Representation -> the module that makes the vector, and the modules."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from denserk.data.batches import TokenBatch
+from denserk.errors import ModelError
+from denserk.modeling.backbone import Architecture, Backbone
+from denserk.modeling.lexical_aggregation import (
+    WEIGHT_RULES,
+    aggregate,
+    aggregate_in_blocks,
+    aggregate_tokens,
+)
+from denserk.modeling.pooling import pool_cls, pool_last, pool_max, pool_mean
+from denserk.modeling.slice_layout import SliceLayout
+from denserk.settings.encoding import (
+    AggKind,
+    AggOrder,
+    MlmHead,
+    Representation,
+    RepresentationSettings,
+    TermWeight,
+)
+
+BLOCK_ROWS = {"cpu": 128}
+"""Positions whose vocabulary logits stand in memory at once while encoding, by kind of device."""
+DEFAULT_BLOCK_ROWS = 4096
+
+
+class Pooled(nn.Module):
+    """A pooling without weights of its own.
+
+    Args:
+        pool: (B, T, H) and a mask -> (B, H).
+        hidden_size: H.
+    """
+
+    def __init__(self, pool: Callable[[Tensor, Tensor], Tensor], hidden_size: int) -> None:
+        super().__init__()
+        self.pool = pool
+        self.dimension = hidden_size
+
+    def forward(self, hidden: Tensor, batch: TokenBatch, backbone: Backbone) -> Tensor:
+        """(B, T, H) -> (B, D) float32."""
+        return self.pool(hidden, batch.attention_mask).float()
+
+
+class Aggretriever(nn.Module):
+    """[CLS] projection beside the folded lexical vector (Aggretriever paper, section 3).
+
+    The weights are `tok_proj` (a position's weight, from its last hidden state), `cls_proj` (the [CLS] part) and, for
+    the kinds that map linearly, `agg_proj`; each exists only where the settings use it.
+
+    Args:
+        settings: how the vector is made.
+        hidden_size: H.
+        vocabulary: V.
+    """
+
+    def __init__(self, settings: RepresentationSettings, hidden_size: int, vocabulary: int) -> None:
+        super().__init__()
+        self.settings = settings
+        self.vocabulary = vocabulary
+        self.cls_dim, self.agg_dim = part_sizes(settings, vocabulary)
+        kind = settings.agg_kind
+        self.layout: SliceLayout | None = None
+        if self.agg_dim and kind in (AggKind.STAR, AggKind.PLUS):
+            self.layout = SliceLayout.build(
+                vocabulary, self.agg_dim, kind, settings.agg_layout, settings.agg_seed
+            )
+        self.cls_proj = nn.Linear(hidden_size, self.cls_dim) if self.cls_dim else None
+        weighs = self.agg_dim and kind is not AggKind.AVERAGE
+        learned = weighs and settings.term_weight is not TermWeight.ONE
+        self.tok_proj = nn.Linear(hidden_size, 1) if learned else None
+        inputs = {AggKind.LINEAR: vocabulary, AggKind.AVERAGE: hidden_size}.get(kind)
+        self.agg_proj = nn.Linear(inputs, self.agg_dim) if self.agg_dim and inputs else None
+
+    @property
+    def dimension(self) -> int:
+        """D."""
+        return self.cls_dim + self.agg_dim
+
+    def forward(self, hidden: Tensor, batch: TokenBatch, backbone: Backbone) -> Tensor:
+        """(B, T, H) -> (B, D) float32."""
+        parts = []
+        if self.cls_proj is not None:
+            parts.append(self.cls_proj(hidden[:, 0].float()))
+        if self.agg_dim:
+            parts.append(self.lexical_part(hidden, batch, backbone))
+        if self.settings.agg_order is AggOrder.AGG_CLS:
+            parts.reverse()
+        return torch.cat(parts, dim=-1)
+
+    def lexical_part(self, hidden: Tensor, batch: TokenBatch, backbone: Backbone) -> Tensor:
+        """The part beside [CLS]: (B, T, H) -> (B, agg_dim); position 0 takes no part, [SEP] does."""
+        states, mask = hidden[:, 1:], batch.attention_mask[:, 1:]
+        if self.settings.agg_kind is AggKind.AVERAGE:
+            vector = pool_mean(states, mask)
+        else:
+            vector = self.vocabulary_scores(states, mask, batch.input_ids[:, 1:], backbone)
+        if self.agg_proj is not None:
+            return self.agg_proj(vector)  # type: ignore[no-any-return]
+        return vector if self.layout is None else self.layout.fold(vector)
+
+    def vocabulary_scores(
+        self, states: Tensor, mask: Tensor, ids: Tensor, backbone: Backbone
+    ) -> Tensor:
+        """`v` of the paper: (B, T, H) -> (B, V)."""
+        raw = mask if self.tok_proj is None else self.tok_proj(states.float()).squeeze(-1)
+        weights = WEIGHT_RULES[self.settings.term_weight](raw.float())
+        if self.settings.mlm_head is MlmHead.NONE:
+            return aggregate_tokens(ids, weights, mask, self.vocabulary)
+        if torch.is_grad_enabled():
+            return aggregate(backbone.vocabulary_logits(states), weights, mask)
+        rows = BLOCK_ROWS.get(states.device.type, DEFAULT_BLOCK_ROWS)
+        return aggregate_in_blocks(
+            states, weights, mask, backbone.vocabulary_logits, self.vocabulary, rows
+        )
+
+
+def part_sizes(settings: RepresentationSettings, vocabulary: int) -> tuple[int, int]:
+    """Dimensions of the [CLS] part and of the lexical part; without pruning there is no [CLS] part."""
+    if settings.agg_kind is AggKind.NONE:
+        return 0, vocabulary
+    return settings.cls_dim, settings.agg_dim
+
+
+def needs_mlm_head(settings: RepresentationSettings) -> bool:
+    """Whether the vector is made through the masked-language-model head."""
+    return (
+        settings.representation is Representation.AGG
+        and settings.agg_kind is not AggKind.AVERAGE
+        and (settings.agg_dim > 0 or settings.agg_kind is AggKind.NONE)
+        and settings.mlm_head is not MlmHead.NONE
+    )
+
+
+NEEDS_CLS = (Representation.CLS, Representation.AGG)
+POOLINGS = {
+    Representation.CLS: pool_cls,
+    Representation.MEAN: pool_mean,
+    Representation.MAX: pool_max,
+    Representation.LAST: pool_last,
+}
+
+
+def refuse_architecture(settings: RepresentationSettings, architecture: Architecture) -> None:
+    """Refuses what a backbone cannot do.
+
+    Raises:
+        ModelError: the representation reads [CLS], and the backbone has none.
+    """
+    chosen = settings.representation
+    if chosen in NEEDS_CLS and not architecture.has_cls:
+        head = " and through a masked-language-model head" if chosen is Representation.AGG else ""
+        raise ModelError(
+            f"--representation {chosen} is made from [CLS]{head}, "
+            f"which a {architecture.model_type} backbone does not have",
+            "make its vectors with --representation mean",
+        )
+
+
+def build_representation(
+    settings: RepresentationSettings, backbone: Backbone
+) -> "Pooled | Aggretriever":
+    """The module that makes vectors as the settings say, its weights as torch starts them."""
+    if settings.representation is Representation.AGG:
+        return Aggretriever(settings, backbone.hidden_size, backbone.vocabulary)
+    return Pooled(POOLINGS[settings.representation], backbone.hidden_size)

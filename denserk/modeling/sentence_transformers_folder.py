@@ -1,0 +1,134 @@
+"""sentence-transformers folders: Transformer, Pooling and Normalize modules, prompts, maximal length."""
+
+from pathlib import Path
+from typing import Any
+
+from denserk.errors import ModelError
+from denserk.modeling.stored_model import StoredEncoder, StoredModel
+from denserk.modeling.weight_files import (
+    TOKENIZER_FILES,
+    read_json,
+    read_json_list,
+    read_weights,
+    weight_files,
+)
+from denserk.settings.encoding import Representation, RepresentationSettings, TextSettings
+
+MODULES_FILE = "modules.json"
+PROMPTS_FILE = "config_sentence_transformers.json"
+
+POOLING_MODES = {
+    "cls": Representation.CLS,
+    "mean": Representation.MEAN,
+    "max": Representation.MAX,
+    "lasttoken": Representation.LAST,
+}
+"""sentence-transformers' name of a pooling -> denserk's."""
+
+OLDER_POOLING_KEYS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_lasttoken": "lasttoken",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+}
+"""Flags of folders written before the pooling had one name."""
+
+QUERY_PROMPTS = ("query",)
+PASSAGE_PROMPTS = ("document", "passage", "corpus")
+"""Names under which the prompts of the two sides may stand, the first that is there counts."""
+
+
+def is_sentence_transformers(folder: Path) -> bool:
+    """Whether a folder is one of theirs."""
+    return (folder / MODULES_FILE).is_file()
+
+
+def read_sentence_transformers(folder: Path) -> StoredModel:
+    """Reads a folder whose vectors denserk makes exactly; anything else in it is refused by name.
+
+    Raises:
+        ModelError: a module, a pooling or a setting that denserk does not have; all of them are named.
+    """
+    modules = read_json_list(folder / MODULES_FILE)
+    kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise ModelError(
+            f"{folder} chains the modules {', '.join(kinds)}",
+            "denserk loads Transformer, Pooling and, where it is there, Normalize",
+        )
+    inner = folder / str(modules[0].get("path", ""))
+    pooling_file = folder / str(modules[1].get("path", "")) / "config.json"
+    pooling = _pooling(folder, read_json(pooling_file))
+    transformer = sorted(inner.glob("sentence_*_config.json"))
+    settings = read_json(transformer[0]) if transformer else {}
+    prompts = read_json(folder / PROMPTS_FILE) if (folder / PROMPTS_FILE).is_file() else {}
+    _refuse_settings(inner, settings)
+    encoder = StoredEncoder.from_tensors(inner, read_weights(inner))
+    length = settings.get("max_seq_length") or _tokenizer_limit(inner)
+    files = [folder / MODULES_FILE, pooling_file, inner / "config.json", *weight_files(inner)]
+    files += [path for path in (folder / PROMPTS_FILE, *transformer) if path.is_file()]
+    files += [inner / name for name in TOKENIZER_FILES if (inner / name).is_file()]
+    return StoredModel(
+        root=folder,
+        layout="sentence-transformers",
+        query=encoder,
+        passage=encoder,
+        representation=RepresentationSettings(pooling, l2_norm="Normalize" in kinds),
+        text=TextSettings(
+            query_max_length=length,
+            passage_max_length=length,
+            query_prefix=_prompt(prompts, QUERY_PROMPTS),
+            passage_prefix=_prompt(prompts, PASSAGE_PROMPTS),
+        ),
+        files=tuple(files),
+    )
+
+
+def _pooling(folder: Path, config: dict[str, Any]) -> Representation:
+    modes = config.get("pooling_mode")
+    if modes is None:
+        modes = [mode for key, mode in OLDER_POOLING_KEYS.items() if config.get(key)] or ["mean"]
+    modes = [modes] if isinstance(modes, str) else list(modes)
+    if len(modes) != 1 or modes[0] not in POOLING_MODES:
+        raise ModelError(
+            f"{folder} pools by {' and '.join(map(str, modes))}",
+            f"denserk loads one of {', '.join(POOLING_MODES)}",
+        )
+    if config.get("include_prompt") is False:
+        raise ModelError(
+            f"{folder} leaves the prompt out of its pooling, which denserk does not do"
+        )
+    return POOLING_MODES[modes[0]]
+
+
+def _refuse_settings(folder: Path, settings: dict[str, Any]) -> None:
+    task = settings.get("transformer_task", "feature-extraction")
+    if task != "feature-extraction":
+        raise ModelError(
+            f"{folder} runs its transformer for the task {task}, which denserk does not do"
+        )
+    tokenizer = folder / "tokenizer_config.json"
+    lowers = tokenizer.is_file() and read_json(tokenizer).get("do_lower_case")
+    if settings.get("do_lower_case") and not lowers:
+        raise ModelError(
+            f"{folder} lower-cases text before its tokenizer, which denserk does not do"
+        )
+
+
+def _tokenizer_limit(folder: Path) -> int:
+    """Where the folder names no length: the tokenizer's limit, within the positions of the model."""
+    config = read_json(folder / "config.json")
+    tokenizer = folder / "tokenizer_config.json"
+    limits = [read_json(tokenizer).get("model_max_length")] if tokenizer.is_file() else []
+    limits.append(config.get("max_position_embeddings"))
+    return min((int(limit) for limit in limits if limit), default=512)
+
+
+def _prompt(config: dict[str, Any], names: tuple[str, ...]) -> str:
+    prompts = config.get("prompts") or {}
+    for name in (*names, config.get("default_prompt_name")):
+        if name in prompts:
+            return str(prompts[name] or "")
+    return ""

@@ -1,0 +1,127 @@
+"""A model as it lies on the disk, whatever its layout: tensors by denserk's names, and what its folder says about itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+from transformers import AutoConfig
+
+from denserk.errors import ModelError
+from denserk.modeling.backbone import (
+    Architecture,
+    Backbone,
+    architecture_of,
+    canonical_tensors,
+    check_names,
+    check_shapes,
+)
+from denserk.modeling.encoder import Encoder
+from denserk.modeling.representation import needs_mlm_head, refuse_architecture
+from denserk.modeling.weight_files import fingerprint
+from denserk.settings.encoding import MlmHead, RepresentationSettings, TextSettings
+
+HEADS = ("tok_proj.", "cls_proj.", "agg_proj.")
+"""First parts of the names of a representation's own tensors."""
+
+
+@dataclass(frozen=True)
+class StoredEncoder:
+    """One side's weights.
+
+    `folder` holds its config.json and tokenizer; `tensors` has the backbone's tensors by canonical name, `heads` the
+    representation's own.
+    """
+
+    folder: Path
+    architecture: Architecture
+    tensors: Mapping[str, Tensor]
+    heads: Mapping[str, Tensor]
+
+    @classmethod
+    def from_tensors(cls, folder: Path, tensors: Mapping[str, Tensor]) -> "StoredEncoder":
+        """Sorts a file's tensors into backbone and heads; names may carry the one-file layout's `encoder.`."""
+        architecture = architecture_of(folder)
+        heads = {name: tensor for name, tensor in tensors.items() if name.startswith(HEADS)}
+        backbone = {name: tensor for name, tensor in tensors.items() if name not in heads}
+        inner = tuple(f"encoder.{part}" for part in (architecture.prefix, *architecture.head))
+        if architecture.prefix and any(name.startswith(inner) for name in backbone):
+            backbone = {name.removeprefix("encoder."): t for name, t in backbone.items()}
+        return cls(folder, architecture, canonical_tensors(architecture, backbone), heads)
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest text it has positions for, special tokens included; None where there is no such limit."""
+        return self.architecture.positions(AutoConfig.from_pretrained(self.folder))
+
+    def build(self, settings: RepresentationSettings) -> Encoder:
+        """The encoder, every weight taken from the folder.
+
+        Raises:
+            ModelError: the folder lacks what the settings need, holds what does not belong, or cannot do it.
+        """
+        refuse_architecture(settings, self.architecture)
+        if settings.mlm_head is MlmHead.FRESH and needs_mlm_head(settings):
+            raise ModelError(
+                "--mlm-head fresh is for training: a new head is random, and so would the vectors be",
+                "leave it out, or choose --mlm-head none",
+            )
+        with_head = needs_mlm_head(settings)
+        has_head = any(name.startswith(self.architecture.head or "\0") for name in self.tensors)
+        if with_head and not has_head:
+            raise ModelError(
+                f"{self.folder} was saved without its masked-language-model head, and a new one would be random",
+                "choose another --representation, or a folder with the head",
+            )
+        backbone = Backbone.from_tensors(
+            self.architecture, self.folder, self.tensors, with_head=with_head
+        )
+        encoder = Encoder(backbone, settings)
+        self._fill_heads(encoder)
+        return encoder.eval()
+
+    def _fill_heads(self, encoder: Encoder) -> None:
+        expected = encoder.representation.state_dict()
+        missing = sorted(expected.keys() - self.heads.keys())
+        if missing:
+            raise ModelError(
+                f"{self.folder} holds no trained {', '.join(missing)}: "
+                f"--representation {encoder.settings.representation} would make its vectors from random weights",
+                "train it first, or choose another --representation or another --model",
+            )
+        given = {name: self.heads[name].float() for name in expected}
+        check_names(self.folder, set(expected), set(given))
+        check_shapes(self.folder, expected, given)
+        encoder.representation.load_state_dict(given, assign=True)
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A folder that was read: one encoder for both sides, or one each.
+
+    `representation` and `text` are what the folder says about itself, or the defaults where it is silent
+    (`told` tells which). `files` are those that make the model what it is.
+    """
+
+    root: Path
+    layout: str
+    query: StoredEncoder
+    passage: StoredEncoder
+    representation: RepresentationSettings
+    text: TextSettings
+    files: tuple[Path, ...]
+    told: bool = True
+
+    @property
+    def shared(self) -> bool:
+        """Whether queries and passages are encoded by the same weights."""
+        return self.query is self.passage
+
+    def fingerprint(self) -> str:
+        """Identifies weights, tokenizer and configuration by their content."""
+        return fingerprint(self.root, self.files)
+
+    def build(self, settings: RepresentationSettings) -> tuple[Encoder, Encoder]:
+        """The encoders of queries and of passages, the same object where the model is shared."""
+        passage = self.passage.build(settings)
+        return (passage if self.shared else self.query.build(settings)), passage

@@ -1,0 +1,137 @@
+"""The files of a saved model: JSON, tensors by safetensors or plain pickle, and the fingerprint of them all."""
+
+import hashlib
+import json
+import pickle
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from denserk.errors import InputError, ModelError
+from denserk.formats.manifest import file_sha256
+
+WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+"""Where a folder's weights may stand; the first that is there is read, an index names several files."""
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+"""What a tokenizer may be saved as."""
+
+
+def _read(path: Path, kind: type, name: str) -> Any:
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{path} is missing") from None
+    except ValueError as error:
+        raise InputError(path, None, f"text that is not JSON ({error})", name) from None
+    if not isinstance(value, kind):
+        raise InputError(path, None, f"JSON {type(value).__name__}", name)
+    return value
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object.
+
+    Raises:
+        ModelError: there is no such file.
+        InputError: the file holds something else.
+    """
+    value: dict[str, Any] = _read(path, dict, "a JSON object")
+    return value
+
+
+def read_json_list(path: Path) -> list[dict[str, Any]]:
+    """A JSON array of objects.
+
+    Raises:
+        ModelError: there is no such file.
+        InputError: the file holds something else.
+    """
+    value: list[dict[str, Any]] = _read(path, list, "a JSON array")
+    if not all(isinstance(item, dict) for item in value):
+        raise InputError(path, None, "items that are no objects", "a JSON array of objects")
+    return value
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that hold a folder's weights; an index comes first, then what it names.
+
+    Raises:
+        ModelError: there are none.
+    """
+    for name in WEIGHTS:
+        path = folder / name
+        if not path.is_file():
+            continue
+        if path.suffix == ".json":
+            parts = sorted(set(read_json(path)["weight_map"].values()))
+            return [path, *(folder / part for part in parts)]
+        return [path]
+    raise ModelError(
+        f"{folder} holds no weights", f"one of these is expected: {', '.join(WEIGHTS)}"
+    )
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of one file, on the CPU; nothing in it is executed.
+
+    Raises:
+        ModelError: the file is absent, cut short, or holds more than tensors.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise ModelError(f"{path} is missing") from None
+    except (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError, OSError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ModelError(
+            f"{path} cannot be read as a file of tensors ({reason})",
+            "fetch the file again; files that hold more than tensors are never opened",
+        ) from None
+    if not isinstance(tensors, dict) or not all(isinstance(t, Tensor) for t in tensors.values()):
+        raise ModelError(f"{path} holds something other than named tensors")
+    return tensors
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a folder.
+
+    Raises:
+        ModelError: there are none, or a file of them cannot be read.
+    """
+    tensors: dict[str, Tensor] = {}
+    for path in weight_files(folder):
+        if path.suffix != ".json":
+            tensors.update(read_tensors(path))
+    return tensors
+
+
+def fingerprint(root: Path, files: Iterable[Path]) -> str:
+    """Hexadecimal SHA-256 of files' names (below `root`) and contents; equal on any machine."""
+    digest = hashlib.sha256()
+    for path in sorted(set(files)):
+        name = path.relative_to(root).as_posix()
+        digest.update(f"{name}\0{file_sha256(path)}\n".encode())
+    return digest.hexdigest()
