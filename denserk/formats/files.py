@@ -4,9 +4,10 @@ import errno
 import gzip
 import io
 import os
+import shutil
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
@@ -120,13 +121,36 @@ def look_ahead(handle: BinaryIO, path: str | Path, size: int = 1 << 20) -> tuple
     return head, io.BufferedReader(_Rewound(head, handle), 1 << 16)
 
 
+def read_all(handle: BinaryIO, path: str | Path) -> bytes:
+    """The rest of an open input; `path` names it in errors.
+
+    Raises:
+        InputError: the file is cut short or is not gzip although its name says so.
+    """
+    try:
+        return handle.read()
+    except BROKEN_GZIP as error:
+        raise breaks_off(path, None, error) from None
+
+
 def read_text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """`read_lines`, decoded from UTF-8.
 
     Raises:
         InputError: a line is not UTF-8.
     """
-    for number, line in read_lines(path):
+    return decode_lines(read_lines(path), path)
+
+
+def decode_lines(
+    numbered: Iterable[tuple[int, bytes]], path: str | Path
+) -> Iterator[tuple[int, str]]:
+    """Numbered lines, decoded from UTF-8; `path` names them in errors.
+
+    Raises:
+        InputError: a line is not UTF-8.
+    """
+    for number, line in numbered:
         try:
             yield number, line.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -212,7 +236,33 @@ def whole_text(path: str | Path) -> Iterator[TextIO]:
             text.detach()
 
 
-def refuse_occupied(folder: str | Path, *, overwrite: bool, resume: bool = False) -> None:
+@contextmanager
+def whole_folder(folder: str | Path, *, overwrite: bool) -> Iterator[Path]:
+    """Yields a folder to write into; it takes its name only once everything in it is written.
+
+    Raises:
+        UsageError: see `refuse_occupied`.
+        OutputError: no room, no permission.
+    """
+    refuse_occupied(folder, overwrite=overwrite, resumable=False)
+    target = Path(folder)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with write_errors(folder):
+            temporary.mkdir(parents=True)
+            yield temporary
+            for item in list(target.iterdir()) if target.exists() else []:
+                item.unlink()
+            if target.exists():
+                target.rmdir()
+            temporary.replace(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def refuse_occupied(
+    folder: str | Path, *, overwrite: bool, resume: bool = False, resumable: bool = True
+) -> None:
     """Refuses an output folder that holds something, unless a flag says what becomes of it.
 
     Raises:
@@ -226,7 +276,8 @@ def refuse_occupied(folder: str | Path, *, overwrite: bool, resume: bool = False
     if present and not overwrite:
         raise UsageError(
             f"{folder} is not empty (it holds {present[0].name})",
-            "add --overwrite to replace it, --resume to continue it, or choose another --output",
+            f"add --overwrite to replace it, {'--resume to continue it, ' * resumable}"
+            "or choose another output",
         )
     for item in present:
         if item.is_dir() and not item.is_symlink():

@@ -120,6 +120,8 @@ class VectorFormat(StrEnum):
     """Anserini's Parquet: docid, vector."""
     TEVATRON = "tevatron"
     """Tevatron's pickle of (vectors, ids)."""
+    PYSERINI_QUERIES = "pyserini-queries"
+    """Pyserini's folder of encoded queries, looked up by their text."""
 
 
 @dataclass(frozen=True)
