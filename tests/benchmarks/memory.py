@@ -1,6 +1,6 @@
 """Peak memory of `encode` and `index` at 100,000 and at 1,000,000 passages: it must not grow.
 
-`python -m tests.benchmarks.memory [FOLDER]` works in FOLDER, or in a temporary one (about 1 GB), with
+`python -m tests.benchmarks.memory [FOLDER]` works in FOLDER or a temporary one (about 1 GB), with
 a tiny random model, and prints both sizes side by side; its exit status is 1 where a peak grew by
 more than a tenth.
 """

@@ -1,7 +1,7 @@
 """How long every `--help` takes, beside Python alone and typer alone.
 
-`python -m tests.benchmarks.startup [ROUNDS]` prints medians; its exit status is 1 where a help takes
-longer than 0.3 s.
+`python -m tests.benchmarks.startup [ROUNDS]` prints medians; its exit status is 1 where a help
+takes longer than 0.3 s.
 """
 
 import sys
