@@ -1,0 +1,50 @@
+"""Pyserini's folder of a flat faiss index: `index`, the vectors, and `docid`, an id a line."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+
+from denserk.errors import InputError
+from denserk.formats.files import read_text_lines, whole_folder
+from denserk.formats.flat_file import FlatWriter, map_flat
+from denserk.formats.vector_block import ROWS, VectorBlock, checked_block
+from denserk.settings.retrieval import Metric
+
+INDEX = "index"
+IDS = "docid"
+
+
+def read(folder: str | Path) -> Iterator[VectorBlock]:
+    """Reads blocks of vectors, the file mapped into memory.
+
+    Raises:
+        InputError: the index is not flat (other kinds do not hold the vectors as they were), or
+            there are not as many ids.
+    """
+    rows, _ = map_flat(Path(folder) / INDEX)
+    lines = read_text_lines(Path(folder) / IDS)
+    for start in range(0, len(rows), ROWS):
+        ids = [line.rstrip() for _, line in islice(lines, min(ROWS, len(rows) - start))]
+        yield checked_block(ids, rows[start : start + ROWS], None, folder)
+    if next(lines, None) is not None:
+        found = f"more than {len(rows):,} ids"
+        raise InputError(Path(folder) / IDS, None, found, "one for each vector")
+
+
+@contextmanager
+def open_sink(folder: str | Path, *, overwrite: bool) -> Iterator[Callable[[VectorBlock], None]]:
+    """Yields a function that appends a block; the folder appears whole or not at all."""
+    with (
+        whole_folder(folder, overwrite=overwrite) as temporary,
+        (temporary / INDEX).open("wb") as rows,
+        (temporary / IDS).open("w", encoding="utf-8", newline="\n") as ids,
+    ):
+        writer = FlatWriter(rows, Metric.INNER)
+
+        def write(block: VectorBlock) -> None:
+            writer.add(block.vectors)
+            ids.writelines(f"{docid}\n" for docid in block.ids)
+
+        yield write
+        writer.finish()

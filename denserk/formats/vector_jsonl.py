@@ -1,0 +1,89 @@
+"""Vectors as JSON lines, a vector a line.
+
+{"id", "contents", "vector": [numbers]}        Pyserini
+{"docid", "contents", "vector": [numbers]}     Anserini
+{"qid", "vector": [numbers]}                   encoded queries, as Anserini reads them
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from denserk.errors import InputError
+from denserk.formats.files import number_lines, whole_binary
+from denserk.formats.json_lines import dump_json, parse_objects
+from denserk.formats.vector_block import VectorBlock, checked_block, in_rows
+
+ID_KEYS = ("id", "docid", "qid", "_id")
+Row = tuple[int, Any, NDArray[Any], str]
+
+
+def read(handle: BinaryIO, path: str | Path) -> Iterator[VectorBlock]:
+    """Reads blocks of vectors; `path` names the input in errors.
+
+    Raises:
+        InputError: a line has no id or no vector, or vectors differ in length.
+    """
+    for rows in in_rows(_rows(handle, path)):
+        yield checked_block(
+            [row[1] for row in rows],
+            np.stack([row[2] for row in rows]),
+            [row[3] for row in rows],
+            path,
+        )
+
+
+def _rows(handle: BinaryIO, path: str | Path) -> Iterator[Row]:
+    """Yields (line, id, (D,) vector, contents); the first line settles D and the key of the id."""
+    key, dimension = "", 0
+    for line, record in parse_objects(number_lines(handle, path), path):
+        key = key or next((name for name in ID_KEYS if name in record), "")
+        if key not in record or "vector" not in record:
+            found = f"the keys {', '.join(list(record)[:8])}"
+            raise InputError(path, line, found, f"{key or 'id, docid or qid'} and vector")
+        vector = _vector(record["vector"], path, line)
+        dimension = dimension or len(vector)
+        if len(vector) != dimension:
+            found = f"a vector of {len(vector)} numbers"
+            raise InputError(path, line, found, f"{dimension}, as in the lines before")
+        contents = record.get("contents")
+        yield line, record[key], vector, contents if isinstance(contents, str) else ""
+
+
+def _vector(value: Any, path: str | Path, line: int) -> NDArray[Any]:
+    numbers = value if isinstance(value, list) else []
+    try:
+        vector = np.array(numbers)
+    except (ValueError, OverflowError):  # lists inside
+        vector = np.array([])
+    if vector.ndim != 1 or not len(vector) or vector.dtype.kind not in "fiu":
+        raise InputError(path, line, "a vector that is no list of numbers", "a list of numbers")
+    with np.errstate(over="ignore"):
+        return vector.astype(np.float32)
+
+
+@contextmanager
+def open_sink(
+    path: str | Path, key: str, *, contents: bool = True
+) -> Iterator[Callable[[VectorBlock], None]]:
+    """Yields a function that appends a block; the file appears whole or not at all.
+
+    Args:
+        path: the file; "-" is standard output.
+        key: what the id is called: id, docid or qid.
+        contents: whether lines carry their text, an empty one where there is none.
+    """
+
+    def lines(block: VectorBlock) -> Iterable[bytes]:
+        texts = block.texts or [""] * len(block.ids)
+        rows = np.ascontiguousarray(block.vectors)
+        for docid, text, row in zip(block.ids, texts, rows, strict=True):
+            middle = {"contents": text} if contents else {}
+            yield dump_json({key: docid, **middle, "vector": row})
+
+    with whole_binary(path) as handle:
+        yield lambda block: handle.writelines(lines(block))

@@ -1,0 +1,294 @@
+"""Vectors in any shape: the tables of readers and writers, and how a source's shape is told.
+
+denserk's own folder is the resumable one (`vector_folder`); the others are written in one pass and
+appear whole or not at all.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from denserk.errors import InputError, UsageError
+from denserk.formats import (
+    vector_faiss,
+    vector_folder,
+    vector_jsonl,
+    vector_parquet,
+    vector_pickle,
+)
+from denserk.formats.files import STREAM, open_binary
+from denserk.formats.manifest import NAME, Manifest
+from denserk.formats.vector_block import (
+    ROWS,
+    VectorBlock,
+    Vectors,
+    checked_block,
+    same_dimension,
+)
+from denserk.reporting import SILENT, Reporter
+from denserk.settings.encoding import VectorFormat
+
+Sink = Callable[[VectorBlock], None]
+UNIT_NORM = 1e-3
+"""How far from 1 a length may be and still count as 1."""
+
+
+@dataclass(frozen=True)
+class VectorSource:
+    """Vectors that can be read block by block, as often as the source allows (a stream: once).
+
+    Attributes:
+        name: the source, as it was named.
+        form: its shape in words.
+        manifest: what made it, where it is denserk's own folder.
+        vectors_per_passage: how many rows in a row belong to one id.
+    """
+
+    name: str
+    form: str
+    read: Callable[[], Iterator[VectorBlock]]
+    manifest: Manifest | None = None
+    vectors_per_passage: int = 1
+
+    def blocks(self) -> Iterator[tuple[list[str], Vectors]]:
+        """Yields (n ids, (n * vectors_per_passage, D) vectors) in the source's order.
+
+        Raises:
+            InputError: the source does not keep to its shape, or holds nothing.
+        """
+        for block in self.blocks_with_texts():
+            yield block.ids, block.vectors
+
+    def blocks_with_texts(self) -> Iterator[VectorBlock]:
+        """`blocks`, with the texts where the shape holds them."""
+        return same_dimension(self.read(), self.name)
+
+
+def _read_file(path: str | Path, form: str, allow_pickle: bool) -> Iterator[VectorBlock]:
+    if form == "parquet":
+        yield from vector_parquet.read(path)
+    elif form == "pickle":
+        yield from vector_pickle.read(path, allow_pickle=allow_pickle)
+    elif form == "array":
+        yield from _read_array(path)
+    else:
+        with open_binary(path) as handle:
+            yield from vector_jsonl.read(handle, path)
+
+
+def _read_array(path: str | Path) -> Iterator[VectorBlock]:
+    """A bare NumPy array: ids are the row numbers from 0."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise InputError(path, None, f"a broken file ({error})", "a NumPy array") from None
+    if array.ndim != 2:
+        raise InputError(path, None, f"an array of shape {array.shape}", "(vectors, dimensions)")
+    for start in range(0, len(array), ROWS):
+        rows = array[start : start + ROWS]
+        yield checked_block(list(range(start, start + len(rows))), rows, None, path)
+
+
+MAGIC = ((b"PAR1", "parquet"), (b"\x93NUMPY", "array"), (b"\x80", "pickle"), (b"{", "JSON lines"))
+"""How files begin, and what they are then."""
+
+
+def _form_of_file(path: Path) -> str:
+    with open_binary(path) as handle:
+        head = handle.read(64)
+    form = next((form for magic, form in MAGIC if head.lstrip().startswith(magic)), None)
+    if form is None and path.suffix in (".pkl", ".pickle"):
+        return "pickle"
+    if form is None:
+        raise InputError(
+            path,
+            None,
+            f"a file that begins {head[:12]!r}" if head else "an empty file",
+            "vectors as JSON lines, Parquet, a NumPy array or a pickle",
+        )
+    return form
+
+
+SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet", ".pkl", ".pickle")
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files of vectors in a folder, in the order of their names, DPR's shards among them."""
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.is_file() and (path.name.endswith(SUFFIXES) or path.suffix == "")
+    )
+
+
+def _read_files(paths: Sequence[Path], form: str, allow_pickle: bool) -> Iterator[VectorBlock]:
+    for path in paths:
+        yield from _read_file(path, form, allow_pickle)
+
+
+def _open_folder(folder: Path, allow_pickle: bool) -> VectorSource:
+    name = str(folder)
+    if (folder / NAME).exists() and not (folder / vector_faiss.INDEX).exists():
+        own = vector_folder.open_vectors(folder)
+        read = partial(_read_own, own)
+        return VectorSource(name, "npy", read, own.manifest, own.vectors_per_passage)
+    if (folder / vector_faiss.INDEX).exists() and (folder / vector_faiss.IDS).exists():
+        return VectorSource(name, "pyserini-faiss", partial(vector_faiss.read, folder))
+    paths = _files(folder)
+    if not paths:
+        raise UsageError(
+            f"{folder} holds no vectors",
+            f"a folder that denserk wrote, `index` beside `docid`, or files {', '.join(SUFFIXES)}",
+        )
+    forms = {_form_of_file(path) for path in paths}
+    if len(forms) > 1:
+        raise InputError(folder, None, f"files of {' and '.join(sorted(forms))}", "one shape")
+    form = forms.pop()
+    return VectorSource(name, form, partial(_read_files, paths, form, allow_pickle))
+
+
+def _read_own(folder: vector_folder.VectorFolder) -> Iterator[VectorBlock]:
+    for ids, vectors in folder.blocks():
+        yield VectorBlock(ids, vectors)
+
+
+def read_vector_blocks(
+    source: str, *, allow_pickle: bool = False, reporter: Reporter = SILENT
+) -> VectorSource:
+    """Opens vectors of any shape: a folder, a file, or JSON lines from standard input ("-").
+
+    Args:
+        source: what to read.
+        allow_pickle: whether peers' pickles are read.
+        reporter: is told the detected shape.
+
+    Raises:
+        UsageError: there is nothing of that name, or it holds no vectors.
+        InputError: the shape cannot be told.
+    """
+    if source == STREAM:
+        read = partial(_read_file, source, "JSON lines", allow_pickle)
+        return VectorSource(source, "JSON lines", read)
+    path = Path(source)
+    if path.is_dir():
+        opened = _open_folder(path, allow_pickle)
+    else:
+        form = _form_of_file(path)
+        opened = VectorSource(source, form, partial(_read_file, path, form, allow_pickle))
+    if form_is_pickle(opened) and not allow_pickle:
+        raise UsageError(
+            f"{source} holds pickles: programs, not data",
+            "add --allow-pickle if they come from someone you trust",
+        )
+    reporter.note(f"{source}: vectors in the shape {opened.form}")
+    return opened
+
+
+def form_is_pickle(source: VectorSource) -> bool:
+    """Whether reading it means unpickling."""
+    return source.form == "pickle"
+
+
+class VectorWriter:
+    """Takes vectors a block at a time, and looks at what it takes.
+
+    Args:
+        sink: appends a block to the output.
+        output: the output's name, for errors.
+        unit: warn once of a vector whose length is not 1.
+        reporter: is warned.
+    """
+
+    def __init__(self, sink: Sink, output: str, *, unit: bool, reporter: Reporter) -> None:
+        self._sink, self._output, self._unit, self._reporter = sink, output, unit, reporter
+        self.count = 0
+        self.dimension = 0
+
+    def write(
+        self, ids: Sequence[str], vectors: Vectors, texts: Sequence[str] | None = None
+    ) -> None:
+        """Appends n ids, (n, D) vectors, and n texts for the shapes that hold them.
+
+        Raises:
+            InputError: a vector is not finite, has another D than the first, or an id white space.
+        """
+        if not len(ids):
+            return
+        held = None if texts is None else list(texts)
+        block = checked_block(list(ids), vectors, held, self._output)
+        self.dimension = self.dimension or block.vectors.shape[1]
+        if block.vectors.shape[1] != self.dimension:
+            found = f"vectors of {block.vectors.shape[1]} dimensions from {ids[0]} on"
+            raise InputError(self._output, None, found, f"{self.dimension}, as those before")
+        if self._unit:
+            self._look_at_lengths(block)
+        self._sink(block)
+        self.count += len(block.ids)
+
+    def _look_at_lengths(self, block: VectorBlock) -> None:
+        lengths = np.linalg.norm(block.vectors.astype(np.float32), axis=1)
+        far = np.abs(lengths - 1) > UNIT_NORM
+        if far.any():
+            first = int(np.argmax(far))
+            self._reporter.warn(
+                f"{block.ids[first]} has a vector of length {lengths[first]:.4g}; Lucene's inner "
+                "product needs length 1: encode with --l2-norm"
+            )
+            self._unit = False
+
+
+def _open_jsonl(output: str, *, key: str, overwrite: bool) -> AbstractContextManager[Sink]:
+    return vector_jsonl.open_sink(output, key, contents=key != "qid")
+
+
+def _open_tevatron(output: str, *, overwrite: bool) -> AbstractContextManager[Sink]:
+    return vector_pickle.open_tevatron_sink(output)
+
+
+WRITERS: dict[VectorFormat, Callable[..., AbstractContextManager[Sink]]] = {
+    VectorFormat.JSONL: partial(_open_jsonl, key="id"),
+    VectorFormat.ANSERINI_JSONL: partial(_open_jsonl, key="docid"),
+    VectorFormat.PYSERINI_FAISS: vector_faiss.open_sink,
+    VectorFormat.PARQUET: vector_parquet.open_sink,
+    VectorFormat.TEVATRON: _open_tevatron,
+    VectorFormat.PYSERINI_QUERIES: vector_pickle.open_queries_sink,
+}
+"""Shape -> what opens an output; `npy` is written by `VectorFolderWriter`."""
+FOR_LUCENE = (VectorFormat.ANSERINI_JSONL, VectorFormat.PARQUET)
+
+
+@contextmanager
+def open_writer(
+    output: str,
+    form: VectorFormat,
+    *,
+    overwrite: bool = False,
+    queries: bool = False,
+    reporter: Reporter = SILENT,
+) -> Iterator[VectorWriter]:
+    """Opens an output that is written in one pass and appears whole or not at all.
+
+    Args:
+        output: a file, a folder where the shape is one, or "-" for the shapes of JSON lines.
+        form: any shape but `npy`.
+        overwrite: whether a folder that holds something is replaced.
+        queries: the vectors are queries': Anserini's lines then call the id `qid`.
+        reporter: is warned of vectors that Lucene cannot compare.
+
+    Raises:
+        UsageError: the folder is taken, or the shape cannot go to a stream.
+        OutputError: it cannot be written.
+    """
+    if output == STREAM and form not in (VectorFormat.JSONL, VectorFormat.ANSERINI_JSONL):
+        raise UsageError(
+            f"{form} cannot be written to standard output", "name a file, or write jsonl"
+        )
+    opener = WRITERS[form]
+    if queries and form is VectorFormat.ANSERINI_JSONL:
+        opener = partial(_open_jsonl, key="qid")
+    with opener(output, overwrite=overwrite) as sink:
+        yield VectorWriter(sink, output, unit=form in FOR_LUCENE, reporter=reporter)
