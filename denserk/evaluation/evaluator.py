@@ -1,0 +1,231 @@
+"""Runs and judgements -> measures, per query and in summary; missing queries are settled here.
+
+A query of the judgements that a run lacks counts as 0 (or is left out, where asked for). Queries
+without judgements never count. Scores stay as they are, so tied passages fall as each provider of
+ir-measures has them fall: trec_eval's measures by passage id descending (scores compared as
+float32), RR with a cutoff and Judged by passage id ascending.
+"""
+
+import math
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ir_measures.providers import Provider
+
+from denserk.errors import DenserkError, MismatchError
+from denserk.evaluation.measures import Measure, is_count, providers_of
+
+T = TypeVar("T")
+
+Run = Mapping[str, Mapping[str, float]]
+"""Query id -> passage id -> score."""
+Judgements = Mapping[str, Mapping[str, int]]
+"""Query id -> passage id -> grade."""
+
+
+@dataclass(frozen=True)
+class Ties:
+    """How many lines of a run score as another line of their query does, as float32."""
+
+    lines: int
+    queries: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The measures of one run.
+
+    Attributes:
+        name: what tables call it.
+        summary: measure -> mean over queries, or sum where it is a count.
+        per_query: measure -> query id -> value, in the order of the judgements.
+        missing: judged queries that the run lacks.
+        unjudged: queries of the run without judgements.
+        ties: lines whose order depends on the reader.
+    """
+
+    name: str
+    summary: Mapping[str, float]
+    per_query: Mapping[str, Mapping[str, float]]
+    missing: tuple[str, ...]
+    unjudged: tuple[str, ...]
+    ties: Ties
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """Several runs against the same judgements.
+
+    Attributes:
+        measures: ir-measures' measures, in the order asked for; their `str` is the key of mappings.
+        relevance_level: the lowest grade that counted as relevant, where a measure named none.
+        queries: all judged queries, in the order of the judgements.
+        runs: one result a run.
+        providers: which of ir-measures' providers computed what: provider -> measures.
+    """
+
+    measures: tuple[Measure, ...]
+    relevance_level: int
+    queries: tuple[str, ...]
+    runs: tuple[RunResult, ...]
+    providers: Mapping[str, tuple[str, ...]]
+
+
+def count_ties(run: Run) -> Ties:
+    """Counts the lines that share their score with an earlier line of the same query.
+
+    Scores are compared as float32, as trec_eval 9 and pytrec_eval do.
+
+    >>> count_ties({"q1": {"a": 2.0, "b": 1.0, "c": 1.00000000001}, "q2": {"a": 1.0}})
+    Ties(lines=1, queries=('q1',))
+    """
+    lines = 0
+    queries = []
+    for qid, hits in run.items():
+        tied = len(hits) - len(set(array("f", hits.values())))
+        if tied:
+            lines += tied
+            queries.append(qid)
+    return Ties(lines, tuple(queries))
+
+
+def without_own_query(run: Run) -> dict[str, dict[str, float]]:
+    """The run without hits whose passage id is the query's id; a query left empty is dropped.
+
+    >>> without_own_query({"q1": {"q1": 9.0, "a": 1.0}, "q2": {"q2": 1.0}})
+    {'q1': {'a': 1.0}}
+    """
+    kept = {
+        qid: {docid: score for docid, score in hits.items() if docid != qid}
+        for qid, hits in run.items()
+    }
+    return {qid: hits for qid, hits in kept.items() if hits}
+
+
+class Evaluator:
+    """Measures and judgements, made ready for any number of runs.
+
+    Args:
+        measures: what is measured.
+        judgements: grades; every query in them counts.
+        complete: queries that a run lacks count as 0; otherwise they are left out.
+    """
+
+    def __init__(
+        self, measures: Sequence[Measure], judgements: Judgements, *, complete: bool = True
+    ) -> None:
+        self.measures = tuple(measures)
+        self.queries = tuple(judgements)
+        self.complete = complete
+        shares = providers_of(measures)
+        self.providers = {provider.NAME: tuple(map(str, mine)) for provider, mine in shares.items()}
+        self._parts: list[_Part] = []
+        for provider, mine in shares.items():
+            kind = _NumberedPart if provider.NAME == "gdeval" else _Part
+            self._parts.append(kind(provider, mine, judgements))
+
+    def evaluate(self, name: str, run: Run) -> RunResult:
+        """Measures one run.
+
+        Args:
+            name: what tables call it.
+            run: scores; higher is better.
+
+        Raises:
+            MismatchError: none of its queries is judged.
+        """
+        run = {qid: dict(hits) for qid, hits in run.items() if hits}
+        missing = tuple(qid for qid in self.queries if qid not in run)
+        if len(missing) == len(self.queries):
+            raise MismatchError(_nothing_in_common(name, run, self.queries))
+        judged = set(self.queries)
+        values: dict[str, dict[str, float]] = {}
+        for part in self._parts:
+            values.update(part.values(run))
+        counted = [qid for qid in self.queries if self.complete or qid in run]
+        per_query = {
+            str(measure): {q: values[str(measure)][q] for q in counted if q in values[str(measure)]}
+            for measure in self.measures
+        }
+        return RunResult(
+            name,
+            {str(measure): _summary(measure, per_query[str(measure)]) for measure in self.measures},
+            per_query,
+            missing,
+            tuple(qid for qid in run if qid not in judged),
+            count_ties(run),
+        )
+
+
+class _Part:
+    """The measures that one of ir-measures' providers computes."""
+
+    def __init__(
+        self, provider: Provider, measures: Sequence[Measure], judgements: Judgements
+    ) -> None:
+        self._names = {id(measure): str(measure) for measure in measures}
+        self._evaluator = provider.evaluator(list(measures), judgements)
+
+    def values(self, run: Run) -> dict[str, dict[str, float]]:
+        """Measure -> query id -> value."""
+        found: dict[str, dict[str, float]] = {name: {} for name in self._names.values()}
+        names = self._names
+        try:
+            for metric in self._evaluator.iter_calc(run):
+                found[names[id(metric.measure)]][metric.query_id] = metric.value
+        except ZeroDivisionError:
+            raise DenserkError(
+                f"{', '.join(names.values())} cannot be computed: ir-measures divides by zero, as "
+                "Accuracy does for a query whose hits are all relevant",
+                "leave the measure out",
+            ) from None
+        return found
+
+
+class _NumberedPart(_Part):
+    """A provider that takes only whole numbers for query ids (gdeval): queries are numbered."""
+
+    def __init__(
+        self, provider: Provider, measures: Sequence[Measure], judgements: Judgements
+    ) -> None:
+        self._numbers = {qid: str(number) for number, qid in enumerate(judgements)}
+        self._qids = {number: qid for qid, number in self._numbers.items()}
+        super().__init__(provider, measures, self._numbered(judgements))
+
+    def _numbered(self, queries: Mapping[str, T]) -> dict[str, T]:
+        return {self._numbers[q]: hits for q, hits in queries.items() if q in self._numbers}
+
+    def values(self, run: Run) -> dict[str, dict[str, float]]:
+        """Measure -> query id -> value."""
+        return {
+            name: {self._qids[number]: value for number, value in values.items()}
+            for name, values in super().values(self._numbered(run)).items()
+        }
+
+
+def _summary(measure: Measure, values: Mapping[str, float]) -> float:
+    total = math.fsum(values.values())
+    if is_count(measure):
+        return total
+    return total / len(values) if values else math.nan
+
+
+def some(names: Iterable[str], limit: int = 3) -> str:
+    """The first few names, quoted, for a message.
+
+    >>> some(["q1", "q2", "q3", "q4"])
+    "'q1', 'q2', 'q3', ..."
+    """
+    names = list(names)
+    return ", ".join(map(repr, names[:limit])) + (", ..." if len(names) > limit else "")
+
+
+def _nothing_in_common(name: str, run: Run, queries: Sequence[str]) -> str:
+    if not run:
+        return f"{name} holds no hit at all; the judgements are for queries {some(queries)}"
+    return (
+        f"{name} answers queries {some(run)}; the judgements are for {some(queries)}: "
+        "none in common"
+    )

@@ -1,0 +1,132 @@
+"""Which of the files on a command line are runs, and which judgements: told by their content."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from denserk.errors import InputError, UsageError
+from denserk.formats.data_sets import BEIR, IRDS, knows_irds
+from denserk.formats.files import STREAM, read_text_lines
+
+HOW = (
+    "for example: denserk eval run.trec qrels.txt, or denserk eval --run run.trec --qrels qrels.txt"
+)
+
+
+class Content(StrEnum):
+    """What a file holds, as a plural."""
+
+    RUN = "a run"
+    JUDGEMENTS = "judgements"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The files of an evaluation, each in its part; "-" is standard input."""
+
+    runs: tuple[str, ...]
+    qrels: str
+
+
+def content_of(name: str) -> Content | None:
+    """What a named input holds, by its first line; None where looking would use it up (a pipe).
+
+    Raises:
+        UsageError: there is no such file.
+        InputError: it holds neither a run nor judgements.
+    """
+    path = Path(name)
+    if name == STREAM or (path.exists() and not path.is_file() and not path.is_dir()):
+        return None
+    if path.is_dir() or (not path.exists() and _is_collection(name)):
+        return Content.JUDGEMENTS
+    number, line = next(
+        ((n, text) for n, text in read_text_lines(name) if text.strip()), (None, "")
+    )
+    columns = line.split()
+    if line.startswith("{") or len(columns) == 6:
+        return Content.RUN
+    if len(columns) == 4:
+        return Content.JUDGEMENTS
+    if len(columns) == 3:
+        return Content.JUDGEMENTS if columns[0].lower() == "query-id" else Content.RUN
+    raise InputError(
+        name,
+        number,
+        f"{len(columns)} columns" if columns else "nothing",
+        "a run (6 columns, or 3) or judgements (4 columns, or BEIR's header query-id ...)",
+    )
+
+
+def _is_collection(name: str) -> bool:
+    return name.startswith((IRDS, BEIR)) or ("/" in name and knows_irds(name))
+
+
+def sort_inputs(files: Sequence[str], runs: Sequence[str], qrels: str | None) -> Inputs:
+    """Finds the part of every file.
+
+    Args:
+        files: named without saying what they are; any order.
+        runs: named as runs.
+        qrels: named as judgements.
+
+    Raises:
+        UsageError: a part is missing or taken twice, or a file was named as what it is not.
+    """
+    named = [*files, *runs, *([qrels] if qrels else [])]
+    if twice := sorted({name for name in named if named.count(name) > 1}):
+        raise UsageError(f"{', '.join(twice)}: named twice", HOW)
+    contents = {name: content_of(name) for name in (*files, *runs)}
+    _refuse_swapped(runs, qrels, contents)
+    judgements = [name for name in files if contents[name] is Content.JUDGEMENTS]
+    pipes = [name for name in files if contents[name] is None]
+    if not qrels and not judgements and len(pipes) == 1 and len(named) > 1:
+        judgements = pipes
+    if qrels:
+        judgements.append(qrels)
+    if len(judgements) != 1:
+        found = ", ".join(judgements) if judgements else f"none of {', '.join(named) or 'no files'}"
+        raise UsageError(f"one file of judgements is needed; found: {found}", HOW)
+    found_runs = [name for name in (*files, *runs) if name != judgements[0]]
+    if not found_runs:
+        raise UsageError(f"a run is needed beside the judgements {judgements[0]}", HOW)
+    return Inputs(tuple(found_runs), judgements[0])
+
+
+def _refuse_swapped(
+    runs: Sequence[str], qrels: str | None, contents: dict[str, Content | None]
+) -> None:
+    wrong = [f"--run {name}" for name in runs if contents[name] is Content.JUDGEMENTS]
+    if wrong:
+        raise UsageError(
+            f"{', '.join(wrong)} holds judgements, not a run", "are --run and --qrels swapped?"
+        )
+    if qrels and Path(qrels).is_file() and content_of(qrels) is Content.RUN:
+        columns = next(iter(read_text_lines(qrels)))[1].split()
+        if len(columns) != 3:  # three columns without a header may be judgements after all
+            raise UsageError(
+                f"--qrels {qrels} holds a run, not judgements", "are --run and --qrels swapped?"
+            )
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """What tables call runs: the file's name without endings; more of the path where two are alike.
+
+    >>> short_names(["out/bm25.trec.gz", "run.tasb.txt", "-"])
+    ['bm25', 'run.tasb', 'stdin']
+    >>> short_names(["a/run.txt", "b/run.txt"])
+    ['a/run', 'b/run']
+    """
+    endings = (".gz", ".txt", ".tsv", ".trec", ".run", ".jsonl")
+    names = []
+    for path in paths:
+        stem = Path(path)
+        while stem.suffix in endings and stem.stem:
+            stem = stem.with_suffix("")
+        names.append("stdin" if path == STREAM else str(stem))
+    for parts in range(1, 1 + max(len(Path(name).parts) for name in names)):
+        short = ["/".join(Path(name).parts[-parts:]) for name in names]
+        if len(set(short)) == len(short):
+            return short
+    return list(paths)

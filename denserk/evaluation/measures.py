@@ -1,0 +1,209 @@
+"""What a user types for a measure <-> ir-measures' measure, and who computes it.
+
+Measures, their notation and their computation are ir-measures' own (counts over the judgements
+aside); trec_eval's names are translated.
+"""
+
+import difflib
+import math
+import re
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ir_measures
+from ir_measures.measures import SumAgg
+from ir_measures.providers import Provider
+from ir_measures.providers.base import NOT_PROVIDED
+
+from denserk.errors import UsageError
+from denserk.evaluation.judgement_counts import JudgementCounts
+from denserk.evaluation.trec_names import TREC_NAMES, TREC_ONLY, TREC_SETS, split_name
+
+Measure = ir_measures.Measure
+
+PROVIDERS: tuple[Provider, ...] = (JudgementCounts(), *ir_measures.DefaultPipeline.providers)
+"""Who computes measures; the first that supports one computes it."""
+
+_TOKEN = re.compile(r"(?:[^\s,(){}]|,(?=\d)|\((?:[^(){}]|\{[^{}]*\})*\)|[(){}])+")
+
+
+@dataclass(frozen=True)
+class MeasureChoice:
+    """The measures that were asked for, each once, in order.
+
+    Attributes:
+        measures: ir-measures' measures.
+        left_out: what a set such as `official` also names and ir-measures does not know.
+    """
+
+    measures: tuple[Measure, ...]
+    left_out: tuple[str, ...] = ()
+
+
+class _Mistake(ValueError):
+    """Why one measure is refused, as a phrase that begins with it."""
+
+
+def split_measures(text: str) -> list[str]:
+    """Cuts a list of measures at white space and commas, but not inside brackets.
+
+    >>> split_measures("nDCG@10, AP(rel=2, judged_only=True)@100 P_5,10")
+    ['nDCG@10', 'AP(rel=2, judged_only=True)@100', 'P_5,10']
+    """
+    return _TOKEN.findall(text)
+
+
+def is_count(measure: Measure) -> bool:
+    """Whether a measure counts something, so that its summary over queries is a sum."""
+    return isinstance(measure.aggregator(), SumAgg)
+
+
+def parse_measures(texts: Iterable[str], relevance_level: int = 1) -> MeasureChoice:
+    """Reads measures in ir-measures' notation, its aliases, and trec_eval's names and sets.
+
+    Args:
+        texts: lists of measures, as typed.
+        relevance_level: lowest grade that counts as relevant, for measures that name none.
+
+    Raises:
+        UsageError: some are unknown, incomplete, or need a package that is not installed; all
+            are named.
+
+    >>> [str(m) for m in parse_measures(["ndcg_cut.10 MRR@10", "map"], 2).measures]
+    ['nDCG@10', 'RR(rel=2)@10', 'AP(rel=2)']
+    """
+    found: dict[str, Measure] = {}
+    left_out: list[str] = []
+    mistakes: list[str] = []
+    for token in (token for text in texts for token in split_measures(text)):
+        try:
+            if token in TREC_SETS:
+                left_out += [name for name in TREC_SETS[token] if name in TREC_ONLY]
+            for notation in _in_notation(token):
+                measure = _parse(notation, relevance_level)
+                found.setdefault(str(measure), measure)
+        except _Mistake as mistake:
+            mistakes.append(str(mistake))
+    if not found and not mistakes:
+        mistakes.append("no measure is named")
+    if mistakes:
+        raise UsageError(
+            "; ".join(dict.fromkeys(mistakes)),
+            "measures are written as in ir-measures (nDCG@10 RR@10 AP(rel=2)@100 R@1000) "
+            "or trec_eval (ndcg_cut.10 recip_rank map recall.1000)",
+        )
+    return MeasureChoice(tuple(found.values()), tuple(dict.fromkeys(left_out)))
+
+
+def _in_notation(token: str) -> list[str]:
+    """One token as measures in ir-measures' notation."""
+    if token in TREC_SETS:
+        return [m for name in TREC_SETS[token] if name in TREC_NAMES for m in _in_notation(name)]
+    split = split_name(token)
+    if split is None:
+        return [token]
+    name, values = split
+    if name in TREC_ONLY:
+        raise _Mistake(f"{token} is a measure of trec_eval that ir-measures does not know")
+    meaning = TREC_NAMES[name]
+    if values and not meaning.defaults:
+        raise _Mistake(f"{token}: trec_eval's {name} takes no parameter")
+    return [meaning.spell(value) for value in values or meaning.defaults or (None,)]
+
+
+def _parse(notation: str, level: int) -> Measure:
+    try:
+        with warnings.catch_warnings():  # ir-measures reads with names that ast deprecates
+            warnings.simplefilter("ignore", DeprecationWarning)
+            measure = ir_measures.parse_measure(notation)
+    except NameError:
+        raise _Mistake(f"{notation} is unknown{_nearest(notation)}") from None
+    except ValueError:
+        raise _Mistake(f"{notation} is not how a measure is written") from None
+    measure = _checked(notation, measure)
+    rel = measure.SUPPORTED_PARAMS.get("rel")
+    own = rel is None or rel.default != 1 or "rel" in measure.params
+    if level == 1 or (own and notation != "NumRelRet"):
+        return measure
+    at_level: Measure = measure(rel=level)
+    return at_level
+
+
+def _nearest(notation: str) -> str:
+    match = re.match(r"\w+", notation)
+    if match is None:
+        return ""
+    name, rest = match[0], notation[match.end() :]
+    lower: dict[str, str] = {}
+    for known in (*ir_measures.measures.registry, *TREC_NAMES):
+        lower.setdefault(known.lower(), known)
+    names = [lower[near] for near in difflib.get_close_matches(name.lower(), lower, 2, 0.6)]
+    spelled = [near + ("" if near in TREC_NAMES and near not in ("P",) else rest) for near in names]
+    return f" (nearest: {', '.join(spelled)})" if spelled else ""
+
+
+def _checked(notation: str, measure: Measure) -> Measure:
+    """The measure with its parameters verified; a whole number may stand for a fraction."""
+    known = measure.SUPPORTED_PARAMS
+    unknown = [name for name in measure.params if name not in known]
+    if unknown:
+        takes = ", ".join(known) or "none"
+        raise _Mistake(f"{notation}: no parameter {', '.join(unknown)} (it takes: {takes})")
+    whole = {
+        name: float(value)
+        for name, value in measure.params.items()
+        if known[name].dtype is float and type(value) is int
+    }
+    measure = type(measure)(**(measure.params | whole))
+    for name, info in known.items():
+        value = measure[name]
+        if value is NOT_PROVIDED and info.required:
+            example = 0.1 if info.dtype is float else 10
+            raise _Mistake(f"{notation} needs a {name}, as in {measure.NAME}@{example}")
+        if not (_fits(info, value) and _possible(name, value)):
+            raise _Mistake(f"{notation}: {name} cannot be {value!r}")
+    if not any(p.supports(measure) and p.is_available() for p in PROVIDERS):
+        raise _Mistake(f"{notation} {_what_it_needs(measure)}")
+    return measure
+
+
+def _fits(info: Any, value: Any) -> bool:
+    return bool(info.validate(value))
+
+
+def _possible(name: str, value: Any) -> bool:
+    if value is NOT_PROVIDED:
+        return True
+    if name == "cutoff":
+        return type(value) is int and value >= 1
+    if name == "recall":  # trec_eval knows its levels to two places
+        return 0 <= value <= 1 and math.isclose(value, round(value, 2))
+    return True
+
+
+def _what_it_needs(measure: Measure) -> str:
+    """Why no provider computes a measure."""
+    able: list[Any] = [provider for provider in PROVIDERS if provider.supports(measure)]
+    lines = [line for provider in able if (line := provider.install_instructions())]
+    if not lines:
+        return "is not computed by any of ir-measures' providers"
+    return f"needs a package that is not installed: {' or '.join(lines)}"
+
+
+def providers_of(measures: Sequence[Measure]) -> dict[Provider, list[Measure]]:
+    """Which provider computes what.
+
+    >>> measures = parse_measures(["nDCG@10 RR@10"]).measures
+    >>> {provider.NAME: list(map(str, those)) for provider, those in providers_of(measures).items()}
+    {'pytrec_eval': ['nDCG@10'], 'msmarco': ['RR@10']}
+    """
+    shares: dict[Provider, list[Measure]] = {}
+    left = list(measures)
+    for provider in PROVIDERS:
+        mine = [measure for measure in left if provider.supports(measure)]
+        if mine and provider.is_available():
+            shares[provider] = mine
+            left = [measure for measure in left if measure not in mine]
+    return shares

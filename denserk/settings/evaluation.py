@@ -1,0 +1,107 @@
+"""What is measured, and how the measures are shown."""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from denserk.errors import UsageError
+from denserk.settings.options import option
+
+DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@100")
+"""What is measured when nothing is asked for: BEIR's two measures, and MS MARCO's first."""
+
+
+class OutputFormat(StrEnum):
+    """Shapes in which measures are written."""
+
+    TABLE = "table"
+    """Aligned columns for people; the best of several runs marked."""
+    TSV = "tsv"
+    """ir-measures' lines: measure, value; the run first where there are several."""
+    JSON = "json"
+    """One object, values in full precision."""
+    TREC_EVAL = "trec_eval"
+    """trec_eval's lines and names."""
+    MARKDOWN = "markdown"
+    """A table for a README; the best of several runs in bold."""
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """What is measured, over which queries, and what is demanded of it."""
+
+    measures: tuple[str, ...] = option(
+        (), "-m", repeat=True, metavar="MEASURES", shown_default=" ".join(DEFAULT_MEASURES)
+    )
+    """Measures in ir-measures' notation (nDCG@10) or trec_eval's (ndcg_cut.10), spaces between."""
+    relevance_level: int = option(1, "-l")
+    """Lowest grade that counts as relevant, for measures that name none; nDCG keeps the grades."""
+    complete: bool = option(True, "-c")
+    """Queries missing from a run count as 0; without it they are left out of the means."""
+    remove_query: bool = False
+    """Drop hits whose passage id is the query's own (ArguAna, Quora)."""
+    min: tuple[str, ...] = option((), repeat=True, metavar="MEASURE=VALUE")
+    """Exit with status 1 where a run stays under a measure's value, for example nDCG@10=0.30."""
+
+    def __post_init__(self) -> None:
+        """Refuses a level that every judgement would pass."""
+        if self.relevance_level < 1:
+            raise UsageError(
+                f"--relevance-level {self.relevance_level}: grade 0 means not relevant",
+                "1 is the least",
+            )
+
+
+@dataclass(frozen=True)
+class ReportSettings:
+    """How the measures are shown."""
+
+    per_query: bool = option(False, "-q", "--by-query")
+    """Also each query's own values."""
+    summary: bool = option(True, " /-n")
+    """With --per-query: also the line `all` with the means."""
+    format: OutputFormat | None = option(
+        None, "-o", shown_default="table on a terminal, tsv elsewhere"
+    )
+    """Shape of the output."""
+    places: int = option(4, "-p")
+    """Decimal places of table, tsv and markdown."""
+
+    def __post_init__(self) -> None:
+        """Refuses what would print nothing, or nonsense."""
+        if not 0 <= self.places <= 17:
+            raise UsageError(f"--places {self.places}: 0 to 17 are possible")
+        if not self.summary and not self.per_query:
+            raise UsageError(
+                "--no-summary leaves nothing to print", "add --per-query, or leave it out"
+            )
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The least value that a measure may have."""
+
+    measure: str
+    value: float
+
+
+def parse_bound(text: str) -> Bound:
+    """Reads "measure=value".
+
+    Raises:
+        UsageError: there is no "=", or no number behind the last one.
+
+    >>> parse_bound("AP(rel=2)@100=0.25")
+    Bound(measure='AP(rel=2)@100', value=0.25)
+    """
+    measure, equals, number = text.rpartition("=")
+    try:
+        value = float(number) if equals and measure.strip() else math.nan
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UsageError(
+            f"--min {text}: a measure, an equals sign and a number are expected",
+            "for example --min nDCG@10=0.30",
+        )
+    return Bound(measure.strip(), value)

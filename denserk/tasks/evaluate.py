@@ -1,0 +1,121 @@
+"""Runs and judgements to measures: what `denserk eval` does, to call from Python."""
+
+from collections.abc import Sequence
+
+from denserk.evaluation.evaluator import (
+    EvaluationResult,
+    Evaluator,
+    RunResult,
+    some,
+    without_own_query,
+)
+from denserk.evaluation.gates import Gate, as_gates
+from denserk.evaluation.inputs import short_names
+from denserk.evaluation.judgement_counts import JudgementCounts
+from denserk.evaluation.measures import MeasureChoice, parse_measures
+from denserk.formats.sources import read_qrels_map
+from denserk.formats.trec_run import read_run_scores
+from denserk.reporting import SILENT, Reporter
+from denserk.settings.evaluation import DEFAULT_MEASURES, EvaluationSettings, parse_bound
+
+TIE_ORDER = {
+    "pytrec_eval": "passage id descending",
+    "gdeval": "passage id descending",
+    "msmarco": "passage id ascending",
+    "judged": "passage id ascending",
+}
+"""ir-measures' provider -> how it orders tied passages; the others keep the file's order."""
+
+
+def evaluate(
+    runs: Sequence[str],
+    qrels: str,
+    settings: EvaluationSettings | None = None,
+    reporter: Reporter = SILENT,
+) -> EvaluationResult:
+    """Measures runs against judgements.
+
+    Args:
+        runs: run files; "-" is standard input.
+        qrels: a file of judgements, or a collection by name.
+        settings: what is measured; the default measures where None.
+        reporter: hears of missing queries, queries without judgements, and ties.
+
+    Returns:
+        The measures asked for, and those of the gates; `gates.require` holds a result to them.
+
+    Raises:
+        UsageError: a measure or gate is not understood, or there is no such file.
+        InputError: a file is not what it should be.
+        MismatchError: a run has no query in common with the judgements.
+    """
+    settings = settings or EvaluationSettings()
+    choice = _choose(settings)
+    if choice.left_out:
+        reporter.note(f"left out, unknown to ir-measures: {', '.join(choice.left_out)}")
+    judgements = read_qrels_map(qrels, reporter)
+    evaluator = Evaluator(choice.measures, judgements, complete=settings.complete)
+    results = []
+    for name, path in zip(short_names(runs), runs, strict=True):
+        run = read_run_scores(path, reporter)
+        if settings.remove_query:
+            run = without_own_query(run)
+        results.append(evaluator.evaluate(name, run))
+        _tell(results[-1], evaluator, settings, reporter)
+    return EvaluationResult(
+        choice.measures,
+        settings.relevance_level,
+        evaluator.queries,
+        tuple(results),
+        evaluator.providers,
+    )
+
+
+def gates_of(settings: EvaluationSettings) -> tuple[Gate, ...]:
+    """The gates that settings ask for.
+
+    Raises:
+        UsageError: one is not understood.
+    """
+    return as_gates([parse_bound(text) for text in settings.min], settings.relevance_level)
+
+
+def _choose(settings: EvaluationSettings) -> MeasureChoice:
+    choice = parse_measures(settings.measures or DEFAULT_MEASURES, settings.relevance_level)
+    extra = [gate.measure for gate in gates_of(settings) if gate.measure not in choice.measures]
+    return MeasureChoice((*choice.measures, *dict.fromkeys(extra)), choice.left_out)
+
+
+def _tell(
+    run: RunResult, evaluator: Evaluator, settings: EvaluationSettings, reporter: Reporter
+) -> None:
+    count = len(evaluator.queries)
+    if run.missing:
+        what = "they count as 0" if settings.complete else "they are left out of the means"
+        reporter.warn(
+            f"{run.name}: {len(run.missing):,} of {count:,} judged queries are not in the run: "
+            f"{some(run.missing)}; {what}"
+        )
+    if run.unjudged:
+        reporter.note(
+            f"{run.name}: {len(run.unjudged):,} queries have no judgements and do not count: "
+            f"{some(run.unjudged)}"
+        )
+    if run.ties.lines:
+        orders = "; ".join(
+            f"{_few(names)} by {TIE_ORDER[provider]} ({provider})"
+            if provider in TIE_ORDER
+            else f"{_few(names)} by order in the file ({provider})"
+            for provider, names in evaluator.providers.items()
+            if provider != JudgementCounts.NAME
+        )
+        reporter.warn(
+            f"{run.name}: {run.ties.lines:,} lines score the same as another of their query "
+            f"({len(run.ties.queries):,} queries: {some(run.ties.queries)}), and readers disagree "
+            f"on their order: {orders}. Runs that denserk searched hold no ties"
+        )
+
+
+def _few(names: Sequence[str], limit: int = 3) -> str:
+    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + rest
