@@ -260,6 +260,21 @@ def whole_folder(folder: str | Path, *, overwrite: bool) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def write_lines(path: str | Path, lines: Iterable[str], header: str = "") -> int:
+    """Writes lines that carry their own ends, under a header that does not count; returns how many.
+
+    Raises:
+        OutputError: no room, no permission.
+    """
+    count = 0
+    with whole_text(path) as out:
+        out.write(header)
+        for line in lines:
+            out.write(line)
+            count += 1
+    return count
+
+
 def refuse_occupied(
     folder: str | Path, *, overwrite: bool, resume: bool = False, resumable: bool = True
 ) -> None:

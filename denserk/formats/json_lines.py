@@ -10,6 +10,9 @@ import orjson
 from denserk.errors import InputError
 from denserk.formats.files import read_lines, whole_binary
 
+Numbered = tuple[int, dict[str, Any]]
+"""A line number, and the object that begins there."""
+
 
 def dump_json(value: Any) -> bytes:
     r"""One JSON value as a line of UTF-8; arrays of numpy as lists.

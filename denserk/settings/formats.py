@@ -39,7 +39,7 @@ class TopicsFormat(StrEnum):
     DPR = "dpr"
     """Tab-separated: question, list of answers; the id is the line number from 0."""
     QA = "qa"
-    """JSON with `question` and `answer` or `answers`; without `id`, the id is the line number from 0."""
+    """JSON with `question` and `answers`; where there is no id, it is the line number from 0."""
     ENTITY_QUESTIONS = "entity-questions"
     """A folder with a JSON array of `question` and `answers` for each relation."""
 
@@ -75,4 +75,8 @@ class CorpusSettings:
     docid_field: str | None = option(None, shown_default="by the shape")
     """JSON key that holds a passage's id."""
     delimiter: str = "\\n"
-    """Separates the --fields inside `contents`, where they are named and the record has no such keys."""
+    """Separates fields inside `contents`, where --fields are named and are no keys."""
+
+
+DETECTED = CorpusSettings()
+"""Everything by the shape that is found."""

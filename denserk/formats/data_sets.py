@@ -1,0 +1,184 @@
+"""Collections by name, through ir_datasets (irds:NAME) and BEIR's own archives (beir:NAME).
+
+Both packages are extras, and are met only when such a name is used.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from denserk.errors import DenserkError, InputError, UsageError
+from denserk.extras import installed, require
+from denserk.formats.identifiers import identifier
+from denserk.records import NO_FIELDS, Passage, Qrel, Query
+from denserk.reporting import SILENT, Reporter
+
+IRDS = "irds:"
+BEIR = "beir:"
+BEIR_ARCHIVE = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets/{name}.zip"
+TEXT_FIELDS = ("text", "body", "abstract", "contents")
+
+
+def cache_folder() -> Path:
+    """Where fetched collections are kept: $DENSERK_CACHE, or ~/.cache/denserk."""
+    return Path(os.environ.get("DENSERK_CACHE") or Path.home() / ".cache" / "denserk")
+
+
+def load_irds(name: str, what: str) -> Any:
+    """A data set of ir_datasets that has docs, queries or qrels.
+
+    Args:
+        name: its id, with or without `irds:`.
+        what: "docs", "queries" or "qrels".
+
+    Raises:
+        MissingExtraError: ir_datasets is not installed.
+        UsageError: there is no such data set, or it lacks what is asked for.
+    """
+    name = name.removeprefix(IRDS)
+    package = require("ir_datasets", f"the collection {IRDS}{name}")
+    try:
+        dataset = package.load(name)
+    except (KeyError, ValueError):
+        raise UsageError(
+            f"{IRDS}{name}: ir_datasets has no data set of that id",
+            "`ir_datasets list` prints them",
+        ) from None
+    if not getattr(dataset, f"has_{what}")():
+        raise UsageError(f"{IRDS}{name} has no {what}", "name one of its parts, such as .../test")
+    return dataset
+
+
+def knows_irds(name: str) -> bool:
+    """Whether ir_datasets is installed and has a data set of that id."""
+    if not installed("ir_datasets"):
+        return False
+    try:
+        require("ir_datasets", name).registry[name]
+    except (KeyError, ValueError):
+        return False
+    return True
+
+
+def _records(dataset: Any, what: str, name: str) -> Iterator[Any]:
+    """The records of a data set; whatever its download or its files raise is told in one line."""
+    try:
+        yield from getattr(dataset, f"{what}_iter")()
+    except DenserkError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise InputError(
+            name, None, f"a data set that cannot be read ({reason})", "its files or the network"
+        ) from error
+
+
+def irds_passages(name: str) -> Iterator[Passage]:
+    """Passages of a data set of ir_datasets.
+
+    Raises:
+        UsageError: see `load_irds`.
+        InputError: it cannot be fetched or read.
+    """
+    for record in _records(load_irds(name, "docs"), "docs", name):
+        fields = record._asdict()
+        docid = identifier(fields.pop("doc_id"), name, None, "passage")
+        key = next((key for key in TEXT_FIELDS if isinstance(fields.get(key), str)), None)
+        text = fields.pop(key) if key else record.default_text()
+        title = fields.pop("title", "") if key else ""
+        yield Passage(docid, text, title or "", _plain(fields))
+
+
+def _plain(fields: dict[str, Any]) -> Any:
+    """The fields that JSON can hold as they are."""
+    kept = {key: value for key, value in fields.items() if isinstance(value, str | int | float)}
+    return kept or NO_FIELDS
+
+
+def irds_queries(name: str) -> Iterator[Query]:
+    """Queries of a data set of ir_datasets.
+
+    Raises:
+        UsageError: see `load_irds`.
+        InputError: it cannot be fetched or read.
+    """
+    for record in _records(load_irds(name, "queries"), "queries", name):
+        fields = record._asdict()
+        qid = identifier(fields.pop("query_id"), name, None, "query")
+        text = fields.pop("text", None)
+        answers = fields.pop("answers", None) or ()
+        yield Query(
+            qid,
+            text if isinstance(text, str) else record.default_text(),
+            tuple(answer for answer in answers if isinstance(answer, str)),
+            _plain(fields),
+        )
+
+
+def irds_qrels(name: str) -> Iterator[Qrel]:
+    """Judgements of a data set of ir_datasets.
+
+    Raises:
+        UsageError: see `load_irds`.
+        InputError: it cannot be fetched or read.
+    """
+    for record in _records(load_irds(name, "qrels"), "qrels", name):
+        yield Qrel(record.query_id, record.doc_id, int(record.relevance))
+
+
+def split_beir(name: str) -> tuple[str, str | None]:
+    """A BEIR name as data set and split.
+
+    >>> split_beir("beir:scifact/test"), split_beir("beir:cqadupstack/android/test")
+    (('scifact', 'test'), ('cqadupstack/android', 'test'))
+    >>> split_beir("beir:scifact")
+    ('scifact', None)
+    """
+    name = name.removeprefix(BEIR).strip("/")
+    head, _, last = name.rpartition("/")
+    return (head, last) if last in ("train", "dev", "test") and head else (name, None)
+
+
+def beir_folder(name: str, reporter: Reporter = SILENT) -> Path:
+    """The folder of a BEIR data set, fetched if it is nowhere yet.
+
+    Looked for under $DENSERK_CACHE/beir and ./datasets.
+
+    Args:
+        name: the data set, "scifact" or "cqadupstack/android".
+        reporter: is told where it was found.
+
+    Raises:
+        UsageError: it is not there, and cannot be fetched.
+    """
+    places = [cache_folder() / "beir" / name, Path("datasets") / name]
+    for place in places:
+        if place.is_dir():
+            reporter.note(f"{BEIR}{name}: {place}")
+            return place
+    put = f"or unpack {name.partition('/')[0]}.zip so that {places[0]} holds corpus.jsonl"
+    if not installed("beir"):
+        looked = " and ".join(str(place) for place in places)
+        raise UsageError(
+            f"{BEIR}{name} is not in {looked}, and the package beir, which fetches it, is missing",
+            f"pip install 'denserk[datasets]', {put}",
+        )
+    reporter.note(f"{BEIR}{name}: fetched into {places[0].parent}")
+    return _fetch(name, places[0], put)
+
+
+def _fetch(name: str, place: Path, put: str) -> Path:
+    util = require("beir.util", f"the collection {BEIR}{name}")
+    archive = name.partition("/")[0]
+    packed = cache_folder() / "beir" / f"{archive}.zip"
+    try:
+        util.download_and_unzip(BEIR_ARCHIVE.format(name=archive), str(packed.parent))
+    except Exception as error:
+        packed.unlink(missing_ok=True)
+        reason = " ".join(str(error).split())[:160]
+        raise UsageError(f"{BEIR}{name} cannot be fetched: {reason}", put) from error
+    packed.unlink(missing_ok=True)
+    if not place.is_dir():
+        raise UsageError(f"{BEIR}{name}: the archive of {archive} holds no such data set", put)
+    return place

@@ -1,0 +1,290 @@
+"""A collection by path or by name -> records.
+
+A source is a file, a folder, "-" for standard input, `irds:NAME` (a data set of ir_datasets) or
+`beir:NAME` (one of BEIR). A bare id of ir_datasets, such as msmarco-passage/dev/small, stands for
+itself where no such path exists.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from denserk.errors import InputError, UsageError
+from denserk.formats import data_sets, question_answers, trec_qrels
+from denserk.formats.corpus_file import count_corpus_file, read_corpus_file
+from denserk.formats.detection import told
+from denserk.formats.files import STREAM
+from denserk.formats.id_ledger import IdLedger
+from denserk.formats.manifest import NAME as MANIFEST
+from denserk.formats.topics_file import read_topics_file
+from denserk.records import Passage, Qrel, Query
+from denserk.reporting import SILENT, Reporter
+from denserk.settings.formats import DETECTED, CorpusSettings, QrelsFormat, TopicsFormat
+
+CORPUS_ENDINGS = (".json", ".jsonl", ".tsv")
+
+
+class _Located:
+    """A source once it is known what kind it is: one of `path` and `irds` is set."""
+
+    def __init__(self, source: str, reporter: Reporter) -> None:
+        self.path: Path | None = None
+        self.irds: str | None = None
+        self.split: str | None = None
+        if source.startswith(data_sets.IRDS):
+            self.irds = source.removeprefix(data_sets.IRDS)
+        elif source.startswith(data_sets.BEIR):
+            name, self.split = data_sets.split_beir(source)
+            self.path = data_sets.beir_folder(name, reporter)
+        elif source == STREAM or Path(source).exists():
+            self.path = Path(source)
+        elif "/" in source and data_sets.knows_irds(source):
+            reporter.note(f"{source}: a data set of ir_datasets")
+            self.irds = source
+        else:
+            raise UsageError(f"{source}: no such file or folder", _by_name(source))
+
+
+def _by_name(source: str) -> str | None:
+    if "/" not in source or Path(source).suffix or Path(source).parent.exists():
+        return None
+    return f"if it is a data set of ir_datasets, write {data_sets.IRDS}{source}"
+
+
+def read_passages(
+    source: str,
+    settings: CorpusSettings = DETECTED,
+    reporter: Reporter = SILENT,
+    fields: Sequence[str] | None = None,
+) -> Iterator[Passage]:
+    """Passages of a corpus, in its order, in constant memory.
+
+    Args:
+        source: a file; a folder (a BEIR folder means its corpus.jsonl, another one all of its
+            .json, .jsonl and .tsv files, sorted by name); "-"; `irds:NAME`; `beir:NAME`.
+        settings: a forced shape, and where ids and fields are found.
+        reporter: is told what was detected.
+        fields: fields asked for by name, which Anserini's `contents` are split into.
+
+    Raises:
+        UsageError: there is no such source.
+        InputError: it holds no passages, or a line of it is broken.
+    """
+    count = empty = 0
+    for passage in _passages(source, settings, reporter, fields):
+        count += 1
+        if not passage.text and not passage.title:
+            empty += 1
+        yield passage
+    if not count:
+        raise InputError(source, None, "no passages", "at least one")
+    if empty:
+        reporter.note(f"{told(source)}: {empty:,} of {count:,} passages are empty")
+
+
+def _passages(
+    source: str, settings: CorpusSettings, reporter: Reporter, fields: Sequence[str] | None
+) -> Iterator[Passage]:
+    located = _Located(source, reporter)
+    if located.path is None:
+        assert located.irds is not None
+        yield from data_sets.irds_passages(located.irds)
+        return
+    for path in corpus_files(located.path):
+        yield from read_corpus_file(path, settings, reporter, fields)
+
+
+def corpus_files(path: Path) -> list[Path]:
+    """The files of a corpus: itself, a BEIR folder's corpus, or all of a folder, sorted by name.
+
+    Raises:
+        UsageError: the folder holds none.
+    """
+    if not path.is_dir():
+        return [path]
+    own = _first_of(path, "corpus.jsonl")
+    if own is not None:
+        return [own]
+    files = [
+        item
+        for item in sorted(path.iterdir(), key=lambda item: item.name)
+        if item.name.removesuffix(".gz").endswith(CORPUS_ENDINGS)
+        and not item.name.startswith(".")
+        and item.name != MANIFEST
+        and item.is_file()
+    ]
+    if not files:
+        raise UsageError(
+            f"{path} holds no corpus", "*.json, *.jsonl or *.tsv files, perhaps with .gz"
+        )
+    return files
+
+
+def _first_of(folder: Path, name: str) -> Path | None:
+    return next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
+
+
+def count_passages(source: str, settings: CorpusSettings = DETECTED) -> int | None:
+    """How many passages a source has, without reading them as records; None for a stream.
+
+    Raises:
+        UsageError: there is no such source.
+        InputError: it is not a corpus.
+    """
+    if source == STREAM:
+        return None
+    located = _Located(source, SILENT)
+    if located.path is None:
+        assert located.irds is not None
+        return int(data_sets.load_irds(located.irds, "docs").docs_count())
+    return sum(count_corpus_file(path, settings) for path in corpus_files(located.path))
+
+
+def read_queries(
+    source: str, form: TopicsFormat | None = None, reporter: Reporter = SILENT
+) -> Iterator[Query]:
+    """Queries of a source, in its order.
+
+    Args:
+        source: a file; a folder (a BEIR folder means its queries.jsonl, another one is taken for
+            EntityQuestions); "-"; `irds:NAME`; `beir:NAME`; `beir:NAME/SPLIT` (its judged queries).
+        form: the shape; None detects it.
+        reporter: is told what was detected.
+
+    Raises:
+        UsageError: there is no such source.
+        InputError: it holds no queries, a line of it is broken, or an id comes twice.
+    """
+    seen: set[str] = set()
+    for query in _queries(source, form, reporter):
+        if query.qid in seen:
+            raise InputError(source, None, f"the query id {query.qid} twice", "each id once")
+        seen.add(query.qid)
+        yield query
+    if not seen:
+        raise InputError(source, None, "no queries", "at least one")
+
+
+def _queries(
+    source: str, form: TopicsFormat | None, reporter: Reporter, *, textless: bool = False
+) -> Iterator[Query]:
+    located = _Located(source, reporter)
+    if located.path is None:
+        assert located.irds is not None
+        yield from data_sets.irds_queries(located.irds)
+    elif not located.path.is_dir():
+        yield from read_topics_file(located.path, form, reporter, textless=textless)
+    elif (own := _first_of(located.path, "queries.jsonl")) is not None:
+        queries = read_topics_file(own, form, reporter)
+        if located.split is None:
+            yield from queries
+        else:
+            judged = trec_qrels.read_qrels_map(_qrels_file(located.path, located.split))
+            yield from (query for query in queries if query.qid in judged)
+    else:
+        yield from _relations(located.path, reporter)
+
+
+def _relations(folder: Path, reporter: Reporter) -> Iterator[Query]:
+    files = sorted(
+        (item for item in folder.iterdir() if question_answers.is_relation_file(item)),
+        key=lambda item: item.name,
+    )
+    if not files:
+        raise UsageError(
+            f"{folder} holds no queries", "queries.jsonl, or P17.test.json and its like"
+        )
+    reporter.note(f"{folder.name}: entity-questions queries ({len(files)} relations)")
+    for item in files:
+        yield from read_topics_file(item, TopicsFormat.ENTITY_QUESTIONS)
+
+
+def read_qrels(
+    source: str, reporter: Reporter = SILENT, form: QrelsFormat | None = None
+) -> Iterator[Qrel]:
+    """Judgements of a source, in its order.
+
+    Args:
+        source: a file; a BEIR folder with one split; "-"; `irds:NAME`; `beir:NAME/SPLIT`.
+        reporter: is told what was detected.
+        form: the shape; None detects it.
+
+    Raises:
+        UsageError: there is no such source, or the split is missing.
+        InputError: a line of it is broken.
+    """
+    located = _Located(source, reporter)
+    if located.path is None:
+        assert located.irds is not None
+        yield from data_sets.irds_qrels(located.irds)
+        return
+    path = located.path
+    if path.is_dir():
+        path = _qrels_file(path, located.split)
+    yield from trec_qrels.read_qrels(path, form, reporter)
+
+
+def read_qrels_map(
+    source: str, reporter: Reporter = SILENT, form: QrelsFormat | None = None
+) -> dict[str, dict[str, int]]:
+    """All judgements of a source: query -> passage -> relevance.
+
+    Raises:
+        UsageError: see `read_qrels`.
+        InputError: see `read_qrels`.
+    """
+    return trec_qrels.map_qrels(read_qrels(source, reporter, form))
+
+
+def _qrels_file(folder: Path, split: str | None) -> Path:
+    """The judgements of one split of a BEIR folder; without a split, of its only one."""
+    where = folder / "qrels"
+    splits = sorted(item for item in where.glob("*.tsv*")) if where.is_dir() else []
+    names = {item.name.partition(".")[0]: item for item in splits}
+    if split is None and len(names) == 1:
+        return splits[0]
+    if split is None or split not in names:
+        there = ", ".join(names) or "none"
+        asked = f"no split {split}" if split else "several splits"
+        raise UsageError(
+            f"{where}: {asked if names else 'no judgements'} (there: {there})",
+            f"name one: {where / (next(iter(names)) + '.tsv')}" if names else None,
+        )
+    return names[split]
+
+
+def read_answers(source: str, reporter: Reporter = SILENT) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The answers of each question: from a file of `_id` and `answers`, or from queries.
+
+    Raises:
+        UsageError: there is no such source.
+        InputError: it holds no answers, or a line of it is broken.
+    """
+    found = False
+    for query in _queries(source, None, reporter, textless=True):
+        found = found or bool(query.answers)
+        yield query.qid, query.answers
+    if not found:
+        raise InputError(source, None, "no answers", "questions with `answers`")
+
+
+def refuse_duplicates(passages: Iterable[Passage], source: str) -> Iterator[Passage]:
+    """Passes passages through; after the last one, refuses a corpus that has an id twice.
+
+    Ids are kept as 128-bit hashes on the disk (see `IdLedger`), 24 bytes each; the memory is constant.
+
+    Raises:
+        InputError: an id occurs twice; both positions are told, and the id.
+    """
+    with IdLedger() as ledger:
+        for passage in passages:
+            ledger.add(passage.docid)
+            yield passage
+        repeat = ledger.first_repeat()
+    if repeat is not None:
+        first, second = repeat
+        raise InputError(
+            source,
+            None,
+            f"the id of passage {first + 1:,} again at passage {second + 1:,}",
+            "each id once",
+        )
