@@ -14,7 +14,7 @@ def encoder(dropout):
 
 
 def step(model, queries, passages, cached, size=2):
-    """Gradients of one contrastive step; direct keeps the graph of the same chunks and random states."""
+    """Gradients of one step; direct keeps the graph of the same chunks and random states."""
     model.zero_grad()
     torch.manual_seed(1)
     q_chunks, p_chunks = queries.split(size), passages.split(size)
