@@ -95,16 +95,15 @@ class _Group:
             default = (",".join(default) if comma else list(default)) if default else None
         else:
             annotation = kind
+        silent = default is False or (default is None and self._unset)
         info = typer.Option(
             _flag(field.name, negatable=kind is bool and default is not False),
             *shape.names,
             help=self._docs[field.name],
             metavar=shape.metavar or ("A,B,..." if self._is_comma_list(field) else None),
             rich_help_panel=self._panel,
-            show_default=False if default in (None, False) else shape.shown_default or True,
+            show_default=False if silent else shape.shown_default or default is not None,
         )
-        if default is None and not self._unset and shape.shown_default:
-            info.show_default = shape.shown_default
         return inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,

@@ -1,6 +1,8 @@
 """What the encode command is asked to do."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from denserk.errors import UsageError
 from denserk.settings.encoding import VectorDtype, VectorFormat
@@ -66,8 +68,51 @@ class EncodeSettings:
             raise UsageError("--shard-num needs a corpus that can be counted, not a stream")
 
     @property
+    def side(self) -> str:
+        """Which side of retrieval is encoded: "query" or "passage"."""
+        return "passage" if self.topics is None else "query"
+
+    @property
     def source(self) -> str:
         """The texts' source, whichever side they are of."""
         source = self.topics if self.corpus is None else self.corpus
         assert source is not None
         return source
+
+
+@dataclass(frozen=True)
+class TextShorthands:
+    """Other ways to say what the text options say, for the side that is encoded."""
+
+    max_length: int | None = option(None, shown_default="the model's own")
+    """Tokens of a text, special tokens included, whichever side is encoded."""
+    prefix: str | None = option(None, shown_default="the model's own")
+    """Text put before every text, whichever side is encoded."""
+    add_sep: bool = False
+    """Short for --join pair: title and text as a sentence pair."""
+
+    def overrides(self, given: Mapping[str, Any], side: str) -> dict[str, Any]:
+        """The fields of `TextSettings` that these and the options beside them stand for.
+
+        Args:
+            given: fields of `TextSettings` given by their own options.
+            side: "query" or "passage".
+
+        Raises:
+            UsageError: two of them contradict each other.
+
+        >>> TextShorthands(max_length=256).overrides({"join": "sep"}, "passage")
+        {'join': 'sep', 'passage_max_length': 256}
+        """
+        meant = {
+            f"{side}_max_length": self.max_length,
+            f"{side}_prefix": self.prefix,
+            "join": "pair" if self.add_sep else None,
+        }
+        merged = dict(given)
+        for name, value in meant.items():
+            if value is not None and merged.setdefault(name, value) != value:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} is given twice: {merged[name]!r} and {value!r}"
+                )
+        return merged

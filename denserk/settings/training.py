@@ -22,7 +22,7 @@ class NegativeChoice(StrEnum):
     """Which of a query's hard negatives are used at a visit."""
 
     WINDOW = "window"
-    """One shuffle a query, then a window that moves on each epoch: no repeats until all were used."""
+    """One shuffle a query, then a window that moves on each epoch: no repeats until all are used."""
     SHUFFLE = "shuffle"
     """Shuffled anew at each visit."""
     TOP = "top"

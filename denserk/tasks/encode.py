@@ -156,7 +156,7 @@ def _manifest(
     encoder: TextEncoder, settings: EncodeSettings, corpus: CorpusSettings, compute: ComputeSettings
 ) -> Manifest:
     chosen = {
-        "side": "passage" if settings.topics is None else "query",
+        "side": settings.side,
         "vector_dtype": settings.vector_dtype.value,
         "block_size": settings.block_size,
         "shard_id": settings.shard_id,
