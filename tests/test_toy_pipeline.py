@@ -1,0 +1,131 @@
+"""The whole walk through the command line: text, vectors, index, run, measures."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import BertConfig, BertModel, BertTokenizerFast
+
+from denserk.cli.app import run
+from tests.conftest import PASSAGES, QRELS, QUERIES, VOCABULARY
+
+DENSERK = Path(sys.executable).with_name("denserk")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A plain transformers folder with one random layer."""
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY))
+    BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
+    config = BertConfig(
+        vocab_size=len(VOCABULARY),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=64,
+    )
+    BertModel(config).save_pretrained(folder)
+    return folder
+
+
+def walk(*words):
+    """One command, which must succeed."""
+    assert run([str(word) for word in words]) == 0
+
+
+def ranking(run_file):
+    """qid -> docids, as the run lists them."""
+    found: dict[str, list[str]] = {}
+    for line in run_file.read_text().splitlines():
+        qid, _, docid, _, _, _ = line.split()
+        found.setdefault(qid, []).append(docid)
+    return found
+
+
+def test_dense(toy, model, capsys):
+    options = ("--model", model, "--representation", "mean", "--l2-norm")
+    walk("encode", *options, "--corpus", toy / "corpus.jsonl", "--output", toy / "vectors")
+    walk("encode", *options, "--topics", toy / "queries.tsv", "--output", toy / "queries")
+    walk("index", "--input", toy / "vectors", "--output", toy / "index")
+    walk(
+        *("search", "--index", toy / "index", "--encoded-queries", toy / "queries"),
+        *("--hits", 4, "--output", toy / "run.trec"),
+    )
+    passages = np.load(toy / "vectors" / "block-00000.npy")
+    scores = np.load(toy / "queries" / "block-00000.npy") @ passages.T
+    assert ranking(toy / "run.trec") == {
+        qid: [list(PASSAGES)[row] for row in np.argsort(-scores[number])[:4]]
+        for number, qid in enumerate(QUERIES)
+    }
+    capsys.readouterr()
+    walk("eval", toy / "run.trec", toy / "qrels.txt", "-m", "Success@4 NumQ", "--format", "json")
+    assert json.loads(capsys.readouterr().out)
+
+
+def test_the_index_knows_the_model_of_its_queries(toy, model):
+    walk(
+        *("encode", "--model", model, "--corpus", toy / "corpus.jsonl"),
+        *("--representation", "mean", "--output", toy / "vectors"),
+    )
+    walk("index", "--input", toy / "vectors", "--output", toy / "index")
+    search = ("search", "--index", toy / "index", "--topics", toy / "queries.tsv", "--hits", 3)
+    walk(*search, "--output", toy / "own.trec")
+    walk(*search, "--output", toy / "named.trec", "--model", model, "--representation", "mean")
+    assert (toy / "own.trec").read_bytes() == (toy / "named.trec").read_bytes()
+
+
+def test_words(toy, capsys):
+    walk("index", "--corpus", toy / "corpus.jsonl", "--type", "bm25", "--output", toy / "bm25")
+    walk(
+        *("search", "--index", toy / "bm25", "--topics", toy / "queries.tsv"),
+        *("--output", toy / "bm25.trec"),
+    )
+    found = ranking(toy / "bm25.trec")
+    assert {qid: docids[0] for qid, docids in found.items()} == {"q1": "d3", "q2": "d5", "q3": "d4"}
+    capsys.readouterr()
+    evaluate = ("eval", toy / "qrels.txt", toy / "bm25.trec", "-m", "RR@10")
+    walk(*evaluate, "--format", "tsv", "--min", "RR@10=1.0")
+    assert capsys.readouterr().out == "RR@10\t1.0000\n"
+    (toy / "worse.trec").write_text("q1 Q0 d1 1 1.0 x\n")
+    assert run([str(w) for w in (*evaluate[:2], toy / "worse.trec", "--min", "RR@10=0.5")]) == 1
+
+
+def test_converted_judgements_measure_the_same(toy, capsys):
+    walk("convert", toy / "qrels.txt", toy / "qrels.tsv")
+    (toy / "run.trec").write_text(
+        "".join(f"{q} Q0 {d} 1 1.0 x\n" for q, js in QRELS.items() for d in js)
+    )
+    outputs = []
+    for qrels in ("qrels.txt", "qrels.tsv"):
+        capsys.readouterr()
+        walk("eval", toy / "run.trec", toy / qrels, "--format", "tsv")
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1]
+
+
+@pytest.mark.slow
+def test_a_pipeline_is_the_same_as_files(toy, model):
+    walk(
+        *("encode", "--model", model, "--corpus", toy / "corpus.jsonl"),
+        *("--output", toy / "vectors"),
+    )
+    walk("index", "--input", toy / "vectors", "--output", toy / "index")
+    pipeline = (
+        "set -o pipefail; gzip -c corpus.jsonl"
+        f" | {DENSERK} encode --corpus - --model {model} --output - --output-format jsonl"
+        f" | {DENSERK} index --input - --output piped"
+        f" && {DENSERK} search --index piped --model {model} --topics queries.tsv --output -"
+        f" | {DENSERK} eval --qrels qrels.txt --run - --format tsv"
+    )
+    piped = subprocess.run(
+        ["bash", "-c", pipeline], cwd=toy, capture_output=True, text=True, check=False
+    )
+    assert piped.returncode == 0, piped.stderr
+    assert len(piped.stdout.splitlines()) == 3
+    for name in ("index", "docid"):
+        assert (toy / "piped" / name).read_bytes() == (toy / "index" / name).read_bytes()
