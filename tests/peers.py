@@ -1,7 +1,7 @@
-"""What tests against other toolkits need: a recent Java, Pyserini in its own process, Anserini's jar.
+"""What tests against other toolkits need: a recent Java, Pyserini apart, Anserini's jar.
 
-Each function skips the test with its reason where something is missing. Peers run in subprocesses, so
-that their libraries, warnings and threads stay out of this one.
+Each function skips the test with its reason where something is missing. Peers run in
+subprocesses, so that their libraries, warnings and threads stay out of this one.
 """
 
 import importlib.util

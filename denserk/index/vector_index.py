@@ -1,7 +1,6 @@
 """The seam between denserk and whatever holds the vectors."""
 
-from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,20 +10,34 @@ Vectors = NDArray[np.float32]
 Scores = NDArray[np.float32]
 """(B, K) float32, higher is closer, descending along a row; -inf where there is no hit."""
 Rows = NDArray[np.int64]
-"""(B, K) int64, the row of each hit in the order of adding; -1 where there is no hit."""
+"""(B, K) int64, the row of each hit in the order of the index; -1 where there is no hit."""
+
+Queries_contra = TypeVar("Queries_contra", contravariant=True)
 
 
-class VectorIndex(Protocol):
-    """What an engine can do. Rows count from 0 in the order of `add`; ids are the index folder's business."""
+class SearchableIndex(Protocol[Queries_contra]):
+    """An open index. Rows count from 0; their ids are the index folder's business.
 
-    def add(self, block: Vectors) -> None:
-        """Takes the next (N, D) rows."""
+    Queries are (B, D) vectors, or an array of B texts where the index holds words.
+    """
 
-    def search(self, queries: Vectors, depth: int) -> tuple[Scores, Rows]:
-        """The `depth` best rows for each of (B, D) queries; fewer are padded with -inf and -1."""
+    @property
+    def is_exhaustive(self) -> bool:
+        """Whether every row is compared, so that a deeper search only adds hits."""
 
-    def save(self, folder: Path) -> None:
-        """Writes the index into an existing folder, whole files only."""
+    def search(self, queries: Queries_contra, depth: int) -> tuple[Scores, Rows]:
+        """The `depth` best rows for each query; fewer are padded.
+
+        Equal scores fall by row; which of those equal at the cut come back is left to the engine.
+        """
 
     def __len__(self) -> int:
         """How many rows it holds."""
+
+
+class VectorIndex(SearchableIndex[Vectors], Protocol):
+    """An open index of vectors."""
+
+    @property
+    def dimension(self) -> int:
+        """D, of its vectors and of any query."""

@@ -74,7 +74,7 @@ class IndexPaths:
     )
     """Vectors: folders, files, patterns, or - for JSON lines from standard input; repeatable."""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
-    """Passages, for --type bm25: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
+    """Passages, for --type bm25: a file, a folder, irds:NAME, beir:NAME, or - (standard input)."""
     output: str = option(REQUIRED, metavar="DIR")
     """The index folder."""
     allow_pickle: bool = False
@@ -108,7 +108,7 @@ class IndexSettings:
     """How vectors are compared."""
     M: int = 256
     """hnsw: links of a vector."""
-    efC: int = option(256, "--ef-construction")  # noqa: N815 - the option's known spelling
+    efC: int = option(256, "--ef-construction")
     """hnsw: breadth of the search while building."""
     pq_m: int = 192
     """pq: sub-quantisers; must divide the dimension."""

@@ -1,0 +1,109 @@
+"""Which class holds an index: engines by name, imported when one is opened."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from denserk.errors import MismatchError, UsageError
+from denserk.extras import installed, require
+from denserk.formats.flat_file import is_flat
+from denserk.index.index_folder import INDEX
+from denserk.index.vector_index import VectorIndex
+from denserk.reporting import SILENT, Reporter
+from denserk.settings.retrieval import Engine, IndexSettings, IndexType, SearchSettings
+
+CLASSES = {
+    Engine.FAISS: "denserk.index.faiss_index:FaissIndex",
+    Engine.TORCH: "denserk.index.torch_exact:TorchExact",
+    Engine.BM25S: "denserk.index.bm25_index:Bm25Index",
+}
+"""Engine -> "module:Class"."""
+
+
+def engine_class(engine: Engine) -> Any:
+    """The class that holds indexes of an engine.
+
+    Raises:
+        MissingExtraError: the engine's package is not installed.
+    """
+    module, _, name = CLASSES[engine].partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def chosen_engine(settings: IndexSettings) -> Engine:
+    """The engine an index is built with, where none was named.
+
+    Raises:
+        MissingExtraError: only faiss can, and it is not installed.
+
+    >>> chosen_engine(IndexSettings(type=IndexType.BM25))
+    <Engine.BM25S: 'bm25s'>
+    """
+    if settings.engine:
+        return settings.engine
+    if settings.type is IndexType.BM25:
+        return Engine.BM25S
+    if installed("faiss"):
+        return Engine.FAISS
+    if settings.type is not IndexType.FLAT or settings.factory:
+        require("faiss", f"an index of --type {settings.factory or settings.type}")
+    return Engine.TORCH
+
+
+def open_vector_index(
+    folder: str | Path,
+    engine: Engine,
+    settings: SearchSettings,
+    *,
+    device: str = "cpu",
+    threads: int | None = None,
+    vectors_per_passage: int = 1,
+    reporter: Reporter = SILENT,
+) -> VectorIndex:
+    """Opens an index of vectors.
+
+    A flat index is served by the torch engine where faiss is absent, or where faiss has no GPU and
+    one is asked for: the file is the same.
+
+    Args:
+        folder: an index folder.
+        engine: what built it.
+        settings: how it is searched.
+        device: "cpu", "cuda" or "cuda:N".
+        threads: CPU threads.
+        vectors_per_passage: how many neighbouring rows are one passage.
+        reporter: told which engine serves, where it is not the one that built.
+
+    Raises:
+        MissingExtraError: only faiss can open it, and it is not installed.
+        UsageError: a GPU is asked for that cannot hold it.
+        MismatchError: the folder holds words.
+    """
+    if engine is Engine.BM25S:
+        raise MismatchError(f"{folder} is an index of words, not of vectors")
+    path = Path(folder) / INDEX
+    if not path.is_file():
+        raise UsageError(f"{folder} is not an index of vectors: it has no file {INDEX}")
+    torch_serves = engine is Engine.TORCH
+    if not torch_serves and is_flat(path):
+        if not installed("faiss"):
+            reporter.note("faiss is not installed; the exact torch engine serves this flat index")
+            torch_serves = True
+        elif device != "cpu" and not _faiss_sees_gpu():
+            reporter.note(f"faiss has no GPU here; the exact torch engine searches on {device}")
+            torch_serves = True
+    if torch_serves:
+        for name, given in (("--ef-search", settings.ef_search), ("--nprobe", settings.nprobe)):
+            if given is not None:
+                raise UsageError(f"{name} {given}: {folder} is searched exactly")
+        opened: VectorIndex = engine_class(Engine.TORCH).open(
+            path, device, vectors_per_passage, threads
+        )
+        return opened
+    require("faiss", f"the index {folder}")
+    held: VectorIndex = engine_class(Engine.FAISS)(path, settings, device, threads, reporter)
+    return held
+
+
+def _faiss_sees_gpu() -> bool:
+    return bool(importlib.import_module("denserk.index.faiss_index").sees_gpu())
