@@ -78,14 +78,14 @@ def _read_json(
 ) -> Iterator[Passage]:
     first, objects = peek(_objects(handle, start, path))
     if first is None:
-        return
+        return iter(())
     line, record = first
     form, keys = _recognise(record, settings, path, line)
     if settings.corpus_format is None:
         names = ", ".join(key for key in keys if key and key in record)
         reporter.note(f"{told(path)}: {form} corpus ({names})")
     delimiter = settings.delimiter.replace("\\n", "\n").replace("\\t", "\t")
-    yield from text_jsonl.read_passages(objects, keys, path, fields, delimiter)
+    return text_jsonl.read_passages(objects, keys, path, fields, delimiter)
 
 
 def count_corpus_file(path: str | Path, settings: CorpusSettings = DETECTED) -> int:

@@ -270,10 +270,10 @@ def read_answers(source: str, reporter: Reporter = SILENT) -> Iterator[tuple[str
 def refuse_duplicates(passages: Iterable[Passage], source: str) -> Iterator[Passage]:
     """Passes passages through; after the last one, refuses a corpus that has an id twice.
 
-    Ids are kept as 128-bit hashes on the disk (see `IdLedger`), 24 bytes each; the memory is constant.
+    Ids are kept as 128-bit hashes on the disk (see `IdLedger`), 24 bytes each; memory is constant.
 
     Raises:
-        InputError: an id occurs twice; both positions are told, and the id.
+        InputError: an id occurs twice; both positions are told.
     """
     with IdLedger() as ledger:
         for passage in passages:

@@ -142,7 +142,8 @@ def read_passages(
         except KeyError as error:
             raise _missing(error, record, path, line) from None
         title = record.pop(title_key, "") if title_key else ""
-        docid = identifier(docid, path, line, "passage")
+        if type(docid) is not str or docid.split() != [docid]:  # the usual case without a call
+            docid = identifier(docid, path, line, "passage")
         if type(text) is not str:
             text = words(text, text_key, path, line)
         if type(title) is not str:

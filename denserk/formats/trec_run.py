@@ -53,23 +53,27 @@ def read_run(
     finished: set[str] = set()
     current: str | None = None
     docids: set[str] = set()
-    for line, hit in _hits(path, reporter, form):
-        if hit.qid != current:
-            if hit.qid in finished:
+    for line, qid, docid, score, place in _hits(path, reporter, form):
+        if qid != current:
+            if qid in finished:
                 raise InputError(
                     path,
                     line,
-                    f"query {hit.qid} again after query {current}",
+                    f"query {qid} again after query {current}",
                     "the lines of a query together",
                     "sort -s -k1,1 puts them together",
                 )
-            current = hit.qid
-            finished.add(current)
+            current = qid
+            finished.add(qid)
             docids = set()
-        if hit.docid in docids:
-            raise _twice(hit.qid, hit.docid, path, line)
-        docids.add(hit.docid)
-        yield hit
+        if docid in docids:
+            raise _twice(qid, docid, path, line)
+        docids.add(docid)
+        yield ScoredPassage(qid, docid, score, _rank(place))
+
+
+def _rank(place: str) -> int:
+    return int(place) if place.isascii() and place.isdecimal() and len(place) < 19 else 0
 
 
 def _twice(qid: str, docid: str, path: str | Path, line: int) -> InputError:
@@ -89,7 +93,7 @@ def read_run_scores(
     run: dict[str, dict[str, float]] = {}
     current: str | None = None
     hits: dict[str, float] = {}
-    for line, (qid, docid, score, _) in _hits(path, reporter, form):
+    for line, qid, docid, score, _ in _hits(path, reporter, form):
         if qid != current:
             current = qid
             hits = run.setdefault(qid, {})
@@ -99,10 +103,12 @@ def read_run_scores(
     return run
 
 
-def _hits(
-    path: str | Path, reporter: Reporter, form: RunFormat | None
-) -> Iterator[tuple[int, ScoredPassage]]:
-    """Numbered hits of a file of any shape."""
+_Hit = tuple[int, str, str, float, str]
+"""Line number, query, passage, score, rank as the file spells it."""
+
+
+def _hits(path: str | Path, reporter: Reporter, form: RunFormat | None) -> Iterator[_Hit]:
+    """Hits of a file of any shape, in its order."""
     with open_binary(path) as raw:
         numbered = number_lines(raw, path)
         looked = list(islice((item for item in numbered if item[1].strip()), LOOK))
@@ -115,7 +121,7 @@ def _hits(
         if detected is RunFormat.JSONL:
             yield from _json_hits(lines, path)
         else:
-            yield from _column_hits(decode_lines(lines, path), detected, path)
+            yield from _column_hits(lines, detected, path)
 
 
 def detect(lines: Sequence[tuple[int, bytes]], path: str | Path) -> RunFormat:
@@ -157,35 +163,34 @@ def _wrong_columns(count: int, form: RunFormat | None, path: str | Path, line: i
 
 
 def _column_hits(
-    lines: Iterable[tuple[int, str]], form: RunFormat, path: str | Path
-) -> Iterator[tuple[int, ScoredPassage]]:
+    lines: Iterable[tuple[int, bytes]], form: RunFormat, path: str | Path
+) -> Iterator[_Hit]:
     trec = form is RunFormat.TREC
     ranked = form is RunFormat.MSMARCO
+    place = ""
     for line, text in lines:
-        parts = text.split()
         try:
             if trec:
-                qid, _, docid, place, number, _ = parts
+                qid, _, docid, place, number, _ = text.decode().split()
             else:
-                qid, docid, number = parts
+                qid, docid, number = text.decode().split()
             score = float(number)
+            if not -_INFINITY < score < _INFINITY:
+                raise ValueError(number)
+            if ranked:
+                place = number
+                score = -float(int(number))
         except ValueError:
-            if not parts:
+            if not text.strip():
                 continue
-            raise _broken(parts, form, path, line) from None
-        if not -_INFINITY < score < _INFINITY:
-            raise _broken(parts, form, path, line)
-        if ranked:
-            if not score.is_integer():
-                raise _broken(parts, form, path, line)
-            yield line, ScoredPassage(qid, docid, -score, int(score))
-        else:
-            rank = int(place) if trec and place.isascii() and place.isdecimal() else 0
-            yield line, ScoredPassage(qid, docid, score, rank)
+            raise _broken(text, form, path, line) from None
+        yield line, qid, docid, score, place
 
 
-def _broken(parts: Sequence[str], form: RunFormat, path: str | Path, line: int) -> InputError:
+def _broken(text: bytes, form: RunFormat, path: str | Path, line: int) -> InputError:
     """What is wrong with a line that has the wrong columns or no finite number among them."""
+    [(_, decoded)] = decode_lines([(line, text)], path)
+    parts = decoded.split()
     if len(parts) != (6 if form is RunFormat.TREC else 3):
         return _wrong_columns(len(parts), form, path, line)
     number = parts[4] if form is RunFormat.TREC else parts[2]
@@ -195,33 +200,17 @@ def _broken(parts: Sequence[str], form: RunFormat, path: str | Path, line: int) 
     return InputError(path, line, f"score {number[:40]!r}", "a finite number")
 
 
-def _json_hits(
-    lines: Iterable[tuple[int, bytes]], path: str | Path
-) -> Iterator[tuple[int, ScoredPassage]]:
+def _json_hits(lines: Iterable[tuple[int, bytes]], path: str | Path) -> Iterator[_Hit]:
     for line, record in parse_objects(lines, path):
-        missing = [key for key in ("qid", "docid", "score") if key not in record]
-        if missing:
-            keys = ", ".join(list(record)[:8]) or "nothing"
+        if not {"qid", "docid", "score"} <= record.keys():
+            keys = ", ".join(list(record)[:8]) or "of an empty object"
             raise InputError(path, line, f"the keys {keys}", _COLUMNS[RunFormat.JSONL])
-        score, rank = record["score"], record.get("rank")
-        if type(score) not in (int, float) or not isfinite(_as_float(score)):
+        score = record["score"]
+        if type(score) not in (int, float) or not isfinite(score):
             raise InputError(path, line, f"score {str(score)[:40]!r}", "a finite number")
-        yield (
-            line,
-            ScoredPassage(
-                identifier(record["qid"], path, line, "query"),
-                identifier(record["docid"], path, line, "passage"),
-                float(score),
-                rank if type(rank) is int else 0,
-            ),
-        )
-
-
-def _as_float(number: Any) -> float:
-    try:
-        return float(number)
-    except OverflowError:
-        return _INFINITY
+        qid = identifier(record["qid"], path, line, "query")
+        docid = identifier(record["docid"], path, line, "passage")
+        yield line, qid, docid, float(score), str(record.get("rank", ""))
 
 
 Results = Iterable[tuple[str, Sequence[tuple[str, float]]]]

@@ -42,11 +42,8 @@ def read_passages(lines: Lines, form: CorpusFormat, path: str | Path) -> Iterato
         parts = row.split("\t")
         if len(parts) != len(names):
             raise _wrong_columns(parts, names, path, line)
-        yield Passage(
-            identifier(parts[0], path, line, "passage"),
-            parts[-1],
-            parts[1] if len(parts) == 3 else "",
-        )
+        docid = identifier(parts[0], path, line, "passage")
+        yield Passage(docid, parts[-1], parts[1] if len(parts) == 3 else "")
 
 
 def _wrong_columns(
