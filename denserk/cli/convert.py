@@ -1,0 +1,32 @@
+"""`denserk convert`."""
+
+from typing import Annotated
+
+import typer
+
+from denserk.cli.app import app
+from denserk.cli.console import console
+from denserk.cli.options import Overrides, command
+from denserk.settings.conversion import ConversionSettings
+from denserk.settings.encoding import RepresentationSettings, TextSettings
+
+
+@command(
+    app,
+    "convert",
+    conversion="Kind and shapes",
+    representation="model: what its folder does not say of its vectors",
+    text="model: what its folder does not say of its texts (corpus: --fields inside `contents`)",
+)
+def convert(
+    source: Annotated[str, typer.Argument(help="A file, a folder, or - for standard input.")],
+    target: Annotated[str, typer.Argument(help="A file, a folder, or - for standard output.")],
+    conversion: ConversionSettings,
+    representation: Overrides[RepresentationSettings],
+    text: Overrides[TextSettings],
+) -> None:
+    """Turn data into another shape of its kind."""
+    from denserk.tasks.convert import convert as task
+
+    result = task(source, target, conversion, representation, text, console())
+    console().note(f"{target}: {result.count:,} {result.unit} in the shape {result.shape}")
