@@ -96,6 +96,22 @@ def read_manifest(path: str | Path, kind: Kind, *, unfinished: bool = False) -> 
     return manifest
 
 
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """What differs between two parts of manifests, one phrase a value.
+
+    >>> differences({"model": {"name": "a"}, "k": 1}, {"model": {"name": "b"}, "k": 1})
+    ["model.name was 'a', now 'b'"]
+    """
+    found = []
+    for key in sorted(old.keys() | new.keys()):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            found += differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            found.append(f"{prefix}{key} was {before!r}, now {after!r}")
+    return found
+
+
 def file_sha256(path: str | Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes."""
     with Path(path).open("rb") as handle:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.files import STREAM, prepare_folder, refuse_occupied
 from denserk.formats.id_ledger import IdLedger
-from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest
+from denserk.formats.manifest import NAME, Kind, Manifest, differences, read_manifest
 from denserk.formats.sources import read_passages, read_queries
 from denserk.formats.vector_folder import Block, VectorFolderWriter, refuse_non_finite
 from denserk.formats.vectors import open_writer
@@ -141,17 +141,6 @@ def _shard(count: int | None, settings: EncodeSettings) -> tuple[int, int | None
     return first, last
 
 
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    found = []
-    for key in sorted(old.keys() | new.keys()):
-        before, after = old.get(key), new.get(key)
-        if isinstance(before, Mapping) and isinstance(after, Mapping):
-            found += _differences(before, after, f"{prefix}{key}.")
-        elif before != after:
-            found.append(f"{prefix}{key} was {before!r}, now {after!r}")
-    return found
-
-
 def _manifest(
     encoder: TextEncoder, settings: EncodeSettings, corpus: CorpusSettings, compute: ComputeSettings
 ) -> Manifest:
@@ -184,11 +173,11 @@ def _continue(folder: Path, manifest: Manifest, reporter: Reporter) -> None:
     model, now = dict(begun.made_from.get("model", {})), dict(manifest.made_from["model"])
     for described in (model, now):
         described.pop("name", None)  # a folder may have moved
-    differences = _differences(begun.settings, manifest.settings)
-    differences += _differences(model, now, "model.")
-    if differences:
+    found = differences(begun.settings, manifest.settings)
+    found += differences(model, now, "model.")
+    if found:
         raise MismatchError(
-            f"{folder} was begun with other settings: {'; '.join(differences)}",
+            f"{folder} was begun with other settings: {'; '.join(found)}",
             "give the same settings, or start over with --overwrite",
         )
     if begun.version != manifest.version:
