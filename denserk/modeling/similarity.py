@@ -4,8 +4,25 @@ Axes: B queries, P passages, S vectors of a passage, D dimensions. A passage has
 representations, and several in those that keep layers or tokens apart.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
+
+
+class PassageVectors(NamedTuple):
+    """The vectors of a batch of passages.
+
+    `values`: (P, S, D); vector 0 is the one that is kept where a single one is. `mask`: (P, S)
+    bool, True = a real vector, or None where all are.
+    """
+
+    values: Tensor
+    mask: Tensor | None = None
+
+    def of(self, rows: Tensor) -> "PassageVectors":
+        """The vectors of the passages in these rows; an axis of `rows` stands in place of P."""
+        return PassageVectors(self.values[rows], None if self.mask is None else self.mask[rows])
 
 
 def dot(queries: Tensor, passages: Tensor) -> Tensor:

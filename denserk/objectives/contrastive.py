@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from denserk.modeling.similarity import dot
+from denserk.modeling.similarity import PassageVectors, dot, max_similarity, vector_scores
 
 
 def contrastive_loss(scores: Tensor, targets: Tensor, temperature: float = 1.0) -> Tensor:
@@ -27,41 +27,25 @@ def contrastive_loss(scores: Tensor, targets: Tensor, temperature: float = 1.0) 
     return F.cross_entropy(wide / temperature, targets)
 
 
-def full_contrastive_scores(queries: Tensor, passages: Tensor, targets: Tensor) -> Tensor:
-    """SimLM's four blocks side by side: (B, P + 3 B), the diagonals of the last three left out.
+def full_contrastive_scores(
+    scores: Tensor, queries: Tensor, positives: PassageVectors, query_positive: Tensor
+) -> Tensor:
+    """SimLM's four blocks side by side, the diagonals of the last three left out.
 
     Query i against all passages, its positive against the other queries, query i against the other
-    queries, its positive against the other positives. queries: (B, D), passages: (P, D), targets:
-    (B,).
-    """
-    positives = passages[targets]
-    own = torch.eye(len(queries), dtype=torch.bool, device=queries.device)
-    others = [dot(positives, queries), dot(queries, queries), dot(positives, positives)]
-    return torch.cat([dot(queries, passages), *(s.masked_fill(own, -torch.inf) for s in others)], 1)
-
-
-def parts_loss(
-    cls_scores: Tensor,
-    agg_scores: Tensor,
-    targets: Tensor,
-    weights: tuple[float, float] = (0.5, 0.5),
-    temperature: float = 1.0,
-) -> dict[str, Tensor]:
-    """Aggretriever's loss (section 4): the whole vector, and each of its parts alone.
+    queries, its positive against the other positives.
 
     Args:
-        cls_scores: (B, P) inner products of the [CLS] parts.
-        agg_scores: (B, P) inner products of the lexical parts.
-        targets: (B,) int64.
-        weights: of the [CLS] part's loss and of the lexical part's.
-        temperature: divides all scores.
+        scores: (B, P), the first block.
+        queries: (B, D).
+        positives: (B, S, D), each query's positive; where it asks, it does so by vector 0.
+        query_positive: (B, B), the score of query i with the positive of query j.
 
     Returns:
-        The weighted terms by name; their sum is the loss.
+        (B, P + 3 B).
     """
-    whole = contrastive_loss(cls_scores + agg_scores, targets, temperature)
-    return {
-        "contrastive": whole,
-        "cls": weights[0] * contrastive_loss(cls_scores, targets, temperature),
-        "agg": weights[1] * contrastive_loss(agg_scores, targets, temperature),
-    }
+    own = torch.eye(len(queries), dtype=torch.bool, device=queries.device)
+    among_positives = vector_scores(positives.values[:, 0], positives.values)
+    positive_positive = max_similarity(among_positives, positives.mask)
+    others = [query_positive.T, dot(queries, queries), positive_positive]
+    return torch.cat([scores, *(s.masked_fill(own, -torch.inf) for s in others)], 1)

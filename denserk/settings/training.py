@@ -11,7 +11,7 @@ class PositiveChoice(StrEnum):
     """Which of a query's positives is used at a visit."""
 
     ROTATE = "rotate"
-    """One after another: (query + seed + epoch) modulo their number (Tevatron, Condenser)."""
+    """In turn: (query + seed + epoch) modulo their number (Tevatron, Condenser)."""
     FIRST = "first"
     """Always the first (DPR, MLR)."""
     RANDOM = "random"
@@ -22,11 +22,67 @@ class NegativeChoice(StrEnum):
     """Which of a query's hard negatives are used at a visit."""
 
     WINDOW = "window"
-    """One shuffle a query, then a window that moves on each epoch: no repeats until all are used."""
+    """One shuffle a query, then a window that moves each epoch: no repeats until all are used."""
     SHUFFLE = "shuffle"
     """Shuffled anew at each visit."""
     TOP = "top"
     """The first of the list, always."""
+
+
+class ContrastiveKind(StrEnum):
+    """What a query's positive is told apart from."""
+
+    IN_BATCH = "in-batch"
+    """All passages of the batch."""
+    FULL = "full"
+    """SimLM's: all passages, and the batch's other queries and positives, in one softmax."""
+
+
+class Distillation(StrEnum):
+    """How the student is held to the teacher's scores over a query's own passages."""
+
+    KL = "kl"
+    """KL divergence from the teacher's distribution to the student's."""
+    SOFT_CROSS_ENTROPY = "soft-cross-entropy"
+    """What MASTER's released code computes; KL's gradient, up to 1e-7 inside the logarithm."""
+    MARGIN_MSE = "margin-mse"
+    """Squared difference of the margins between positive and negative."""
+
+
+@dataclass(frozen=True)
+class ObjectiveSettings:
+    """The loss."""
+
+    temperature: float = 1.0
+    """Divides every score."""
+    contrastive: ContrastiveKind = ContrastiveKind.IN_BATCH
+    """What a query's positive is told apart from."""
+    cls_weight: float = 0.5
+    """agg: weight of the loss of the [CLS] part alone."""
+    agg_weight: float = 0.5
+    """agg: weight of the loss of the lexical part alone."""
+    layer_weight: float = option(1.0, "--lambda")
+    """Self-contrastive pooling: weight of the softmax over the positive's own vectors."""
+    distillation: Distillation | None = option(None, shown_default="no teacher")
+    """Learn from the teacher's scores in the training data."""
+    contrastive_weight: float | None = option(None, shown_default="1; 0.2 beside --distillation")
+    """Weight of the contrastive loss."""
+
+    def __post_init__(self) -> None:
+        """Refuses a temperature that is none, and negative weights."""
+        if self.temperature <= 0:
+            raise UsageError(f"--temperature {self.temperature}: above 0")
+        for name in ("cls_weight", "agg_weight", "layer_weight", "contrastive_weight"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise UsageError(f"--{name.replace('_', '-')} {value}: at least 0")
+
+    @property
+    def weight_of_contrastive(self) -> float:
+        """The contrastive loss's weight, the default resolved."""
+        if self.contrastive_weight is not None:
+            return self.contrastive_weight
+        return 1.0 if self.distillation is None else 0.2
 
 
 @dataclass(frozen=True)

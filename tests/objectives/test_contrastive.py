@@ -4,8 +4,8 @@ import math
 import pytest
 import torch
 
-from denserk.modeling.similarity import dot
-from denserk.objectives.contrastive import contrastive_loss, full_contrastive_scores, parts_loss
+from denserk.modeling.similarity import PassageVectors, dot
+from denserk.objectives.contrastive import contrastive_loss, full_contrastive_scores
 
 
 def nll(scores, targets, temperature=1.0):
@@ -40,6 +40,12 @@ def test_condenser_example(specs):
     assert loss.item() == pytest.approx(example["loss"], abs=1e-6)
 
 
+def full_scores(queries, passages, targets):
+    scores = dot(queries, passages)
+    positives = PassageVectors(passages[targets].unsqueeze(1))
+    return full_contrastive_scores(scores, queries, positives, scores[:, targets])
+
+
 def test_simlm_example(specs):
     example = json.loads((specs / "master_example.json").read_text())["simlm_contrastive"]
     queries, passages = (
@@ -48,7 +54,7 @@ def test_simlm_example(specs):
     )
     targets = torch.tensor([0, 2])
     only = contrastive_loss(dot(queries, passages), targets, 0.02)
-    full = contrastive_loss(full_contrastive_scores(queries, passages, targets), targets, 0.02)
+    full = contrastive_loss(full_scores(queries, passages, targets), targets, 0.02)
     assert only.item() == pytest.approx(example["loss_query_passage_only"], abs=1e-5)
     assert full.item() == pytest.approx(example["loss_full"], abs=1e-5)
 
@@ -73,15 +79,5 @@ def test_full_contrastive_by_hand():
     torch.manual_seed(1)
     q, p = torch.randn(3, 4, dtype=torch.float64), torch.randn(6, 4, dtype=torch.float64)
     targets = torch.tensor([0, 2, 4])
-    found = contrastive_loss(full_contrastive_scores(q, p, targets), targets, 0.7)
+    found = contrastive_loss(full_scores(q, p, targets), targets, 0.7)
     assert found.item() == pytest.approx(full_by_hand(q, p, targets.tolist(), 0.7), abs=1e-12)
-
-
-def test_parts_are_the_whole_and_half_of_each():
-    torch.manual_seed(2)
-    cls, agg = torch.randn(2, 2, 4, dtype=torch.float64)
-    targets = torch.tensor([0, 2])
-    parts = parts_loss(cls, agg, targets)
-    assert parts["contrastive"].item() == pytest.approx(nll(cls + agg, targets))
-    assert parts["cls"].item() == pytest.approx(0.5 * nll(cls, targets))
-    assert parts["agg"].item() == pytest.approx(0.5 * nll(agg, targets))
