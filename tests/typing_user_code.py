@@ -1,0 +1,82 @@
+"""What a user's own Python may look like. No test runs it: the type checker reads it, strictly."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, assert_type
+
+import numpy as np
+from numpy.typing import NDArray
+
+from denserk.cli.console import console
+from denserk.errors import DenserkError, InputError
+from denserk.evaluation.evaluator import EvaluationResult, RunResult
+from denserk.formats.sources import read_passages, read_queries
+from denserk.formats.trec_run import read_run_scores
+from denserk.modeling.text_encoder import TextEncoder
+from denserk.records import Passage, Query
+from denserk.reporting import Reporter
+from denserk.settings.encode import EncodeSettings
+from denserk.settings.encoding import ComputeSettings, Dtype, Representation, VectorDtype
+from denserk.settings.evaluation import EvaluationSettings
+from denserk.settings.formats import CorpusFormat, CorpusSettings
+from denserk.tasks.encode import EncodeResult, encode
+from denserk.tasks.evaluate import evaluate
+
+
+def own_vectors(texts: list[str]) -> NDArray[np.float32]:
+    """Vectors of a few texts, without a file."""
+    encoder = TextEncoder.load("mean", compute=ComputeSettings(dtype=Dtype.BFLOAT16, threads=1))
+    assert_type(encoder.dimension, int)
+    queries = [Query(f"q{number}", text) for number, text in enumerate(texts)]
+    return assert_type(encoder.encode_queries(queries), NDArray[np.float32])
+
+
+def own_collection(path: str) -> None:
+    """Records are named tuples; a field is what its name says."""
+    passages = assert_type(
+        read_passages(path, CorpusSettings(corpus_format=CorpusFormat.BEIR)), Iterator[Passage]
+    )
+    for passage in passages:
+        assert_type(passage.docid, str)
+        assert_type(passage.field("url"), str)
+        assert_type(passage.extra, Mapping[str, Any])
+    assert_type(read_queries("beir:scifact/test"), Iterator[Query])
+    assert_type(read_run_scores("run.trec"), dict[str, dict[str, float]])
+
+
+class Listening(Reporter):
+    """A reporter that keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def note(self, text: str) -> None:
+        """Keeps a note."""
+        self.heard.append(text)
+
+
+def own_experiment() -> float:
+    """A command's work as a function call, its result as a record."""
+    settings = EncodeSettings(
+        model="mean", corpus="corpus.jsonl", output="vectors", vector_dtype=VectorDtype.FLOAT16
+    )
+    overrides = {"representation": Representation.MEAN, "l2_norm": True}
+    try:
+        made = assert_type(
+            encode(settings, CorpusSettings(), overrides, {}, ComputeSettings(), Listening()),
+            EncodeResult,
+        )
+        result = assert_type(
+            evaluate(["run.trec"], "qrels.txt", EvaluationSettings(measures=("nDCG@10",))),
+            EvaluationResult,
+        )
+    except InputError as error:
+        assert_type(error.line, int | None)
+        return 0.0
+    except DenserkError as error:
+        assert_type(error.hint, str | None)
+        assert_type(error.exit_status, int)
+        console().error(error)
+        return 0.0
+    assert_type(made.count, int)
+    assert_type(result.runs, tuple[RunResult, ...])
+    return result.runs[0].summary["nDCG@10"]
