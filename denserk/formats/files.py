@@ -221,7 +221,8 @@ def whole_binary(path: str | Path) -> Iterator[BinaryIO]:
                 os.fsync(raw.fileno())
             temporary.replace(target)
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # its folder may be none
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def read_qrels(
         if detected is None:
             detected = _detect(parts, path, line)
             reporter.note(f"{told(path)}: {detected} judgements ({columns(len(parts))})")
-        if not judged and tuple(parts) == BEIR_HEADER:
+        if not judged and tuple(text.lower().split()) == BEIR_HEADER:
             continue
         if len(parts) != (4 if detected is QrelsFormat.TREC else 3):
             raise _wrong_columns(parts, detected, path, line)

@@ -1,0 +1,66 @@
+from dataclasses import replace
+
+import pytest
+
+from denserk import __version__
+from denserk.errors import InputError, MismatchError, UsageError
+from denserk.formats.manifest import (
+    NAME,
+    Kind,
+    Manifest,
+    beside,
+    file_sha256,
+    read_manifest,
+    write_manifest,
+)
+
+MANIFEST = Manifest(Kind.INDEX, True, {"hits": 3}, {"model": "m"}, {"count": 2})
+
+
+def test_a_manifest_reads_back(tmp_path):
+    write_manifest(tmp_path, MANIFEST)
+    assert read_manifest(tmp_path, Kind.INDEX) == MANIFEST
+    assert MANIFEST.version == __version__
+
+
+def test_a_file_has_its_manifest_beside_it(tmp_path):
+    run = tmp_path / "run.trec"
+    run.write_text("")
+    write_manifest(run, replace(MANIFEST, kind=Kind.RUN))
+    assert beside(run) == tmp_path / "run.trec.manifest.json"
+    assert read_manifest(run, Kind.RUN).settings == {"hits": 3}
+
+
+def test_an_unfinished_folder_is_refused_unless_asked_for(tmp_path):
+    write_manifest(tmp_path, replace(MANIFEST, complete=False))
+    with pytest.raises(MismatchError, match="is unfinished") as refusal:
+        read_manifest(tmp_path, Kind.INDEX)
+    assert refusal.value.hint == "run that command again with --resume"
+    assert not read_manifest(tmp_path, Kind.INDEX, unfinished=True).complete
+
+
+def test_a_manifest_of_another_kind_is_refused(tmp_path):
+    write_manifest(tmp_path, MANIFEST)
+    with pytest.raises(MismatchError, match="holds index, not vectors"):
+        read_manifest(tmp_path, Kind.VECTORS)
+
+
+def test_no_manifest(tmp_path):
+    with pytest.raises(UsageError, match="has no manifest.json: it is not index"):
+        read_manifest(tmp_path, Kind.INDEX)
+    with pytest.raises(UsageError, match="no such file or folder"):
+        read_manifest(tmp_path / "none", Kind.INDEX)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "1", '"x"', "{}", '{"kind": "cake"}', '{"kind": "index", "odd": 1}']
+)
+def test_a_broken_manifest_is_told(tmp_path, text):
+    (tmp_path / NAME).write_text(text)
+    with pytest.raises(InputError, match="a broken manifest"):
+        read_manifest(tmp_path, Kind.INDEX)
+
+
+def test_checksum(tmp_path):
+    (tmp_path / "f").write_bytes(b"abc")
+    assert file_sha256(tmp_path / "f").startswith("ba7816bf8f01cfea414140de5dae2223")
