@@ -2,7 +2,9 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,10 +12,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS = (
-    "the a of in on is was and to river bank money water fish boat tree house cat dog sun moon star "
-    "night day red blue green old new big small runs sleeps eats sings falls rises north south"
-).split()
+WORDS = ["the", "a", "of", "in", "on", "is", "was", "and", "to", "river", "bank", "money", "water", "fish", "boat", "tree", "house", "cat", "dog", "sun", "moon", "star", "night", "day", "red", "blue", "green", "old", "new", "big", "small", "runs", "sleeps", "eats", "sings", "falls", "rises", "north", "south"]
 PIECES = [
     *"abcdefghijklmnopqrstuvwxyz0123456789",
     *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz0123456789"),
@@ -63,4 +62,37 @@ def toy(tmp_path: Path) -> Path:
     (folder / "qrels.txt").write_text(
         "".join(f"{q} 0 {d} {r}\n" for q, judged in QRELS.items() for d, r in judged.items())
     )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`tiny("bert", head=True)`: a folder with a tiny random model, made once; not to be changed."""
+    from tests.tiny_models import write_tiny
+
+    root = tmp_path_factory.mktemp("models")
+
+    def folder(kind: str = "bert", *, head: bool = True, seed: int = 7) -> Path:
+        path = root / f"{kind}-{head}-{seed}"
+        if not path.exists():
+            write_tiny(path, kind, VOCABULARY, head=head, seed=seed)
+        return path
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_agg(
+    tiny: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Path]:
+    """`tiny_agg("bert", agg_dim=20)`: an Aggretriever folder of denserk's, its heads random."""
+    from denserk.settings.encoding import Representation, RepresentationSettings
+    from tests.tiny_models import write_tiny_aggretriever
+
+    def folder(kind: str = "bert", **settings: Any) -> Path:
+        chosen = {"agg_dim": 20, "cls_dim": 6, **settings}
+        made = RepresentationSettings(Representation.AGG, **chosen)
+        path = tmp_path_factory.mktemp("agg") / "model"
+        return write_tiny_aggretriever(path, tiny(kind), made)
+
     return folder

@@ -1,4 +1,4 @@
-"""The batch types, and how texts are grouped into batches: the contract between tokenisation and models."""
+"""The batch types, the contract between tokenisation and models, and how texts are grouped."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -11,7 +11,8 @@ from torch import Tensor
 class TokenBatch(NamedTuple):
     """Texts of one batch, padded to its longest.
 
-    `input_ids`: (B, T) int64. `attention_mask`: (B, T) bool, True = a real token. Token types are never given.
+    `input_ids`: (B, T) int64. `attention_mask`: (B, T) bool, True = a real token. Token types are
+    never given.
     """
 
     input_ids: Tensor

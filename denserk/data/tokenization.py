@@ -1,4 +1,4 @@
-"""Passages and queries -> token ids: their fields joined, cut to length, in bulk by the Rust tokenizer."""
+"""Passages and queries -> token ids: joined, cut to length, in bulk by the Rust tokenizer."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +13,23 @@ from denserk.settings.encoding import TextSettings
 SEPARATOR = "sep"
 PAIR = "pair"
 """Values of `TextSettings.join` that are not the text between two fields itself."""
+
+VOCABULARY_FILES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+"""Files that hold a tokenizer's vocabulary; a folder has at least one."""
+TOKENIZER_FILES = (
+    *VOCABULARY_FILES,
+    "merges.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
+"""What a tokenizer may be saved as."""
 
 TokenIds = list[int]
 TokenizerInput = str | tuple[str, str]
@@ -57,13 +74,17 @@ def load_tokenizer(folder: Path) -> Any:
     Raises:
         ModelError: the folder has none, or one that only Python can run.
     """
+    if not any((folder / name).is_file() for name in VOCABULARY_FILES):
+        raise ModelError(
+            f"{folder} has no tokenizer", f"one of these is expected: {', '.join(VOCABULARY_FILES)}"
+        )
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError, TypeError, KeyError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(
-            f"{folder} has no tokenizer that can be loaded ({reason})",
-            "copy tokenizer.json, or vocab.txt and tokenizer_config.json, into the folder",
+            f"{folder} holds a tokenizer that cannot be loaded ({reason})",
+            "fetch its files again",
         ) from None
     if not tokenizer.is_fast:
         raise ModelError(f"{folder}: its tokenizer has no fast form, which denserk needs")
@@ -73,8 +94,8 @@ def load_tokenizer(folder: Path) -> Any:
 class TextTokenizer:
     """A tokenizer with the text settings of a model.
 
-    A text longer than its limit keeps its first tokens; of a pair, tokens go from the end of whichever part is the
-    longer at the time. Nothing is padded here.
+    A text longer than its limit keeps its first tokens; of a pair, tokens go from the end of
+    whichever part is the longer at the time. Nothing is padded here.
 
     Args:
         tokenizer: a fast tokenizer of transformers.

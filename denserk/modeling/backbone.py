@@ -1,11 +1,10 @@
-"""The pretrained transformer and its masked-language-model head: the one file that knows architectures."""
+"""The pretrained transformer and its MLM head: the one file that knows architectures."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
@@ -21,10 +20,10 @@ from denserk.modeling.weight_files import read_json
 class Architecture:
     """What differs from one kind of transformer to the next.
 
-    `prefix` is how the masked-LM model names its encoder's tensors, and those names are the ones denserk keeps.
-    `head` lists the first parts of the MLM head's tensors. `tied` maps a tensor to the one it must be. `ignored` are
-    first parts of tensors that other model classes leave in a file. `transform` is the MLM head up to its last layer,
-    `decoder` the path of that layer.
+    `prefix` is how the masked-LM model names its encoder's tensors, and those names are the ones
+    denserk keeps. `head` lists the first parts of the MLM head's tensors. `tied` maps a tensor to
+    the one it must be. `ignored` are first parts of tensors that other model classes leave in a
+    file. `transform` is the MLM head up to its last layer, `decoder` the path of that layer.
     """
 
     model_type: str
@@ -137,8 +136,9 @@ def canonical_tensors(
 ) -> dict[str, Tensor]:
     """A file's tensors under the names of the masked-LM model, without what no encoder uses.
 
-    Old names of layer norms are renamed, an encoder saved on its own gets its prefix, `position_ids` (older
-    transformers wrote that buffer), poolers and other classes' heads are left out, and tied tensors are filled in.
+    Old names of layer norms are renamed, an encoder saved on its own gets its prefix,
+    `position_ids` (older transformers wrote that buffer), poolers and other classes' heads are left
+    out, and tied tensors are filled in.
     """
     renamed = {
         name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
@@ -216,7 +216,7 @@ class Backbone(nn.Module):
         self.tie()
 
     def tie(self) -> None:
-        """Makes tied tensors one parameter; without this a file that lacks the decoder leaves it random."""
+        """Makes tied tensors one parameter; a decoder that a file lacks would stay random."""
         cut = 0 if self.with_head else len(self.architecture.prefix)
         for name, source in self.architecture.tied.items():
             if not self.with_head and name.startswith(self.architecture.head or "\0"):
@@ -261,9 +261,9 @@ class Backbone(nn.Module):
         return int(self.config.vocab_size)
 
     @property
-    def dtype(self) -> torch.dtype:
-        """The precision it computes in."""
-        return next(self.model.parameters()).dtype  # type: ignore[no-any-return]
+    def max_length(self) -> int | None:
+        """The longest text it has positions for, special tokens included; None: any length."""
+        return self.architecture.positions(self.config)
 
 
 def check_names(where: Path, expected: set[str], given: set[str]) -> None:

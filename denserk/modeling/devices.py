@@ -1,4 +1,4 @@
-"""Where the numbers are computed: the device a user names -> torch's, and the precisions it serves."""
+"""Where the numbers are computed: a user's words for device and precision -> torch's."""
 
 import re
 
@@ -41,7 +41,8 @@ def choose_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
     """Torch's name of a precision.
 
     Raises:
-        UsageError: float16 on a CPU, which has no arithmetic for it and would take many times as long.
+        UsageError: float16 on a CPU, which has no arithmetic for it and would take many times as
+            long.
     """
     if dtype is Dtype.FLOAT16 and device.type == "cpu":
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Every layout that a model folder may have, as a table: how it is recognised and how it is read."""
+"""The layouts that a model folder may have, as a table: how each is recognised and read."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from denserk.data.tokenization import TOKENIZER_FILES
 from denserk.errors import ModelError, UsageError
 from denserk.modeling.sentence_transformers_folder import (
     is_sentence_transformers,
@@ -13,7 +14,6 @@ from denserk.modeling.sentence_transformers_folder import (
 )
 from denserk.modeling.stored_model import StoredEncoder, StoredModel
 from denserk.modeling.weight_files import (
-    TOKENIZER_FILES,
     read_json,
     read_tensors,
     read_weights,
@@ -59,7 +59,8 @@ def read_denserk(folder: Path) -> StoredModel:
     version = told.get("format_version")
     if version != FORMAT_VERSION:
         raise ModelError(
-            f"{folder / DENSERK_FILE} has the format version {version}; this denserk reads {FORMAT_VERSION}",
+            f"{folder / DENSERK_FILE} has the format version {version}; "
+            f"this denserk reads {FORMAT_VERSION}",
             "use the version of denserk that wrote it, or a later one",
         )
     try:
@@ -82,7 +83,7 @@ def read_denserk(folder: Path) -> StoredModel:
 
 
 def read_plain(folder: Path) -> StoredModel:
-    """Reads a transformers folder, or Aggretriever's one-file layout, whose tensors tell that it is one."""
+    """Reads a transformers folder, or Aggretriever's one-file layout, told by its tensors."""
     encoder = StoredEncoder.from_tensors(folder, read_weights(folder))
     told = "tok_proj.weight" in encoder.heads
     if told:
@@ -104,15 +105,15 @@ def read_plain(folder: Path) -> StoredModel:
 
 
 def is_authors(folder: Path) -> bool:
-    """Whether a folder is in the Aggretriever authors' layout: the term weight in a file of its own."""
+    """Whether a folder is in the Aggretriever authors' layout: the term weight has its own file."""
     return (folder / TERM_WEIGHT_FILE).is_file()
 
 
 def read_authors(folder: Path) -> StoredModel:
     """Reads the Aggretriever authors' layout, one encoder for both sides or one each.
 
-    Dimensions of the lexical part and its variant are not recorded there: they are denserk's defaults, the authors'
-    own.
+    Dimensions of the lexical part and its variant are not recorded there: they are denserk's
+    defaults, the authors' own.
     """
     sides = [folder / side for side in AUTHORS_SIDES if (folder / side).is_dir()] or [folder]
     files = [folder / TERM_WEIGHT_FILE, folder / POOLER_FILE]
@@ -121,7 +122,7 @@ def read_authors(folder: Path) -> StoredModel:
     heads = [_authors_heads(folder, stored, letter) for letter in "qp"]
     tied = all(heads[0][name].equal(heads[1][name]) for name in heads[0])
     shared = tied and len(sides) == 1
-    encoders = []
+    encoders: list[StoredEncoder] = []
     for side, own in zip((sides[0], sides[-1]), heads, strict=True):
         if shared and encoders:
             break

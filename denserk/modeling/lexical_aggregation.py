@@ -1,12 +1,14 @@
-"""Aggretriever's lexical part: token weights and vocabulary distributions -> one vocabulary-wide vector.
+"""Aggretriever's lexical part: token weights and distributions -> a vocabulary-wide vector.
 
-"Aggretriever: A Simple Approach to Aggregate Textual Representations for Robust Dense Passage Retrieval" (Lin, Li, Lin;
-TACL 2023), section 3.1. The paper's symbols: `p_i` the distribution over the vocabulary at position i, `w_i` its
-weight, `v[v] = max_i w_i p_i[v]`. Where paper and released code differ, the released code is the default, because
-the published checkpoints were trained with it: negative weights count as zero (the paper prints an absolute value),
-and [SEP] takes part. The caller leaves position 0 out.
+"Aggretriever: A Simple Approach to Aggregate Textual Representations for Robust Dense Passage
+Retrieval" (Lin, Li, Lin; TACL 2023), section 3.1. The paper's symbols: `p_i` the distribution over
+the vocabulary at position i, `w_i` its weight, `v[v] = max_i w_i p_i[v]`. Where paper and released
+code differ, the released code is the default, because the published checkpoints were trained with
+it: negative weights count as zero (the paper prints an absolute value), and [SEP] takes part. The
+caller leaves position 0 out.
 
-Shapes: `B` texts, `T` positions, `V` vocabulary, `N` real positions of a batch. All arithmetic is float32.
+Shapes: `B` texts, `T` positions, `V` vocabulary, `N` real positions of a batch. All arithmetic is
+float32.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +33,8 @@ def aggregate(logits: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
     Args:
         logits: (B, T, V), of the MLM head.
         weights: (B, T), after its rule.
-        mask: (B, T) bool, True = a real position. Masked positions leave no trace, whatever they hold.
+        mask: (B, T) bool, True = a real position. Masked positions leave no trace, whatever they
+            hold.
 
     Returns:
         (B, V) float32.
@@ -54,9 +57,9 @@ def aggregate_in_blocks(
 ) -> Tensor:
     """The same vector with at most `rows` x V logits at a time; the form to encode with.
 
-    Real positions of all texts stand in one list; their logits are made block by block, and each text keeps a running
-    maximum. Positions of weight zero are passed over where no weight is negative: their products are zero, and so is
-    the floor that the maximum starts from.
+    Real positions of all texts stand in one list; their logits are made block by block, and each
+    text keeps a running maximum. Positions of weight zero are passed over where no weight is
+    negative: their products are zero, and so is the floor that the maximum starts from.
 
     Args:
         states: (B, T, H), hidden states.
@@ -88,7 +91,7 @@ def aggregate_in_blocks(
 def _raise_to_maxima(
     best: Tensor, products: Tensor, texts: Sequence[int], counts: Sequence[int]
 ) -> None:
-    for text, part in zip(texts, products.split(list(counts)), strict=True):
+    for text, part in zip(texts, torch.split(products, list(counts)), strict=True):
         torch.maximum(best[text], part.amax(dim=0), out=best[text])
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from huggingface_hub import constants, snapshot_download
 from huggingface_hub.errors import RepositoryNotFoundError
 
+from denserk.data.tokenization import TOKENIZER_FILES
 from denserk.errors import ModelError, UsageError
-from denserk.modeling.weight_files import TOKENIZER_FILES
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.models import WITHOUT_WEIGHTS, published
 
@@ -26,7 +26,7 @@ SMALL_FILES = (
     *TOKENIZER_FILES,
     *(f"*/{name}" for name in TOKENIZER_FILES),
 )
-"""What is fetched besides the weights; optimizer states, other frameworks' weights and pre-training heads are not."""
+"""What is fetched besides the weights; optimizer states and pre-training heads are not."""
 
 WEIGHT_PATTERNS = ("model*.safetensors*", "pytorch_model*.bin*")
 SIDES = ("query/", "document/", "query_model/", "passage_model/", "0_Transformer/")
@@ -34,11 +34,11 @@ SIDES = ("query/", "document/", "query_model/", "passage_model/", "0_Transformer
 
 
 def find_model(model: str, reporter: Reporter = SILENT) -> tuple[str, Path]:
-    """The full name of a model and the folder that holds it; a hub name is fetched or found in the hub's cache.
+    """The full name of a model and the folder that holds it; a hub name is fetched, or cached.
 
     Args:
-        model: a short name of the table, a folder, or a name on the hub. A short name comes first: a folder that is
-            called like one is written `./agg`.
+        model: a short name of the table, a folder, or a name on the hub. A short name comes first:
+            a folder that is called like one is written `./agg`.
         reporter: told what a short name stands for.
 
     Raises:
@@ -59,7 +59,7 @@ def find_model(model: str, reporter: Reporter = SILENT) -> tuple[str, Path]:
 
 
 def _fetch(name: str) -> Path:
-    """The hub's snapshot of a model, downloaded or cached; safetensors where there are any, else pickled tensors."""
+    """The hub's snapshot, downloaded or cached: safetensors where there are any, else pickles."""
     failure: Exception | None = None
     for pattern in WEIGHT_PATTERNS:
         weights = [side + pattern for side in ("", *SIDES)]

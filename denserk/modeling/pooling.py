@@ -1,7 +1,8 @@
 """Token states -> one vector a text: pure functions of hidden states and a mask.
 
-Shapes: `B` texts, `T` tokens, `H` hidden size. `hidden`: (B, T, H). `mask`: (B, T) bool, True = a real token. Padding
-may stand at either end of a row for `max` and `mean`; `cls` and `last` read positions and expect it at the end.
+Shapes: `B` texts, `T` tokens, `H` hidden size. `hidden`: (B, T, H). `mask`: (B, T) bool, True = a
+real token. Padding may stand at either end of a row for `max` and `mean`; `cls` and `last` read
+positions and expect it at the end.
 """
 
 import torch

@@ -51,8 +51,9 @@ class Pooled(nn.Module):
 class Aggretriever(nn.Module):
     """[CLS] projection beside the folded lexical vector (Aggretriever paper, section 3).
 
-    The weights are `tok_proj` (a position's weight, from its last hidden state), `cls_proj` (the [CLS] part) and, for
-    the kinds that map linearly, `agg_proj`; each exists only where the settings use it.
+    The weights are `tok_proj` (a position's weight, from its last hidden state), `cls_proj` (the
+    [CLS] part) and, for the kinds that map linearly, `agg_proj`; each exists only where the
+    settings use it.
 
     Args:
         settings: how the vector is made.
@@ -95,7 +96,7 @@ class Aggretriever(nn.Module):
         return torch.cat(parts, dim=-1)
 
     def lexical_part(self, hidden: Tensor, batch: TokenBatch, backbone: Backbone) -> Tensor:
-        """The part beside [CLS]: (B, T, H) -> (B, agg_dim); position 0 takes no part, [SEP] does."""
+        """The lexical part: (B, T, H) -> (B, agg_dim); position 0 takes no part, [SEP] does."""
         states, mask = hidden[:, 1:], batch.attention_mask[:, 1:]
         if self.settings.agg_kind is AggKind.AVERAGE:
             vector = pool_mean(states, mask)
@@ -122,7 +123,7 @@ class Aggretriever(nn.Module):
 
 
 def part_sizes(settings: RepresentationSettings, vocabulary: int) -> tuple[int, int]:
-    """Dimensions of the [CLS] part and of the lexical part; without pruning there is no [CLS] part."""
+    """Dimensions of the [CLS] part and the lexical part; without pruning, no [CLS] part."""
     if settings.agg_kind is AggKind.NONE:
         return 0, vocabulary
     return settings.cls_dim, settings.agg_dim

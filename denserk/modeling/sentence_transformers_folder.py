@@ -1,12 +1,12 @@
-"""sentence-transformers folders: Transformer, Pooling and Normalize modules, prompts, maximal length."""
+"""sentence-transformers folders: Transformer, Pooling, Normalize, prompts, maximal length."""
 
 from pathlib import Path
 from typing import Any
 
+from denserk.data.tokenization import TOKENIZER_FILES
 from denserk.errors import ModelError
 from denserk.modeling.stored_model import StoredEncoder, StoredModel
 from denserk.modeling.weight_files import (
-    TOKENIZER_FILES,
     read_json,
     read_json_list,
     read_weights,
@@ -49,7 +49,8 @@ def read_sentence_transformers(folder: Path) -> StoredModel:
     """Reads a folder whose vectors denserk makes exactly; anything else in it is refused by name.
 
     Raises:
-        ModelError: a module, a pooling or a setting that denserk does not have; all of them are named.
+        ModelError: a module, a pooling or a setting that denserk does not have; all of them are
+            named.
     """
     modules = read_json_list(folder / MODULES_FILE)
     kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
@@ -118,7 +119,7 @@ def _refuse_settings(folder: Path, settings: dict[str, Any]) -> None:
 
 
 def _tokenizer_limit(folder: Path) -> int:
-    """Where the folder names no length: the tokenizer's limit, within the positions of the model."""
+    """Where the folder names no length: the tokenizer's limit, within the model's positions."""
     config = read_json(folder / "config.json")
     tokenizer = folder / "tokenizer_config.json"
     limits = [read_json(tokenizer).get("model_max_length")] if tokenizer.is_file() else []

@@ -1,9 +1,10 @@
 """Which entries of the vocabulary share a dimension of an Aggretriever vector, and with which sign.
 
-"Aggretriever: A Simple Approach to Aggregate Textual Representations for Robust Dense Passage Retrieval" (Lin, Li, Lin;
-TACL 2023), section 3.2: the vocabulary is divided into d slices, each slice into a plus and a minus half. The authors'
-released code divides by stride, and every published checkpoint is tied to that division: it is the default. The
-paper's own wording, a random division, is the layout `random`.
+"Aggretriever: A Simple Approach to Aggregate Textual Representations for Robust Dense Passage
+Retrieval" (Lin, Li, Lin; TACL 2023), section 3.2: the vocabulary is divided into d slices, each
+slice into a plus and a minus half. The authors' released code divides by stride, and every
+published checkpoint is tied to that division: it is the default. The paper's own wording, a random
+division, is the layout `random`.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ from torch import Tensor
 from denserk.settings.encoding import AggKind, AggLayout
 
 BERT_VOCABULARY = 30522
-"""The uncased WordPiece list, the only vocabulary whose first entries the released code may drop."""
+"""The uncased WordPiece list, the one vocabulary whose first entries may be dropped."""
 DROPPABLE = 1000
 """Its first thousand entries carry no words, so the released code drops up to that many."""
 
@@ -33,9 +34,10 @@ class Place(NamedTuple):
 class SliceLayout:
     """One division of `vocabulary` ids into `dimension` slices.
 
-    Column `u` of the divided vector holds id `order[u + dropped]` (`order` is the identity but for `random`);
-    `appended` columns of zeros follow, so that the columns divide into rows of `modulus`. With `signed_pairs`, columns
-    2n and 2n+1 of a row are the plus and minus halves of slice n; without, column n is slice n.
+    Column `u` of the divided vector holds id `order[u + dropped]` (`order` is the identity but for
+    `random`); `appended` columns of zeros follow, so that the columns divide into rows of
+    `modulus`. With `signed_pairs`, columns 2n and 2n+1 of a row are the plus and minus halves of
+    slice n; without, column n is slice n.
     """
 
     vocabulary: int
@@ -50,7 +52,7 @@ class SliceLayout:
     def build(
         cls, vocabulary: int, dimension: int, kind: AggKind, layout: AggLayout, seed: int
     ) -> "SliceLayout":
-        """The layout for a vocabulary; released rule for the remainder (spec of the released code, both kinds).
+        """The layout for a vocabulary, the remainder treated as in the released code.
 
         >>> SliceLayout.build(30522, 640, AggKind.STAR, AggLayout.STRIDED, 42).appended
         198
@@ -104,13 +106,13 @@ class SliceLayout:
     def fold(self, scores: Tensor) -> Tensor:
         """Vocabulary-wide scores (..., V) -> (..., D), by the maximum of each slice.
 
-        agg* keeps the larger of a slice's halves, negated where the minus half wins; a tie goes to the minus half,
-        and a slice of zeros is +0. agg+ keeps the maximum.
+        agg* keeps the larger of a slice's halves, negated where the minus half wins; a tie goes to
+        the minus half, and a slice of zeros is +0. agg+ keeps the maximum.
         """
         if self.order is not None:
             scores = scores[..., torch.tensor(self.order, device=scores.device)]
         scores = torch.nn.functional.pad(scores[..., self.dropped :], (0, self.appended))
-        best = scores.unflatten(-1, (-1, self.modulus)).amax(dim=-2)
+        best = scores.reshape(*scores.shape[:-1], -1, self.modulus).amax(dim=-2)
         if not self.signed_pairs:
             return best
         plus, minus = best[..., 0::2], best[..., 1::2]
@@ -121,7 +123,8 @@ class SliceLayout:
     def describe(self) -> str:
         """One line for people: how many ids a slice has, and which are left out."""
         lost = f"ids 0 to {self.dropped - 1} dropped" if self.dropped else "no id dropped"
-        return f"{self.vocabulary} ids in {self.dimension} slices, {lost}, {self.appended} zeros appended"
+        shape = f"{self.vocabulary} ids in {self.dimension} slices"
+        return f"{shape}, {lost}, {self.appended} zeros appended"
 
 
 @cache

@@ -1,4 +1,4 @@
-"""A model as it lies on the disk, whatever its layout: tensors by denserk's names, and what its folder says about itself."""
+"""A model as it lies on the disk, whatever its layout: tensors by denserk's names, settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ HEADS = ("tok_proj.", "cls_proj.", "agg_proj.")
 class StoredEncoder:
     """One side's weights.
 
-    `folder` holds its config.json and tokenizer; `tensors` has the backbone's tensors by canonical name, `heads` the
-    representation's own.
+    `folder` holds its config.json and tokenizer; `tensors` has the backbone's tensors by canonical
+    name, `heads` the representation's own.
     """
 
     folder: Path
@@ -40,7 +40,7 @@ class StoredEncoder:
 
     @classmethod
     def from_tensors(cls, folder: Path, tensors: Mapping[str, Tensor]) -> "StoredEncoder":
-        """Sorts a file's tensors into backbone and heads; names may carry the one-file layout's `encoder.`."""
+        """Sorts a file's tensors into backbone and heads, without the one-file layout's prefix."""
         architecture = architecture_of(folder)
         heads = {name: tensor for name, tensor in tensors.items() if name.startswith(HEADS)}
         backbone = {name: tensor for name, tensor in tensors.items() if name not in heads}
@@ -51,26 +51,33 @@ class StoredEncoder:
 
     @property
     def max_length(self) -> int | None:
-        """The longest text it has positions for, special tokens included; None where there is no such limit."""
+        """The longest text it has positions for, special tokens included; None: any length."""
         return self.architecture.positions(AutoConfig.from_pretrained(self.folder))
+
+    @property
+    def has_mlm_head(self) -> bool:
+        """Whether the MLM head was saved; its tied tensors are filled in and say nothing."""
+        own = self.tensors.keys() - self.architecture.tied.keys()
+        return any(name.startswith(self.architecture.head or "\0") for name in own)
 
     def build(self, settings: RepresentationSettings) -> Encoder:
         """The encoder, every weight taken from the folder.
 
         Raises:
-            ModelError: the folder lacks what the settings need, holds what does not belong, or cannot do it.
+            ModelError: the folder lacks what the settings need, holds what does not belong, or
+                cannot do it.
         """
         refuse_architecture(settings, self.architecture)
         if settings.mlm_head is MlmHead.FRESH and needs_mlm_head(settings):
             raise ModelError(
-                "--mlm-head fresh is for training: a new head is random, and so would the vectors be",
+                "--mlm-head fresh is for training: a new head is random, and so are its vectors",
                 "leave it out, or choose --mlm-head none",
             )
         with_head = needs_mlm_head(settings)
-        has_head = any(name.startswith(self.architecture.head or "\0") for name in self.tensors)
-        if with_head and not has_head:
+        if with_head and not self.has_mlm_head:
             raise ModelError(
-                f"{self.folder} was saved without its masked-language-model head, and a new one would be random",
+                f"{self.folder} was saved without its masked-language-model head, "
+                "and a new one would be random",
                 "choose another --representation, or a folder with the head",
             )
         backbone = Backbone.from_tensors(
@@ -86,7 +93,7 @@ class StoredEncoder:
         if missing:
             raise ModelError(
                 f"{self.folder} holds no trained {', '.join(missing)}: "
-                f"--representation {encoder.settings.representation} would make its vectors from random weights",
+                f"--representation {encoder.settings.representation} would be random",
                 "train it first, or choose another --representation or another --model",
             )
         given = {name: self.heads[name].float() for name in expected}
@@ -99,8 +106,8 @@ class StoredEncoder:
 class StoredModel:
     """A folder that was read: one encoder for both sides, or one each.
 
-    `representation` and `text` are what the folder says about itself, or the defaults where it is silent
-    (`told` tells which). `files` are those that make the model what it is.
+    `representation` and `text` are what the folder says about itself, or the defaults where it is
+    silent (`told` tells which). `files` are those that make the model what it is.
     """
 
     root: Path

@@ -28,7 +28,12 @@ LENGTHS = ("query_max_length", "passage_max_length")
 S = TypeVar("S")
 
 
-def _override(settings: S, given: Mapping[str, Any]) -> S:
+def override(settings: S, given: Mapping[str, Any]) -> S:
+    """A copy of settings with some fields replaced, values as they stand in JSON or typed.
+
+    Raises:
+        UsageError: a field that the settings do not have, or a value outside its enum.
+    """
     return from_json(type(settings), {**as_json(settings), **given})
 
 
@@ -101,7 +106,8 @@ class TextEncoder:
 
         Args:
             model: a short name, a folder, or a name on the hub.
-            representation: fields of `RepresentationSettings` that replace what the folder says about itself.
+            representation: fields of `RepresentationSettings` that replace what the folder says
+                about itself.
             text: the same for `TextSettings`.
             compute: where and how.
             reporter: told what was chosen.
@@ -112,13 +118,13 @@ class TextEncoder:
         """
         name, folder = find_model(model, reporter)
         stored = read_model_folder(folder)
-        chosen = _override(stored.representation, representation)
+        chosen = override(stored.representation, representation)
         if not stored.told and not representation:
             reporter.note(
                 f"{name} does not say how its vectors are made: taking {chosen.representation}"
             )
         entry = next((m for m in PUBLISHED_MODELS if m.hub_name == name), None)
-        told = _override(stored.text, entry.text if entry else NOTHING)
+        told = override(stored.text, entry.text if entry else NOTHING)
         limit = stored.passage.max_length
         return cls(
             name, stored, chosen, fit_lengths(told, text, limit, reporter), compute, reporter
@@ -172,7 +178,7 @@ def fit_lengths(
     Raises:
         UsageError: a length that was asked for goes beyond the model.
     """
-    settings = _override(told, given)
+    settings = override(told, given)
     too_long = [n for n in LENGTHS if limit is not None and getattr(settings, n) > limit]
     for name in too_long:
         what = f"{name.replace('_', '-')} {getattr(settings, name)}"

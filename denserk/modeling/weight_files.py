@@ -1,4 +1,4 @@
-"""The files of a saved model: JSON, tensors by safetensors or plain pickle, and the fingerprint of them all."""
+"""The files of a saved model: JSON, tensors, and the fingerprint of them all."""
 
 import hashlib
 import json
@@ -21,20 +21,7 @@ WEIGHTS = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-"""Where a folder's weights may stand; the first that is there is read, an index names several files."""
-
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-)
-"""What a tokenizer may be saved as."""
+"""Where a folder's weights may stand; the first there is read, an index names several files."""
 
 
 def _read(path: Path, kind: type, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Names for published weights, and the options of other toolkits that mean one of denserk's representations."""
+"""Names for published weights, and what other toolkits' options say about representations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -49,7 +49,7 @@ PUBLISHED_MODELS = (
 """The table that help, errors and loading read."""
 
 WITHOUT_WEIGHTS = {
-    "mlr": "no weights of multi-layer representations are published; train some, and give their folder",
+    "mlr": "no weights of multi-layer representations are published: train some",
 }
 """Names of representations for which nobody published weights, with what to say about them."""
 
@@ -61,6 +61,17 @@ def published(name: str) -> PublishedModel | None:
     'castorini/aggretriever-cocondenser'
     """
     return next((model for model in PUBLISHED_MODELS if model.name == name), None)
+
+
+class ModelLayout(StrEnum):
+    """Layouts in which a model's folder is written."""
+
+    DENSERK = "denserk"
+    """One folder for denserk, transformers and, where possible, Pyserini; tells its settings."""
+    AGGRETRIEVER_PYSERINI = "aggretriever-pyserini"
+    """Aggretriever's one-file layout, as castorini/aggretriever-* are published."""
+    AGGRETRIEVER_AUTHORS = "aggretriever-authors"
+    """The layout of Aggretriever's released code: heads in files of their own."""
 
 
 class Pooling(StrEnum):
@@ -79,7 +90,7 @@ ENCODER_CLASSES: Mapping[str, Mapping[str, Any]] = {
     "sentence-transformers": {},
     "auto": {},
 }
-"""Pyserini's --encoder-class -> fields of `RepresentationSettings`; an empty row is what the folder or --pooling says."""
+"""Pyserini's --encoder-class -> fields of `RepresentationSettings`; empty: the folder's own."""
 
 AGG_PRESETS: Mapping[AggPreset, Mapping[str, Any]] = {
     AggPreset.RELEASED: {"term_weight": TermWeight.CLAMP, "agg_layout": AggLayout.STRIDED},
@@ -110,7 +121,7 @@ class RepresentationShorthands:
             )
 
     def overrides(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of `RepresentationSettings` that these and the options given beside them stand for.
+        """The fields of `RepresentationSettings` that these and the options beside them stand for.
 
         Raises:
             UsageError: two of them contradict each other.

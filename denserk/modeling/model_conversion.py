@@ -1,0 +1,190 @@
+"""A model from one published layout to another."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from denserk.data.tokenization import load_tokenizer
+from denserk.errors import ModelError
+from denserk.formats.files import whole_text
+from denserk.modeling.encoder import Encoder
+from denserk.modeling.folder_layouts import (
+    AUTHORS_SIDES,
+    POOLER_FILE,
+    TERM_WEIGHT_FILE,
+    read_model_folder,
+)
+from denserk.modeling.model_folder import (
+    head_tensors,
+    save_model,
+    save_tokenizer,
+    write_config,
+    write_pickled_tensors,
+)
+from denserk.modeling.model_names import find_model
+from denserk.modeling.text_encoder import override
+from denserk.reporting import SILENT, Reporter
+from denserk.settings.encoding import (
+    AggKind,
+    AggLayout,
+    MlmHead,
+    Representation,
+    RepresentationSettings,
+    TermWeight,
+    TextSettings,
+)
+from denserk.settings.models import ModelLayout
+
+NOTHING: Mapping[str, Any] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedModel:
+    """Both sides of a model, ready to be written."""
+
+    query: Encoder
+    passage: Encoder
+    tokenizer: Any
+    text: TextSettings
+
+    @property
+    def settings(self) -> RepresentationSettings:
+        """How its vectors are made."""
+        return self.passage.settings
+
+
+def convert_model(
+    source: str,
+    target: Path,
+    layout: ModelLayout,
+    representation: Mapping[str, Any] = NOTHING,
+    text: Mapping[str, Any] = NOTHING,
+    reporter: Reporter = SILENT,
+) -> None:
+    """Writes a model in another layout.
+
+    Args:
+        source: a short name, a folder, or a name on the hub.
+        target: the folder to write.
+        layout: the layout to write it in.
+        representation: fields of `RepresentationSettings` that replace what the source says about
+            itself; the authors' layout does not record its dimensions.
+        text: the same for `TextSettings`.
+        reporter: told what the target layout cannot record.
+
+    Raises:
+        ModelError: the source cannot be loaded, or the layout cannot hold it; all reasons are
+            given.
+        OutputError: the target cannot be written.
+    """
+    _, folder = find_model(source, reporter)
+    stored = read_model_folder(folder)
+    query, passage = stored.build(override(stored.representation, representation))
+    model = LoadedModel(
+        query, passage, load_tokenizer(stored.passage.folder), override(stored.text, text)
+    )
+    WRITERS[layout](target, model, reporter)
+
+
+def _write_denserk(target: Path, model: LoadedModel, reporter: Reporter) -> None:
+    save_model(target, model.passage, model.tokenizer, model.text, model.query)
+
+
+def _write_pyserini(target: Path, model: LoadedModel, reporter: Reporter) -> None:
+    settings = model.settings
+    fixed = {"agg_dim": 640, "cls_dim": 128, "agg_kind": AggKind.STAR}
+    wrong = [
+        f"{name.replace('_', '-')} is {getattr(settings, name)}, not {value}"
+        for name, value in {**AGGRETRIEVER, **fixed}.items()
+        if getattr(settings, name) != value
+    ]
+    if model.query is not model.passage:
+        wrong.append("queries have weights of their own")
+    if model.passage.backbone.architecture.model_type not in ("bert", "distilbert"):
+        wrong.append(f"its backbone is {model.passage.backbone.architecture.model_type}")
+    _refuse(ModelLayout.AGGRETRIEVER_PYSERINI, wrong)
+    _tell_unrecorded(ModelLayout.AGGRETRIEVER_PYSERINI, model, reporter)
+    backbone = model.passage.backbone
+    tensors = {f"encoder.{name}": tensor for name, tensor in backbone.canonical().items()}
+    write_pickled_tensors(target / "pytorch_model.bin", {**tensors, **head_tensors(model.passage)})
+    save_tokenizer(target, model.tokenizer, model.text, backbone)
+    write_config(target, backbone, hidden_states=True)
+
+
+def _write_authors(target: Path, model: LoadedModel, reporter: Reporter) -> None:
+    settings = model.settings
+    wrong = [
+        f"{name.replace('_', '-')} is {getattr(settings, name)}, not {value}"
+        for name, value in AGGRETRIEVER.items()
+        if getattr(settings, name) != value
+    ]
+    if settings.agg_kind not in (AggKind.STAR, AggKind.PLUS, AggKind.NONE):
+        wrong.append(f"agg-kind is {settings.agg_kind}")
+    _refuse(ModelLayout.AGGRETRIEVER_AUTHORS, wrong)
+    _tell_unrecorded(ModelLayout.AGGRETRIEVER_AUTHORS, model, reporter)
+    shared = model.query is model.passage
+    heads = {letter: head_tensors(encoder) for letter, encoder in _sides(model).items()}
+    for file, name in ((POOLER_FILE, "cls_proj"), (TERM_WEIGHT_FILE, "tok_proj")):
+        if f"{name}.weight" in heads["p"]:
+            _write_linear(target / file, name, heads, tied=shared)
+    folders = [target] * 2 if shared else [target / side for side in AUTHORS_SIDES]
+    for folder, encoder in zip(folders, _sides(model).values(), strict=True):
+        write_pickled_tensors(folder / "pytorch_model.bin", encoder.backbone.canonical())
+        save_tokenizer(folder, model.tokenizer, model.text, encoder.backbone)
+        write_config(folder, encoder.backbone, hidden_states=True)
+
+
+def _sides(model: LoadedModel) -> dict[str, Encoder]:
+    return {"q": model.query, "p": model.passage}
+
+
+def _write_linear(
+    path: Path, name: str, heads: Mapping[str, Mapping[str, Tensor]], *, tied: bool
+) -> None:
+    tensors = {
+        f"linear_{letter}.{leaf}": own[f"{name}.{leaf}"]
+        for letter, own in heads.items()
+        for leaf in ("weight", "bias")
+    }
+    write_pickled_tensors(path, tensors)
+    outputs, inputs = heads["p"][f"{name}.weight"].shape
+    config = {"input_dim": inputs, "output_dim": outputs, "tied": tied}
+    with whole_text(path.with_name(f"{path.stem}_config.json")) as out:
+        out.write(json.dumps(config) + "\n")
+
+
+AGGRETRIEVER: Mapping[str, Any] = {
+    "representation": Representation.AGG,
+    "l2_norm": False,
+    "agg_layout": AggLayout.STRIDED,
+    "term_weight": TermWeight.CLAMP,
+    "mlm_head": MlmHead.PRETRAINED,
+}
+"""What readers of Aggretriever's published layouts take for granted."""
+
+
+def _refuse(layout: ModelLayout, wrong: list[str]) -> None:
+    if wrong:
+        raise ModelError(
+            f"the layout {layout} cannot hold this model: {'; '.join(wrong)}",
+            f"write it with --to {ModelLayout.DENSERK}",
+        )
+
+
+def _tell_unrecorded(layout: ModelLayout, model: LoadedModel, reporter: Reporter) -> None:
+    s, t = model.settings, model.text
+    reporter.note(
+        f"{layout} does not record agg-kind {s.agg_kind}, agg-dim {s.agg_dim}, agg-order "
+        f"{s.agg_order}, lengths {t.query_max_length} and {t.passage_max_length}"
+    )
+
+
+WRITERS: Mapping[ModelLayout, Callable[[Path, LoadedModel, Reporter], None]] = {
+    ModelLayout.DENSERK: _write_denserk,
+    ModelLayout.AGGRETRIEVER_PYSERINI: _write_pyserini,
+    ModelLayout.AGGRETRIEVER_AUTHORS: _write_authors,
+}

@@ -1,0 +1,123 @@
+"""Writing models: denserk's one folder, and what every layout shares."""
+
+import copy
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from denserk import __version__
+from denserk.formats.files import whole_binary, whole_text, write_errors
+from denserk.modeling.backbone import Backbone
+from denserk.modeling.encoder import Encoder
+from denserk.modeling.folder_layouts import DENSERK_FILE, FORMAT_VERSION, PASSAGE_SIDE, QUERY_SIDE
+from denserk.settings.encoding import MlmHead, Representation, TextSettings
+from denserk.settings.options import as_json
+
+
+def save_model(
+    folder: Path,
+    passage: Encoder,
+    tokenizer: Any,
+    text: TextSettings,
+    query: Encoder | None = None,
+) -> None:
+    """Writes a model so that denserk, transformers and, for Aggretriever, Pyserini load it.
+
+    `model.safetensors` holds the masked-LM model's tensors by their usual names, tied ones
+    included, and the representation's own beside them; `denserk.json` how vectors are made. A model
+    whose sides have weights of their own has a whole folder for each, `query/` and `document/`.
+    config.json comes last: a folder whose writing was cut short has none, and nothing loads it.
+
+    Args:
+        folder: where; made if absent, files of the same names are replaced.
+        passage: the encoder of passages, and of queries where `query` is left out.
+        tokenizer: a fast tokenizer of transformers.
+        text: how records become text.
+        query: the encoder of queries, where it has weights of its own.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    if query is None or query is passage:
+        _save_side(folder, passage, tokenizer, text)
+        return
+    _save_side(folder / QUERY_SIDE, query, tokenizer, text)
+    _save_side(folder / PASSAGE_SIDE, passage, tokenizer, text)
+    _write_own_file(folder, passage, text)
+
+
+def _save_side(folder: Path, encoder: Encoder, tokenizer: Any, text: TextSettings) -> None:
+    heads = head_tensors(encoder)
+    tensors = {**encoder.backbone.canonical(), **heads}
+    owned = {name: tensor.to("cpu", torch.float32).clone() for name, tensor in tensors.items()}
+    with whole_binary(folder / "model.safetensors") as handle:
+        handle.write(save(owned, metadata={"format": "pt"}))
+    if heads:  # Pyserini's newer readers take the heads from here
+        write_pickled_tensors(folder / "pytorch_model.bin", heads)
+    save_tokenizer(folder, tokenizer, text, encoder.backbone)
+    _write_own_file(folder, encoder, text)
+    write_config(folder, encoder.backbone, hidden_states=bool(heads))
+
+
+def _write_own_file(folder: Path, encoder: Encoder, text: TextSettings) -> None:
+    representation = as_json(encoder.settings)
+    if representation["mlm_head"] == MlmHead.FRESH:
+        representation["mlm_head"] = MlmHead.PRETRAINED.value
+    told = {
+        "format_version": FORMAT_VERSION,
+        "denserk_version": __version__,
+        "backbone": encoder.backbone.architecture.model_type,
+        "representation": representation,
+        "text": as_json(text),
+    }
+    with whole_text(folder / DENSERK_FILE) as out:
+        out.write(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
+
+
+def head_tensors(encoder: Encoder) -> dict[str, Tensor]:
+    """The representation's own tensors; empty where it has none."""
+    if encoder.settings.representation is not Representation.AGG:
+        return {}
+    return {n: t.detach() for n, t in encoder.representation.state_dict().items()}
+
+
+def write_pickled_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Writes tensors as a plain pickle of tensors, float32, sharing no memory."""
+    owned = {name: t.detach().to("cpu", torch.float32).clone() for name, t in tensors.items()}
+    buffer = io.BytesIO()
+    torch.save(owned, buffer)
+    with whole_binary(path) as handle:
+        handle.write(buffer.getbuffer())
+
+
+def write_config(folder: Path, backbone: Backbone, *, hidden_states: bool) -> None:
+    """Writes config.json.
+
+    Args:
+        folder: where.
+        backbone: the backbone it describes.
+        hidden_states: ask for all hidden states, which Pyserini's Aggretriever class needs.
+    """
+    config = copy.deepcopy(backbone.config)
+    config.architectures = [type(backbone.model).__name__]
+    values = {**config.to_dict(), "output_hidden_states": hidden_states, "dtype": "float32"}
+    values.pop("_name_or_path", None)
+    with whole_text(folder / "config.json") as out:
+        out.write(json.dumps(values, indent=2, sort_keys=True) + "\n")
+
+
+def save_tokenizer(folder: Path, tokenizer: Any, text: TextSettings, backbone: Backbone) -> None:
+    """Writes a tokenizer, limited to the model's lengths for readers that ask for no other."""
+    own = copy.deepcopy(tokenizer)
+    own.backend_tokenizer.no_truncation()
+    own.backend_tokenizer.no_padding()
+    longest = max(text.query_max_length, text.passage_max_length)
+    own.model_max_length = min(longest, backbone.max_length or longest)
+    with write_errors(folder):
+        own.save_pretrained(folder)

@@ -1,0 +1,89 @@
+import pytest
+
+from denserk.data.tokenization import TextTokenizer, load_tokenizer, passage_input, query_input
+from denserk.errors import ModelError
+from denserk.records import Passage, Query
+from denserk.settings.encoding import TextSettings
+from tests.conftest import VOCABULARY
+from tests.tiny_models import tiny_tokenizer
+
+RIVER = Passage("d1", "runs south", "River")
+
+
+def tokens(kind="bert", *passages, **settings):
+    tokenizer = tiny_tokenizer(kind, VOCABULARY)
+    ids = TextTokenizer(tokenizer, TextSettings(**settings)).passages(passages)
+    return [" ".join(tokenizer.convert_ids_to_tokens(text)) for text in ids]
+
+
+@pytest.mark.parametrize(
+    ("kind", "join", "expected"),
+    [
+        ("bert", " ", "[CLS] river runs south [SEP]"),
+        ("bert", " - ", "[CLS] river - runs south [SEP]"),
+        ("bert", "sep", "[CLS] river [SEP] runs south [SEP]"),
+        ("bert", "pair", "[CLS] river [SEP] runs south [SEP]"),
+        ("roberta", "sep", "<s> river </s> runs south </s>"),
+        ("roberta", "pair", "<s> river </s> </s> runs south </s>"),
+        ("t5", "pair", "river </s> runs south </s>"),
+    ],
+)
+def test_title_and_text_are_joined(kind, join, expected):
+    assert tokens(kind, RIVER, join=join) == [expected]
+
+
+@pytest.mark.parametrize("join", [" ", " - ", "sep", "pair"])
+@pytest.mark.parametrize("title", ["", " \t"])
+def test_an_empty_title_leaves_no_trace(join, title):
+    assert tokens("bert", Passage("d", "runs", title), join=join) == ["[CLS] runs [SEP]"]
+
+
+@pytest.mark.parametrize("join", [" ", "sep", "pair"])
+def test_an_empty_text_is_its_special_tokens(join):
+    assert tokens("bert", Passage("d", ""), join=join) == ["[CLS] [SEP]"]
+
+
+def test_fields_are_taken_in_the_order_asked_for():
+    passage = Passage("d", "runs", "river", {"url": "north"})
+    settings = TextSettings(fields=("text", "url", "absent", "title"), passage_prefix="the ")
+    assert passage_input(passage, settings, "[SEP]") == "the runs north river"
+
+
+def test_truncation_keeps_the_first_tokens():
+    long = Passage("d", "the cat sleeps in the house", "moon star sun")
+    assert tokens("bert", long, passage_max_length=6) == ["[CLS] moon star sun the [SEP]"]
+    assert tokens("bert", long, passage_max_length=9, join="pair") == [
+        "[CLS] moon star sun [SEP] the cat sleeps [SEP]"
+    ]
+
+
+def test_queries_have_their_own_length_prefix_and_quotes():
+    settings = TextSettings(query_max_length=4, query_prefix="the ", normalize_quotes=True)
+    tokenizer = tiny_tokenizer("bert", VOCABULARY)
+    ids = TextTokenizer(tokenizer, settings).queries([Query("q", "cat in house")])
+    assert tokenizer.convert_ids_to_tokens(ids[0]) == ["[CLS]", "the", "cat", "[SEP]"]
+    assert query_input(Query("q", " cat\u2019s "), settings) == "the cat's"
+    assert query_input(Query("q", "cat\u2019s"), TextSettings()) == "cat\u2019s"
+
+
+def test_ids_are_those_of_transformers():
+    tokenizer = tiny_tokenizer("bert", VOCABULARY)
+    texts = ["The cat, the dog!", "", "unknown Ω words", "a" * 300]
+    expected = tokenizer(texts, truncation=True, max_length=20)["input_ids"]
+    own = TextTokenizer(tokenizer, TextSettings(passage_max_length=20))
+    assert own.passages([Passage("d", text) for text in texts]) == expected
+
+
+def test_a_tokenizer_without_separator_cannot_join_by_one():
+    with pytest.raises(ModelError, match="no separator token"):
+        tokens("t5", RIVER, join="sep")
+
+
+def test_a_folder_without_tokenizer_is_told(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ModelError, match="no tokenizer") as caught:
+        load_tokenizer(tmp_path)
+    assert "tokenizer.json" in str(caught.value.hint)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_tokenizer(tmp_path)

@@ -1,0 +1,84 @@
+"""Slow, literal restatements of the papers' equations, in plain Python and float64."""
+
+import math
+from collections.abc import Sequence
+
+from denserk.modeling.slice_layout import SliceLayout
+from denserk.settings.encoding import AggKind, TermWeight
+
+Rows = Sequence[Sequence[float]]
+
+
+def softmax(row: Sequence[float]) -> list[float]:
+    """Exponentials over their sum."""
+    top = max(row)
+    powers = [math.exp(value - top) for value in row]
+    return [power / sum(powers) for power in powers]
+
+
+def weight(value: float, rule: TermWeight) -> float:
+    """The weight of one position after its rule."""
+    return {
+        TermWeight.CLAMP: max(0.0, value),
+        TermWeight.SIGNED: value,
+        TermWeight.ABS: abs(value),
+        TermWeight.ONE: 1.0,
+    }[rule]
+
+
+def vocabulary_scores(
+    logits: Rows, weights: Sequence[float], mask: Sequence[bool], rule: TermWeight
+) -> list[float]:
+    """`v[v] = max_i w_i p_i[v]` over the positions that count (Aggretriever, section 3.1)."""
+    counted = [i for i, real in enumerate(mask) if real]
+    distributions = [softmax(logits[i]) for i in counted]
+    return [
+        max(weight(weights[i], rule) * p[v] for i, p in zip(counted, distributions, strict=True))
+        for v in range(len(logits[0]))
+    ]
+
+
+def token_scores(
+    ids: Sequence[int],
+    weights: Sequence[float],
+    mask: Sequence[bool],
+    rule: TermWeight,
+    vocabulary: int,
+) -> list[float]:
+    """The variant without an MLM head (Aggretriever, Table 8 row 3)."""
+    return [
+        max(
+            [0.0]
+            + [
+                weight(w, rule)
+                for i, w, real in zip(ids, weights, mask, strict=True)
+                if real and i == v
+            ]
+        )
+        for v in range(vocabulary)
+    ]
+
+
+def folded(scores: Sequence[float], layout: SliceLayout) -> list[float]:
+    """agg* or agg+ of a vocabulary-wide vector, slice by slice, through `layout.place`."""
+    halves: dict[tuple[int, int], list[float]] = {}
+    for token, score in enumerate(scores):
+        place = layout.place(token)
+        if place is not None:
+            halves.setdefault(place, []).append(score)
+    width = layout.modulus
+    rows = (layout.vocabulary - layout.dropped + layout.appended) // width
+    for column in range(width - layout.appended, width):  # appended zeros fill the last row
+        if rows and layout.appended:
+            slice_number = column // 2 if layout.signed_pairs else column
+            sign = -1 if layout.kind is AggKind.STAR and column % 2 else 1
+            halves.setdefault((slice_number, sign), []).append(0.0)
+    result = []
+    for n in range(layout.dimension):
+        plus = max(halves.get((n, 1), [-math.inf]))
+        minus = max(halves.get((n, -1), [-math.inf]))
+        if layout.kind is AggKind.PLUS:
+            result.append(plus)
+        else:
+            result.append(plus if plus > minus else -minus + 0.0)
+    return result

@@ -1,0 +1,153 @@
+"""Tiny random models with tokenizers, written as transformers writes them; nothing is downloaded.
+
+Weights are drawn wide (standard deviation 0.3), so that states, logits and term weights differ
+visibly from one token to the next.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from denserk.data.tokenization import load_tokenizer
+from denserk.modeling.folder_layouts import read_model_folder
+from denserk.modeling.model_folder import save_model
+from denserk.modeling.representation import Aggretriever, refuse_architecture
+from denserk.settings.encoding import RepresentationSettings, TextSettings
+
+HIDDEN = 16
+BACKBONES = ("bert", "roberta", "distilbert", "t5")
+WITH_HEADS = ("bert", "roberta", "distilbert")
+SPECIALS = {
+    "bert": {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
+    "roberta": {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"},
+    "t5": {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"},
+}
+SPECIALS["distilbert"] = SPECIALS["bert"]
+TEMPLATES = {
+    "bert": ("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"),
+    "roberta": ("<s> $A </s>", "<s> $A </s> </s> $B </s>"),
+    "t5": ("$A </s>", "$A </s> $B </s>"),
+}
+TEMPLATES["distilbert"] = TEMPLATES["bert"]
+MASKED_LM = {
+    "bert": "BertForMaskedLM",
+    "roberta": "RobertaForMaskedLM",
+    "distilbert": "DistilBertForMaskedLM",
+}
+
+
+def words_of(vocabulary: list[str]) -> list[str]:
+    """A vocabulary without its special tokens."""
+    return [word for word in vocabulary if not word.startswith("[")]
+
+
+def tiny_tokenizer(kind: str, vocabulary: list[str]) -> PreTrainedTokenizerFast:
+    """A lower-casing WordPiece tokenizer with the special tokens of that kind of model."""
+    specials = SPECIALS[kind]
+    ids = {word: i for i, word in enumerate([*specials.values(), *words_of(vocabulary)])}
+    backend = Tokenizer(models.WordPiece(ids, unk_token=specials["unk"]))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    single, pair = TEMPLATES[kind]
+    used = [(s, ids[s]) for s in specials.values()]
+    backend.post_processor = processors.TemplateProcessing(
+        single=single, pair=pair, special_tokens=used
+    )
+    names = {f"{role}_token": token for role, token in specials.items()}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=64, **names)
+
+
+def tiny_config(kind: str, vocabulary: int, hidden: int = HIDDEN) -> Any:
+    """The configuration of a two-layer model."""
+    if kind == "distilbert":
+        return transformers.DistilBertConfig(
+            vocab_size=vocabulary,
+            dim=hidden,
+            n_layers=2,
+            n_heads=2,
+            hidden_dim=2 * hidden,
+            max_position_embeddings=64,
+            initializer_range=0.3,
+        )
+    if kind == "t5":
+        return transformers.T5Config(
+            vocab_size=vocabulary, d_model=hidden, d_kv=8, d_ff=32, num_layers=2, num_heads=2
+        )
+    extra = {"pad_token_id": 1, "max_position_embeddings": 66} if kind == "roberta" else {}
+    settings = {
+        "vocab_size": vocabulary,
+        "hidden_size": hidden,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 2 * hidden,
+        "max_position_embeddings": 64,
+        "initializer_range": 0.3,
+        **extra,
+    }
+    name = {"bert": "BertConfig", "roberta": "RobertaConfig"}[kind]
+    return getattr(transformers, name)(**settings)
+
+
+def tiny_model(
+    kind: str, vocabulary: int, *, head: bool, seed: int = 7, hidden: int = HIDDEN
+) -> Any:
+    """A random model, with its MLM head or as the encoder alone."""
+    torch.manual_seed(seed)
+    config = tiny_config(kind, vocabulary, hidden)
+    if kind == "t5":
+        return transformers.T5EncoderModel(config).eval()
+    model = getattr(transformers, MASKED_LM[kind])(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    return model if head else getattr(model, kind)
+
+
+def write_tiny(
+    folder: Path,
+    kind: str,
+    vocabulary: list[str],
+    *,
+    head: bool = True,
+    seed: int = 7,
+    hidden: int = HIDDEN,
+) -> Path:
+    """A plain transformers folder."""
+    tokenizer = tiny_tokenizer(kind, vocabulary)
+    tiny_model(kind, len(tokenizer), head=head, seed=seed, hidden=hidden).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def random_heads(
+    settings: RepresentationSettings, hidden: int, vocabulary: int, seed: int = 3
+) -> dict[str, Tensor]:
+    """Weights for a representation's own layers; about half of the term weights come out negative."""
+    generator = torch.Generator().manual_seed(seed)
+    empty = Aggretriever(settings, hidden, vocabulary).state_dict()
+    return {n: torch.randn(t.shape, generator=generator) for n, t in empty.items()}
+
+
+def write_tiny_aggretriever(
+    folder: Path,
+    plain: Path,
+    settings: RepresentationSettings,
+    text: Mapping[str, Any] | None = None,
+    seed: int = 3,
+) -> Path:
+    """denserk's folder of an Aggretriever model on a plain folder's backbone, its heads random."""
+    stored = read_model_folder(plain).passage
+    refuse_architecture(settings, stored.architecture)
+    embeddings = next(t for n, t in stored.tensors.items() if "word_embeddings" in n)
+    vocabulary, hidden = embeddings.shape
+    heads = random_heads(settings, hidden, vocabulary, seed)
+    encoder = dataclasses.replace(stored, heads=heads).build(settings)
+    save_model(folder, encoder, load_tokenizer(plain), TextSettings(**(text or {})))
+    return folder
