@@ -52,7 +52,7 @@ def read(handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample]:
             tuple(map(_candidate, fields.objects("positive_ctxs"))),
             tuple(map(_candidate, fields.objects("hard_negative_ctxs"))),
             fields.texts("answers"),
-            fields.rest(KEYS),
+            fields.rest(KEYS if record.get(RANDOM_NEGATIVES) else (*KEYS, RANDOM_NEGATIVES)),
         )
 
 
