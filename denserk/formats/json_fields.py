@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from denserk.errors import InputError
+from denserk.formats.identifiers import identifier
 from denserk.records import NO_FIELDS
 
 
@@ -36,13 +37,7 @@ class Fields:
 
     def as_identifier(self, value: Any, key: str) -> str:
         """A value that must be an id, found under `key`."""
-        if isinstance(value, int) and not isinstance(value, bool):
-            return str(value)
-        if not isinstance(value, str):
-            raise self.error(f"{type(value).__name__} as {key}", "an id: a string")
-        if not value or any(character.isspace() for character in value):
-            raise self.error(f"{key} {value!r}", "an id without white space")
-        return value
+        return identifier(value, self.path, self.line, key)
 
     def text(self, key: str) -> str:
         """A text; absent or null is empty."""

@@ -38,7 +38,7 @@ def test_numbers(value, expected):
     ],
 )
 def test_wrong_types_are_refused_by_file_and_line(read):
-    with pytest.raises(InputError, match="f.jsonl, line 7: found "):
+    with pytest.raises(InputError, match=r"f\.jsonl, line 7: found "):
         read()
 
 
