@@ -86,8 +86,8 @@ def sort_inputs(files: Sequence[str], runs: Sequence[str], qrels: str | None) ->
     if qrels:
         judgements.append(qrels)
     if len(judgements) != 1:
-        found = ", ".join(judgements) if judgements else f"none of {', '.join(named) or 'no files'}"
-        raise UsageError(f"one file of judgements is needed; found: {found}", HOW)
+        among = f"none among {', '.join(named)}" if named else "no file is named"
+        raise UsageError(f"one file of judgements is needed: {', '.join(judgements) or among}", HOW)
     found_runs = [name for name in (*files, *runs) if name != judgements[0]]
     if not found_runs:
         raise UsageError(f"a run is needed beside the judgements {judgements[0]}", HOW)

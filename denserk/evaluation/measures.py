@@ -121,7 +121,7 @@ def _parse(notation: str, level: int) -> Measure:
     except NameError:
         raise _Mistake(f"{notation} is unknown{_nearest(notation)}") from None
     except ValueError:
-        raise _Mistake(f"{notation} is not how a measure is written") from None
+        raise _Mistake(f"{notation} is not how a measure is written{_nearest(notation)}") from None
     measure = _checked(notation, measure)
     rel = measure.SUPPORTED_PARAMS.get("rel")
     own = rel is None or rel.default != 1 or "rel" in measure.params
@@ -140,8 +140,10 @@ def _nearest(notation: str) -> str:
     for known in (*ir_measures.measures.registry, *TREC_NAMES):
         lower.setdefault(known.lower(), known)
     names = [lower[near] for near in difflib.get_close_matches(name.lower(), lower, 2, 0.6)]
-    spelled = [near + ("" if near in TREC_NAMES and near not in ("P",) else rest) for near in names]
-    return f" (nearest: {', '.join(spelled)})" if spelled else ""
+    dotted = rest.startswith(".")
+    spelled = [near + (rest if dotted == (near in TREC_NAMES) else "") for near in names]
+    other = [near for near in spelled if near != notation]
+    return f" (nearest: {', '.join(other)})" if other else ""
 
 
 def _checked(notation: str, measure: Measure) -> Measure:

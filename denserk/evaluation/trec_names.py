@@ -99,6 +99,10 @@ _PLAIN |= {"SetF": "set_F", "SetP(relative=True)": "set_relative_P"}
 _CUT = {meaning.measure: name for name, meaning in TREC_NAMES.items() if meaning.defaults}
 
 
+_LEVELLESS = ("nDCG", "NumQ", "NumRet")
+"""Measures that no relevance level touches."""
+
+
 def trec_spelling(measure: str, level: int = 1) -> str:
     """How trec_eval prints a measure of ir-measures; unchanged where it has no name for it.
 
@@ -108,11 +112,13 @@ def trec_spelling(measure: str, level: int = 1) -> str:
 
     >>> [trec_spelling(name) for name in ("nDCG@10", "AP", "RR@10", "IPrec@0.1")]
     ['ndcg_cut_10', 'map', 'RR@10', 'iprec_at_recall_0.10']
-    >>> trec_spelling("AP(rel=2)@100", 2), trec_spelling("AP(rel=2)", 1)
-    ('map_cut_100', 'AP(rel=2)')
+    >>> trec_spelling("AP(rel=2)@100", 2), trec_spelling("AP(rel=2)", 1), trec_spelling("AP", 2)
+    ('map_cut_100', 'AP(rel=2)', 'AP')
     """
     if measure == f"NumRet(rel={level})":
         return "num_rel_ret"
+    if level != 1 and f"rel={level}" not in measure and not measure.startswith(_LEVELLESS):
+        return measure
     neutral = re.sub(rf"\(rel={level}\)|(?<=\()rel={level},|,rel={level}(?=[,)])", "", measure)
     base, at, value = neutral.partition("@")
     if not at:

@@ -23,6 +23,7 @@ TIE_ORDER = {
     "gdeval": "passage id descending",
     "msmarco": "passage id ascending",
     "judged": "passage id ascending",
+    "compat": "passage id ascending",
 }
 """ir-measures' provider -> how it orders tied passages; the others keep the file's order."""
 
@@ -110,9 +111,8 @@ def _tell(
             if provider != JudgementCounts.NAME
         )
         reporter.warn(
-            f"{run.name}: {run.ties.lines:,} lines score the same as another of their query "
-            f"({len(run.ties.queries):,} queries: {some(run.ties.queries)}), and readers disagree "
-            f"on their order: {orders}. Runs that denserk searched hold no ties"
+            f"{run.name}: {run.ties.lines:,} lines tie with another of their query "
+            f"({some(run.ties.queries)}), and readers disagree on the order of ties: {orders}"
         )
 
 

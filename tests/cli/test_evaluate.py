@@ -1,0 +1,175 @@
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from denserk.cli.app import run
+
+
+@pytest.fixture
+def files(toy: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(toy)
+    lines = (
+        "q1 Q0 d3 1 3 t",
+        "q2 Q0 d1 1 3 t",
+        "q2 Q0 d5 2 2 t",
+        "q3 Q0 d1 1 3 t",
+        "q3 Q0 d4 2 2 t",
+    )
+    (toy / "good.trec").write_text("".join(f"{line}\n" for line in lines))
+    (toy / "bad.trec").write_text("q1 Q0 d1 1 3 t\nq2 Q0 d5 1 3 t\nq3 Q0 d1 1 3 t\n")
+    return toy
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["good.trec", "qrels.txt"],
+        ["qrels.txt", "good.trec"],
+        ["--run", "good.trec", "--qrels", "qrels.txt"],
+        ["good.trec", "--qrels", "qrels.txt"],
+    ],
+)
+def test_one_run_prints_ir_measures_lines(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["eval", *arguments, "-m", "RR@10 R@1000", "--quiet"]) == 0
+    assert capsys.readouterr() == ("RR@10\t0.8333\nR@1000\t1.0000\n", "")
+
+
+@pytest.mark.usefixtures("files")
+def test_several_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--qrels", "qrels.txt", "--run", "good.trec", "--run", "bad.trec", "-m", "RR@10"]
+    assert run(["eval", *arguments, "-m", "map", "--quiet", "--format", "markdown"]) == 0
+    assert capsys.readouterr().out == (
+        "| run | RR@10 | AP |\n|---|---:|---:|\n"
+        "| good | **0.8333** | **0.8333** |\n| bad | 0.3333 | 0.1667 |\n"
+    )
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("piped", ["good.trec", "qrels.txt"])
+def test_one_of_them_may_be_standard_input(
+    piped: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stdin:
+        buffer = io.BytesIO(Path(piped).read_bytes())
+
+    monkeypatch.setattr(sys, "stdin", Stdin)
+    files = ["-" if name == piped else name for name in ("good.trec", "qrels.txt")]
+    assert run(["eval", *files, "-m", "RR@10", "--quiet"]) == 0
+    assert capsys.readouterr().out == "RR@10\t0.8333\n"
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("bounds", "status", "told"),
+    [
+        (["RR@10=0.8"], 0, ""),
+        (["RR@10=0.9"], 1, "error: RR@10 is 0.8333, under 0.9\n"),
+        (
+            ["RR@10=0.9", "P_1=0.7"],
+            1,
+            "error: RR@10 is 0.8333, under 0.9; P@1 is 0.6667, under 0.7\n",
+        ),
+    ],
+)
+def test_gates(
+    bounds: list[str], status: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gates = [argument for bound in bounds for argument in ("--min", bound)]
+    assert run(["eval", "good.trec", "qrels.txt", "-m", "RR@10", "--quiet", *gates]) == status
+    out, err = capsys.readouterr()
+    assert out.startswith("RR@10\t0.8333\n")
+    assert err == told
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [
+        (["--run", "qrels.txt", "--qrels", "good.trec"], 2, "--run qrels.txt holds judgements"),
+        (["good.trec"], 2, "one file of judgements is needed: none among good.trec"),
+        (["absent.trec", "qrels.txt"], 2, "absent.trec: no such file"),
+        (["good.trec", "qrels.txt", "-m", "ndcg@10 R"], 2, "ndcg@10 is unknown (nearest: nDCG@10"),
+        (["good.trec", "qrels.txt", "--min", "RR@10"], 2, "--min RR@10: a measure, an equals sign"),
+        (["good.trec", "qrels.txt", "-l", "0"], 2, "--relevance-level 0"),
+        (["corpus.jsonl", "qrels.txt"], 1, "corpus.jsonl, line 1: found the keys"),
+        (["queries.tsv", "qrels.txt"], 1, "queries.tsv, line 1: found 5 columns"),
+    ],
+)
+def test_refusals_are_one_line_and_a_hint(
+    arguments: list[str], status: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["eval", *arguments, "--quiet"]) == status
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"error: {told}")
+    assert len(err.splitlines()) <= 2
+
+
+@pytest.mark.usefixtures("files")
+def test_json_can_be_read_back(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        run(["eval", "good.trec", "qrels.txt", "-m", "RR@10", "-q", "-o", "json", "--quiet"]) == 0
+    )
+    (only,) = json.loads(capsys.readouterr().out)["runs"]
+    assert only["queries"] == {"q1": {"RR@10": 1.0}, "q2": {"RR@10": 1.0}, "q3": {"RR@10": 0.5}}
+
+
+@pytest.mark.parametrize("spelling", ["trec_eval", "trec-eval"])
+@pytest.mark.usefixtures("files")
+def test_trec_eval_lines(spelling: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        run(["eval", "good.trec", "qrels.txt", "-m", "recip_rank", "--quiet", "-o", spelling]) == 0
+    )
+    assert capsys.readouterr().out == "recip_rank            \tall\t0.8333\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(("no_colour", "drawn"), [(True, False), (False, True)])
+def test_a_terminal_gets_a_table(
+    no_colour: bool, drawn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if no_colour:
+        monkeypatch.setenv("NO_COLOR", "1")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert run(["eval", "good.trec", "bad.trec", "qrels.txt", "-m", "RR@10", "--quiet"]) == 0
+    text = terminal.getvalue()
+    assert ("\x1b[" in text) is drawn
+    assert ("0.8333*" in text) is not drawn
+    assert [name for name in ("good", "bad") if name in text] == ["good", "bad"]
+
+
+@pytest.mark.usefixtures("files")
+def test_nothing_heavy_is_imported() -> None:
+    code = (
+        "import sys; from denserk.cli.app import run; "
+        "assert run(['eval', 'good.trec', 'qrels.txt', '--quiet']) == 0; "
+        "heavy = {'torch', 'transformers', 'faiss', 'pandas', 'rich', 'ir_datasets'}; "
+        "print(heavy & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_help_meets_no_measures() -> None:
+    code = (
+        "import sys; from denserk.cli.app import run; run(['eval', '--help']); "
+        "print({'ir_measures', 'pytrec_eval', 'numpy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"

@@ -1,0 +1,117 @@
+"""Measures against sums written out by hand."""
+
+from math import log2
+
+import pytest
+
+from denserk.evaluation.evaluator import Evaluator
+from denserk.evaluation.measures import parse_measures
+
+JUDGED = {"q": {"a": 3, "b": 1, "c": 0, "d": 2}}
+"""a, b and d are relevant; c was judged and is not."""
+RANKED = ["b", "x", "d", "c", "y"]
+"""Found at 1 and 3; x and y were never judged; a was not found."""
+
+
+def value(measure: str, ranked: list[str] = RANKED, level: int = 1) -> float:
+    run = {"q": {docid: 10.0 - rank for rank, docid in enumerate(ranked)}}
+    (parsed,) = parse_measures([measure], level).measures
+    return Evaluator([parsed], JUDGED).evaluate("run", run).summary[str(parsed)]
+
+
+IDEAL = 3 / log2(2) + 2 / log2(3) + 1 / log2(4)
+
+
+@pytest.mark.parametrize(
+    ("measure", "expected"),
+    [
+        ("nDCG", (1 / log2(2) + 2 / log2(4)) / IDEAL),
+        ("nDCG@2", (1 / log2(2)) / (3 / log2(2) + 2 / log2(3))),
+        ("nDCG(gains={3: 7, 2: 3})@3", (1 / log2(2) + 3 / log2(4)) / (7 + 3 / log2(3) + 1 / 2)),
+        ("nDCG(judged_only=True)@3", (1 / log2(2) + 2 / log2(3)) / IDEAL),
+        ("RR", 1 / 1),
+        ("RR(rel=2)@10", 1 / 3),
+        ("RR(rel=2)@2", 0.0),
+        ("AP", (1 / 1 + 2 / 3) / 3),
+        ("AP@2", (1 / 1) / 3),
+        ("AP(rel=2)", (1 / 3) / 2),
+        ("P@5", 2 / 5),
+        ("P@10", 2 / 10),
+        ("P(rel=2)@5", 1 / 5),
+        ("R@1", 1 / 3),
+        ("R@1000", 2 / 3),
+        ("R(rel=2)@5", 1 / 2),
+        ("Success@1", 1.0),
+        ("Success(rel=2)@2", 0.0),
+        ("Judged@5", 3 / 5),
+        ("Judged@2", 1 / 2),
+        ("Rprec", 2 / 3),
+        ("SetP", 2 / 5),
+        ("SetR", 2 / 3),
+        ("SetF", 2 * (2 / 5) * (2 / 3) / (2 / 5 + 2 / 3)),
+        ("SetAP", (2 / 5) * (2 / 3)),
+        ("SetRelP", 2 / 3),
+        ("IPrec@0.3", 1 / 1),
+        ("IPrec@0.6", 2 / 3),
+        ("IPrec@1.0", 0.0),
+        ("Bpref", (1 + 1) / 3),
+        ("NumQ", 1),
+        ("NumRet", 5),
+        ("NumRelRet", 2),
+        ("NumRel", 3),
+        ("NumRel(rel=2)", 2),
+    ],
+)
+def test_one_query(measure: str, expected: float) -> None:
+    assert value(measure) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("measure", "expected"),
+    [
+        ("AP", (1 / 3) / 2),
+        ("map", (1 / 3) / 2),
+        ("AP(rel=1)", (1 / 1 + 2 / 3) / 3),
+        ("RR@10", 1 / 3),
+        ("recall.5", 1 / 2),
+        ("num_rel", 2),
+        ("num_rel_ret", 1),
+        ("NumRelRet", 1),
+        ("num_ret", 5),
+        ("nDCG", (1 / log2(2) + 2 / log2(4)) / IDEAL),
+    ],
+)
+def test_relevance_level_2_raises_the_grade_that_counts_but_keeps_gains(
+    measure: str, expected: float
+) -> None:
+    assert value(measure, level=2) == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_nonrelevant_passage_above_costs_bpref() -> None:
+    assert value("Bpref", ["c", "b", "d"]) == pytest.approx((1 - 1 / 1 + 1 - 1 / 1) / 3)
+
+
+def test_means_are_over_judged_queries_and_a_missing_one_counts_as_0() -> None:
+    judged = {"q1": {"a": 1}, "q2": {"a": 1}, "q3": {"a": 0}, "q4": {"a": 1}}
+    run = {
+        "q1": {"a": 2.0, "b": 1.0},
+        "q2": {"b": 2.0, "a": 1.0},
+        "q3": {"a": 1.0},
+        "unjudged": {"a": 1.0},
+    }
+    measures = parse_measures(["RR@10 NumQ"]).measures
+    assert Evaluator(measures, judged).evaluate("run", run).summary == {
+        "RR@10": (1 / 1 + 1 / 2 + 0 + 0) / 4,
+        "NumQ": 4,
+    }
+    assert Evaluator(measures, judged, complete=False).evaluate("run", run).summary == {
+        "RR@10": (1 / 1 + 1 / 2 + 0) / 3,
+        "NumQ": 3,
+    }
+
+
+def test_tied_passages_fall_as_each_provider_has_them_fall() -> None:
+    measures = parse_measures(["RR RR@10 nDCG@1 Judged@1"]).measures
+    result = Evaluator(measures, {"q": {"a": 1}}).evaluate("run", {"q": {"a": 1.0, "b": 1.0}})
+    assert result.summary == {"RR": 1 / 2, "RR@10": 1 / 1, "nDCG@1": 0.0, "Judged@1": 1.0}
+    assert (result.ties.lines, result.ties.queries) == (1, ("q",))

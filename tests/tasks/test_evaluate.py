@@ -1,0 +1,100 @@
+from pathlib import Path
+
+import pytest
+
+from denserk.errors import InputError, MismatchError, UsageError
+from denserk.evaluation.gates import require
+from denserk.evaluation.measures import PROVIDERS
+from denserk.reporting import Reporter
+from denserk.settings.evaluation import DEFAULT_MEASURES, EvaluationSettings
+from denserk.tasks.evaluate import TIE_ORDER, evaluate, gates_of
+
+RUN = "q1 Q0 d3 1 3.0 t\nq1 Q0 q1 2 2.0 t\nq2 Q0 d9 1 2.0 t\nq2 Q0 d1 2 2.0 t\nx Q0 d1 1 1.0 t\n"
+
+
+class Listener(Reporter):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.warnings: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> str:
+    path = tmp_path / "mine.trec"
+    path.write_text(RUN)
+    return str(path)
+
+
+def test_defaults(toy: Path, run: str) -> None:
+    result = evaluate([run], str(toy / "qrels.txt"))
+    assert tuple(map(str, result.measures)) == DEFAULT_MEASURES
+    assert result.queries == ("q1", "q2", "q3")
+    (mine,) = result.runs
+    assert mine.name == "mine"
+    assert mine.summary["RR@10"] == (1 + 1 / 1 + 0) / 3
+
+
+def test_what_is_told(toy: Path, run: str) -> None:
+    listener = Listener()
+    evaluate([run], str(toy / "qrels.txt"), EvaluationSettings(("official RR@10",)), listener)
+    assert listener.warnings == [
+        "mine: 1 of 3 judged queries are not in the run: 'q3'; they count as 0",
+        "mine: 1 lines tie with another of their query ('q2'), and readers disagree on the order "
+        "of ties: NumRet, NumRet(rel=1), AP and 23 more by passage id descending (pytrec_eval); "
+        "RR@10 by passage id ascending (msmarco)",
+    ]
+    assert listener.notes[0] == "left out, unknown to ir-measures: gm_map"
+    assert listener.notes[-1] == "mine: 1 queries have no judgements and do not count: 'x'"
+
+
+def test_queries_left_out_are_told_as_such(toy: Path, run: str) -> None:
+    listener = Listener()
+    settings = EvaluationSettings(("RR@10",), complete=False)
+    result = evaluate([run], str(toy / "qrels.txt"), settings, listener)
+    assert result.runs[0].summary == {"RR@10": (1 + 1) / 2}
+    assert listener.warnings[0].endswith("they are left out of the means")
+
+
+def test_remove_query_drops_the_hit_that_is_the_query(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("q1 Q0 q1 1 3.0 t\nq1 Q0 d1 2 2.0 t\nq2 Q0 q2 1 1.0 t\n")
+    (tmp_path / "qrels").write_text("q1 0 d1 1\nq2 0 d1 1\n")
+    files = [str(tmp_path / "run")], str(tmp_path / "qrels")
+    kept = evaluate(*files, EvaluationSettings(("RR@10",)))
+    assert kept.runs[0].per_query == {"RR@10": {"q1": 1 / 2, "q2": 0.0}}
+    dropped = evaluate(*files, EvaluationSettings(("RR@10 Judged@10",), remove_query=True))
+    assert dropped.runs[0].per_query["RR@10"] == {"q1": 1.0, "q2": 0.0}
+    assert dropped.runs[0].missing == ("q2",)
+
+
+def test_gates_are_measured_once_and_come_last(toy: Path, run: str) -> None:
+    settings = EvaluationSettings(("nDCG@10 RR@10",), min=("MRR@10=0.1", "P_5=0.1", "P@5=0"))
+    result = evaluate([run], str(toy / "qrels.txt"), settings)
+    assert [str(measure) for measure in result.measures] == ["nDCG@10", "RR@10", "P@5"]
+    require(result, gates_of(settings))
+
+
+def test_measures_are_refused_before_any_file_is_read() -> None:
+    with pytest.raises(UsageError, match="foo is unknown"):
+        evaluate(["absent.run"], "absent.qrels", EvaluationSettings(("foo",)))
+
+
+def test_no_query_in_common(toy: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("301 Q0 d3 1 3.0 t\n")
+    with pytest.raises(MismatchError, match=r"run answers queries '301'; .* 'q1', 'q2', 'q3'"):
+        evaluate([str(tmp_path / "run")], str(toy / "qrels.txt"))
+
+
+def test_a_broken_file_is_named_with_its_line(toy: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").write_text(RUN + "q3 Q0 d1 1 nan t\n")
+    with pytest.raises(InputError, match=r"run, line 6: found .*nan"):
+        evaluate([str(tmp_path / "run")], str(toy / "qrels.txt"))
+
+
+def test_the_order_of_ties_is_told_for_providers_that_exist() -> None:
+    assert set(TIE_ORDER) <= {provider.NAME for provider in PROVIDERS}
