@@ -116,3 +116,20 @@ class SamplingSettings:
             raise UsageError(f"--train-fraction {self.train_fraction}: above 0, at most 1")
         if self.negative_pool is not None and self.negative_pool < 1:
             raise UsageError(f"--negative-pool {self.negative_pool}: at least 1 is needed")
+
+
+@dataclass(frozen=True)
+class CacheSettings:
+    """Large contrastive batches in small memory."""
+
+    grad_cache: bool = False
+    """Make vectors chunk by chunk and send gradients back the same way: memory of a chunk, same result."""
+    q_chunk: int = option(4, "--gc-q-chunk-size")
+    """Queries a chunk."""
+    p_chunk: int = option(32, "--gc-p-chunk-size")
+    """Passages a chunk."""
+
+    def __post_init__(self) -> None:
+        """Refuses empty chunks."""
+        if self.q_chunk < 1 or self.p_chunk < 1:
+            raise UsageError(f"--q-chunk {self.q_chunk} --p-chunk {self.p_chunk}: at least 1")

@@ -1,0 +1,56 @@
+"""What processes of one run tell each other: vectors with their gradient, and gradients.
+
+Every process computes the loss of the whole batch from everybody's vectors, with gradients through its own
+alone; the sum of the processes' gradients is then the gradient of one process that holds the whole batch.
+"""
+
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def world() -> tuple[int, int]:
+    """(rank, number of processes); (0, 1) where there is one."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+def gather(tensor: Tensor) -> Tensor:
+    """Everybody's rows in rank order; this process's own keep their graph. (N, ...) -> (R N, ...)."""
+    rank, size = world()
+    if size == 1:
+        return tensor
+    parts = [torch.empty_like(tensor) for _ in range(size)]
+    dist.all_gather(parts, tensor.detach().contiguous())
+    parts[rank] = tensor
+    return torch.cat(parts)
+
+
+def widest(size: int, device: torch.device) -> int:
+    """The largest of everybody's sizes."""
+    if world()[1] == 1:
+        return size
+    value = torch.tensor(size, device=device)
+    dist.all_reduce(value, dist.ReduceOp.MAX)
+    return int(value)
+
+
+def widen(tensor: Tensor, size: int) -> Tensor:
+    """Fills axis 1 with zeros (False) up to a size. (N, S, ...) -> (N, size, ...)."""
+    missing = size - tensor.shape[1]
+    return F.pad(tensor, [0, 0] * (tensor.dim() - 2) + [0, missing]) if missing else tensor
+
+
+def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Adds up the gradients of all processes, in place; one that a process lacks counts as zero."""
+    if world()[1] == 1:
+        return
+    for parameter in parameters:
+        if parameter.requires_grad:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad)
