@@ -49,7 +49,7 @@ def below(result: EvaluationResult, gates: Sequence[Gate]) -> list[str]:
                 shown = f"{value:.4f}"
                 if not float(shown) < gate.value:
                     shown = repr(value)
-                phrases.append(f"{whose}{gate.measure} is {shown}, under {gate.value:g}")
+                phrases.append(f"{whose}{gate.measure} is {shown}, under {gate.value:.10g}")
     return phrases
 
 

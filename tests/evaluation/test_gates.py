@@ -43,7 +43,7 @@ def test_what_stays_under(bounds: list[str], ranks: list[int], told: list[str]) 
 
 def test_a_value_that_only_rounds_to_the_bound_is_told_in_full() -> None:
     (phrase,) = below(result(3), as_gates([parse_bound("RR@10=0.33333333334")]))
-    assert phrase == "RR@10 is 0.3333, under 0.333333"
+    assert phrase == "RR@10 is 0.3333, under 0.3333333333"
     (phrase,) = below(result(6), as_gates([parse_bound("RR@10=0.1667")]))
     assert phrase == "RR@10 is 0.16666666666666666, under 0.1667"
 

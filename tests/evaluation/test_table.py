@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import pytest
 
@@ -21,10 +22,8 @@ def result(*names: str, measures: str = "RR@10 NumRelRet", level: int = 1) -> Ev
     return EvaluationResult(chosen, level, evaluator.queries, runs, evaluator.providers)
 
 
-def shown(
-    form: OutputFormat, *names: str, measures: str = "RR@10 NumRelRet", **report: object
-) -> str:
-    settings = ReportSettings(**report)  # type: ignore[arg-type]
+def shown(form: OutputFormat, *names: str, measures: str = "RR@10 NumRelRet", **report: Any) -> str:
+    settings = ReportSettings(**report)
     return FORMATS[form](result(*names, measures=measures), settings)
 
 
@@ -50,7 +49,7 @@ def test_every_shape_has_its_function() -> None:
         ),
     ],
 )
-def test_tsv_is_what_ir_measures_prints(report: dict[str, object], expected: str) -> None:
+def test_tsv_is_what_ir_measures_prints(report: dict[str, Any], expected: str) -> None:
     assert shown(OutputFormat.TSV, "good", **report) == expected
 
 
