@@ -50,11 +50,14 @@ def _block(batch: Any, key: str, path: str | Path) -> VectorBlock:
 
 def _matrix(column: Any, path: str | Path) -> NDArray[Any]:
     """The (n, D) rows of a column of lists of one length."""
-    lengths = {None if row is None else len(row) for row in column}
+    compute = require("pyarrow.compute", "a Parquet file")
+    try:
+        lengths = set(compute.list_value_length(column).to_pylist())
+    except NotImplementedError:  # it holds no lists
+        raise InputError(path, None, f"vectors of {column.type}", "lists of numbers") from None
     if len(lengths) != 1 or None in lengths:
-        raise InputError(
-            path, None, f"vectors of {sorted(map(str, lengths))} numbers", "one length"
-        )
+        found = f"vectors of {', '.join(sorted(map(str, lengths)))} numbers"
+        raise InputError(path, None, found, "vectors of one length")
     flat = column.flatten()
     if flat.null_count:
         raise InputError(path, None, "a vector with a hole", "numbers")

@@ -155,7 +155,6 @@ def open_queries_sink(
                 "encode --topics Q --output-format pyserini-queries",
             )
         columns = {"id": whole.ids, "text": whole.texts, "embedding": list(whole.vectors)}
-        with pandas.option_context(
-            "future.infer_string", False
-        ):  # older pandas reads objects alone
-            pandas.DataFrame(columns, dtype=object).to_pickle(temporary / QUERIES_FILE, protocol=4)
+        frame = pandas.DataFrame(columns, dtype=object)
+        frame.columns = pandas.Index(list(columns), dtype=object)  # what older pandas reads
+        frame.to_pickle(temporary / QUERIES_FILE, protocol=4)
