@@ -7,6 +7,7 @@ from typing import Any
 from denserk.errors import MismatchError, UsageError
 from denserk.extras import installed, require
 from denserk.formats.flat_file import is_flat
+from denserk.index.faiss_library import sees_gpu
 from denserk.index.index_folder import INDEX
 from denserk.index.vector_index import VectorIndex
 from denserk.reporting import SILENT, Reporter
@@ -89,7 +90,7 @@ def open_vector_index(
         if not installed("faiss"):
             reporter.note("faiss is not installed; the exact torch engine serves this flat index")
             torch_serves = True
-        elif device != "cpu" and not _faiss_sees_gpu():
+        elif device != "cpu" and not sees_gpu():
             reporter.note(f"faiss has no GPU here; the exact torch engine searches on {device}")
             torch_serves = True
     if torch_serves:
@@ -103,7 +104,3 @@ def open_vector_index(
     require("faiss", f"the index {folder}")
     held: VectorIndex = engine_class(Engine.FAISS)(path, settings, device, threads, reporter)
     return held
-
-
-def _faiss_sees_gpu() -> bool:
-    return bool(importlib.import_module("denserk.index.faiss_index").sees_gpu())

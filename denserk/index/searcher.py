@@ -1,7 +1,7 @@
 """Queries x index -> ranked passages: names for rows, one order, a depth that is deep enough."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from denserk.index.vector_index import Rows, Scores, SearchableIndex
 from denserk.settings.retrieval import SearchSettings, Ties
 
-Q = TypeVar("Q", bound=NDArray[Any])
 Hits = list[tuple[str, float]]
 """(passage id, score), best first."""
 
@@ -36,7 +35,7 @@ def strictly_decreasing(scores: Scores) -> Scores:
     return lowered
 
 
-class Searcher(Generic[Q]):
+class Searcher:
     """Searches an index and names what it finds.
 
     Equal scores fall by id, also at the cut: an index that compares every row is searched deeper
@@ -53,7 +52,7 @@ class Searcher(Generic[Q]):
 
     def __init__(
         self,
-        index: SearchableIndex[Q],
+        index: SearchableIndex,
         ids: Sequence[str],
         settings: SearchSettings,
         vectors_per_passage: int = 1,
@@ -90,7 +89,7 @@ class Searcher(Generic[Q]):
         tied = not short and self._index.is_exhaustive and kept[-1][1] == float(scores[valid - 1])
         return kept, (short or tied) and not ran_out
 
-    def search(self, qids: Sequence[str], queries: Q) -> Iterator[tuple[str, Hits]]:
+    def search(self, qids: Sequence[str], queries: NDArray[Any]) -> Iterator[tuple[str, Hits]]:
         """Yields (query id, its hits) in the order of the queries.
 
         Args:
@@ -104,7 +103,7 @@ class Searcher(Generic[Q]):
             ):
                 yield qid, self._untied(hits)
 
-    def _batch(self, qids: Sequence[str], queries: Q) -> list[Hits]:
+    def _batch(self, qids: Sequence[str], queries: NDArray[Any]) -> list[Hits]:
         total = max(len(self._index), 1)
         depth = min(self._settings.hits * self._size + SPARE, total)
         results: list[Hits] = [[] for _ in qids]

@@ -67,7 +67,7 @@ def best_of_each(scores: Tensor, size: int) -> tuple[Tensor, Tensor]:
     Returns:
         (B, P) scores and the (B, P) columns that have them, the first of equals.
     """
-    passages = scores.unflatten(1, (-1, size))
+    passages = scores.reshape(len(scores), -1, size)
     best = passages.amax(dim=2)
     places = torch.arange(size, device=scores.device)
     within = torch.where(passages == best[..., None], places, size).amin(dim=2)

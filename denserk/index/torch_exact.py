@@ -67,7 +67,7 @@ class TorchExact:
     @property
     def dimension(self) -> int:
         """D, of its vectors and of any query."""
-        return self._vectors.shape[1]
+        return int(self._vectors.shape[1])
 
     def __len__(self) -> int:
         return len(self._vectors)

@@ -1,6 +1,6 @@
 """The seam between denserk and whatever holds the vectors."""
 
-from typing import Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,8 @@ Scores = NDArray[np.float32]
 Rows = NDArray[np.int64]
 """(B, K) int64, the row of each hit in the order of the index; -1 where there is no hit."""
 
-Queries_contra = TypeVar("Queries_contra", contravariant=True)
 
-
-class SearchableIndex(Protocol[Queries_contra]):
+class SearchableIndex(Protocol):
     """An open index. Rows count from 0; their ids are the index folder's business.
 
     Queries are (B, D) vectors, or an array of B texts where the index holds words.
@@ -25,7 +23,7 @@ class SearchableIndex(Protocol[Queries_contra]):
     def is_exhaustive(self) -> bool:
         """Whether every row is compared, so that a deeper search only adds hits."""
 
-    def search(self, queries: Queries_contra, depth: int) -> tuple[Scores, Rows]:
+    def search(self, queries: NDArray[Any], depth: int) -> tuple[Scores, Rows]:
         """The `depth` best rows for each query; fewer are padded.
 
         Equal scores fall by row; which of those equal at the cut come back is left to the engine.
@@ -35,7 +33,7 @@ class SearchableIndex(Protocol[Queries_contra]):
         """How many rows it holds."""
 
 
-class VectorIndex(SearchableIndex[Vectors], Protocol):
+class VectorIndex(SearchableIndex, Protocol):
     """An open index of vectors."""
 
     @property

@@ -149,7 +149,7 @@ class IndexSettings:
 class Bm25Settings:
     """How words are taken from text and weighed."""
 
-    fields: tuple[str, ...] = ("title", "text")
+    fields: tuple[str, ...] | None = option(None, shown_default="title,text")
     """Fields of a passage whose words are indexed."""
     k1: float = 0.9
     """Saturation of term frequency."""
@@ -164,7 +164,7 @@ class Bm25Settings:
         """Refuses weights outside the formula, and a passage without fields."""
         if self.k1 < 0 or not 0 <= self.b <= 1:
             raise UsageError(f"--k1 {self.k1:g} --b {self.b:g}: k1 is at least 0, b from 0 to 1")
-        if not self.fields:
+        if self.fields == ():
             raise UsageError("--fields names no field", "for example --fields title,text")
 
 

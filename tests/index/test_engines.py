@@ -38,7 +38,7 @@ def by_hand(vectors, queries, depth, metric=Metric.INNER, size=1):
             score = query @ vector if metric is Metric.INNER else -((query - vector) ** 2).sum()
             hits.append((float(score), row))
         hits.sort(key=lambda hit: (-hit[0], hit[1]))
-        first = {}
+        first: dict[int, tuple[float, int]] = {}
         for score, row in hits:
             first.setdefault(row // size, (score, row))
         results.append(list(first.values())[:depth])
@@ -62,7 +62,7 @@ def test_exact_engines_give_the_right_answer(tmp_path, engine, metric, rows, dep
     folder = write_flat(tmp_path / "i", vectors, metric)
     index = open_vector_index(folder, engine, SEARCH)
     scores, found = index.search(queries, depth)
-    assert (scores.dtype, found.dtype) == (np.float32, np.int64)
+    assert (scores.dtype.name, found.dtype.name) == ("float32", "int64")
     assert scores.shape == found.shape == (25, depth)
     assert (scores[:, rows:] == -np.inf).all()
     assert (found[:, rows:] == -1).all()

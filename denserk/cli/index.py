@@ -1,0 +1,29 @@
+"""`denserk index`."""
+
+from denserk.cli.app import app
+from denserk.cli.console import console
+from denserk.cli.options import command
+from denserk.settings.formats import CorpusSettings
+from denserk.settings.retrieval import Bm25Settings, IndexPaths, IndexSettings
+
+
+@command(
+    app,
+    "index",
+    paths="Input and output",
+    settings="Index",
+    words="Words, for --type bm25",
+    corpus="Corpus, for --type bm25",
+)
+def index(
+    paths: IndexPaths, settings: IndexSettings, words: Bm25Settings, corpus: CorpusSettings
+) -> None:
+    """Turn vectors, or the words of a corpus, into an index."""
+    from denserk.tasks.build_index import build_index
+
+    result = build_index(paths, settings, words, corpus, console())
+    recall = "" if result.recall is None else f", recall {result.recall:.3f}"
+    console().note(
+        f"{paths.output}: {result.count:,} passages, {result.bytes_per_passage:,.0f} bytes each"
+        f"{recall}, in {result.seconds:,.1f} s"
+    )

@@ -1,0 +1,157 @@
+"""Building indexes of faiss: its factory strings, training, filling."""
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from denserk.errors import InputError, OutputError, UsageError
+from denserk.formats.files import whole_binary
+from denserk.index.faiss_library import inner_indexes, load_faiss, on_gpu, reason
+from denserk.index.vector_index import Vectors
+from denserk.reporting import SILENT, Reporter
+from denserk.settings.retrieval import IndexSettings, IndexType, Metric
+
+ADD_ROWS = 65_536
+"""Rows given to faiss at once."""
+
+
+def factory_string(settings: IndexSettings, count: int, dimension: int) -> str:
+    """What faiss's factory is asked for.
+
+    Raises:
+        UsageError: the quantiser cannot divide the dimension.
+
+    >>> factory_string(IndexSettings(type=IndexType.IVF), 10_000, 384)
+    'IVF256,Flat'
+    """
+    if settings.factory:
+        return settings.factory
+    if settings.type in (IndexType.PQ, IndexType.HNSWPQ) and dimension % settings.pq_m:
+        best = next(m for m in range(min(settings.pq_m, dimension), 0, -1) if dimension % m == 0)
+        raise UsageError(
+            f"--pq-m {settings.pq_m} does not divide the dimension {dimension}",
+            f"for example --pq-m {best}",
+        )
+    # faiss wants 39 vectors a list
+    lists = settings.nlist or max(1, min(int(4 * count**0.5), count // 39))
+    quantiser = f"PQ{settings.pq_m}x{settings.pq_nbits}"
+    return {
+        IndexType.FLAT: "Flat",
+        IndexType.HNSW: f"HNSW{settings.M},Flat",
+        IndexType.IVF: f"IVF{lists},Flat",
+        IndexType.PQ: quantiser,
+        IndexType.HNSWPQ: f"HNSW{settings.M}_{quantiser}",
+        IndexType.SQ8: "SQ8",
+        IndexType.SQFP16: "SQfp16",
+    }[settings.type]
+
+
+@contextmanager
+def _refusals(wanted: str, count: int) -> Iterator[None]:
+    """Turns what faiss throws while building into one sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        few = re.search(r"training points \((\d+)\).*clusters \((\d+)\)", str(error))
+        if few:
+            raise InputError(
+                wanted,
+                None,
+                f"{count:,} vectors, of which {int(few[1]):,} train",
+                f"at least {int(few[2]):,}, one a centroid, and better {39 * int(few[2]):,}",
+                "use --type flat, a smaller --nlist or --pq-nbits, or a larger --train-size",
+            ) from None
+        raise UsageError(
+            f"faiss refuses {wanted}: {reason(error)}", "see faiss's guide to factory strings"
+        ) from None
+
+
+@contextmanager
+def _clustering_warnings(reporter: Reporter) -> Iterator[None]:
+    """Gathers what faiss prints to stderr while it trains; tells it in one sentence."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as caught:
+        os.dup2(caught.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            caught.seek(0)
+            text = caught.read().decode("utf-8", "replace")
+    few = re.compile(r"WARNING clustering (\d+) points to (\d+) centroids.*?(\d+) training points")
+    found = [tuple(map(int, match)) for match in few.findall(text)]
+    if found:
+        points, centroids, wanted = max(found, key=lambda numbers: numbers[2])
+        reporter.warn(
+            f"{points:,} vectors train {centroids:,} centroids; {wanted:,} or more would train "
+            "them well: --type flat is exact and suits a collection of this size"
+        )
+    for line in few.sub("", text).splitlines():
+        if line.strip():
+            reporter.note(f"faiss: {line.strip()}")
+
+
+def build(
+    vectors: Vectors, path: Path, settings: IndexSettings, reporter: Reporter = SILENT
+) -> str:
+    """Trains, fills and writes an index of (N, D) vectors; returns its factory string.
+
+    Raises:
+        InputError: too few vectors to train on.
+        UsageError: faiss does not know the factory string, or refuses the metric.
+        OutputError: the index cannot be written.
+    """
+    faiss = load_faiss()
+    if settings.threads:
+        faiss.omp_set_num_threads(settings.threads)
+    count, dimension = vectors.shape
+    wanted = factory_string(settings, count, dimension)
+    number = faiss.METRIC_INNER_PRODUCT if settings.metric is Metric.INNER else faiss.METRIC_L2
+    with _refusals(wanted, count):
+        index = faiss.index_factory(dimension, wanted, number)
+        for inner in inner_indexes(faiss, index):
+            if isinstance(inner, faiss.IndexHNSW):
+                inner.hnsw.efConstruction = settings.efC
+        moved = on_gpu(faiss, index, settings.device) if settings.device != "cpu" else None
+        if settings.device != "cpu" and moved is None:
+            reporter.note(f"faiss builds {wanted} on the CPU; it has no GPU form")
+        filled = index if moved is None else moved
+        if not filled.is_trained:
+            _train(filled, vectors, settings, reporter)
+        with reporter.track(f"adding to {wanted}", count, "vectors") as progress:
+            for first in range(0, count, ADD_ROWS):
+                block = np.array(vectors[first : first + ADD_ROWS])
+                filled.add(block)
+                progress.advance(len(block))
+        if moved is not None:
+            index = faiss.index_gpu_to_cpu(moved)
+    with whole_binary(path) as handle:
+        try:
+            faiss.write_index(index, handle.name)
+        except RuntimeError as error:
+            raise OutputError(f"{path} cannot be written: {reason(error)}") from None
+    return wanted
+
+
+def _train(index: Any, vectors: Vectors, settings: IndexSettings, reporter: Reporter) -> None:
+    """Trains on a sample without replacement, in the order of the rows."""
+    count = len(vectors)
+    rows: Any = slice(None)
+    if count > settings.train_size:
+        drawn = np.random.default_rng(settings.seed).choice(
+            count, settings.train_size, replace=False
+        )
+        rows = np.sort(drawn)
+    sample = np.array(vectors[rows])
+    reporter.note(f"training on {len(sample):,} vectors")
+    with _clustering_warnings(reporter):
+        index.train(sample)

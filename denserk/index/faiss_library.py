@@ -1,0 +1,63 @@
+"""What building and searching share of faiss: its import, its parts, its GPU, its words."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from denserk.errors import UsageError
+from denserk.extras import require
+
+
+def load_faiss() -> Any:
+    """The faiss package.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    return require("faiss", "an index of --engine faiss")
+
+
+def reason(error: RuntimeError) -> str:
+    """The words of faiss, without its C++ signatures and file names."""
+    text = str(error).strip()
+    return re.split(r" failed: |\.cpp:\d+: |\.h:\d+: ", text)[-1].strip()
+
+
+def inner_indexes(faiss: Any, index: Any) -> Iterator[Any]:
+    """An index and those inside it, as their own classes."""
+    index = faiss.downcast_index(index)
+    yield index
+    for name in ("index", "base_index", "quantizer"):
+        inner = getattr(index, name, None)
+        if isinstance(inner, faiss.Index):
+            yield from inner_indexes(faiss, inner)
+
+
+def on_gpu(faiss: Any, index: Any, device: str) -> Any:
+    """The index on a GPU of faiss, or None where it has no GPU form.
+
+    Raises:
+        UsageError: this faiss sees no such GPU.
+    """
+    number = int(device.partition(":")[2] or 0)
+    if not hasattr(faiss, "StandardGpuResources") or faiss.get_num_gpus() <= number:
+        raise UsageError(
+            f"faiss sees no GPU {number}", "install denserk[gpu], or use --device cpu for the index"
+        )
+    try:
+        return faiss.index_cpu_to_gpu(_gpu_resources(), number, index)
+    except RuntimeError:
+        return None
+
+
+@cache
+def _gpu_resources() -> Any:
+    """Memory that faiss keeps on its GPUs; it must outlive the indexes there."""
+    return load_faiss().StandardGpuResources()
+
+
+def sees_gpu() -> bool:
+    """Whether the installed faiss can use a GPU of this machine."""
+    faiss = load_faiss()
+    return hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus() > 0

@@ -1,0 +1,180 @@
+"""Several sources of vectors -> one flat file and one list of ids, checked on the way."""
+
+import glob
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+from denserk.errors import InputError, MismatchError, UsageError
+from denserk.formats.files import STREAM, whole_binary, whole_text
+from denserk.formats.flat_file import FlatWriter
+from denserk.formats.id_ledger import IdLedger
+from denserk.formats.vector_block import VectorBlock
+from denserk.formats.vector_folder import refuse_non_finite
+from denserk.formats.vectors import VectorSource, read_vector_blocks
+from denserk.index.index_folder import DOCID, part_names
+from denserk.reporting import SILENT, Reporter
+from denserk.settings.retrieval import Metric
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What was gathered: passages, the vectors of each, their dimension."""
+
+    passages: int
+    vectors_per_passage: int
+    dimension: int
+
+
+def _by_number(path: str) -> list[tuple[int, str]]:
+    """Sorts shard-2 before shard-10."""
+    return [
+        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path)
+    ]
+
+
+def expanded(inputs: Sequence[str]) -> list[str]:
+    """Inputs in the order given, patterns replaced by what they match, numbers in their order.
+
+    Raises:
+        UsageError: a pattern matches nothing, or an input comes twice.
+    """
+    found: list[str] = []
+    for name in inputs:
+        if name == STREAM or Path(name).exists() or not glob.has_magic(name):
+            found.append(name)
+            continue
+        matches = sorted(glob.glob(name), key=_by_number)  # noqa: PTH207 - patterns with folders
+        if not matches:
+            raise UsageError(f"--input {name}: the pattern matches nothing")
+        found += matches
+    for name in found:
+        if found.count(name) > 1:
+            raise UsageError(f"--input {name} is given twice")
+    return found
+
+
+def open_sources(
+    inputs: Sequence[str], allow_pickle: bool = False, reporter: Reporter = SILENT
+) -> list[VectorSource]:
+    """Opens every input before anything is written.
+
+    Raises:
+        UsageError: an input is not there, or is not vectors.
+        MismatchError: some have several vectors a passage and others have not.
+    """
+    opened = [
+        read_vector_blocks(name, allow_pickle=allow_pickle, reporter=reporter)
+        for name in expanded(inputs)
+    ]
+    first = opened[0]
+    for source in opened[1:]:
+        if source.vectors_per_passage != first.vectors_per_passage:
+            raise MismatchError(
+                f"{first.name} has {first.vectors_per_passage} vectors a passage, "
+                f"{source.name} has {source.vectors_per_passage}"
+            )
+    _look_at_shards(opened, reporter)
+    return opened
+
+
+def _look_at_shards(sources: Sequence[VectorSource], reporter: Reporter) -> None:
+    """Warns where shards of one corpus are missing."""
+    manifests = [source.manifest for source in sources if source.manifest is not None]
+    numbers = {manifest.settings.get("shard_num", 1) for manifest in manifests}
+    if len(manifests) == len(sources) and len(numbers) == 1:
+        there = {manifest.settings.get("shard_id", 0) for manifest in manifests}
+        missing = sorted(set(range(numbers.pop())) - there)
+        if missing:
+            names = ", ".join(map(str, missing))
+            reporter.warn(f"shards are missing among the inputs: {names} (counted from 0)")
+
+
+def known_count(sources: Sequence[VectorSource]) -> int | None:
+    """How many passages there will be, where every source says so."""
+    counts = [None if s.manifest is None else s.manifest.contents.get("count") for s in sources]
+    return sum(int(c) for c in counts if c is not None) if None not in counts else None
+
+
+class _Gatherer:
+    """Appends blocks to the two files, and remembers what must not differ or repeat."""
+
+    def __init__(self, vectors: BinaryIO, ids: TextIO, metric: Metric, ledger: IdLedger) -> None:
+        self._flat, self._ids, self._ledger = FlatWriter(vectors, metric), ids, ledger
+        self._begins: list[tuple[int, VectorSource]] = []
+
+    def blocks(self, sources: Sequence[VectorSource]) -> Iterator[tuple[VectorSource, VectorBlock]]:
+        for source in sources:
+            self._begins.append((self._ledger.count, source))
+            for ids, vectors in source.blocks():
+                yield source, VectorBlock(ids, vectors)
+
+    def add(self, source: VectorSource, block: VectorBlock) -> None:
+        dimension = block.vectors.shape[1]
+        if self._flat.dimension not in (0, dimension):
+            first = self._begins[0][1].name
+            raise MismatchError(
+                f"{source.name} has vectors of {dimension} dimensions, "
+                f"{first} of {self._flat.dimension}",
+                "index vectors of one model",
+            )
+        refuse_non_finite(source.name, block.ids, block.vectors)
+        self._flat.add(block.vectors)
+        for docid in block.ids:
+            self._ledger.add(docid)
+            for name in part_names(docid, source.vectors_per_passage):
+                self._ids.write(f"{name}\n")
+
+    def _source_at(self, position: int) -> str:
+        return next(s.name for begin, s in reversed(self._begins) if begin <= position)
+
+    def finish(self, size: int) -> Gathered:
+        repeat = self._ledger.first_repeat()
+        if repeat is not None:
+            first, second = repeat
+            self._ids.flush()
+            with Path(self._ids.name).open(encoding="utf-8") as lines:
+                line = next(islice(lines, second * size, None))
+            name = line.rstrip().rpartition("#")[0] if size > 1 else line.rstrip()
+            raise InputError(
+                self._source_at(second),
+                None,
+                f"the id {name} again (vector {second + 1:,}; first as vector {first + 1:,}, "
+                f"in {self._source_at(first)})",
+                "each id once",
+            )
+        self._flat.finish()
+        return Gathered(self._ledger.count, size, self._flat.dimension)
+
+
+def gather(
+    sources: Sequence[VectorSource], vectors: Path, metric: Metric, reporter: Reporter = SILENT
+) -> Gathered:
+    """Streams vectors into a flat file, and their ids into `docid` beside it; one block in memory.
+
+    Args:
+        sources: in the order of the index.
+        vectors: the flat file.
+        metric: what its header says.
+        reporter: shown the progress.
+
+    Raises:
+        InputError: an id comes twice, a number is not finite, or there is no vector.
+        MismatchError: the sources have different dimensions.
+        OutputError: the files cannot be written.
+    """
+    total = known_count(sources)
+    with (
+        whole_text(vectors.with_name(DOCID)) as ids,
+        whole_binary(vectors) as rows,
+        IdLedger() as ledger,
+        reporter.track("reading vectors", total, "passages") as progress,
+    ):
+        gatherer = _Gatherer(rows, ids, metric, ledger)
+        for source, block in gatherer.blocks(sources):
+            gatherer.add(source, block)
+            progress.advance(len(block.ids))
+        return gatherer.finish(sources[0].vectors_per_passage)

@@ -1,0 +1,244 @@
+"""Vectors, or words, -> an index folder that denserk and Pyserini open."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from denserk.errors import MismatchError, UsageError
+from denserk.formats.files import prepare_folder, whole_text
+from denserk.formats.flat_file import map_flat
+from denserk.formats.manifest import (
+    NAME,
+    Kind,
+    Manifest,
+    differences,
+    file_sha256,
+    read_manifest,
+    write_manifest,
+)
+from denserk.formats.sources import read_passages, refuse_duplicates
+from denserk.formats.vectors import VectorSource
+from denserk.index.backends import chosen_engine, open_vector_index
+from denserk.index.bm25_index import Bm25Builder
+from denserk.index.faiss_building import build
+from denserk.index.index_folder import DOCID, INDEX, folder_bytes, refuse_input_as_output
+from denserk.index.recall import recall_of_own_vectors
+from denserk.index.vector_inputs import Gathered, gather, known_count, open_sources
+from denserk.reporting import SILENT, Reporter
+from denserk.settings.formats import DETECTED, CorpusSettings
+from denserk.settings.options import as_json
+from denserk.settings.retrieval import (
+    Bm25Settings,
+    Engine,
+    IndexPaths,
+    IndexSettings,
+    IndexType,
+    SearchSettings,
+)
+from denserk.tasks.model_chain import model_of, refuse_other_model
+
+VECTORS = "vectors"
+"""Where the vectors of an approximate index stand while it is built."""
+DEFAULT_FIELDS = ("title", "text")
+UNCOMPARED = ("threads", "device")
+"""Settings that do not make another index."""
+
+
+@dataclass(frozen=True)
+class IndexResult:
+    """An index: passages, bytes of its folder, seconds it took; recall where it is approximate."""
+
+    count: int
+    bytes: int
+    seconds: float
+    recall: float | None = None
+
+    @property
+    def bytes_per_passage(self) -> float:
+        """Bytes on the disk for each passage."""
+        return self.bytes / self.count if self.count else 0.0
+
+
+def build_index(
+    paths: IndexPaths,
+    settings: IndexSettings = IndexSettings(),  # noqa: B008  (frozen)
+    words: Bm25Settings = Bm25Settings(),  # noqa: B008
+    corpus: CorpusSettings = DETECTED,
+    reporter: Reporter = SILENT,
+) -> IndexResult:
+    """Builds an index.
+
+    Args:
+        paths: what is indexed, and where the index goes.
+        settings: the kind of index.
+        words: how text becomes words, for an index of words.
+        corpus: how its passages are read.
+        reporter: told what goes on.
+
+    Raises:
+        UsageError: options do not go together, or an input is not there.
+        InputError: an id comes twice, a vector is not finite, there is nothing to index, or too
+            little to train on.
+        MismatchError: the inputs were not made alike, or an index made otherwise is to be resumed.
+        OutputError: the folder cannot be written.
+    """
+    start = time.perf_counter()
+    wants_words = settings.type is IndexType.BM25
+    if wants_words and paths.corpus is None:
+        raise UsageError("--type bm25 indexes words, not vectors", "give --corpus, not --input")
+    if not wants_words and paths.corpus is not None:
+        raise UsageError(
+            f"--type {settings.type} indexes vectors; --corpus holds text",
+            "give --type bm25, or encode the corpus and give --input",
+        )
+    settings = replace(settings, engine=chosen_engine(settings))
+    refuse_input_as_output(paths.output, paths.input or [paths.corpus or ""])
+    chosen: dict[str, Any] = as_json(settings)
+    sources: list[VectorSource] = []
+    if wants_words:
+        chosen |= {"bm25": as_json(words), "corpus": as_json(corpus)}
+        made_from: dict[str, Any] = {"texts": paths.corpus}
+    else:
+        sources = open_sources(paths.input, paths.allow_pickle, reporter)
+        made_from = {"vectors": [s.name for s in sources], "model": _common_model(sources)}
+    manifest = Manifest(Kind.INDEX, False, chosen, made_from)
+    folder, finished = _begin(paths, manifest, reporter)
+    if finished is not None:
+        return _result(finished, folder, start)
+    if wants_words:
+        contents = _index_words(folder, paths.corpus or "", words, corpus, reporter)
+    else:
+        contents = _index_vectors(folder, sources, settings, reporter)
+    files = [item for item in (INDEX, DOCID) if (folder / item).exists()]
+    contents["sha256"] = {name: file_sha256(folder / name) for name in files}
+    manifest = replace(manifest, complete=True, contents=contents)
+    write_manifest(folder, manifest)
+    return _result(manifest, folder, start)
+
+
+def _result(manifest: Manifest, folder: Path, start: float) -> IndexResult:
+    return IndexResult(
+        manifest.contents["count"],
+        folder_bytes(folder),
+        time.perf_counter() - start,
+        manifest.contents.get("recall"),
+    )
+
+
+def _common_model(sources: Sequence[VectorSource]) -> Mapping[str, Any] | None:
+    """The one model that made all vectors, as far as they say."""
+    models = [(source.name, model_of(source.manifest)) for source in sources]
+    first, made = models[0]
+    for name, model in models[1:]:
+        refuse_other_model(made, model, f"{first} and {name}", "index vectors of one model")
+    return None if any(model is None for _, model in models) else made
+
+
+def _begin(
+    paths: IndexPaths, manifest: Manifest, reporter: Reporter
+) -> tuple[Path, Manifest | None]:
+    """The folder, ready to be filled; or with it the manifest of an index that is finished."""
+    folder, overwrite = Path(paths.output), paths.overwrite
+    if paths.resume and (folder / NAME).exists():
+        begun = read_manifest(folder, Kind.INDEX, unfinished=True)
+        if begun.complete:
+            _refuse_other_settings(folder, begun, manifest)
+            reporter.note(f"{folder} is finished: nothing to do")
+            return folder, begun
+        reporter.note(f"{folder} is unfinished: an index is built in one go, so it starts over")
+        overwrite = True
+    folder = prepare_folder(folder, overwrite=overwrite)
+    write_manifest(folder, manifest)
+    return folder, None
+
+
+def _refuse_other_settings(folder: Path, begun: Manifest, manifest: Manifest) -> None:
+    one, other = (
+        {k: v for k, v in m.settings.items() if k not in UNCOMPARED} for m in (begun, manifest)
+    )
+    found = differences(one, other) + differences(begun.made_from, manifest.made_from)
+    if found:
+        raise MismatchError(
+            f"{folder} is finished, and was made with other settings: {'; '.join(found)}",
+            "choose another --output, or replace it with --overwrite",
+        )
+
+
+def _gigabytes(count: int, dimension: int) -> str:
+    size = count * dimension * 4
+    return f"{count:,} x {dimension} x 4 bytes = {size / 1e9:,.2f} GB"
+
+
+def _tell_size(sources: Sequence[VectorSource], is_flat: bool, reporter: Reporter) -> None:
+    """Tells what is coming, where the inputs say so."""
+    count = known_count(sources)
+    if count is None or sources[0].manifest is None:
+        return
+    rows = count * sources[0].vectors_per_passage
+    size = _gigabytes(rows, int(sources[0].manifest.contents["dimension"]))
+    where = "on the disk, mapped into memory when searched" if is_flat else "to train and fill from"
+    reporter.note(f"vectors: {size} {where}")
+
+
+def _index_vectors(
+    folder: Path, sources: Sequence[VectorSource], settings: IndexSettings, reporter: Reporter
+) -> dict[str, Any]:
+    """Fills the folder with an index of vectors; returns the manifest's contents."""
+    is_flat = settings.type is IndexType.FLAT and not settings.factory
+    _tell_size(sources, is_flat, reporter)
+    target = folder / (INDEX if is_flat else VECTORS)
+    gathered = gather(sources, target, settings.metric, reporter)
+    contents: dict[str, Any] = {
+        "count": gathered.passages,
+        "dimension": gathered.dimension,
+        "vectors_per_passage": gathered.vectors_per_passage,
+    }
+    if not is_flat:
+        contents |= _approximate(folder, target, gathered, settings, reporter)
+        target.unlink()
+    return contents
+
+
+def _approximate(
+    folder: Path, flat: Path, gathered: Gathered, settings: IndexSettings, reporter: Reporter
+) -> dict[str, Any]:
+    """Turns the flat file into another index, and measures what that costs in recall."""
+    vectors, _ = map_flat(flat)
+    factory = build(vectors, folder / INDEX, settings, reporter)
+    index = open_vector_index(
+        folder, Engine.FAISS, SearchSettings(), threads=settings.threads, reporter=reporter
+    )
+    recall, depth, queries = recall_of_own_vectors(index, vectors, settings.metric, settings.seed)
+    reporter.note(
+        f"{factory} finds {recall:.1%} of the exact {depth} nearest "
+        f"(with {queries} of its own vectors as queries)"
+    )
+    return {"factory": factory, "recall": round(recall, 4)}
+
+
+def _index_words(
+    folder: Path,
+    source: str,
+    words: Bm25Settings,
+    corpus: CorpusSettings,
+    reporter: Reporter,
+) -> dict[str, Any]:
+    """Fills the folder with an index of words; returns the manifest's contents."""
+    builder = Bm25Builder(words)
+    names = words.fields or DEFAULT_FIELDS
+    reporter.note("the words of the corpus stay in memory, 4 bytes each, until they are scored")
+    count = 0
+    with (
+        whole_text(folder / DOCID) as ids,
+        reporter.track("reading words", None, "passages") as progress,
+    ):
+        passages = read_passages(source, corpus, reporter, words.fields)
+        for passage in refuse_duplicates(passages, source):
+            builder.add(" ".join(passage.field(name) for name in names))
+            ids.write(f"{passage.docid}\n")
+            count += 1
+            progress.advance()
+    reporter.note("scoring words")
+    return {"count": count, "words": builder.write(folder)}

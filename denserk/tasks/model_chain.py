@@ -1,0 +1,60 @@
+"""The chain model -> vectors -> index -> run: which model made what, and whether two agree."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from denserk.errors import MismatchError
+from denserk.formats.manifest import Manifest, differences
+
+Description = Mapping[str, Any]
+"""What `TextEncoder.description` says."""
+
+OF_PASSAGES = ("fields", "join", "passage_prefix")
+"""Text settings that queries and passages must share, or that only passages use."""
+
+
+def model_of(manifest: Manifest | None) -> Description | None:
+    """The model that a manifest names."""
+    model = None if manifest is None else manifest.made_from.get("model")
+    return model if isinstance(model, Mapping) else None
+
+
+def _comparable(model: Description) -> dict[str, Any]:
+    text = model.get("text", {})
+    return {
+        "fingerprint": model.get("fingerprint"),
+        "representation": model.get("representation", {}),
+        "text": {name: text.get(name) for name in OF_PASSAGES},
+    }
+
+
+def model_differences(one: Description, other: Description) -> list[str]:
+    """What keeps the vectors of two models from being compared, one phrase each.
+
+    >>> model_differences({"name": "a", "fingerprint": "1"}, {"name": "b", "fingerprint": "2"})
+    ['other weights: a and b']
+    """
+    before, after = _comparable(one), _comparable(other)
+    found = []
+    if before.pop("fingerprint") != after.pop("fingerprint"):
+        found.append(f"other weights: {one.get('name')} and {other.get('name')}")
+    return found + differences(before, after)
+
+
+def refuse_other_model(
+    made: Description | None, asked: Description | None, what: str, hint: str
+) -> None:
+    """Refuses vectors of two models, where both are known.
+
+    Args:
+        made: the model of what is there.
+        asked: the model of what comes to it.
+        what: "the index idx and the queries q", for the message.
+        hint: what to do instead.
+
+    Raises:
+        MismatchError: they differ in weights, representation or in how text is put together.
+    """
+    found = [] if made is None or asked is None else model_differences(made, asked)
+    if found:
+        raise MismatchError(f"{what} were not made alike: {'; '.join(found)}", hint)
