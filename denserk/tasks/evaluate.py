@@ -99,8 +99,8 @@ def _tell(
         )
     if run.unjudged:
         reporter.note(
-            f"{run.name}: {len(run.unjudged):,} queries have no judgements and do not count: "
-            f"{some(run.unjudged)}"
+            f"{run.name}: queries without judgements, which do not count: "
+            f"{len(run.unjudged):,} ({some(run.unjudged)})"
         )
     if run.ties.lines:
         orders = "; ".join(
@@ -111,8 +111,8 @@ def _tell(
             if provider != JudgementCounts.NAME
         )
         reporter.warn(
-            f"{run.name}: {run.ties.lines:,} lines tie with another of their query "
-            f"({some(run.ties.queries)}), and readers disagree on the order of ties: {orders}"
+            f"{run.name}: lines that tie with another of their query: {run.ties.lines:,} "
+            f"({some(run.ties.queries)}); readers order ties differently: {orders}"
         )
 
 

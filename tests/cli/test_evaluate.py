@@ -166,6 +166,19 @@ def test_nothing_heavy_is_imported() -> None:
     assert done.stdout.splitlines()[-1] == "set()"
 
 
+@pytest.mark.peer
+def test_the_lines_are_those_of_ir_measures_own_command(
+    shared_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shared_data / "marco-dl19"
+    files = [folder / "nist" / "qrels.dl19-passage.txt", folder / "runs" / "bm25.trec.gz"]
+    measures = "nDCG@10 AP(rel=2)@100 RR(rel=2)@10 R@100 P@5 Judged@10 NumQ NumRet"
+    command = [sys.executable, "-W", "ignore", "-m", "ir_measures", *map(str, files), measures]
+    theirs = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert run(["eval", *map(str, files), "-m", measures, "--quiet"]) == 0
+    assert capsys.readouterr().out == theirs
+
+
 def test_help_meets_no_measures() -> None:
     code = (
         "import sys; from denserk.cli.app import run; run(['eval', '--help']); "
