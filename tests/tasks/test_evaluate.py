@@ -46,8 +46,8 @@ def test_what_is_told(toy: Path, run: str) -> None:
     assert listener.warnings == [
         "mine: 1 of 3 judged queries are not in the run: 'q3'; they count as 0",
         "mine: lines that tie with another of their query: 1 ('q2'); readers order ties "
-        "differently: NumRet, NumRet(rel=1), AP and 23 more by passage id descending (pytrec_eval); "
-        "RR@10 by passage id ascending (msmarco)",
+        "differently: NumRet, NumRet(rel=1), AP and 23 more by passage id descending "
+        "(pytrec_eval); RR@10 by passage id ascending (msmarco)",
     ]
     assert listener.notes[0] == "left out, unknown to ir-measures: gm_map"
     assert listener.notes[-1] == "mine: queries without judgements, which do not count: 1 ('x')"
