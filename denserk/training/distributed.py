@@ -1,7 +1,8 @@
 """What processes of one run tell each other: vectors with their gradient, and gradients.
 
-Every process computes the loss of the whole batch from everybody's vectors, with gradients through its own
-alone; the sum of the processes' gradients is then the gradient of one process that holds the whole batch.
+Every process computes the loss of the whole batch from everybody's vectors, with gradients through
+its own alone; the sum of the processes' gradients is then the gradient of one process that holds
+the whole batch.
 """
 
 from collections.abc import Iterable
@@ -20,7 +21,7 @@ def world() -> tuple[int, int]:
 
 
 def gather(tensor: Tensor) -> Tensor:
-    """Everybody's rows in rank order; this process's own keep their graph. (N, ...) -> (R N, ...)."""
+    """Everybody's rows in rank order, the own ones with their graph. (N, ...) -> (R N, ...)."""
     rank, size = world()
     if size == 1:
         return tensor

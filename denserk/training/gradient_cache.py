@@ -69,4 +69,4 @@ class CachedVectors(Generic[Chunk]):
                 gradient = torch.zeros_like(part) if part.grad is None else part.grad
                 loss = (vectors * gradient.to(vectors.dtype)).sum()
                 own = None if extra is None else extra(chunk)
-                (loss if own is None else loss + own).backward()
+                torch.autograd.backward(loss if own is None else loss + own)

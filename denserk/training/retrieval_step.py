@@ -1,4 +1,4 @@
-"""One training step of a retriever: direct, or with gradient caching; over one process or several."""
+"""One step of a retriever: direct, or with gradient caching; over one process or several."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ def cut(batch: TokenBatch, size: int) -> list[TokenBatch]:
 
 
 def join(parts: Sequence[PassageVectors]) -> PassageVectors:
-    """The vectors of chunks as those of one batch; chunks with fewer vectors a passage are filled and masked."""
+    """The vectors of chunks as those of one batch; where a passage has fewer, masked ones fill."""
     size = max(part.values.shape[1] for part in parts)
     values = torch.cat([widen(part.values, size) for part in parts])
     if all(part.mask is None for part in parts):

@@ -1,8 +1,9 @@
 """The training loop: transformers' Trainer around a step; it knows no paper.
 
-Left to the Trainer: optimiser, schedule, precision, clipping, logging, state. Done here, because a contrastive batch
-is one thing: batches come whole from a dataset of steps (so a run resumes at a step, whatever the number of workers),
-processes add their gradients up themselves, and a checkpoint takes its name only once it is whole.
+Left to the Trainer: optimiser, schedule, precision, clipping, logging, state. Done here, because a
+contrastive batch is one thing: batches come whole from a dataset of steps (so a run resumes at a
+step, whatever the number of workers), processes add their gradients up themselves, and a checkpoint
+takes its name only once it is whole.
 """
 
 import math
@@ -40,7 +41,7 @@ class _FromStep(Sampler[int]):
 
 
 class _Bare(nn.Module):
-    """The model in a wrapper that does nothing: gradients are added up by the step, not by a library."""
+    """A wrapper that does nothing: gradients are added up here, not by a library's wrapper."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -130,7 +131,7 @@ class StepTrainer(Trainer):
         return loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Adds the means of the loss's terms since the last time, and the epoch as the data has it."""
+        """Adds the means of the loss's terms since the last time, and the data's own epoch."""
         if "loss" in logs and self._summed:
             logs |= {f"loss_{name}": (v / self._summed).item() for name, v in self._sums.items()}
             self._sums, self._summed = {}, 0
@@ -140,6 +141,7 @@ class StepTrainer(Trainer):
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """Validates, and logs what came out as `eval_*`."""
         assert self._validate is not None
+        assert self.model is not None
         self.model.eval()
         measured = {f"eval_{name}": value for name, value in self._validate().items()}
         self.log(dict(measured))
@@ -184,8 +186,10 @@ class StepTrainer(Trainer):
         self._load_model(Path(resume_from_checkpoint))
 
     def run(self, *, resume: bool) -> int:
-        """Trains to the end, from the last whole checkpoint under `resume`; returns the step it began at."""
-        last = get_last_checkpoint(str(self._folder)) if resume and self._folder.is_dir() else None
+        """Trains to the end, from the last checkpoint under `resume`; returns its first step."""
+        last = None
+        if resume and self._folder.is_dir():
+            last = get_last_checkpoint(str(self._folder))  # type: ignore[no-untyped-call]
         set_seed(self.args.seed)
         first = 0 if last is None else int(Path(last).name.rpartition("-")[2])
         self.train(resume_from_checkpoint=last)
