@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from denserk.errors import UsageError
-from denserk.settings.options import option
+from denserk.settings.conversion import TrainingFormat
+from denserk.settings.options import REQUIRED, option
 
 
 class PositiveChoice(StrEnum):
@@ -123,7 +124,7 @@ class CacheSettings:
     """Large contrastive batches in small memory."""
 
     grad_cache: bool = False
-    """Make vectors chunk by chunk and send gradients back the same way: memory of a chunk, same result."""
+    """Make vectors and send gradients back chunk by chunk: the memory of a chunk, the same result."""
     q_chunk: int = option(4, "--gc-q-chunk-size")
     """Queries a chunk."""
     p_chunk: int = option(32, "--gc-p-chunk-size")
@@ -133,3 +134,142 @@ class CacheSettings:
         """Refuses empty chunks."""
         if self.q_chunk < 1 or self.p_chunk < 1:
             raise UsageError(f"--q-chunk {self.q_chunk} --p-chunk {self.p_chunk}: at least 1")
+
+
+class Precision(StrEnum):
+    """Precision of the forward and backward passes; weights and their moments stay in float32."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """How long, how fast, how often."""
+
+    batch_size: int = option(8, "--per-device-train-batch-size")
+    """Queries a step, over all processes."""
+    epochs: float = option(3.0, "--num-train-epochs")
+    """Passes over the training queries."""
+    max_steps: int | None = option(None, shown_default="by --epochs")
+    """Steps in all; wins over --epochs."""
+    lr: float = option(5e-6, "--learning-rate")
+    """Peak learning rate of AdamW, then linear to 0."""
+    warmup_ratio: float = 0.1
+    """Share of the steps in which the learning rate rises."""
+    warmup_steps: int | None = option(None, shown_default="by --warmup-ratio")
+    """Steps in which the learning rate rises; wins over --warmup-ratio."""
+    weight_decay: float = 0.0
+    """Decay of weights, biases and layer norms excepted."""
+    max_grad_norm: float = 1.0
+    """Gradients of a longer norm are scaled down to it; 0 leaves them alone."""
+    adam_epsilon: float = 1e-8
+    """AdamW's epsilon; its betas are 0.9 and 0.999."""
+    precision: Precision = option(Precision.FLOAT32, "--dtype")
+    """Precision of the passes; float16 needs a GPU."""
+    save_steps: int = 1000
+    """Steps between two checkpoints."""
+    keep_checkpoints: int = option(1, "--save-total-limit")
+    """Checkpoints that are kept, the newest; 0 keeps all."""
+    logging_steps: int = 20
+    """Steps between two lines of the log."""
+    num_workers: int = option(0, "--dataloader-num-workers")
+    """Processes that prepare batches ahead."""
+
+    def __post_init__(self) -> None:
+        """Refuses runs without steps and rates that are none."""
+        for name in ("batch_size", "save_steps", "logging_steps"):
+            if getattr(self, name) < 1:
+                flag = f"--{name.replace('_', '-')}"
+                raise UsageError(f"{flag} {getattr(self, name)}: at least 1 is needed")
+        if self.epochs <= 0 or (self.max_steps is not None and self.max_steps < 1):
+            raise UsageError(f"--epochs {self.epochs} --max-steps {self.max_steps}: above 0")
+        if self.lr <= 0:
+            raise UsageError(f"--lr {self.lr}: above 0")
+        if not 0 <= self.warmup_ratio <= 1:
+            raise UsageError(f"--warmup-ratio {self.warmup_ratio}: between 0 and 1")
+
+
+class DevMetric(StrEnum):
+    """What a validation is judged by."""
+
+    LOSS = "dev-loss"
+    """Cross-entropy over the dev data's passages; lower is better."""
+    AVERAGE_RANK = "avg-rank"
+    """DPR's: mean rank of the positive among all passages of the dev data; lower is better."""
+    RR_10 = "RR@10"
+    """Reciprocal rank over the dev collection; higher is better."""
+
+
+@dataclass(frozen=True)
+class ValidationSettings:
+    """Measuring on held-out queries while training."""
+
+    dev_data: str | None = option(None, metavar="FILE")
+    """Held-out training data, in any shape: dev-loss and avg-rank."""
+    dev_corpus: str | None = option(None, metavar="FILE|DIR|NAME")
+    """Passages to search: RR@10; without it RR@10 is over the dev data's own passages."""
+    dev_topics: str | None = option(None, metavar="FILE|DIR|NAME")
+    """Queries to search --dev-corpus with."""
+    dev_qrels: str | None = option(None, metavar="FILE|NAME")
+    """Judgements of --dev-topics."""
+    eval_steps: int | None = option(None, shown_default="once an epoch")
+    """Steps between two validations."""
+    best_by: DevMetric | None = option(
+        None, "--metric-for-best-model", shown_default="keep the last"
+    )
+    """Keep the weights that were best by this, in place of the last."""
+    early_stopping: int | None = option(None, "--early-stopping-patience", shown_default="never")
+    """Stop after so many validations in a row without a better --best-by."""
+
+    def __post_init__(self) -> None:
+        """Refuses judging without data to judge on."""
+        collection = (self.dev_corpus, self.dev_topics, self.dev_qrels)
+        if any(collection) and not all(collection):
+            raise UsageError(
+                "--dev-corpus, --dev-topics and --dev-qrels go together: give all three"
+            )
+        if self.best_by is not None and not (self.dev_data or self.dev_corpus):
+            raise UsageError(f"--best-by {self.best_by} needs --dev-data or --dev-corpus")
+        if self.best_by in (DevMetric.LOSS, DevMetric.AVERAGE_RANK) and not self.dev_data:
+            raise UsageError(f"--best-by {self.best_by} needs --dev-data")
+        if self.early_stopping is not None and self.best_by is None:
+            raise UsageError("--early-stopping needs --best-by, the measure that must improve")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneSettings:
+    """One fine-tuning run: from which weights, on which data, to where."""
+
+    model: str = option(REQUIRED, "--model-name-or-path", metavar="NAME|DIR|HUB_ID")
+    """Weights to start from."""
+    train_data: tuple[str, ...] = option(
+        REQUIRED, "--train", "--dataset-path", metavar="FILE", repeat=True
+    )
+    """Training data in any shape (docs/formats/training.md); repeatable, one after another."""
+    train_format: TrainingFormat | None = option(None, shown_default="detected")
+    """Shape of the training data."""
+    corpus: str | None = option(None, metavar="FILE|DIR|NAME")
+    """Texts of passages that the training data names by id."""
+    queries: str | None = option(None, metavar="FILE|DIR|NAME")
+    """Texts of queries that the training data names by id."""
+    output: str = option(REQUIRED, "--output-dir", metavar="DIR")
+    """The model folder; checkpoints and curves go beneath it."""
+    untie: bool = option(False, "--untie-encoder")
+    """Train separate weights for queries and passages."""
+    negatives_x_device: bool = True
+    """Passages of other processes are negatives too."""
+    device: str = option("auto", metavar="auto|cpu|cuda")
+    """Where to train; with torchrun, each process takes the GPU of its rank."""
+    skip_missing: bool = False
+    """Count passages that the corpus lacks, in place of stopping at the first."""
+    resume: bool = False
+    """Continue from the last whole checkpoint, to the same weights."""
+    overwrite: bool = False
+    """Replace what is in the output folder."""
+
+    def __post_init__(self) -> None:
+        """Refuses flags that exclude each other."""
+        if self.resume and self.overwrite:
+            raise UsageError("--resume and --overwrite exclude each other")
