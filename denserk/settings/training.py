@@ -124,7 +124,7 @@ class CacheSettings:
     """Large contrastive batches in small memory."""
 
     grad_cache: bool = False
-    """Make vectors and send gradients back chunk by chunk: the memory of a chunk, the same result."""
+    """Make vectors and send gradients back in chunks: the memory of a chunk, the same result."""
     q_chunk: int = option(4, "--gc-q-chunk-size")
     """Queries a chunk."""
     p_chunk: int = option(32, "--gc-p-chunk-size")
