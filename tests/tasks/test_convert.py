@@ -1,0 +1,210 @@
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from denserk.errors import DenserkError, UsageError
+from denserk.formats.sources import read_passages, read_qrels, read_queries
+from denserk.formats.training import read_training
+from denserk.formats.trec_run import read_run
+from denserk.formats.vector_folder import open_vectors
+from denserk.formats.vectors import read_vector_blocks
+from denserk.reporting import Reporter
+from denserk.settings.conversion import ConversionSettings, Kind, TrainingFormat
+from denserk.settings.encoding import VectorFormat
+from denserk.settings.formats import CorpusFormat, QrelsFormat, RunFormat, TopicsFormat
+from denserk.tasks.convert import CONVERSIONS, convert
+from tests.conftest import PASSAGES, QRELS, QUERIES
+
+
+def turn(source, target, to=None, **settings):
+    return convert(str(source), str(target), ConversionSettings(to_format=to, **settings))
+
+
+def round_trip(source, folder, shape, home, **settings):
+    """Into a shape and back into `home`: the path of what came back."""
+    turn(source, folder / f"there.{shape}", shape, **settings)
+    turn(folder / f"there.{shape}", folder / f"back.{shape}", home, from_format=shape, **settings)
+    return str(folder / f"back.{shape}")
+
+
+@pytest.mark.parametrize("shape", CONVERSIONS[Kind.CORPUS].shapes)
+def test_corpora(shape, toy, tmp_path):
+    back = round_trip(toy / "corpus.jsonl", tmp_path, shape, "beir", kind=Kind.CORPUS)
+    passages = {p.docid: f"{p.title} {p.text}".split() for p in read_passages(back)}
+    assert passages == {d: f"{title} {text}".split() for d, (title, text) in PASSAGES.items()}
+
+
+def test_fields_inside_contents_are_taken_apart(toy, tmp_path):
+    turn(toy / "corpus.jsonl", tmp_path / "a", CorpusFormat.ANSERINI)
+    (tmp_path / "a").write_text("".join((tmp_path / "a").read_text().splitlines(True)[:2]))
+    settings = ConversionSettings(to_format="beir")
+    convert(str(tmp_path / "a"), str(tmp_path / "b"), settings, text={"fields": ("title", "text")})
+    assert [(p.title, p.text) for p in read_passages(str(tmp_path / "b"))] == [
+        PASSAGES["d1"],
+        PASSAGES["d2"],
+    ]
+
+
+@pytest.mark.parametrize("shape", CONVERSIONS[Kind.QUERIES].shapes)
+def test_queries(shape, toy, tmp_path):
+    back = round_trip(toy / "queries.tsv", tmp_path, shape, "tsv", kind=Kind.QUERIES)
+    ids = QUERIES if shape is not TopicsFormat.DPR else ["0", "1", "2"]
+    assert [(q.qid, q.text) for q in read_queries(back)] == [
+        *zip(ids, QUERIES.values(), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("shape", QrelsFormat)
+def test_qrels(shape, toy, tmp_path):
+    back = round_trip(toy / "qrels.txt", tmp_path, shape, "trec")
+    assert [tuple(q) for q in read_qrels(back)] == [
+        (qid, docid, grade) for qid, judged in QRELS.items() for docid, grade in judged.items()
+    ]
+
+
+@pytest.mark.parametrize("shape", RunFormat)
+def test_runs_keep_their_order_and_break_ties_by_id(shape, tmp_path):
+    (tmp_path / "a.trec").write_text(
+        "q2 Q0 d9 1 2.5 t\nq2 Q0 d2 2 3.5 t\nq2 Q0 d10 3 2.5 t\nq1 Q0 d1 1 0.25 t\n"
+    )
+    back = round_trip(tmp_path / "a.trec", tmp_path, shape, "trec", kind=Kind.RUN)
+    hits = [(hit.qid, hit.docid) for hit in read_run(back)]
+    assert hits == [("q2", "d2"), ("q2", "d10"), ("q2", "d9"), ("q1", "d1")]
+
+
+@pytest.mark.parametrize("shape", TrainingFormat)
+def test_training_by_id_is_filled_from_the_collection(shape, toy, tmp_path):
+    (toy / "train.tsv").write_text("q1\td3\td1\nq1\td3\td2\nq2\td1\td4\n")
+    collection = {"corpus": str(toy / "corpus.jsonl"), "queries": str(toy / "queries.tsv")}
+    result = turn(toy / "train.tsv", tmp_path / "t", shape, kind=Kind.TRAINING, **collection)
+    assert (result.kind, result.shape, result.count) == (Kind.TRAINING, shape, 2)
+    first, second = read_training(tmp_path / "t")
+    assert [len(first.negatives), len(second.negatives)] == [2, 1]
+    texts = [c.text or PASSAGES[c.docid][1] for c in first.negatives]
+    assert texts == [PASSAGES["d1"][1], PASSAGES["d2"][1]]
+
+
+def test_training_by_id_alone_asks_for_the_collection(tmp_path):
+    (tmp_path / "train.tsv").write_text("q1\td3\td1\n")
+    with pytest.raises(DenserkError) as caught:
+        turn(tmp_path / "train.tsv", tmp_path / "t", "tevatron", kind=Kind.TRAINING)
+    assert "--queries" in str(caught.value.hint)
+
+
+VECTORS = np.random.default_rng(3).standard_normal((9, 4)).astype(np.float32)
+WITHOUT_TEXTS = [form for form in VectorFormat if form is not VectorFormat.PYSERINI_QUERIES]
+
+
+def lines(folder: Path) -> Path:
+    rows = ",".join("%r" for _ in range(4))
+    (folder / "v.jsonl").write_text(
+        "".join(
+            f'{{"id":"d{i}","contents":"text {i}","vector":[{rows % tuple(map(float, row))}]}}\n'
+            for i, row in enumerate(VECTORS)
+        )
+    )
+    return folder / "v.jsonl"
+
+
+@pytest.mark.parametrize(("first", "second"), [*itertools.permutations(WITHOUT_TEXTS, 2)])
+def test_vectors(first, second, tmp_path):
+    turn(lines(tmp_path), tmp_path / "a", first)
+    result = turn(tmp_path / "a", tmp_path / "b", second, allow_pickle=True)
+    assert (result.shape, result.count, result.unit) == (second, 9, "vectors")
+    source = read_vector_blocks(str(tmp_path / "b"), allow_pickle=True)
+    ((ids, vectors),) = source.blocks()
+    assert ids == [f"d{i}" for i in range(9)]
+    np.testing.assert_array_equal(vectors, VECTORS)
+
+
+def test_texts_travel_with_vectors_where_both_shapes_hold_them(tmp_path):
+    turn(lines(tmp_path), tmp_path / "q", VectorFormat.PYSERINI_QUERIES)
+    turn(tmp_path / "q", tmp_path / "a", VectorFormat.ANSERINI_JSONL, allow_pickle=True)
+    assert '"docid":"d0","contents":"text 0"' in (tmp_path / "a").read_text()
+
+
+def test_a_folder_of_vectors_is_cut_anew_and_keeps_what_made_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("denserk.tasks.convert.BLOCK_SIZE", 4)
+    turn(lines(tmp_path), tmp_path / "a", "npy")
+    folder = open_vectors(tmp_path / "a")
+    assert [len(ids) for ids, _ in folder.blocks()] == [4, 4, 1]
+    assert folder.manifest.made_from == {"converted_from": str(tmp_path / "v.jsonl")}
+    turn(tmp_path / "a", tmp_path / "b", "npy")
+    assert (tmp_path / "b" / "block-00001.npy").read_bytes() == (
+        tmp_path / "a" / "block-00001.npy"
+    ).read_bytes()
+
+
+def test_pickles_are_read_only_when_asked_for(tmp_path):
+    turn(lines(tmp_path), tmp_path / "v.pkl")
+    with pytest.raises(UsageError) as caught:
+        turn(tmp_path / "v.pkl", tmp_path / "b", "jsonl")
+    assert "--allow-pickle" in str(caught.value.hint)
+
+
+def test_broken_vectors_leave_the_old_folder_alone(tmp_path):
+    turn(lines(tmp_path), tmp_path / "a", "npy")
+    (tmp_path / "empty.jsonl").write_text('{"id": "a", "vector": []}\n')
+    with pytest.raises(DenserkError):
+        turn(tmp_path / "empty.jsonl", tmp_path / "a", "npy", overwrite=True)
+    assert open_vectors(tmp_path / "a").count == 9
+
+
+class Heard(Reporter):
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+def test_what_was_detected_is_told(toy, tmp_path):
+    heard = Heard()
+    target = str(tmp_path / "collection.tsv")
+    convert(str(toy / "corpus.jsonl"), target, ConversionSettings(), reporter=heard)
+    assert heard.notes[0] == f"{toy / 'corpus.jsonl'}: corpus"
+    assert "beir corpus" in heard.notes[1]
+
+
+@pytest.mark.parametrize(
+    ("target", "settings", "told", "hint"),
+    [
+        ("out.jsonl", {}, "any of several shapes of corpus", "one of anserini, beir, tevatron"),
+        ("out", {"to_format": "trec"}, "--to trec: no such shape", "one of anserini, beir"),
+        ("out", {"to_format": "flag"}, "--to flag: no such shape", "one of anserini, beir"),
+        (
+            "out",
+            {"to_format": "beir", "from_format": "npy"},
+            "--from npy: no such shape",
+            "one of anserini, beir",
+        ),
+        ("corpus.jsonl", {}, "both source and target", "another target"),
+    ],
+)
+def test_open_or_wrong_choices_are_answered_with_the_possible_ones(
+    target, settings, told, hint, toy
+):
+    with pytest.raises(UsageError) as caught:
+        convert(str(toy / "corpus.jsonl"), str(toy / target), ConversionSettings(**settings))
+    assert told in caught.value.message
+    assert hint in str(caught.value.hint)
+
+
+def test_every_kind_has_its_conversion():
+    assert set(CONVERSIONS) == set(Kind)
+
+
+def test_texts_are_converted_without_torch(toy, tmp_path):
+    program = (
+        "import sys\n"
+        "from denserk.settings.conversion import ConversionSettings\n"
+        "from denserk.tasks.convert import convert\n"
+        f"convert({str(toy / 'corpus.jsonl')!r}, {str(tmp_path / 'collection.tsv')!r}, "
+        "ConversionSettings())\n"
+        "assert not {'torch', 'transformers', 'faiss'} & sys.modules.keys()\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
