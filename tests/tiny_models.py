@@ -129,7 +129,7 @@ def write_tiny(
 def random_heads(
     settings: RepresentationSettings, hidden: int, vocabulary: int, seed: int = 3
 ) -> dict[str, Tensor]:
-    """Weights for a representation's own layers; about half of the term weights come out negative."""
+    """Weights for a representation's own layers; about half of the term weights are negative."""
     generator = torch.Generator().manual_seed(seed)
     empty = Aggretriever(settings, hidden, vocabulary).state_dict()
     return {n: torch.randn(t.shape, generator=generator) for n, t in empty.items()}

@@ -1,10 +1,11 @@
 """The batch types, the contract between tokenisation and models, and how texts are grouped."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -26,7 +27,33 @@ class TokenBatch(NamedTuple):
         )
 
 
-def pad(ids: Sequence[Sequence[int]], pad_id: int) -> TokenBatch:
+class TrainingBatch(NamedTuple):
+    """Queries with their groups of n passages: a batch, or one rank's part of it.
+
+    `queries`: B texts. `passages`: B * n texts; those of query i stand at i * n .. i * n + n - 1,
+    its positive first. `targets`: (B,) int64, the rows of the positives. `teacher`: (B, n) float32,
+    the teacher's scores of the groups, or None. `items`: (B,) int64, the queries' numbers in the
+    prepared data.
+    """
+
+    queries: TokenBatch
+    passages: TokenBatch
+    targets: Tensor
+    teacher: Tensor | None
+    items: Tensor
+
+    def to(self, device: "torch.device | str") -> "TrainingBatch":
+        """The same batch on another device."""
+        return TrainingBatch(
+            self.queries.to(device),
+            self.passages.to(device),
+            self.targets.to(device, non_blocking=True),
+            None if self.teacher is None else self.teacher.to(device, non_blocking=True),
+            self.items.to(device, non_blocking=True),
+        )
+
+
+def pad(ids: Sequence[Sequence[int] | NDArray[np.integer[Any]]], pad_id: int) -> TokenBatch:
     """Texts of token ids as one batch, padded at the end to the longest.
 
     >>> pad([[5, 6, 7], [8]], pad_id=0)
@@ -37,7 +64,8 @@ def pad(ids: Sequence[Sequence[int]], pad_id: int) -> TokenBatch:
     lengths = np.array([len(text) for text in ids])
     filled = np.full((len(ids), int(lengths.max(initial=0))), pad_id, dtype=np.int64)
     mask = np.arange(filled.shape[1]) < lengths[:, None]
-    filled[mask] = np.concatenate([np.asarray(text, dtype=np.int64) for text in ids])
+    if len(ids):
+        filled[mask] = np.concatenate([np.asarray(text, dtype=np.int64) for text in ids])
     return TokenBatch(torch.from_numpy(filled), torch.from_numpy(mask))
 
 

@@ -1,9 +1,11 @@
 """Passages and queries -> token ids: joined, cut to length, in bulk by the Rust tokenizer."""
 
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import orjson
 from transformers import AutoTokenizer
 
 from denserk.errors import ModelError
@@ -116,6 +118,18 @@ class TextTokenizer:
             )
         self._backend = tokenizer.backend_tokenizer
         self._backend.no_padding()
+
+    @property
+    def vocabulary_size(self) -> int:
+        """How many different token ids there are, added tokens included."""
+        return int(self._backend.get_vocab_size(with_added_tokens=True))
+
+    def fingerprint(self) -> str:
+        """Hexadecimal SHA-256 of the tokenizer's rules and vocabulary, the settings aside."""
+        rules = orjson.loads(self._backend.to_str())
+        for name in ("truncation", "padding"):  # state of the last call
+            rules.pop(name, None)
+        return sha256(orjson.dumps(rules)).hexdigest()
 
     def passages(self, passages: Sequence[Passage]) -> list[TokenIds]:
         """The ids of passages, special tokens included."""

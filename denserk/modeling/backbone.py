@@ -203,9 +203,9 @@ class Backbone(nn.Module):
     def load_tensors(self, folder: Path, tensors: Mapping[str, Tensor]) -> None:
         """Fills every parameter from tensors of canonical names, then ties what must be tied."""
         head = self.architecture.head
-        cut = 0 if self.with_head else len(self.architecture.prefix)
+        prefix = "" if self.with_head else self.architecture.prefix
         given = {
-            name[cut:]: tensor
+            name.removeprefix(prefix): tensor
             for name, tensor in tensors.items()
             if self.with_head or not (head and name.startswith(head))
         }

@@ -70,7 +70,7 @@ def read_denserk(folder: Path) -> StoredModel:
         raise ModelError(f"{folder / DENSERK_FILE} is broken: {error}") from None
     separate = (folder / PASSAGE_SIDE).is_dir()
     sides = [folder / QUERY_SIDE, folder / PASSAGE_SIDE] if separate else [folder]
-    encoders = [StoredEncoder.from_tensors(side, read_weights(side)) for side in sides]
+    encoders = [StoredEncoder.read(side) for side in sides]
     return StoredModel(
         root=folder,
         layout="denserk",
@@ -84,7 +84,7 @@ def read_denserk(folder: Path) -> StoredModel:
 
 def read_plain(folder: Path) -> StoredModel:
     """Reads a transformers folder, or Aggretriever's one-file layout, told by its tensors."""
-    encoder = StoredEncoder.from_tensors(folder, read_weights(folder))
+    encoder = StoredEncoder.read(folder)
     told = "tok_proj.weight" in encoder.heads
     if told:
         settings = _aggretriever(encoder.heads)

@@ -9,7 +9,6 @@ from denserk.modeling.stored_model import StoredEncoder, StoredModel
 from denserk.modeling.weight_files import (
     read_json,
     read_json_list,
-    read_weights,
     weight_files,
 )
 from denserk.settings.encoding import Representation, RepresentationSettings, TextSettings
@@ -66,7 +65,7 @@ def read_sentence_transformers(folder: Path) -> StoredModel:
     settings = read_json(transformer[0]) if transformer else {}
     prompts = read_json(folder / PROMPTS_FILE) if (folder / PROMPTS_FILE).is_file() else {}
     _refuse_settings(inner, settings)
-    encoder = StoredEncoder.from_tensors(inner, read_weights(inner))
+    encoder = StoredEncoder.read(inner)
     length = settings.get("max_seq_length") or _tokenizer_limit(inner)
     files = [folder / MODULES_FILE, pooling_file, inner / "config.json", *weight_files(inner)]
     files += [path for path in (folder / PROMPTS_FILE, *transformer) if path.is_file()]

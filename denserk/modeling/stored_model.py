@@ -18,7 +18,7 @@ from denserk.modeling.backbone import (
 )
 from denserk.modeling.encoder import Encoder
 from denserk.modeling.representation import needs_mlm_head, refuse_architecture
-from denserk.modeling.weight_files import fingerprint
+from denserk.modeling.weight_files import fingerprint, read_weights
 from denserk.settings.encoding import MlmHead, RepresentationSettings, TextSettings
 
 HEADS = ("tok_proj.", "cls_proj.", "agg_proj.")
@@ -37,6 +37,12 @@ class StoredEncoder:
     architecture: Architecture
     tensors: Mapping[str, Tensor]
     heads: Mapping[str, Tensor]
+
+    @classmethod
+    def read(cls, folder: Path) -> "StoredEncoder":
+        """Reads a transformers folder, with Aggretriever's heads where they lie beside."""
+        architecture_of(folder)  # a folder of another kind is refused before its weights are read
+        return cls.from_tensors(folder, read_weights(folder))
 
     @classmethod
     def from_tensors(cls, folder: Path, tensors: Mapping[str, Tensor]) -> "StoredEncoder":

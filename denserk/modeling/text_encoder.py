@@ -144,21 +144,21 @@ class TextEncoder:
 
     def encode_passages(self, passages: Sequence[Passage]) -> NDArray[np.float32]:
         """The vectors of passages: (P, D) float32, in their order."""
-        return self._encode(self._passages.encoder, self._passages.tokenizer.passages(passages))
+        return self._encode(self._passages, self._passages.tokenizer.passages(passages))
 
     def encode_queries(self, queries: Sequence[Query]) -> NDArray[np.float32]:
         """The vectors of queries: (B, D) float32, in their order."""
-        return self._encode(self._queries.encoder, self._queries.tokenizer.queries(queries))
+        return self._encode(self._queries, self._queries.tokenizer.queries(queries))
 
     @torch.inference_mode()
-    def _encode(self, encoder: Encoder, ids: Sequence[TokenIds]) -> NDArray[np.float32]:
+    def _encode(self, side: Side, ids: Sequence[TokenIds]) -> NDArray[np.float32]:
         vectors = np.empty((len(ids), self.dimension), dtype=np.float32)
         plan = by_length(
             [len(text) for text in ids], self.compute.batch_tokens, self.compute.batch_size
         )
         for members in plan:
-            batch = pad([ids[i] for i in members], self._passages.tokenizer.pad_id)
-            vectors[members] = encoder(batch.to(self.device)).cpu().numpy()
+            batch = pad([ids[i] for i in members], side.tokenizer.pad_id)
+            vectors[members] = side.encoder(batch.to(self.device)).cpu().numpy()
         return vectors
 
 

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import pickle
+import struct
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,22 @@ WEIGHTS = (
     "pytorch_model.bin.index.json",
 )
 """Where a folder's weights may stand; the first there is read, an index names several files."""
+
+
+UNREADABLE = (
+    SafetensorError,
+    pickle.UnpicklingError,
+    struct.error,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What readers of tensors raise for a file that is none; pickles break in all these ways."""
 
 
 def _read(path: Path, kind: type, name: str) -> Any:
@@ -88,10 +106,11 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # old pickles are fine; others fail below
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise ModelError(f"{path} is missing") from None
-    except (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError, OSError) as error:
+    except UNREADABLE as error:
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(
             f"{path} cannot be read as a file of tensors ({reason})",

@@ -40,7 +40,7 @@ def test_a_gpu_beyond_the_last_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert choose_device("cuda") == torch.device("cuda")
-    with pytest.raises(UsageError, match="shows 1 GPU$"):
+    with pytest.raises(UsageError, match=r"shows 1 GPU$"):
         choose_device("cuda:1")
 
 

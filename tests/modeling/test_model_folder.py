@@ -1,0 +1,207 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from denserk.data.tokenization import load_tokenizer
+from denserk.errors import OutputError
+from denserk.modeling.folder_layouts import read_model_folder
+from denserk.modeling.model_folder import save_model
+from denserk.modeling.text_encoder import TextEncoder
+from denserk.records import Passage, Query
+from denserk.settings.encoding import (
+    ComputeSettings,
+    MlmHead,
+    Representation,
+    RepresentationSettings,
+    TextSettings,
+)
+from tests.peers import run_pyserini
+from tests.tiny_models import BACKBONES, MASKED_LM, WITH_HEADS, write_tiny, write_tiny_aggretriever
+
+CPU = ComputeSettings(device="cpu")
+PASSAGES = [Passage("a", "the old river", "Moon"), Passage("b", ""), Passage("c", "cat dog fish")]
+IDS = torch.tensor([[2, 9, 14, 30, 3]])
+TEXT = TextSettings(query_max_length=9, passage_max_length=20, join="sep", query_prefix="the ")
+
+
+def vectors(folder):
+    encoder = TextEncoder.load(str(folder), compute=CPU)
+    queries = encoder.encode_queries([Query(p.docid, p.text) for p in PASSAGES])
+    return np.concatenate([encoder.encode_passages(PASSAGES), queries])
+
+
+@pytest.mark.parametrize("kind", BACKBONES)
+def test_a_saved_model_has_the_vectors_and_the_settings_it_had(tiny, tmp_path, kind):
+    settings = RepresentationSettings(Representation.MEAN, l2_norm=True)
+    text = TextSettings(passage_max_length=20, query_prefix="the ")
+    encoder, _ = read_model_folder(tiny(kind)).build(settings)
+    save_model(tmp_path / "m", encoder, load_tokenizer(tiny(kind)), text)
+    stored = read_model_folder(tmp_path / "m")
+    assert (stored.layout, stored.representation, stored.text) == ("denserk", settings, text)
+    overrides = {"representation": "mean", "l2_norm": True}
+    before = TextEncoder.load(
+        str(tiny(kind)), overrides, {"passage_max_length": 20, "query_prefix": "the "}, CPU
+    )
+    assert (vectors(tmp_path / "m")[:3] == before.encode_passages(PASSAGES)).all()
+
+
+@pytest.mark.parametrize("kind", WITH_HEADS)
+def test_transformers_loads_an_aggretriever_folder_heads_included(tiny, tiny_agg, kind):
+    folder = tiny_agg(kind)
+    masked = getattr(transformers, MASKED_LM[kind])
+    with torch.no_grad():
+        expected = masked.from_pretrained(tiny(kind)).eval()(IDS)
+        for auto in (transformers.AutoModelForMaskedLM, masked):
+            model, report = auto.from_pretrained(folder, output_loading_info=True)
+            assert set(report["missing_keys"]) == set()
+            got = model.eval()(IDS)
+            assert got.logits.equal(expected.logits)
+        base, report = transformers.AutoModel.from_pretrained(folder, output_loading_info=True)
+        assert all("pooler" in name for name in report["missing_keys"])
+        assert base.eval()(IDS).last_hidden_state.equal(got.hidden_states[-1])
+
+
+@pytest.mark.parametrize("kind", WITH_HEADS)
+def test_the_files_of_an_aggretriever_folder(tiny_agg, kind):
+    folder = tiny_agg(kind)
+    tensors = load_file(folder / "model.safetensors")
+    heads = {"tok_proj.weight", "tok_proj.bias", "cls_proj.weight", "cls_proj.bias"}
+    config = json.loads((folder / "config.json").read_text())
+    stored = read_model_folder(folder)
+    assert heads < tensors.keys()
+    assert stored.passage.architecture.tied.keys() < tensors.keys()
+    assert not any(name.startswith(f"{kind}.{kind}") for name in tensors)
+    assert config["output_hidden_states"] is True
+    assert "_name_or_path" not in config
+    pickled = torch.load(folder / "pytorch_model.bin", weights_only=True)
+    assert pickled.keys() == heads
+    assert all(pickled[name].equal(tensors[name]) for name in heads)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    assert (tokenizer["truncation"], tokenizer["padding"]) == (None, None)
+
+
+def test_saving_twice_gives_the_same_bytes(tiny, tmp_path):
+    folders = []
+    for name in "ab":
+        settings = RepresentationSettings(Representation.AGG, agg_dim=20, cls_dim=6)
+        folders.append(write_tiny_aggretriever(tmp_path / name, tiny(), settings))
+    for path in folders[0].iterdir():
+        assert path.read_bytes() == (folders[1] / path.name).read_bytes(), path.name
+
+
+def test_two_sides_with_weights_of_their_own(tiny, tmp_path):
+    settings = RepresentationSettings()
+    query, passage = (
+        read_model_folder(tiny("bert", seed=seed)).build(settings)[0] for seed in (7, 8)
+    )
+    save_model(tmp_path / "m", passage, load_tokenizer(tiny()), TEXT, query)
+    assert {p.name for p in (tmp_path / "m").iterdir()} == {"query", "document", "denserk.json"}
+    stored = read_model_folder(tmp_path / "m")
+    assert not stored.shared
+    both = vectors(tmp_path / "m")
+    assert (both[:3] == vectors(tmp_path / "m/document")[:3]).all()
+    assert (both[3:] == vectors(tmp_path / "m/query")[3:]).all()
+    assert (both[3:] != vectors(tmp_path / "m/document")[3:]).any()
+
+
+def test_a_trained_fresh_head_is_a_head_like_any_other(tiny_agg, tmp_path):
+    stored = read_model_folder(tiny_agg())
+    encoder, _ = stored.build(stored.representation)
+    fresh = RepresentationSettings(
+        Representation.AGG, agg_dim=20, cls_dim=6, mlm_head=MlmHead.FRESH
+    )
+    encoder.settings = fresh
+    save_model(tmp_path / "m", encoder, load_tokenizer(tiny_agg()), TEXT)
+    assert read_model_folder(tmp_path / "m").representation.mlm_head is MlmHead.PRETRAINED
+
+
+def test_a_folder_that_cannot_be_written(tiny, tmp_path):
+    encoder, _ = read_model_folder(tiny()).build(RepresentationSettings())
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OutputError, match="cannot be written"):
+        save_model(tmp_path / "file", encoder, load_tokenizer(tiny()), TEXT)
+
+
+def test_an_interrupted_save_leaves_nothing_that_loads(tiny, tmp_path, monkeypatch):
+    from denserk.errors import ModelError
+    from denserk.modeling import model_folder
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(model_folder, "write_config", stop)
+    encoder, _ = read_model_folder(tiny()).build(RepresentationSettings())
+    with pytest.raises(KeyboardInterrupt):
+        save_model(tmp_path / "m", encoder, load_tokenizer(tiny()), TEXT)
+    with pytest.raises(ModelError, match=r"no config.json"):
+        read_model_folder(tmp_path / "m")
+
+
+PYSERINI_SCRIPT = """
+import json, sys
+from pyserini.encode import _aggretriever as port
+for name in ("BertAggretrieverEncoder", "DistlBertAggretrieverEncoder"):
+    setattr(getattr(port, name), "all_tied_weights_keys", {})
+folder, texts = sys.argv[1], json.loads(sys.argv[2])
+passages = port.AggretrieverDocumentEncoder(folder, device="cpu")
+queries = port.AggretrieverQueryEncoder(folder, device="cpu")
+print(json.dumps([
+    [passages.encode([text], max_length=20)[0].tolist() for text in texts],
+    [queries.encode(text, max_length=9).tolist() for text in texts],
+]))
+"""
+
+
+@pytest.fixture(scope="module")
+def bert_sized(tmp_path_factory):
+    """Plain folders whose vocabulary has the one size that Pyserini's class is written for."""
+    from tests.conftest import VOCABULARY
+
+    filler = [f"filler{i}" for i in range(30522 - len(set(VOCABULARY)))]
+    root = tmp_path_factory.mktemp("sized")
+    return {
+        kind: write_tiny(root / f"{kind}-plain", kind, [*VOCABULARY, *filler])
+        for kind in ("bert", "distilbert")
+    }
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bert", "distilbert"])
+def test_pyserini_makes_the_same_vectors(bert_sized, tmp_path, kind):
+    settings = RepresentationSettings(Representation.AGG)
+    folder = write_tiny_aggretriever(
+        tmp_path / f"aggretriever-{kind}",
+        bert_sized[kind],
+        settings,
+        {"passage_max_length": 20, "query_max_length": 9},
+    )
+    texts = ["the old river runs", "cat dog fish water boat tree house sun moon star"]
+    output = run_pyserini(PYSERINI_SCRIPT, folder, json.dumps(texts), folder=tmp_path)
+    passages, queries = json.loads(output.splitlines()[-1])
+    encoder = TextEncoder.load(str(folder), compute=CPU)
+    ours = (
+        encoder.encode_passages([Passage("d", t) for t in texts]),
+        encoder.encode_queries([Query("q", t) for t in texts]),
+    )
+    np.testing.assert_allclose(ours[0], passages, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(ours[1], queries, rtol=0, atol=1e-5)
+    assert encoder.dimension == 768
+
+
+def test_models_are_read_without_pyserini_or_sentence_transformers(tiny_agg):
+    script = (
+        "import sys; from denserk.modeling.text_encoder import TextEncoder; "
+        f"TextEncoder.load({str(tiny_agg())!r}); "
+        "print(sorted({'pyserini', 'sentence_transformers', 'faiss', 'jnius'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
