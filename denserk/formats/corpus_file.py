@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 from denserk.errors import InputError, UsageError
 from denserk.formats import text_jsonl, tsv
-from denserk.formats.detection import columns, first_line, is_json, peek, told
+from denserk.formats.detection import columns, first_line, is_json, list_keys, peek, told
 from denserk.formats.files import decode_lines, look_ahead, number_lines, open_binary
 from denserk.formats.json_array import read_array
 from denserk.formats.json_lines import Numbered, parse_objects
@@ -138,7 +138,7 @@ def _recognise(
         if settings.docid_field not in record:
             raise UsageError(
                 f"--docid-field {settings.docid_field} is no key of {told(path)}",
-                f"its keys are {', '.join(record)}",
+                f"its keys are {list_keys(record)}",
             )
         shapes = {
             form: shape._replace(ids=(settings.docid_field,), must_have_id=True)

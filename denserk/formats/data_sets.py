@@ -5,6 +5,7 @@ Both packages are extras, and are met only when such a name is used.
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,11 @@ def knows_irds(name: str) -> bool:
     return True
 
 
-def _records(dataset: Any, what: str, name: str) -> Iterator[Any]:
-    """The records of a data set; whatever its download or its files raise is told in one line."""
+@contextmanager
+def _told_as_one_line(name: str) -> Iterator[None]:
+    """Whatever a data set's download or files raise becomes an `InputError`."""
     try:
-        yield from getattr(dataset, f"{what}_iter")()
+        yield
     except DenserkError:
         raise
     except Exception as error:
@@ -72,6 +74,11 @@ def _records(dataset: Any, what: str, name: str) -> Iterator[Any]:
         raise InputError(
             name, None, f"a data set that cannot be read ({reason})", "its files or the network"
         ) from error
+
+
+def _records(dataset: Any, what: str, name: str) -> Iterator[Any]:
+    with _told_as_one_line(name):
+        yield from getattr(dataset, f"{what}_iter")()
 
 
 def irds_passages(name: str) -> Iterator[Passage]:
@@ -88,6 +95,19 @@ def irds_passages(name: str) -> Iterator[Passage]:
         text = fields.pop(key) if key else record.default_text()
         title = fields.pop("title", "") if key else ""
         yield Passage(docid, text, title or "", _plain(fields))
+
+
+def irds_count(name: str) -> int:
+    """How many passages a data set of ir_datasets has; read through where it does not know.
+
+    Raises:
+        UsageError: see `load_irds`.
+        InputError: it cannot be fetched or read.
+    """
+    dataset = load_irds(name, "docs")
+    with _told_as_one_line(name):
+        count = dataset.docs_count()
+    return sum(1 for _ in irds_passages(name)) if count is None else int(count)
 
 
 def _plain(fields: dict[str, Any]) -> Any:

@@ -1,6 +1,6 @@
 """Looking at the beginning of a file, and telling what it was taken for."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
@@ -55,3 +55,14 @@ def columns(count: int) -> str:
     ('1 column', '4 columns')
     """
     return f"{count} column{'s' * (count != 1)}"
+
+
+def list_keys(record: Iterable[str]) -> str:
+    r"""The first keys of a record, in words and on one line.
+
+    >>> list_keys({"_id": 1, "a\nb": 2}), list_keys({})
+    ("_id, 'a\\nb'", 'of an empty object')
+    """
+    keys = list(record)
+    shown = [key if key.isprintable() else repr(key) for key in (key[:40] for key in keys[:8])]
+    return ", ".join([*shown, *["..."] * (len(keys) > 8)]) or "of an empty object"

@@ -135,7 +135,7 @@ def count_passages(source: str, settings: CorpusSettings = DETECTED) -> int | No
     located = _Located(source, SILENT)
     if located.path is None:
         assert located.irds is not None
-        return int(data_sets.load_irds(located.irds, "docs").docs_count())
+        return data_sets.irds_count(located.irds)
     return sum(count_corpus_file(path, settings) for path in corpus_files(located.path))
 
 

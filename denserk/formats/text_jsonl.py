@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from denserk.errors import InputError, UsageError
+from denserk.formats.detection import list_keys
 from denserk.formats.identifiers import identifier
 from denserk.formats.json_lines import write_objects
 from denserk.records import NO_FIELDS, Passage, Query
@@ -82,18 +83,9 @@ def recognise(
     raise InputError(
         path,
         line,
-        f"the keys {_listed(record)}",
+        f"the keys {list_keys(record)}",
         " or ".join(dict.fromkeys(_told(shape) for shape in wanted)),
         f"force a shape: {', '.join(shapes)}" if form is None else None,
-    )
-
-
-def _listed(record: Mapping[str, Any]) -> str:
-    names = list(record)
-    return (
-        ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        if names
-        else "of an empty object"
     )
 
 
@@ -158,7 +150,7 @@ def _missing(
     error: KeyError, record: Mapping[str, Any], path: str | Path, line: int | None
 ) -> InputError:
     key = error.args[0]
-    return InputError(path, line, f"no {key} (keys: {_listed(record)})", f"a record with {key}")
+    return InputError(path, line, f"no {key} (keys: {list_keys(record)})", f"a record with {key}")
 
 
 def split_contents(

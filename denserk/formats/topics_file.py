@@ -85,6 +85,8 @@ def _read_json(
     if form is TopicsFormat.ENTITY_QUESTIONS or (
         form is None and is_array and question_answers.is_relation_file(path)
     ):
+        if form is None:
+            reporter.note(f"{told(path)}: entity-questions queries (one relation)")
         yield from question_answers.read_relation(objects, path)
         return
     if textless:

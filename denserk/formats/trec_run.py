@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from denserk.errors import InputError, OutputError
-from denserk.formats.detection import columns, told
+from denserk.formats.detection import columns, list_keys, told
 from denserk.formats.files import decode_lines, number_lines, open_binary, whole_text
 from denserk.formats.identifiers import identifier
 from denserk.formats.json_lines import dump_json, parse_objects
@@ -203,8 +203,8 @@ def _broken(text: bytes, form: RunFormat, path: str | Path, line: int) -> InputE
 def _json_hits(lines: Iterable[tuple[int, bytes]], path: str | Path) -> Iterator[_Hit]:
     for line, record in parse_objects(lines, path):
         if not {"qid", "docid", "score"} <= record.keys():
-            keys = ", ".join(list(record)[:8]) or "of an empty object"
-            raise InputError(path, line, f"the keys {keys}", _COLUMNS[RunFormat.JSONL])
+            found = f"the keys {list_keys(record)}"
+            raise InputError(path, line, found, _COLUMNS[RunFormat.JSONL])
         score = record["score"]
         if type(score) not in (int, float) or not isfinite(score):
             raise InputError(path, line, f"score {str(score)[:40]!r}", "a finite number")

@@ -33,7 +33,7 @@ def test_a_file_has_its_manifest_beside_it(tmp_path):
 
 def test_an_unfinished_folder_is_refused_unless_asked_for(tmp_path):
     write_manifest(tmp_path, replace(MANIFEST, complete=False))
-    with pytest.raises(MismatchError, match="is unfinished") as refusal:
+    with pytest.raises(MismatchError, match=r"is unfinished") as refusal:
         read_manifest(tmp_path, Kind.INDEX)
     assert refusal.value.hint == "run that command again with --resume"
     assert not read_manifest(tmp_path, Kind.INDEX, unfinished=True).complete
@@ -41,14 +41,14 @@ def test_an_unfinished_folder_is_refused_unless_asked_for(tmp_path):
 
 def test_a_manifest_of_another_kind_is_refused(tmp_path):
     write_manifest(tmp_path, MANIFEST)
-    with pytest.raises(MismatchError, match="holds index, not vectors"):
+    with pytest.raises(MismatchError, match=r"holds index, not vectors"):
         read_manifest(tmp_path, Kind.VECTORS)
 
 
 def test_no_manifest(tmp_path):
-    with pytest.raises(UsageError, match="has no manifest.json: it is not index"):
+    with pytest.raises(UsageError, match=r"has no manifest.json: it is not index"):
         read_manifest(tmp_path, Kind.INDEX)
-    with pytest.raises(UsageError, match="no such file or folder"):
+    with pytest.raises(UsageError, match=r"no such file or folder"):
         read_manifest(tmp_path / "none", Kind.INDEX)
 
 
@@ -57,7 +57,7 @@ def test_no_manifest(tmp_path):
 )
 def test_a_broken_manifest_is_told(tmp_path, text):
     (tmp_path / NAME).write_text(text)
-    with pytest.raises(InputError, match="a broken manifest"):
+    with pytest.raises(InputError, match=r"a broken manifest"):
         read_manifest(tmp_path, Kind.INDEX)
 
 

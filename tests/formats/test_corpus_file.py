@@ -1,0 +1,156 @@
+import gzip
+import io
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from denserk.errors import InputError, UsageError
+from denserk.formats.corpus_file import (
+    WRITTEN,
+    count_corpus_file,
+    read_corpus_file,
+    write_passages,
+)
+from denserk.records import Passage
+from denserk.reporting import Reporter
+from denserk.settings.formats import CorpusFormat, CorpusSettings
+
+BEIR = '{"_id": "d1", "title": "h", "text": "one"}\n{"_id": "d2", "text": "two"}\n'
+RECORDS = [Passage("d1", "one", "h"), Passage("d2", "two")]
+
+
+class Notes(Reporter):
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "read"),
+    [
+        (BEIR, "beir corpus (_id, text, title)", RECORDS),
+        ("\ufeff" + BEIR.replace("\n", "\r\n"), "beir corpus (_id, text, title)", RECORDS),
+        (
+            json.dumps([json.loads(line) for line in BEIR.splitlines()], indent=1),
+            "beir corpus (_id, text, title)",
+            RECORDS,
+        ),
+        ('{"id": "1", "contents": "t"}', "anserini corpus (id, contents)", [Passage("1", "t")]),
+        ('{"docid": "1", "text": "t"}', "tevatron corpus (docid, text)", [Passage("1", "t")]),
+        ('{"text": "t"}', "flag corpus (text)", [Passage("0", "t")]),
+        ("1\tt\n\n2\tu\n", "marco corpus (id, text,", [Passage("1", "t"), Passage("2", "u")]),
+        ("1\th\tt", "marco-titles corpus (id, title, text,", [Passage("1", "t", "h")]),
+        (
+            'id\ttext\ttitle\n1\t"a\nb"\th',
+            "dpr corpus (id, text, title",
+            [Passage("1", "a\nb", "h")],
+        ),
+        ("\n \n", None, []),
+    ],
+)
+@pytest.mark.parametrize("how", ["plain", "gzip", "stream"])
+def test_a_corpus_is_told_by_its_first_line(tmp_path, monkeypatch, text, told, read, how):
+    data = text.encode()
+    path = str(tmp_path / ("c.gz" if how == "gzip" else "c"))
+    with open(path, "wb") as out:  # noqa: PTH123 - a string, as commands give it
+        out.write(gzip.compress(data) if how == "gzip" else data)
+    notes = Notes()
+    if how != "stream":
+        assert count_corpus_file(path) == len(read)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
+    name = "standard input" if how == "stream" else path.rpartition("/")[2]
+    assert list(read_corpus_file("-" if how == "stream" else path, reporter=notes)) == read
+    assert [note.startswith(f"{name}: {told}") for note in notes.notes] == [True] * bool(told)
+
+
+def test_a_forced_shape_is_not_told(tmp_path):
+    path = tmp_path / "c.jsonl"
+    path.write_text('{"_id": "b", "docid": "t", "text": "x"}')
+    notes = Notes()
+    forced = CorpusSettings(corpus_format=CorpusFormat.TEVATRON)
+    assert next(iter(read_corpus_file(path, forced, notes))).docid == "t"
+    assert not notes.notes
+    with pytest.raises(
+        InputError, match=r"found the keys _id, docid, text; expected id._id.docid with"
+    ):
+        list(read_corpus_file(path, CorpusSettings(corpus_format=CorpusFormat.ANSERINI)))
+    with pytest.raises(InputError, match=r"c.jsonl, line 1: found 1 column between tabs"):
+        list(read_corpus_file(path, CorpusSettings(corpus_format=CorpusFormat.MARCO)))
+    path.write_text("1\tt")
+    with pytest.raises(InputError, match=r"line 1: found a line that is not JSON"):
+        list(read_corpus_file(path, CorpusSettings(corpus_format=CorpusFormat.BEIR)))
+
+
+def test_the_id_from_a_key_that_was_named(tmp_path):
+    path = tmp_path / "c.jsonl"
+    path.write_text('{"url": "u1", "contents": "x"}')
+    named = CorpusSettings(docid_field="url")
+    assert list(read_corpus_file(path, named)) == [Passage("u1", "x")]
+    with pytest.raises(UsageError, match=r"--docid-field key is no key of c.jsonl"):
+        list(read_corpus_file(path, CorpusSettings(docid_field="key")))
+    path.write_text("1\tx")
+    with pytest.raises(UsageError, match=r"--docid-field url names a key of JSON lines"):
+        list(read_corpus_file(path, named))
+
+
+def test_contents_are_cut_at_the_delimiter(tmp_path):
+    path = tmp_path / "c.jsonl"
+    path.write_text('{"id": "1", "contents": "h\\tt"}')
+    read = read_corpus_file(path, CorpusSettings(delimiter="\\t"), fields=("title", "text"))
+    assert list(read) == [Passage("1", "t", "h", {})]
+
+
+@pytest.mark.parametrize("text", ["just words", "a\tb\tc\td"])
+def test_what_is_no_corpus_is_told(tmp_path, text):
+    path = tmp_path / "c"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"line 1: found .*expected JSON lines, or 2 columns"):
+        list(read_corpus_file(path))
+
+
+ids = st.text(st.characters(exclude_categories=["Z", "C"]), min_size=1)
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+TABS = (CorpusFormat.MARCO, CorpusFormat.MARCO_TITLES, CorpusFormat.DPR)
+
+
+def as_written(passage, form):
+    """What a shape keeps of a passage."""
+
+    def flat(text):
+        return text.replace("\r\n", " ").translate(str.maketrans("\t\n\r", "   "))
+
+    docid, text, title, extra = passage
+    if form is CorpusFormat.ANSERINI:
+        return Passage(docid, f"{title}\n{text}" if title else text, "", extra)
+    if form is CorpusFormat.MARCO:
+        return Passage(docid, flat(f"{title} {text}" if title else text))
+    return Passage(docid, flat(text), flat(title)) if form in TABS else passage
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(st.lists(st.tuples(ids, texts, texts).map(lambda p: Passage(*p)), min_size=1, max_size=3))
+@pytest.mark.parametrize("form", WRITTEN)
+def test_a_written_corpus_reads_back(tmp_path, form, passages):
+    path = tmp_path / "c"
+    assert write_passages(path, passages, form) == len(passages)
+    forced = CorpusSettings(corpus_format=form)
+    assert list(read_corpus_file(path, forced)) == [as_written(p, form) for p in passages]
+    assert count_corpus_file(path, forced) == len(passages)
+
+
+@pytest.mark.parametrize("form", [f for f in WRITTEN if f not in TABS])
+def test_other_fields_survive_json_lines(tmp_path, form):
+    passage = Passage("1", "t", "", {"metadata": {"a": [1]}, "url": "u"})
+    write_passages(tmp_path / "c.gz", [passage], form)
+    assert list(read_corpus_file(tmp_path / "c.gz")) == [passage]
+
+
+def test_a_shape_without_ids_is_not_written(tmp_path):
+    with pytest.raises(UsageError, match=r"the flag shape has no ids"):
+        write_passages(tmp_path / "c", [], CorpusFormat.FLAG)

@@ -1,0 +1,147 @@
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from denserk.errors import InputError, MissingExtraError, UsageError
+from denserk.formats import data_sets
+from denserk.records import Passage, Qrel, Query
+from tests.formats.test_corpus_file import Notes
+
+NAME = "denserk-toy/test"
+
+
+@pytest.fixture
+def toy_irds(toy, tmp_path, monkeypatch):
+    """The toy collection as a data set of ir_datasets."""
+    package = pytest.importorskip("ir_datasets")
+    corpus = tmp_path / "corpus.tsv"
+    corpus.write_text("d1\tthe old river\nd3\tthe cat sleeps\n")
+    dataset = package.create_dataset(str(corpus), str(toy / "queries.tsv"), str(toy / "qrels.txt"))
+    monkeypatch.setitem(package.registry._registered, NAME, dataset)
+    return package
+
+
+@pytest.mark.usefixtures("toy_irds")
+def test_a_data_set_of_ir_datasets():
+    passages = list(data_sets.irds_passages(NAME))
+    assert passages == [Passage("d1", "the old river"), Passage("d3", "the cat sleeps")]
+    assert next(iter(data_sets.irds_queries(f"irds:{NAME}"))) == Query("q1", "cat in a house")
+    assert next(iter(data_sets.irds_qrels(NAME))) == Qrel("q1", "d3", 1)
+    assert data_sets.irds_count(NAME) == 2
+    assert data_sets.knows_irds(NAME)
+
+
+def test_fields_of_a_record_find_their_places(monkeypatch):
+    class Record(SimpleNamespace):
+        def _asdict(self):
+            return dict(self.__dict__)
+
+        def default_text(self):
+            return "all of it"
+
+    records = {
+        "docs": [
+            Record(doc_id="1", title="h", abstract="a", year=1999, links=["x"]),
+            Record(doc_id="2", marked_up="m"),
+        ],
+        "queries": [
+            Record(query_id="q", text="t", answers=("a",)),
+            Record(query_id="r", lang="en"),
+        ],
+        "qrels": [Record(query_id="q", doc_id="1", relevance=2, iteration="0")],
+    }
+    dataset = SimpleNamespace(
+        **{f"{what}_iter": lambda what=what: records[what] for what in records}
+    )
+    monkeypatch.setattr(data_sets, "load_irds", lambda name, what: dataset)
+    assert list(data_sets.irds_passages("x")) == [
+        Passage("1", "a", "h", {"year": 1999}),
+        Passage("2", "all of it", "", {"marked_up": "m"}),
+    ]
+    assert list(data_sets.irds_queries("x")) == [
+        Query("q", "t", ("a",)),
+        Query("r", "all of it", (), {"lang": "en"}),
+    ]
+    assert list(data_sets.irds_qrels("x")) == [Qrel("q", "1", 2)]
+
+
+@pytest.mark.usefixtures("toy_irds")
+def test_unknown_data_sets_are_told():
+    with pytest.raises(UsageError, match=r"irds:no/such: ir_datasets has no data set of that id"):
+        list(data_sets.irds_passages("no/such"))
+    assert not data_sets.knows_irds("no/such")
+    with pytest.raises(UsageError, match=r"irds:beir/scifact has no qrels"):
+        list(data_sets.irds_qrels("beir/scifact"))
+
+
+@pytest.mark.usefixtures("toy_irds")
+def test_a_failed_download_is_one_line(tmp_path):
+    (tmp_path / "corpus.tsv").unlink()
+    with pytest.raises(InputError, match=r"denserk-toy/test: found a data set that cannot be read"):
+        list(data_sets.irds_passages(NAME))
+
+
+def test_without_ir_datasets(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ir_datasets", None)
+    with pytest.raises(MissingExtraError) as refusal:
+        list(data_sets.irds_passages("msmarco-passage"))
+    assert refusal.value.hint == "pip install 'denserk[datasets]'"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working folder, with a cache of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DENSERK_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("place", ["cache/beir/toy", "datasets/toy"])
+def test_a_beir_folder_is_found(here, place):
+    (here / place).mkdir(parents=True)
+    notes = Notes()
+    assert data_sets.beir_folder("toy", notes).resolve() == here / place
+    assert notes.notes[0].startswith("beir:toy: ")
+
+
+def test_a_beir_folder_that_is_nowhere(here, monkeypatch):
+    monkeypatch.setattr(data_sets, "installed", lambda module: False)
+    with pytest.raises(
+        UsageError, match=r"beir:a/b is not in .*the package beir.* is missing"
+    ) as told:
+        data_sets.beir_folder("a/b")
+    assert f"or unpack a.zip so that {here}/cache/beir/a/b holds corpus.jsonl" in str(
+        told.value.hint
+    )
+
+
+@pytest.mark.parametrize("parts", ["toy", "toy/android"])
+def test_a_beir_archive_is_fetched_into_the_cache(here, monkeypatch, parts):
+    def download_and_unzip(url, folder):
+        assert url.endswith("/toy.zip")
+        (Path(folder) / parts).mkdir(parents=True)
+        (Path(folder) / "toy.zip").write_text("")
+
+    util = SimpleNamespace(download_and_unzip=download_and_unzip)
+    monkeypatch.setattr(data_sets, "installed", lambda module: True)
+    monkeypatch.setattr(data_sets, "require", lambda module, purpose: util)
+    assert data_sets.beir_folder(parts) == here / "cache" / "beir" / parts
+    assert not list(here.rglob("*.zip"))
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("toy", "beir:toy cannot be fetched: no route"), ("cake", "cake holds no such data set")],
+)
+def test_a_beir_archive_that_cannot_be_fetched(here, monkeypatch, name, told):
+    def download_and_unzip(url, folder):
+        if "toy" in url:
+            raise ConnectionError("no\nroute")
+
+    util = SimpleNamespace(download_and_unzip=download_and_unzip)
+    monkeypatch.setattr(data_sets, "installed", lambda module: True)
+    monkeypatch.setattr(data_sets, "require", lambda module, purpose: util)
+    with pytest.raises(UsageError, match=told):
+        data_sets.beir_folder(name)
