@@ -20,6 +20,11 @@ BUFFER = 1 << 16
 RECORD = np.dtype([("high", ">u8"), ("low", ">u8"), ("position", ">u8")])
 
 
+def digest(identifier: str) -> bytes:
+    """The 16 bytes that stand for an id."""
+    return blake2b(identifier.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
 class IdLedger:
     """Takes ids in order; tells which positions repeat an earlier one.
 
@@ -48,8 +53,7 @@ class IdLedger:
 
     def add(self, docid: str) -> None:
         """Takes the next id."""
-        digest = blake2b(docid.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        self._pending += digest + self.count.to_bytes(8, "big")
+        self._pending += digest(docid) + self.count.to_bytes(8, "big")
         self.count += 1
         if len(self._pending) >= BUFFER * RECORD.itemsize:
             self._spill()

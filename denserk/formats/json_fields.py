@@ -18,7 +18,7 @@ class Fields:
     ('7', '', 1.5)
     """
 
-    def __init__(self, record: Mapping[str, Any], path: str | Path, line: int) -> None:
+    def __init__(self, record: Mapping[str, Any], path: str | Path, line: int | None) -> None:
         self.record, self.path, self.line = record, path, line
 
     def error(self, found: str, expected: str, hint: str | None = None) -> InputError:

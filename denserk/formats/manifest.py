@@ -27,6 +27,7 @@ class Kind(StrEnum):
     VECTORS = "vectors"
     INDEX = "index"
     RUN = "run"
+    TRAINING = "training data"
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,16 @@ def _candidate(fields: Fields) -> Candidate:
     )
 
 
+def random_negatives(example: TrainingExample, path: str | Path) -> tuple[Candidate, ...]:
+    """The random negatives of an example of this shape, for want of hard ones.
+
+    Raises:
+        InputError: they are not contexts; `path` names the input.
+    """
+    fields = Fields(example.extra, path, None)
+    return tuple(map(_candidate, fields.objects(RANDOM_NEGATIVES)))
+
+
 def _context(candidate: Candidate) -> dict[str, Any]:
     score = {} if candidate.score is None else {"score": candidate.score}
     return {

@@ -1,0 +1,195 @@
+"""Prepared training data -> the batches of a run, each a function of its step."""
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from denserk.data.batches import TrainingBatch, pad
+from denserk.data.sampling import (
+    Items,
+    choose_items,
+    choose_negatives,
+    choose_positives,
+    choose_strangers,
+    order_items,
+)
+from denserk.data.training_store import TrainingStore
+from denserk.errors import InputError, UsageError
+from denserk.reporting import SILENT, Reporter
+from denserk.settings.training import SamplingSettings
+
+
+class TrainingBatches(Dataset[TrainingBatch]):
+    """The batches of a run for one process; `batches[step]` is the batch of a global step.
+
+    A batch depends on the data, the settings and the step, and on nothing else: a run is continued
+    by starting at its next step, loader workers change nothing, and the parts of all ranks, one
+    after another, are the batch that a single process gets.
+
+    Args:
+        store: the prepared data.
+        sampling: which queries, positives and negatives.
+        batch_size: queries of a step, over all processes.
+        epochs: how often the data is gone through.
+        max_steps: ends there instead, in as many epochs as it takes.
+        rank: this process, from 0.
+        world: how many processes there are.
+        shuffle: a new order each epoch; else that of the files.
+        keep_last: the last batch of an epoch may be smaller; else what does not fill it is dropped.
+        with_scores: batches carry the teacher's scores. Queries without negatives, whose random
+            passages no teacher has seen, are left out then.
+        reporter: is told what is left out or drawn twice.
+
+    Raises:
+        UsageError: the batch size does not divide among the processes.
+        InputError: the data makes no batch, or lacks scores.
+    """
+
+    def __init__(
+        self,
+        store: TrainingStore,
+        sampling: SamplingSettings,
+        batch_size: int,
+        *,
+        epochs: int = 1,
+        max_steps: int | None = None,
+        rank: int = 0,
+        world: int = 1,
+        shuffle: bool = True,
+        keep_last: bool = False,
+        with_scores: bool = False,
+        reporter: Reporter = SILENT,
+    ) -> None:
+        if batch_size % world:
+            raise UsageError(
+                f"a batch of {batch_size} queries does not divide among {world} processes",
+                f"give a multiple of {world} as --batch-size",
+            )
+        self.store, self.sampling, self.batch_size = store, sampling, batch_size
+        self.rank, self.world = rank, world
+        self.shuffle, self.with_scores = shuffle, with_scores
+        if with_scores:
+            store.refuse_unscored()
+        self.items = self._choose(reporter)
+        self._tell_short_lists(reporter)
+        whole, rest = divmod(len(self.items), batch_size)
+        self.steps_per_epoch = whole + bool(rest and keep_last)
+        if not self.steps_per_epoch:
+            raise InputError(
+                store.folder,
+                None,
+                f"{len(self.items):,} queries",
+                f"at least one batch of {batch_size}",
+                "give a smaller --batch-size",
+            )
+        self.steps = self.steps_per_epoch * epochs if max_steps is None else max_steps
+        self._epoch = -1
+        self._order = self.items
+
+    def _choose(self, reporter: Reporter) -> Items:
+        """The items of the run, ascending."""
+        settings, items = self.sampling, np.arange(len(self.store))
+        if self.with_scores and settings.group_size > 1:
+            items = items[self.store.negative_counts() > 0]
+            if lost := len(self.store) - len(items):
+                reporter.warn(f"{lost:,} queries without negatives are left out: nothing to distil")
+        count = settings.train_queries
+        if settings.train_fraction is not None:
+            count = max(1, round(settings.train_fraction * len(items)))
+        if count is None:
+            return items
+        if count > len(items):
+            reporter.warn(f"--train-queries {count:,}: there are only {len(items):,}")
+        return choose_items(items, count, settings.seed)
+
+    def _tell_short_lists(self, reporter: Reporter) -> None:
+        wanted = self.sampling.group_size - 1
+        counts = self._negatives(self.items)
+        if short := int(((counts > 0) & (counts < wanted)).sum()):
+            reporter.warn(
+                f"{short:,} queries have fewer than {wanted} negatives; theirs are drawn "
+                "with replacement"
+            )
+        lacking = self.items[counts == 0] if wanted else self.items[:0]
+        if np.any(self.store.positive_counts[lacking] >= len(self.store.passages)):
+            raise InputError(
+                self.store.folder,
+                None,
+                "queries without negatives, and no passage but their positives",
+                "another passage to tell the positive from",
+            )
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def epoch_of(self, step: int) -> int:
+        """The epoch, from 0, that a step belongs to."""
+        return step // self.steps_per_epoch
+
+    def __getitem__(self, step: int) -> TrainingBatch:
+        """This process's part of the batch of a step.
+
+        Raises:
+            IndexError: the run has no such step.
+        """
+        if not 0 <= step < self.steps:
+            raise IndexError(f"step {step} of {self.steps}")
+        epoch = self.epoch_of(step)
+        start = (step - epoch * self.steps_per_epoch) * self.batch_size
+        batch = self._ordered(epoch)[start : start + self.batch_size]
+        first, last = ((self.rank + i) * len(batch) // self.world for i in (0, 1))
+        return self._assemble(batch[first:last], epoch)
+
+    def _ordered(self, epoch: int) -> Items:
+        if self.shuffle and epoch != self._epoch:
+            self._epoch, self._order = epoch, order_items(self.items, self.sampling.seed, epoch)
+        return self._order
+
+    def _assemble(self, items: Items, epoch: int) -> TrainingBatch:
+        store = self.store
+        places = self._places(items, epoch)
+        rows = store.candidates.values[places]
+        lacking = np.flatnonzero(self._negatives(items) == 0)
+        for number in lacking if places.shape[1] > 1 else ():
+            item = int(items[number])
+            rows[number, 1:] = choose_strangers(
+                len(store.passages),
+                store.positives(item),
+                item,
+                self.sampling.seed,
+                epoch,
+                places.shape[1] - 1,
+            )
+        queries = store.query_rows[items]
+        return TrainingBatch(
+            pad([store.queries[row] for row in queries], store.query_pad_id),
+            pad([store.passages[row] for row in rows.ravel()], store.passage_pad_id),
+            torch.arange(len(items)) * places.shape[1],
+            torch.from_numpy(store.scores[places]) if self.with_scores else None,
+            torch.from_numpy(items.copy()),
+        )
+
+    def _negatives(self, items: Items) -> Items:
+        """(B,) how many negatives each item may choose from."""
+        ends = self.store.candidates.ends
+        counts: Items = ends[items + 1] - ends[items] - self.store.positive_counts[items]
+        pool = self.sampling.negative_pool
+        return counts if pool is None else np.minimum(counts, pool)
+
+    def _places(self, items: Items, epoch: int) -> Items:
+        """(B, n) where groups stand among the candidates; an item without negatives repeats."""
+        settings = self.sampling
+        positives = self.store.positive_counts[items]
+        first = choose_positives(settings.positive, positives, items, settings.seed, epoch)
+        others = choose_negatives(
+            settings.negative,
+            np.maximum(self._negatives(items), 1),
+            items,
+            settings.seed,
+            epoch,
+            settings.group_size - 1,
+        )
+        others = np.where(self._negatives(items)[:, None] > 0, others + positives[:, None], 0)
+        starts = self.store.candidates.ends[items]
+        places: Items = starts[:, None] + np.concatenate([first[:, None], others], axis=1)
+        return places

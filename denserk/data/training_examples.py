@@ -1,0 +1,136 @@
+"""Training files -> a prepared folder, used again for as long as its inputs stay the same."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from denserk.data.tokenization import TextTokenizer
+from denserk.data.training_preparation import Preparation, TrainingInputs
+from denserk.data.training_store import TrainingStore
+from denserk.formats.files import STREAM, whole_folder
+from denserk.formats.manifest import (
+    Kind,
+    Manifest,
+    differences,
+    file_sha256,
+    read_manifest,
+    write_manifest,
+)
+from denserk.reporting import SILENT, Reporter
+from denserk.settings.conversion import TrainingFormat
+from denserk.settings.formats import DETECTED, CorpusSettings
+from denserk.settings.options import as_json
+
+LAYOUT = 1
+"""Number of the layout of a prepared folder; another number is prepared again."""
+
+
+def prepare(
+    sources: Sequence[str],
+    folder: Path,
+    query_tokenizer: TextTokenizer,
+    passage_tokenizer: TextTokenizer,
+    *,
+    corpus: str | None = None,
+    corpus_settings: CorpusSettings = DETECTED,
+    queries: str | None = None,
+    qrels: str | None = None,
+    form: TrainingFormat | None = None,
+    skip_missing: bool = False,
+    require_scores: bool = False,
+    reporter: Reporter = SILENT,
+) -> TrainingStore:
+    """Prepares training data, or opens what an earlier call prepared from the same inputs.
+
+    A query without positives is left out and counted. A DPR question without hard negatives takes
+    its random ones. The folder appears whole or not at all.
+
+    Args:
+        sources: training files, all of them used, in their order; "-" is standard input.
+        folder: where the prepared data is kept.
+        query_tokenizer: makes token ids of queries.
+        passage_tokenizer: makes token ids of passages.
+        corpus: the passages behind bare ids.
+        corpus_settings: how the corpus is read.
+        queries: the queries behind bare ids.
+        qrels: judgements, held in memory; what they call relevant are the positives of a query that
+            names none.
+        form: the shape of the training files; None detects it for each.
+        skip_missing: leave out ids that corpus or queries lack, and count them.
+        require_scores: refuse a candidate without the teacher's score.
+        reporter: is told what was detected and what was left out.
+
+    Raises:
+        UsageError: there is no such input; `folder` holds something else.
+        MismatchError: `folder` holds something else that denserk wrote.
+        InputError: an input is broken or empty; a text behind an id is nowhere; a score is missing.
+        OutputError: `folder` cannot be written.
+    """
+    inputs = TrainingInputs(sources, form, corpus, corpus_settings, queries, qrels, skip_missing)
+    plan = _plan(inputs, query_tokenizer, passage_tokenizer)
+    if not _prepared(folder, plan, STREAM in inputs.named().values(), reporter):
+        with whole_folder(folder, overwrite=True) as part:
+            work = Preparation(
+                inputs, part, query_tokenizer, passage_tokenizer, require_scores, reporter
+            )
+            write_manifest(part, replace(plan, contents=work.run(), complete=True))
+    store = TrainingStore(folder)
+    if require_scores:
+        store.refuse_unscored()
+    _tell(store.contents, reporter)
+    return store
+
+
+def _plan(inputs: TrainingInputs, query: TextTokenizer, passage: TextTokenizer) -> Manifest:
+    """The manifest as far as it is known beforehand."""
+    settings = {
+        "layout": LAYOUT,
+        "form": inputs.form,
+        "skip_missing": inputs.skip_missing,
+        "corpus": as_json(inputs.corpus_settings),
+    }
+    for side, tokenizer in (("query", query), ("passage", passage)):
+        rules = {"tokenizer": tokenizer.fingerprint(), "pad_id": tokenizer.pad_id}
+        settings[side] = rules | as_json(tokenizer.settings)
+    made_from = {
+        use: {"name": name, "sha256": _checksum(name)} for use, name in inputs.named().items()
+    }
+    return Manifest(Kind.TRAINING, complete=False, settings=settings, made_from=made_from)
+
+
+def _checksum(source: str) -> Any:
+    """A file's SHA-256, or those of a folder's files; None of a stream or of a data set's name."""
+    path = Path(source)
+    if path.is_dir():
+        files = sorted(item for item in path.rglob("*") if item.is_file())
+        return {str(item.relative_to(path)): file_sha256(item) for item in files}
+    return file_sha256(path) if path.is_file() else None
+
+
+def _prepared(folder: Path, plan: Manifest, streams: bool, reporter: Reporter) -> bool:
+    """Whether a folder holds what the plan would make; tells the differences."""
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return False
+    old = read_manifest(folder, Kind.TRAINING)
+    found = differences(old.settings, plan.settings)
+    found += differences(old.made_from, plan.made_from)
+    if streams:
+        found.append("standard input may hold something else")
+    if found:
+        reporter.note(f"{folder} is prepared again: {'; '.join(found)}")
+    return not found
+
+
+def _tell(contents: Mapping[str, Any], reporter: Reporter) -> None:
+    """Tells what the data lacks."""
+    sentences = {
+        "without_positives": "queries without a positive are left out",
+        "without_negatives": "queries have no negative, and get random passages instead",
+        "with_random_negatives": "queries have no hard negative, and use their random ones",
+        "missing_passages": "passages are not in the corpus and are left out",
+        "missing_queries": "queries have no text and are left out",
+    }
+    for name, sentence in sentences.items():
+        if contents[name]:
+            reporter.warn(f"{contents[name]:,} {sentence}")
