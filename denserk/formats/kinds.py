@@ -21,6 +21,9 @@ from denserk.settings.formats import CorpusFormat, QrelsFormat, RunFormat, Topic
 BINARY = (b"PAR1", b"\x93NUMPY", b"\x80")
 """How files of vectors begin that are no text: Parquet, NumPy, pickle."""
 
+MODEL_FILES = {"config.json", "denserk.json", "modules.json", "pooler.pt", "TermWeightTrans.pt"}
+"""Files that stand in a model's folder, one or another of them in each layout."""
+
 NAME_WORDS = {
     "corpus": Kind.CORPUS,
     "collection": Kind.CORPUS,
@@ -73,7 +76,7 @@ def detect_kind(source: str, target: str) -> Kind:
 
 def _of_folder(folder: Path) -> Set[Kind]:
     names = {item.name for item in folder.iterdir()}
-    if "config.json" in names or "model_name_or_path" in names:
+    if names & MODEL_FILES:
         return {Kind.MODEL}
     if MANIFEST in names or {"index", "docid"} <= names or "embedding.pkl" in names:
         return {Kind.VECTORS}

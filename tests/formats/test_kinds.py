@@ -89,6 +89,8 @@ def test_a_stream_is_not_guessed():
     ("files", "kind"),
     [
         (["config.json"], Kind.MODEL),
+        (["denserk.json"], Kind.MODEL),
+        (["pooler.pt"], Kind.MODEL),
         (["index", "docid"], Kind.VECTORS),
         (["manifest.json"], Kind.VECTORS),
         (["embedding.pkl"], Kind.VECTORS),

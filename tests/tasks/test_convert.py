@@ -154,6 +154,19 @@ def test_broken_vectors_leave_the_old_folder_alone(tmp_path):
     assert open_vectors(tmp_path / "a").count == 9
 
 
+def test_models_from_one_layout_to_another(tiny_agg, tmp_path):
+    source = tiny_agg("bert")
+    result = turn(source, tmp_path / "a", "aggretriever-authors")
+    assert (result.kind, result.count) == (Kind.MODEL, 1)
+    sizes = {"agg_dim": 20, "cls_dim": 6}
+    settings = ConversionSettings(to_format="denserk")
+    convert(str(tmp_path / "a"), str(tmp_path / "b"), settings, representation=sizes)
+    name = "model.safetensors"
+    assert (tmp_path / "b" / name).read_bytes() == (source / name).read_bytes()
+    with pytest.raises(UsageError, match="is not empty"):
+        turn(source, tmp_path / "a", "denserk")
+
+
 class Heard(Reporter):
     def __init__(self):
         self.notes = []
