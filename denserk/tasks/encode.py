@@ -292,7 +292,11 @@ def _encode_stream(
     with (
         IdLedger() as ids,
         open_writer(
-            settings.output, settings.output_format, overwrite=settings.overwrite
+            settings.output,
+            settings.output_format,
+            overwrite=settings.overwrite,
+            queries=settings.topics is not None,
+            reporter=texts.reporter,
         ) as writer,
     ):
         ledger = ids if settings.source == STREAM else None
