@@ -1,0 +1,112 @@
+"""Ties by id at every depth, filters, and scores that no reader can take for equal."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from denserk.index.backends import open_vector_index
+from denserk.index.searcher import Searcher, strictly_decreasing
+from denserk.index.torch_exact import TorchExact
+from denserk.settings.retrieval import Engine, SearchSettings, Ties
+from tests.index.test_engines import whole_numbers, write_flat
+
+
+def by_hand(ids, vectors, query, settings, qid="q"):
+    """Everything scored, renamed, deduplicated, sorted, cut: no cleverness."""
+    best: dict[str, float] = {}
+    for docid, vector in zip(ids, vectors, strict=True):
+        name = docid.split("#")[0] if settings.max_passage else docid
+        best[name] = max(best.get(name, -np.inf), float(query @ vector))
+    if settings.remove_query:
+        best.pop(qid, None)
+    return sorted(best.items(), key=lambda hit: (-hit[1], hit[0]))[: settings.kept]
+
+
+@pytest.mark.parametrize("engine", [Engine.TORCH, Engine.FAISS])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"hits": 5},
+        {"hits": 200},
+        {"hits": 7, "query_batch": 3, "remove_query": True},
+        {"hits": 9, "max_passage": True},
+        {"hits": 2, "max_passage": True, "max_passage_hits": 20},
+    ],
+)
+def test_every_engine_ranks_alike(tmp_path, engine, options):
+    vectors, queries = whole_numbers(1, 120, 3), whole_numbers(2, 10, 3)
+    ids = [f"d{n % 40}#{n // 40}" for n in range(120)]
+    qids = [f"d{n}#0" for n in range(10)]
+    settings = SearchSettings(ties=Ties.KEEP, **options)
+    index = open_vector_index(write_flat(tmp_path / "i", vectors), engine, settings)
+    found = dict(Searcher(index, ids, settings).search(qids, queries))
+    assert list(found) == qids
+    for qid, query in zip(qids, queries, strict=True):
+        assert found[qid] == by_hand(ids, vectors, query, settings, qid)
+
+
+@pytest.mark.parametrize("engine", [Engine.TORCH, Engine.FAISS])
+def test_a_passage_scores_what_its_best_vector_scores(tmp_path, engine):
+    vectors, queries = whole_numbers(3, 60, 3), whole_numbers(4, 5, 3)
+    ids = [f"p#{n // 3}#{n % 3}" for n in range(60)]
+    settings = SearchSettings(hits=6, ties=Ties.KEEP)
+    index = open_vector_index(
+        write_flat(tmp_path / "i", vectors), engine, settings, vectors_per_passage=3
+    )
+    found = Searcher(index, ids, settings, vectors_per_passage=3).search(list("abcde"), queries)
+    for (_, hits), query in zip(found, queries, strict=True):
+        best = (vectors @ query).reshape(20, 3).max(1)
+        everything = [(f"p#{passage}", float(score)) for passage, score in enumerate(best)]
+        assert hits == sorted(everything, key=lambda hit: (-hit[1], hit[0]))[:6]
+
+
+class Counting(TorchExact):
+    """Remembers how deep it was searched."""
+
+    def __init__(self, vectors):
+        super().__init__(vectors)
+        self.depths: list[tuple[int, int]] = []
+
+    def search(self, queries, depth):
+        self.depths.append((len(queries), depth))
+        return super().search(queries, depth)
+
+
+def test_only_a_tie_at_the_cut_is_searched_deeper():
+    vectors = np.zeros((500, 2), np.float32)
+    vectors[:, 0] = np.arange(500)
+    index = Counting(vectors)
+    ids = [f"d{999 - n}" for n in range(500)]
+    queries = np.array([[1, 0], [0, 1]], np.float32)  # no two equal; all equal
+    found = dict(Searcher(index, ids, SearchSettings(hits=3)).search(["a", "b"], queries))
+    assert [docid for docid, _ in found["a"]] == ["d500", "d501", "d502"]
+    assert [docid for docid, _ in found["b"]] == ["d500", "d501", "d502"]
+    assert index.depths == [(2, 11), (1, 44), (1, 176), (1, 500)]
+
+
+def test_scores_of_ties():
+    vectors = np.ones((3, 1), np.float32)
+    searcher = Searcher(TorchExact(vectors), ["b", "a", "c"], SearchSettings(hits=3))
+    ((_, hits),) = searcher.search(["q"], np.array([[2]], np.float32))
+    step = np.nextafter(np.float32(2), np.float32(0))
+    assert hits == [("a", 2.0), ("b", step), ("c", np.nextafter(step, np.float32(0)))]
+
+
+@given(hnp.arrays(np.float32, st.integers(1, 30), elements=st.sampled_from([-1, 0, 0.5, 90, 1e30])))
+def test_lowered_scores_keep_their_order_in_float32(scores):
+    scores = -np.sort(-scores)
+    lowered = strictly_decreasing(scores)
+    printed = np.array([np.float32(f"{score:.9g}") for score in lowered.tolist()])
+    assert (printed == lowered).all()
+    assert (lowered[1:] < lowered[:-1]).all()
+    assert (lowered <= scores).all()
+    assert lowered[0] == scores[0]
+
+
+def test_an_empty_index_answers_nothing():
+    index = TorchExact(np.empty((0, 2), np.float32))
+    assert dict(Searcher(index, [], SearchSettings()).search(["q"], np.ones((1, 2), "f4"))) == {
+        "q": []
+    }
