@@ -74,8 +74,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except DenserkError as error:
         return _tell(error, error.exit_status)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        return _closed_pipe()
+    except SystemExit as end:  # typer ends the process by itself when a command meets a closed pipe
+        if isinstance(end.__context__, BrokenPipeError):
+            return _closed_pipe()
+        raise
     except (KeyboardInterrupt, typer.Abort):
         return _tell(DenserkError("interrupted"), 130)
     except MemoryError:
@@ -94,6 +97,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
             ),
             1,
         )
+
+
+def _closed_pipe() -> int:
+    """Nobody reads on: what is still held back goes nowhere, and the status says so."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141
 
 
 def _tell(error: DenserkError, status: int) -> int:

@@ -1,4 +1,6 @@
 import io
+import json
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -25,6 +27,23 @@ def test_from_pipe_to_pipe(toy, monkeypatch):
     lines = pipe.getvalue().decode().splitlines()
     assert len(lines) == len(PASSAGES)
     assert lines[1] == '{"docid":"d2","title":"Bank","text":"money in the bank"}'
+
+
+def test_a_reader_that_leaves_early_is_no_failure(tmp_path):
+    line = json.dumps({"_id": "d", "title": "", "text": "word " * 100}) + "\n"
+    (tmp_path / "corpus.jsonl").write_text(line * 5000)
+    command = [sys.executable, "-m", "denserk", "convert", "corpus.jsonl", "-", "--to", "marco"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline().startswith("d\tword")
+    process.stdout.close()
+    told = process.stderr.read()
+    process.stderr.close()
+    assert process.wait() == 141
+    assert "rror" not in told
 
 
 @pytest.mark.parametrize(
