@@ -10,13 +10,13 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
 from denserk.cli.console import ConsoleSettings, configure
-from denserk.settings.options import REQUIRED, field_docs, shape_of
+from denserk.settings.options import REQUIRED, field_docs, shape_of, without_none
 
 T = TypeVar("T")
 
@@ -53,13 +53,6 @@ class Overrides(Mapping[str, Any], Generic[T]):
         return len(self._given)
 
 
-def _bare(kind: Any) -> Any:
-    """The type without `None`."""
-    if get_origin(kind) in (Union, types.UnionType):
-        return next(part for part in get_args(kind) if part is not type(None))
-    return kind
-
-
 def _comma_list(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(part.strip() for part in text.split(",") if part.strip())
 
@@ -75,7 +68,7 @@ class _Group:
     def __init__(self, settings: type, panel: str, *, unset: bool = False) -> None:
         self._settings, self._panel, self._unset = settings, panel, unset
         self._docs = field_docs(settings)
-        self._kinds = {name: _bare(kind) for name, kind in get_type_hints(settings).items()}
+        self._kinds = {name: without_none(kind) for name, kind in get_type_hints(settings).items()}
         self._fields = dataclasses.fields(settings)
 
     def parameters(self) -> list[inspect.Parameter]:

@@ -8,11 +8,12 @@ told in one place.
 import ast
 import dataclasses
 import sys
+import types
 from collections.abc import Mapping
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from denserk.errors import UsageError
 
@@ -102,6 +103,46 @@ def as_json(settings: Any) -> dict[str, Any]:
     return {f.name: plain(getattr(settings, f.name)) for f in dataclasses.fields(settings)}
 
 
+def without_none(kind: Any) -> Any:
+    """A type without its `None`.
+
+    >>> without_none(int | None)
+    <class 'int'>
+    """
+    if get_origin(kind) in (Union, types.UnionType):
+        return next(part for part in get_args(kind) if part is not type(None))
+    return kind
+
+
+def typed_values(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as JSON has them -> as the class's fields have them: enums, tuples.
+
+    Raises:
+        UsageError: a name the class does not have, or a value outside its enum; all of them are
+        named.
+    """
+    hints = {name: without_none(kind) for name, kind in get_type_hints(cls).items()}
+    typed: dict[str, Any] = {}
+    mistakes: list[str] = []
+    for name, value in values.items():
+        if name not in hints:
+            mistakes.append(f"{name} is not a setting of {cls.__name__}")
+            continue
+        kind = hints[name]
+        try:
+            if isinstance(value, list):
+                typed[name] = tuple(value)
+            elif isinstance(kind, type) and issubclass(kind, Enum) and value is not None:
+                typed[name] = kind(value)
+            else:
+                typed[name] = value
+        except ValueError as error:
+            mistakes.append(f"{name}: {error}")
+    if mistakes:
+        raise UsageError("; ".join(mistakes))
+    return typed
+
+
 T = TypeVar("T")
 
 
@@ -112,26 +153,7 @@ def from_json(cls: type[T], values: Mapping[str, Any]) -> T:
         UsageError: a name the class does not have, or a value outside its enum; all of them are
         named.
     """
-    hints = get_type_hints(cls)
-    known: dict[str, Any] = {}
-    mistakes: list[str] = []
-    for name, value in values.items():
-        if name not in hints:
-            mistakes.append(f"{name} is not a setting of {cls.__name__}")
-            continue
-        kind = hints[name]
-        try:
-            if isinstance(value, list):
-                known[name] = tuple(value)
-            elif isinstance(kind, type) and issubclass(kind, Enum):
-                known[name] = kind(value)
-            else:
-                known[name] = value
-        except ValueError as error:
-            mistakes.append(f"{name}: {error}")
-    if mistakes:
-        raise UsageError("; ".join(mistakes))
-    return cls(**known)
+    return cls(**typed_values(cls, values))
 
 
 def changed(settings: T, overrides: Mapping[str, Any]) -> T:

@@ -87,6 +87,28 @@ class ObjectiveSettings:
 
 
 @dataclass(frozen=True)
+class RerankingSettings:
+    """How a cross-encoder is trained."""
+
+    r_drop: float = 0.0
+    """cross-encoder: weight of R-Drop, two passes' agreement under different dropout; 0: one pass."""
+    pair_max_length: int | None = option(
+        None, "--rerank-max-len", shown_default="the limits of query and passage together"
+    )
+    """cross-encoder: tokens of a query and its passage in one input; the passage is cut to fit."""
+
+    def __post_init__(self) -> None:
+        """Refuses negative weights, and lengths without room for two words."""
+        if self.r_drop < 0:
+            raise UsageError(f"--r-drop {self.r_drop}: at least 0")
+        if self.pair_max_length is not None and self.pair_max_length < 5:
+            raise UsageError(
+                f"--pair-max-length {self.pair_max_length}: at least 5 are needed, "
+                "for three special tokens and two words"
+            )
+
+
+@dataclass(frozen=True)
 class SamplingSettings:
     """Which queries, positives and negatives a run sees."""
 

@@ -28,6 +28,8 @@ class Paint(Base):
     in a word."""
     layers: tuple[str, ...] = option(("a", "b"), "--coats")
     """Names."""
+    trim: Colour | None = None
+    """Which colour at the edges."""
 
 
 ALL = [
@@ -46,6 +48,7 @@ def test_docs_are_the_strings_under_the_fields_bases_first():
         "depth": "How deep.",
         "colour": "Which colour, in a word.",
         "layers": "Names.",
+        "trim": "Which colour at the edges.",
     }
 
 
@@ -56,8 +59,12 @@ def test_every_field_has_its_docstring(settings):
 
 def test_json_round_trip():
     paint = Paint(depth=4, layers=("x",))
-    assert as_json(paint) == {"depth": 4, "colour": "red", "layers": ["x"]}
+    assert as_json(paint) == {"depth": 4, "colour": "red", "layers": ["x"], "trim": None}
     assert from_json(Paint, as_json(paint)) == paint
+
+
+def test_optional_enums_are_read_as_enums():
+    assert from_json(Paint, {"trim": "red"}).trim is Colour.RED
 
 
 def test_from_json_tells_all_mistakes():
