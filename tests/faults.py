@@ -1,9 +1,10 @@
 """Faults on purpose: a stop at the nth file that takes its name, a disk that is full."""
 
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,19 +13,27 @@ class Stopped(KeyboardInterrupt):
     """The stop; a KeyboardInterrupt, so that nothing between catches it."""
 
 
-@contextmanager
-def stopped_at(step: int) -> Iterator[None]:
-    """Stops whatever runs inside when the file number `step` (from 0) is about to take its name."""
-    replace, left = Path.replace, [step]
+NAMING = ((Path, "replace"),)
+"""The moment at which a file takes its name."""
 
-    def replace_or_stop(self, target):
-        if left[0] == 0:
-            raise Stopped
-        left[0] -= 1
-        return replace(self, target)
+
+@contextmanager
+def stopped_at(step: int, calls: Iterable[tuple[Any, str]] = NAMING) -> Iterator[None]:
+    """Stops whatever runs inside when one of `calls` is made for the time `step` (from 0)."""
+    left = [step]
+
+    def or_stop(function):
+        def call(*arguments, **named):
+            if left[0] == 0:
+                raise Stopped
+            left[0] -= 1
+            return function(*arguments, **named)
+
+        return call
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Path, "replace", replace_or_stop)
+        for owner, name in calls:
+            patch.setattr(owner, name, or_stop(getattr(owner, name)))
         yield
 
 

@@ -72,8 +72,9 @@ class Searcher:
     def _hits(self, qid: str, scores: Scores, rows: Rows, depth: int) -> tuple[Hits, bool]:
         """The ordered hits of one query, and whether a deeper search could change them."""
         valid = int((rows >= 0).sum())
+        scores = scores[:valid]
         names = map(self._name, rows[:valid].tolist())
-        found = list(zip(names, scores[:valid].tolist(), strict=True))
+        found = list(zip(names, scores.tolist(), strict=True))
         if self._settings.remove_query:
             found = [hit for hit in found if hit[0] != qid]
         if self._size > 1 or self._settings.max_passage:
@@ -81,12 +82,12 @@ class Searcher:
             for name, score in found:
                 best.setdefault(name, score)
             found = list(best.items())
-        if (scores[1:valid] == scores[: valid - 1]).any():
+        if (scores[1:] == scores[:-1]).any():
             found.sort(key=lambda hit: (-hit[1], hit[0]))
         kept = found[: self._settings.kept]
         ran_out = valid < depth or depth >= len(self._index)
         short = len(kept) < self._settings.kept
-        tied = not short and self._index.is_exhaustive and kept[-1][1] == float(scores[valid - 1])
+        tied = not short and self._index.is_exhaustive and kept[-1][1] == float(scores[-1])
         return kept, (short or tied) and not ran_out
 
     def search(self, qids: Sequence[str], queries: NDArray[Any]) -> Iterator[tuple[str, Hits]]:

@@ -166,9 +166,10 @@ def _refuse_other_settings(folder: Path, begun: Manifest, manifest: Manifest) ->
         )
 
 
-def _gigabytes(count: int, dimension: int) -> str:
+def _size(count: int, dimension: int) -> str:
     size = count * dimension * 4
-    return f"{count:,} x {dimension} x 4 bytes = {size / 1e9:,.2f} GB"
+    unit, name = (1e9, "GB") if size >= 1e9 else (1e6, "MB")
+    return f"{count:,} x {dimension} x 4 bytes = {size / unit:,.1f} {name}"
 
 
 def _tell_size(sources: Sequence[VectorSource], is_flat: bool, reporter: Reporter) -> None:
@@ -177,7 +178,7 @@ def _tell_size(sources: Sequence[VectorSource], is_flat: bool, reporter: Reporte
     if count is None or sources[0].manifest is None:
         return
     rows = count * sources[0].vectors_per_passage
-    size = _gigabytes(rows, int(sources[0].manifest.contents["dimension"]))
+    size = _size(rows, int(sources[0].manifest.contents["dimension"]))
     where = "on the disk, mapped into memory when searched" if is_flat else "to train and fill from"
     reporter.note(f"vectors: {size} {where}")
 

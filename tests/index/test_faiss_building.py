@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from denserk.reporting import Reporter
 from denserk.settings.retrieval import IndexSettings, IndexType, Metric, SearchSettings
 
 VECTORS = np.random.default_rng(0).normal(size=(700, 16)).astype(np.float32)
-SMALL = {"M": 8, "pq_m": 4, "pq_nbits": 4, "nlist": 8, "threads": 1}
+SMALL: dict[str, Any] = {"M": 8, "pq_m": 4, "pq_nbits": 4, "nlist": 8, "threads": 1}
 
 
 class Remembering(Reporter):

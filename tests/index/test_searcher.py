@@ -105,6 +105,15 @@ def test_lowered_scores_keep_their_order_in_float32(scores):
     assert lowered[0] == scores[0]
 
 
+def test_no_hits_are_no_hits():
+    class Empty(Counting):
+        def search(self, queries, depth):
+            return np.full((1, depth), -np.inf, "f4"), np.full((1, depth), -1)
+
+    searcher = Searcher(Empty(np.ones((9, 1), "f4")), list("abcdefghi"), SearchSettings(hits=2))
+    assert dict(searcher.search(["q"], np.ones((1, 1), "f4"))) == {"q": []}
+
+
 def test_an_empty_index_answers_nothing():
     index = TorchExact(np.empty((0, 2), np.float32))
     assert dict(Searcher(index, [], SearchSettings()).search(["q"], np.ones((1, 2), "f4"))) == {

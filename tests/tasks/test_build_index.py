@@ -1,0 +1,261 @@
+import json
+import os
+import random
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from denserk.errors import DenserkError, InputError, MismatchError, OutputError, UsageError
+from denserk.formats.flat_file import FlatWriter
+from denserk.formats.manifest import Kind, read_manifest
+from denserk.reporting import SILENT, Reporter
+from denserk.settings.retrieval import (
+    Bm25Settings,
+    Engine,
+    IndexPaths,
+    IndexSettings,
+    IndexType,
+    Metric,
+)
+from denserk.tasks.build_index import build_index
+from tests.faults import Stopped, contents, limit_file_size, stopped_at
+from tests.index.test_vector_inputs import vector_folder
+
+IDS = [f"d{n}" for n in range(60)]
+VECTORS = np.random.default_rng(5).normal(size=(60, 8)).astype(np.float32)
+KINDS = {
+    "flat": IndexSettings(),
+    "torch": IndexSettings(engine=Engine.TORCH, metric=Metric.L2),
+    "hnsw": IndexSettings(type=IndexType.HNSW, M=4, threads=1),
+    "factory": IndexSettings(factory="IVF2,SQ8", threads=1),
+}
+
+
+class Remembering(Reporter):
+    def __init__(self):
+        self.notes: list[str] = []
+        self.warnings: list[str] = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+    def warn(self, text):
+        self.warnings.append(text)
+
+
+@pytest.fixture
+def vectors(tmp_path):
+    return vector_folder(
+        tmp_path / "vectors", IDS, VECTORS, model={"name": "m", "fingerprint": "1"}
+    )
+
+
+def build(output, source, settings=KINDS["flat"], reporter=SILENT, **paths):
+    if settings.type is IndexType.BM25:
+        paths["corpus"] = str(source)
+    else:
+        paths["input"] = (str(source),)
+    return build_index(IndexPaths(output=str(output), **paths), settings, reporter=reporter)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_vectors_to_an_index(vectors, tmp_path, kind):
+    result = build(tmp_path / "i", vectors, KINDS[kind])
+    folder = tmp_path / "i"
+    assert sorted(item.name for item in folder.iterdir()) == ["docid", "index", "manifest.json"]
+    assert (folder / "docid").read_text().split() == IDS
+    manifest = read_manifest(folder, Kind.INDEX)
+    assert manifest.made_from["model"]["fingerprint"] == "1"
+    assert manifest.settings["engine"] == ("torch" if kind == "torch" else "faiss")
+    assert {k: manifest.contents[k] for k in ("count", "dimension", "vectors_per_passage")} == {
+        "count": 60,
+        "dimension": 8,
+        "vectors_per_passage": 1,
+    }
+    assert (result.count, result.bytes) == (60, sum(map(len, contents(folder).values())))
+    assert result.bytes_per_passage == result.bytes / 60
+    assert (result.recall is None) == (kind in ("flat", "torch"))
+
+
+def test_both_engines_write_the_same_flat_files(vectors, tmp_path):
+    build(tmp_path / "a", vectors, IndexSettings(engine=Engine.FAISS))
+    build(tmp_path / "b", vectors, IndexSettings(engine=Engine.TORCH))
+    for name in ("index", "docid"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_what_is_told(vectors, tmp_path):
+    reporter = Remembering()
+    build(tmp_path / "i", vectors, KINDS["hnsw"], reporter)
+    assert "vectors: 60 x 8 x 4 bytes = 0.0 MB to train and fill from" in reporter.notes
+    assert any("of the exact 10 nearest (with 60 of its own" in note for note in reporter.notes)
+    assert reporter.warnings == []
+
+
+CALLS = ((Path, "replace"), (os, "fsync"), (FlatWriter, "add"))
+
+
+def steps(task):
+    """How many of the watched calls a task makes."""
+    count = 0
+    while True:
+        try:
+            with stopped_at(count, CALLS):
+                task(count)
+        except Stopped:
+            count += 1
+        else:
+            return count
+
+
+@pytest.mark.parametrize("kind", ["flat", "hnsw", "bm25"])
+def test_stopped_at_ten_points_and_resumed_gives_the_same_bytes(toy, vectors, tmp_path, kind):
+    settings = KINDS.get(kind) or IndexSettings(type=IndexType.BM25)
+    source = toy / "corpus.jsonl" if kind == "bm25" else vectors
+    build(tmp_path / "whole", source, settings)
+    total = steps(lambda count: build(tmp_path / f"count{count}", source, settings))
+    for step in random.Random(42).sample(range(total), 10):
+        folder = tmp_path / f"stopped{step}"
+        with stopped_at(step, CALLS), pytest.raises(Stopped):
+            build(folder, source, settings)
+        if (folder / "manifest.json").exists():
+            with pytest.raises(MismatchError, match="unfinished"):
+                read_manifest(folder, Kind.INDEX)
+            with pytest.raises(UsageError, match="not empty"):
+                build(folder, source, settings)
+        build(folder, source, settings, resume=True)
+        assert contents(folder) == contents(tmp_path / "whole")
+
+
+def test_a_finished_index_is_left_alone(vectors, tmp_path):
+    build(tmp_path / "i", vectors)
+    stamp = (tmp_path / "i" / "index").stat().st_mtime_ns
+    reporter = Remembering()
+    assert build(tmp_path / "i", vectors, reporter=reporter, resume=True).count == 60
+    assert (tmp_path / "i" / "index").stat().st_mtime_ns == stamp
+    assert reporter.notes[-1].endswith("is finished: nothing to do")
+    with pytest.raises(MismatchError, match="metric was 'inner', now 'l2'"):
+        build(tmp_path / "i", vectors, IndexSettings(metric=Metric.L2), resume=True)
+    build(tmp_path / "i", vectors, IndexSettings(metric=Metric.L2), overwrite=True)
+    assert read_manifest(tmp_path / "i", Kind.INDEX).settings["metric"] == "l2"
+
+
+def test_a_foreign_folder_is_not_taken_for_an_interrupted_one(vectors, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("words")
+    with pytest.raises(UsageError, match=r"not empty \(it holds thesis.txt\)"):
+        build(tmp_path / "mine", vectors, resume=True)
+    with pytest.raises(UsageError, match="lies in the input"):
+        build(vectors, vectors, overwrite=True)
+
+
+def test_vectors_of_two_models_are_refused(vectors, tmp_path):
+    other = vector_folder(
+        tmp_path / "other", ["x"], VECTORS[:1], model={"name": "n", "fingerprint": "2"}
+    )
+    with pytest.raises(MismatchError, match="other weights: m and n"):
+        build_index(IndexPaths(input=(vectors, other), output=str(tmp_path / "i")))
+    assert not (tmp_path / "i").exists()
+
+
+@pytest.mark.parametrize(
+    ("paths", "settings", "message"),
+    [
+        ({"input": ("v",)}, {"type": IndexType.BM25}, "indexes words, not vectors"),
+        ({"corpus": "c"}, {}, "--corpus holds text"),
+        ({"input": ("absent",)}, {}, "absent"),
+    ],
+)
+def test_inputs_of_the_wrong_kind(tmp_path, paths, settings, message):
+    with pytest.raises(UsageError, match=message):
+        build_index(IndexPaths(output=str(tmp_path / "i"), **paths), IndexSettings(**settings))
+    assert not (tmp_path / "i").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"type": IndexType.HNSW, "factory": "Flat"}, "--factory and --type hnsw"),
+        ({"engine": Engine.BM25S}, "bm25s does not hold"),
+        ({"engine": Engine.TORCH, "type": IndexType.BM25}, "torch does not hold"),
+        ({"engine": Engine.TORCH, "factory": "IVF9,Flat"}, "builds --type flat"),
+        ({"nlist": 0}, "--nlist 0"),
+    ],
+)
+def test_settings_that_contradict_each_other(settings, message):
+    with pytest.raises(UsageError, match=message):
+        IndexSettings(**settings)
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [{}, {"input": ("a",), "corpus": "b"}, {"input": ("a",), "resume": True, "overwrite": True}],
+)
+def test_paths_that_contradict_each_other(paths):
+    with pytest.raises(UsageError, match=r"--input|--resume"):
+        IndexPaths(output="o", **paths)
+
+
+def test_duplicate_passages_leave_no_index_of_words(tmp_path):
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"_id": "a", "text": "x"}\n{"_id": "a", "text": "y"}\n')
+    with pytest.raises(InputError, match="passage 1 again at passage 2"):
+        build(tmp_path / "i", corpus, IndexSettings(type=IndexType.BM25))
+    with pytest.raises(MismatchError, match="unfinished"):
+        read_manifest(tmp_path / "i", Kind.INDEX)
+
+
+def test_a_corpus_without_words(tmp_path):
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "the of"}\n')
+    with pytest.raises(InputError, match="no word in any passage"):
+        build(tmp_path / "i", tmp_path / "corpus.jsonl", IndexSettings(type=IndexType.BM25))
+
+
+def test_fields_of_an_index_of_words(toy, tmp_path):
+    paths = IndexPaths(corpus=str(toy / "corpus.jsonl"), output=str(tmp_path / "i"))
+    settings = IndexSettings(type=IndexType.BM25)
+    build_index(paths, settings, Bm25Settings(fields=("title",), stemmer="none"))
+    words = json.loads((tmp_path / "i" / "vocab.index.json").read_text())
+    assert set(words) == {"river", "bank", "moon", "boat", "dog"}
+
+
+@pytest.mark.parametrize(("kind", "limit"), [("flat", 1900), ("hnsw", 2500), ("bm25", 2500)])
+def test_a_full_disk_leaves_no_index(vectors, tmp_path, kind, limit):
+    """The manifest fits; the vectors do not, or the graph, or the words."""
+    source = ["--input", vectors]
+    if kind == "bm25":
+        corpus = tmp_path / "corpus.tsv"
+        corpus.write_text("".join(f"{n}\tword{n} is word{n // 2}\n" for n in range(900)))
+        source = ["--corpus", corpus]
+    output = tmp_path / "i"
+    done = subprocess.run(
+        [sys.executable, "-m", "denserk", "index", *source, "--type", kind, "--output", output],
+        preexec_fn=partial(limit_file_size, limit),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert f"error: {output}" in done.stderr
+    assert "cannot be written: " in done.stderr
+    assert "manifest.json cannot" not in done.stderr
+    assert "Traceback" not in done.stderr
+    with pytest.raises(MismatchError, match="unfinished"):
+        read_manifest(output, Kind.INDEX)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_an_output_that_may_not_be_written(vectors, tmp_path):
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with pytest.raises(OutputError, match="no permission"):
+        build(tmp_path / "locked" / "i", vectors)
+
+
+def test_an_output_below_a_file(vectors, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DenserkError, match="file"):
+        build(tmp_path / "file" / "i", vectors)

@@ -1,0 +1,298 @@
+import json
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from denserk.cli.app import run as command
+from denserk.errors import InputError, MismatchError, UsageError
+from denserk.formats.manifest import Kind, beside, file_sha256, read_manifest
+from denserk.reporting import Reporter
+from denserk.settings.encode import EncodeSettings
+from denserk.settings.encoding import ComputeSettings
+from denserk.settings.formats import CorpusSettings, RunFormat
+from denserk.settings.retrieval import (
+    Engine,
+    IndexPaths,
+    IndexSettings,
+    IndexType,
+    SearchPaths,
+    SearchSettings,
+)
+from denserk.tasks.build_index import build_index
+from denserk.tasks.encode import encode
+from denserk.tasks.search import search
+from tests.conftest import PASSAGES, QUERIES
+
+CPU = ComputeSettings(device="cpu")
+
+
+class Remembering(Reporter):
+    def __init__(self):
+        self.notes: list[str] = []
+        self.warnings: list[str] = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+    def warn(self, text):
+        self.warnings.append(text)
+
+
+def vectors_of(toy, model, name, side="corpus", **representation):
+    source = toy / ("corpus.jsonl" if side == "corpus" else "queries.tsv")
+    given: dict[str, Any] = {side: str(source)}
+    settings = EncodeSettings(model=str(model), output=str(toy / name), **given)
+    encode(settings, CorpusSettings(), representation, {}, CPU)
+    return str(toy / name)
+
+
+def index_of(toy, vectors, name="index", **settings):
+    paths = IndexPaths(input=(vectors,), output=str(toy / name))
+    build_index(paths, IndexSettings(**settings))
+    return str(toy / name)
+
+
+def words_of(toy):
+    paths = IndexPaths(corpus=str(toy / "corpus.jsonl"), output=str(toy / "bm25"))
+    build_index(paths, IndexSettings(type=IndexType.BM25))
+    return str(toy / "bm25")
+
+
+def ranked(toy, index, *, reporter=None, settings=None, representation=None, **paths):
+    """The run: query -> (passage, score), in its order."""
+    if "encoded_queries" not in paths:
+        paths.setdefault("topics", str(toy / "queries.tsv"))
+    search(
+        SearchPaths(index=index, output=str(toy / "run.trec"), **paths),
+        settings or SearchSettings(hits=4),
+        representation or {},
+        {},
+        CPU,
+        reporter or Remembering(),
+    )
+    found: dict[str, list[tuple[str, float]]] = {}
+    for line in (toy / "run.trec").read_text().splitlines():
+        qid, _, docid, rank, score, _ = line.split(" ")
+        found.setdefault(qid, []).append((docid, float(score)))
+        assert int(rank) == len(found[qid])
+    return found
+
+
+@pytest.fixture
+def model(tiny):
+    return tiny("bert")
+
+
+def test_the_same_run_however_the_queries_come(toy, model):
+    vectors = vectors_of(toy, model, "v", representation="mean", l2_norm=True)
+    index = index_of(toy, vectors)
+    encoded = vectors_of(toy, model, "q", "topics", representation="mean", l2_norm=True)
+    by_hand = {}
+    passages = np.load(toy / "v" / "block-00000.npy")
+    for qid, query in zip(QUERIES, np.load(toy / "q" / "block-00000.npy"), strict=True):
+        scores = passages @ query
+        order = sorted(zip(-scores, PASSAGES, strict=True))[:4]
+        by_hand[qid] = [(docid, pytest.approx(-score, rel=1e-5)) for score, docid in order]
+    assert ranked(toy, index) == by_hand
+    assert ranked(toy, index, model=str(model)) == by_hand
+    assert ranked(toy, index, encoded_queries=encoded) == by_hand
+    lines = toy / "q.jsonl"
+    with lines.open("w") as out:
+        for qid, query in zip(QUERIES, np.load(toy / "q" / "block-00000.npy"), strict=True):
+            out.write(json.dumps({"qid": qid, "vector": query.tolist()}) + "\n")
+    assert ranked(toy, index, encoded_queries=str(lines)) == by_hand
+
+
+def test_topics_say_which_encoded_queries_and_in_which_order(toy, model):
+    index = index_of(toy, vectors_of(toy, model, "v"))
+    encoded = vectors_of(toy, model, "q", "topics")
+    everything = ranked(toy, index, encoded_queries=encoded)
+    (toy / "some.tsv").write_text("q3\tx\nq1\ty\n")
+    some = ranked(toy, index, encoded_queries=encoded, topics=str(toy / "some.tsv"))
+    assert list(some) == ["q3", "q1"]
+    assert some == {qid: everything[qid] for qid in some}
+    (toy / "more.tsv").write_text("q1\tx\nq7\ty\n")
+    with pytest.raises(InputError, match="no vector for 1 of 2 queries, the first q7"):
+        ranked(toy, index, encoded_queries=encoded, topics=str(toy / "more.tsv"))
+
+
+def test_engines_agree(toy, model):
+    vectors = vectors_of(toy, model, "v")
+    runs = [
+        ranked(toy, index_of(toy, vectors, engine.value, engine=engine))
+        for engine in (Engine.FAISS, Engine.TORCH)
+    ]
+    for qid, hits in runs[0].items():
+        assert [docid for docid, _ in hits] == [docid for docid, _ in runs[1][qid]]
+
+
+def test_words_need_no_model(toy):
+    index = words_of(toy)
+    found = ranked(toy, index)
+    assert {qid: hits[0][0] for qid, hits in found.items()} == {"q1": "d3", "q2": "d1", "q3": "d4"}
+    assert [docid for docid, _ in found["q2"]] == ["d1", "d5"]  # equal scores, ids in order
+    with pytest.raises(UsageError, match=r"--model m: .* is an index of words"):
+        ranked(toy, index, model="m")
+
+
+def test_queries_without_hits_are_told(toy):
+    (toy / "queries.tsv").write_text("q1\tthe of\nq2\triver\nq3\tzebra\n")
+    reporter = Remembering()
+    assert list(ranked(toy, words_of(toy), reporter=reporter)) == ["q2"]
+    assert reporter.warnings == ["2 queries have no hits and are missing from the run: q1, q3"]
+
+
+def test_the_run_has_a_manifest(toy, model):
+    index = index_of(toy, vectors_of(toy, model, "v"))
+    ranked(toy, index)
+    manifest = read_manifest(toy / "run.trec", Kind.RUN)
+    assert beside(toy / "run.trec").name == "run.trec.manifest.json"
+    assert manifest.contents == {
+        "queries": 3,
+        "hits": 12,
+        "without_hits": 0,
+        "sha256": file_sha256(toy / "run.trec"),
+    }
+    assert manifest.made_from["index"]["sha256"]["index"] == file_sha256(toy / "index" / "index")
+    made = read_manifest(toy / "index", Kind.INDEX).made_from["model"]
+    assert manifest.made_from["model"]["fingerprint"] == made["fingerprint"]
+    assert manifest.settings["hits"] == 4
+
+
+@pytest.mark.parametrize(
+    ("form", "columns"), [(RunFormat.TREC, 6), (RunFormat.MSMARCO, 3), (RunFormat.TEVATRON, 3)]
+)
+def test_shapes_and_tag(toy, form, columns):
+    ranked_settings = SearchSettings(output_format=form, tag="mine")
+    search(
+        SearchPaths(index=words_of(toy), topics=str(toy / "queries.tsv"), output=str(toy / "run")),
+        ranked_settings,
+    )
+    lines = (toy / "run").read_text().splitlines()
+    assert {len(line.split()) for line in lines} == {columns}
+    assert all(line.endswith(" mine") for line in lines) == (form is RunFormat.TREC)
+
+
+@pytest.mark.parametrize("output", ["-", "/dev/null"])
+def test_streams_have_no_manifest(toy, output, capfdbinary):
+    search(SearchPaths(index=words_of(toy), topics=str(toy / "queries.tsv"), output=output))
+    assert bool(capfdbinary.readouterr().out) == (output == "-")
+    assert not list(toy.glob("*.manifest.json"))
+
+
+def test_another_model_is_refused_unless_forced(toy, tiny, model):
+    index = index_of(toy, vectors_of(toy, model, "v"))
+    other = str(tiny("bert", seed=8))
+    with pytest.raises(MismatchError, match="other weights"):
+        ranked(toy, index, model=other)
+    with pytest.raises(MismatchError, match="representation was 'cls', now 'mean'"):
+        ranked(toy, index, model=str(model), representation={"representation": "mean"})
+    encoded = vectors_of(toy, other, "q", "topics")
+    with pytest.raises(MismatchError, match="other weights"):
+        ranked(toy, index, encoded_queries=encoded)
+    assert len(ranked(toy, index, model=other, force=True)) == 3
+    assert not (toy / "none").exists()
+
+
+def test_another_dimension_is_refused_even_when_forced(toy, model):
+    index = index_of(toy, vectors_of(toy, model, "v"))
+    (toy / "q.jsonl").write_text('{"qid": "q1", "vector": [1, 2, 3]}\n')
+    with pytest.raises(MismatchError, match=r"of 16 dimensions, .*q.jsonl makes 3"):
+        ranked(toy, index, encoded_queries=str(toy / "q.jsonl"), force=True)
+    assert not (toy / "run.trec").exists()
+
+
+def test_settings_of_the_index_hold_for_its_queries(toy, model):
+    chosen = {"representation": "mean", "l2_norm": True}
+    index = index_of(toy, vectors_of(toy, model, "v", **chosen))
+    assert ranked(toy, index) == ranked(toy, index, model=str(model), representation=chosen)
+    with pytest.raises(MismatchError, match="l2_norm was True, now False"):
+        ranked(toy, index, representation={"l2_norm": False})
+
+
+def test_an_unfinished_index_is_refused(toy, model):
+    index = index_of(toy, vectors_of(toy, model, "v"))
+    where = toy / "index" / "manifest.json"
+    where.write_text(where.read_text().replace('"complete": true', '"complete": false'))
+    with pytest.raises(MismatchError, match="unfinished"):
+        ranked(toy, index)
+    assert not (toy / "run.trec").exists()
+
+
+def test_an_index_of_another_tool(toy, model):
+    index = index_of(toy, vectors_of(toy, model, "v"))
+    own = ranked(toy, index)
+    (toy / "index" / "manifest.json").unlink()
+    with pytest.raises(UsageError, match="does not say which model made it"):
+        ranked(toy, index)
+    assert ranked(toy, index, model=str(model)) == own
+
+
+def test_ids_and_vectors_must_be_as_many(toy, model):
+    index = index_of(toy, vectors_of(toy, model, "v"))
+    (toy / "index" / "docid").write_text("d1\n")
+    with pytest.raises(MismatchError, match="6 vectors but 1 ids"):
+        ranked(toy, index)
+
+
+def test_query_vectors_that_repeat_or_come_from_passages(toy, model):
+    index = index_of(toy, vectors_of(toy, model, "v"))
+    (toy / "q.jsonl").write_text('{"qid": "q1", "vector": [1, 2]}\n' * 2)
+    with pytest.raises(InputError, match="the query id q1 twice"):
+        ranked(toy, index, encoded_queries=str(toy / "q.jsonl"))
+    reporter = Remembering()
+    found = ranked(toy, index, encoded_queries=str(toy / "v"), reporter=reporter)
+    assert list(found) == list(PASSAGES)
+    assert reporter.warnings == [f"{toy / 'v'} was encoded as passages, not as queries"]
+    without = ranked(
+        toy,
+        index,
+        encoded_queries=str(toy / "v"),
+        settings=SearchSettings(hits=6, remove_query=True),
+    )
+    assert all(qid not in dict(hits) and len(hits) == 5 for qid, hits in without.items())
+
+
+def test_pickled_queries_only_when_asked_for(toy, model):
+    index = index_of(toy, vectors_of(toy, model, "v"))
+    vectors = np.load(toy / "v" / "block-00000.npy")[:2]
+    (toy / "q.pkl").write_bytes(pickle.dumps((vectors, ["q1", "q2"])))
+    with pytest.raises(UsageError, match="holds pickles"):
+        ranked(toy, index, encoded_queries=str(toy / "q.pkl"))
+    found = ranked(toy, index, encoded_queries=str(toy / "q.pkl"), allow_pickle=True)
+    assert list(found) == ["q1", "q2"]
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [{}, {"topics": "t", "model": "m", "encoded_queries": "q"}],
+)
+def test_paths_that_contradict_each_other(paths):
+    with pytest.raises(UsageError, match=r"no queries|exclude each other"):
+        SearchPaths(index="i", output="o", **paths)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"hits": 0}, {"tag": "two words"}, {"tag": ""}, {"nprobe": 0}, {"max_passage_delimiter": ""}],
+)
+def test_settings_out_of_range(settings):
+    with pytest.raises(UsageError, match="--"):
+        SearchSettings(**settings)
+
+
+def test_the_command_line_tells_what_was_done(toy, capfd):
+    corpus, index = str(toy / "corpus.jsonl"), str(toy / "bm25")
+    assert command(["index", "--corpus", corpus, "--type", "bm25", "--output", index]) == 0
+    assert "6 passages, " in capfd.readouterr().err
+    topics = ["--topics", str(toy / "queries.tsv")]
+    assert command(["search", "--index", index, *topics, "--output", "-", "-k", "1"]) == 0
+    told = capfd.readouterr()
+    assert [line.split()[:4] for line in told.out.splitlines()] == [
+        ["q1", "Q0", "d3", "1"],
+        ["q2", "Q0", "d1", "1"],
+        ["q3", "Q0", "d4", "1"],
+    ]
+    assert "-: 3 queries, 3 hits, " in told.err
