@@ -1,8 +1,8 @@
 """MLR: a passage's vectors are its [CLS] states of several layers.
 
-"Investigating Multi-layer Representations for Dense Passage Retrieval" (Xie and Lukasiewicz, 2025),
-section 3. Layer 0 is the output of the embeddings, layer L the last. Vectors stand last layer first,
-then descending; the losses rely on it. Axes: P passages, T tokens, S layers, H hidden.
+"Investigating Multi-layer Representations for Dense Passage Retrieval" (Xie, Lukasiewicz, 2025),
+section 3. Layer 0 is the output of the embeddings, layer L the last. Vectors stand last layer
+first, then descending; the losses rely on it. Axes: P passages, T tokens, S layers, H hidden.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def storage_order(layers: Sequence[int], last: int) -> tuple[int, ...]:
     """A model's layers in the order in which their vectors stand; by default the last two.
 
     Raises:
-        ModelError: a layer that the model does not have, one named twice, or a set without the last.
+        ModelError: a layer the model does not have, one named twice, or a set without the last.
 
     >>> storage_order([10, 12], 12)
     (12, 10)
