@@ -91,7 +91,7 @@ class RerankingSettings:
     """How a cross-encoder is trained."""
 
     r_drop: float = 0.0
-    """cross-encoder: weight of R-Drop, two passes' agreement under different dropout; 0: one pass."""
+    """cross-encoder: weight of R-Drop, the agreement of two draws of dropout; 0: one draw."""
     pair_max_length: int | None = option(
         None, "--rerank-max-len", shown_default="the limits of query and passage together"
     )
