@@ -15,14 +15,17 @@ TWO_COMMANDS = ("bash docs/quickstart.sh", "bash tests/run.sh")
 
 
 def shown(page):
-    """The lines of a page's code blocks, continued lines joined."""
-    blocks = re.findall(r"^```\w*\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    """The lines of a page's shell blocks, continued lines joined."""
+    text = page.read_text("utf-8")
+    blocks = re.findall(r"^```(?:sh)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     return [line.strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
 
 
 def commands(page):
     """The arguments of every denserk command on a page, each part of a pipeline on its own."""
     for line in shown(page):
+        if not re.search(r"(?:^|[|&] )(?:\$ )?denserk ", line):
+            continue
         words = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars="|&;<>")
         words.whitespace_split = True
         part: list[str] = []

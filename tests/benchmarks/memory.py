@@ -57,7 +57,7 @@ def measure(folder: Path, model: Path, count: int) -> dict[str, Child]:
     encode = [DENSERK, "encode", "--model", str(model), "--corpus", str(corpus), "--output"]
     build = [DENSERK, "index", "--input", str(vectors), "--output", str(index)]
     return {
-        "encode": watch([*encode, str(vectors), "--representation", "mean"]),
+        "encode": watch([*encode, str(vectors), "--representation", "mean", "--threads", "1"]),
         "index": watch(build),
     }
 
