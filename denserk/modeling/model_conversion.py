@@ -104,7 +104,7 @@ def _write_pyserini(target: Path, model: LoadedModel, reporter: Reporter) -> Non
     ]
     if model.query is not model.passage:
         wrong.append("queries have weights of their own")
-    if model.passage.backbone.architecture.model_type not in ("bert", "distilbert"):
+    if model.passage.backbone.architecture.model_type not in WORD_LIST_BACKBONES:
         wrong.append(f"its backbone is {model.passage.backbone.architecture.model_type}")
     _refuse(ModelLayout.AGGRETRIEVER_PYSERINI, wrong)
     _tell_unrecorded(ModelLayout.AGGRETRIEVER_PYSERINI, model, reporter)
@@ -122,6 +122,8 @@ def _write_authors(target: Path, model: LoadedModel, reporter: Reporter) -> None
         for name, value in AGGRETRIEVER.items()
         if getattr(settings, name) != value
     ]
+    model_types = {encoder.backbone.architecture.model_type for encoder in _sides(model).values()}
+    wrong += [f"its backbone is {name}" for name in model_types - WORD_LIST_BACKBONES]
     if settings.agg_kind not in (AggKind.STAR, AggKind.PLUS, AggKind.NONE):
         wrong.append(f"agg-kind is {settings.agg_kind}")
     _refuse(ModelLayout.AGGRETRIEVER_AUTHORS, wrong)
@@ -135,7 +137,15 @@ def _write_authors(target: Path, model: LoadedModel, reporter: Reporter) -> None
     for folder, encoder in zip(folders, _sides(model).values(), strict=True):
         write_pickled_tensors(folder / "pytorch_model.bin", encoder.backbone.canonical())
         save_tokenizer(folder, model.tokenizer, model.text, encoder.backbone)
+        _write_word_list(folder / "vocab.txt", model.tokenizer)
         write_config(folder, encoder.backbone, hidden_states=True)
+
+
+def _write_word_list(path: Path, tokenizer: Any) -> None:
+    """The vocabulary by id, a line each, as the released code's tokenizer reads it."""
+    words = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    with whole_text(path) as out:
+        out.writelines(f"{word}\n" for word, _ in words)
 
 
 def _sides(model: LoadedModel) -> dict[str, Encoder]:
@@ -165,6 +175,8 @@ AGGRETRIEVER: Mapping[str, Any] = {
     "mlm_head": MlmHead.PRETRAINED,
 }
 """What readers of Aggretriever's published layouts take for granted."""
+WORD_LIST_BACKBONES = {"bert", "distilbert"}
+"""Backbones that those readers know."""
 
 
 def _refuse(layout: ModelLayout, wrong: list[str]) -> None:

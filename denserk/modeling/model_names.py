@@ -9,7 +9,7 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from denserk.data.tokenization import TOKENIZER_FILES
 from denserk.errors import ModelError, UsageError
 from denserk.reporting import SILENT, Reporter
-from denserk.settings.models import WITHOUT_WEIGHTS, published
+from denserk.settings.models import PUBLISHED_MODELS, WITHOUT_WEIGHTS, published
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 SMALL_FILES = (
@@ -85,7 +85,8 @@ def _absent(name: str, failure: Exception | None) -> ModelError:
     reached = (
         "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the hub could not be reached"
     )
+    short = f", no short name ({', '.join(m.name for m in PUBLISHED_MODELS)})"
     return ModelError(
-        f"{name} is not a folder, not in {cache}, and {reached}",
+        f"{name} is no folder{'' if '/' in name else short}, not in {cache}, and {reached}",
         f"on a machine with the hub: hf download {name} --local-dir DIR; then --model DIR",
     )

@@ -16,6 +16,7 @@ from denserk.modeling.devices import choose_device, choose_dtype
 from denserk.modeling.encoder import Encoder
 from denserk.modeling.folder_layouts import read_model_folder
 from denserk.modeling.model_names import find_model
+from denserk.modeling.representation import Aggretriever
 from denserk.modeling.stored_model import StoredModel
 from denserk.records import Passage, Query
 from denserk.reporting import SILENT, Reporter
@@ -78,6 +79,8 @@ class TextEncoder:
         self.backbone = stored.passage.architecture.model_type
         query, passage = stored.build(representation)
         self.dimension = passage.dimension
+        if isinstance(passage.representation, Aggretriever) and passage.representation.layout:
+            reporter.note(f"agg: {passage.representation.layout.describe()}")
         self.text = text
         self._passages = self._side(passage, stored.passage.folder, dtype)
         self._queries = (

@@ -67,6 +67,8 @@ def test_the_files_of_the_authors_layout(tiny_agg, tmp_path):
     weight = json.loads((tmp_path / "m/TermWeightTrans_config.json").read_text())
     assert weight == {"input_dim": 16, "output_dim": 1, "tied": True}
     assert (tmp_path / "m/pooler_config.json").is_file()
+    words = (tmp_path / "m/vocab.txt").read_text().split()
+    assert [words[i] for i in (0, 3, 5)] == ["[PAD]", "[SEP]", "the"]
     expected = vectors(tiny_agg(agg_dim=30))
     assert (vectors(tmp_path / "m", agg_dim=30) == expected).all()
 
@@ -117,10 +119,11 @@ def test_what_a_layout_cannot_hold_is_refused(tiny_agg, tmp_path, options, layou
     assert not (tmp_path / "m").exists()
 
 
-def test_a_roberta_model_is_not_for_pyserini(tiny_agg, tmp_path):
+@pytest.mark.parametrize("layout", [PYSERINI, AUTHORS])
+def test_published_readers_know_no_roberta(tiny_agg, tmp_path, layout):
     source = tiny_agg("roberta", agg_dim=640, cls_dim=128)
     with pytest.raises(ModelError, match="its backbone is roberta"):
-        convert_model(str(source), tmp_path / "m", PYSERINI)
+        convert_model(str(source), tmp_path / "m", layout)
 
 
 def test_what_is_not_recorded_is_told(tiny_agg, tmp_path):

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import OutputError
 from denserk.modeling.folder_layouts import read_model_folder
+from denserk.modeling.model_conversion import convert_model
 from denserk.modeling.model_folder import save_model
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.records import Passage, Query
@@ -21,6 +22,7 @@ from denserk.settings.encoding import (
     RepresentationSettings,
     TextSettings,
 )
+from denserk.settings.models import ModelLayout
 from tests.peers import run_pyserini
 from tests.tiny_models import BACKBONES, MASKED_LM, WITH_HEADS, write_tiny, write_tiny_aggretriever
 
@@ -173,8 +175,9 @@ def bert_sized(tmp_path_factory):
 
 @pytest.mark.peer
 @pytest.mark.slow
+@pytest.mark.parametrize("layout", [ModelLayout.DENSERK, ModelLayout.AGGRETRIEVER_PYSERINI])
 @pytest.mark.parametrize("kind", ["bert", "distilbert"])
-def test_pyserini_makes_the_same_vectors(bert_sized, tmp_path, kind):
+def test_pyserini_makes_the_same_vectors(bert_sized, tmp_path, kind, layout):
     settings = RepresentationSettings(Representation.AGG)
     folder = write_tiny_aggretriever(
         tmp_path / f"aggretriever-{kind}",
@@ -183,7 +186,9 @@ def test_pyserini_makes_the_same_vectors(bert_sized, tmp_path, kind):
         {"passage_max_length": 20, "query_max_length": 9},
     )
     texts = ["the old river runs", "cat dog fish water boat tree house sun moon star"]
-    output = run_pyserini(PYSERINI_SCRIPT, folder, json.dumps(texts), folder=tmp_path)
+    peer_folder = tmp_path / f"{kind}-for-pyserini"
+    convert_model(str(folder), peer_folder, layout)
+    output = run_pyserini(PYSERINI_SCRIPT, peer_folder, json.dumps(texts), folder=tmp_path)
     passages, queries = json.loads(output.splitlines()[-1])
     encoder = TextEncoder.load(str(folder), compute=CPU)
     ours = (

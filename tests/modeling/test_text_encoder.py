@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ PASSAGES = [
     for i in range(25)
 ]
 CPU = ComputeSettings(device="cpu")
+SHORT = {"query_max_length": 32, "passage_max_length": 64}
 
 
 def alone(encoder, passages):
@@ -110,6 +112,24 @@ def test_low_precision_stays_near(tiny_agg):
     cosine = (exact * near).sum(1) / np.linalg.norm(exact, axis=1) / np.linalg.norm(near, axis=1)
     assert cosine.min() > 0.99
     assert (exact != near).any()
+
+
+def test_loading_tells_what_it_chose(tiny, tiny_agg):
+    def notes(folder: Path, **representation: str) -> list[str]:
+        heard: list[str] = []
+
+        class Notes(Reporter):
+            def note(self, text: str) -> None:
+                heard.append(text)
+
+        TextEncoder.load(str(folder), representation, SHORT, CPU, Notes())
+        return heard
+
+    silent = f"{tiny()} does not say how its vectors are made: taking cls"
+    assert notes(tiny()) == [silent]
+    assert notes(tiny(), representation="mean") == []
+    layout = "agg: 124 ids in 20 slices, no id dropped, 36 zeros appended"
+    assert notes(tiny_agg()) == [layout]
 
 
 def test_lengths_fit_the_model():
