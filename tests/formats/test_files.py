@@ -150,3 +150,18 @@ def test_output_folders(tmp_path):
     (tmp_path / "f").write_text("")
     with pytest.raises(DenserkError, match=r"is a file"):
         files.prepare_folder(tmp_path / "f", overwrite=True)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_appears_whole_or_not_at_all(tmp_path, overwrite):
+    target = tmp_path / "out"
+    if overwrite:
+        target.mkdir()
+        (target / "old").write_text("old")
+    folders = files.whole_folder(target, overwrite=overwrite)
+    with pytest.raises(ZeroDivisionError), folders as folder:
+        (folder / "new").write_text(str(1 / 0))
+    assert [p.name for p in tmp_path.rglob("*")] == (["out", "old"] if overwrite else [])
+    with files.whole_folder(target, overwrite=overwrite) as folder:
+        (folder / "new").write_text("new")
+    assert [p.name for p in tmp_path.rglob("*")] == ["out", "new"]
