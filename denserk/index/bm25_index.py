@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from denserk.errors import InputError
 from denserk.extras import require
 from denserk.formats.files import write_errors
-from denserk.index.top_k import top_k
+from denserk.index.top_k import ordered, top_k
 from denserk.index.vector_index import Rows, Scores
 from denserk.index.words import Words
 from denserk.settings.retrieval import Bm25Settings
@@ -110,7 +110,8 @@ class Bm25Index:
         if numbers:
             of_all = self._model.get_scores_from_ids(numbers)
             found = np.flatnonzero(of_all > 0)
-            best, columns = top_k(torch.from_numpy(of_all[found])[None], depth)
+            hits = top_k(torch.from_numpy(of_all[found])[None], torch.from_numpy(found), depth)
+            best, where = ordered(*hits)
             count = best.shape[1]
-            scores[:count], rows[:count] = best[0].numpy(), found[columns[0].numpy()]
+            scores[:count], rows[:count] = best[0].numpy(), where[0].numpy()
         return scores, rows

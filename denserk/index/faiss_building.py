@@ -121,6 +121,8 @@ def build(
         for inner in inner_indexes(faiss, index):
             if isinstance(inner, faiss.IndexHNSW):
                 inner.hnsw.efConstruction = settings.efC
+                if faiss.omp_get_max_threads() > 1:
+                    reporter.note("threads race for a graph's links: --threads 1 repeats its bytes")
         moved = on_gpu(faiss, index, settings.device) if settings.device != "cpu" else None
         if settings.device != "cpu" and moved is None:
             reporter.note(f"faiss builds {wanted} on the CPU; it has no GPU form")

@@ -3,61 +3,59 @@
 import torch
 from torch import Tensor
 
+Hits = tuple[Tensor, Tensor]
+"""(B, K) float32 scores and the (B, K) int64 rows that have them."""
 
-def top_k(scores: Tensor, depth: int) -> tuple[Tensor, Tensor]:
-    """The `depth` best columns of each row, ordered by (score descending, column ascending).
 
-    Where equal scores straddle the cut, the lowest columns stay, whatever `torch.topk` would pick.
+def top_k(scores: Tensor, rows: Tensor, depth: int) -> Hits:
+    """The `depth` best of each line, in no order; `ordered` brings them into theirs.
+
+    Where equal scores straddle the cut, the lowest rows stay, whatever `torch.topk` would pick.
 
     Args:
         scores: (B, N) float32.
+        rows: (B, N) int64, or (N,) where they are alike for all.
         depth: K; fewer come back where N is smaller.
 
-    Returns:
-        (B, K) scores and (B, K) int64 columns.
-
-    >>> best, columns = top_k(torch.tensor([[1.0, 3.0, 1.0, 2.0, 1.0]]), 3)
-    >>> best.tolist(), columns.tolist()
-    ([[3.0, 2.0, 1.0]], [[1, 3, 0]])
+    >>> scores = torch.tensor([[1.0, 3.0, 1.0, 2.0, 1.0]])
+    >>> [part.tolist() for part in top_k(scores, torch.tensor([9, 8, 7, 6, 5]), 3)]
+    [[[3.0, 2.0, 1.0]], [[8, 6, 5]]]
     """
-    count = scores.shape[1]
-    if count <= depth:
-        columns = torch.arange(count, device=scores.device).expand(scores.shape)
-        return ordered(scores, columns)
+    rows = rows.expand(scores.shape)
+    if scores.shape[1] <= depth:
+        return scores, rows
     best, columns = scores.topk(depth + 1, dim=1)  # one more shows whether a tie straddles the cut
     cut = best[:, depth - 1]
     straddling = (best[:, depth] == cut).nonzero().flatten()
-    best, columns = best[:, :depth].clone(), columns[:, :depth].clone()
-    for row in straddling.tolist():
-        above = (best[row] > cut[row]).sum()
-        columns[row, above:] = (scores[row] == cut[row]).nonzero().flatten()[: depth - above]
-    return ordered(best, columns)
+    best, columns = best[:, :depth], columns[:, :depth]
+    for line in straddling.tolist():
+        above = (best[line] > cut[line]).sum()
+        equal = (scores[line] == cut[line]).nonzero().flatten()
+        columns[line, above:] = equal[rows[line, equal].argsort()[: depth - above]]
+    return best, rows.gather(1, columns)
 
 
-def ordered(scores: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Hits of (B, K) in the order of a result: score descending, row ascending."""
-    by_row = rows.argsort(dim=1)
-    scores, rows = scores.gather(1, by_row), rows.gather(1, by_row)
-    by_score = scores.argsort(dim=1, descending=True, stable=True)
-    return scores.gather(1, by_score), rows.gather(1, by_score)
-
-
-def merge_top_k(
-    held: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor], depth: int
-) -> tuple[Tensor, Tensor]:
-    """The `depth` best of two results, each (scores, rows), ordered; all rows of `new` come later.
+def merge_top_k(held: Hits, new: Hits, depth: int) -> Hits:
+    """The `depth` best of two results, in no order.
 
     >>> held = torch.tensor([[3.0, 1.0]]), torch.tensor([[4, 0]])
     >>> new = torch.tensor([[2.0, 1.0]]), torch.tensor([[9, 7]])
     >>> [part.tolist() for part in merge_top_k(held, new, 3)]
     [[[3.0, 2.0, 1.0]], [[4, 9, 0]]]
     """
-    scores, rows = torch.cat([held[0], new[0]], dim=1), torch.cat([held[1], new[1]], dim=1)
-    best, columns = top_k(scores, depth)
-    return best, rows.gather(1, columns)
+    scores, rows = (torch.cat(parts, dim=1) for parts in zip(held, new, strict=True))
+    return top_k(scores, rows, depth)
 
 
-def best_of_each(scores: Tensor, size: int) -> tuple[Tensor, Tensor]:
+def ordered(scores: Tensor, rows: Tensor) -> Hits:
+    """Hits in the order of a result: score descending, row ascending."""
+    by_row = rows.argsort(dim=1)
+    scores, rows = scores.gather(1, by_row), rows.gather(1, by_row)
+    by_score = scores.argsort(dim=1, descending=True, stable=True)
+    return scores.gather(1, by_score), rows.gather(1, by_score)
+
+
+def best_of_each(scores: Tensor, size: int) -> Hits:
     """The best vector of each passage, where `size` neighbouring columns are one passage's.
 
     Args:

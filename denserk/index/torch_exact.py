@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from denserk.formats.flat_file import map_flat
-from denserk.index.top_k import best_of_each, merge_top_k, top_k
+from denserk.index.top_k import best_of_each, merge_top_k, ordered, top_k
 from denserk.index.vector_index import Rows, Scores, Vectors
 from denserk.settings.retrieval import Metric
 
@@ -96,14 +96,12 @@ class TorchExact:
         held = nothing, nothing.long()
         for first, block in self._blocks(len(queries)):
             scores = self._similarity(asked, block)
+            rows = torch.arange(first, first + len(block), device=self._device)
             if self._size > 1:
-                scores, vectors = best_of_each(scores, self._size)
-                best, passages = top_k(scores, depth)
-                new = best, vectors.gather(1, passages) + first
-            else:
-                best, columns = top_k(scores, depth)
-                new = best, columns + first
-            held = merge_top_k(held, new, depth)
+                scores, columns = best_of_each(scores, self._size)
+                rows = rows[columns]
+            held = merge_top_k(held, top_k(scores, rows, depth), depth)
+        held = ordered(*held)
         missing = (0, depth - held[0].shape[1])
         padded_scores = torch.nn.functional.pad(held[0], missing, value=-torch.inf)
         padded_rows = torch.nn.functional.pad(held[1], missing, value=-1)

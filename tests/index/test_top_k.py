@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from denserk.index.top_k import best_of_each, merge_top_k, top_k
+from denserk.index.top_k import best_of_each, merge_top_k, ordered, top_k
 
 # few distinct values, so that ties straddle nearly every cut
 TIED = hnp.arrays(
@@ -36,16 +36,19 @@ def hits(result: tuple[torch.Tensor, torch.Tensor]) -> list[list[tuple[float, in
 
 @given(TIED, st.integers(1, 30))
 def test_top_k_is_a_cut_sort(scores, depth):
-    assert hits(top_k(torch.from_numpy(scores), depth)) == sorted_by_hand(scores, depth)
+    rows = torch.arange(scores.shape[1])
+    found = ordered(*top_k(torch.from_numpy(scores), rows, depth))
+    assert hits(found) == sorted_by_hand(scores, depth)
 
 
 @given(TIED, st.integers(1, 30), st.integers(1, 23))
 def test_merging_blocks_is_searching_the_whole(scores, depth, split):
     whole = torch.from_numpy(scores)
-    left, right = whole[:, :split], whole[:, split:]
-    later = top_k(right, depth)
-    merged = merge_top_k(top_k(left, depth), (later[0], later[1] + left.shape[1]), depth)
-    assert hits(merged) == sorted_by_hand(scores, depth)
+    rows = torch.arange(scores.shape[1])
+    left = top_k(whole[:, :split], rows[:split], depth)
+    right = top_k(whole[:, split:], rows[split:], depth)
+    merged = merge_top_k(left, right, depth)
+    assert hits(ordered(*merged)) == sorted_by_hand(scores, depth)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
