@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperCommand
 
 from denserk.cli.console import ConsoleSettings, configure
+from denserk.errors import UsageError
 from denserk.settings.options import REQUIRED, field_docs, shape_of, without_none
 
 T = TypeVar("T")
@@ -53,8 +54,14 @@ class Overrides(Mapping[str, Any], Generic[T]):
         return len(self._given)
 
 
-def _comma_list(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(part.strip() for part in text.split(",") if part.strip())
+def _comma_list(name: str, text: str | None, kind: Callable[[str], Any]) -> tuple[Any, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(kind(part.strip()) for part in text.split(",") if part.strip())
+    except ValueError:
+        flag = _flag(name, negatable=False)
+        raise UsageError(f"{flag} {text}: a comma list of whole numbers is expected") from None
 
 
 def _flag(name: str, *, negatable: bool) -> str:
@@ -85,7 +92,7 @@ class _Group:
         if get_origin(kind) is tuple:
             comma = self._is_comma_list(field)
             annotation: Any = str if comma else types.GenericAlias(list, get_args(kind)[:1])
-            default = (",".join(default) if comma else list(default)) if default else None
+            default = (",".join(map(str, default)) if comma else list(default)) if default else None
         else:
             annotation = kind
         silent = default is False or (default is None and self._unset)
@@ -110,7 +117,7 @@ class _Group:
         for field in self._fields:
             value = given.pop(field.name)
             if self._is_comma_list(field):
-                value = _comma_list(value)
+                value = _comma_list(field.name, value, get_args(self._kinds[field.name])[0])
             elif isinstance(value, list):
                 value = tuple(value)
             if value is not None:

@@ -24,6 +24,7 @@ class Architecture:
     denserk keeps. `head` lists the first parts of the MLM head's tensors. `tied` maps a tensor to
     the one it must be. `ignored` are first parts of tensors that other model classes leave in a
     file. `transform` is the MLM head up to its last layer, `decoder` the path of that layer.
+    `final_norm` is the path of a norm after the last layer.
     """
 
     model_type: str
@@ -37,6 +38,7 @@ class Architecture:
     decoder: str = ""
     encoder_arguments: Mapping[str, Any] = field(default_factory=dict)
     has_cls: bool = True
+    final_norm: str = ""
     positions: Callable[[PretrainedConfig], int | None] = lambda config: int(
         config.max_position_embeddings
     )
@@ -108,6 +110,7 @@ ARCHITECTURES = {
             tied={"encoder.embed_tokens.weight": "shared.weight"},
             ignored=("decoder.", "lm_head."),
             has_cls=False,
+            final_norm="encoder.final_layer_norm",
             positions=lambda config: None,
         ),
     )
@@ -242,6 +245,30 @@ class Backbone(nn.Module):
         ).last_hidden_state
         return hidden
 
+    def hidden_states(self, batch: TokenBatch, *, norm_intermediate: bool = False) -> list[Tensor]:
+        """States of every layer, item 0 the embeddings': (B, T) ids -> L + 1 times (B, T, H).
+
+        Args:
+            batch: the tokens.
+            norm_intermediate: apply the final layer norm, where the backbone has one after its last
+                layer (T5), to the layers before it too.
+        """
+        encoder = self.model
+        if self.with_head:
+            encoder = getattr(self.model, self.architecture.prefix.rstrip("."))
+        states: list[Tensor] = list(
+            encoder(
+                input_ids=batch.input_ids,
+                attention_mask=batch.attention_mask,
+                output_hidden_states=True,
+                return_dict=True,
+            ).hidden_states
+        )
+        if norm_intermediate and self.architecture.final_norm:
+            norm = encoder.get_submodule(self.architecture.final_norm)
+            states[1:-1] = [norm(state) for state in states[1:-1]]
+        return states
+
     def vocabulary_logits(self, hidden: Tensor) -> Tensor:
         """The MLM head: (..., H) -> (..., V)."""
         assert self.with_head
@@ -254,6 +281,11 @@ class Backbone(nn.Module):
     def hidden_size(self) -> int:
         """H."""
         return int(self.config.hidden_size)
+
+    @property
+    def last_layer(self) -> int:
+        """L: how many layers there are, and the number of the last."""
+        return int(self.config.num_hidden_layers)
 
     @property
     def vocabulary(self) -> int:

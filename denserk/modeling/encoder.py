@@ -6,7 +6,10 @@ from torch import Tensor, nn
 
 from denserk.data.batches import TokenBatch
 from denserk.modeling.backbone import Backbone
+from denserk.modeling.multi_vector import MultiVector
+from denserk.modeling.pooling import at_least_float32
 from denserk.modeling.representation import build_representation
+from denserk.modeling.similarity import PassageVectors
 from denserk.settings.encoding import RepresentationSettings
 
 
@@ -29,9 +32,31 @@ class Encoder(nn.Module):
         """D."""
         return self.representation.dimension
 
+    @property
+    def vectors_per_passage(self) -> int:
+        """How many vectors an index keeps of a passage."""
+        return self.representation.stored if isinstance(self.representation, MultiVector) else 1
+
     def forward(self, batch: TokenBatch) -> Tensor:
-        """(B, T) ids -> (B, D) float32."""
-        vectors: Tensor = self.representation(self.backbone(batch), batch, self.backbone)
+        """The one vector of a text: (B, T) ids -> (B, D), float32 at least."""
+        return self._scaled(self.representation(self.backbone(batch), batch, self.backbone))
+
+    def passage_vectors(self, batch: TokenBatch) -> PassageVectors:
+        """A passage's vectors as training compares them: (P, T) ids -> (P, S, D)."""
+        if not isinstance(self.representation, MultiVector):
+            return PassageVectors(self(batch).unsqueeze(1))
+        vectors = self.representation.passages(batch, self.backbone)
+        return PassageVectors(self._scaled(vectors.values), vectors.mask)
+
+    def stored_vectors(self, batch: TokenBatch) -> Tensor:
+        """A passage's vectors as an index keeps them: (P, T) ids -> (P, S, D)."""
+        vectors = self.passage_vectors(batch)
+        if isinstance(self.representation, MultiVector):
+            return self.representation.kept(vectors)
+        return vectors.values
+
+    def _scaled(self, vectors: Tensor) -> Tensor:
+        vectors = at_least_float32(vectors)
         return F.normalize(vectors, dim=-1) if self.settings.l2_norm else vectors
 
     def compute_in(self, dtype: torch.dtype) -> "Encoder":

@@ -16,7 +16,7 @@ from denserk.formats.files import whole_binary, whole_text, write_errors
 from denserk.modeling.backbone import Backbone
 from denserk.modeling.encoder import Encoder
 from denserk.modeling.folder_layouts import DENSERK_FILE, FORMAT_VERSION, PASSAGE_SIDE, QUERY_SIDE
-from denserk.settings.encoding import MlmHead, Representation, TextSettings
+from denserk.settings.encoding import MlmHead, TextSettings
 from denserk.settings.options import as_json
 
 
@@ -82,8 +82,6 @@ def _write_own_file(folder: Path, encoder: Encoder, text: TextSettings) -> None:
 
 def head_tensors(encoder: Encoder) -> dict[str, Tensor]:
     """The representation's own tensors; empty where it has none."""
-    if encoder.settings.representation is not Representation.AGG:
-        return {}
     return {n: t.detach() for n, t in encoder.representation.state_dict().items()}
 
 

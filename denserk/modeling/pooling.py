@@ -9,20 +9,25 @@ import torch
 from torch import Tensor
 
 
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """The same numbers, 16-bit ones widened to 32; float64 stays."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
 def pool_cls(hidden: Tensor, mask: Tensor) -> Tensor:
     """The state of position 0: (B, T, H) -> (B, H)."""
     return hidden[:, 0]
 
 
 def pool_mean(hidden: Tensor, mask: Tensor) -> Tensor:
-    """The mean over real tokens, summed in float32: (B, T, H) -> (B, H).
+    """The mean over real tokens, summed in float32 at least: (B, T, H) -> (B, H).
 
     >>> hidden = torch.tensor([[[1.0, 2.0], [3.0, 6.0], [9.0, 9.0]]])
     >>> pool_mean(hidden, torch.tensor([[True, True, False]])).tolist()
     [[2.0, 4.0]]
     """
     kept = mask.unsqueeze(-1)
-    total = torch.where(kept, hidden, 0).sum(dim=1, dtype=torch.float32)
+    total = at_least_float32(torch.where(kept, hidden, 0)).sum(dim=1)
     return total / kept.sum(dim=1).clamp(min=1)
 
 

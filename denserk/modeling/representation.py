@@ -14,7 +14,8 @@ from denserk.modeling.lexical_aggregation import (
     aggregate_in_blocks,
     aggregate_tokens,
 )
-from denserk.modeling.pooling import pool_cls, pool_last, pool_max, pool_mean
+from denserk.modeling.multi_vector import MultiVector
+from denserk.modeling.pooling import at_least_float32, pool_cls, pool_last, pool_max, pool_mean
 from denserk.modeling.slice_layout import SliceLayout
 from denserk.settings.encoding import (
     AggKind,
@@ -45,7 +46,7 @@ class Pooled(nn.Module):
 
     def forward(self, hidden: Tensor, batch: TokenBatch, backbone: Backbone) -> Tensor:
         """(B, T, H) -> (B, D) float32."""
-        return self.pool(hidden, batch.attention_mask).float()
+        return at_least_float32(self.pool(hidden, batch.attention_mask))
 
 
 class Aggretriever(nn.Module):
@@ -140,6 +141,7 @@ def needs_mlm_head(settings: RepresentationSettings) -> bool:
 
 
 NEEDS_CLS = (Representation.CLS, Representation.AGG)
+SEVERAL_VECTORS = (Representation.MLR, Representation.ME_BERT, Representation.COLBERT)
 POOLINGS = {
     Representation.CLS: pool_cls,
     Representation.MEAN: pool_mean,
@@ -166,8 +168,10 @@ def refuse_architecture(settings: RepresentationSettings, architecture: Architec
 
 def build_representation(
     settings: RepresentationSettings, backbone: Backbone
-) -> "Pooled | Aggretriever":
+) -> "Pooled | Aggretriever | MultiVector":
     """The module that makes vectors as the settings say, its weights as torch starts them."""
+    if settings.representation in SEVERAL_VECTORS:
+        return MultiVector(settings, backbone)
     if settings.representation is Representation.AGG:
         return Aggretriever(settings, backbone.hidden_size, backbone.vocabulary)
     return Pooled(POOLINGS[settings.representation], backbone.hidden_size)

@@ -27,7 +27,8 @@ class Retriever(nn.Module):
 
     def encode_queries(self, batch: TokenBatch) -> Tensor:
         """(B, T) ids -> (B, D) float32."""
-        return self.query.query_vectors(batch)
+        vectors: Tensor = self.query(batch)
+        return vectors
 
     def encode_passages(self, batch: TokenBatch) -> PassageVectors:
         """(P, T) ids -> (P, S, D) float32."""

@@ -21,7 +21,7 @@ from denserk.modeling.representation import needs_mlm_head, refuse_architecture
 from denserk.modeling.weight_files import fingerprint, read_weights
 from denserk.settings.encoding import MlmHead, RepresentationSettings, TextSettings
 
-HEADS = ("tok_proj.", "cls_proj.", "agg_proj.")
+HEADS = ("tok_proj.", "cls_proj.", "agg_proj.", "scalar_mix.")
 """First parts of the names of a representation's own tensors."""
 
 

@@ -1,15 +1,16 @@
 """Tokenizer and encoder together: passages and queries -> vectors."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from denserk.data.batches import by_length, pad
+from denserk.data.batches import TokenBatch, by_length, pad
 from denserk.data.tokenization import TextTokenizer, TokenIds, load_tokenizer
 from denserk.errors import ModelError, UsageError
 from denserk.modeling.devices import choose_device, choose_dtype
@@ -145,24 +146,37 @@ class TextEncoder:
             "text": as_json(self.text),
         }
 
+    @property
+    def vectors_per_passage(self) -> int:
+        """S, how many rows `encode_passages` gives for each passage."""
+        return self._passages.encoder.vectors_per_passage
+
     def encode_passages(self, passages: Sequence[Passage]) -> NDArray[np.float32]:
-        """The vectors of passages: (P, D) float32, in their order."""
-        return self._encode(self._passages, self._passages.tokenizer.passages(passages))
+        """The vectors of passages: (P * S, D) float32, in their order, a passage's own together."""
+        side = self._passages
+        vectors = self._encode(side, side.encoder.stored_vectors, side.tokenizer.passages(passages))
+        return vectors.reshape(-1, self.dimension)
 
     def encode_queries(self, queries: Sequence[Query]) -> NDArray[np.float32]:
         """The vectors of queries: (B, D) float32, in their order."""
-        return self._encode(self._queries, self._queries.tokenizer.queries(queries))
+        side = self._queries
+        return self._encode(side, side.encoder, side.tokenizer.queries(queries))
 
     @torch.inference_mode()
-    def _encode(self, side: Side, ids: Sequence[TokenIds]) -> NDArray[np.float32]:
-        vectors = np.empty((len(ids), self.dimension), dtype=np.float32)
+    def _encode(
+        self, side: Side, vectors_of: Callable[[TokenBatch], Tensor], ids: Sequence[TokenIds]
+    ) -> NDArray[np.float32]:
+        found: NDArray[np.float32] | None = None
         plan = by_length(
             [len(text) for text in ids], self.compute.batch_tokens, self.compute.batch_size
         )
         for members in plan:
             batch = pad([ids[i] for i in members], side.tokenizer.pad_id)
-            vectors[members] = side.encoder(batch.to(self.device)).cpu().numpy()
-        return vectors
+            vectors = vectors_of(batch.to(self.device)).cpu().numpy()
+            if found is None:
+                found = np.empty((len(ids), *vectors.shape[1:]), dtype=np.float32)
+            found[members] = vectors
+        return np.empty((0, self.dimension), dtype=np.float32) if found is None else found
 
 
 def fit_lengths(

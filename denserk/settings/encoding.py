@@ -20,10 +20,29 @@ class Representation(StrEnum):
     """The last hidden state of the last real token."""
     AGG = "agg"
     """Aggretriever: a projection of [CLS] beside a lexical vector folded from the MLM head."""
+    MLR = "mlr"
+    """Multi-layer representations: the [CLS] states of several layers."""
+    ME_BERT = "me-bert"
+    """The last hidden states of the first few tokens."""
+    COLBERT = "colbert"
+    """The last hidden states of all tokens."""
+
+
+class Reduction(StrEnum):
+    """What becomes of a passage's several vectors (mlr, me-bert, colbert)."""
+
+    SELF_CONTRASTIVE = "self-contrastive"
+    """Kept apart in training, where the first learns to win; the first alone is stored."""
+    AVERAGE = "average"
+    """Their mean."""
+    SCALAR_MIX = "scalar-mix"
+    """A learned weighted mean."""
+    MULTI_VECTOR = "multi-vector"
+    """All are stored; the best one decides."""
 
 
 class AggKind(StrEnum):
-    """How the vocabulary-wide vector of Aggretriever is made small (paper, section 3.2 and Table 8)."""
+    """How Aggretriever's vocabulary-wide vector is made small (section 3.2 and Table 8)."""
 
     STAR = "star"
     """agg*: the signed maximum of each slice."""
@@ -148,9 +167,26 @@ class RepresentationSettings:
     """agg: where the distribution over the vocabulary comes from."""
     agg_order: AggOrder = AggOrder.CLS_AGG
     """agg: which part stands first."""
+    reduction: Reduction = Reduction.SELF_CONTRASTIVE
+    """mlr, me-bert, colbert: what becomes of a passage's several vectors."""
+    layers: tuple[int, ...] = option((), shown_default="the last two")
+    """mlr: layers whose states are a passage's vectors; 0 is the embeddings, the last is needed."""
+    vectors: int = option(8, "--num-vectors")
+    """me-bert: how many vectors a passage has."""
+    norm_intermediate: bool = False
+    """mlr on T5: apply the final layer norm to the layers before the last, too."""
 
     def __post_init__(self) -> None:
-        """Refuses dimensions that no vector can have."""
+        """Refuses dimensions that no vector can have, and reductions that cannot be."""
+        if self.vectors < 1:
+            raise UsageError(f"--vectors {self.vectors}: at least 1 is needed")
+        refused = (Reduction.SCALAR_MIX, Reduction.MULTI_VECTOR)
+        if self.representation is Representation.COLBERT and self.reduction in refused:
+            raise UsageError(
+                f"--representation colbert cannot be reduced by {self.reduction}: "
+                "the number of its vectors differs from passage to passage",
+                "use --reduction self-contrastive or average",
+            )
         if self.agg_dim < 0 or self.cls_dim < 0:
             raise UsageError(
                 f"--agg-dim {self.agg_dim} and --cls-dim {self.cls_dim}: dimensions start at 0"
@@ -166,7 +202,8 @@ class TextSettings:
     fields: tuple[str, ...] = ("title", "text")
     """Fields of a passage that make its text, in order; empty ones leave no trace."""
     join: str = option(" ", metavar="TEXT|sep|pair")
-    """What stands between two fields: any text; `sep`, the tokenizer's separator; `pair`, a sentence pair."""
+    """What stands between two fields: any text; `sep`, the tokenizer's separator; `pair`, as a
+    sentence pair."""
     query_max_length: int = option(32, "--q-max-len", "--query-max-len")
     """Tokens of a query, special tokens included."""
     passage_max_length: int = option(128, "--p-max-len", "--passage-max-len")
@@ -186,8 +223,8 @@ class TextSettings:
             raise UsageError(f"--join pair takes at most two fields, found {','.join(self.fields)}")
         if min(self.query_max_length, self.passage_max_length) < 3:
             raise UsageError(
-                f"lengths of {self.query_max_length} (query) and {self.passage_max_length} (passage) tokens: "
-                "at least 3 are needed, for two special tokens and a word"
+                f"lengths of {self.query_max_length} (query) and {self.passage_max_length} "
+                "(passage) tokens: at least 3 are needed, for two special tokens and a word"
             )
 
 

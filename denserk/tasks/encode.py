@@ -51,6 +51,7 @@ class _Texts:
     settings: EncodeSettings
     corpus: CorpusSettings
     reporter: Reporter
+    fields: tuple[str, ...] | None = None
     _told: bool = field(default=False, init=False)
 
     @property
@@ -61,7 +62,7 @@ class _Texts:
         reporter = SILENT if self._told else self.reporter
         self._told = True
         if self.settings.topics is None:
-            return read_passages(self.settings.source, self.corpus, reporter)
+            return read_passages(self.settings.source, self.corpus, reporter, self.fields)
         return read_queries(self.settings.source, self.settings.topics_format, reporter)
 
     def encode(self, encoder: TextEncoder, records: Records) -> NDArray[np.float32]:
@@ -70,6 +71,10 @@ class _Texts:
                 [record for record in records if isinstance(record, Passage)]
             )
         return encoder.encode_queries([record for record in records if isinstance(record, Query)])
+
+    def vectors_each(self, encoder: TextEncoder) -> int:
+        """How many vectors one text has; a query has one."""
+        return encoder.vectors_per_passage if self.settings.topics is None else 1
 
     def survey(self) -> int | None:
         """Reads the source once, lest something broken is met after hours; its count, or None.
@@ -209,7 +214,7 @@ def encode(
     flags = {"overwrite": settings.overwrite, "resume": settings.resume}
     if blocked:
         refuse_occupied(settings.output, **flags)
-    texts = _Texts(settings, corpus, reporter)
+    texts = _Texts(settings, corpus, reporter, text.get("fields"))
     count = texts.survey()
     first, last = _shard(count, settings)
     encoder = TextEncoder.load(settings.model, representation, text, compute, reporter)
@@ -279,15 +284,18 @@ def _encode_blocks(
             f"{texts.settings.source}",
             "start over with --overwrite",
         )
-    manifest = writer.finish({"dimension": encoder.dimension, "vectors_per_passage": 1})
+    manifest = writer.finish(
+        {"dimension": encoder.dimension, "vectors_per_passage": texts.vectors_each(encoder)}
+    )
     return EncodeResult(manifest.contents["count"], encoder.dimension, encoded, seconds)
 
 
 def _encode_stream(
     texts: _Texts, encoder: TextEncoder, bounds: tuple[int, int | None], progress: Progress
 ) -> EncodeResult:
-    """The shapes of other tools: one pass, whole or not at all."""
+    """The shapes of other tools, whole or not at all; several vectors of d1 are d1#0, d1#1."""
     settings = texts.settings
+    each = texts.vectors_each(encoder)
     encoded, start = 0, time.perf_counter()
     with (
         IdLedger() as ids,
@@ -302,9 +310,12 @@ def _encode_stream(
         ledger = ids if settings.source == STREAM else None
         for _, records in _shard_of(texts, bounds, ledger):
             names = [record[0] for record in records]
+            contents = [" ".join(filter(None, _parts(r, encoder.text))) for r in records]
+            if each > 1:
+                names = [f"{name}#{i}" for name in names for i in range(each)]
+                contents = [content for content in contents for _ in range(each)]
             vectors = texts.encode(encoder, records).astype(settings.vector_dtype.value, copy=False)
             refuse_non_finite(settings.output, names, vectors)
-            contents = [" ".join(filter(None, _parts(r, encoder.text))) for r in records]
             writer.write(names, vectors, contents)
             encoded += len(records)
             progress.advance(len(records))

@@ -7,6 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from denserk.cli.options import Overrides, command
+from denserk.errors import UsageError
 from denserk.settings.options import REQUIRED, option
 
 
@@ -37,6 +38,8 @@ class Weather:
     """Is it warm."""
     wind: int = 3
     """How strong."""
+    hours: tuple[int, ...] = ()
+    """When."""
 
 
 @pytest.fixture
@@ -73,7 +76,7 @@ def test_defaults_stand_once(invoke):
 def test_options_by_any_spelling(invoke):
     _, (paint, weather, names) = invoke(
         *("--to", "w", "--colour", "blue", "--coats", "a, b", "--brush", "x", "--brush", "y"),
-        *("--dry_time", "4", "--glossy", "--no-warm", "n1", "n2"),
+        *("--dry_time", "4", "--glossy", "--no-warm", "--hours", "9,10", "n1", "n2"),
     )
     assert paint == Paint(
         target="w",
@@ -83,7 +86,7 @@ def test_options_by_any_spelling(invoke):
         dry_time=4,
         glossy=True,
     )
-    assert weather == {"warm": False}
+    assert weather == {"warm": False, "hours": (9, 10)}
     assert names == ["n1", "n2"]
 
 
@@ -92,6 +95,11 @@ def test_a_missing_option_is_wrong_usage(invoke):
     assert result.exit_code == 2
     assert "--target" in result.stderr
     assert call is None
+
+
+def test_a_list_of_numbers_takes_numbers(invoke):
+    with pytest.raises(UsageError, match="--hours 9,x: a comma list of whole numbers"):
+        invoke("--target", "w", "--hours", "9,x")
 
 
 def test_help_by_panels_with_defaults(invoke):

@@ -7,7 +7,9 @@ from denserk.formats.vector_folder import JOURNAL, Block, VectorFolderWriter, op
 
 MANIFEST = Manifest(Kind.VECTORS, complete=False, settings={"block_size": 2})
 IDS = [["a", "b"], ["c"], ["d"]]
-VECTORS = [np.array(rows, np.float32) for rows in ([[1, 2, 3], [4, 5, 6]], [[7, 8, 9]], [[0, 0, 1]])]
+VECTORS = [
+    np.array(rows, np.float32) for rows in ([[1, 2, 3], [4, 5, 6]], [[7, 8, 9]], [[0, 0, 1]])
+]
 
 
 def write(folder, numbers=(0, 1), *, finish=True, dtype="float32"):
@@ -26,9 +28,7 @@ def write(folder, numbers=(0, 1), *, finish=True, dtype="float32"):
 def test_round_trip(tmp_path, dtype):
     folder = open_vectors(write(tmp_path / "v", dtype=dtype))
     assert (folder.count, folder.dimension, folder.vectors_per_passage) == (3, 3, 1)
-    for (ids, vectors), expected_ids, expected in zip(
-        folder.blocks(), IDS, VECTORS, strict=False
-    ):
+    for (ids, vectors), expected_ids, expected in zip(folder.blocks(), IDS, VECTORS, strict=False):
         assert ids == expected_ids
         assert vectors.dtype == dtype
         assert isinstance(vectors, np.memmap)

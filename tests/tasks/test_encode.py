@@ -22,6 +22,7 @@ class StandIn:
     """An encoder whose vector of a text is the text's hash; remembers what it was asked to encode."""
 
     dimension = 4
+    vectors_per_passage = 1
     asked = 0
 
     def __init__(self, name, text):
@@ -57,7 +58,9 @@ def corpus(tmp_path):
     path = tmp_path / "corpus.jsonl"
     with path.open("w") as out:
         for n in range(23):
-            out.write(json.dumps({"_id": f"d{n}", "title": f"t{n % 3}", "text": f"text {n}"}) + "\n")
+            out.write(
+                json.dumps({"_id": f"d{n}", "title": f"t{n % 3}", "text": f"text {n}"}) + "\n"
+            )
     return path
 
 
