@@ -57,14 +57,29 @@ def find_preset(name: str) -> Preset:
     return by_name[name]
 
 
-def apply(preset: Preset, cls: type) -> dict[str, Any]:
+RIVALS = {"epochs": "max_steps", "warmup_ratio": "warmup_steps", "train_fraction": "train_queries"}
+"""An option that gives way to another: who gives the first by hand does not want a preset's second."""
+
+
+def apply(preset: Preset, cls: type, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What a preset says about one settings class: field name -> value, enums and tuples made.
 
-    >>> from denserk.settings.training import SamplingSettings
-    >>> SamplingSettings(**apply(find_preset("condenser-nq"), SamplingSettings)).group_size
-    2
+    Args:
+        preset: the preset.
+        cls: the settings class.
+        given: values by field name that were chosen by hand; they win.
+
+    >>> from denserk.settings.training import OptimizerSettings
+    >>> preset = find_preset("master-marco-retriever1-released")
+    >>> OptimizerSettings(**apply(preset, OptimizerSettings)).max_steps
+    30000
+    >>> OptimizerSettings(**apply(preset, OptimizerSettings, {"epochs": 1.0})).max_steps is None
+    True
     """
-    return typed_values(cls, preset.values.get(cls.__name__, {}))
+    given = given or {}
+    values = typed_values(cls, preset.values.get(cls.__name__, {}))
+    beaten = {RIVALS[name] for name in given if name in RIVALS}
+    return {name: value for name, value in values.items() if name not in beaten} | dict(given)
 
 
 def list_rows() -> tuple[PresetRow, ...]:
