@@ -6,7 +6,7 @@ the disk, as 128-bit digests, and looked up in a sorted, memory-mapped table of 
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -23,7 +23,7 @@ from denserk.reporting import Progress
 
 BLOCK = 4096
 """Texts tokenised at once."""
-PART = 1 << 20
+PART = 1 << 19
 """Digests sorted at once."""
 DIGEST = np.dtype("S16")
 
@@ -45,7 +45,7 @@ def sort_unique(source: Path, target: Path) -> Digests:
     for low, high in pairwise(bounds):
         chosen = [np.empty(0, DIGEST)]
         with closing(ArrayReader(source)) as reader:
-            while len(block := reader.read(PART)):
+            while len(block := reader.read(PART // 8)):
                 first = block.view(">u2")[::8]
                 chosen.append(block[(first >= low) & (first < high)])
         writer.append(np.unique(np.concatenate(chosen)))
@@ -76,11 +76,18 @@ class Texts(Generic[Text]):
         vocabulary_size: int,
     ) -> None:
         small = vocabulary_size <= np.iinfo(np.uint16).max + 1
-        self._tokens = RaggedWriter(folder, name, np.uint16 if small else np.int32)
+        self._files = ExitStack()
+        self._tokens = self._files.enter_context(
+            closing(RaggedWriter(folder, name, np.uint16 if small else np.int32))
+        )
         self._scratch, self._name = scratch, name
         self._tokenize: Callable[[Sequence[Text]], list[list[int]]] = tokenize
-        self._digests = ArrayWriter(scratch / f"{name}-digests.npy", DIGEST)
-        self._ids = RaggedWriter(scratch, f"{name}-ids", np.uint8)
+        self._digests = self._files.enter_context(
+            closing(ArrayWriter(scratch / f"{name}-digests.npy", DIGEST))
+        )
+        self._ids = self._files.enter_context(
+            closing(RaggedWriter(scratch, f"{name}-ids", np.uint8))
+        )
         self._texts: list[Text] = []
         self._referred: list[str] = []
 
@@ -157,7 +164,9 @@ class Texts(Generic[Text]):
                 missing -= 1
         self._flush_texts()
         self._tokens.close()
-        self._reader = ArrayReader(self._scratch / f"{self._name}-digests.npy")
+        self._reader = self._files.enter_context(
+            closing(ArrayReader(self._scratch / f"{self._name}-digests.npy"))
+        )
 
     def _places(self, digests: Digests) -> Rows:
         """Where digests stand among the wanted; past the end those that nobody refers to."""
@@ -180,9 +189,8 @@ class Texts(Generic[Text]):
         return bytes(Ragged(self._scratch, f"{self._name}-ids")[-1 - slot]).decode()
 
     def close(self) -> None:
-        """Lets the scratch files go."""
-        self._reader.close()
-        del self._rows, self._wanted
+        """Lets all files go."""
+        self._files.close()
 
 
 def _digests(identifiers: Sequence[str]) -> Digests:

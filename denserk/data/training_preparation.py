@@ -117,9 +117,10 @@ class Preparation:
         Raises:
             InputError: see `training_examples.prepare`.
         """
-        self._draft()
-        self._find_texts()
-        self._settle()
+        with closing(self.queries), closing(self.passages):
+            self._draft()
+            self._find_texts()
+            self._settle()
         shutil.rmtree(self.scratch)
         if not self.found["examples"]:
             names = ", ".join(self.inputs.files)
@@ -242,11 +243,7 @@ class Preparation:
     def _settle(self) -> None:
         """The last pass: slots become rows; what has no text goes, or is refused."""
         before = 0
-        with (
-            closing(ColumnsWriter(self.folder)) as writer,
-            closing(self.queries),
-            closing(self.passages),
-        ):
+        with closing(ColumnsWriter(self.folder)) as writer:
             for draft in read_columns(self.scratch):
                 rows = self.passages.rows_of(draft.candidates)
                 queries = self.queries.rows_of(draft.queries)

@@ -1,0 +1,55 @@
+"""A tokenizer of the tiny vocabulary, and training files made of examples."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from denserk.data.tokenization import TextTokenizer
+from denserk.settings.encoding import TextSettings
+from tests.conftest import VOCABULARY, WORDS
+from tests.tiny_models import tiny_tokenizer
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> TextTokenizer:
+    """Texts of at most 12 (queries) and 16 (passages) tokens."""
+    settings = TextSettings(query_max_length=12, passage_max_length=16)
+    return TextTokenizer(tiny_tokenizer("bert", VOCABULARY), settings)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., str]:
+    """`write(objects, "train.jsonl")`: a file of JSON lines in the test's folder; its path."""
+
+    def lines(objects: Sequence[Any], name: str = "train.jsonl") -> str:
+        path = tmp_path / name
+        path.write_bytes(b"".join(orjson.dumps(value) + b"\n" for value in objects))
+        return str(path)
+
+    return lines
+
+
+def words(number: int, length: int) -> str:
+    """A text of its own for every number: the number in words, then filling."""
+    digits = [WORDS[(number // len(WORDS) ** place) % len(WORDS)] for place in range(3)]
+    return " ".join((digits + WORDS)[:length])
+
+
+def inline(query: int, positives: int, negatives: int, scored: bool = False) -> dict[str, Any]:
+    """A query in Tevatron's shape; its passages are d<query>-0, -1, ..., all of unequal texts."""
+
+    def passage(number: int) -> dict[str, Any]:
+        score = {"score": query + number / 100} if scored else {}
+        text = words(100 * query + number, 4 + number % 5)
+        return {"docid": f"d{query}-{number}", "text": text, **score}
+
+    passages = [passage(number) for number in range(positives + negatives)]
+    return {
+        "query_id": f"q{query}",
+        "query": words(query, 3 + query % 4),
+        "positive_passages": passages[:positives],
+        "negative_passages": passages[positives:],
+    }
