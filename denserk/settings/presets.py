@@ -58,7 +58,7 @@ def find_preset(name: str) -> Preset:
 
 
 RIVALS = {"epochs": "max_steps", "warmup_ratio": "warmup_steps", "train_fraction": "train_queries"}
-"""An option that gives way to another: who gives the first by hand does not want a preset's second."""
+"""Given by hand -> what a preset then no longer says, because it would win over it."""
 
 
 def apply(preset: Preset, cls: type, given: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_every_preset_builds_its_settings(preset):
     for cls in CLASSES:
         values = preset.values.get(cls.__name__, {})
         needed = dict.fromkeys(NEEDED.get(cls.__name__, ()), "x")
-        built = from_json(cls, {**values, **needed})
+        built: Any = from_json(cls, {**values, **needed})
         assert {name: getattr(built, name) for name in values} == apply(preset, cls) == values
 
 
