@@ -213,7 +213,7 @@ class Preparation:
         if candidate.score is None:
             name = candidate.docid or repr(candidate.text[:40])
             if self.require_scores:
-                raise unscored(source, line_of(source, qid, name), qid, name)
+                raise unscored(source, qid, name, line_of(source, qid, name))
             if self.first_unscored is None:
                 self.first_unscored = {"source": source, "query": qid, "passage": name}
             return np.nan

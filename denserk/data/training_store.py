@@ -79,7 +79,7 @@ class TrainingStore:
             raise unscored(**self.contents["first_unscored"])
 
 
-def unscored(source: str, line: int | None, query: str, passage: str) -> InputError:
+def unscored(source: str, query: str, passage: str, line: int | None = None) -> InputError:
     """The refusal of a candidate without the teacher's score."""
     return InputError(
         source,

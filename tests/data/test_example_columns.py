@@ -16,7 +16,7 @@ def columns(examples):
     qids = [qid.encode() for qid, _, _ in examples]
     return Columns(
         np.arange(counts.sum()),
-        np.arange(counts.sum(), dtype=np.float32) / 2,
+        (np.arange(counts.sum()) / 2).astype(np.float32),
         counts,
         np.array([p for _, p, _ in examples], dtype=np.int64),
         np.arange(len(examples)) + 100,

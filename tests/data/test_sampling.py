@@ -109,8 +109,9 @@ def test_no_visit_knows_its_neighbours(choice, counts, epoch, wanted):
 
 @given(st.integers(1, 9), st.integers(0, 100), SEEDS)
 def test_rotation_visits_every_positive_in_turn(count, item, seed):
+    counts, items = np.array([count]), np.array([item])
     visits = [
-        int(choose_positives(PositiveChoice.ROTATE, *np.array([[count], [item]]), seed, epoch)[0])
+        int(choose_positives(PositiveChoice.ROTATE, counts, items, seed, epoch)[0])
         for epoch in range(count)
     ]
     assert sorted(visits) == list(range(count))
@@ -120,8 +121,9 @@ def test_rotation_visits_every_positive_in_turn(count, item, seed):
 def test_a_window_repeats_nothing_until_all_are_used(wanted, extra, item, seed):
     count = wanted + extra
     laps = count // wanted
+    counts, items = np.array([count]), np.array([item])
     seen = [
-        choose_negatives(NegativeChoice.WINDOW, *np.array([[count], [item]]), seed, epoch, wanted)
+        choose_negatives(NegativeChoice.WINDOW, counts, items, seed, epoch, wanted)
         for epoch in range(laps)
     ]
     assert len(np.unique(seen)) == laps * wanted
