@@ -10,6 +10,9 @@ class Progress:
     def advance(self, count: int = 1) -> None:
         """Counts `count` more units as done."""
 
+    def tell(self, text: str) -> None:
+        """Shows a word on how it goes, beside the count."""
+
     def set_total(self, total: int) -> None:
         """Tells the total once it becomes known."""
 

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -35,7 +35,7 @@ class _PlainProgress(Progress):
 
     def __init__(self, console: "Console", what: str, total: int | None, unit: str) -> None:
         self._console, self._what, self._total, self._unit = console, what, total, unit
-        self._done = 0
+        self._done, self._word = 0, ""
         self._start = time.monotonic()
         self._told = self._start
 
@@ -51,8 +51,11 @@ class _PlainProgress(Progress):
             )
             self._console.event(
                 "progress",
-                f"{self._what}: {self._done:,}{total} {self._unit}, {rate:,.0f} a second{left}",
+                f"{self._what}: {self._done:,}{total} {self._unit}, {rate:,.0f} a second{left}{self._word}",
             )
+
+    def tell(self, text: str) -> None:
+        self._word = f", {text}"
 
     def set_total(self, total: int) -> None:
         self._total = total
@@ -76,6 +79,20 @@ class Console(Reporter):
         print(f"{label}{text}", file=sys.stderr)  # noqa: T201
         if hint:
             print(f"  {hint}", file=sys.stderr)  # noqa: T201
+
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """A table on stdout: aligned on a terminal, tab-separated elsewhere."""
+        if not sys.stdout.isatty():
+            for row in (header, *rows):
+                print("\t".join(row))  # noqa: T201
+            return
+        from rich.console import Console as Terminal
+        from rich.table import Table
+
+        table = Table(*header, box=None, header_style="bold", pad_edge=False)
+        for row in rows:
+            table.add_row(*row)
+        Terminal().print(table)
 
     def note(self, text: str) -> None:
         """One line, unless quiet."""
@@ -123,6 +140,9 @@ def _bar(what: str, total: int | None, unit: str) -> Iterator[Progress]:
         class Shown(Progress):
             def advance(self, count: int = 1) -> None:
                 bars.advance(task, count)
+
+            def tell(self, text: str) -> None:
+                bars.update(task, description=f"{what} ({text})")
 
             def set_total(self, total: int) -> None:
                 bars.update(task, total=total)

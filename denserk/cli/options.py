@@ -54,6 +54,10 @@ class Overrides(Mapping[str, Any], Generic[T]):
         return len(self._given)
 
 
+class Given(Overrides[T]):
+    """The same where unset options take the class's own defaults, which the help then shows."""
+
+
 def _comma_list(name: str, text: str | None, kind: Callable[[str], Any]) -> tuple[Any, ...] | None:
     if text is None:
         return None
@@ -72,7 +76,7 @@ def _flag(name: str, *, negatable: bool) -> str:
 class _Group:
     """The options of one settings class, and the way back from their values to its object."""
 
-    def __init__(self, settings: type, panel: str, *, unset: bool = False) -> None:
+    def __init__(self, settings: type, panel: str, unset: type | None = None) -> None:
         self._settings, self._panel, self._unset = settings, panel, unset
         self._docs = field_docs(settings)
         self._kinds = {name: without_none(kind) for name, kind in get_type_hints(settings).items()}
@@ -95,14 +99,13 @@ class _Group:
             default = (",".join(map(str, default)) if comma else list(default)) if default else None
         else:
             annotation = kind
-        silent = default is False or (default is None and self._unset)
         info = typer.Option(
             _flag(field.name, negatable=kind is bool and default is not False),
             *shape.names,
             help=self._docs[field.name],
             metavar=shape.metavar or ("A,B,..." if self._is_comma_list(field) else None),
             rich_help_panel=self._panel,
-            show_default=False if silent else shape.shown_default or default is not None,
+            show_default=self._shown_default(field, default),
         )
         return inspect.Parameter(
             field.name,
@@ -110,6 +113,15 @@ class _Group:
             default=inspect.Parameter.empty if required else default,
             annotation=Annotated[annotation if required else annotation | None, info],
         )
+
+    def _shown_default(self, field: "dataclasses.Field[Any]", default: Any) -> bool | str:
+        """What the help says of the default: nothing, typer's own rendering, or a text."""
+        if self._unset is Overrides or field.default is False:
+            return False
+        told = shape_of(field).shown_default
+        if self._unset is Given and told is None:
+            return field.default not in (None, REQUIRED, ()) and str(field.default)
+        return told or default is not None
 
     def build(self, given: dict[str, Any]) -> Any:
         """Takes the group's values out of what typer parsed, and makes the object."""
@@ -122,7 +134,7 @@ class _Group:
                 value = tuple(value)
             if value is not None:
                 values[field.name] = value
-        return Overrides(values) if self._unset else self._settings(**values)
+        return self._unset(values) if self._unset else self._settings(**values)
 
 
 def command(
@@ -140,11 +152,11 @@ def command(
         plain: list[inspect.Parameter] = []
         for parameter in inspect.signature(function).parameters.values():
             hint = hints[parameter.name]
-            unset = get_origin(hint) is Overrides
+            unset = get_origin(hint) if get_origin(hint) in (Overrides, Given) else None
             settings = get_args(hint)[0] if unset else hint
             if dataclasses.is_dataclass(settings) and isinstance(settings, type):
                 panel = panels.get(parameter.name, "Options")
-                groups[parameter.name] = _Group(settings, panel, unset=unset)
+                groups[parameter.name] = _Group(settings, panel, unset)
             else:
                 plain.append(parameter.replace(annotation=hint))
         options = [o for group in (*groups.values(), console_group) for o in group.parameters()]

@@ -1,5 +1,7 @@
 """Prepared training data -> the batches of a run, each a function of its step."""
 
+import math
+
 import numpy as np
 import torch
 from torch.utils.data import Dataset
@@ -51,7 +53,7 @@ class TrainingBatches(Dataset[TrainingBatch]):
         sampling: SamplingSettings,
         batch_size: int,
         *,
-        epochs: int = 1,
+        epochs: float = 1,
         max_steps: int | None = None,
         rank: int = 0,
         world: int = 1,
@@ -82,7 +84,8 @@ class TrainingBatches(Dataset[TrainingBatch]):
                 f"at least one batch of {batch_size}",
                 "give a smaller --batch-size",
             )
-        self.steps = self.steps_per_epoch * epochs if max_steps is None else max_steps
+        whole_run = math.ceil(self.steps_per_epoch * epochs)
+        self.steps = whole_run if max_steps is None else max_steps
         self._epoch = -1
         self._order = self.items
 
@@ -145,7 +148,8 @@ class TrainingBatches(Dataset[TrainingBatch]):
             self._epoch, self._order = epoch, order_items(self.items, self.sampling.seed, epoch)
         return self._order
 
-    def _assemble(self, items: Items, epoch: int) -> TrainingBatch:
+    def groups(self, items: Items, epoch: int) -> Items:
+        """(B, n) the passages of a visit of each item, as rows of the store; the positive first."""
         store = self.store
         places = self._places(items, epoch)
         rows = store.candidates.values[places]
@@ -160,14 +164,21 @@ class TrainingBatches(Dataset[TrainingBatch]):
                 epoch,
                 places.shape[1] - 1,
             )
+        return rows
+
+    def _assemble(self, items: Items, epoch: int) -> TrainingBatch:
+        store, rows = self.store, self.groups(items, epoch)
         queries = store.query_rows[items]
         return TrainingBatch(
             pad([store.queries[row] for row in queries], store.query_pad_id),
-            pad([store.passages[row] for row in rows.ravel()], store.passage_pad_id),
-            torch.arange(len(items)) * places.shape[1],
-            torch.from_numpy(store.scores[places]) if self.with_scores else None,
+            pad([store.passages[int(row)] for row in rows.ravel()], store.passage_pad_id),
+            torch.arange(len(items)) * rows.shape[1],
+            self._scores(items, epoch) if self.with_scores else None,
             torch.from_numpy(items.copy()),
         )
+
+    def _scores(self, items: Items, epoch: int) -> torch.Tensor:
+        return torch.from_numpy(self.store.scores[self._places(items, epoch)])
 
     def _negatives(self, items: Items) -> Items:
         """(B,) how many negatives each item may choose from."""

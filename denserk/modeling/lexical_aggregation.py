@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from denserk.modeling.pooling import at_least_float32
 from denserk.settings.encoding import TermWeight
 
 WEIGHT_RULES: dict[TermWeight, Callable[[Tensor], Tensor]] = {
@@ -43,7 +44,7 @@ def aggregate(logits: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
     >>> aggregate(logits, torch.tensor([[1.0, 0.8]]), torch.tensor([[True, True]]))
     tensor([[0.4000, 0.7500]])
     """
-    products = logits.float().softmax(dim=-1) * weights.float().unsqueeze(-1)
+    products = at_least_float32(logits).softmax(dim=-1) * at_least_float32(weights).unsqueeze(-1)
     return products.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(dim=1)
 
 
@@ -72,16 +73,16 @@ def aggregate_in_blocks(
     Returns:
         (B, V) float32.
     """
-    weights = weights.float()
+    weights = at_least_float32(weights)
     nonnegative = bool((weights.masked_fill(~mask, 0) >= 0).all())
     used = mask & (weights > 0) if nonnegative else mask
     floor = 0.0 if nonnegative else -torch.inf
-    best = torch.full((len(mask), vocabulary), floor, dtype=torch.float32, device=states.device)
+    best = torch.full((len(mask), vocabulary), floor, dtype=weights.dtype, device=states.device)
     texts, positions = used.nonzero(as_tuple=True)
     for start in range(0, len(texts), rows):
         block = slice(start, start + rows)
         text, position = texts[block], positions[block]
-        products = to_logits(states[text, position]).float().softmax(dim=-1)
+        products = at_least_float32(to_logits(states[text, position])).softmax(dim=-1)
         products.mul_(weights[text, position].unsqueeze(-1))
         counts = torch.unique_consecutive(text, return_counts=True)
         _raise_to_maxima(best, products, *(part.tolist() for part in counts))
@@ -109,6 +110,6 @@ def aggregate_tokens(ids: Tensor, weights: Tensor, mask: Tensor, vocabulary: int
     Returns:
         (B, V) float32.
     """
-    kept = weights.float().masked_fill(~mask, 0)
+    kept = at_least_float32(weights).masked_fill(~mask, 0)
     empty = kept.new_zeros(len(ids), vocabulary)
     return empty.scatter_reduce(1, ids, kept, "amax", include_self=True)

@@ -89,7 +89,7 @@ class Aggretriever(nn.Module):
         """(B, T, H) -> (B, D) float32."""
         parts = []
         if self.cls_proj is not None:
-            parts.append(self.cls_proj(hidden[:, 0].float()))
+            parts.append(self.cls_proj(at_least_float32(hidden[:, 0])))
         if self.agg_dim:
             parts.append(self.lexical_part(hidden, batch, backbone))
         if self.settings.agg_order is AggOrder.AGG_CLS:
@@ -111,8 +111,8 @@ class Aggretriever(nn.Module):
         self, states: Tensor, mask: Tensor, ids: Tensor, backbone: Backbone
     ) -> Tensor:
         """`v` of the paper: (B, T, H) -> (B, V)."""
-        raw = mask if self.tok_proj is None else self.tok_proj(states.float()).squeeze(-1)
-        weights = WEIGHT_RULES[self.settings.term_weight](raw.float())
+        raw = mask if self.tok_proj is None else self.tok_proj(at_least_float32(states)).squeeze(-1)
+        weights = WEIGHT_RULES[self.settings.term_weight](at_least_float32(raw))
         if self.settings.mlm_head is MlmHead.NONE:
             return aggregate_tokens(ids, weights, mask, self.vocabulary)
         if torch.is_grad_enabled():

@@ -1,9 +1,11 @@
 """A model as it lies on the disk, whatever its layout: tensors by denserk's names, settings."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import transformers
 from torch import Tensor
 from transformers import AutoConfig
 
@@ -18,7 +20,9 @@ from denserk.modeling.backbone import (
 )
 from denserk.modeling.encoder import Encoder
 from denserk.modeling.representation import needs_mlm_head, refuse_architecture
+from denserk.modeling.retriever import Retriever
 from denserk.modeling.weight_files import fingerprint, read_weights
+from denserk.reporting import SILENT, Reporter
 from denserk.settings.encoding import MlmHead, RepresentationSettings, TextSettings
 
 HEADS = ("tok_proj.", "cls_proj.", "agg_proj.", "scalar_mix.")
@@ -93,6 +97,49 @@ class StoredEncoder:
         self._fill_heads(encoder)
         return encoder.eval()
 
+    def begin(self, settings: RepresentationSettings, reporter: Reporter = SILENT) -> Encoder:
+        """The encoder to train from this folder; what the folder lacks starts fresh, and is told.
+
+        A fresh MLM head is initialised as the backbone's own, its decoder tied to the word
+        embeddings; other new layers as torch initialises them.
+
+        Raises:
+            ModelError: the backbone cannot do it, or the folder holds what does not belong.
+        """
+        refuse_architecture(settings, self.architecture)
+        with_head, tensors = needs_mlm_head(settings), dict(self.tensors)
+        if with_head and (settings.mlm_head is MlmHead.FRESH or not self.has_mlm_head):
+            tensors |= self._fresh_head()
+            reporter.note(
+                f"{self.folder} has no masked-language-model head to start from: a fresh one, tied "
+                "to the word embeddings; --mlm-head none does without"
+                if not self.has_mlm_head
+                else "a fresh masked-language-model head in place of the pretrained one"
+            )
+        backbone = Backbone.from_tensors(
+            self.architecture, self.folder, tensors, with_head=with_head
+        )
+        encoder = Encoder(backbone, settings)
+        own = encoder.representation.state_dict()
+        kept = {name: self.heads[name].float() for name in own if name in self.heads}
+        check_shapes(self.folder, {name: own[name] for name in kept}, kept)
+        encoder.representation.load_state_dict({**own, **kept})
+        if fresh := sorted(own.keys() - kept.keys()):
+            reporter.note(f"new, from random weights: {', '.join(fresh)}")
+        return encoder.train()
+
+    def _fresh_head(self) -> dict[str, Tensor]:
+        architecture = self.architecture
+        config = AutoConfig.from_pretrained(self.folder)
+        model = getattr(transformers, str(architecture.masked_lm))(config)
+        head = {n: t for n, t in model.state_dict().items() if n.startswith(architecture.head)}
+        tied = {
+            name: self.tensors[source]
+            for name, source in architecture.tied.items()
+            if source in self.tensors
+        }
+        return head | tied
+
     def _fill_heads(self, encoder: Encoder) -> None:
         expected = encoder.representation.state_dict()
         missing = sorted(expected.keys() - self.heads.keys())
@@ -138,3 +185,12 @@ class StoredModel:
         """The encoders of queries and of passages, the same object where the model is shared."""
         passage = self.passage.build(settings)
         return (passage if self.shared else self.query.build(settings)), passage
+
+    def begin(
+        self, settings: RepresentationSettings, *, untie: bool, reporter: Reporter = SILENT
+    ) -> Retriever:
+        """Both encoders to train from this folder; `untie` gives each side weights of its own."""
+        passage = self.passage.begin(settings, reporter)
+        if not self.shared:
+            return Retriever(self.query.begin(settings, reporter), passage)
+        return Retriever(copy.deepcopy(passage) if untie else passage, passage)

@@ -276,6 +276,8 @@ class FinetuneSettings:
     """Texts of passages that the training data names by id."""
     queries: str | None = option(None, metavar="FILE|DIR|NAME")
     """Texts of queries that the training data names by id."""
+    qrels: str | None = option(None, metavar="FILE|NAME")
+    """Positives of queries whose training data names negatives alone."""
     output: str = option(REQUIRED, "--output-dir", metavar="DIR")
     """The model folder; checkpoints and curves go beneath it."""
     untie: bool = option(False, "--untie-encoder")

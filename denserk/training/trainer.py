@@ -6,7 +6,6 @@ step, whatever the number of workers), processes add their gradients up themselv
 takes its name only once it is whole.
 """
 
-import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from denserk.errors import DenserkError
 from denserk.formats.files import write_errors
-from denserk.training.distributed import sum_gradients, world
+from denserk.training.distributed import sum_gradients
 from denserk.training.step import Step
 
 STAGING = ".saving"
@@ -145,6 +144,9 @@ class StepTrainer(Trainer):
         self.model.eval()
         measured = {f"eval_{name}": value for name, value in self._validate().items()}
         self.log(dict(measured))
+        self.control = self.callback_handler.on_evaluate(
+            self.args, self.state, self.control, measured
+        )
         return measured
 
     def _maybe_log_save_evaluate(self, *arguments: Any, **named: Any) -> None:
@@ -194,18 +196,3 @@ class StepTrainer(Trainer):
         first = 0 if last is None else int(Path(last).name.rpartition("-")[2])
         self.train(resume_from_checkpoint=last)
         return first
-
-
-def steps_of(examples: int, batch: int, epochs: float, max_steps: int | None) -> tuple[int, int]:
-    """(steps of an epoch, steps of the run); an incomplete last batch is dropped.
-
-    >>> steps_of(100, 8, 2.5, None)
-    (12, 30)
-    """
-    per_epoch = max(1, examples // batch)
-    return per_epoch, max_steps or math.ceil(per_epoch * epochs)
-
-
-def is_first_process() -> bool:
-    """Whether this process is the one that speaks and writes."""
-    return world()[0] == 0

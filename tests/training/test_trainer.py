@@ -8,7 +8,7 @@ from torch.utils.data import Dataset
 from transformers import TrainingArguments
 
 from denserk.errors import DenserkError, OutputError
-from denserk.training.trainer import STAGING, StepTrainer, steps_of
+from denserk.training.trainer import STAGING, StepTrainer
 from tests.faults import Stopped
 
 
@@ -154,11 +154,3 @@ def test_validation_is_logged(tmp_path):
     made.run(resume=False)
     found = [e["step"] for e in made.state.log_history if e.get("eval_loss") == 0.5]
     assert found == [5, 10]
-
-
-@pytest.mark.parametrize(
-    ("examples", "batch", "epochs", "steps", "expected"),
-    [(100, 8, 3, None, (12, 36)), (5, 8, 2, None, (1, 2)), (100, 8, 3, 7, (12, 7))],
-)
-def test_steps(examples, batch, epochs, steps, expected):
-    assert steps_of(examples, batch, epochs, steps) == expected

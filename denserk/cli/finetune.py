@@ -1,0 +1,81 @@
+"""`denserk finetune`."""
+
+from denserk.cli.app import app
+from denserk.cli.console import console
+from denserk.cli.options import Given, Overrides, command
+from denserk.settings.encoding import RepresentationSettings, TextSettings
+from denserk.settings.finetune import PresetSettings, put_together
+from denserk.settings.formats import CorpusSettings
+from denserk.settings.models import RepresentationShorthands
+from denserk.settings.presets import list_rows
+from denserk.settings.training import (
+    CacheSettings,
+    FinetuneSettings,
+    ObjectiveSettings,
+    OptimizerSettings,
+    RerankingSettings,
+    SamplingSettings,
+    ValidationSettings,
+)
+
+
+@command(
+    app,
+    "finetune",
+    presets="Preset",
+    finetuning="Input and output",
+    corpus="Corpus",
+    representation="Representation, where it differs from the weights' own",
+    representation_shorthands="Representation, where it differs from the weights' own",
+    text="Text, where it differs from the weights' own",
+    sampling="Data of a run",
+    objective="Loss",
+    optimizer="Optimisation",
+    cache="Gradient caching",
+    reranking="Cross-encoder",
+    validation="Validation",
+)
+def finetune(
+    presets: PresetSettings,
+    finetuning: Given[FinetuneSettings],
+    corpus: CorpusSettings,
+    representation: Overrides[RepresentationSettings],
+    representation_shorthands: RepresentationShorthands,
+    text: Overrides[TextSettings],
+    sampling: Given[SamplingSettings],
+    objective: Given[ObjectiveSettings],
+    optimizer: Given[OptimizerSettings],
+    cache: Given[CacheSettings],
+    reranking: Given[RerankingSettings],
+    validation: Given[ValidationSettings],
+) -> None:
+    """Train a retriever or a cross-encoder."""
+    if presets.list_presets:
+        console().table(
+            ("preset", "what", "source", "settings", "start"),
+            [(r.name, r.summary, r.source, r.values, r.start) for r in list_rows()],
+        )
+        return
+    run = put_together(
+        presets.preset,
+        corpus,
+        {
+            FinetuneSettings: finetuning,
+            RepresentationSettings: representation_shorthands.overrides(representation),
+            TextSettings: text,
+            SamplingSettings: sampling,
+            ObjectiveSettings: objective,
+            OptimizerSettings: optimizer,
+            CacheSettings: cache,
+            RerankingSettings: reranking,
+            ValidationSettings: validation,
+        },
+    )
+    for line in run.lines():
+        console().note(line)
+    from denserk.tasks.finetune import finetune as task
+
+    result = task(run, console())
+    loss = "" if result.loss is None else f", loss {result.loss:.4f}"
+    best = "" if result.best is None else f", best {run.validation.best_by} {result.best:.4f}"
+    console().note(f"{run.finetune.output}: {result.steps:,} steps{loss}{best}")

@@ -1,0 +1,130 @@
+"""All that one fine-tuning run is told, put together from a preset and what was given by hand."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from denserk.errors import UsageError
+from denserk.settings.encoding import RepresentationSettings, TextSettings
+from denserk.settings.formats import CorpusSettings
+from denserk.settings.options import as_json, option
+from denserk.settings.preset import Preset
+from denserk.settings.presets import apply, find_preset
+from denserk.settings.training import (
+    CacheSettings,
+    FinetuneSettings,
+    ObjectiveSettings,
+    OptimizerSettings,
+    RerankingSettings,
+    SamplingSettings,
+    ValidationSettings,
+)
+
+Given = Mapping[str, Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class PresetSettings:
+    """A paper's settings to start from."""
+
+    preset: str | None = option(None, metavar="NAME", shown_default="none")
+    """A paper's settings, each of which other options override; --list-presets shows the names."""
+    list_presets: bool = False
+    """Show all presets with their sources, and stop."""
+
+
+@dataclass(frozen=True)
+class FinetuneRun:
+    """One run: its settings, class by class, and what replaces the weights' own settings."""
+
+    finetune: FinetuneSettings
+    corpus: CorpusSettings = field(default_factory=CorpusSettings)
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    cache: CacheSettings = field(default_factory=CacheSettings)
+    reranking: RerankingSettings = field(default_factory=RerankingSettings)
+    validation: ValidationSettings = field(default_factory=ValidationSettings)
+    representation: Given = field(default_factory=dict)
+    text: Given = field(default_factory=dict)
+    preset: str | None = None
+    notes: tuple[str, ...] = ()
+
+    def lines(self) -> Iterator[str]:
+        """What was chosen, a line a class; of a preset's run everything, else what was given."""
+        if self.preset is not None:
+            preset = find_preset(self.preset)
+            where = f"{preset.source}; starts from {preset.start}"
+            yield f"preset {preset.name}: {preset.summary} ({where})"
+            for name, settings in self.as_json().items():
+                if isinstance(settings, dict):
+                    shown = (f"{k} {v}" for k, v in settings.items() if v not in (None, "", []))
+                    yield f"  {name}: {', '.join(shown)}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything that was chosen, as plain JSON."""
+        classes = ("finetune", "corpus", "sampling", "objective", "optimizer", "cache")
+        chosen = {
+            name: as_json(getattr(self, name)) for name in (*classes, "reranking", "validation")
+        }
+        return {
+            "preset": self.preset,
+            **chosen,
+            "representation": dict(self.representation),
+            "text": dict(self.text),
+        }
+
+
+def put_together(
+    preset_name: str | None, corpus: CorpusSettings, given: Mapping[type, Given]
+) -> FinetuneRun:
+    """A run from a preset's settings, and from those given by hand, which win.
+
+    Args:
+        preset_name: the preset's name, or None.
+        corpus: how a corpus is read.
+        given: by settings class, the fields given by hand.
+
+    Raises:
+        UsageError: no preset has that name, or what comes out cannot be.
+    """
+    preset = None if preset_name is None else find_preset(preset_name)
+    merged = {cls: _merged(preset, cls, values) for cls, values in given.items()}
+    notes = _leave_out_best(merged[ValidationSettings], given[ValidationSettings])
+    required = {"model": "--model", "train_data": "--train-data", "output": "--output"}
+    missing = [flag for name, flag in required.items() if name not in merged[FinetuneSettings]]
+    if missing:
+        start = f"; the preset starts from {preset.start}" if preset is not None else ""
+        raise UsageError(f"{' and '.join(missing)} must be given{start}", "denserk finetune --help")
+
+    def made(cls: type[T]) -> T:
+        return cls(**merged.get(cls, {}))
+
+    return FinetuneRun(
+        finetune=made(FinetuneSettings),
+        corpus=corpus,
+        sampling=made(SamplingSettings),
+        objective=made(ObjectiveSettings),
+        optimizer=made(OptimizerSettings),
+        cache=made(CacheSettings),
+        reranking=made(RerankingSettings),
+        validation=made(ValidationSettings),
+        representation=merged.get(RepresentationSettings, {}),
+        text=merged.get(TextSettings, {}),
+        preset=preset_name,
+        notes=notes,
+    )
+
+
+def _leave_out_best(validation: dict[str, Any], given: Given) -> tuple[str, ...]:
+    """Without dev data a preset cannot keep the best weights: it keeps the last, and says so."""
+    asked = "best_by" in given or "dev_data" in validation or "dev_corpus" in validation
+    if asked or "best_by" not in validation:
+        return ()
+    metric = validation.pop("best_by")
+    return (f"the preset keeps the weights of the best {metric}; without --dev-data the last",)
+
+
+def _merged(preset: Preset | None, cls: type, given: Given) -> dict[str, Any]:
+    return dict(given) if preset is None else apply(preset, cls, given)

@@ -1,0 +1,134 @@
+"""Held-out queries measured while training: loss, average rank, reciprocal rank.
+
+Axes: Q queries of a block, P passages, N passages of a query's group. Scores are those that
+retrieval would give: a passage by its stored vectors, its best one deciding.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from denserk.data.batches import TokenBatch, by_length, pad
+from denserk.modeling.retriever import Retriever
+
+CUT = 10
+BATCH_TOKENS = 8192
+
+
+class Tokens(Protocol):
+    """Token ids of many texts: lists, or the memory-mapped ones of prepared data."""
+
+    def __len__(self) -> int:
+        """How many texts."""
+
+    def __getitem__(self, row: int, /) -> Sequence[int] | NDArray[np.integer[Any]]:
+        """The ids of one text."""
+
+
+@dataclass(frozen=True)
+class DevSet:
+    """Queries, the passages they are searched in, and what is relevant.
+
+    Attributes:
+        queries: token ids of each query.
+        passages: token ids of each passage.
+        pad_ids: the tokenizers' padding, of queries and of passages.
+        relevant: rows of each query's relevant passages.
+        groups: (queries, N) rows of each query's group, its positive first; None where there are
+            judgements but no groups.
+    """
+
+    queries: Tokens
+    passages: Tokens
+    pad_ids: tuple[int, int]
+    relevant: Sequence[Sequence[int]]
+    groups: Tensor | None = None
+
+
+def encode_tokens(
+    encode: Callable[[TokenBatch], Tensor], texts: Tokens, pad_id: int, device: torch.device
+) -> Tensor:
+    """The vectors of tokenised texts, in their order; like lengths together. -> (N, ...)."""
+    found = None
+    lengths = [len(texts[row]) for row in range(len(texts))]
+    for members in by_length(lengths, BATCH_TOKENS):
+        vectors = encode(pad([texts[i] for i in members], pad_id).to(device)).float()
+        if found is None:
+            found = vectors.new_empty(len(texts), *vectors.shape[1:])
+        found[members] = vectors
+    assert found is not None
+    return found
+
+
+def score_blocks(
+    model: Retriever, dev: DevSet, size: int, device: torch.device
+) -> Iterator[tuple[slice, Tensor]]:
+    """Yields (which queries, (Q, P) their scores with every passage), `size` queries at a time."""
+    queries = encode_tokens(model.encode_queries, dev.queries, dev.pad_ids[0], device)
+    passages = encode_tokens(model.passage.stored_vectors, dev.passages, dev.pad_ids[1], device)
+    for start in range(0, len(queries), size):
+        block = queries[start : start + size]
+        by_place = [block @ passages[:, place].T for place in range(passages.shape[1])]
+        yield slice(start, start + size), torch.stack(by_place).amax(0)
+
+
+def ranks(scores: Tensor, positives: Tensor) -> Tensor:
+    """How many passages stand before the positive (DPR's rank). (Q, P), (Q,) -> (Q,).
+
+    >>> ranks(torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]]), torch.tensor([2, 1]))
+    tensor([2, 1])
+    """
+    return (scores > scores.gather(1, positives.unsqueeze(1))).sum(1)
+
+
+def reciprocal_ranks(scores: Tensor, relevant: Sequence[Sequence[int]]) -> list[float]:
+    """1 / rank of the first relevant passage among the first ten, else 0, for each query.
+
+    >>> reciprocal_ranks(torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]]), [[1], [0, 2]])
+    [0.5, 1.0]
+    """
+    best = scores.topk(min(CUT, scores.shape[1]), dim=1).indices.tolist()
+    return [
+        next((1 / rank for rank, passage in enumerate(row, start=1) if passage in wanted), 0.0)
+        for row, wanted in zip(best, relevant, strict=True)
+    ]
+
+
+def in_batch_loss(scores: Tensor, groups: Tensor, temperature: float) -> Tensor:
+    """Summed cross-entropy of one batch as training sees it. (Q, P), (Q, N) -> scalar."""
+    among = scores[:, groups.flatten()] / temperature
+    targets = torch.arange(len(groups), device=scores.device) * groups.shape[1]
+    return F.cross_entropy(among, targets, reduction="sum")
+
+
+@torch.no_grad()
+def measure(
+    model: Retriever, dev: DevSet, batch: int, temperature: float, device: torch.device
+) -> dict[str, float]:
+    """The measures by name: `RR@10`, and `dev-loss` and `avg-rank` where the dev set has groups.
+
+    Args:
+        model: in evaluation mode.
+        dev: the held-out queries.
+        batch: queries of a batch of `dev-loss`.
+        temperature: the objective's.
+        device: where the model is.
+    """
+    losses, ranked, reciprocal = [], [], []
+    for rows, scores in score_blocks(model, dev, batch, device):
+        reciprocal += reciprocal_ranks(scores, dev.relevant[rows])
+        if dev.groups is not None:
+            groups = dev.groups[rows].to(device)
+            losses.append(in_batch_loss(scores, groups, temperature))
+            ranked.append(ranks(scores, groups[:, 0]))
+    measured = {"RR@10": sum(reciprocal) / len(reciprocal)}
+    if dev.groups is not None:
+        measured["dev-loss"] = float(torch.stack(losses).sum() / len(dev.queries))
+        measured["avg-rank"] = float(torch.cat(ranked).double().mean())
+    return measured
