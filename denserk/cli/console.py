@@ -51,7 +51,8 @@ class _PlainProgress(Progress):
             )
             self._console.event(
                 "progress",
-                f"{self._what}: {self._done:,}{total} {self._unit}, {rate:,.0f} a second{left}{self._word}",
+                f"{self._what}: {self._done:,}{total} {self._unit}, {rate:,.0f} a second"
+                f"{left}{self._word}",
             )
 
     def tell(self, text: str) -> None:

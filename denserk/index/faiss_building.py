@@ -119,6 +119,8 @@ def build(
     with _refusals(wanted, count):
         index = faiss.index_factory(dimension, wanted, number)
         for inner in inner_indexes(faiss, index):
+            if hasattr(inner, "do_polysemous_training"):
+                inner.do_polysemous_training = False  # minutes, for a kind of search that none asks
             if isinstance(inner, faiss.IndexHNSW):
                 inner.hnsw.efConstruction = settings.efC
                 if faiss.omp_get_max_threads() > 1:

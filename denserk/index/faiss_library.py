@@ -28,7 +28,7 @@ def inner_indexes(faiss: Any, index: Any) -> Iterator[Any]:
     """An index and those inside it, as their own classes."""
     index = faiss.downcast_index(index)
     yield index
-    for name in ("index", "base_index", "quantizer"):
+    for name in ("index", "base_index", "quantizer", "storage"):
         inner = getattr(index, name, None)
         if isinstance(inner, faiss.Index):
             yield from inner_indexes(faiss, inner)

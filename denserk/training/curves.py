@@ -37,10 +37,12 @@ def draw(history: Sequence[Mapping[str, Any]], path: Path) -> None:
     dev = names_of(history, "eval_")
     figure = Figure(figsize=(7, 2.4 * (2 + len(dev))), layout="constrained")
     axes = figure.subplots(2 + len(dev), 1, sharex=True, squeeze=False)[:, 0]
-    for ink, name in zip(INKS, ["loss", *names_of(history, "loss_")], strict=False):
+    parts = names_of(history, "loss_")
+    for ink, name in zip(INKS, ["loss", *parts] if len(parts) > 1 else ["loss"], strict=False):
         axes[0].plot(*series(history, name), color=ink, label=name.removeprefix("loss_"))
     axes[0].set_ylabel("training loss")
-    axes[0].legend(frameon=False)
+    if len(parts) > 1:
+        axes[0].legend(frameon=False)
     axes[1].plot(*series(history, "learning_rate"), color=INKS[0])
     axes[1].set_ylabel("learning rate")
     axes[1].ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
