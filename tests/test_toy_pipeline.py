@@ -7,30 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from denserk.cli.app import run
-from tests.conftest import PASSAGES, QRELS, QUERIES, VOCABULARY
+from tests.conftest import PASSAGES, QRELS, QUERIES
 
 DENSERK = Path(sys.executable).with_name("denserk")
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """A plain transformers folder with one random layer."""
-    folder = tmp_path_factory.mktemp("model")
-    (folder / "vocab.txt").write_text("\n".join(VOCABULARY))
-    BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
-    config = BertConfig(
-        vocab_size=len(VOCABULARY),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=64,
-    )
-    BertModel(config).save_pretrained(folder)
-    return folder
+@pytest.fixture
+def model(tiny):
+    """A plain transformers folder with two random layers."""
+    return tiny("bert")
 
 
 def walk(*words):
@@ -47,8 +34,11 @@ def ranking(run_file):
     return found
 
 
-def test_dense(toy, model, capsys):
-    options = ("--model", model, "--representation", "mean", "--l2-norm")
+@pytest.mark.parametrize("representation", ["cls", "mean", "agg"])
+def test_dense(toy, tiny, tiny_agg, representation, capsys):
+    options = ["--model", tiny("bert"), "--representation", representation, "--l2-norm"]
+    if representation == "agg":
+        options = ["--model", tiny_agg("bert")]
     walk("encode", *options, "--corpus", toy / "corpus.jsonl", "--output", toy / "vectors")
     walk("encode", *options, "--topics", toy / "queries.tsv", "--output", toy / "queries")
     walk("index", "--input", toy / "vectors", "--output", toy / "index")

@@ -5,8 +5,8 @@ a tiny random model, and prints both sizes side by side; its exit status is 1 wh
 more than a tenth.
 """
 
+import multiprocessing
 import random
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -16,36 +16,22 @@ from tests.benchmarks.timing import DENSERK, Child, watch
 SIZES = (100_000, 1_000_000)
 GROWTH = 1.1
 """How much larger the larger peak may be."""
-MODEL = """
-import sys
-from pathlib import Path
-from transformers import BertConfig, BertModel, BertTokenizerFast
+WORDS = [f"w{number}" for number in range(1000)]
 
-folder = Path(sys.argv[1])
-folder.mkdir()
-words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(1000))]
-(folder / "vocab.txt").write_text("\\n".join(words))
-BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
-BertModel(
-    BertConfig(
-        vocab_size=len(words),
-        hidden_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=64,
-    )
-).save_pretrained(folder)
-"""
+
+def write_model(folder: Path) -> None:
+    """A tiny random BERT; torch is met in the process that makes it, and leaves with it."""
+    from tests.tiny_models import write_tiny
+
+    write_tiny(folder, "bert", WORDS, head=False, hidden=64)
 
 
 def write_corpus(path: Path, count: int) -> None:
     """Passages of 5 to 15 words out of a thousand, one JSON line each, the same every time."""
     draw = random.Random(42)
-    words = [f"w{n}" for n in range(1000)]
     with path.open("w") as out:
         for number in range(count):
-            text = " ".join(draw.choices(words, k=draw.randint(5, 15)))
+            text = " ".join(draw.choices(WORDS, k=draw.randint(5, 15)))
             out.write(f'{{"_id": "p{number}", "text": "{text}"}}\n')
 
 
@@ -67,7 +53,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(sys.argv[1] if len(sys.argv) > 1 else temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        subprocess.run([sys.executable, "-c", MODEL, str(folder / "model")], check=True)
+        model = multiprocessing.get_context("spawn").Process(
+            target=write_model, args=(folder / "model",)
+        )
+        model.start()
+        model.join()
         small, large = (measure(folder, folder / "model", count) for count in SIZES)
     print(f"{'':8} {SIZES[0]:>12,} passages {SIZES[1]:>12,} passages    ratio")
     grew = False
