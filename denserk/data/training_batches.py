@@ -95,7 +95,9 @@ class TrainingBatches(Dataset[TrainingBatch]):
         if self.with_scores and settings.group_size > 1:
             items = items[self.store.negative_counts() > 0]
             if lost := len(self.store) - len(items):
-                reporter.warn(f"{lost:,} queries without negatives are left out: nothing to distil")
+                reporter.warn(
+                    f"queries without a negative have nothing to distil, left out: {lost:,}"
+                )
         count = settings.train_queries
         if settings.train_fraction is not None:
             count = max(1, round(settings.train_fraction * len(items)))
@@ -110,10 +112,11 @@ class TrainingBatches(Dataset[TrainingBatch]):
         counts = self._negatives(self.items)
         if short := int(((counts > 0) & (counts < wanted)).sum()):
             reporter.warn(
-                f"{short:,} queries have fewer than {wanted} negatives; theirs are drawn "
-                "with replacement"
+                f"queries with fewer than {wanted} negatives, drawn with replacement: {short:,}"
             )
         lacking = self.items[counts == 0] if wanted else self.items[:0]
+        if len(lacking):
+            reporter.warn(f"queries without a negative get random passages: {len(lacking):,}")
         if np.any(self.store.positive_counts[lacking] >= len(self.store.passages)):
             raise InputError(
                 self.store.folder,

@@ -126,11 +126,10 @@ def _tell(contents: Mapping[str, Any], reporter: Reporter) -> None:
     """Tells what the data lacks."""
     sentences = {
         "without_positives": "queries without a positive are left out",
-        "without_negatives": "queries have no negative, and get random passages instead",
-        "with_random_negatives": "queries have no hard negative, and use their random ones",
-        "missing_passages": "passages are not in the corpus and are left out",
-        "missing_queries": "queries have no text and are left out",
+        "with_random_negatives": "queries without a hard negative use their random ones",
+        "missing_passages": "passages that the corpus lacks are left out",
+        "missing_queries": "queries without a text are left out",
     }
     for name, sentence in sentences.items():
         if contents[name]:
-            reporter.warn(f"{contents[name]:,} {sentence}")
+            reporter.warn(f"{sentence}: {contents[name]:,}")

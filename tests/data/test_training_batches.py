@@ -153,6 +153,11 @@ def test_steps_end_where_they_are_told_to(store):
             batches[step]
 
 
+@pytest.mark.parametrize(("epochs", "steps"), [(1, 5), (0.5, 3), (2.2, 11)])
+def test_a_part_of_an_epoch(store, epochs, steps):
+    assert len(TrainingBatches(store, SamplingSettings(2), 4, epochs=epochs)) == steps
+
+
 def test_in_the_order_of_the_files_to_the_last_query(store):
     batches = TrainingBatches(store, SamplingSettings(2), 5, shuffle=False, keep_last=True)
     items = [batch.items.tolist() for batch in (batches[step] for step in range(len(batches)))]
@@ -194,13 +199,14 @@ def test_short_lists_are_counted_once(store):
     assert all(len(texts(batches[step].passages)) == 24 for step in range(len(batches)))
     short = sum(3 + query % 5 < 5 for query in range(QUERIES))
     assert heard.warnings == [
-        f"{short} queries have fewer than 5 negatives; theirs are drawn with replacement"
+        f"queries with fewer than 5 negatives, drawn with replacement: {short}"
     ]
 
 
 def test_a_random_passage_stands_in_for_no_negatives(lacking):
-    batches = TrainingBatches(lacking, SamplingSettings(3), 10)
-    batch = batches[0]
+    heard = Heard()
+    batch = TrainingBatches(lacking, SamplingSettings(3), 10, reporter=heard)[0]
+    assert heard.warnings == ["queries without a negative get random passages: 5"]
     passages = texts(batch.passages)
     for number, item in enumerate(batch.items.tolist()):
         own = [lacking.passages[row].tolist() for row in lacking.candidates[item]]
@@ -214,7 +220,7 @@ def test_a_random_passage_has_no_score(lacking):
     heard = Heard()
     batches = TrainingBatches(lacking, SamplingSettings(3), 5, with_scores=True, reporter=heard)
     assert batches.items.tolist() == [1, 3, 5, 7, 9]
-    assert heard.warnings == ["5 queries without negatives are left out: nothing to distil"]
+    assert heard.warnings == ["queries without a negative have nothing to distil, left out: 5"]
     teacher = batches[0].teacher
     assert teacher is not None
     assert torch.isfinite(teacher).all()

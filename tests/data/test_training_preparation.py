@@ -135,7 +135,7 @@ def test_judgements_are_the_positives_of_a_list_of_negatives(made, toy, tokenize
     )
     assert [store.qid(item) for item in range(len(store))] == ["q1", "q2"]
     assert list(store.positive_counts) == [1, 2]
-    assert heard.warnings == ["1 queries without a positive are left out"]
+    assert heard.warnings == ["queries without a positive are left out: 1"]
 
 
 def test_genuine_samples(shared_data, made, tokenizer):
@@ -196,17 +196,15 @@ def test_random_negatives_stand_in_for_hard_ones(write, made, tokenizer):
     store = made(write([{"question": "river", "answers": [], **lists}]), reporter=heard)
     [(_, _, negatives)] = texts(store, tokenizer).values()
     assert negatives == tokenizer.passages([Passage("8", "the moon")])
-    assert heard.warnings == ["1 queries have no hard negative, and use their random ones"]
+    assert heard.warnings == ["queries without a hard negative use their random ones: 1"]
 
 
 def test_queries_without_positives_are_left_out_and_counted(write, made):
     heard = Heard()
     store = made(write([inline(0, 0, 3), inline(1, 1, 0), inline(2, 1, 3)]), reporter=heard)
     assert [store.qid(item) for item in range(len(store))] == ["q1", "q2"]
-    assert heard.warnings == [
-        "1 queries without a positive are left out",
-        "1 queries have no negative, and get random passages instead",
-    ]
+    assert heard.warnings == ["queries without a positive are left out: 1"]
+    assert store.contents["without_negatives"] == 1
 
 
 def test_a_passage_that_the_corpus_lacks_is_named(write, made, toy):
@@ -245,10 +243,9 @@ def test_missing_ids_are_counted_when_asked(write, made, toy):
     assert list(store.positive_counts) == [1, 1]
     assert list(store.negative_counts()) == [1, 0]
     assert heard.warnings == [
-        "1 queries without a positive are left out",
-        "1 queries have no negative, and get random passages instead",
-        "4 passages are not in the corpus and are left out",
-        "1 queries have no text and are left out",
+        "queries without a positive are left out: 1",
+        "passages that the corpus lacks are left out: 4",
+        "queries without a text are left out: 1",
     ]
 
 
