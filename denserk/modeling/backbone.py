@@ -104,6 +104,16 @@ ARCHITECTURES = {
             transform=_distilbert_transform,
             decoder="vocab_projector",
         ),
+        Architecture(  # the discriminator; its generator and its heads are for pre-training alone
+            "electra",
+            encoder="ElectraModel",
+            prefix="electra.",
+            ignored=(
+                "discriminator_predictions.",
+                "generator_predictions.",
+                "generator_lm_head.",
+            ),
+        ),
         Architecture(
             "t5",
             encoder="T5EncoderModel",
@@ -134,6 +144,17 @@ def architecture_of(folder: Path) -> Architecture:
     return ARCHITECTURES[model_type]
 
 
+def modern_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A file's tensors without old names of layer norms, and without the `position_ids` buffer."""
+    return {
+        name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
+            "LayerNorm.beta", "LayerNorm.bias"
+        ): tensor
+        for name, tensor in tensors.items()
+        if not name.endswith("embeddings.position_ids")
+    }
+
+
 def canonical_tensors(
     architecture: Architecture, tensors: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
@@ -143,13 +164,7 @@ def canonical_tensors(
     `position_ids` (older transformers wrote that buffer), poolers and other classes' heads are left
     out, and tied tensors are filled in.
     """
-    renamed = {
-        name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
-            "LayerNorm.beta", "LayerNorm.bias"
-        ): tensor
-        for name, tensor in tensors.items()
-        if not name.endswith("embeddings.position_ids")
-    }
+    renamed = modern_names(tensors)
     prefix = architecture.prefix
     if not any(name.startswith(prefix) for name in renamed):
         renamed = {

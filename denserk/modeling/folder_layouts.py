@@ -19,7 +19,12 @@ from denserk.modeling.weight_files import (
     read_weights,
     weight_files,
 )
-from denserk.settings.encoding import Representation, RepresentationSettings, TextSettings
+from denserk.settings.encoding import (
+    PairSettings,
+    Representation,
+    RepresentationSettings,
+    TextSettings,
+)
 from denserk.settings.options import from_json
 
 DENSERK_FILE = "denserk.json"
@@ -49,8 +54,8 @@ def encoder_files(folder: Path) -> list[Path]:
     return [*weight_files(folder), *(path for path in names if path.is_file())]
 
 
-def read_denserk(folder: Path) -> StoredModel:
-    """Reads what denserk saved.
+def read_own_file(folder: Path) -> tuple[RepresentationSettings, TextSettings, PairSettings]:
+    """What a folder's denserk.json tells.
 
     Raises:
         ModelError: a later version of denserk wrote it, or it is broken.
@@ -64,10 +69,27 @@ def read_denserk(folder: Path) -> StoredModel:
             "use the version of denserk that wrote it, or a later one",
         )
     try:
-        representation = from_json(RepresentationSettings, told["representation"])
-        text = from_json(TextSettings, told["text"])
+        return (
+            from_json(RepresentationSettings, told["representation"]),
+            from_json(TextSettings, told["text"]),
+            from_json(PairSettings, told.get("pairs", {})),
+        )
     except (KeyError, TypeError, UsageError) as error:
         raise ModelError(f"{folder / DENSERK_FILE} is broken: {error}") from None
+
+
+def read_denserk(folder: Path) -> StoredModel:
+    """Reads what denserk saved.
+
+    Raises:
+        ModelError: a later version of denserk wrote it, or it is broken.
+    """
+    representation, text, _ = read_own_file(folder)
+    if representation.representation is Representation.CROSS_ENCODER:
+        raise ModelError(
+            f"{folder} is a cross-encoder: it makes no vectors",
+            "rerank with it: denserk search --rerank MODEL --run RUN --topics Q --corpus C",
+        )
     separate = (folder / PASSAGE_SIDE).is_dir()
     sides = [folder / QUERY_SIDE, folder / PASSAGE_SIDE] if separate else [folder]
     encoders = [StoredEncoder.read(side) for side in sides]

@@ -5,19 +5,30 @@ import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors.torch import save
 from torch import Tensor
+from transformers import PretrainedConfig
 
 from denserk import __version__
 from denserk.formats.files import whole_binary, whole_text, write_errors
-from denserk.modeling.backbone import Backbone
 from denserk.modeling.encoder import Encoder
 from denserk.modeling.folder_layouts import DENSERK_FILE, FORMAT_VERSION, PASSAGE_SIDE, QUERY_SIDE
 from denserk.settings.encoding import MlmHead, TextSettings
 from denserk.settings.options import as_json
+
+
+class Transformer(Protocol):
+    """What the files beside the weights tell of a model."""
+
+    config: PretrainedConfig
+    model: Any
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest input it has positions for; None: any length."""
 
 
 def save_model(
@@ -55,9 +66,7 @@ def save_model(
 def _save_side(folder: Path, encoder: Encoder, tokenizer: Any, text: TextSettings) -> None:
     heads = head_tensors(encoder)
     tensors = {**encoder.backbone.canonical(), **heads}
-    owned = {name: tensor.to("cpu", torch.float32).clone() for name, tensor in tensors.items()}
-    with whole_binary(folder / "model.safetensors") as handle:
-        handle.write(save(owned, metadata={"format": "pt"}))
+    write_tensors(folder / "model.safetensors", tensors)
     if heads:  # Pyserini's newer readers take the heads from here
         write_pickled_tensors(folder / "pytorch_model.bin", heads)
     save_tokenizer(folder, tokenizer, text, encoder.backbone)
@@ -65,19 +74,33 @@ def _save_side(folder: Path, encoder: Encoder, tokenizer: Any, text: TextSetting
     write_config(folder, encoder.backbone, hidden_states=bool(heads))
 
 
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Writes tensors as safetensors, float32, sharing no memory."""
+    owned = {n: t.detach().to("cpu", torch.float32).clone() for n, t in tensors.items()}
+    with whole_binary(path) as handle:
+        handle.write(save(owned, metadata={"format": "pt"}))
+
+
 def _write_own_file(folder: Path, encoder: Encoder, text: TextSettings) -> None:
     representation = as_json(encoder.settings)
     if representation["mlm_head"] == MlmHead.FRESH:
         representation["mlm_head"] = MlmHead.PRETRAINED.value
-    told = {
-        "format_version": FORMAT_VERSION,
-        "denserk_version": __version__,
-        "backbone": encoder.backbone.architecture.model_type,
-        "representation": representation,
-        "text": as_json(text),
-    }
+    backbone = encoder.backbone.architecture.model_type
+    write_own_file(folder, backbone, {"representation": representation, "text": as_json(text)})
+
+
+def write_own_file(folder: Path, backbone: str, told: Mapping[str, Any]) -> None:
+    """Writes denserk.json: what a model is used as.
+
+    Args:
+        folder: where.
+        backbone: its kind of transformer.
+        told: settings by class, as JSON.
+    """
+    versions = {"format_version": FORMAT_VERSION, "denserk_version": __version__}
     with whole_text(folder / DENSERK_FILE) as out:
-        out.write(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
+        text = json.dumps({**versions, "backbone": backbone, **told}, indent=2, ensure_ascii=False)
+        out.write(text + "\n")
 
 
 def head_tensors(encoder: Encoder) -> dict[str, Tensor]:
@@ -94,12 +117,12 @@ def write_pickled_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         handle.write(buffer.getbuffer())
 
 
-def write_config(folder: Path, backbone: Backbone, *, hidden_states: bool) -> None:
+def write_config(folder: Path, backbone: Transformer, *, hidden_states: bool) -> None:
     """Writes config.json.
 
     Args:
         folder: where.
-        backbone: the backbone it describes.
+        backbone: the model it describes.
         hidden_states: ask for all hidden states, which Pyserini's Aggretriever class needs.
     """
     config = copy.deepcopy(backbone.config)
@@ -110,12 +133,19 @@ def write_config(folder: Path, backbone: Backbone, *, hidden_states: bool) -> No
         out.write(json.dumps(values, indent=2, sort_keys=True) + "\n")
 
 
-def save_tokenizer(folder: Path, tokenizer: Any, text: TextSettings, backbone: Backbone) -> None:
+def save_tokenizer(folder: Path, tokenizer: Any, text: TextSettings, backbone: Transformer) -> None:
     """Writes a tokenizer, limited to the model's lengths for readers that ask for no other."""
+    longest = max(text.query_max_length, text.passage_max_length)
+    save_limited_tokenizer(folder, tokenizer, longest, backbone)
+
+
+def save_limited_tokenizer(
+    folder: Path, tokenizer: Any, longest: int, backbone: Transformer
+) -> None:
+    """Writes a tokenizer that cuts at `longest`, or at the model's positions."""
     own = copy.deepcopy(tokenizer)
     own.backend_tokenizer.no_truncation()
     own.backend_tokenizer.no_padding()
-    longest = max(text.query_max_length, text.passage_max_length)
     own.model_max_length = min(longest, backbone.max_length or longest)
     with write_errors(folder):
         own.save_pretrained(folder)

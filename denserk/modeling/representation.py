@@ -154,9 +154,14 @@ def refuse_architecture(settings: RepresentationSettings, architecture: Architec
     """Refuses what a backbone cannot do.
 
     Raises:
-        ModelError: the representation reads [CLS], and the backbone has none.
+        ModelError: the representation reads [CLS], and the backbone has none; or it is no vector.
     """
     chosen = settings.representation
+    if chosen is Representation.CROSS_ENCODER:
+        raise ModelError(
+            "--representation cross-encoder: a cross-encoder makes no vectors",
+            "rerank with it: denserk search --rerank MODEL --run RUN --topics Q --corpus C",
+        )
     if chosen in NEEDS_CLS and not architecture.has_cls:
         head = " and through a masked-language-model head" if chosen is Representation.AGG else ""
         raise ModelError(

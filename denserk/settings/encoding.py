@@ -26,6 +26,8 @@ class Representation(StrEnum):
     """The last hidden states of the first few tokens."""
     COLBERT = "colbert"
     """The last hidden states of all tokens."""
+    CROSS_ENCODER = "cross-encoder"
+    """No vector: query and passage are read together and get a score; for reranking alone."""
 
 
 class Reduction(StrEnum):
@@ -226,6 +228,16 @@ class TextSettings:
                 f"lengths of {self.query_max_length} (query) and {self.passage_max_length} "
                 "(passage) tokens: at least 3 are needed, for two special tokens and a word"
             )
+
+
+@dataclass(frozen=True)
+class PairSettings:
+    """How a query and a passage become one input of a cross-encoder; saved with it."""
+
+    max_length: int | None = None
+    """Tokens of the whole input, special tokens included; None: as the two limits allow."""
+    token_types: bool = False
+    """Give the model the tokenizer's token types, which tell query from passage."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,60 @@
+"""One training step of a cross-encoder: listwise, whole or in chunks, over one process or several.
+
+A query is compared with its own passages and no others, so the loss is a mean over queries: chunks
+of queries, run and sent back one after another, add up to the gradient of the whole batch, and so
+do the shares of several processes.
+"""
+
+import torch
+from torch import Tensor
+
+from denserk.data.pair_batches import PairBatch, PairTrainingBatch
+from denserk.modeling.reranker import Reranker
+from denserk.objectives.reranking import listwise_loss, r_drop_loss
+from denserk.settings.training import CacheSettings, RerankingSettings
+from denserk.training.distributed import gather
+from denserk.training.step import Autocast, Backward, Terms
+
+
+class RerankingStep:
+    """Groups of pairs -> gradients.
+
+    Args:
+        model: the cross-encoder.
+        settings: the weight of R-Drop.
+        cache: with `grad_cache`, a chunk holds as many whole groups as `p_chunk` passages make, at
+            least one; no pass is run twice.
+    """
+
+    def __init__(self, model: Reranker, settings: RerankingSettings, cache: CacheSettings) -> None:
+        self.model, self.settings, self.cache = model, settings, cache
+
+    def __call__(self, batch: PairTrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
+        """See `denserk.training.step.Step`."""
+        queries = len(batch.items)
+        total = int(gather(batch.items.new_tensor([queries])).sum())
+        chunk = max(1, self.cache.p_chunk // batch.group) if self.cache.grad_cache else queries
+        found: Terms = {}
+        for first in range(0, queries, chunk):
+            last = min(first + chunk, queries)
+            pairs = batch.pairs.part(first * batch.group, last * batch.group)
+            terms = {
+                name: term * ((last - first) / total)
+                for name, term in self._terms(pairs, batch.group, autocast).items()
+            }
+            backward(torch.stack(list(terms.values())).sum())
+            for name, term in terms.items():
+                found[name] = found.get(name, 0) + term.detach()
+        return {name: gather(term.reshape(1)).sum() for name, term in found.items()}
+
+    def _terms(self, pairs: PairBatch, group: int, autocast: Autocast) -> Terms:
+        """The loss's terms, means over the queries of a chunk."""
+
+        def scores() -> Tensor:
+            with autocast():
+                found: Tensor = self.model(pairs)
+            return found.reshape(-1, group)
+
+        if not self.settings.r_drop:
+            return {"listwise": listwise_loss(scores())}
+        return r_drop_loss(scores(), scores(), self.settings.r_drop)
