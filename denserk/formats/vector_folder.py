@@ -124,7 +124,11 @@ class VectorFolderWriter:
             stored = np.ascontiguousarray(vectors, dtype=self._dtype)
         refuse_non_finite(self._folder, ids, stored)
         with whole_binary(self._folder / f"{block.name}.npy") as handle:
-            np.lib.format.write_array(handle, stored, allow_pickle=False)
+            # not write_array: for a file it writes through C, which loses the error of a full disk
+            np.lib.format.write_array_header_1_0(
+                handle, np.lib.format.header_data_from_array_1_0(stored)
+            )
+            handle.write(stored.data)
         with whole_binary(self._folder / f"{block.name}.docid") as handle:
             handle.write("".join(f"{docid}\n" for docid in ids).encode("utf-8"))
         with write_errors(self._folder), (self._folder / JOURNAL).open("ab") as journal:

@@ -19,7 +19,7 @@ from tests.faults import Stopped, contents, stopped_at
 
 
 class StandIn:
-    """An encoder whose vector of a text is the text's hash; remembers what it was asked to encode."""
+    """An encoder whose vector of a text is its hash; counts what it was asked to encode."""
 
     dimension = 4
     vectors_per_passage = 1
@@ -173,7 +173,7 @@ def test_a_changed_corpus_is_not_continued(corpus, tmp_path):
     with stopped_at(7), pytest.raises(Stopped):
         run(tmp_path / "v", corpus)
     corpus.write_text(corpus.read_text().replace("text 5", "text V"))
-    with pytest.raises(MismatchError, match="block-00001 of .* was made from other texts"):
+    with pytest.raises(MismatchError, match=r"block-00001 of .* was made from other texts"):
         run(tmp_path / "v", corpus, resume=True)
 
 

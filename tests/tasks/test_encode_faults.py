@@ -1,0 +1,196 @@
+"""Encoding when something goes wrong: one line each, the right status, nothing lost."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from denserk.cli.app import run
+from tests.faults import contents, limit_file_size
+
+COMMAND = [sys.executable, "-m", "denserk", "encode", "--device", "cpu", "--threads", "1"]
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    with path.open("w") as out:
+        for n in range(400):
+            out.write(json.dumps({"_id": f"d{n}", "text": f"the river {n} runs south"}) + "\n")
+    return path
+
+
+def refused(capsys, status, *arguments):
+    """Runs a command that must fail, and returns its one line of error."""
+    assert run(["encode", "--device", "cpu", *map(str, arguments)]) == status
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    errors = [line for line in captured.err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    return errors[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'{"_id": "a b", "text": "x"}\n', "line 1"),
+        (b'{"_id": "", "text": "x"}\n', "line 1"),
+        (b'{"_id": "a", "text": "x"}\n{"_id": "b", "text"\n', "line 2"),
+        (b'{"_id": "a", "text": "x"}\n{"_id": "a", "text": "y"}\n', "passages 1 and 2 twice (a)"),
+        (b'{"_id": "a", "text": "\xff"}\n', "line 1"),
+    ],
+)
+def test_a_broken_corpus(tiny, tmp_path, capsys, content, said):
+    (tmp_path / "corpus.jsonl").write_bytes(content)
+    line = refused(
+        *(capsys, 1, "--model", tiny(), "--corpus", tmp_path / "corpus.jsonl"),
+        *("--output", tmp_path / "v"),
+    )
+    assert said in line
+    assert not (tmp_path / "v").exists()
+
+
+def test_a_truncated_gzip(tiny, tmp_path, capsys, corpus):
+    packed = tmp_path / "cut.jsonl.gz"
+    packed.write_bytes(gzip.compress(corpus.read_bytes())[:-20])
+    line = refused(capsys, 1, "--model", tiny(), "--corpus", packed, "--output", tmp_path / "v")
+    assert "breaks off" in line
+
+
+def test_an_empty_text_has_a_vector(tiny, tmp_path, capsys):
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": ""}\n{"_id": "b", "text": "x"}\n')
+    source, target = str(tmp_path / "corpus.jsonl"), str(tmp_path / "v")
+    arguments = ["--model", str(tiny()), "--corpus", source, "--output", target]
+    status = run(["encode", *arguments, "--device", "cpu"])
+    assert status == 0
+    assert "1 of 2 passages are empty" in capsys.readouterr().err
+
+
+def test_weights_that_are_no_numbers(tiny, tmp_path, capsys, corpus):
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for item in tiny().iterdir():
+        (broken / item.name).write_bytes(item.read_bytes())
+    tensors = load_file(broken / "model.safetensors")
+    name = "bert.embeddings.LayerNorm.bias"
+    tensors[name] = torch.full_like(tensors[name], torch.nan)
+    save_file(tensors, broken / "model.safetensors", metadata={"format": "pt"})
+    line = refused(capsys, 1, "--model", broken, "--corpus", corpus, "--output", tmp_path / "v")
+    assert "a vector of d0 that is not finite" in line
+
+
+@pytest.mark.parametrize(
+    ("model", "status"), [("no-such-model", 1), ("castorini/no-such-model", 1)]
+)
+def test_a_model_that_is_not_there(tmp_path, capsys, corpus, model, status):
+    line = refused(capsys, status, "--model", model, "--corpus", corpus, "--output", tmp_path / "v")
+    assert model in line
+
+
+def test_an_output_that_cannot_be_written(tiny, tmp_path, capsys, corpus):
+    (tmp_path / "file").write_text("")
+    line = refused(
+        capsys, 1, "--model", tiny(), "--corpus", corpus, "--output", tmp_path / "file" / "v"
+    )
+    assert "cannot be written" in line
+
+
+def test_a_full_device(tiny, capsys, corpus):
+    line = refused(
+        *(capsys, 1, "--model", tiny(), "--corpus", corpus),
+        *("--output", "/dev/full", "--output-format", "jsonl"),
+    )
+    assert "no room left" in line
+
+
+@pytest.mark.slow
+def test_a_file_size_limit_loses_no_finished_block(tiny, tmp_path, corpus):
+    command = [*COMMAND, "--model", str(tiny()), "--corpus", str(corpus), "--block-size", "100"]
+    subprocess.run([*command, "--output", str(tmp_path / "whole")], check=True, capture_output=True)
+    size = (tmp_path / "whole" / "block-00000.npy").stat().st_size
+    limited = subprocess.run(
+        [*command, "--output", str(tmp_path / "v"), "--vector-dtype", "float32"],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: limit_file_size(size - 1),
+    )
+    assert limited.returncode == 1
+    assert "the file would grow past its size limit" in limited.stderr
+    assert "Traceback" not in limited.stderr
+    subprocess.run(
+        [*command, "--output", str(tmp_path / "v"), "--resume"], check=True, capture_output=True
+    )
+    assert contents(tmp_path / "v") == contents(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_gives_the_same_bytes(tiny, tmp_path, corpus):
+    command = [*COMMAND, "--model", str(tiny()), "--corpus", str(corpus), "--block-size", "10"]
+    subprocess.run([*command, "--output", str(tmp_path / "whole")], check=True, capture_output=True)
+    process = subprocess.Popen(
+        [*command, "--output", str(tmp_path / "v")], stderr=subprocess.DEVNULL
+    )
+    while not (tmp_path / "v" / "block-00003.npy").exists():
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "v" / "block-00039.docid").exists()
+    subprocess.run(
+        [*command, "--output", str(tmp_path / "v"), "--resume"], check=True, capture_output=True
+    )
+    assert contents(tmp_path / "v") == contents(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_closed_pipe_ends_quietly(tiny, corpus):
+    output = ["--output", "-", "--output-format", "jsonl", "--block-size", "50", "--quiet"]
+    process = subprocess.Popen(
+        [*COMMAND, "--model", str(tiny()), "--corpus", str(corpus), *output],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    said = process.stderr.read()
+    process.stderr.close()
+    assert process.wait() == 141
+    assert said == b""
+
+
+@pytest.mark.slow
+def test_a_full_disk_loses_no_finished_block(tiny, tmp_path, corpus):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=40k", "tmpfs", str(disk)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("no tmpfs can be mounted here")
+    command = [*COMMAND, "--model", str(tiny()), "--corpus", str(corpus), "--block-size", "50"]
+    try:
+        full = subprocess.run(
+            [*command, "--output", str(disk / "v")], capture_output=True, text=True
+        )
+        assert full.returncode == 1
+        assert "no room left on the disk" in full.stderr
+        assert (disk / "v" / "block-00001.npy").exists()
+        subprocess.run(["mount", "-o", "remount,size=10m", str(disk)], check=True)
+        resumed = [*command, "--output", str(disk / "v"), "--resume"]
+        subprocess.run(resumed, check=True, capture_output=True)
+        whole = [*command, "--output", str(tmp_path / "whole")]
+        subprocess.run(whole, check=True, capture_output=True)
+        assert contents(disk / "v") == contents(tmp_path / "whole")
+    finally:
+        subprocess.run(["umount", str(disk)], check=False)
