@@ -34,6 +34,7 @@ def prepare(
     *,
     corpus: str | None = None,
     corpus_settings: CorpusSettings = DETECTED,
+    fields: Sequence[str] | None = None,
     queries: str | None = None,
     qrels: str | None = None,
     form: TrainingFormat | None = None,
@@ -53,6 +54,7 @@ def prepare(
         passage_tokenizer: makes token ids of passages.
         corpus: the passages behind bare ids.
         corpus_settings: how the corpus is read.
+        fields: fields asked for by name, which Anserini's `contents` are split into.
         queries: the queries behind bare ids.
         qrels: judgements, held in memory; what they call relevant are the positives of a query that
             names none.
@@ -67,7 +69,9 @@ def prepare(
         InputError: an input is broken or empty; a text behind an id is nowhere; a score is missing.
         OutputError: `folder` cannot be written.
     """
-    inputs = TrainingInputs(sources, form, corpus, corpus_settings, queries, qrels, skip_missing)
+    inputs = TrainingInputs(
+        sources, form, corpus, corpus_settings, fields, queries, qrels, skip_missing
+    )
     plan = _plan(inputs, query_tokenizer, passage_tokenizer)
     if not _prepared(folder, plan, STREAM in inputs.named().values(), reporter):
         with whole_folder(folder, overwrite=True) as part:
@@ -89,6 +93,7 @@ def _plan(inputs: TrainingInputs, query: TextTokenizer, passage: TextTokenizer) 
         "form": inputs.form,
         "skip_missing": inputs.skip_missing,
         "corpus": as_json(inputs.corpus_settings),
+        "fields": None if inputs.fields is None else list(inputs.fields),
     }
     for side, tokenizer in (("query", query), ("passage", passage)):
         rules = {"tokenizer": tokenizer.fingerprint(), "pad_id": tokenizer.pad_id}

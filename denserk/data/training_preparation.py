@@ -55,6 +55,7 @@ class TrainingInputs:
     form: TrainingFormat | None
     corpus: str | None
     corpus_settings: CorpusSettings
+    fields: Sequence[str] | None
     queries: str | None
     qrels: str | None
     skip_missing: bool
@@ -236,7 +237,9 @@ class Preparation:
         with told.track("reading the corpus", None, "passages") as progress:
             corpus = self.inputs.corpus if self.passages.references else None
             passages = (
-                read_passages(corpus, self.inputs.corpus_settings, told) if corpus else iter(())
+                read_passages(corpus, self.inputs.corpus_settings, told, self.inputs.fields)
+                if corpus
+                else iter(())
             )
             self.passages.find(passages, str(corpus), progress)
 

@@ -37,6 +37,7 @@ def dev_sets(
             *tokenizers,
             corpus=run.finetune.corpus,
             corpus_settings=run.corpus,
+            fields=run.text.get("fields"),
             queries=run.finetune.queries,
             skip_missing=run.finetune.skip_missing,
             reporter=reporter,

@@ -227,6 +227,7 @@ def _prepare(
         *tokenizers,
         corpus=settings.corpus,
         corpus_settings=run.corpus,
+        fields=run.text.get("fields"),
         queries=settings.queries,
         qrels=settings.qrels,
         form=settings.train_format,
