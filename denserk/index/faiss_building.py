@@ -115,19 +115,13 @@ def build(
         faiss.omp_set_num_threads(settings.threads)
     count, dimension = vectors.shape
     wanted = factory_string(settings, count, dimension)
-    number = faiss.METRIC_INNER_PRODUCT if settings.metric is Metric.INNER else faiss.METRIC_L2
     with _refusals(wanted, count):
-        index = faiss.index_factory(dimension, wanted, number)
-        for inner in inner_indexes(faiss, index):
-            if hasattr(inner, "do_polysemous_training"):
-                inner.do_polysemous_training = False  # minutes, for a kind of search that none asks
-            if isinstance(inner, faiss.IndexHNSW):
-                inner.hnsw.efConstruction = settings.efC
-                if faiss.omp_get_max_threads() > 1:
-                    reporter.note("threads race for a graph's links: --threads 1 repeats its bytes")
-        moved = on_gpu(faiss, index, settings.device) if settings.device != "cpu" else None
-        if settings.device != "cpu" and moved is None:
-            reporter.note(f"faiss builds {wanted} on the CPU; it has no GPU form")
+        index = _empty(wanted, dimension, settings, reporter)
+        moved = None
+        if settings.device != "cpu":
+            moved = on_gpu(faiss, index, settings.device)
+            if moved is None:
+                reporter.note(f"faiss builds {wanted} on the CPU; it has no GPU form")
         filled = index if moved is None else moved
         if not filled.is_trained:
             _train(filled, vectors, settings, reporter)
@@ -144,6 +138,21 @@ def build(
         except RuntimeError as error:
             raise OutputError(f"{path} cannot be written: {reason(error)}") from None
     return wanted
+
+
+def _empty(wanted: str, dimension: int, settings: IndexSettings, reporter: Reporter) -> Any:
+    """The index that faiss's factory makes of a string, untrained."""
+    faiss = load_faiss()
+    metric = faiss.METRIC_INNER_PRODUCT if settings.metric is Metric.INNER else faiss.METRIC_L2
+    index = faiss.index_factory(dimension, wanted, metric)
+    for inner in inner_indexes(faiss, index):
+        if hasattr(inner, "do_polysemous_training"):
+            inner.do_polysemous_training = False  # minutes, for a kind of search that none asks
+        if isinstance(inner, faiss.IndexHNSW):
+            inner.hnsw.efConstruction = settings.efC
+            if faiss.omp_get_max_threads() > 1:
+                reporter.note("threads race for a graph's links: --threads 1 repeats its bytes")
+    return index
 
 
 def _train(index: Any, vectors: Vectors, settings: IndexSettings, reporter: Reporter) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from denserk.errors import InputError, MismatchError, UsageError
+from denserk.errors import MismatchError, UsageError
 from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest
 
 INDEX = "index"
@@ -104,13 +104,3 @@ def refuse_input_as_output(output: str, inputs: Sequence[str]) -> None:
 def folder_bytes(folder: Path) -> int:
     """Bytes of the files in a folder."""
     return sum(item.stat().st_size for item in folder.iterdir() if item.is_file())
-
-
-def require_rows(count: int, where: str) -> None:
-    """Refuses an input without anything to index.
-
-    Raises:
-        InputError: it is empty.
-    """
-    if count == 0:
-        raise InputError(where, None, "nothing", "at least one to index")
