@@ -8,7 +8,7 @@ from denserk.cli.app import app
 from denserk.cli.console import console
 from denserk.cli.options import Overrides, command
 from denserk.settings.conversion import ConversionSettings
-from denserk.settings.encoding import RepresentationSettings, TextSettings
+from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
 
 
 @command(
@@ -17,6 +17,7 @@ from denserk.settings.encoding import RepresentationSettings, TextSettings
     conversion="Kind and shapes",
     representation="model: what its folder does not say of its vectors",
     text="model: what its folder does not say of its texts (corpus: --fields inside `contents`)",
+    compute="training: where and how --teacher scores",
 )
 def convert(
     source: Annotated[str, typer.Argument(help="A file, a folder, or - for standard input.")],
@@ -24,9 +25,10 @@ def convert(
     conversion: ConversionSettings,
     representation: Overrides[RepresentationSettings],
     text: Overrides[TextSettings],
+    compute: ComputeSettings,
 ) -> None:
     """Turn data into another shape of its kind."""
     from denserk.tasks.convert import convert as task
 
-    result = task(source, target, conversion, representation, text, console())
+    result = task(source, target, conversion, representation, text, console(), compute)
     console().note(f"{target}: {result.count:,} {result.unit} in the shape {result.shape}")

@@ -35,6 +35,15 @@ def strictly_decreasing(scores: Scores) -> Scores:
     return lowered
 
 
+def without_ties(hits: Hits) -> Hits:
+    """Ordered hits with strictly decreasing scores."""
+    if not hits:
+        return hits
+    names, scores = zip(*hits, strict=True)
+    lowered = strictly_decreasing(np.array(scores, np.float32))
+    return list(zip(names, lowered.tolist(), strict=True))
+
+
 class Searcher:
     """Searches an index and names what it finds.
 
@@ -120,9 +129,4 @@ class Searcher:
         return results
 
     def _untied(self, hits: Hits) -> Hits:
-        if self._settings.ties is Ties.KEEP or not hits:
-            return hits
-        names, scores = zip(*hits, strict=True)
-        return list(
-            zip(names, strictly_decreasing(np.array(scores, np.float32)).tolist(), strict=True)
-        )
+        return hits if self._settings.ties is Ties.KEEP else without_ties(hits)

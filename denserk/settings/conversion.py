@@ -61,6 +61,8 @@ class ConversionSettings:
     """training: the corpus whose passages stand behind bare ids."""
     queries: str | None = None
     """training: the queries whose texts stand behind bare ids."""
+    teacher: str | None = option(None, metavar="DIR|HUB_ID", shown_default="scores as they are")
+    """training: a cross-encoder whose scores every positive and negative gets."""
     tag: str = "denserk"
     """run: last column of a TREC run."""
     allow_pickle: bool = False

@@ -172,7 +172,7 @@ class Bm25Settings:
 class SearchPaths:
     """What is searched, with which queries, and where the run goes."""
 
-    index: str = option(REQUIRED, metavar="DIR")
+    index: str = option("", metavar="DIR", shown_default="none, with --rerank and --run")
     """An index folder."""
     topics: str | None = option(None, "--queries", metavar="FILE|DIR|NAME|-")
     """Queries: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
@@ -190,17 +190,41 @@ class SearchPaths:
     """Vectors of the queries, in place of --model; with --topics, in the order of that file."""
     output: str = option(REQUIRED, "--save-ranking-to", metavar="FILE|-")
     """The run."""
+    rerank: str | None = option(None, metavar="DIR|HUB_ID", shown_default="no reranking")
+    """A cross-encoder that scores the hits anew."""
+    run: str | None = option(None, metavar="FILE|-", shown_default="what --index gives")
+    """The run that --rerank reads, in place of --index."""
+    corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
+    """The texts of the passages, which --rerank reads."""
     allow_pickle: bool = False
     """Also read --encoded-queries from pickles; a pickle can run any code, so only your own."""
     force: bool = False
     """Search although model and index were made with different settings."""
 
     def __post_init__(self) -> None:
-        """Refuses a search without queries, and two sources of their vectors."""
+        """Refuses a search without queries, two sources of vectors, and half a reranking."""
+        self._refuse_half_a_reranking()
         if self.topics is None and self.encoded_queries is None:
             raise UsageError("no queries: give --topics, or --encoded-queries")
         if self.model is not None and self.encoded_queries is not None:
             raise UsageError("--model and --encoded-queries exclude each other", "give one of them")
+
+    def _refuse_half_a_reranking(self) -> None:
+        if self.rerank is None:
+            for name in ("run", "corpus"):
+                if getattr(self, name) is not None:
+                    raise UsageError(f"--{name} is for reranking", "add --rerank MODEL")
+            if not self.index:
+                raise UsageError("no index: give --index, or --rerank with --run")
+            return
+        if bool(self.index) == bool(self.run):
+            raise UsageError("--rerank takes the hits of --index or those of --run", "give one")
+        if self.topics is None or self.corpus is None:
+            raise UsageError("--rerank reads texts", "give both --topics and --corpus")
+        if self.run is not None and (self.model or self.encoded_queries):
+            raise UsageError("--model and --encoded-queries search an index; --run needs neither")
+        if [self.topics, self.run, self.corpus].count("-") > 1:
+            raise UsageError("standard input (-) can be only one of --topics, --run and --corpus")
 
 
 @dataclass(frozen=True)
@@ -227,6 +251,12 @@ class SearchSettings:
     """What stands between document and part."""
     max_passage_hits: int | None = option(None, shown_default="--hits")
     """Documents kept for a query under --max-passage."""
+    rerank_depth: int | None = option(None, shown_default="all of --run, or --hits of --index")
+    """--rerank: how many hits of a query are scored anew; the others are left out."""
+    pair_max_length: int | None = option(
+        None, "--rerank-max-len", shown_default="the cross-encoder's own"
+    )
+    """--rerank: tokens of a query and its passage in one input; the passage is cut to fit."""
     ties: Ties = Ties.BREAK
     """What becomes of equal scores."""
     tag: str = option("denserk", "--runtag", "--run-tag")
@@ -236,7 +266,8 @@ class SearchSettings:
 
     def __post_init__(self) -> None:
         """Refuses an empty depth and a tag that would break a line."""
-        for name in ("hits", "query_batch", "ef_search", "nprobe", "max_passage_hits"):
+        counts = ("hits", "query_batch", "ef_search", "nprobe", "max_passage_hits")
+        for name in (*counts, "rerank_depth", "pair_max_length"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"--{name.replace('_', '-')} {value}: at least 1 is needed")

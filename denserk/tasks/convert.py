@@ -22,7 +22,7 @@ from denserk.formats.vector_folder import Block, VectorFolderWriter
 from denserk.formats.vectors import VectorSource, open_writer, read_vector_blocks
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.conversion import ConversionSettings, Kind, TrainingFormat
-from denserk.settings.encoding import VectorFormat
+from denserk.settings.encoding import ComputeSettings, VectorFormat
 from denserk.settings.formats import (
     CorpusFormat,
     CorpusSettings,
@@ -34,6 +34,8 @@ from denserk.settings.models import ModelLayout
 from denserk.tasks.training_texts import TextFiller
 
 NOTHING: Mapping[str, Any] = {}
+WITH_SCORES = (TrainingFormat.TEVATRON, TrainingFormat.DPR, TrainingFormat.FLAG)
+"""Shapes of training data that hold a score for each passage."""
 BLOCK_SIZE = 4096
 """Vectors a block of a converted folder, as encode has it."""
 T = TypeVar("T")
@@ -57,6 +59,7 @@ class _Job:
     settings: ConversionSettings
     representation: Mapping[str, Any]
     text: Mapping[str, Any]
+    compute: ComputeSettings
     reporter: Reporter
 
     def source_shape(self, shapes: type[Form]) -> Form | None:
@@ -111,7 +114,18 @@ def _run(job: _Job, form: StrEnum) -> int:
 def _training(job: _Job, form: StrEnum) -> int:
     shape = job.source_shape(TrainingFormat)
     filler = TextFiller(job.source, shape, job.settings.corpus, job.settings.queries, job.reporter)
-    watched = job.watched(filler.examples(), "examples")
+    examples = filler.examples()
+    if job.settings.teacher is not None:
+        if form not in WITH_SCORES:
+            raise UsageError(
+                f"--teacher gives scores, for which {form} has no place",
+                f"add --to with one of {', '.join(WITH_SCORES)}",
+            )
+        from denserk.tasks.teacher_scores import load_teacher, scored  # torch is for models alone
+
+        teacher = load_teacher(job.settings.teacher, job.text, job.compute, job.reporter)
+        examples = scored(examples, teacher, job.source)
+    watched = job.watched(examples, "examples")
     return training.write_training(job.target, watched, cast(TrainingFormat, form), job.reporter)
 
 
@@ -221,6 +235,7 @@ def convert(
     representation: Mapping[str, Any] = NOTHING,
     text: Mapping[str, Any] = NOTHING,
     reporter: Reporter = SILENT,
+    compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
 ) -> ConversionResult:
     """Converts a file or folder into another shape of its kind.
 
@@ -229,8 +244,10 @@ def convert(
         target: what is written, whole or not at all; "-" is standard output.
         settings: kind and shapes, where content and names do not settle them.
         representation: for a model: fields of RepresentationSettings that its folder does not say.
-        text: the same of TextSettings; for a corpus: the `fields` inside Anserini's `contents`.
+        text: the same of TextSettings; for a corpus: the `fields` inside Anserini's `contents`; for
+            training data with a teacher: what replaces the teacher's own settings.
         reporter: told what was detected, what was left out, and of progress.
+        compute: where and how a teacher scores.
 
     Raises:
         UsageError: a kind or shape is not known, or is left open.
@@ -242,9 +259,12 @@ def convert(
     kind = settings.kind or detect_kind(source, target)
     if settings.kind is None:
         reporter.note(f"{source}: {kind}")
+    if settings.teacher is not None and kind is not Kind.TRAINING:
+        raise UsageError(f"--teacher scores training data, not {kind}", "leave it out")
     conversion = CONVERSIONS[kind]
     form = _target_shape(target, kind, conversion, settings.to_format)
-    count = conversion.convert(_Job(source, target, settings, representation, text, reporter), form)
+    job = _Job(source, target, settings, representation, text, compute, reporter)
+    count = conversion.convert(job, form)
     return ConversionResult(kind, form.value, count, conversion.unit)
 
 

@@ -1,6 +1,5 @@
 """Queries x index -> a run."""
 
-import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.formats.files import STREAM, write_errors
-from denserk.formats.manifest import Kind, Manifest, beside, file_sha256, write_manifest
+from denserk.formats.manifest import Kind, Manifest, file_sha256, write_manifest
 from denserk.formats.sources import read_queries
 from denserk.formats.trec_run import write_run
 from denserk.formats.vectors import read_vector_blocks
@@ -29,6 +27,7 @@ from denserk.settings.encoding import ComputeSettings
 from denserk.settings.options import as_json, from_json
 from denserk.settings.retrieval import Bm25Settings, Engine, SearchPaths, SearchSettings
 from denserk.tasks.model_chain import Description, model_of, refuse_other_model
+from denserk.tasks.run_manifest import forget_manifest, has_manifest, queries_sha256
 
 ENCODED_AT_ONCE = 4096
 """Queries encoded together, sorted by length."""
@@ -118,7 +117,7 @@ def search(
         encoder = _load_encoder(paths, opened, (representation, text), compute, reporter)
         questions = _encoding(paths, opened, encoder, queries or [], result)
     searcher = Searcher(opened.index, opened.ids, settings, opened.vectors_per_passage)
-    _forget_manifest(paths.output)
+    forget_manifest(paths.output)
     start = time.perf_counter()
     with reporter.track("searching", questions.count, "queries") as progress:
         answers = _answers(questions, searcher, result, progress)
@@ -293,18 +292,6 @@ def _tell_missing(without_hits: Sequence[str], reporter: Reporter) -> None:
         )
 
 
-def _has_manifest(output: str) -> bool:
-    """Whether a manifest stands beside the run: streams and special files have none."""
-    return output != STREAM and (Path(output).is_file() or not Path(output).exists())
-
-
-def _forget_manifest(output: str) -> None:
-    """Removes the manifest of a run that is about to be replaced."""
-    if _has_manifest(output):
-        with write_errors(output):
-            beside(output).unlink(missing_ok=True)
-
-
 def _write_manifest(
     paths: SearchPaths,
     settings: SearchSettings,
@@ -313,14 +300,14 @@ def _write_manifest(
     queries: Sequence[Query] | None,
     result: SearchResult,
 ) -> None:
-    if not _has_manifest(paths.output):
+    if not has_manifest(paths.output):
         return
     index = {} if opened.manifest is None else opened.manifest.contents.get("sha256", {})
     made_from = {
         "index": {"name": paths.index, "sha256": index},
         "model": questions.model,
         "encoded_queries": paths.encoded_queries,
-        "topics": {"name": paths.topics, "sha256": _sha256(queries)} if queries else None,
+        "topics": {"name": paths.topics, "sha256": queries_sha256(queries)} if queries else None,
     }
     contents = {
         "queries": result.queries,
@@ -329,11 +316,3 @@ def _write_manifest(
         "sha256": file_sha256(paths.output),
     }
     write_manifest(paths.output, Manifest(Kind.RUN, True, as_json(settings), made_from, contents))
-
-
-def _sha256(queries: Sequence[Query]) -> str:
-    """SHA-256 of ids and texts."""
-    digest = hashlib.sha256()
-    for query in queries:
-        digest.update(f"{query.qid}\t{query.text}\n".encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
