@@ -5,10 +5,14 @@ from typing import Any
 
 from denserk.errors import MismatchError
 from denserk.formats.manifest import Manifest, differences
+from denserk.settings.encoding import RepresentationSettings
+from denserk.settings.options import as_json
 
 Description = Mapping[str, Any]
 """What `TextEncoder.description` says."""
 
+DEFAULTS = as_json(RepresentationSettings())
+"""What a manifest means by a setting that did not exist when it was written."""
 OF_PASSAGES = ("fields", "join", "passage_prefix")
 """Text settings that queries and passages must share, or that only passages use."""
 
@@ -23,7 +27,7 @@ def _comparable(model: Description) -> dict[str, Any]:
     text = model.get("text", {})
     return {
         "fingerprint": model.get("fingerprint"),
-        "representation": model.get("representation", {}),
+        "representation": DEFAULTS | dict(model.get("representation", {})),
         "text": {name: text.get(name) for name in OF_PASSAGES},
     }
 
