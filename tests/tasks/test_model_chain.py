@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from denserk.errors import MismatchError
@@ -5,7 +7,7 @@ from denserk.settings.encoding import RepresentationSettings, TextSettings
 from denserk.settings.options import as_json
 from denserk.tasks.model_chain import model_differences, refuse_other_model
 
-MODEL = {
+MODEL: dict[str, Any] = {
     "name": "a",
     "fingerprint": "1",
     "representation": as_json(RepresentationSettings()),
