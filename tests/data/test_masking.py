@@ -20,7 +20,7 @@ from tests.conftest import VOCABULARY
 from tests.tiny_models import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer("bert", VOCABULARY)
-TOKENS = [t or "?" for t in TOKENIZER.convert_ids_to_tokens(range(len(TOKENIZER)))]
+TOKENS = [t or "?" for t in TOKENIZER.convert_ids_to_tokens(list(range(len(TOKENIZER))))]
 PIECES = Pieces.of(TOKENIZER)
 DRAWS = 4000
 
@@ -108,7 +108,7 @@ def test_uniform_masks_keep_the_law(ids, rate, seed):
 def test_keyword_masks_cover_the_budget(ids, rate, seed):
     words = words_of(ids, PIECES)
     count = words.max() + 1
-    weights = np.linspace(1, 2, count) if count else []
+    weights = [1 + word / count for word in range(count)]
     mask = keyword_mask(words, weights, rate, np.random.default_rng(seed))
     real = int((words != NO_WORD).sum())
     assert not mask[words == NO_WORD].any()

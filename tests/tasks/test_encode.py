@@ -9,11 +9,11 @@ import pytest
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.manifest import Kind, read_manifest
 from denserk.formats.vector_folder import open_vectors
+from denserk.modeling.text_encoder import TextEncoder
 from denserk.settings.encode import EncodeSettings
 from denserk.settings.encoding import ComputeSettings, TextSettings, VectorFormat
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.options import changed
-from denserk.tasks import encode as module
 from denserk.tasks.encode import encode
 from tests.faults import Stopped, contents, stopped_at
 
@@ -49,7 +49,7 @@ def stand_in(monkeypatch):
     def load(model, representation, text, compute, reporter):
         return StandIn(model, text)
 
-    monkeypatch.setattr(module.TextEncoder, "load", load)
+    monkeypatch.setattr(TextEncoder, "load", load)
     monkeypatch.setattr(StandIn, "asked", 0)
 
 
@@ -96,7 +96,7 @@ def test_queries(toy, tmp_path):
 def test_shards_in_order_are_the_whole(corpus, tmp_path, number):
     run(tmp_path / "whole", corpus)
     whole = {k: v for k, v in contents(tmp_path / "whole").items() if k.startswith("block-")}
-    parts = {}
+    parts: dict[str, bytes] = {}
     for shard in range(number):
         run(tmp_path / f"s{shard}", corpus, shard_id=shard, shard_num=number)
         part = contents(tmp_path / f"s{shard}")
