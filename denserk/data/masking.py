@@ -126,7 +126,8 @@ def complement(mask: Mask, words: NDArray[np.int64]) -> Mask:
 
 
 def _covering(words: NDArray[np.int64], chosen: Mask) -> Mask:
-    return np.concatenate([chosen, [False]])[words]
+    covered: Mask = np.concatenate([chosen, [False]])[words]
+    return covered
 
 
 def corrupt(

@@ -1,8 +1,8 @@
 import json
+import time
 
 import pytest
 
-from denserk.cli import console as module
 from denserk.cli.console import Console, ConsoleSettings
 from denserk.errors import InputError
 
@@ -44,7 +44,7 @@ def test_json_lines(capsys):
 @pytest.mark.parametrize(("total", "of"), [(40, " of 40"), (None, "")])
 def test_plain_progress_tells_rate_and_rest(capsys, monkeypatch, total, of):
     now = [0.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     with Console(ConsoleSettings()).track("encoding", total, "passages") as progress:
         now[0] = 5.0
         progress.advance(10)

@@ -6,7 +6,7 @@ from denserk.formats.id_ledger import IdLedger
 
 
 def first_repeat_in_memory(ids):
-    seen = {}
+    seen: dict[str, int] = {}
     for position, docid in enumerate(ids):
         if docid in seen:
             return seen[docid], position

@@ -24,10 +24,12 @@ def step(model, queries, passages, cached, size=2):
         contrastive_loss(dot(q, p), targets).backward()
     else:
         device = torch.device("cpu")
-        q, p = (CachedVectors(model, chunks, device) for chunks in (q_chunks, p_chunks))
-        contrastive_loss(dot(torch.cat(q.parts), torch.cat(p.parts)), targets).backward()
-        q.backward()
-        p.backward()
+        cached_q = CachedVectors(model, q_chunks, device)
+        cached_p = CachedVectors(model, p_chunks, device)
+        vectors = torch.cat(cached_q.parts), torch.cat(cached_p.parts)
+        contrastive_loss(dot(*vectors), targets).backward()
+        cached_q.backward()
+        cached_p.backward()
     return [parameter.grad.clone() for parameter in model.parameters()], torch.rand(1).item()
 
 
