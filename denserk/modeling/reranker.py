@@ -54,8 +54,8 @@ class Reranker(nn.Module):
             self.model: Any = getattr(transformers, name)(config)
 
     @classmethod
-    def begin(cls, stored: StoredEncoder) -> "Reranker":
-        """A reranker to train: an encoder's weights, and a new linear head.
+    def begin(cls, stored: StoredEncoder, seed: int) -> "Reranker":
+        """A reranker to train: an encoder's weights, and a new linear head drawn by the seed.
 
         Raises:
             ModelError: the backbone has no [CLS], or its weights are not those of its config.json.
@@ -64,7 +64,9 @@ class Reranker(nn.Module):
         reranker = cls(stored.architecture, AutoConfig.from_pretrained(stored.folder), LINEAR)
         head = stored.architecture.head or ("\0",)
         encoder = {n: t for n, t in stored.tensors.items() if not n.startswith(head)}
-        weight = torch.empty(1, reranker.config.hidden_size).normal_(0, INITIAL_DEVIATION)
+        generator = torch.Generator().manual_seed(seed)
+        size = (1, int(reranker.config.hidden_size))
+        weight = torch.normal(0.0, INITIAL_DEVIATION, size, generator=generator)
         fresh = {f"{HEAD}weight": weight, f"{HEAD}bias": torch.zeros(1)}
         reranker.fill(stored.folder, encoder | fresh)
         return reranker.train()

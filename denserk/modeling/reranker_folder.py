@@ -182,8 +182,13 @@ def _published(folder: Path, reranker: Reranker) -> StoredReranker:
     return StoredReranker(folder, reranker, text, PairSettings(longest, types), told=False)
 
 
-def begin_reranker(folder: Path, reporter: Reporter = SILENT) -> StoredReranker:
+def begin_reranker(folder: Path, seed: int, reporter: Reporter = SILENT) -> StoredReranker:
     """A reranker to train: one that is there, or an encoder with a new linear head.
+
+    Args:
+        folder: a model's folder, whatever its layout.
+        seed: draws the new head.
+        reporter: told whether there is one.
 
     Raises:
         UsageError: there is no such folder.
@@ -201,5 +206,5 @@ def begin_reranker(folder: Path, reporter: Reporter = SILENT) -> StoredReranker:
         )
     reporter.note("new, from random weights: the linear layer that scores [CLS]")
     return StoredReranker(
-        model.passage.folder, Reranker.begin(model.passage), model.text, PairSettings()
+        model.passage.folder, Reranker.begin(model.passage, seed), model.text, PairSettings()
     )
