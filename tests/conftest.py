@@ -88,6 +88,22 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
+def tiny_reranker(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`tiny_reranker("bert")`: a sequence classifier of transformers with one label."""
+    from tests.tiny_models import write_tiny_classifier
+
+    root = tmp_path_factory.mktemp("rerankers")
+
+    def folder(kind: str = "bert", *, labels: int = 1) -> Path:
+        path = root / f"{kind}-{labels}"
+        if not path.exists():
+            write_tiny_classifier(path, kind, VOCABULARY, labels=labels)
+        return path
+
+    return folder
+
+
+@pytest.fixture(scope="session")
 def tiny_agg(
     tiny: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Path]:
@@ -100,5 +116,20 @@ def tiny_agg(
         made = RepresentationSettings(Representation.AGG, **chosen)
         path = tmp_path_factory.mktemp("agg") / "model"
         return write_tiny_aggretriever(path, tiny(kind), made)
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def bert_vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`bert_vocabulary("bert")`: a tiny model with BERT's 30,522 entries, all Pyserini knows."""
+    from tests.tiny_models import write_tiny
+
+    filler = [f"filler{i}" for i in range(30522 - len(set(VOCABULARY)))]
+    root = tmp_path_factory.mktemp("bert-vocabulary")
+
+    def folder(kind: str) -> Path:
+        path = root / kind
+        return path if path.exists() else write_tiny(path, kind, [*VOCABULARY, *filler])
 
     return folder

@@ -8,7 +8,14 @@ import pytest
 
 from denserk.formats.trec_run import read_run_scores
 from denserk.formats.vectors import open_writer
-from denserk.settings.encoding import VectorFormat
+from denserk.settings.encode import EncodeSettings
+from denserk.settings.encoding import (
+    ComputeSettings,
+    Representation,
+    RepresentationSettings,
+    VectorFormat,
+)
+from denserk.settings.formats import CorpusSettings
 from denserk.settings.retrieval import (
     IndexPaths,
     IndexSettings,
@@ -17,8 +24,11 @@ from denserk.settings.retrieval import (
     SearchSettings,
 )
 from denserk.tasks.build_index import build_index
+from denserk.tasks.encode import encode
 from denserk.tasks.search import search
+from tests.conftest import QUERIES as QUERY_TEXTS
 from tests.peers import run_anserini, run_pyserini
+from tests.tiny_models import write_tiny_aggretriever
 
 PASSAGES, QUERIES, DIMENSION, HITS = 300, 12, 24, 20
 
@@ -118,3 +128,61 @@ def test_anserini_indexes_the_vectors(collection):
     )
     theirs = read_run_scores(collection / "theirs.trec")
     assert_same(own, theirs, scale=lambda score: (1 + score) / 2)
+
+
+SEARCH_AGGRETRIEVER = """
+import json, sys
+from pyserini.encode import _aggretriever as port
+from pyserini.search.faiss import FaissSearcher
+port.BertAggretrieverEncoder.all_tied_weights_keys = {}
+folder, model, queries, hits, output = sys.argv[1:]
+encoder = port.AggretrieverQueryEncoder(model, device="cpu")
+searcher = FaissSearcher(folder, encoder)
+ranked = {
+    qid: [(hit.docid, float(hit.score)) for hit in searcher.search(text, k=int(hits))]
+    for qid, text in json.loads(queries).items()
+}
+json.dump(ranked, open(output, "w"))
+"""
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+def test_pyserini_searches_an_aggretriever_index_with_its_own_encoder(
+    bert_vocabulary, toy, tmp_path
+):
+    model = write_tiny_aggretriever(
+        tmp_path / "aggretriever",
+        bert_vocabulary("bert"),
+        RepresentationSettings(Representation.AGG),
+    )
+    encode(
+        EncodeSettings(
+            model=str(model), corpus=str(toy / "corpus.jsonl"), output=str(toy / "vectors")
+        ),
+        CorpusSettings(),
+        {},
+        {},
+        ComputeSettings(device="cpu"),
+    )
+    build_index(IndexPaths(input=(str(toy / "vectors"),), output=str(toy / "index")))
+    search(
+        SearchPaths(
+            index=str(toy / "index"),
+            topics=str(toy / "queries.tsv"),
+            output=str(toy / "own.trec"),
+        ),
+        SearchSettings(hits=5),
+        compute=ComputeSettings(device="cpu"),
+    )
+    output = toy / "theirs.json"
+    run_pyserini(
+        SEARCH_AGGRETRIEVER,
+        *(toy / "index", model, json.dumps(QUERY_TEXTS), "5", output),
+        folder=toy,
+    )
+    theirs = {qid: dict(hits) for qid, hits in json.loads(output.read_text()).items()}
+    own = read_run_scores(toy / "own.trec")
+    assert {q: list(hits) for q, hits in own.items()} == {q: list(h) for q, h in theirs.items()}
+    for qid, hits in own.items():
+        np.testing.assert_allclose(list(hits.values()), list(theirs[qid].values()), rtol=1e-5)

@@ -24,7 +24,7 @@ from denserk.settings.encoding import (
 )
 from denserk.settings.models import ModelLayout
 from tests.peers import run_pyserini
-from tests.tiny_models import BACKBONES, MASKED_LM, WITH_HEADS, write_tiny, write_tiny_aggretriever
+from tests.tiny_models import BACKBONES, MASKED_LM, WITH_HEADS, write_tiny_aggretriever
 
 CPU = ComputeSettings(device="cpu")
 PASSAGES = [Passage("a", "the old river", "Moon"), Passage("b", ""), Passage("c", "cat dog fish")]
@@ -160,28 +160,15 @@ print(json.dumps([
 """
 
 
-@pytest.fixture(scope="module")
-def bert_sized(tmp_path_factory):
-    """Plain folders whose vocabulary has the one size that Pyserini's class is written for."""
-    from tests.conftest import VOCABULARY
-
-    filler = [f"filler{i}" for i in range(30522 - len(set(VOCABULARY)))]
-    root = tmp_path_factory.mktemp("sized")
-    return {
-        kind: write_tiny(root / f"{kind}-plain", kind, [*VOCABULARY, *filler])
-        for kind in ("bert", "distilbert")
-    }
-
-
 @pytest.mark.peer
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", [ModelLayout.DENSERK, ModelLayout.AGGRETRIEVER_PYSERINI])
 @pytest.mark.parametrize("kind", ["bert", "distilbert"])
-def test_pyserini_makes_the_same_vectors(bert_sized, tmp_path, kind, layout):
+def test_pyserini_makes_the_same_vectors(bert_vocabulary, tmp_path, kind, layout):
     settings = RepresentationSettings(Representation.AGG)
     folder = write_tiny_aggretriever(
         tmp_path / f"aggretriever-{kind}",
-        bert_sized[kind],
+        bert_vocabulary(kind),
         settings,
         {"passage_max_length": 20, "query_max_length": 9},
     )
