@@ -122,7 +122,8 @@ def keyword_mask(
 
 def complement(mask: Mask, words: NDArray[np.int64]) -> Mask:
     """All pieces of words that a mask leaves (MASTER's contextual prediction)."""
-    return ~mask & (words != NO_WORD)
+    left: Mask = ~mask & (words != NO_WORD)
+    return left
 
 
 def _covering(words: NDArray[np.int64], chosen: Mask) -> Mask:
