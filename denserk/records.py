@@ -81,3 +81,10 @@ class TrainingExample(NamedTuple):
     negatives: tuple[Candidate, ...]
     answers: tuple[str, ...] = ()
     extra: Mapping[str, Any] = NO_FIELDS
+
+
+class SentenceExample(NamedTuple):
+    """A pair of sentences with a label; or a triplet: anchor, positive, negative, and no label."""
+
+    texts: tuple[str, ...]
+    label: float | None = None

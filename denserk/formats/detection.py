@@ -27,6 +27,19 @@ def is_json(start: bytes) -> bool:
     return start.lstrip()[:1] in (b"{", b"[")
 
 
+def is_number(text: str) -> bool:
+    """Whether a column is a number.
+
+    >>> is_number("-1.5"), is_number("nan"), is_number("a cat")
+    (True, True, False)
+    """
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def peek(items: Iterator[T]) -> tuple[T | None, Iterator[T]]:
     """The first of an iterator's items, and all of them again.
 

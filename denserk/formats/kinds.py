@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 
 from denserk.errors import UsageError
-from denserk.formats.detection import first_line
+from denserk.formats.detection import first_line, is_number
 from denserk.formats.files import BOM, STREAM, look_ahead, open_binary
 from denserk.formats.manifest import NAME as MANIFEST
 from denserk.formats.question_answers import is_answer_list, is_relation_file
@@ -139,9 +139,9 @@ def _of_columns(head: bytes, start: bytes) -> Set[Kind]:
         return {Kind.QRELS}
     if sorted(tabs) == ["id", "text", "title"]:
         return {Kind.CORPUS}
-    if len(words) == 6 and _is_number(words[3]) and _is_number(words[4]):
+    if len(words) == 6 and is_number(words[3]) and is_number(words[4]):
         return {Kind.RUN}
-    if len(words) == 4 and _is_number(words[3]):
+    if len(words) == 4 and is_number(words[3]):
         return {Kind.QRELS}
     return _of_tabs(tabs, detect_training(head))
 
@@ -155,18 +155,10 @@ def _of_tabs(tabs: list[str], training: TrainingFormat | None) -> Set[Kind]:
         lists = training is TrainingFormat.NEGATIVES and "," in tabs[1]
         return {Kind.TRAINING} if lists else {Kind.CORPUS, Kind.QUERIES}
     if training is TrainingFormat.TRIPLES:
-        if not _is_number(tabs[2]):
+        if not is_number(tabs[2]):
             return {Kind.TRAINING}
         return {Kind.RUN} if "." in tabs[2] else {Kind.QRELS, Kind.RUN, Kind.TRAINING}
     return {Kind.CORPUS, Kind.TRAINING} if len(tabs) == 3 else set()
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 TARGET_NAMES: dict[Kind, tuple[tuple[str, StrEnum], ...]] = {

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from denserk.errors import InputError
+from denserk.formats.csv_rows import read_rows
 from denserk.formats.detection import columns
 from denserk.formats.files import write_lines
 from denserk.formats.identifiers import identifier
@@ -54,27 +55,9 @@ def _wrong_columns(
 
 
 def _read_dpr(lines: Lines, path: str | Path) -> Iterator[Passage]:
-    position = [0]
-
-    def rows() -> Iterator[str]:
-        for position[0], row in lines:
-            yield row + "\n"
-
-    reader = csv.reader(rows(), delimiter="\t")
     order: tuple[str, ...] = DPR_HEADER
     first = True
-    while True:
-        line = position[0] + 1
-        try:
-            parts = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise InputError(
-                path, line, f"a row that is not quoted as CSV ({error})", "id, text, title"
-            ) from None
-        if not any(parts):
-            continue
+    for line, parts in read_rows(lines, path, "\t", "id, text, title"):
         if first and sorted(parts) == sorted(DPR_HEADER):
             order = tuple(parts)
             first = False
