@@ -22,24 +22,32 @@ from denserk.modeling.representation import Aggretriever, refuse_architecture
 from denserk.settings.encoding import RepresentationSettings, TextSettings
 
 HIDDEN = 16
-BACKBONES = ("bert", "roberta", "distilbert", "t5")
+BACKBONES = ("bert", "roberta", "distilbert", "electra", "t5")
 WITH_HEADS = ("bert", "roberta", "distilbert")
+RERANKERS = ("bert", "roberta", "distilbert", "electra")
 SPECIALS = {
     "bert": {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
     "roberta": {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"},
     "t5": {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"},
 }
-SPECIALS["distilbert"] = SPECIALS["bert"]
+SPECIALS["distilbert"] = SPECIALS["electra"] = SPECIALS["bert"]
 TEMPLATES = {
     "bert": ("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"),
     "roberta": ("<s> $A </s>", "<s> $A </s> </s> $B </s>"),
     "t5": ("$A </s>", "$A </s> $B </s>"),
 }
-TEMPLATES["distilbert"] = TEMPLATES["bert"]
+TEMPLATES["distilbert"] = TEMPLATES["electra"] = TEMPLATES["bert"]
 MASKED_LM = {
     "bert": "BertForMaskedLM",
     "roberta": "RobertaForMaskedLM",
     "distilbert": "DistilBertForMaskedLM",
+}
+WITH_DISCRIMINATOR = {"electra": "ElectraForPreTraining"}
+CLASSIFIERS = {
+    "bert": "BertForSequenceClassification",
+    "roberta": "RobertaForSequenceClassification",
+    "distilbert": "DistilBertForSequenceClassification",
+    "electra": "ElectraForSequenceClassification",
 }
 
 
@@ -80,7 +88,10 @@ def tiny_config(kind: str, vocabulary: int, hidden: int = HIDDEN) -> Any:
         return transformers.T5Config(
             vocab_size=vocabulary, d_model=hidden, d_kv=8, d_ff=32, num_layers=2, num_heads=2
         )
-    extra = {"pad_token_id": 1, "max_position_embeddings": 66} if kind == "roberta" else {}
+    extra = {
+        "roberta": {"pad_token_id": 1, "max_position_embeddings": 66},
+        "electra": {"embedding_size": hidden // 2},  # the small one projects its embeddings
+    }.get(kind, {})
     settings = {
         "vocab_size": vocabulary,
         "hidden_size": hidden,
@@ -91,7 +102,7 @@ def tiny_config(kind: str, vocabulary: int, hidden: int = HIDDEN) -> Any:
         "initializer_range": 0.3,
         **extra,
     }
-    name = {"bert": "BertConfig", "roberta": "RobertaConfig"}[kind]
+    name = {"bert": "BertConfig", "roberta": "RobertaConfig", "electra": "ElectraConfig"}[kind]
     return getattr(transformers, name)(**settings)
 
 
@@ -103,7 +114,7 @@ def tiny_model(
     config = tiny_config(kind, vocabulary, hidden)
     if kind == "t5":
         return transformers.T5EncoderModel(config).eval()
-    model = getattr(transformers, MASKED_LM[kind])(config).eval()
+    model = getattr(transformers, (MASKED_LM | WITH_DISCRIMINATOR)[kind])(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
@@ -122,6 +133,22 @@ def write_tiny(
     """A plain transformers folder."""
     tokenizer = tiny_tokenizer(kind, vocabulary)
     tiny_model(kind, len(tokenizer), head=head, seed=seed, hidden=hidden).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def write_tiny_classifier(
+    folder: Path, kind: str, vocabulary: list[str], *, labels: int = 1, seed: int = 7
+) -> Path:
+    """A sequence classifier's folder, as rerankers are published."""
+    torch.manual_seed(seed)
+    tokenizer = tiny_tokenizer(kind, vocabulary)
+    config = tiny_config(kind, len(tokenizer))
+    config.num_labels = labels
+    getattr(transformers, CLASSIFIERS[kind])(config).eval().save_pretrained(folder)
+    if kind in ("bert", "electra"):  # as the tokenizers of these models have it
+        names = ["input_ids", "token_type_ids", "attention_mask"]
+        tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
     tokenizer.save_pretrained(folder)
     return folder
 

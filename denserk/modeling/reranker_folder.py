@@ -170,13 +170,15 @@ def read_reranker(folder: Path) -> StoredReranker:
 
 
 def _published(folder: Path, reranker: Reranker) -> StoredReranker:
-    """Lengths are those of the tokenizer, and token types are given: so they were trained."""
+    """Lengths are the tokenizer's, and token types are given where it gives them."""
     tokenizer = load_tokenizer(folder)
     own = int(tokenizer.model_max_length)
     limits = [limit for limit in (own, reranker.max_length) if limit and limit < UNLIMITED]
     longest = min(limits, default=None)
-    types = Template.of(tokenizer).passage_type > 0 and (
-        getattr(reranker.config, "type_vocab_size", 1) > 1
+    types = (
+        "token_type_ids" in tokenizer.model_input_names
+        and Template.of(tokenizer).passage_type > 0
+        and getattr(reranker.config, "type_vocab_size", 1) > 1
     )
     text = TextSettings(passage_max_length=longest or TextSettings().passage_max_length)
     return StoredReranker(folder, reranker, text, PairSettings(longest, types), told=False)
