@@ -15,9 +15,9 @@ from denserk.formats.sources import read_passages, read_qrels_map, read_queries
 from denserk.reporting import Reporter
 from denserk.settings.finetune import FinetuneRun
 from denserk.settings.training import NegativeChoice, PositiveChoice, SamplingSettings
+from denserk.tasks.run_folder import DEV_DATA
 from denserk.training.dev_measures import DevSet
 
-DATA = "dev-data"
 Tokenizers = tuple[TextTokenizer, TextTokenizer]
 
 
@@ -33,7 +33,7 @@ def dev_sets(
     if run.validation.dev_data is not None:
         store = prepare(
             [run.validation.dev_data],
-            output / DATA,
+            output / DEV_DATA,
             *tokenizers,
             corpus=run.finetune.corpus,
             corpus_settings=run.corpus,

@@ -1,26 +1,22 @@
 """Weights + training data -> a retriever: the recipe of one fine-tuning run."""
 
-import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
 import torch
 import transformers
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments, set_seed
+from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.trainer_utils import IntervalStrategy
 
-from denserk import __version__
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.data.training_batches import TrainingBatches
 from denserk.data.training_examples import prepare
 from denserk.data.training_store import TrainingStore
 from denserk.errors import UsageError
 from denserk.extras import installed
-from denserk.formats.files import whole_binary, write_errors
 from denserk.modeling.folder_layouts import read_model_folder
 from denserk.modeling.model_folder import save_model
 from denserk.modeling.model_names import find_model
@@ -40,17 +36,21 @@ from denserk.settings.finetune import FinetuneRun
 from denserk.settings.options import as_json
 from denserk.settings.training import Precision
 from denserk.tasks.dev_sets import dev_sets
+from denserk.tasks.run_folder import (
+    BEST,
+    CHECKPOINTS,
+    DATA,
+    LOGS,
+    begin,
+    finish,
+    make_ready,
+    told_of,
+)
 from denserk.training.best import KeepBest, best_of, values_of
-from denserk.training.curves import draw
 from denserk.training.dev_measures import DevSet, measure
 from denserk.training.distributed import world
 from denserk.training.retrieval_step import RetrievalStep
 from denserk.training.trainer import StepTrainer
-
-CHECKPOINTS, BEST, DATA, LOGS = "checkpoints", "best", "training-data", "logs"
-OWN_FOLDERS = (CHECKPOINTS, BEST, DATA, "dev-data", LOGS)
-"""What a run keeps beneath its model folder."""
-TOLD = "training.json"
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,24 @@ def finetune(run: FinetuneRun, reporter: Reporter = SILENT) -> FinetuneResult:
     Raises:
         UsageError, InputError, ModelError, OutputError, DenserkError: see `denserk.errors`.
     """
+    output, settings = Path(run.finetune.output), run.finetune
+    arguments = _arguments(run, output / CHECKPOINTS)
+    rank = world()[0]
+    reporter = reporter if rank == 0 else SILENT
     for note in run.notes:
         reporter.note(note)
-    output = Path(run.finetune.output)
-    arguments = _arguments(run, output / CHECKPOINTS)
-    reporter = reporter if world()[0] == 0 else SILENT
-    _first_then_others(lambda: _ready(output, run))
     stored, chosen, texts = _choose(run, reporter)
+    if rank == 0:
+        inputs = (stored.root, *run.input_paths())
+        make_ready(output, inputs, resume=settings.resume, overwrite=settings.overwrite)
     tokenizers = _tokenizers(stored, texts)
     store = _first_then_others(lambda: _prepare(run, output, tokenizers, reporter))
     dev = _first_then_others(lambda: dev_sets(run, output, tokenizers, reporter))
+    told = told_of(
+        run.as_json() | {"representation": as_json(chosen), "text": as_json(texts)}, output
+    )
+    if rank == 0:
+        begin(output, told, reporter)
 
     set_seed(run.sampling.seed)
     model = stored.begin(chosen, untie=run.finetune.untie, reporter=reporter)
@@ -109,10 +117,11 @@ def finetune(run: FinetuneRun, reporter: Reporter = SILENT) -> FinetuneResult:
             callbacks=_callbacks(run, output, save, progress),
         )
         trainer.remove_callback(PrinterCallback)
-        first = trainer.run(resume=run.finetune.resume)
+        first = trainer.run(resume=settings.resume)
     history = trainer.state.log_history
-    if world()[0] == 0:
-        _finish(output, run, save, history, (chosen, texts), reporter)
+    if rank == 0:
+        keep_best = run.validation.best_by is not None
+        finish(output, save, told, history, reporter, keep_best=keep_best)
     return FinetuneResult(
         steps=trainer.state.global_step,
         first_step=first,
@@ -149,8 +158,6 @@ def _arguments(run: FinetuneRun, folder: Path) -> TrainingArguments:
     on_cpu = device == "cpu" or not torch.cuda.is_available()
     if on_cpu and optimizer.precision is Precision.FLOAT16:
         raise UsageError("--dtype float16 needs a GPU", "use --dtype bfloat16 or float32")
-    if installed("tensorboard"):
-        os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(folder.parent / LOGS))
     return TrainingArguments(
         output_dir=str(folder),
         learning_rate=optimizer.lr,
@@ -170,7 +177,7 @@ def _arguments(run: FinetuneRun, folder: Path) -> TrainingArguments:
         seed=run.sampling.seed,
         use_cpu=on_cpu,
         disable_tqdm=True,
-        report_to="tensorboard" if installed("tensorboard") else "none",
+        report_to="none",  # TensorBoard's files are a callback's: see `_callbacks`
     )
 
 
@@ -184,29 +191,6 @@ def _first_then_others(work: Callable[[], Any]) -> Any:
     if size > 1:
         torch.distributed.barrier()
     return done
-
-
-def _ready(output: Path, run: FinetuneRun) -> None:
-    """Refuses an output folder that holds something; clears an earlier run's, if asked to."""
-    if output.exists() and not output.is_dir():
-        raise UsageError(f"{output} is a file; a folder is expected", "choose another --output")
-    if world()[0] > 0 or run.finetune.resume:
-        return
-    present = sorted(output.iterdir()) if output.is_dir() else []
-    if present and not run.finetune.overwrite:
-        raise UsageError(
-            f"{output} is not empty (it holds {present[0].name})",
-            "add --resume to continue it, --overwrite to replace it, or choose another --output",
-        )
-    strange = [p.name for p in present if p.is_dir() and p.name not in OWN_FOLDERS]
-    if strange:
-        raise UsageError(
-            f"{output} holds the folder {strange[0]}, which no run made", "remove it yourself"
-        )
-    with write_errors(output):
-        output.mkdir(parents=True, exist_ok=True)
-        for item in present:
-            shutil.rmtree(item) if item.is_dir() else item.unlink()
 
 
 Tokenizers = tuple[TextTokenizer, TextTokenizer]
@@ -305,8 +289,9 @@ class _Told(TrainerCallback):
         self._progress.advance(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Counts the step."""
+        """Counts the step; the last one is logged whatever the interval."""
         self._progress.advance()
+        control.should_log |= state.global_step == state.max_steps
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         """Shows the newest numbers."""
@@ -325,6 +310,10 @@ def _callbacks(
     metric = run.validation.best_by
     if metric is not None:
         told.append(KeepBest(output / BEST, save, metric, run.validation.early_stopping))
+    if installed("tensorboard"):
+        board = TensorBoardCallback()  # type: ignore[no-untyped-call]
+        board.logging_dir = str(output / LOGS)
+        told.append(board)
     return told
 
 
@@ -332,37 +321,3 @@ def _best(run: FinetuneRun, history: list[dict[str, Any]]) -> float | None:
     metric = run.validation.best_by
     values = [] if metric is None else values_of(history, metric)
     return values[best_of(values, metric)] if metric is not None and values else None
-
-
-def _finish(
-    output: Path,
-    run: FinetuneRun,
-    save: Callable[[Path], None],
-    history: list[dict[str, Any]],
-    made: tuple[RepresentationSettings, TextSettings],
-    reporter: Reporter,
-) -> None:
-    """Writes the model, what made it, and its curves."""
-    if (output / BEST).is_dir():
-        for item in sorted((output / BEST).rglob("*")):
-            if item.is_file():
-                target = output / item.relative_to(output / BEST)
-                with item.open("rb") as source, whole_binary(target) as out:
-                    shutil.copyfileobj(source, out)
-    else:
-        save(output)
-    told = {
-        "denserk": __version__,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        **run.as_json(),
-        "representation": as_json(made[0]),
-        "text": as_json(made[1]),
-        "log": history,
-    }
-    with whole_binary(output / TOLD) as handle:
-        handle.write(orjson.dumps(told, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-    if installed("matplotlib"):
-        draw(history, output / "training.png")
-    else:
-        reporter.note("no curves: matplotlib is not installed (pip install 'denserk[report]')")

@@ -47,11 +47,18 @@ def widen(tensor: Tensor, size: int) -> Tensor:
 
 
 def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Adds up the gradients of all processes, in place; one that a process lacks counts as zero."""
-    if world()[1] == 1:
+    """Adds up the gradients of all processes, in place; one that a process lacks counts as zero.
+
+    One that all processes lack stays away: the optimiser would decay a parameter whose gradient is
+    zero, which a single process does not do.
+    """
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    if world()[1] == 1 or not trained:
         return
-    for parameter in parameters:
-        if parameter.requires_grad:
+    present = torch.tensor([p.grad is not None for p in trained], device=trained[0].device).int()
+    dist.all_reduce(present)
+    for parameter, count in zip(trained, present.tolist(), strict=True):
+        if count:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             dist.all_reduce(parameter.grad)

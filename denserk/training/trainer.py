@@ -6,24 +6,29 @@ step, whatever the number of workers), processes add their gradients up themselv
 takes its name only once it is whole.
 """
 
+import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
-from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
+from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
-from denserk.errors import DenserkError
+from denserk.errors import DenserkError, OutputError
 from denserk.formats.files import write_errors
 from denserk.training.distributed import sum_gradients
 from denserk.training.step import Step
 
 STAGING = ".saving"
 """Where a checkpoint is written before it takes its name."""
+TORCH_WRITER = re.compile("inline_container|PytorchStreamWriter")
+"""What torch's writer names in the RuntimeError of a failed write."""
 
 
 class _FromStep(Sampler[int]):
@@ -45,6 +50,29 @@ class _Bare(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
+
+
+@contextmanager
+def torch_write_errors(folder: Path) -> Iterator[None]:
+    """`write_errors`, for torch's own writer too, which raises no OSError on a full disk."""
+    with write_errors(folder):
+        try:
+            yield
+        except RuntimeError as error:
+            if not TORCH_WRITER.search(str(error)):
+                raise
+            raise OutputError(
+                f"{folder} cannot be written: no room left on the disk, or a file size limit",
+                "make room, and add --resume to continue from the last whole checkpoint",
+            ) from error
+
+
+def flush_to_disk(folder: Path) -> None:
+    """Waits until the files of a folder are on the disk, so that older ones may go."""
+    for item in folder.rglob("*"):
+        if item.is_file():
+            with item.open("rb") as handle:
+                os.fsync(handle.fileno())
 
 
 class StepTrainer(Trainer):
@@ -163,12 +191,17 @@ class StepTrainer(Trainer):
         if self.args.should_save:
             shutil.rmtree(staging, ignore_errors=True)
         self.accelerator.wait_for_everyone()
-        with write_errors(self._folder):
-            super()._save_checkpoint(model, trial)
+        try:
+            with torch_write_errors(self._folder):
+                super()._save_checkpoint(model, trial)
+        except OutputError:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             whole = staging / f"checkpoint-{self.state.global_step}"
             with write_errors(self._folder):
+                flush_to_disk(whole)
                 whole.replace(self._folder / whole.name)
                 staging.rmdir()
             self._forget_old()
@@ -188,11 +221,23 @@ class StepTrainer(Trainer):
         self._load_model(Path(resume_from_checkpoint))
 
     def run(self, *, resume: bool) -> int:
-        """Trains to the end, from the last checkpoint under `resume`; returns its first step."""
+        """Trains to the end, from the last checkpoint under `resume`; returns its first step.
+
+        A run that had come to its end, or had been stopped early at its last checkpoint, is not
+        taken up again: its weights and its log are loaded.
+        """
         last = None
         if resume and self._folder.is_dir():
             last = get_last_checkpoint(str(self._folder))  # type: ignore[no-untyped-call]
         set_seed(self.args.seed)
-        first = 0 if last is None else int(Path(last).name.rpartition("-")[2])
-        self.train(resume_from_checkpoint=last)
-        return first
+        if last is None:
+            self.train()
+            return 0
+        state = TrainerState.load_from_json(str(Path(last) / "trainer_state.json"))
+        control = state.stateful_callbacks["TrainerControl"]
+        if control["args"]["should_training_stop"]:
+            self.state = state
+            self._load_model(Path(last))
+        else:
+            self.train(resume_from_checkpoint=last)
+        return int(Path(last).name.rpartition("-")[2])

@@ -1,0 +1,180 @@
+"""The folder of a training run: the model that comes out, and what the run keeps beneath it.
+
+checkpoints/        to resume from
+best/               the best weights so far, where a measure decides
+training-data/      tokenised once; dev-data/ likewise
+logs/               TensorBoard's files
+training.json       settings and versions from the start; the log is added at the end
+training.png        curves of the log
+"""
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+import transformers
+
+from denserk import __version__
+from denserk.errors import InputError, MismatchError, UsageError
+from denserk.extras import installed
+from denserk.formats.files import whole_binary, write_errors
+from denserk.formats.manifest import Kind, differences, read_manifest
+from denserk.modeling.folder_layouts import PASSAGE_SIDE, QUERY_SIDE
+from denserk.reporting import Reporter
+from denserk.training.curves import draw
+from denserk.training.distributed import world
+
+CHECKPOINTS, BEST, DATA, DEV_DATA, LOGS = "checkpoints", "best", "training-data", "dev-data", "logs"
+OWN_FOLDERS = (CHECKPOINTS, BEST, DATA, DEV_DATA, LOGS, QUERY_SIDE, PASSAGE_SIDE)
+"""Folders that a run makes; --overwrite removes no others."""
+TOLD, CURVES = "training.json", "training.png"
+FREE = {
+    "finetune": ("output", "device", "resume", "overwrite"),
+    "optimizer": ("keep_checkpoints", "num_workers"),
+}
+"""Settings that do not change what comes out, and may differ when a run is resumed."""
+NOT_COMPARED = ("preset", "versions", "processes", "log")
+
+
+def make_ready(output: Path, inputs: Iterable[Path], *, resume: bool, overwrite: bool) -> None:
+    """Refuses an output folder that holds something; clears an earlier run's, if asked to.
+
+    Args:
+        output: the folder.
+        inputs: what the run reads; clearing must not meet it.
+        resume: leave what is there.
+        overwrite: clear what is there.
+
+    Raises:
+        UsageError: it is a file, it holds something and no flag says what becomes of it, or it
+            holds folders that no run made, or an input.
+        OutputError: it cannot be made or cleared.
+    """
+    if output.exists() and not output.is_dir():
+        raise UsageError(f"{output} is a file; a folder is expected", "choose another --output")
+    if resume:
+        return
+    present = sorted(output.iterdir()) if output.is_dir() else []
+    if present and not overwrite:
+        raise UsageError(
+            f"{output} is not empty (it holds {present[0].name})",
+            "add --resume to continue it, --overwrite to replace it, or choose another --output",
+        )
+    for path in inputs:
+        if present and path.resolve().is_relative_to(output.resolve()):
+            raise UsageError(
+                f"--overwrite would remove {path}, which the run reads, with all of {output}",
+                "choose another --output",
+            )
+    strange = [item.name for item in present if item.is_dir() and not _made_by_a_run(item)]
+    if strange:
+        raise UsageError(
+            f"{output} holds the folder {strange[0]}, which no run made", "remove it yourself"
+        )
+    with write_errors(output):
+        output.mkdir(parents=True, exist_ok=True)
+        for item in present:
+            shutil.rmtree(item) if item.is_dir() else item.unlink()
+
+
+def _made_by_a_run(folder: Path) -> bool:
+    unfinished = folder.name.startswith(".") and folder.name.endswith(".part")
+    return folder.name in OWN_FOLDERS or unfinished
+
+
+def told_of(chosen: Mapping[str, Any], output: Path) -> dict[str, Any]:
+    """What training.json says from the start: settings, the data's fingerprints, versions.
+
+    Args:
+        chosen: the settings, class by class, as JSON.
+        output: the run's folder, its data prepared.
+    """
+    versions = {
+        "denserk": __version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+    data = {
+        name: read_manifest(output / name, Kind.TRAINING).made_from
+        for name in (DATA, DEV_DATA)
+        if (output / name).is_dir()
+    }
+    return {"versions": versions, "processes": world()[1], **chosen, "data": data}
+
+
+def begin(output: Path, told: Mapping[str, Any], reporter: Reporter) -> None:
+    """Writes training.json; a run that is resumed must have begun with the same settings.
+
+    Raises:
+        MismatchError: a checkpoint is there, and was made with other settings or data.
+        InputError: the training.json beside it is broken.
+    """
+    if any((output / CHECKPOINTS).glob("checkpoint-*")):
+        _refuse_changes(output, told, reporter)
+    else:  # nothing to resume: what a run left that never came to a checkpoint is not this one's
+        for name in (BEST, LOGS):
+            shutil.rmtree(output / name, ignore_errors=True)
+    _write(output, told)
+
+
+def _refuse_changes(output: Path, told: Mapping[str, Any], reporter: Reporter) -> None:
+    path = output / TOLD
+    if not path.is_file():
+        return
+    try:
+        before = orjson.loads(path.read_bytes())
+        changes = differences(_compared(before), _compared(orjson.loads(orjson.dumps(told))))
+        versions = differences(before["versions"], told["versions"])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(path, None, f"a broken file ({error})", "the settings of a run") from None
+    if changes:
+        raise MismatchError(
+            f"{output} cannot be resumed, it was begun otherwise: {'; '.join(changes)}",
+            "give what it was begun with, or --overwrite to begin again",
+        )
+    if versions:
+        reporter.warn(f"resuming, the last bits may differ: {'; '.join(versions)}")
+
+
+def _compared(told: Mapping[str, Any]) -> dict[str, Any]:
+    compared = {name: value for name, value in told.items() if name not in NOT_COMPARED}
+    for name, free in FREE.items():
+        compared[name] = {key: v for key, v in compared[name].items() if key not in free}
+    return compared
+
+
+def _write(output: Path, told: Mapping[str, Any]) -> None:
+    with whole_binary(output / TOLD) as handle:
+        handle.write(orjson.dumps(told, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+
+def finish(
+    output: Path,
+    save: Callable[[Path], None],
+    told: Mapping[str, Any],
+    history: list[dict[str, Any]],
+    reporter: Reporter,
+    *,
+    keep_best: bool,
+) -> None:
+    """Writes the model, the best one where one was kept; then the log and its curves.
+
+    Raises:
+        OutputError: they cannot be written.
+    """
+    best = output / BEST
+    if keep_best and best.is_dir():
+        files = sorted(item for item in best.rglob("*") if item.is_file())
+        for item in sorted(files, key=lambda file: file.name == "config.json"):  # last, as saved
+            with item.open("rb") as source, whole_binary(output / item.relative_to(best)) as out:
+                shutil.copyfileobj(source, out)
+    else:
+        save(output)
+    _write(output, {**told, "log": history})
+    if installed("matplotlib"):
+        draw(history, output / CURVES)
+    else:
+        reporter.note("no curves: matplotlib is not installed (pip install 'denserk[report]')")
