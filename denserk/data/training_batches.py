@@ -1,7 +1,5 @@
 """Prepared training data -> the batches of a run, each a function of its step."""
 
-import math
-
 import numpy as np
 import torch
 from torch.utils.data import Dataset
@@ -9,14 +7,13 @@ from torch.utils.data import Dataset
 from denserk.data.batches import TrainingBatch, pad
 from denserk.data.sampling import (
     Items,
-    choose_items,
     choose_negatives,
     choose_positives,
     choose_strangers,
-    order_items,
 )
+from denserk.data.schedule import Schedule, items_of_run
 from denserk.data.training_store import TrainingStore
-from denserk.errors import InputError, UsageError
+from denserk.errors import InputError
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.training import SamplingSettings
 
@@ -62,20 +59,22 @@ class TrainingBatches(Dataset[TrainingBatch]):
         with_scores: bool = False,
         reporter: Reporter = SILENT,
     ) -> None:
-        if batch_size % world:
-            raise UsageError(
-                f"a batch of {batch_size} queries does not divide among {world} processes",
-                f"give a multiple of {world} as --batch-size",
-            )
-        self.store, self.sampling, self.batch_size = store, sampling, batch_size
-        self.rank, self.world = rank, world
-        self.shuffle, self.with_scores = shuffle, with_scores
+        self.store, self.sampling, self.with_scores = store, sampling, with_scores
         if with_scores:
             store.refuse_unscored()
         self.items = self._choose(reporter)
+        self._schedule = Schedule(
+            self.items,
+            batch_size,
+            sampling.seed,
+            epochs=epochs,
+            max_steps=max_steps,
+            rank=rank,
+            world=world,
+            shuffle=shuffle,
+            keep_last=keep_last,
+        )
         self._tell_short_lists(reporter)
-        whole, rest = divmod(len(self.items), batch_size)
-        self.steps_per_epoch = whole + bool(rest and keep_last)
         if not self.steps_per_epoch:
             raise InputError(
                 store.folder,
@@ -84,10 +83,11 @@ class TrainingBatches(Dataset[TrainingBatch]):
                 f"at least one batch of {batch_size}",
                 "give a smaller --batch-size",
             )
-        whole_run = math.ceil(self.steps_per_epoch * epochs)
-        self.steps = whole_run if max_steps is None else max_steps
-        self._epoch = -1
-        self._order = self.items
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches of an epoch."""
+        return self._schedule.steps_per_epoch
 
     def _choose(self, reporter: Reporter) -> Items:
         """The items of the run, ascending."""
@@ -98,14 +98,7 @@ class TrainingBatches(Dataset[TrainingBatch]):
                 reporter.warn(
                     f"queries without a negative have nothing to distil, left out: {lost:,}"
                 )
-        count = settings.train_queries
-        if settings.train_fraction is not None:
-            count = max(1, round(settings.train_fraction * len(items)))
-        if count is None:
-            return items
-        if count > len(items):
-            reporter.warn(f"--train-queries {count:,}: there are only {len(items):,}")
-        return choose_items(items, count, settings.seed)
+        return items_of_run(items, settings, reporter)
 
     def _tell_short_lists(self, reporter: Reporter) -> None:
         wanted = self.sampling.group_size - 1
@@ -126,11 +119,11 @@ class TrainingBatches(Dataset[TrainingBatch]):
             )
 
     def __len__(self) -> int:
-        return self.steps
+        return self._schedule.steps
 
     def epoch_of(self, step: int) -> int:
         """The epoch, from 0, that a step belongs to."""
-        return step // self.steps_per_epoch
+        return self._schedule.epoch_of(step)
 
     def __getitem__(self, step: int) -> TrainingBatch:
         """This process's part of the batch of a step.
@@ -138,18 +131,7 @@ class TrainingBatches(Dataset[TrainingBatch]):
         Raises:
             IndexError: the run has no such step.
         """
-        if not 0 <= step < self.steps:
-            raise IndexError(f"step {step} of {self.steps}")
-        epoch = self.epoch_of(step)
-        start = (step - epoch * self.steps_per_epoch) * self.batch_size
-        batch = self._ordered(epoch)[start : start + self.batch_size]
-        first, last = ((self.rank + i) * len(batch) // self.world for i in (0, 1))
-        return self._assemble(batch[first:last], epoch)
-
-    def _ordered(self, epoch: int) -> Items:
-        if self.shuffle and epoch != self._epoch:
-            self._epoch, self._order = epoch, order_items(self.items, self.sampling.seed, epoch)
-        return self._order
+        return self._assemble(self._schedule.part(step), self.epoch_of(step))
 
     def groups(self, items: Items, epoch: int) -> Items:
         """(B, n) the passages of a visit of each item, as rows of the store; the positive first."""

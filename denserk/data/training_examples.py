@@ -5,18 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from denserk.data.prepared_folder import is_prepared, plan_of, rules_of
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_preparation import Preparation, TrainingInputs
 from denserk.data.training_store import TrainingStore
-from denserk.formats.files import STREAM, whole_folder
-from denserk.formats.manifest import (
-    Kind,
-    Manifest,
-    differences,
-    file_sha256,
-    read_manifest,
-    write_manifest,
-)
+from denserk.formats.files import whole_folder
+from denserk.formats.manifest import Manifest, write_manifest
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.conversion import TrainingFormat
 from denserk.settings.formats import DETECTED, CorpusSettings
@@ -73,7 +67,7 @@ def prepare(
         sources, form, corpus, corpus_settings, fields, queries, qrels, skip_missing
     )
     plan = _plan(inputs, query_tokenizer, passage_tokenizer)
-    if not _prepared(folder, plan, STREAM in inputs.named().values(), reporter):
+    if not is_prepared(folder, plan, reporter):
         with whole_folder(folder, overwrite=True) as part:
             work = Preparation(
                 inputs, part, query_tokenizer, passage_tokenizer, require_scores, reporter
@@ -95,36 +89,8 @@ def _plan(inputs: TrainingInputs, query: TextTokenizer, passage: TextTokenizer) 
         "corpus": as_json(inputs.corpus_settings),
         "fields": None if inputs.fields is None else list(inputs.fields),
     }
-    for side, tokenizer in (("query", query), ("passage", passage)):
-        rules = {"tokenizer": tokenizer.fingerprint(), "pad_id": tokenizer.pad_id}
-        settings[side] = rules | as_json(tokenizer.settings)
-    made_from = {
-        use: {"name": name, "sha256": _checksum(name)} for use, name in inputs.named().items()
-    }
-    return Manifest(Kind.TRAINING, complete=False, settings=settings, made_from=made_from)
-
-
-def _checksum(source: str) -> Any:
-    """A file's SHA-256, or those of a folder's files; None of a stream or of a data set's name."""
-    path = Path(source)
-    if path.is_dir():
-        files = sorted(item for item in path.rglob("*") if item.is_file())
-        return {str(item.relative_to(path)): file_sha256(item) for item in files}
-    return file_sha256(path) if path.is_file() else None
-
-
-def _prepared(folder: Path, plan: Manifest, streams: bool, reporter: Reporter) -> bool:
-    """Whether a folder holds what the plan would make; tells the differences."""
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return False
-    old = read_manifest(folder, Kind.TRAINING)
-    found = differences(old.settings, plan.settings)
-    found += differences(old.made_from, plan.made_from)
-    if streams:
-        found.append("standard input may hold something else")
-    if found:
-        reporter.note(f"{folder} is prepared again: {'; '.join(found)}")
-    return not found
+    sides = {"query": rules_of(query), "passage": rules_of(passage)}
+    return plan_of(settings | sides, inputs.named())
 
 
 def _tell(contents: Mapping[str, Any], reporter: Reporter) -> None:

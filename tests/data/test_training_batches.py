@@ -236,7 +236,7 @@ def test_positives_alone(lacking):
 def test_what_makes_no_batches(store, write, tmp_path, tokenizer):
     with pytest.raises(InputError, match="found 23 queries; expected at least one batch of 24"):
         TrainingBatches(store, SamplingSettings(2), 24)
-    with pytest.raises(UsageError, match="a batch of 5 queries does not divide among 2 processes"):
+    with pytest.raises(UsageError, match="--batch-size 5 does not divide among 2 processes"):
         TrainingBatches(store, SamplingSettings(2), 5, world=2)
     alone = prepare([write([inline(0, 2, 0)])], tmp_path / "alone", tokenizer, tokenizer)
     with pytest.raises(InputError, match="no passage but their positives"):

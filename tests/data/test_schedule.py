@@ -1,0 +1,87 @@
+import numpy as np
+import pytest
+
+from denserk.data.sampling import choose_items, order_items
+from denserk.data.schedule import Schedule, items_of_run
+from denserk.errors import UsageError
+from denserk.reporting import SILENT, Reporter
+from denserk.settings.training import SamplingSettings
+
+ITEMS = np.arange(100, 111)
+
+
+class Heard(Reporter):
+    def __init__(self):
+        self.warnings = []
+
+    def warn(self, text):
+        self.warnings.append(text)
+
+
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [
+        ({}, 11),
+        ({"train_queries": 4}, 4),
+        ({"train_fraction": 0.5}, 6),
+        ({"train_fraction": 0.01}, 1),
+    ],
+)
+def test_items_of_a_run(settings, count):
+    sampling = SamplingSettings(seed=3, **settings)
+    assert items_of_run(ITEMS, sampling, SILENT).tolist() == choose_items(ITEMS, count, 3).tolist()
+
+
+def test_more_items_than_there_are():
+    heard = Heard()
+    assert len(items_of_run(ITEMS, SamplingSettings(train_queries=12), heard)) == 11
+    assert heard.warnings == ["--train-queries 12: there are only 11"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes"),
+    [
+        ({"epochs": 2}, [4, 4, 4, 4]),
+        ({"epochs": 2, "keep_last": True}, [4, 4, 3, 4, 4, 3]),
+        ({"epochs": 0.5, "keep_last": True}, [4, 4]),
+        ({"max_steps": 3}, [4, 4, 4]),
+    ],
+)
+def test_every_epoch_has_its_own_order(options, sizes):
+    schedule = Schedule(ITEMS, 4, 9, **options)
+    parts = [schedule.part(step).tolist() for step in range(schedule.steps)]
+    assert [len(part) for part in parts] == sizes
+    for step, part in enumerate(parts):
+        epoch, place = divmod(step, schedule.steps_per_epoch)
+        assert schedule.epoch_of(step) == epoch
+        assert part == order_items(ITEMS, 9, epoch).tolist()[4 * place : 4 * place + 4]
+
+
+def test_without_shuffling_the_order_is_the_given_one():
+    schedule = Schedule(ITEMS, 11, 9, epochs=2, shuffle=False)
+    assert [schedule.part(step).tolist() for step in (0, 1)] == [ITEMS.tolist()] * 2
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_the_parts_of_all_ranks_are_the_batch(world):
+    options = {"epochs": 2, "keep_last": True}
+    whole = Schedule(ITEMS, 4, 1, **options)
+    ranks = [Schedule(ITEMS, 4, 1, rank=rank, world=world, **options) for rank in range(world)]
+    for step in range(whole.steps):
+        parts = np.concatenate([rank.part(step) for rank in ranks])
+        assert parts.tolist() == whole.part(step).tolist()
+
+
+@pytest.mark.parametrize("step", [-1, 2])
+def test_no_such_step(step):
+    with pytest.raises(IndexError, match=f"step {step} of 2"):
+        Schedule(ITEMS, 4, 1).part(step)
+
+
+def test_too_few_items_make_no_batch():
+    assert Schedule(ITEMS, 12, 1).steps_per_epoch == 0
+
+
+def test_a_batch_divides_among_the_processes():
+    with pytest.raises(UsageError, match="--batch-size 5 does not divide among 2 processes"):
+        Schedule(ITEMS, 5, 1, world=2)
