@@ -53,6 +53,48 @@ class TrainingBatch(NamedTuple):
         )
 
 
+class MaskedTexts(NamedTuple):
+    """Texts of which some tokens are hidden, and what a model must say of them.
+
+    `tokens`: what the model sees, special tokens included. `labels`: (B, T) int64, the token to
+    name at a position, -100 where nothing is asked.
+    """
+
+    tokens: TokenBatch
+    labels: Tensor
+
+    def to(self, device: "torch.device | str") -> "MaskedTexts":
+        """The same texts on another device."""
+        return MaskedTexts(self.tokens.to(device), self.labels.to(device, non_blocking=True))
+
+
+class PretrainingBatch(NamedTuple):
+    """One batch of pre-training; row i of every part belongs to text i.
+
+    `texts`: what the encoder reads. `passes`: further readings of the encoder by name; the decoder
+    of that name has its [CLS] state from there (MASTER's released preset: "npr", "cmp").
+    `decoders`: what each decoder sees from position 1 on; position 0 holds the [CLS] token, whose
+    place the encoder's state takes (MASTER: "mkp", "cmp", "npr", "dor", "gor"; RetroMAE:
+    "retromae", the text with nothing hidden). A row without a term has -100 alone for labels.
+    `visible`: (B, T, T) bool, RetroMAE's alone: whether the decoder's row i may see position j;
+    column 0, the [CLS] state, is True throughout, and padding is False.
+    """
+
+    texts: MaskedTexts
+    passes: dict[str, MaskedTexts]
+    decoders: dict[str, MaskedTexts]
+    visible: Tensor | None = None
+
+    def to(self, device: "torch.device | str") -> "PretrainingBatch":
+        """The same batch on another device."""
+        return PretrainingBatch(
+            self.texts.to(device),
+            {name: texts.to(device) for name, texts in self.passes.items()},
+            {name: texts.to(device) for name, texts in self.decoders.items()},
+            None if self.visible is None else self.visible.to(device, non_blocking=True),
+        )
+
+
 def pad(ids: Sequence[Sequence[int] | NDArray[np.integer[Any]]], pad_id: int) -> TokenBatch:
     """Texts of token ids as one batch, padded at the end to the longest.
 
