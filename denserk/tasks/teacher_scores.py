@@ -68,7 +68,8 @@ def scored(
         if pairs >= SCORED_TOGETHER:
             yield from _scored(held, teacher, source)
             held, pairs = [], 0
-    yield from _scored(held, teacher, source)
+    if held:
+        yield from _scored(held, teacher, source)
 
 
 def _refuse_textless(example: TrainingExample, source: str) -> None:

@@ -1,0 +1,274 @@
+import io
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from denserk.cli.app import run as command
+from denserk.errors import InputError, ModelError, UsageError
+from denserk.formats.manifest import Kind, beside, file_sha256, read_manifest
+from denserk.modeling.pair_scorer import PairScorer
+from denserk.modeling.reranker_folder import begin_reranker
+from denserk.records import Passage, Query
+from denserk.settings.encode import EncodeSettings
+from denserk.settings.encoding import ComputeSettings
+from denserk.settings.formats import CorpusSettings
+from denserk.settings.retrieval import (
+    Engine,
+    IndexPaths,
+    IndexSettings,
+    SearchPaths,
+    SearchSettings,
+    Ties,
+)
+from denserk.tasks import rerank as task
+from denserk.tasks.build_index import build_index
+from denserk.tasks.encode import encode
+from denserk.tasks.rerank import ordered, rerank
+from tests.conftest import PASSAGES, QUERIES
+
+CPU = ComputeSettings(device="cpu")
+RUN = {"q1": ["d3", "d2", "d10"], "q3": ["d4", "d1", "d2", "d5"], "q2": ["d5"]}
+
+
+def write(path, run):
+    lines = [
+        f"{qid} Q0 {docid} {rank} {10 - rank} made\n"
+        for qid, docids in run.items()
+        for rank, docid in enumerate(docids, start=1)
+    ]
+    path.write_text("".join(lines))
+    return str(path)
+
+
+def read(text):
+    found: dict[str, list[tuple[str, float]]] = {}
+    for line in text.splitlines():
+        qid, _, docid, rank, score, _ = line.split(" ")
+        found.setdefault(qid, []).append((docid, float(score)))
+        assert int(rank) == len(found[qid])
+    return found
+
+
+def by_hand(model, run, **text):
+    """Every pair scored for itself, then sorted."""
+    scorer = PairScorer.load(str(model), text, compute=CPU)
+    expected = {}
+    for qid, docids in run.items():
+        hits = []
+        for docid in docids:
+            title, body = PASSAGES[docid]
+            [score] = scorer.score([Query(qid, QUERIES[qid])], [Passage(docid, body, title)])
+            hits.append((docid, pytest.approx(float(score), abs=1e-6)))
+        expected[qid] = sorted(hits, key=lambda hit: -hit[1].expected)
+    return expected
+
+
+@pytest.fixture
+def asked(toy, tiny_reranker):
+    """`asked(settings, run=...)`: the reranked run."""
+
+    def paths(**given):
+        found = {
+            "rerank": str(tiny_reranker()),
+            "topics": str(toy / "queries.tsv"),
+            "corpus": str(toy / "corpus.jsonl"),
+            "output": str(toy / "out.trec"),
+            **given,
+        }
+        if "index" not in found and "run" not in found:
+            found["run"] = write(toy / "in.trec", RUN)
+        return SearchPaths(**found)
+
+    def reranked(settings=None, text=None, **given):
+        result = rerank(paths(**given), settings or SearchSettings(), {}, text or {}, CPU)
+        assert result.pairs >= result.hits
+        return read((toy / "out.trec").read_text())
+
+    reranked.paths = paths
+    return reranked
+
+
+def test_every_hit_of_the_run_is_scored_anew_in_the_order_of_its_queries(asked, tiny_reranker):
+    found = asked()
+    assert found == by_hand(tiny_reranker(), RUN)
+    assert list(found) == list(RUN)
+
+
+def test_few_pairs_at_once_change_nothing(asked, monkeypatch):
+    expected = asked()
+    monkeypatch.setattr(task, "SCORED_TOGETHER", 1)
+    monkeypatch.setattr(task, "ROWS", 2)
+    for qid, hits in asked().items():
+        assert [docid for docid, _ in hits] == [docid for docid, _ in expected[qid]]
+        np.testing.assert_allclose(
+            [score for _, score in hits], [score for _, score in expected[qid]], atol=1e-6
+        )
+
+
+def test_the_first_hits_are_scored_and_the_best_are_kept(asked, tiny_reranker):
+    expected = by_hand(tiny_reranker(), {qid: docids[:2] for qid, docids in RUN.items()})
+    assert asked(SearchSettings(rerank_depth=2)) == expected
+    best = {qid: hits[:1] for qid, hits in by_hand(tiny_reranker(), RUN).items()}
+    assert asked(SearchSettings(hits=1)) == best
+
+
+def test_first_means_by_score_then_by_id(asked, toy, tiny_reranker):
+    (toy / "in.trec").write_text(
+        "q1 Q0 d5 1 1.5 t\nq1 Q0 d2 2 3 t\nq1 Q0 d10 3 3 t\nq1 Q0 d1 4 3 t\n"
+    )
+    expected = by_hand(tiny_reranker(), {"q1": ["d1", "d10"]})
+    assert asked(SearchSettings(rerank_depth=2), run=str(toy / "in.trec")) == expected
+
+
+def test_text_settings_are_the_cross_encoder_s(asked, tiny_reranker):
+    without_titles = by_hand(tiny_reranker(), RUN, fields=["text"])
+    assert asked(text={"fields": ("text",)}) == without_titles
+    assert without_titles != by_hand(tiny_reranker(), RUN)
+
+
+def test_a_reranker_of_denserk_s(asked, tiny, tmp_path):
+    begin_reranker(tiny("electra"), seed=3).fit({"query_max_length": 8}, 20).save(tmp_path / "r")
+    assert asked(rerank=str(tmp_path / "r")) == by_hand(tmp_path / "r", RUN)
+
+
+def test_an_index_is_searched_first(asked, toy, tiny, tiny_reranker):
+    vectors, index = str(toy / "vectors"), str(toy / "index")
+    source = EncodeSettings(model=str(tiny()), corpus=str(toy / "corpus.jsonl"), output=vectors)
+    encode(source, CorpusSettings(), {}, {}, CPU)
+    build_index(IndexPaths(input=(vectors,), output=index), IndexSettings(engine=Engine.TORCH))
+    found = asked(SearchSettings(hits=3), index=index)
+    assert {qid: len(hits) for qid, hits in found.items()} == {"q1": 3, "q2": 3, "q3": 3}
+    assert found == by_hand(tiny_reranker(), {q: [d for d, _ in h] for q, h in found.items()})
+    deeper = asked(SearchSettings(hits=1, rerank_depth=6), index=index)
+    everything = by_hand(tiny_reranker(), {qid: list(PASSAGES) for qid in QUERIES})
+    assert deeper == {qid: hits[:1] for qid, hits in everything.items()}
+    made = read_manifest(toy / "out.trec", Kind.RUN).made_from
+    assert made["search"]["index"]["name"] == index
+    assert made["run"]["name"] is None
+
+
+def test_the_manifest_tells_what_was_scored(asked, toy, tiny_reranker):
+    asked(SearchSettings(rerank_depth=3))
+    manifest = read_manifest(toy / "out.trec", Kind.RUN)
+    assert manifest.settings["rerank_depth"] == 3
+    assert manifest.made_from["model"]["name"] == str(tiny_reranker())
+    assert manifest.made_from["run"]["sha256"] == file_sha256(toy / "in.trec")
+    assert manifest.contents == {
+        "queries": 3,
+        "pairs": 7,
+        "hits": 7,
+        "sha256": file_sha256(toy / "out.trec"),
+    }
+
+
+@pytest.mark.parametrize("stream", ["run", "topics", "corpus"])
+def test_one_input_may_be_standard_input(asked, toy, stream, monkeypatch):
+    expected = asked()
+    files = {"run": "in.trec", "topics": "queries.tsv", "corpus": "corpus.jsonl"}
+    data = io.BytesIO((toy / files[stream]).read_bytes())
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=data))
+    given = {"run": str(toy / "in.trec"), stream: "-"}
+    assert asked(**given) == expected
+
+
+def test_passages_that_are_nowhere_are_named_before_anything_is_scored(asked, toy):
+    run = {"q1": ["d3", "d77", "d78"], "q2": ["d77"]}
+    with pytest.raises(InputError) as refusal:
+        asked(run=write(toy / "bad.trec", run))
+    assert str(refusal.value) == (
+        f"{toy / 'bad.trec'}: found passages that {toy / 'corpus.jsonl'} does not hold: "
+        "3 (d77, d78); expected passages that are there"
+    )
+    assert not (toy / "out.trec").exists()
+
+
+def test_queries_that_are_nowhere_are_named(asked, toy):
+    run = {f"x{number}": ["d1"] for number in range(7)} | RUN
+    with pytest.raises(InputError, match=r"does not hold: 7 \(x0, x1, x2, x3, x4, \.\.\.\)"):
+        asked(run=write(toy / "bad.trec", run))
+
+
+@pytest.mark.parametrize("lines", ["", "\n"])
+def test_an_empty_run(asked, toy, lines):
+    (toy / "bad.trec").write_text(lines)
+    with pytest.raises(InputError, match="found no hits"):
+        asked(run=str(toy / "bad.trec"))
+
+
+def test_an_old_run_stays_until_the_new_one_is_whole(asked, toy, monkeypatch):
+    asked()
+    before = (toy / "out.trec").read_bytes()
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PairScorer, "score_pairs", stop)
+    with pytest.raises(KeyboardInterrupt):
+        asked()
+    assert (toy / "out.trec").read_bytes() == before
+    assert not beside(toy / "out.trec").exists()
+
+
+def test_a_retriever_is_refused(asked, tiny):
+    with pytest.raises(ModelError, match="is no cross-encoder"):
+        asked(rerank=str(tiny()))
+
+
+def scores(*values):
+    return np.array(values, dtype=np.float32)
+
+
+def test_ties_fall_by_id_and_become_strict():
+    docids = ["d2", "d10", "d1"]
+    below = float(np.nextafter(np.float32(1), np.float32(0)))
+    found = ordered(docids, scores(1, 1, 0), SearchSettings())
+    assert found == [("d10", 1.0), ("d2", below), ("d1", 0.0)]
+    kept = ordered(docids, scores(1, 1, 0), SearchSettings(ties=Ties.KEEP))
+    assert kept == [("d10", 1.0), ("d2", 1.0), ("d1", 0.0)]
+
+
+def test_documents_have_their_best_passage():
+    settings = SearchSettings(max_passage=True, max_passage_hits=2)
+    found = ordered(["a#0", "b#0", "a#1", "c#3"], scores(1, 2, 3, 0), settings)
+    assert found == [("a", 3.0), ("b", 2.0)]
+
+
+def test_the_query_itself_is_left_out(asked, toy):
+    corpus = [{"_id": docid, "title": t, "text": x} for docid, (t, x) in PASSAGES.items()]
+    corpus.append({"_id": "q1", "text": QUERIES["q1"]})
+    (toy / "c.jsonl").write_text("".join(json.dumps(line) + "\n" for line in corpus))
+    run = write(toy / "in.trec", {"q1": ["q1", "d3", "d2"]})
+    found = asked(SearchSettings(remove_query=True, rerank_depth=2), run=run)
+    assert sorted(docid for docid, _ in found["q1"]) == ["d2", "d3"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"rerank": None}, "--run is for reranking"),
+        ({"rerank": None, "run": None}, "--corpus is for reranking"),
+        ({"rerank": None, "run": None, "corpus": None}, "no index: give --index"),
+        ({"index": "i"}, "the hits of --index or those of --run"),
+        ({"run": None}, "the hits of --index or those of --run"),
+        ({"topics": None}, "give|reads texts"),
+        ({"corpus": None}, "--rerank reads texts"),
+        ({"model": "m"}, "--run needs neither"),
+        ({"run": "-", "corpus": "-"}, "standard input"),
+    ],
+)
+def test_paths_that_do_not_go_together(given, words):
+    whole = {"rerank": "r", "run": "in", "topics": "t", "corpus": "c", "output": "o"}
+    with pytest.raises(UsageError, match=words):
+        SearchPaths(**{**whole, **given})
+
+
+def test_from_the_command_line(asked, toy, tiny_reranker, capfd):
+    expected = asked()
+    arguments = ["search", "--rerank", str(tiny_reranker()), "--run", str(toy / "in.trec")]
+    arguments += ["--topics", str(toy / "queries.tsv"), "--corpus", str(toy / "corpus.jsonl")]
+    assert command([*arguments, "--output", "-", "--device", "cpu"]) == 0
+    told = capfd.readouterr()
+    assert read(told.out) == expected
+    assert "-: 3 queries, 8 pairs, " in told.err

@@ -1,0 +1,164 @@
+import json
+
+import numpy as np
+import pytest
+
+from denserk.cli.app import run as command
+from denserk.errors import InputError, UsageError
+from denserk.formats.training import read_training
+from denserk.modeling.pair_scorer import PairScorer
+from denserk.records import Candidate, Passage, Query, TrainingExample
+from denserk.settings.conversion import ConversionSettings, Kind, TrainingFormat
+from denserk.settings.encoding import ComputeSettings
+from denserk.tasks import teacher_scores
+from denserk.tasks.convert import convert
+from denserk.tasks.teacher_scores import scored
+from tests.conftest import PASSAGES, QUERIES
+
+CPU = ComputeSettings(device="cpu")
+
+
+class Lengths:
+    """Scores a pair by the lengths of its texts."""
+
+    def __init__(self):
+        self.calls: list[int] = []
+
+    def score(self, queries, passages):
+        self.calls.append(len(queries))
+        pairs = zip(queries, passages, strict=True)
+        return np.array([len(q.text) + len(p.text) / 100 for q, p in pairs], dtype=np.float32)
+
+
+def example(qid, query, positives, negatives, **more):
+    def candidates(texts):
+        return tuple(Candidate(f"{qid}-{text}", text, score=7.0) for text in texts)
+
+    return TrainingExample(qid, query, candidates(positives), candidates(negatives), **more)
+
+
+def scores_of(found):
+    return [(e.qid, [c.score for c in e.positives], [c.score for c in e.negatives]) for e in found]
+
+
+def near(*values):
+    return [pytest.approx(value, rel=1e-6) for value in values]
+
+
+@pytest.mark.parametrize("together", [1, 3, 100])
+def test_every_positive_and_negative_gets_its_score(monkeypatch, together):
+    monkeypatch.setattr(teacher_scores, "SCORED_TOGETHER", together)
+    given = [example("1", "ab", ["c"], ["de", "f"]), example("2", "abc", ["de"], [])]
+    found = list(scored(given, Lengths(), "train"))
+    assert scores_of(found) == [("1", near(2.01), near(2.02, 2.01)), ("2", near(3.02), [])]
+    assert [c.docid for e in found for c in (*e.positives, *e.negatives)] == [
+        "1-c",
+        "1-de",
+        "1-f",
+        "2-de",
+    ]
+
+
+def test_a_few_examples_are_held_at_once(monkeypatch):
+    monkeypatch.setattr(teacher_scores, "SCORED_TOGETHER", 4)
+    teacher, taken = Lengths(), []
+
+    def stream():
+        for number in range(6):
+            taken.append(number)
+            yield example(str(number), "q", ["a"], ["b", "c"])
+
+    found = scored(stream(), teacher, "train")
+    next(found)
+    assert taken == [0, 1]
+    assert len(list(found)) == 5
+    assert teacher.calls == [6, 6, 6]
+
+
+def test_random_negatives_serve_where_there_are_no_others():
+    contexts = {"negative_ctxs": [{"title": "", "text": "far", "passage_id": "9"}], "k": 1}
+    [found] = scored([example("1", "ab", ["c"], [], extra=contexts)], Lengths(), "train")
+    assert scores_of([found]) == [("1", near(2.01), near(2.03))]
+    assert found.extra == {"k": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "words", "hint"),
+    [
+        (example("1", "", ["c"], []), "query 1 without its text", "--queries"),
+        (example("1", "q", ["c"], [""]), "passage 1- of query 1 without its text", "--corpus"),
+    ],
+)
+def test_a_teacher_needs_texts(given, words, hint):
+    with pytest.raises(InputError, match=words) as refusal:
+        list(scored([given], Lengths(), "train"))
+    assert hint in str(refusal.value.hint)
+
+
+def test_a_score_that_is_no_number():
+    class Broken:
+        def score(self, queries, passages):
+            return np.array([1, np.nan], dtype=np.float32)
+
+    with pytest.raises(InputError, match="the score nan for passage 1-d of query 1"):
+        list(scored([example("1", "ab", ["c"], ["d"])], Broken(), "train"))
+
+
+@pytest.fixture
+def train(tmp_path):
+    def passage(docid):
+        return {"docid": docid, "title": PASSAGES[docid][0], "text": PASSAGES[docid][1]}
+
+    path = tmp_path / "train.jsonl"
+    with path.open("w") as out:
+        for qid, positive, negatives in (("q1", "d3", ["d1", "d2"]), ("q2", "d1", ["d4"])):
+            record = {
+                "query_id": qid,
+                "query": QUERIES[qid],
+                "positive_passages": [passage(positive)],
+                "negative_passages": [passage(docid) for docid in negatives],
+            }
+            out.write(json.dumps(record) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("form", ["tevatron", "dpr", "flag"])
+def test_convert_writes_a_cross_encoder_s_scores(tmp_path, train, tiny_reranker, form):
+    target = tmp_path / "scored.json"
+    settings = ConversionSettings(to_format=form, teacher=str(tiny_reranker()))
+    assert convert(str(train), str(target), settings, compute=CPU).count == 2
+    scorer = PairScorer.load(str(tiny_reranker()), compute=CPU)
+    by_text = {text: Passage(docid, text, title) for docid, (title, text) in PASSAGES.items()}
+    for found in read_training(target, TrainingFormat(form)):
+        candidates = (*found.positives, *found.negatives)
+        query = Query(found.qid, found.query)
+        passages = [by_text[c.text] for c in candidates]
+        expected = scorer.score([query] * len(passages), passages)
+        got = [c.score for c in candidates]
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
+
+
+def test_from_the_command_line(tmp_path, train, tiny_reranker, capfd):
+    arguments = ["convert", str(train), str(tmp_path / "s.jsonl"), "--to", "tevatron"]
+    assert command([*arguments, "--teacher", str(tiny_reranker()), "--device", "cpu"]) == 0
+    scores = [
+        passage["score"]
+        for line in (tmp_path / "s.jsonl").read_text().splitlines()
+        for side in ("positive_passages", "negative_passages")
+        for passage in json.loads(line)[side]
+    ]
+    assert len(set(scores)) == 5
+    assert "2 examples in the shape tevatron" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"to_format": "triples"}, "--teacher gives scores, for which triples has no place"),
+        ({"kind": Kind.CORPUS, "to_format": "beir"}, "--teacher scores training data, not corpus"),
+    ],
+)
+def test_shapes_without_scores(train, tmp_path, settings, words):
+    with pytest.raises(UsageError, match=words):
+        convert(str(train), str(tmp_path / "o"), ConversionSettings(teacher="none", **settings))
+    assert not (tmp_path / "o").exists()
