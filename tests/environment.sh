@@ -24,6 +24,10 @@ find_python() {
   return 1
 }
 
+moved() {  # the commands of an environment name its folder, so that one does not survive a move
+  [ -e "$1/bin/pip" ] && ! head -n 2 "$1/bin/pip" | grep -qF "$1/"
+}
+
 environment() {
   local extras=$1 venv=$repository/.venv files stamp python
   shift
@@ -31,7 +35,7 @@ environment() {
     echo "error: $venv is of $("$venv/bin/python" -V), and 3.11, 3.12 or 3.13 is needed; remove it" >&2
     return 1
   fi
-  if ! in_range "$venv/bin/python"; then
+  if ! in_range "$venv/bin/python" || moved "$venv"; then
     python=$(find_python) || return 1
     echo "Making a virtual environment in $venv" >&2
     "$python" -m venv --clear "$venv" || {
@@ -39,10 +43,10 @@ environment() {
       return 1
     }
   fi
-  files=$(cat "$repository/pyproject.toml" "$repository/tests/constraints.txt" <(echo "$repository") | cksum | tr -cd 0-9)
+  files=$(cat "$repository/pyproject.toml" "$repository/tests/constraints.txt" | cksum | tr -cd 0-9)
   stamp=$venv/installed-$files/$(echo "$extras $*" | tr -c 'a-z0-9\n' -)
   if [ ! -e "$stamp" ]; then
-    echo "Installing denserk[$extras] $*: some minutes the first time" >&2
+    echo "Installing denserk[$extras]${*:+ and $*}: some minutes the first time" >&2
     local pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input install -qq -c "$repository/tests/constraints.txt")
     "${pip[@]}" torch==2.13.0 setuptools || return 1
     "${pip[@]}" --no-build-isolation -e "$repository[$extras]" "$@" || return 1
