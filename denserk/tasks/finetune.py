@@ -1,41 +1,32 @@
-"""Weights + training data -> a retriever: the recipe of one fine-tuning run."""
+"""Weights + training data -> a retriever or a cross-encoder: the recipe of one run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import transformers
+from torch import nn
+from torch.utils.data import Dataset
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments, set_seed
 from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.trainer_utils import IntervalStrategy
 
-from denserk.data.tokenization import TextTokenizer, load_tokenizer
+from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import TrainingBatches
 from denserk.data.training_examples import prepare
 from denserk.data.training_store import TrainingStore
 from denserk.errors import UsageError
 from denserk.extras import installed
-from denserk.modeling.folder_layouts import read_model_folder
-from denserk.modeling.model_folder import save_model
-from denserk.modeling.model_names import find_model
-from denserk.modeling.representation import Aggretriever
-from denserk.modeling.retriever import Retriever
-from denserk.modeling.stored_model import StoredModel
-from denserk.modeling.text_encoder import fit_lengths, override
-from denserk.objectives.retrieval import RetrievalObjective
 from denserk.reporting import SILENT, Progress, Reporter
-from denserk.settings.encoding import (
-    AggOrder,
-    Reduction,
-    RepresentationSettings,
-    TextSettings,
-)
+from denserk.settings.encoding import RepresentationSettings, TextSettings
 from denserk.settings.finetune import FinetuneRun
 from denserk.settings.options import as_json
 from denserk.settings.training import Precision
 from denserk.tasks.dev_sets import dev_sets
+from denserk.tasks.finetune_reranker import begin_reranker_training, trains_reranker
+from denserk.tasks.finetune_retriever import begin_retriever_training
 from denserk.tasks.run_folder import (
     BEST,
     CHECKPOINTS,
@@ -47,10 +38,52 @@ from denserk.tasks.run_folder import (
     told_of,
 )
 from denserk.training.best import KeepBest, best_of, values_of
-from denserk.training.dev_measures import DevSet, measure
+from denserk.training.dev_measures import DevSet
 from denserk.training.distributed import world
-from denserk.training.retrieval_step import RetrievalStep
+from denserk.training.step import Step
 from denserk.training.trainer import StepTrainer
+
+Tokenizers = tuple[TextTokenizer, TextTokenizer]
+
+
+class Training(Protocol):
+    """What a run trains: a retriever or a cross-encoder."""
+
+    @property
+    def root(self) -> Path:
+        """The folder it starts from."""
+
+    @property
+    def representation(self) -> RepresentationSettings:
+        """How vectors are made."""
+
+    @property
+    def texts(self) -> TextSettings:
+        """How records become text."""
+
+    @property
+    def tokenizers(self) -> Tokenizers:
+        """Of queries, and of passages."""
+
+    @property
+    def model(self) -> nn.Module:
+        """Its weights."""
+
+    @property
+    def step(self) -> Step:
+        """One of `batches` -> gradients."""
+
+    def batches(self, batches: TrainingBatches, /) -> "Dataset[Any]":
+        """What the step takes, made of the run's batches."""
+
+    def save(self, folder: Path, /) -> None:
+        """Writes the model."""
+
+    def load(self, folder: Path, /) -> None:
+        """Takes the weights from a folder that `save` wrote."""
+
+    def measure(self, dev: list[DevSet], /) -> dict[str, float]:
+        """Measures the dev sets; the model is in evaluation mode."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +97,7 @@ class FinetuneResult:
 
 
 def finetune(run: FinetuneRun, reporter: Reporter = SILENT) -> FinetuneResult:
-    """Trains a retriever and saves it as a folder that `encode` and `search` take.
+    """Trains a retriever, or a cross-encoder, and saves it as a folder that other commands take.
 
     Args:
         run: everything that was chosen.
@@ -79,70 +112,52 @@ def finetune(run: FinetuneRun, reporter: Reporter = SILENT) -> FinetuneResult:
     reporter = reporter if rank == 0 else SILENT
     for note in run.notes:
         reporter.note(note)
-    stored, chosen, texts = _choose(run, reporter)
+    set_seed(run.sampling.seed)
+    trained: Training
+    if trains_reranker(run):
+        trained = begin_reranker_training(run, reporter)
+    else:
+        trained = begin_retriever_training(run, reporter)
     if rank == 0:
-        inputs = (stored.root, *run.input_paths())
+        inputs = (trained.root, *run.input_paths())
         make_ready(output, inputs, resume=settings.resume, overwrite=settings.overwrite)
-    tokenizers = _tokenizers(stored, texts)
+    tokenizers = trained.tokenizers
     store = _first_then_others(lambda: _prepare(run, output, tokenizers, reporter))
     dev = _first_then_others(lambda: dev_sets(run, output, tokenizers, reporter))
-    told = told_of(
-        run.as_json() | {"representation": as_json(chosen), "text": as_json(texts)}, output
-    )
+    chosen = {"representation": as_json(trained.representation), "text": as_json(trained.texts)}
+    told = told_of(run.as_json() | chosen, output)
     if rank == 0:
         begin(output, told, reporter)
 
-    set_seed(run.sampling.seed)
-    model = stored.begin(chosen, untie=run.finetune.untie, reporter=reporter)
     batches = _batches(run, store, reporter)
     arguments.max_steps = len(batches)
     if dev:
         arguments.eval_strategy = IntervalStrategy.STEPS
         arguments.eval_steps = run.validation.eval_steps or batches.steps_per_epoch
-    save = _saver(model, load_tokenizer(stored.passage.folder), texts)
-    objective = _objective(run, chosen, model)
-    step = RetrievalStep(
-        model, objective, run.cache, across_devices=run.finetune.negatives_x_device
-    )
     with reporter.track("training", len(batches), "steps") as progress:
         trainer = StepTrainer(
-            model,
-            step,
-            batches,
+            trained.model,
+            trained.step,
+            trained.batches(batches),
             arguments,
             steps_per_epoch=batches.steps_per_epoch,
-            save=save,
-            load=lambda where: _load(model, where),
-            validate=lambda: _measure(model, dev, run),
-            callbacks=_callbacks(run, output, save, progress),
+            save=trained.save,
+            load=trained.load,
+            validate=lambda: trained.measure(dev),
+            callbacks=_callbacks(run, output, trained.save, progress),
         )
         trainer.remove_callback(PrinterCallback)
         first = trainer.run(resume=settings.resume)
     history = trainer.state.log_history
     if rank == 0:
         keep_best = run.validation.best_by is not None
-        finish(output, save, told, history, reporter, keep_best=keep_best)
+        finish(output, trained.save, told, history, reporter, keep_best=keep_best)
     return FinetuneResult(
         steps=trainer.state.global_step,
         first_step=first,
         loss=next((entry["loss"] for entry in reversed(history) if "loss" in entry), None),
         best=_best(run, history),
     )
-
-
-def _choose(
-    run: FinetuneRun, reporter: Reporter
-) -> tuple[StoredModel, RepresentationSettings, TextSettings]:
-    """The weights to start from, how vectors will be made, and how records become text."""
-    name, folder = find_model(run.finetune.model, reporter)
-    stored = read_model_folder(folder)
-    chosen = override(stored.representation, run.representation)
-    if not (stored.told or run.representation):
-        reporter.note(
-            f"{name} does not say how its vectors are made: training {chosen.representation}"
-        )
-    limit = stored.passage.max_length
-    return stored, chosen, fit_lengths(stored.text, run.text, limit, reporter)
 
 
 def _arguments(run: FinetuneRun, folder: Path) -> TrainingArguments:
@@ -193,14 +208,6 @@ def _first_then_others(work: Callable[[], Any]) -> Any:
     return done
 
 
-Tokenizers = tuple[TextTokenizer, TextTokenizer]
-
-
-def _tokenizers(stored: StoredModel, texts: TextSettings) -> Tokenizers:
-    query, passage = (load_tokenizer(side.folder) for side in (stored.query, stored.passage))
-    return TextTokenizer(query, texts), TextTokenizer(passage, texts)
-
-
 def _prepare(
     run: FinetuneRun, output: Path, tokenizers: Tokenizers, reporter: Reporter
 ) -> TrainingStore:
@@ -236,53 +243,12 @@ def _batches(run: FinetuneRun, store: TrainingStore, reporter: Reporter) -> Trai
     )
 
 
-def _objective(
-    run: FinetuneRun, settings: RepresentationSettings, model: Retriever
-) -> RetrievalObjective:
-    parts = None
-    made = model.passage.representation
-    if isinstance(made, Aggretriever) and made.cls_dim and made.agg_dim:
-        cls_first = settings.agg_order is AggOrder.CLS_AGG
-        split = made.cls_dim if cls_first else made.agg_dim
-        halves = slice(0, split), slice(split, made.dimension)
-        parts = halves if cls_first else halves[::-1]
-    several = not isinstance(made, Aggretriever) and hasattr(made, "kept")
-    return RetrievalObjective(
-        run.objective,
-        parts=parts,
-        self_contrastive=several and settings.reduction is Reduction.SELF_CONTRASTIVE,
-    )
-
-
-def _saver(model: Retriever, tokenizer: Any, texts: TextSettings) -> Callable[[Path], None]:
-    def save(folder: Path) -> None:
-        query = None if model.shared else model.query
-        save_model(folder, model.passage, tokenizer, texts, query)
-
-    return save
-
-
-def _load(model: Retriever, folder: Path) -> None:
-    stored = read_model_folder(folder)
-    query, passage = stored.build(stored.representation)
-    model.load_state_dict(Retriever(query, passage).state_dict())
-
-
-def _measure(model: Retriever, dev: list[DevSet], run: FinetuneRun) -> dict[str, float]:
-    device = next(model.parameters()).device
-    measured: dict[str, float] = {}
-    for each in dev:  # a given collection comes last, and its RR@10 counts
-        measured |= measure(
-            model, each, run.optimizer.batch_size, run.objective.temperature, device
-        )
-    return measured
-
-
 class _Told(TrainerCallback):
-    """Moves the bar, with the loss and its parts beside it."""
+    """Moves the bar, with the loss, its parts and the last validation beside it."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
+        self._words: dict[str, str] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Counts what an earlier run did."""
@@ -295,12 +261,20 @@ class _Told(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         """Shows the newest numbers."""
-        shown = {n: v for n, v in (logs or {}).items() if n.startswith(("loss", "eval_"))}
-        if shown:
-            words = (
-                f"{n.removeprefix('loss_').removeprefix('eval_')} {v:.4f}" for n, v in shown.items()
-            )
-            self._progress.tell(", ".join(words))
+        logs = logs or {}
+        if "loss" in logs:
+            parts = _numbers(logs, "loss_")
+            several = f" ({parts})" if "," in parts else ""
+            self._words["loss"] = f"loss {logs['loss']:.4f}{several}"
+        if measured := _numbers(logs, "eval_"):
+            self._words["validation"] = measured
+        self._progress.tell(", ".join(self._words.values()))
+
+
+def _numbers(logs: dict[str, Any], prefix: str) -> str:
+    """The quantities of a log whose names begin so, as words."""
+    found = {name.removeprefix(prefix): v for name, v in logs.items() if name.startswith(prefix)}
+    return ", ".join(f"{name} {value:.4f}" for name, value in found.items())
 
 
 def _callbacks(

@@ -9,7 +9,7 @@ from denserk.data.training_batches import TrainingBatches
 from denserk.errors import UsageError
 from denserk.modeling.model_names import find_model
 from denserk.modeling.reranker import Reranker
-from denserk.modeling.reranker_folder import StoredReranker, begin_reranker
+from denserk.modeling.reranker_folder import StoredReranker, begin_reranker, is_reranker
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.encoding import Representation, RepresentationSettings, TextSettings
 from denserk.settings.finetune import FinetuneRun
@@ -20,8 +20,11 @@ from denserk.training.reranking_step import RerankingStep
 
 
 def trains_reranker(run: FinetuneRun) -> bool:
-    """Whether a run trains a cross-encoder."""
-    return run.representation.get("representation") == Representation.CROSS_ENCODER
+    """Whether a run trains a cross-encoder: it is asked to, or its --model is one."""
+    asked = run.representation.get("representation")
+    if asked is None:
+        return is_reranker(find_model(run.finetune.model)[1])
+    return bool(asked == Representation.CROSS_ENCODER)
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,11 @@ class RerankerTraining:
     stored: StoredReranker
     joiner: PairJoiner
     step: RerankingStep
+
+    @property
+    def root(self) -> Path:
+        """The folder it starts from."""
+        return self.stored.folder
 
     @property
     def model(self) -> Reranker:
@@ -79,7 +87,7 @@ class RerankerTraining:
         return measured
 
 
-def begin_training(run: FinetuneRun, reporter: Reporter = SILENT) -> RerankerTraining:
+def begin_reranker_training(run: FinetuneRun, reporter: Reporter = SILENT) -> RerankerTraining:
     """The cross-encoder of a run: that of its --model, or an encoder with a new linear head.
 
     Raises:
@@ -109,7 +117,7 @@ def _refuse_settings_of_vectors(run: FinetuneRun) -> None:
         raise UsageError(
             f"{', '.join(given)}: a cross-encoder makes no vectors, and scores a query's own "
             "passages alone",
-            f"leave out {'it' if len(given) == 1 else 'them'}",
+            f"leave {'it' if len(given) == 1 else 'them'} out",
         )
     if run.sampling.group_size < 2:
         raise UsageError(
