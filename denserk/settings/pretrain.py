@@ -1,0 +1,120 @@
+"""All that one pre-training run is told, put together from a recipe and what was given by hand."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from denserk.errors import UsageError
+from denserk.settings.formats import CorpusSettings
+from denserk.settings.options import as_json
+from denserk.settings.pretraining import (
+    DecoderInit,
+    KeywordWeight,
+    MaskingSettings,
+    MasterPreset,
+    NprKind,
+    PretrainingObjective,
+    PretrainingObjectiveSettings,
+    PretrainOptimizerSettings,
+    PretrainSettings,
+    TextUnitSettings,
+)
+
+Given = Mapping[str, Any]
+
+RECIPES: Mapping[PretrainingObjective, Given] = {
+    PretrainingObjective.MLM: {},
+    PretrainingObjective.CONDENSER: {},
+    PretrainingObjective.COCONDENSER: {"max_length": 128, "batch_size": 2048},
+    PretrainingObjective.MASTER: {
+        "max_length": 128,
+        "batch_size": 2048,
+        "lr": 3e-4,
+        "max_steps": 120_000,
+        "mlm_probability": 0.3,
+    },
+    PretrainingObjective.RETROMAE: {"mlm_probability": 0.3},
+}
+"""What an objective's paper sets otherwise than the classes above."""
+
+MASTER_PRESETS: Mapping[MasterPreset, Given] = {
+    MasterPreset.PAPER: {},
+    MasterPreset.RELEASED: {
+        "npr": NprKind.HALF,
+        "keyword_weight": KeywordWeight.INVERSE_FREQUENCY,
+        "cmp_encoder_rate": 0.5,
+        "cmp_pass": True,
+        "weigh_fragments": False,
+        "decoder_init": DecoderInit.LIBRARY,
+    },
+}
+"""What the released MASTER does otherwise than its paper."""
+
+
+@dataclass(frozen=True)
+class PretrainRun:
+    """All that one pre-training run is told."""
+
+    pretrain: PretrainSettings
+    corpus: CorpusSettings = field(default_factory=CorpusSettings)
+    units: TextUnitSettings = field(default_factory=TextUnitSettings)
+    masking: MaskingSettings = field(default_factory=MaskingSettings)
+    objective: PretrainingObjectiveSettings = field(default_factory=PretrainingObjectiveSettings)
+    optimizer: PretrainOptimizerSettings = field(default_factory=PretrainOptimizerSettings)
+
+    def __post_init__(self) -> None:
+        """Refuses chunks that would tear a document's two spans apart."""
+        chunk = self.optimizer.cache_chunk_size
+        if self.pretrain.objective is PretrainingObjective.COCONDENSER and chunk and chunk % 2:
+            raise UsageError(
+                f"--cache-chunk-size {chunk}: cocondenser takes spans by two; give an even number"
+            )
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything that was chosen, as plain JSON."""
+        names = ("pretrain", "corpus", "units", "masking", "objective", "optimizer")
+        return {name: as_json(getattr(self, name)) for name in names}
+
+
+def put_together(
+    pretrain: PretrainSettings, corpus: CorpusSettings, given: Mapping[type, Given]
+) -> PretrainRun:
+    """A run from its objective's recipe, and from what was given by hand, which wins.
+
+    Args:
+        pretrain: the run's own settings.
+        corpus: how a corpus is read.
+        given: settings class -> what was given by hand, by field name.
+
+    Raises:
+        UsageError: settings contradict each other.
+
+    >>> run = put_together(
+    ...     PretrainSettings(
+    ...         objective=PretrainingObjective.MASTER, model="m", corpus=("c",), output="o"
+    ...     ),
+    ...     CorpusSettings(),
+    ...     {PretrainOptimizerSettings: {"lr": 1e-4}},
+    ... )
+    >>> run.optimizer.lr, run.optimizer.batch_size, run.masking.mlm_probability
+    (0.0001, 2048, 0.3)
+    """
+    recipe = dict(RECIPES[pretrain.objective])
+    if pretrain.objective is PretrainingObjective.MASTER:
+        recipe |= MASTER_PRESETS[pretrain.preset]
+
+    def made(cls: type[Any]) -> Any:
+        own = {name: recipe[name] for name in recipe.keys() & cls.__dataclass_fields__.keys()}
+        by_hand = dict(given.get(cls, {}))
+        if "epochs" in by_hand and "max_steps" not in by_hand:
+            own.pop("max_steps", None)  # who gives epochs means them
+        return cls(**(own | by_hand))
+
+    return PretrainRun(
+        pretrain,
+        corpus,
+        made(TextUnitSettings),
+        made(MaskingSettings),
+        made(PretrainingObjectiveSettings),
+        made(PretrainOptimizerSettings),
+    )

@@ -1,0 +1,357 @@
+"""What a pre-training run is made of.
+
+The defaults here are Condenser's; `pretrain.py` says what other objectives set otherwise.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from denserk.errors import UsageError
+from denserk.settings.options import REQUIRED, option
+from denserk.settings.training import OptimizerSettings
+
+
+class PretrainingObjective(StrEnum):
+    """What a backbone is pre-trained for."""
+
+    MLM = "mlm"
+    """Masked-language modelling alone, the control."""
+    CONDENSER = "condenser"
+    """Condenser: a head on the middle layer's tokens and the last layer's [CLS]."""
+    COCONDENSER = "cocondenser"
+    """coCondenser: Condenser, and two spans of a document know each other in the batch."""
+    MASTER = "master"
+    """MASTER: five decoders behind one [CLS]."""
+    RETROMAE = "retromae"
+    """RetroMAE: one decoder layer recovers every token from [CLS] and half of the others."""
+
+
+class Architecture(StrEnum):
+    """Sizes of a BERT that starts from nothing: layers x hidden size (Google's miniatures)."""
+
+    TINY = "tiny"
+    """2 x 128."""
+    MINI = "mini"
+    """4 x 256."""
+    SMALL = "small"
+    """4 x 512."""
+    MEDIUM = "medium"
+    """8 x 512."""
+    BASE = "base"
+    """12 x 768."""
+
+
+class Size(NamedTuple):
+    """Layers and hidden size; a head has 64 dimensions, the inner layer is four times as wide."""
+
+    layers: int
+    hidden: int
+
+
+SIZES: Mapping[Architecture, Size] = {
+    Architecture.TINY: Size(2, 128),
+    Architecture.MINI: Size(4, 256),
+    Architecture.SMALL: Size(4, 512),
+    Architecture.MEDIUM: Size(8, 512),
+    Architecture.BASE: Size(12, 768),
+}
+
+
+class MasterPreset(StrEnum):
+    """Which MASTER."""
+
+    PAPER = "paper"
+    """As the text says: one encoder pass, TF-IDF keywords, neighbouring passages."""
+    RELEASED = "released"
+    """As the released code runs: three passes, inverse corpus frequency, halves of a passage."""
+
+
+class MasterTask(StrEnum):
+    """What MASTER's decoders recover."""
+
+    MKP = "mkp"
+    """Masked keywords of the passage."""
+    CMP = "cmp"
+    """Contextual masked text: what the encoder saw."""
+    NPR = "npr"
+    """The neighbouring passage, or the second half."""
+    DOR = "dor"
+    """Generated queries (docT5query)."""
+    GOR = "gor"
+    """A generated continuation (GPT-2)."""
+
+
+class KeywordWeight(StrEnum):
+    """What a word weighs when keywords are drawn."""
+
+    TFIDF = "tfidf"
+    """Its count in the passage times ln(passages / passages with it)."""
+    INVERSE_FREQUENCY = "inverse-frequency"
+    """1 / its count in the corpus."""
+
+
+class NprKind(StrEnum):
+    """What NPR's decoder recovers."""
+
+    NEIGHBOUR = "neighbour"
+    """The neighbouring passage of the document; `half` where no documents are known."""
+    HALF = "half"
+    """The second half of the passage; an encoder pass of its own reads the first."""
+
+
+class Spans(StrEnum):
+    """How documents are cut."""
+
+    SENTENCES = "sentences"
+    """Whole sentences, packed up to the length."""
+    FIXED = "fixed"
+    """Windows of the length."""
+
+
+class Masking(StrEnum):
+    """What is masked as one."""
+
+    WORD = "word"
+    """Whole words."""
+    TOKEN = "token"
+    """Single pieces."""
+
+
+class Decoders(StrEnum):
+    """Whether MASTER's tasks share their decoder."""
+
+    SEPARATE = "separate"
+    """Each task has its own."""
+    SHARED = "shared"
+    """One decoder for all (the paper's ablation)."""
+
+
+class DecoderInit(StrEnum):
+    """How MASTER's decoders start."""
+
+    NORMAL = "normal"
+    """N(0, 0.02), as the backbone does."""
+    LIBRARY = "library"
+    """PyTorch's own, as the released code."""
+
+
+class LossAverage(StrEnum):
+    """Over what the token losses are averaged."""
+
+    UPDATE = "update"
+    """All labelled tokens of an update, over chunks and processes."""
+    MICRO_BATCH = "micro-batch"
+    """Those of each chunk, all chunks weighing the same, as the released code."""
+
+
+class RawText(StrEnum):
+    """Where a document ends in plain text."""
+
+    LINES = "lines"
+    """With its line."""
+    PARAGRAPHS = "paragraphs"
+    """At an empty line; a line's end is a sentence's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainSettings:
+    """One pre-training run: from which weights, on which text, to where."""
+
+    objective: PretrainingObjective = option(REQUIRED)
+    """What to train for."""
+    preset: MasterPreset = MasterPreset.PAPER
+    """master: the paper's settings, or those of the released code."""
+    model: str | None = option(
+        None, "--model-name-or-path", metavar="NAME|DIR|HUB_ID", shown_default="none"
+    )
+    """Weights to start from."""
+    architecture: Architecture | None = option(None, shown_default="the model's")
+    """In place of --model: a random BERT of this size."""
+    vocabulary_size: int = 30522
+    """--architecture: entries of the vocabulary that is trained on the corpus."""
+    tokenizer: str | None = option(
+        None, "--tokenizer-name", metavar="NAME|DIR|HUB_ID", shown_default="trained on the corpus"
+    )
+    """--architecture: a tokenizer to take over."""
+    corpus: tuple[str, ...] = option(REQUIRED, "--train-dir", metavar="FILE|DIR|NAME", repeat=True)
+    """Text to train on (docs/pretraining-data.md); repeatable, one after another."""
+    expansions: str | None = option(None, metavar="FILE", shown_default="none")
+    """master: queries and continuations of the passages, as `denserk expand` writes them."""
+    output: str = option(REQUIRED, "--output-dir", metavar="DIR")
+    """The model folder; prepared data, checkpoints and curves go beneath it."""
+    tokenize_to: str | None = option(None, metavar="DIR", shown_default="not written")
+    """Also write the tokenised text as JSON lines."""
+    device: str = option("auto", metavar="auto|cpu|cuda")
+    """Where to train; with torchrun, each process takes the GPU of its rank."""
+    resume: bool = False
+    """Continue from the last whole checkpoint, to the same weights."""
+    overwrite: bool = False
+    """Replace what is in the output folder."""
+
+    def __post_init__(self) -> None:
+        """Refuses contradictions, and runs without weights or a size."""
+        if self.resume and self.overwrite:
+            raise UsageError("--resume and --overwrite exclude each other")
+        if (self.model is None) == (self.architecture is None):
+            raise UsageError(
+                "give either --model, weights to start from, or --architecture, to start anew"
+            )
+        if self.tokenizer is not None and self.architecture is None:
+            raise UsageError(f"--tokenizer {self.tokenizer}: a model brings its own; leave it out")
+        if self.vocabulary_size < 100:
+            raise UsageError(f"--vocabulary-size {self.vocabulary_size}: at least 100 is needed")
+        if self.expansions is not None and self.objective is not PretrainingObjective.MASTER:
+            raise UsageError(f"--expansions are master's; --objective is {self.objective}")
+
+
+@dataclass(frozen=True)
+class TextUnitSettings:
+    """How text becomes what the model reads at once."""
+
+    max_length: int = option(512, "--max-seq-length")
+    """Tokens of a sequence, special tokens included; a longer one is cropped at random."""
+    fields: tuple[str, ...] = ("title", "text")
+    """Fields of a passage that are read, in order; each begins a new sentence."""
+    raw_text: RawText | None = option(None, shown_default="paragraphs where there are empty lines")
+    """Where a document ends in a file of plain text (.txt)."""
+    spans: Spans | None = option(None, shown_default="sentences; master: passages are left whole")
+    """cocondenser and master: how documents are cut."""
+    short_blocks: float = 0.1
+    """Share of the blocks whose length is drawn anew between 1 and the whole."""
+
+    def __post_init__(self) -> None:
+        """Refuses lengths without room for a word, and shares that are none."""
+        if self.max_length < 3:
+            raise UsageError(
+                f"--max-length {self.max_length}: at least 3, for two special tokens and a word"
+            )
+        if not self.fields:
+            raise UsageError("--fields names no field", "for example --fields title,text")
+        if not 0 <= self.short_blocks <= 1:
+            raise UsageError(f"--short-blocks {self.short_blocks}: between 0 and 1")
+
+
+@dataclass(frozen=True)
+class MaskingSettings:
+    """Which tokens are hidden."""
+
+    mlm_probability: float = option(0.15, "--encoder-mlm-probability")
+    """Share of a text that the encoder must say."""
+    decoder_mlm_probability: float = 0.5
+    """master: share that MKP, NPR, DOR and GOR must say; retromae: share hidden from a row."""
+    cmp_encoder_rate: float | None = option(None, shown_default="--mlm-probability")
+    """master: share hidden from the encoder for CMP, whose decoder must say all the rest."""
+    cmp_pass: bool = False
+    """master: CMP has an encoder pass of its own."""
+    masking: Masking = Masking.WORD
+    """What is masked as one."""
+    all_mask: bool = False
+    """Every chosen token becomes [MASK]; otherwise 80 % do, 10 % turn into any other."""
+    keyword_weight: KeywordWeight = KeywordWeight.TFIDF
+    """master: what a word weighs when keywords are drawn."""
+    frequency_dict: str | None = option(None, metavar="FILE", shown_default="counted in the corpus")
+    """master: JSON of word -> count, in place of counting (for inverse-frequency)."""
+    weigh_fragments: bool = True
+    """master: a word's rest at the edge of a crop weighs what the word weighs; otherwise 1."""
+    npr: NprKind = NprKind.NEIGHBOUR
+    """master: what NPR's decoder recovers."""
+    seed: int = 42
+    """Seed of every random choice: order, crops, masks, initial weights, dropout."""
+
+    def __post_init__(self) -> None:
+        """Refuses shares that are none, and rates without a pass to use them in."""
+        shares = {
+            "mlm_probability": self.mlm_probability,
+            "decoder_mlm_probability": self.decoder_mlm_probability,
+            "cmp_encoder_rate": self.cmp_encoder_rate,
+        }
+        for name, value in shares.items():
+            if value is not None and not 0 < value < 1:
+                raise UsageError(f"--{name.replace('_', '-')} {value}: between 0 and 1")
+        if self.cmp_encoder_rate not in (None, self.mlm_probability) and not self.cmp_pass:
+            raise UsageError(
+                f"--cmp-encoder-rate {self.cmp_encoder_rate} beside --mlm-probability "
+                f"{self.mlm_probability}: one encoder pass has one rate",
+                "add --cmp-pass, or give one rate",
+            )
+        if self.frequency_dict and self.keyword_weight is KeywordWeight.TFIDF:
+            raise UsageError(
+                "--frequency-dict counts words, and TF-IDF needs the passages that hold them",
+                "add --keyword-weight inverse-frequency",
+            )
+
+    @property
+    def cmp_rate(self) -> float:
+        """The encoder's rate in the pass that CMP complements."""
+        return self.mlm_probability if self.cmp_encoder_rate is None else self.cmp_encoder_rate
+
+
+ALL_TASKS = tuple(MasterTask)
+
+
+@dataclass(frozen=True)
+class PretrainingObjectiveSettings:
+    """The loss."""
+
+    n_head_layers: int = option(2, "--decoder-layers")
+    """Layers of Condenser's head, or of each of MASTER's decoders."""
+    skip_from: int | None = option(None, shown_default="half the layers")
+    """condenser: the layer whose tokens the head reads; 0 is the embeddings."""
+    late_mlm: bool = True
+    """condenser: the last layer's own loss is part of the sum."""
+    tasks: tuple[str, ...] = tuple(map(str, ALL_TASKS))
+    """master: which decoders there are."""
+    decoders: Decoders = Decoders.SEPARATE
+    """master: whether the tasks share one decoder."""
+    decoder_init: DecoderInit = DecoderInit.NORMAL
+    """master: how decoders start."""
+    loss_average: LossAverage = LossAverage.UPDATE
+    """Over what the token losses are averaged."""
+    lm_scale: float = 1.0
+    """cocondenser: weight of the token losses beside the spans'; 2 is the released code's."""
+
+    def __post_init__(self) -> None:
+        """Refuses heads without layers, and tasks that do not exist."""
+        if self.n_head_layers < 1:
+            raise UsageError(f"--n-head-layers {self.n_head_layers}: at least 1 is needed")
+        if self.skip_from is not None and self.skip_from < 0:
+            raise UsageError(f"--skip-from {self.skip_from}: at least 0, the embeddings")
+        if self.lm_scale < 0:
+            raise UsageError(f"--lm-scale {self.lm_scale}: at least 0")
+        unknown = sorted(set(self.tasks) - set(ALL_TASKS))
+        if unknown or not self.tasks:
+            raise UsageError(
+                f"--tasks {','.join(self.tasks)}: {', '.join(unknown) or 'no task'}",
+                f"some of {','.join(ALL_TASKS)}",
+            )
+
+    @property
+    def master_tasks(self) -> frozenset[MasterTask]:
+        """The tasks, as what they are."""
+        return frozenset(map(MasterTask, self.tasks))
+
+
+@dataclass(frozen=True)
+class PretrainOptimizerSettings(OptimizerSettings):
+    """How long, how fast, how often."""
+
+    batch_size: int = 256
+    """Sequences an update, over all processes (cocondenser: documents, of two spans each)."""
+    cache_chunk_size: int | None = option(None, "--micro-batch-size", shown_default="all at once")
+    """Sequences of a process that pass through the model at once; the result is the same."""
+    epochs: float = option(8.0, "--num-train-epochs")
+    """Passes over the prepared text."""
+    lr: float = option(1e-4, "--learning-rate")
+    """Peak learning rate of AdamW, then linear to 0."""
+    weight_decay: float = 0.01
+    """Decay of weights, biases and layer norms excepted."""
+    keep_steps: tuple[int, ...] = ()
+    """Steps whose checkpoints are kept for good, for curves of quality over steps."""
+
+    def __post_init__(self) -> None:
+        """Refuses runs without steps, and chunks without sequences."""
+        super().__post_init__()
+        if self.cache_chunk_size is not None and self.cache_chunk_size < 1:
+            raise UsageError(f"--cache-chunk-size {self.cache_chunk_size}: at least 1 is needed")
