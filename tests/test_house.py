@@ -28,7 +28,8 @@ BELOW = {
     "modeling": (tensors := files | {"data"}),
     "objectives": (losses := tensors | {"modeling"}),
     "training": losses | {"objectives"},
-    "tasks": (work := losses | {"objectives", "training", "index", "evaluation"}),
+    "analysis": tensors | {"modeling", "index"},
+    "tasks": (work := losses | {"objectives", "training", "index", "evaluation", "analysis"}),
     "cli": work | {"tasks"},
     "__main__": {"cli"},
 }

@@ -57,7 +57,7 @@ class _Shown(Protocol):
 
 def _register() -> None:
     """Imports every command; each registers itself on `app`."""
-    from denserk.cli import convert, encode, evaluate, finetune, index, search  # noqa: F401
+    from denserk.cli import analyze, convert, encode, evaluate, finetune, index, search  # noqa: F401
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -141,6 +141,12 @@ class TextTokenizer:
         texts = [query_input(query, self.settings) for query in queries]
         return self._ids(texts, self.settings.query_max_length)
 
+    def sentences(self, texts: Sequence[str]) -> list[TokenIds]:
+        """The ids of bare texts under the settings of passages, fields aside."""
+        prefix = self.settings.passage_prefix
+        inputs = [prefix + text.strip() for text in texts]
+        return self._ids(inputs, self.settings.passage_max_length)
+
     def _ids(self, texts: Sequence[TokenizerInput], length: int) -> list[TokenIds]:
         self._backend.enable_truncation(length, strategy="longest_first", direction="right")
         encode: Callable[..., Any] = self._backend.encode_batch_fast

@@ -162,6 +162,11 @@ class TextEncoder:
         side = self._queries
         return self._encode(side, side.encoder, side.tokenizer.queries(queries))
 
+    def encode_sentences(self, sentences: Sequence[str]) -> NDArray[np.float32]:
+        """One vector of each: (B, D) float32, by the encoder and text settings of passages."""
+        side = self._passages
+        return self._encode(side, side.encoder, side.tokenizer.sentences(sentences))
+
     @torch.inference_mode()
     def _encode(
         self, side: Side, vectors_of: Callable[[TokenBatch], Tensor], ids: Sequence[TokenIds]

@@ -30,6 +30,17 @@ class NegativeChoice(StrEnum):
     """The first of the list, always."""
 
 
+class Objective(StrEnum):
+    """What training data teaches."""
+
+    RETRIEVAL = "retrieval"
+    """To tell a query's positives from other passages."""
+    COSINE_MSE = "cosine-mse"
+    """To give two sentences the cosine that their label says."""
+    TRIPLET = "triplet"
+    """To have a sentence nearer to a like one than to another, by a margin."""
+
+
 class ContrastiveKind(StrEnum):
     """What a query's positive is told apart from."""
 
@@ -54,6 +65,8 @@ class Distillation(StrEnum):
 class ObjectiveSettings:
     """The loss."""
 
+    objective: Objective = Objective.RETRIEVAL
+    """What the training data teaches."""
     temperature: float = 1.0
     """Divides every score."""
     contrastive: ContrastiveKind = ContrastiveKind.IN_BATCH
@@ -68,12 +81,19 @@ class ObjectiveSettings:
     """Learn from the teacher's scores in the training data."""
     contrastive_weight: float | None = option(None, shown_default="1; 0.2 beside --distillation")
     """Weight of the contrastive loss."""
+    label_scale: float = 1.0
+    """cosine-mse: the label of equal sentences; 5 for labels from 0 to 5."""
+    margin: float = 5.0
+    """triplet: how much nearer the positive must be, in Euclidean distance."""
 
     def __post_init__(self) -> None:
-        """Refuses a temperature that is none, and negative weights."""
+        """Refuses a temperature or a scale that is none, and negative weights."""
+        if self.label_scale <= 0:
+            raise UsageError(f"--label-scale {self.label_scale}: above 0")
         if self.temperature <= 0:
             raise UsageError(f"--temperature {self.temperature}: above 0")
-        for name in ("cls_weight", "agg_weight", "layer_weight", "contrastive_weight"):
+        weights = ("cls_weight", "agg_weight", "layer_weight", "contrastive_weight")
+        for name in (*weights, "margin"):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise UsageError(f"--{name.replace('_', '-')} {value}: at least 0")

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -64,7 +66,7 @@ def test_without_shuffling_the_order_is_the_given_one():
 
 @pytest.mark.parametrize("world", [2, 4])
 def test_the_parts_of_all_ranks_are_the_batch(world):
-    options = {"epochs": 2, "keep_last": True}
+    options: dict[str, Any] = {"epochs": 2, "keep_last": True}
     whole = Schedule(ITEMS, 4, 1, **options)
     ranks = [Schedule(ITEMS, 4, 1, rank=rank, world=world, **options) for rank in range(world)]
     for step in range(whole.steps):

@@ -1,0 +1,44 @@
+"""`denserk analyze`: one command an analysis."""
+
+import typer
+
+from denserk.cli.app import app
+from denserk.cli.console import console
+from denserk.cli.options import Overrides, command
+from denserk.settings.analysis import SentenceSimilaritySettings
+from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
+from denserk.settings.models import RepresentationShorthands
+
+analyze = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(analyze, name="analyze", help="Look into trained models.")
+
+
+@analyze.callback()
+def group() -> None:
+    """Look into trained models."""
+
+
+@command(
+    analyze,
+    "sentence-similarity",
+    settings="Input and output",
+    representation="Representation, where it differs from the model's own",
+    representation_shorthands="Representation, where it differs from the model's own",
+    text="Text, where it differs from the model's own; sentences are read as passages",
+    compute="Computation",
+)
+def sentence_similarity(
+    settings: SentenceSimilaritySettings,
+    representation: Overrides[RepresentationSettings],
+    representation_shorthands: RepresentationShorthands,
+    text: Overrides[TextSettings],
+    compute: ComputeSettings,
+) -> None:
+    """Measure vectors on pairs of sentences with labels, or on triplets."""
+    from denserk.tasks.analyze import HEADER
+    from denserk.tasks.analyze import sentence_similarity as task
+
+    made = representation_shorthands.overrides(representation)
+    found = task(settings, made, text, compute, console())
+    if settings.output != "-":
+        console().table(HEADER, [each.row() for each in found])

@@ -1,0 +1,61 @@
+"""One training step on pairs or triplets of sentences: whole or in chunks, over several processes.
+
+The loss is a mean over examples that know nothing of each other, so the gradients of chunks and of
+processes, each with its share, add up to that of the whole batch.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from denserk.data.sentence_batches import SentenceBatch
+from denserk.modeling.encoder import Encoder
+from denserk.objectives.sentence_pairs import cosine_mse, triplet_loss
+from denserk.settings.training import CacheSettings, ObjectiveSettings
+from denserk.training.distributed import gather
+from denserk.training.retrieval_step import cut
+from denserk.training.step import Autocast, Backward, Terms
+
+
+class SentenceStep:
+    """Pairs or triplets -> gradients. Every sentence becomes one vector, that of `Encoder.forward`.
+
+    Args:
+        encoder: reads all sentences.
+        objective: which loss; its margin, or its scale of labels.
+        cache: with `grad_cache`, a chunk holds as many whole examples as `p_chunk` sentences make,
+            at least one; no pass is run twice.
+    """
+
+    def __init__(
+        self, encoder: Encoder, objective: ObjectiveSettings, cache: CacheSettings
+    ) -> None:
+        self.encoder, self.objective, self.cache = encoder, objective, cache
+
+    def __call__(self, batch: SentenceBatch, backward: Backward, autocast: Autocast) -> Terms:
+        """See `denserk.training.step.Step`."""
+        count = len(batch.items)
+        total = int(gather(batch.items.new_tensor([count])).sum())
+        found = torch.zeros(1, device=batch.items.device)
+        if count:  # the last batch of an epoch may leave nothing for a process
+            size = len(batch.sentences.input_ids) // count
+            chunk = max(1, self.cache.p_chunk // size) if self.cache.grad_cache else count
+            parts = cut(batch.sentences, chunk * size)
+            for first, part in zip(range(0, count, chunk), parts, strict=True):
+                labels = None if batch.labels is None else batch.labels[first : first + chunk]
+                with autocast():
+                    vectors = self.encoder(part)
+                texts = vectors.unflatten(0, (-1, size)).unbind(1)
+                share = self._loss(texts, labels) * (len(texts[0]) / total)
+                backward(share)
+                found = found + share.detach().float()
+        return {self.objective.objective.value: gather(found).sum()}
+
+    def _loss(self, texts: Sequence[Tensor], labels: Tensor | None) -> Tensor:
+        """Two or three (B, D) -> the mean over the examples."""
+        if labels is None:
+            anchor, positive, negative = texts
+            return triplet_loss(anchor, positive, negative, self.objective.margin)
+        first, second = texts
+        return cosine_mse(first, second, labels.to(first) / self.objective.label_scale)
