@@ -10,7 +10,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from denserk.errors import DenserkError
 from denserk.reporting import Progress, Reporter
@@ -51,7 +52,7 @@ class _PlainProgress(Progress):
             )
             self._console.event(
                 "progress",
-                f"{self._what}: {self._done:,}{total} {self._unit}, {rate:,.0f} a second"
+                f"{self._what}: {self._done:,}{total} {self._unit}, {per_second(rate)} a second"
                 f"{left}{self._word}",
             )
 
@@ -95,6 +96,17 @@ class Console(Reporter):
             table.add_row(*row)
         Terminal().print(table)
 
+    def entries(self, entries: Sequence[tuple[str, Sequence[str]]]) -> None:
+        """Names on stdout, each with its lines beneath, wrapped to the terminal's width."""
+        from rich.console import Console as Terminal
+        from rich.padding import Padding
+
+        terminal = Terminal(highlight=False, markup=False)
+        for name, lines in entries:
+            terminal.print(name, style="bold")
+            for line in lines:
+                terminal.print(Padding(line, (0, 0, 0, 2)))
+
     def note(self, text: str) -> None:
         """One line, unless quiet."""
         if not self.settings.quiet:
@@ -120,22 +132,40 @@ class Console(Reporter):
                 yield progress
 
 
+def per_second(rate: float) -> str:
+    """A rate, with the digits that tell slow ones apart.
+
+    >>> per_second(1234.5), per_second(0.0512)
+    ('1,234', '0.051')
+    """
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+
+
 @contextmanager
 def _bar(what: str, total: int | None, unit: str) -> Iterator[Progress]:
+    """A bar; what is told stands on a line of its own beneath it."""
     from rich.console import Console as Terminal
     from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
     from rich.text import Text
 
+    word = Text(no_wrap=True, overflow="ellipsis")
+
+    class WithWord(Bars):
+        def get_renderables(self) -> Iterator[Any]:
+            yield self.make_tasks_table(self.tasks)
+            if word:
+                yield word
+
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Text:
             of = f"/{task.total:,.0f}" if task.total is not None else ""
             speed = task.finished_speed or task.speed
-            rate = f"  {speed:,.0f} {unit}/s" if speed else ""
+            rate = f"  {per_second(speed)} {unit}/s" if speed else ""
             return Text(f"{task.completed:,.0f}{of}{rate}")
 
     columns = (TextColumn("{task.description}"), BarColumn(), Rate(), TimeRemainingColumn())
-    with Bars(*columns, console=Terminal(stderr=True)) as bars:
+    with WithWord(*columns, console=Terminal(stderr=True)) as bars:
         task = bars.add_task(what, total=total)
 
         class Shown(Progress):
@@ -143,7 +173,7 @@ def _bar(what: str, total: int | None, unit: str) -> Iterator[Progress]:
                 bars.advance(task, count)
 
             def tell(self, text: str) -> None:
-                bars.update(task, description=f"{what} ({text})")
+                word.plain = f"  {text}"
 
             def set_total(self, total: int) -> None:
                 bars.update(task, total=total)
@@ -155,9 +185,13 @@ _console = Console(ConsoleSettings())
 
 
 def configure(settings: ConsoleSettings) -> None:
-    """Sets what the console shows, for this process."""
+    """Sets what the console shows, for this process; of several (torchrun), the first one speaks.
+
+    Errors and warnings are told by each.
+    """
     global _console
-    _console = Console(settings)
+    first = os.environ.get("RANK", "0") == "0"
+    _console = Console(settings if first else replace(settings, quiet=True))
 
 
 def console() -> Console:

@@ -1,5 +1,7 @@
 """`denserk finetune`."""
 
+import sys
+
 from denserk.cli.app import app
 from denserk.cli.console import console
 from denserk.cli.options import Given, Overrides, command
@@ -51,10 +53,7 @@ def finetune(
 ) -> None:
     """Train a retriever or a cross-encoder."""
     if presets.list_presets:
-        console().table(
-            ("preset", "what", "source", "settings", "start"),
-            [(r.name, r.summary, r.source, r.values, r.start) for r in list_rows()],
-        )
+        _list_presets()
         return
     run = put_together(
         presets.preset,
@@ -79,3 +78,18 @@ def finetune(
     loss = "" if result.loss is None else f", loss {result.loss:.4f}"
     best = "" if result.best is None else f", best {run.validation.best_by} {result.best:.4f}"
     console().note(f"{run.finetune.output}: {result.steps:,} steps{loss}{best}")
+
+
+def _list_presets() -> None:
+    rows = list_rows()
+    if sys.stdout.isatty():
+        last = "starts from {}; source: {}"
+        console().entries(
+            [(r.name, (r.summary, r.values, last.format(r.start, r.source))) for r in rows]
+        )
+    else:
+        header = ("preset", "what", "settings", "start", "data", "source", "other sources")
+        console().table(
+            header,
+            [(r.name, r.summary, r.values, r.start, r.data, r.source, r.differing) for r in rows],
+        )

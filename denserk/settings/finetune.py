@@ -22,6 +22,11 @@ from denserk.settings.training import (
 )
 
 Given = Mapping[str, Any]
+PATHS = frozenset(
+    {"model", "train_data", "train_format", "corpus", "queries", "qrels", "output", "device"}
+    | {"dev_data", "dev_corpus", "dev_topics", "dev_qrels", "skip_missing", "resume", "overwrite"}
+)
+"""What is a run's own business, and no part of a recipe."""
 T = TypeVar("T")
 
 
@@ -37,7 +42,11 @@ class PresetSettings:
 
 @dataclass(frozen=True)
 class FinetuneRun:
-    """One run: its settings, class by class, and what replaces the weights' own settings."""
+    """One run: its settings, class by class, and what replaces the weights' own settings.
+
+    `given` names the settings that were given by hand where a preset could have said them; `notes`
+    is what the user should know before it starts.
+    """
 
     finetune: FinetuneSettings
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
@@ -50,18 +59,40 @@ class FinetuneRun:
     representation: Given = field(default_factory=dict)
     text: Given = field(default_factory=dict)
     preset: str | None = None
+    given: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
     def lines(self) -> Iterator[str]:
-        """What was chosen, a line a class; of a preset's run everything, else what was given."""
-        if self.preset is not None:
-            preset = find_preset(self.preset)
-            where = f"{preset.source}; starts from {preset.start}"
-            yield f"preset {preset.name}: {preset.summary} ({where})"
-            for name, settings in self.as_json().items():
-                if isinstance(settings, dict):
-                    shown = (f"{k} {v}" for k, v in settings.items() if v not in (None, "", []))
-                    yield f"  {name}: {', '.join(shown)}"
+        """A preset's run: what was chosen, one line a setting, those given by hand marked."""
+        if self.preset is None:
+            return
+        preset = find_preset(self.preset)
+        yield f"preset {preset.name}: {preset.summary}"
+        yield f"  starts from {preset.start}"
+        yield f"  data: {preset.data}"
+        yield f"  source: {preset.source}, where a line says no other; * was given by hand"
+        told = [name for name in self._values() if name in preset.settings or name in self.given]
+        width = max(map(len, told), default=0)
+        for name in told:
+            yield f"  {self._line(preset, name, width)}".rstrip()
+        yield from (f"  {step}" for step in preset.steps)
+
+    def _line(self, preset: Preset, name: str, width: int) -> str:
+        flag, value = name.replace("_", "-"), shown(self._values()[name])
+        remark = ""
+        if name in self.given:
+            remark = f"preset: {shown(preset.settings[name])}" if name in preset.settings else ""
+        elif preset.source_of(name) is not preset.source:
+            remark = str(preset.source_of(name))
+        return f"{'*' if name in self.given else ' '} {flag:{width}}  {value:12}  {remark}"
+
+    def _values(self) -> dict[str, Any]:
+        """Every setting that a preset may have, by field name."""
+        classes = ("sampling", "objective", "optimizer", "cache", "reranking", "validation")
+        values = {**self.representation, **self.text}
+        for settings in (*(getattr(self, name) for name in classes), self.finetune):
+            values |= as_json(settings)
+        return values
 
     def input_paths(self) -> tuple[Path, ...]:
         """The files and folders that the run reads; names of data sets are not among them."""
@@ -83,6 +114,19 @@ class FinetuneRun:
             "representation": dict(self.representation),
             "text": dict(self.text),
         }
+
+
+def shown(value: Any) -> str:
+    """A setting's value as a person types it.
+
+    >>> shown(("title", "text")), shown(False), shown(None)
+    ('title,text', 'no', 'none')
+    """
+    if isinstance(value, tuple | list):
+        return ",".join(map(str, value)) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else str(value)
 
 
 def put_together(
@@ -122,6 +166,7 @@ def put_together(
         representation=merged.get(RepresentationSettings, {}),
         text=merged.get(TextSettings, {}),
         preset=preset_name,
+        given=frozenset(name for values in given.values() for name in values) - PATHS,
         notes=notes,
     )
 

@@ -92,7 +92,9 @@ def _of_collection(run: FinetuneRun, tokenizers: Tokenizers, reporter: Reporter)
     assert validation.dev_topics is not None
     assert validation.dev_qrels is not None
     judged = read_qrels_map(validation.dev_qrels, reporter)
-    passages = list(read_passages(validation.dev_corpus, run.corpus, reporter))
+    passages = sorted(  # by id, as equal scores are ranked
+        read_passages(validation.dev_corpus, run.corpus, reporter), key=lambda each: each.docid
+    )
     row_of = {passage.docid: row for row, passage in enumerate(passages)}
     queries, relevant = [], []
     for query in read_queries(validation.dev_topics, reporter=reporter):

@@ -59,7 +59,10 @@ class KeepBest(TrainerCallback):
     def _keep(self) -> None:
         part = self._folder.with_name(f".{self._folder.name}.part")
         shutil.rmtree(part, ignore_errors=True)
-        with write_errors(self._folder):
-            self._save(part)
-            shutil.rmtree(self._folder, ignore_errors=True)
-            part.replace(self._folder)
+        try:
+            with write_errors(self._folder):
+                self._save(part)
+                shutil.rmtree(self._folder, ignore_errors=True)
+                part.replace(self._folder)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)

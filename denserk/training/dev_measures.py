@@ -90,14 +90,19 @@ def ranks(scores: Tensor, positives: Tensor) -> Tensor:
 def reciprocal_ranks(scores: Tensor, relevant: Sequence[Sequence[int]]) -> list[float]:
     """1 / rank of the first relevant passage among the first ten, else 0, for each query.
 
+    Equal scores stand in the order of their rows.
+
     >>> reciprocal_ranks(torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]]), [[1], [0, 2]])
     [0.5, 1.0]
     """
-    best = scores.topk(min(CUT, scores.shape[1]), dim=1).indices.tolist()
-    return [
-        next((1 / rank for rank, passage in enumerate(row, start=1) if passage in wanted), 0.0)
-        for row, wanted in zip(best, relevant, strict=True)
-    ]
+    found = []
+    for row, wanted in zip(scores, relevant, strict=True):
+        rows = torch.tensor(sorted(wanted), device=row.device)
+        first = rows[row[rows].argmax()]
+        best = row[first]
+        rank = 1 + int((row > best).sum() + (row[:first] == best).sum())
+        found.append(1 / rank if rank <= CUT else 0.0)
+    return found
 
 
 def in_batch_loss(scores: Tensor, groups: Tensor, temperature: float) -> Tensor:

@@ -8,7 +8,7 @@ from torch.utils.data import Dataset
 from transformers import TrainingArguments
 
 from denserk.errors import DenserkError, OutputError
-from denserk.training.trainer import STAGING, StepTrainer
+from denserk.training.trainer import StepTrainer
 from tests.faults import Stopped
 
 
@@ -126,22 +126,46 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
     assert (tmp_path / "checkpoint-4").is_dir()
 
 
-def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path):
+FULL = (
+    OSError(28, "No space left on device"),
+    RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0"),  # torch's
+)
+
+
+@pytest.mark.parametrize("error", FULL, ids=["system", "torch"])
+def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path, error):
     calls = []
 
     def save(where):
         calls.append(where)
         where.mkdir(parents=True)
         if len(calls) == 2:
-            raise OSError(28, "No space left on device")
+            raise error
         (where / "weights.pt").write_bytes(b"")
 
     made = trainer(tmp_path, save=save)
     with pytest.raises(OutputError, match="no room left"):
         made.run(resume=False)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [STAGING, "checkpoint-4"]
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-4"]
     state = json.loads((tmp_path / "checkpoint-4" / "trainer_state.json").read_text())
     assert state["global_step"] == 4
+
+
+def test_another_error_is_not_taken_for_a_full_disk(tmp_path):
+    def save(where):
+        raise RuntimeError("CUDA error")
+
+    with pytest.raises(RuntimeError, match="CUDA error"):
+        trainer(tmp_path, save=save).run(resume=False)
+
+
+def test_a_run_at_its_end_is_not_taken_up_again(tmp_path):
+    whole = trainer(tmp_path)
+    whole.run(resume=False)
+    again = trainer(tmp_path, stop_at=0)
+    assert again.run(resume=True) == 10
+    assert torch.equal(weights(again), weights(whole))
+    assert again.state.log_history[0] == whole.state.log_history[0]
 
 
 def test_old_checkpoints_go_after_the_new_one_stands(tmp_path):
