@@ -1,0 +1,105 @@
+import contextlib
+
+import pytest
+import torch
+
+from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
+from denserk.modeling.folder_layouts import read_model_folder
+from denserk.objectives.condenser import Condenser
+from denserk.objectives.span_contrast import span_contrast_loss
+from denserk.training.pretraining_step import PretrainingStep, cut
+
+AUTOCAST = contextlib.nullcontext
+
+
+@pytest.fixture
+def model(tiny):
+    torch.manual_seed(0)
+    return Condenser(read_model_folder(tiny()).passage.begin_masked_lm()).double()
+
+
+@pytest.fixture
+def batch():
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(5, 60, (6, 9), generator=generator)
+    ids[:, 0], ids[:, -1] = 2, 3
+    labels = torch.where(torch.rand(6, 9, generator=generator) < 0.4, ids, -100)
+    labels[:, 0] = -100
+    mask = torch.ones(6, 9, dtype=torch.bool)
+    return PretrainingBatch(MaskedTexts(TokenBatch(ids, mask), labels), {}, {})
+
+
+def gradients(model, batch, seed=3, **settings):
+    """Gradients and terms of one update."""
+    model.zero_grad()
+    torch.manual_seed(seed)
+    terms = PretrainingStep(model, **settings)(batch, torch.autograd.backward, AUTOCAST)
+    found = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    return found, {name: term.item() for name, term in terms.items()}
+
+
+def assert_equal(one, other):
+    assert one.keys() == other.keys()
+    for name, gradient in one.items():
+        torch.testing.assert_close(gradient, other[name], rtol=0, atol=1e-10)
+
+
+def test_chunks_leave_the_update_as_it_is(model, batch):
+    model.eval()  # without dropout, so that chunks of any size draw nothing
+    whole, terms = gradients(model, batch)
+    for chunk in (1, 4):
+        parts, of_parts = gradients(model, batch, chunk=chunk)
+        assert_equal(whole, parts)
+        assert of_parts == pytest.approx(terms)
+
+
+def test_every_token_weighs_the_same(model, batch):
+    model.eval()
+    _, terms = gradients(model, batch, chunk=2)
+    losses = model(batch)
+    for name, (total, count) in losses.items():
+        assert terms[name] == pytest.approx(total.item() / count.item())
+
+
+def test_the_released_average_weighs_chunks_the_same(model, batch):
+    model.eval()
+    _, terms = gradients(model, batch, chunk=2, by_micro_batch=True)
+    parts = [model(chunk)["late"] for chunk in cut(batch, 2)]
+    expected = sum(p.total.item() / p.count.item() for p in parts) / len(parts)
+    assert terms["late"] == pytest.approx(expected)
+
+
+def direct_contrast(model, batch, chunk, lm_scale):
+    """The graph of all chunks kept: the update that the cache must equal."""
+    model.zero_grad()
+    torch.manual_seed(3)
+    counts = model.counts(batch)
+    rows, losses = [], []
+    states = []
+    for part in cut(batch, chunk):  # the cache draws for [CLS] first, chunk by chunk
+        states.append(torch.get_rng_state())
+        with torch.no_grad():
+            model.cls(part)
+    for part, state in zip(cut(batch, chunk), states, strict=True):
+        torch.set_rng_state(state)
+        cls, terms = model.with_cls(part)
+        rows.append(cls)
+        losses += [lm_scale * loss.total / counts[name] for name, loss in terms.items()]
+    (span_contrast_loss(torch.cat(rows)) + torch.stack(losses).sum()).backward()
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 4, 6])
+@pytest.mark.parametrize("lm_scale", [1.0, 2.0])
+def test_cached_contrast_is_direct_dropout_included(model, batch, chunk, lm_scale):
+    model.train()
+    cached, terms = gradients(model, batch, chunk=chunk, contrast=True, lm_scale=lm_scale)
+    assert_equal(cached, direct_contrast(model, batch, chunk, lm_scale))
+    assert set(terms) == {"head", "late", "spans"}
+
+
+def test_a_batch_without_labels_has_no_loss_and_no_hole(model, batch):
+    model.eval()
+    empty = batch.texts._replace(labels=torch.full_like(batch.texts.labels, -100))
+    _, terms = gradients(model, batch._replace(texts=empty))
+    assert terms == {"head": 0.0, "late": 0.0}
