@@ -201,10 +201,10 @@ PRESETS = (
         Source.PAPER,
         "Luyu/condenser",
         "pairs of sentences with a label from 0 to 5",
-        SENTENCES | {"epochs": 4},
+        SENTENCES | {"objective": "cosine-mse", "label_scale": 5.0, "epochs": 4},
         FROM_SENTENCES,
         (
-            "With --objective cosine-mse. The authors do not name the pooling: mean is the other.",
+            "The authors do not name the pooling: mean is the other.",
             "Low data: the best of 4 and 8 epochs, as chosen on BERT.",
         ),
     ),
@@ -215,11 +215,8 @@ PRESETS = (
         Source.PAPER,
         "Luyu/condenser",
         "triplets: a sentence, one of the same section, one of another",
-        SENTENCES | {"epochs": 1},
+        SENTENCES | {"objective": "triplet", "margin": 5.0, "epochs": 1},
         FROM_SENTENCES,
-        (
-            "With --objective triplet: Euclidean distance, margin 5.",
-            "Low data: the best of 1, 4 and 8 epochs, as chosen on BERT.",
-        ),
+        ("Low data: the best of 1, 4 and 8 epochs, as chosen on BERT.",),
     ),
 )

@@ -141,7 +141,7 @@ class SamplingSettings:
     negative_pool: int | None = option(None, shown_default="all")
     """Use only the first so many negatives of each list."""
     train_queries: int | None = option(None, shown_default="all")
-    """Train on so many queries, drawn with --seed."""
+    """Train on so many queries (pairs, triplets), drawn with --seed."""
     train_fraction: float | None = option(None, shown_default="1")
     """Train on this share of the queries, drawn with --seed."""
     seed: int = 42
@@ -242,6 +242,10 @@ class DevMetric(StrEnum):
     """DPR's: mean rank of the positive among all passages of the dev data; lower is better."""
     RR_10 = "RR@10"
     """Reciprocal rank over the dev collection; higher is better."""
+    SPEARMAN = "spearman"
+    """cosine-mse: rank correlation of cosines and labels; higher is better."""
+    ACCURACY = "accuracy"
+    """triplet: share of positives nearer than their negatives; higher is better."""
 
 
 @dataclass(frozen=True)
@@ -249,7 +253,7 @@ class ValidationSettings:
     """Measuring on held-out queries while training."""
 
     dev_data: str | None = option(None, metavar="FILE")
-    """Held-out training data, in any shape: dev-loss and avg-rank."""
+    """Held-out training data, in any shape: dev-loss and avg-rank; or spearman, or accuracy."""
     dev_corpus: str | None = option(None, metavar="FILE|DIR|NAME")
     """Passages to search: RR@10; without it RR@10 is over the dev data's own passages."""
     dev_topics: str | None = option(None, metavar="FILE|DIR|NAME")
@@ -274,7 +278,7 @@ class ValidationSettings:
             )
         if self.best_by is not None and not (self.dev_data or self.dev_corpus):
             raise UsageError(f"--best-by {self.best_by} needs --dev-data or --dev-corpus")
-        if self.best_by in (DevMetric.LOSS, DevMetric.AVERAGE_RANK) and not self.dev_data:
+        if self.best_by not in (None, DevMetric.RR_10) and not self.dev_data:
             raise UsageError(f"--best-by {self.best_by} needs --dev-data")
         if self.early_stopping is not None and self.best_by is None:
             raise UsageError("--early-stopping needs --best-by, the measure that must improve")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import transformers
@@ -27,6 +27,14 @@ from denserk.settings.training import Precision
 from denserk.tasks.dev_sets import dev_sets
 from denserk.tasks.finetune_reranker import begin_reranker_training, trains_reranker
 from denserk.tasks.finetune_retriever import begin_retriever_training
+from denserk.tasks.finetune_sentences import (
+    begin_sentence_training,
+    prepare_dev_sentences,
+    prepare_training_sentences,
+    refuse_other_measures,
+    sentence_batches,
+    trains_on_sentences,
+)
 from denserk.tasks.run_folder import (
     BEST,
     CHECKPOINTS,
@@ -38,7 +46,6 @@ from denserk.tasks.run_folder import (
     told_of,
 )
 from denserk.training.best import KeepBest, best_of, values_of
-from denserk.training.dev_measures import DevSet
 from denserk.training.distributed import world
 from denserk.training.step import Step
 from denserk.training.trainer import StepTrainer
@@ -73,7 +80,7 @@ class Training(Protocol):
     def step(self) -> Step:
         """One of `batches` -> gradients."""
 
-    def batches(self, batches: TrainingBatches, /) -> "Dataset[Any]":
+    def batches(self, batches: Any, /) -> "Dataset[Any]":
         """What the step takes, made of the run's batches."""
 
     def save(self, folder: Path, /) -> None:
@@ -82,7 +89,7 @@ class Training(Protocol):
     def load(self, folder: Path, /) -> None:
         """Takes the weights from a folder that `save` wrote."""
 
-    def measure(self, dev: list[DevSet], /) -> dict[str, float]:
+    def measure(self, dev: Any, /) -> dict[str, float]:
         """Measures the dev sets; the model is in evaluation mode."""
 
 
@@ -113,23 +120,27 @@ def finetune(run: FinetuneRun, reporter: Reporter = SILENT) -> FinetuneResult:
     for note in run.notes:
         reporter.note(note)
     set_seed(run.sampling.seed)
+    refuse_other_measures(run)
     trained: Training
-    if trains_reranker(run):
+    if trains_on_sentences(run):
+        trained = begin_sentence_training(run, reporter)
+    elif trains_reranker(run):
         trained = begin_reranker_training(run, reporter)
     else:
         trained = begin_retriever_training(run, reporter)
     if rank == 0:
         inputs = (trained.root, *run.input_paths())
         make_ready(output, inputs, resume=settings.resume, overwrite=settings.overwrite)
+    source = SENTENCES if trains_on_sentences(run) else QUERIES
     tokenizers = trained.tokenizers
-    store = _first_then_others(lambda: _prepare(run, output, tokenizers, reporter))
-    dev = _first_then_others(lambda: dev_sets(run, output, tokenizers, reporter))
+    store = _first_then_others(lambda: source.prepare(run, output, tokenizers, reporter))
+    dev = _first_then_others(lambda: source.dev(run, output, tokenizers, reporter))
     chosen = {"representation": as_json(trained.representation), "text": as_json(trained.texts)}
     told = told_of(run.as_json() | chosen, output)
     if rank == 0:
         begin(output, told, reporter)
 
-    batches = _batches(run, store, reporter)
+    batches = source.batches(run, store, reporter)
     arguments.max_steps = len(batches)
     if dev:
         arguments.eval_strategy = IntervalStrategy.STEPS
@@ -289,6 +300,18 @@ def _callbacks(
         board.logging_dir = str(output / LOGS)
         told.append(board)
     return told
+
+
+class Source(NamedTuple):
+    """What a run learns from: its data and its dev sets prepared, and the batches of the data."""
+
+    prepare: Callable[[FinetuneRun, Path, Tokenizers, Reporter], Any]
+    dev: Callable[[FinetuneRun, Path, Tokenizers, Reporter], list[Any]]
+    batches: Callable[[FinetuneRun, Any, Reporter], Any]
+
+
+QUERIES = Source(_prepare, dev_sets, _batches)
+SENTENCES = Source(prepare_training_sentences, prepare_dev_sentences, sentence_batches)
 
 
 def _best(run: FinetuneRun, history: list[dict[str, Any]]) -> float | None:

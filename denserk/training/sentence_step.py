@@ -4,8 +4,6 @@ The loss is a mean over examples that know nothing of each other, so the gradien
 processes, each with its share, add up to that of the whole batch.
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -46,16 +44,18 @@ class SentenceStep:
                 labels = None if batch.labels is None else batch.labels[first : first + chunk]
                 with autocast():
                     vectors = self.encoder(part)
-                texts = vectors.unflatten(0, (-1, size)).unbind(1)
-                share = self._loss(texts, labels) * (len(texts[0]) / total)
+                examples = vectors.unflatten(0, (-1, size))
+                loss = sentence_loss(examples, labels, self.objective)
+                share = loss * (len(examples) / total)
                 backward(share)
                 found = found + share.detach().float()
         return {self.objective.objective.value: gather(found).sum()}
 
-    def _loss(self, texts: Sequence[Tensor], labels: Tensor | None) -> Tensor:
-        """Two or three (B, D) -> the mean over the examples."""
-        if labels is None:
-            anchor, positive, negative = texts
-            return triplet_loss(anchor, positive, negative, self.objective.margin)
-        first, second = texts
-        return cosine_mse(first, second, labels.to(first) / self.objective.label_scale)
+
+def sentence_loss(vectors: Tensor, labels: Tensor | None, settings: ObjectiveSettings) -> Tensor:
+    """The mean loss of examples: (B, n, D) and, of pairs, (B,) labels -> scalar."""
+    if labels is None:
+        anchor, positive, negative = vectors.unbind(1)
+        return triplet_loss(anchor, positive, negative, settings.margin)
+    first, second = vectors.unbind(1)
+    return cosine_mse(first, second, labels.to(first) / settings.label_scale)

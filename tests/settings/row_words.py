@@ -71,6 +71,11 @@ WORDS: dict[str, Reading] = {
         "distillation": "soft-cross-entropy",
         "contrastive_weight": float(weight),
     },
+    r"MSE of the cosine and label / (\d+)": lambda scale: {
+        "objective": "cosine-mse",
+        "label_scale": float(scale),
+    },
+    r"triplets with margin (\d+)": lambda margin: {"objective": "triplet", "margin": float(margin)},
     r"R-Drop": lambda: {"r_drop": 1.0},
 }
 

@@ -28,8 +28,8 @@ ROWS = {
     "cocondenser-marco-hard-negatives": MARCO + "3 epochs",
     "cocondenser-nq": QUESTIONS + "lr 5e-6; 40 epochs",
     "cocondenser-nq-hard-negatives": QUESTIONS + "lr 5e-6; 20 epochs",
-    "condenser-sts-b": "cls; 16 queries; lr 2e-5; 4 epochs",
-    "condenser-wiki-sections": "cls; 16 queries; lr 2e-5; 1 epoch",
+    "condenser-sts-b": "cls; 16 queries; lr 2e-5; 4 epochs; MSE of the cosine and label / 5",
+    "condenser-wiki-sections": "cls; 16 queries; lr 2e-5; 1 epoch; triplets with margin 5",
 }
 
 

@@ -1,0 +1,234 @@
+"""What a fine-tuning run trains when it learns from pairs or triplets of sentences."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from denserk.analysis.sentence_similarity import figure_of, score_examples
+from denserk.data.sentence_batches import SentenceBatches, assemble
+from denserk.data.sentence_store import SentenceStore, prepare_sentences
+from denserk.data.tokenization import TextTokenizer
+from denserk.errors import InputError, UsageError
+from denserk.reporting import SILENT, Reporter
+from denserk.settings.encoding import Representation, RepresentationSettings, TextSettings
+from denserk.settings.finetune import FinetuneRun
+from denserk.settings.formats import CorpusSettings
+from denserk.settings.training import DevMetric, Objective, ObjectiveSettings, SamplingSettings
+from denserk.tasks.finetune_retriever import RetrieverTraining, begin_retriever_training
+from denserk.tasks.run_folder import DATA, DEV_DATA
+from denserk.training.distributed import world
+from denserk.training.sentence_step import SentenceStep, sentence_loss
+
+SIZES = {Objective.COSINE_MSE: 2, Objective.TRIPLET: 3}
+"""Sentences of an example, by what is learned from it."""
+MEASURES = {Objective.COSINE_MSE: DevMetric.SPEARMAN, Objective.TRIPLET: DevMetric.ACCURACY}
+"""What held-out examples measure beside the loss."""
+BLOCK = 64
+"""Held-out examples measured at once."""
+
+Tokenizers = tuple[TextTokenizer, TextTokenizer]
+
+
+def trains_on_sentences(run: FinetuneRun) -> bool:
+    """Whether a run learns from pairs or triplets of sentences."""
+    return run.objective.objective in SIZES
+
+
+def refuse_other_measures(run: FinetuneRun) -> None:
+    """Refuses a --best-by that the objective's held-out data does not measure.
+
+    Raises:
+        UsageError: so it is.
+    """
+    objective, metric = run.objective.objective, run.validation.best_by
+    if metric is None or metric is DevMetric.LOSS:
+        return
+    own = MEASURES.get(objective)
+    if metric is not own and (own is not None or metric in MEASURES.values()):
+        raise UsageError(
+            f"--best-by {metric} is not measured under --objective {objective}",
+            f"--best-by {own or 'RR@10'}, or {DevMetric.LOSS}",
+        )
+
+
+@dataclass(frozen=True)
+class SentenceTraining:
+    """A retriever's encoder in training on sentences, each of them read as a passage is.
+
+    Attributes:
+        retriever: the model, and how it is saved.
+        step: a batch of sentences -> gradients.
+    """
+
+    retriever: RetrieverTraining
+    step: SentenceStep
+
+    @property
+    def root(self) -> Path:
+        """The folder it starts from."""
+        return self.retriever.root
+
+    @property
+    def representation(self) -> RepresentationSettings:
+        """How vectors are made."""
+        return self.retriever.representation
+
+    @property
+    def texts(self) -> TextSettings:
+        """How records become text."""
+        return self.retriever.texts
+
+    @property
+    def tokenizers(self) -> Tokenizers:
+        """Of queries, and of passages."""
+        return self.retriever.tokenizers
+
+    @property
+    def model(self) -> nn.Module:
+        """What is trained."""
+        return self.retriever.model
+
+    def save(self, folder: Path) -> None:
+        """Writes a folder that `encode` and `search` take."""
+        self.retriever.save(folder)
+
+    def load(self, folder: Path) -> None:
+        """Takes the weights from a folder that `save` wrote."""
+        self.retriever.load(folder)
+
+    def batches(self, batches: SentenceBatches) -> SentenceBatches:
+        """The run's batches, as they are."""
+        return batches
+
+    @torch.no_grad()
+    def measure(self, dev: list[SentenceStore]) -> dict[str, float]:
+        """Loss and figure of held-out examples; the model is in evaluation mode."""
+        encoder, objective = self.step.encoder, self.step.objective
+        device = next(self.model.parameters()).device
+        (store,) = dev
+        scores, losses = [], []
+        for items in np.split(np.arange(len(store)), range(BLOCK, len(store), BLOCK)):
+            batch = assemble(store, items).to(device)
+            vectors = encoder(batch.sentences).unflatten(0, (-1, store.size))
+            loss = sentence_loss(vectors, batch.labels, objective)
+            losses.append(float(loss) * len(items))
+            scores.append(score_examples(vectors.cpu().numpy()))
+        labels = store.labels if store.size == 2 else None
+        _, value = figure_of(np.concatenate(scores), labels)
+        measure = MEASURES[objective.objective].value
+        return {DevMetric.LOSS.value: sum(losses) / len(store), measure: value}
+
+
+def begin_sentence_training(run: FinetuneRun, reporter: Reporter = SILENT) -> SentenceTraining:
+    """The encoder of a run, and its step.
+
+    Raises:
+        UsageError: settings that belong to queries and passages, all of them named; or the model
+            has an encoder for each.
+        ModelError: the model cannot do what is asked of it.
+    """
+    _refuse_settings_of_retrieval(run)
+    retriever = begin_retriever_training(run, reporter)
+    if not retriever.model.shared:
+        raise UsageError(
+            f"{run.finetune.model} has separate encoders for queries and passages, and one encoder "
+            "reads the sentences of an example",
+            "start from a model whose sides share their weights",
+        )
+    step = SentenceStep(retriever.model.passage, run.objective, run.cache)
+    return SentenceTraining(retriever, step)
+
+
+def _refuse_settings_of_retrieval(run: FinetuneRun) -> None:
+    told, sampling, objective, dev = run.finetune, run.sampling, run.objective, run.validation
+    usual, loss = SamplingSettings(), ObjectiveSettings()
+    drawing = ("group_size", "positive", "negative", "negative_pool")
+    scoring = ("temperature", "contrastive", "distillation", "contrastive_weight")
+    refused = {
+        "--representation cross-encoder": run.representation.get("representation")
+        == Representation.CROSS_ENCODER,
+        "--untie": told.untie,
+        "--no-negatives-x-device": not told.negatives_x_device,
+        **{
+            _flag(name): getattr(told, name)
+            for name in ("train_format", "corpus", "queries", "qrels", "skip_missing")
+        },
+        "the options of a corpus": run.corpus != CorpusSettings(),
+        **{_flag(name): getattr(sampling, name) != getattr(usual, name) for name in drawing},
+        **{_flag(name): getattr(objective, name) != getattr(loss, name) for name in scoring},
+        **{_flag(name): getattr(dev, name) for name in ("dev_corpus", "dev_topics", "dev_qrels")},
+    }
+    if given := [flag for flag, present in refused.items() if present]:
+        raise UsageError(
+            f"{', '.join(given)}: not under --objective {objective.objective}, which has sentences "
+            "in place of queries and passages",
+            f"leave out {'it' if len(given) == 1 else 'them'}",
+        )
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def prepare_training_sentences(
+    run: FinetuneRun, output: Path, tokenizers: Tokenizers, reporter: Reporter
+) -> SentenceStore:
+    """The run's examples, tokenised once beneath its folder.
+
+    Raises:
+        UsageError, InputError, OutputError: see `prepare_sentences`.
+    """
+    return _prepare(run, run.finetune.train_data, output / DATA, tokenizers, reporter)
+
+
+def prepare_dev_sentences(
+    run: FinetuneRun, output: Path, tokenizers: Tokenizers, reporter: Reporter
+) -> list[SentenceStore]:
+    """The held-out examples; none where no validation was asked for.
+
+    Raises:
+        InputError: their labels are all the same, which no correlation can be had with.
+        UsageError, OutputError: see `prepare_sentences`.
+    """
+    source = run.validation.dev_data
+    if source is None:
+        return []
+    store = _prepare(run, (source,), output / DEV_DATA, tokenizers, reporter)
+    if store.size == 2 and len(np.unique(store.labels)) < 2:
+        raise InputError(source, None, f"the label {store.labels[0]:g} alone", "labels that differ")
+    return [store]
+
+
+def _prepare(
+    run: FinetuneRun,
+    sources: tuple[str, ...],
+    folder: Path,
+    tokenizers: Tokenizers,
+    reporter: Reporter,
+) -> SentenceStore:
+    return prepare_sentences(
+        sources,
+        folder,
+        tokenizers[1],
+        size=SIZES[run.objective.objective],
+        label_scale=run.objective.label_scale,
+        reporter=reporter,
+    )
+
+
+def sentence_batches(run: FinetuneRun, store: SentenceStore, reporter: Reporter) -> SentenceBatches:
+    """The run's batches for this process."""
+    rank, size = world()
+    return SentenceBatches(
+        store,
+        run.sampling,
+        run.optimizer.batch_size,
+        epochs=run.optimizer.epochs,
+        max_steps=run.optimizer.max_steps,
+        rank=rank,
+        world=size,
+        reporter=reporter,
+    )
