@@ -1,0 +1,170 @@
+import json
+from math import log
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from denserk.errors import UsageError
+from denserk.modeling.reranker_folder import begin_reranker, read_reranker
+from denserk.settings.encoding import PairSettings
+from denserk.settings.finetune import FinetuneRun
+from denserk.settings.training import (
+    ContrastiveKind,
+    Distillation,
+    FinetuneSettings,
+    ObjectiveSettings,
+    OptimizerSettings,
+    RerankingSettings,
+    SamplingSettings,
+    ValidationSettings,
+)
+from denserk.tasks.finetune import finetune
+from denserk.tasks.finetune_reranker import begin_reranker_training, trains_reranker
+from tests.conftest import PASSAGES, QUERIES
+
+CROSS_ENCODER = {"representation": "cross-encoder"}
+POSITIVES = {"q1": "d3", "q2": "d1", "q3": "d4"}
+SHORT = {"query_max_length": 8}
+
+
+@pytest.fixture
+def train(tmp_path):
+    def passage(docid):
+        return {"docid": docid, "title": PASSAGES[docid][0], "text": PASSAGES[docid][1]}
+
+    lines = [
+        {
+            "query_id": qid,
+            "query": QUERIES[qid],
+            "positive_passages": [passage(positive)],
+            "negative_passages": [passage(docid) for docid in PASSAGES if docid != positive],
+        }
+        for qid, positive in POSITIVES.items()
+    ]
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(path)
+
+
+def a_run(model, train, output, steps=8, **more):
+    files = {"model": str(model), "train_data": (train,), "output": str(output), "device": "cpu"}
+    given = {
+        "finetune": FinetuneSettings(**files, **more.pop("files", {})),
+        "sampling": SamplingSettings(group_size=6),
+        "optimizer": OptimizerSettings(batch_size=3, max_steps=steps, lr=3e-3, save_steps=4),
+        "reranking": RerankingSettings(pair_max_length=24),
+        "representation": CROSS_ENCODER,
+        "text": SHORT,
+        **more,
+    }
+    return FinetuneRun(**given)
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def test_a_run_learns_validates_and_saves_what_search_takes(tiny, train, tmp_path):
+    run = a_run(
+        tiny("electra"),
+        train,
+        tmp_path / "r",
+        steps=120,
+        reranking=RerankingSettings(r_drop=0.5, pair_max_length=24),
+        validation=ValidationSettings(dev_data=train, eval_steps=40),
+    )
+    assert finetune(run).steps == 120
+    stored = read_reranker(tmp_path / "r")
+    assert stored.pairs == PairSettings(max_length=24)
+    assert stored.text.query_max_length == 8
+    history = json.loads((tmp_path / "r" / "training.json").read_text())["log"]
+    measured = [entry["eval_dev-loss"] for entry in history if "eval_dev-loss" in entry]
+    assert len(measured) == 3
+    assert measured[-1] < 0.7 * log(6)  # log 6 is chance
+    assert any({"loss_listwise", "loss_agreement"} <= entry.keys() for entry in history)
+
+
+def test_a_resumed_run_has_the_weights_of_an_uninterrupted_one(tiny, train, tmp_path):
+    whole = a_run(tiny(), train, tmp_path / "whole")
+    finetune(whole)
+    halved = a_run(tiny(), train, tmp_path / "halved")
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(patch, 4)
+        with pytest.raises(KeyboardInterrupt):
+            finetune(halved)
+    again = a_run(tiny(), train, tmp_path / "halved", files={"resume": True})
+    assert finetune(again).first_step == 4
+    found = weights(tmp_path / "halved")
+    assert all(found[name].equal(tensor) for name, tensor in weights(tmp_path / "whole").items())
+
+
+def stop_after(patch, steps):
+    from denserk.training.reranking_step import RerankingStep
+
+    counted, plain = [0], RerankingStep.__call__
+
+    def call(self, *arguments):
+        counted[0] += 1
+        if counted[0] > steps:
+            raise KeyboardInterrupt
+        return plain(self, *arguments)
+
+    patch.setattr(RerankingStep, "__call__", call)
+
+
+@pytest.mark.parametrize("kind", ["bert", "distilbert"])
+def test_a_published_reranker_is_trained_on(tiny_reranker, train, tmp_path, kind):
+    run = a_run(tiny_reranker(kind), train, tmp_path / "r", representation={})
+    assert trains_reranker(run)
+    finetune(run)
+    before, after = weights(tiny_reranker(kind)), weights(tmp_path / "r")
+    assert before.keys() == after.keys()
+    assert not after["classifier.weight"].equal(before["classifier.weight"])
+    assert read_reranker(tmp_path / "r").pairs.token_types == (kind == "bert")
+
+
+def test_which_runs_train_a_cross_encoder(tiny, train, tmp_path):
+    assert trains_reranker(a_run(tiny(), train, tmp_path))
+    assert not trains_reranker(a_run(tiny(), train, tmp_path, representation={}))
+    begin_reranker(tiny(), seed=3).fit(SHORT).save(tmp_path / "r")
+    assert trains_reranker(a_run(tmp_path / "r", train, tmp_path, representation={}))
+    as_vectors = {"representation": "cls"}
+    assert not trains_reranker(a_run(tmp_path / "r", train, tmp_path, representation=as_vectors))
+
+
+def test_the_head_is_drawn_by_the_run_s_seed(tiny, train, tmp_path):
+    def head(seed):
+        sampling = SamplingSettings(group_size=6, seed=seed)
+        training = begin_reranker_training(a_run(tiny(), train, tmp_path, sampling=sampling))
+        return training.model.model.classifier.weight.detach()
+
+    torch.manual_seed(1)
+    first = head(5)
+    torch.manual_seed(2)
+    assert head(5).equal(first)
+    assert not head(6).equal(first)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"files": {"untie": True}}, "--untie: "),
+        ({"objective": ObjectiveSettings(temperature=0.02)}, "--temperature: "),
+        ({"objective": ObjectiveSettings(distillation=Distillation.KL)}, "--distillation: "),
+        ({"objective": ObjectiveSettings(contrastive=ContrastiveKind.FULL)}, "--contrastive full:"),
+        ({"representation": CROSS_ENCODER | {"l2_norm": True}}, "--l2-norm: "),
+        (
+            {"files": {"untie": True}, "objective": ObjectiveSettings(temperature=2)},
+            "--untie, --temperature: a cross-encoder makes no vectors",
+        ),
+        ({"sampling": SamplingSettings(group_size=1)}, "--group-size 1"),
+        (
+            {"validation": ValidationSettings(dev_corpus="c", dev_topics="t", dev_qrels="q")},
+            "--dev-corpus: ",
+        ),
+    ],
+)
+def test_settings_of_vectors_are_refused(tiny, train, tmp_path, given, words):
+    with pytest.raises(UsageError, match=words):
+        finetune(a_run(tiny(), train, tmp_path / "r", **given))
