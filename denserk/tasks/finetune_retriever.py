@@ -101,16 +101,17 @@ def begin_retriever_training(run: FinetuneRun, reporter: Reporter = SILENT) -> R
     model = stored.begin(chosen, untie=run.finetune.untie, reporter=reporter)
     step = RetrievalStep(
         model,
-        _objective(run, chosen, model),
+        objective_of(run, chosen, model),
         run.cache,
         across_devices=run.finetune.negatives_x_device,
     )
     return RetrieverTraining(run, stored, chosen, texts, model, step)
 
 
-def _objective(
+def objective_of(
     run: FinetuneRun, settings: RepresentationSettings, model: Retriever
 ) -> RetrievalObjective:
+    """The loss of a run's settings on vectors that are made as the representation says."""
     parts = None
     made = model.passage.representation
     if isinstance(made, Aggretriever) and made.cls_dim and made.agg_dim:

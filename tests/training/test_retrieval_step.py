@@ -1,0 +1,192 @@
+"""The cached step against the direct one over the same chunks and random states."""
+
+import contextlib
+import weakref
+
+import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from denserk.data.batches import TokenBatch
+from denserk.modeling.similarity import PassageVectors
+from denserk.settings.training import CacheSettings
+from denserk.training.gradient_cache import RandomState
+from denserk.training.retrieval_step import RetrievalStep, cut, join
+from tests.training.retrievers import (
+    LOSSES,
+    REPRESENTATIONS,
+    assert_same,
+    batch_of,
+    gradients,
+    objective,
+    retriever,
+)
+
+CACHE = CacheSettings(grad_cache=True, q_chunk=2, p_chunk=3)
+DIRECT = CacheSettings()
+
+
+def run(step, batch, autocast=contextlib.nullcontext, seed=5):
+    """One step; its terms and the gradients."""
+    step.model.zero_grad()
+    torch.manual_seed(seed)
+    terms = step(batch, lambda loss: loss.backward(), autocast)
+    return terms, gradients(step.model)
+
+
+def chunked(model, loss, batch, autocast=contextlib.nullcontext, seed=5):
+    """The direct step chunk by chunk, every graph kept: what the cached step must equal."""
+    model.zero_grad()
+    torch.manual_seed(seed)
+    with autocast():
+        queries = [model.encode_queries(chunk) for chunk in cut(batch.queries, CACHE.q_chunk)]
+        passages = [model.encode_passages(chunk) for chunk in cut(batch.passages, CACHE.p_chunk)]
+    terms = loss(torch.cat(queries), join(passages), batch.targets, batch.teacher)
+    torch.stack(list(terms.values())).sum().backward()
+    return terms, gradients(model)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", REPRESENTATIONS)
+def test_cached_is_direct(tiny, name, loss):
+    settings = REPRESENTATIONS[name]
+    model, batch = retriever(tiny("bert"), settings), batch_of(5)
+    made = objective(model, settings, LOSSES[loss])
+    expected_terms, expected = chunked(model, made, batch)
+    terms, found = run(RetrievalStep(model, made, CACHE), batch)
+    assert_same(found, expected, 1e-9)
+    assert terms.keys() == expected_terms.keys()
+    for term in terms:
+        assert terms[term].item() == pytest.approx(expected_terms[term].item(), abs=1e-12)
+
+
+@pytest.mark.parametrize("name", REPRESENTATIONS)
+def test_without_dropout_chunks_change_nothing(tiny, name):
+    settings = REPRESENTATIONS[name]
+    model = retriever(tiny("bert"), settings, dropout=0.0)
+    made = objective(model, settings, LOSSES["in-batch"])
+    terms, expected = run(RetrievalStep(model, made, DIRECT), batch_of(5))
+    cached_terms, found = run(RetrievalStep(model, made, CACHE), batch_of(5))
+    assert_same(found, expected, 1e-9)
+    assert cached_terms == {name: pytest.approx(term.item()) for name, term in terms.items()}
+
+
+def test_two_encoders_each_get_their_own_gradient(tiny):
+    settings = REPRESENTATIONS["mlr-scalar-mix"]
+    model = retriever(tiny("bert"), settings, untie=True)
+    made = objective(model, settings, LOSSES["in-batch"])
+    _, expected = chunked(model, made, batch_of(5))
+    _, found = run(RetrievalStep(model, made, CACHE), batch_of(5))
+    assert_same(found, expected, 1e-9)
+    unused = [name for name, gradient in found.items() if gradient is None]
+    assert unused == [name for name in found if name.startswith("query.representation.scalar_mix.")]
+    assert unused
+
+
+def test_other_random_states_would_be_seen(tiny, monkeypatch):
+    monkeypatch.setattr(RandomState, "restored", lambda self: contextlib.nullcontext())
+    settings = REPRESENTATIONS["cls"]
+    model = retriever(tiny("bert"), settings)
+    made = objective(model, settings, LOSSES["in-batch"])
+    _, expected = chunked(model, made, batch_of(5))
+    _, found = run(RetrievalStep(model, made, CACHE), batch_of(5))
+    with pytest.raises(AssertionError):
+        assert_same(found, expected, 1e-6)
+
+
+@pytest.mark.parametrize("name", ["cls", "agg-star-head"])
+def test_cached_is_direct_in_bfloat16(tiny, name):
+    def autocast():
+        return torch.autocast("cpu", torch.bfloat16)
+
+    settings = REPRESENTATIONS[name]
+    model = retriever(tiny("bert"), settings).float()
+    made = objective(model, settings, LOSSES["in-batch"])
+    _, expected = chunked(model, made, batch_of(5), autocast)
+    _, found = run(RetrievalStep(model, made, CACHE), batch_of(5), autocast)
+    scale = max(g.abs().max() for g in expected.values() if g is not None)
+    assert_same(found, expected, 0.02 * scale)
+
+
+class Held:
+    """Counts the bytes that graphs of the encoders hold, now and at most."""
+
+    def __init__(self):
+        self.now = self.most = 0
+
+    def pack(self, tensor):
+        box = [tensor]
+        token = Box(box)
+        size = tensor.numel() * tensor.element_size()
+        self.now += size
+        self.most = max(self.most, self.now)
+        weakref.finalize(token, self.drop, size)
+        return token
+
+    def drop(self, size):
+        self.now -= size
+
+    def watched(self, encode):
+        def watch(chunk: TokenBatch):
+            with saved_tensors_hooks(self.pack, lambda token: token.box[0]):
+                return encode(chunk)
+
+        return watch
+
+
+class Box:
+    """Holds a saved tensor; unlike a tensor's own wrapper it can be watched for its end."""
+
+    def __init__(self, box):
+        self.box = box
+
+
+def peak(folder, name, cache, queries):
+    settings = REPRESENTATIONS[name]
+    model, held = retriever(folder, settings), Held()
+    made = objective(model, settings, LOSSES["in-batch"])
+    model.encode_queries = held.watched(model.encode_queries)
+    model.encode_passages = held.watched(model.encode_passages)
+    one = batch_of(1)  # the same texts again and again: chunks of one size
+    repeated = (
+        TokenBatch(*(part.repeat(queries, 1) for part in texts))
+        for texts in (one.queries, one.passages)
+    )
+    batch = batch_of(queries)._replace(**dict(zip(("queries", "passages"), repeated, strict=True)))
+    run(RetrievalStep(model, made, cache), batch)
+    assert held.now == 0
+    return held.most
+
+
+@pytest.mark.parametrize(
+    "name", ["cls", "agg-star-head", "mlr-self-contrastive", "colbert-average"]
+)
+def test_memory_is_that_of_a_chunk(tiny, name):
+    cache = CacheSettings(grad_cache=True, q_chunk=2, p_chunk=4)
+    folder = tiny("bert")
+    assert peak(folder, name, DIRECT, 12) > 2.5 * peak(folder, name, DIRECT, 4)
+    assert peak(folder, name, cache, 12) == peak(folder, name, cache, 4)
+    assert peak(folder, name, cache, 2) < peak(folder, name, DIRECT, 2)
+
+
+def test_chunks_are_as_wide_as_their_longest_text():
+    batch = batch_of(5).passages
+    chunks = cut(batch, 3)
+    assert [len(chunk.input_ids) for chunk in chunks] == [3, 3, 3, 1]
+    for start, chunk in zip(range(0, 10, 3), chunks, strict=True):
+        longest = int(batch.attention_mask[start : start + 3].sum(1).max())
+        assert chunk.input_ids.shape[1] == longest
+        assert torch.equal(chunk.input_ids, batch.input_ids[start : start + 3, :longest])
+    assert torch.equal(
+        torch.cat([chunk.attention_mask.sum(1) for chunk in chunks]), batch.attention_mask.sum(1)
+    )
+
+
+def test_passages_of_unequal_numbers_of_vectors_join_masked():
+    one = PassageVectors(torch.ones(2, 1, 4))
+    three = PassageVectors(torch.ones(1, 3, 4), torch.tensor([[True, True, False]]))
+    joined = join([one, three])
+    assert joined.values.shape == (3, 3, 4)
+    assert joined.mask is not None
+    assert joined.mask.tolist() == [[True, False, False]] * 2 + [[True, True, False]]
+    assert join([one, one]).mask is None
