@@ -1,6 +1,6 @@
 """The pretrained transformer and its MLM head: the one file that knows architectures."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import transformers
 from torch import Tensor, nn
 from transformers import AutoConfig, PretrainedConfig
 from transformers.initialization import no_init_weights
+from transformers.masking_utils import create_bidirectional_mask
 
 from denserk.data.batches import TokenBatch
 from denserk.errors import ModelError
@@ -24,7 +25,9 @@ class Architecture:
     denserk keeps. `head` lists the first parts of the MLM head's tensors. `tied` maps a tensor to
     the one it must be. `ignored` are first parts of tensors that other model classes leave in a
     file. `transform` is the MLM head up to its last layer, `decoder` the path of that layer.
-    `final_norm` is the path of a norm after the last layer.
+    `final_norm` is the path of a norm after the last layer. `layers` is the path of the encoder's
+    layers, `cross` one of them with queries of their own, `first_position` the row of the position
+    embeddings that a text begins with.
     """
 
     model_type: str
@@ -42,6 +45,9 @@ class Architecture:
     positions: Callable[[PretrainedConfig], int | None] = lambda config: int(
         config.max_position_embeddings
     )
+    layers: str = "encoder.layer"
+    cross: Callable[[Any, Tensor, Tensor, Tensor], Tensor] | None = None
+    first_position: Callable[[PretrainedConfig], int] = lambda config: 0
 
 
 def _bert_transform(model: Any, hidden: Tensor) -> Tensor:
@@ -57,6 +63,36 @@ def _roberta_transform(model: Any, hidden: Tensor) -> Tensor:
 def _distilbert_transform(model: Any, hidden: Tensor) -> Tensor:
     transformed: Tensor = model.vocab_layer_norm(model.activation(model.vocab_transform(hidden)))
     return transformed
+
+
+def _attend(
+    queries: Tensor, keys: Tensor, values: Tensor, seen: Tensor, heads: int, dropout: float
+) -> Tensor:
+    """(B, T, H) three times, and who sees whom, (B, T, T) bool -> (B, T, H)."""
+    query, key, value = (
+        part.view(*part.shape[:2], heads, -1).transpose(1, 2) for part in (queries, keys, values)
+    )
+    context = F.scaled_dot_product_attention(query, key, value, seen.unsqueeze(1), dropout)
+    return context.transpose(1, 2).flatten(2)
+
+
+def _bert_cross(layer: Any, queries: Tensor, states: Tensor, seen: Tensor) -> Tensor:
+    own = layer.attention.self
+    projected = own.query(queries), own.key(states), own.value(states)
+    dropout = own.dropout.p if layer.training else 0.0
+    context = _attend(*projected, seen, own.num_attention_heads, dropout)
+    result: Tensor = layer.feed_forward_chunk(layer.attention.output(context, queries))
+    return result
+
+
+def _distilbert_cross(layer: Any, queries: Tensor, states: Tensor, seen: Tensor) -> Tensor:
+    own = layer.attention
+    projected = own.q_lin(queries), own.k_lin(states), own.v_lin(states)
+    dropout = own.dropout.p if layer.training else 0.0
+    context = own.out_lin(_attend(*projected, seen, own.n_heads, dropout))
+    attended = layer.sa_layer_norm(context + queries)
+    result: Tensor = layer.output_layer_norm(layer.ffn(attended) + attended)
+    return result
 
 
 ARCHITECTURES = {
@@ -76,6 +112,7 @@ ARCHITECTURES = {
             transform=_bert_transform,
             decoder="cls.predictions.decoder",
             encoder_arguments={"add_pooling_layer": False},
+            cross=_bert_cross,
         ),
         Architecture(
             "roberta",
@@ -93,6 +130,8 @@ ARCHITECTURES = {
             encoder_arguments={"add_pooling_layer": False},
             # positions of real tokens start after the padding id
             positions=lambda config: config.max_position_embeddings - config.pad_token_id - 1,
+            cross=_bert_cross,
+            first_position=lambda config: int(config.pad_token_id) + 1,
         ),
         Architecture(
             "distilbert",
@@ -103,6 +142,8 @@ ARCHITECTURES = {
             tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
             transform=_distilbert_transform,
             decoder="vocab_projector",
+            layers="transformer.layer",
+            cross=_distilbert_cross,
         ),
         Architecture(  # the discriminator; its generator and its heads are for pre-training alone
             "electra",
@@ -249,10 +290,7 @@ class Backbone(nn.Module):
 
     def forward(self, batch: TokenBatch) -> Tensor:
         """Last hidden states: (B, T) ids -> (B, T, H)."""
-        encoder = self.model
-        if self.with_head:
-            encoder = getattr(self.model, self.architecture.prefix.rstrip("."))
-        hidden: Tensor = encoder(
+        hidden: Tensor = self.encoder(
             input_ids=batch.input_ids,
             attention_mask=batch.attention_mask,
             output_hidden_states=False,
@@ -268,11 +306,8 @@ class Backbone(nn.Module):
             norm_intermediate: apply the final layer norm, where the backbone has one after its last
                 layer (T5), to the layers before it too.
         """
-        encoder = self.model
-        if self.with_head:
-            encoder = getattr(self.model, self.architecture.prefix.rstrip("."))
         states: list[Tensor] = list(
-            encoder(
+            self.encoder(
                 input_ids=batch.input_ids,
                 attention_mask=batch.attention_mask,
                 output_hidden_states=True,
@@ -280,9 +315,58 @@ class Backbone(nn.Module):
             ).hidden_states
         )
         if norm_intermediate and self.architecture.final_norm:
-            norm = encoder.get_submodule(self.architecture.final_norm)
+            norm = self.encoder.get_submodule(self.architecture.final_norm)
             states[1:-1] = [norm(state) for state in states[1:-1]]
         return states
+
+    def embed(self, batch: TokenBatch) -> Tensor:
+        """The embedding layer's output, norm and dropout included: (B, T) ids -> (B, T, H)."""
+        embedded: Tensor = self.encoder.embeddings(input_ids=batch.input_ids)
+        return embedded
+
+    def position_signal(self, length: int) -> Tensor:
+        """The embeddings of a text's first positions: (T, H)."""
+        first = self.architecture.first_position(self.config)
+        signal: Tensor = self.encoder.embeddings.position_embeddings.weight
+        return signal[first : first + length]
+
+    def new_layers(self, count: int) -> list[nn.Module]:
+        """Further layers of the encoder's own kind, as torch initialises them."""
+        kind: Any = type(self.encoder.get_submodule(self.architecture.layers)[0])
+        return [kind(self.model.config) for _ in range(count)]
+
+    def run_layers(self, layers: Iterable[nn.Module], states: Tensor, mask: Tensor) -> Tensor:
+        """Layers of the encoder's kind, one after the other.
+
+        Args:
+            layers: from `new_layers`.
+            states: (B, T, H).
+            mask: (B, T) bool, True = a real token.
+
+        Returns:
+            (B, T, H).
+        """
+        bias = create_bidirectional_mask(self.model.config, states, mask)
+        for layer in layers:
+            states = layer(states, bias)
+        return states
+
+    def run_cross_layer(
+        self, layer: nn.Module, queries: Tensor, states: Tensor, seen: Tensor
+    ) -> Tensor:
+        """A layer whose queries, and with them the residual, are not what keys and values are of.
+
+        Args:
+            layer: from `new_layers`.
+            queries: (B, T, H).
+            states: (B, T, H).
+            seen: (B, T, T) bool, whether query i sees state j.
+
+        Returns:
+            (B, T, H).
+        """
+        assert self.architecture.cross is not None
+        return self.architecture.cross(layer, queries, states, seen)
 
     def vocabulary_logits(self, hidden: Tensor) -> Tensor:
         """The MLM head: (..., H) -> (..., V)."""
@@ -291,6 +375,13 @@ class Backbone(nn.Module):
         decoder = self.model.get_submodule(self.architecture.decoder)
         logits: Tensor = decoder(self.architecture.transform(self.model, hidden))
         return logits
+
+    @property
+    def encoder(self) -> Any:
+        """The transformer of transformers without its MLM head."""
+        if self.with_head:
+            return getattr(self.model, self.architecture.prefix.rstrip("."))
+        return self.model
 
     @property
     def hidden_size(self) -> int:
@@ -313,8 +404,10 @@ class Backbone(nn.Module):
         return self.architecture.positions(self.config)
 
 
-def check_names(where: Path, expected: set[str], given: set[str]) -> None:
-    """Refuses tensors that are missing or left over.
+def check_names(
+    where: Path, expected: set[str], given: set[str], what_for: str = "its config.json"
+) -> None:
+    """Refuses tensors that are missing or left over; `what_for` is what they were checked against.
 
     Raises:
         ModelError: all of them are named.
@@ -325,9 +418,7 @@ def check_names(where: Path, expected: set[str], given: set[str]) -> None:
         if names
     ]
     if wrong:
-        raise ModelError(
-            f"{where}: the weights are not those of its config.json; {'; '.join(wrong)}"
-        )
+        raise ModelError(f"{where}: the weights are not those of {what_for}; {'; '.join(wrong)}")
 
 
 def check_shapes(where: Path, expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:

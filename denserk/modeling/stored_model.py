@@ -128,6 +128,30 @@ class StoredEncoder:
             reporter.note(f"new, from random weights: {', '.join(fresh)}")
         return encoder.train()
 
+    def begin_masked_lm(self, reporter: Reporter = SILENT) -> Backbone:
+        """The backbone with its MLM head, to pre-train; a head that the folder lacks starts fresh.
+
+        Raises:
+            ModelError: the backbone has no [CLS] token or no MLM head, or the folder holds what
+                does not belong.
+        """
+        if not self.architecture.has_cls or self.architecture.masked_lm is None:
+            lacks = "masked-language-model head" if self.architecture.has_cls else "[CLS] token"
+            raise ModelError(
+                f"{self.folder}: {self.architecture.model_type} cannot be pre-trained here, for it "
+                f"has no {lacks}",
+                "start from a BERT, RoBERTa or DistilBERT",
+            )
+        tensors = dict(self.tensors)
+        if not self.has_mlm_head:
+            tensors |= self._fresh_head()
+            reporter.note(
+                f"{self.folder} has no masked-language-model head to start from: a fresh one, tied "
+                "to the word embeddings"
+            )
+        backbone = Backbone.from_tensors(self.architecture, self.folder, tensors, with_head=True)
+        return backbone.train()
+
     def _fresh_head(self) -> dict[str, Tensor]:
         architecture = self.architecture
         config = AutoConfig.from_pretrained(self.folder)
