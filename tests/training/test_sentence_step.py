@@ -1,0 +1,132 @@
+"""Pairs and triplets: the loss against a literal restatement; chunks and processes add up."""
+
+from contextlib import nullcontext
+from math import sqrt
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.spawn import spawn
+
+from denserk.data.batches import pad
+from denserk.data.sentence_batches import SentenceBatch
+from denserk.settings.training import CacheSettings, Objective, ObjectiveSettings
+from denserk.training.distributed import sum_gradients
+from denserk.training.retrieval_step import cut
+from denserk.training.sentence_step import SentenceStep
+from tests.training.retrievers import REPRESENTATIONS, assert_same, gradients, retriever
+
+EXAMPLES = 5
+LABELS = [5.0, 0.0, 2.5, 4.0, 1.0]
+OBJECTIVES = {
+    2: ObjectiveSettings(Objective.COSINE_MSE, label_scale=5.0),
+    3: ObjectiveSettings(Objective.TRIPLET, margin=3.0),
+}
+WHOLE = CacheSettings()
+CHUNKS = CacheSettings(grad_cache=True, p_chunk=6)
+KINDS = ("cls", "mean", "agg-star-head", "mlr-multi-vector", "me-bert-average", "colbert-average")
+
+
+def batch_of(size, first=0, last=EXAMPLES):
+    """Examples `first` to `last` of five."""
+    texts = [
+        [2, *(5 + (7 * number + place) % 90 for place in range(1 + number % 6)), 3]
+        for number in range(size * first, size * last)
+    ]
+    labels = torch.tensor(LABELS[first:last]) if size == 2 else None
+    return SentenceBatch(pad(texts, 0), labels, torch.arange(first, last))
+
+
+def trained(folder, name, size, batch, cache=WHOLE):
+    """The loss's terms, the gradients, the encoder."""
+    model = retriever(Path(folder), REPRESENTATIONS[name], dropout=0.0)
+    step = SentenceStep(model.passage, OBJECTIVES[size], cache)
+    terms = step(batch, lambda loss: loss.backward(), nullcontext)
+    sum_gradients(model.parameters())
+    return {name: term.item() for name, term in terms.items()}, gradients(model), model.passage
+
+
+def literal_loss(vectors, size):
+    """One example at a time, one number at a time."""
+    losses = []
+    for number in range(len(vectors) // size):
+        texts = vectors[number * size : (number + 1) * size]
+        if size == 2:
+            product = sum(a * b for a, b in zip(*texts, strict=True))
+            lengths = [sqrt(sum(a * a for a in text)) for text in texts]
+            losses.append((product / (lengths[0] * lengths[1]) - LABELS[number] / 5) ** 2)
+        else:
+            near, far = (
+                sqrt(sum((a - b) ** 2 for a, b in zip(texts[0], other, strict=True)))
+                for other in texts[1:]
+            )
+            losses.append(max(0, near - far + 3))
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("name", KINDS)
+def test_the_loss(tiny, name, size):
+    batch = batch_of(size)
+    terms, found, encoder = trained(tiny("bert"), name, size, batch)
+    with torch.no_grad():
+        vectors = encoder(batch.sentences).tolist()
+    assert terms == {
+        OBJECTIVES[size].objective.value: pytest.approx(literal_loss(vectors, size), rel=1e-6)
+    }
+    assert any(gradient is not None and gradient.abs().max() > 0 for gradient in found.values())
+
+
+@pytest.mark.parametrize("chunk", [1, 6, 9, 100])
+@pytest.mark.parametrize("size", [2, 3])
+def test_chunks_add_up(tiny, size, chunk):
+    batch = batch_of(size)
+    terms, expected, _ = trained(tiny("bert"), "cls", size, batch)
+    cache = CacheSettings(grad_cache=True, p_chunk=chunk)
+    again, found, _ = trained(tiny("bert"), "cls", size, batch, cache)
+    assert_same(found, expected, 1e-12)
+    assert again == {name: pytest.approx(term, rel=1e-6) for name, term in terms.items()}
+
+
+def test_a_chunk_holds_whole_examples(tiny, monkeypatch):
+    widths = []
+
+    def recording(batch, size):
+        widths.append(size)
+        return cut(batch, size)
+
+    monkeypatch.setattr("denserk.training.sentence_step.cut", recording)
+    for chunk in (1, 5, 6):
+        cache = CacheSettings(grad_cache=True, p_chunk=chunk)
+        trained(tiny("bert"), "cls", 3, batch_of(3), cache)
+    assert widths == [3, 3, 6]
+
+
+PARTS = {"halves": [(0, 3), (3, 5)], "nothing for one": [(0, 5), (5, 5)]}
+
+
+def one_of_two(rank, folder, meeting, out):
+    """What each process does: every objective, with unequal parts of the batch."""
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    torch.set_num_threads(1)
+    found = {
+        (size, name): trained(folder, "cls", size, batch_of(size, *parts[rank]), cache)[:2]
+        for size, cache in ((2, WHOLE), (3, CHUNKS))
+        for name, parts in PARTS.items()
+    }
+    torch.save(found, f"{out}-{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_processes_do_the_whole_batch(tiny, tmp_path):
+    spawn(
+        one_of_two, (str(tiny("bert")), str(tmp_path / "meeting"), str(tmp_path / "found")), 2
+    )
+    for rank in range(2):
+        saved = torch.load(tmp_path / f"found-{rank}.pt", weights_only=False)
+        for (size, _), (terms, found) in saved.items():
+            expected_terms, expected, _ = trained(tiny("bert"), "cls", size, batch_of(size))
+            assert_same(found, expected, 1e-10)
+            assert terms == {n: pytest.approx(t, rel=1e-6) for n, t in expected_terms.items()}
