@@ -5,25 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import torch
-import transformers
 from torch import nn
 from torch.utils.data import Dataset
-from transformers import PrinterCallback, TrainerCallback, TrainingArguments, set_seed
-from transformers.integrations.integration_utils import TensorBoardCallback
+from transformers import PrinterCallback, TrainerCallback, set_seed
 from transformers.trainer_utils import IntervalStrategy
 
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import TrainingBatches
 from denserk.data.training_examples import prepare
 from denserk.data.training_store import TrainingStore
-from denserk.errors import UsageError
-from denserk.extras import installed
 from denserk.reporting import SILENT, Progress, Reporter
 from denserk.settings.encoding import RepresentationSettings, TextSettings
 from denserk.settings.finetune import FinetuneRun
 from denserk.settings.options import as_json
-from denserk.settings.training import Precision
 from denserk.tasks.dev_sets import dev_sets
 from denserk.tasks.finetune_reranker import begin_reranker_training, trains_reranker
 from denserk.tasks.finetune_retriever import begin_retriever_training
@@ -45,9 +39,11 @@ from denserk.tasks.run_folder import (
     make_ready,
     told_of,
 )
+from denserk.training.arguments import training_arguments
 from denserk.training.best import KeepBest, best_of, values_of
-from denserk.training.distributed import world
+from denserk.training.distributed import first_then_others, world
 from denserk.training.step import Step
+from denserk.training.telling import follow
 from denserk.training.trainer import StepTrainer
 
 Tokenizers = tuple[TextTokenizer, TextTokenizer]
@@ -114,7 +110,9 @@ def finetune(run: FinetuneRun, reporter: Reporter = SILENT) -> FinetuneResult:
         UsageError, InputError, ModelError, OutputError, DenserkError: see `denserk.errors`.
     """
     output, settings = Path(run.finetune.output), run.finetune
-    arguments = _arguments(run, output / CHECKPOINTS)
+    arguments = training_arguments(
+        run.optimizer, settings.device, run.sampling.seed, output / CHECKPOINTS
+    )
     rank = world()[0]
     reporter = reporter if rank == 0 else SILENT
     for note in run.notes:
@@ -133,8 +131,8 @@ def finetune(run: FinetuneRun, reporter: Reporter = SILENT) -> FinetuneResult:
         make_ready(output, inputs, resume=settings.resume, overwrite=settings.overwrite)
     source = SENTENCES if trains_on_sentences(run) else QUERIES
     tokenizers = trained.tokenizers
-    store = _first_then_others(lambda: source.prepare(run, output, tokenizers, reporter))
-    dev = _first_then_others(lambda: source.dev(run, output, tokenizers, reporter))
+    store = first_then_others(lambda: source.prepare(run, output, tokenizers, reporter))
+    dev = first_then_others(lambda: source.dev(run, output, tokenizers, reporter))
     chosen = {"representation": as_json(trained.representation), "text": as_json(trained.texts)}
     told = told_of(run.as_json() | chosen, output)
     if rank == 0:
@@ -169,54 +167,6 @@ def finetune(run: FinetuneRun, reporter: Reporter = SILENT) -> FinetuneResult:
         loss=next((entry["loss"] for entry in reversed(history) if "loss" in entry), None),
         best=_best(run, history),
     )
-
-
-def _arguments(run: FinetuneRun, folder: Path) -> TrainingArguments:
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    device, optimizer = run.finetune.device, run.optimizer
-    if device not in ("auto", "cpu", "cuda"):
-        raise UsageError(
-            f"--device {device}: training takes auto, cpu or cuda",
-            "choose a GPU with CUDA_VISIBLE_DEVICES, several with torchrun",
-        )
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("--device cuda: no GPU is seen", "use --device auto or --device cpu")
-    on_cpu = device == "cpu" or not torch.cuda.is_available()
-    if on_cpu and optimizer.precision is Precision.FLOAT16:
-        raise UsageError("--dtype float16 needs a GPU", "use --dtype bfloat16 or float32")
-    return TrainingArguments(
-        output_dir=str(folder),
-        learning_rate=optimizer.lr,
-        weight_decay=optimizer.weight_decay,
-        adam_epsilon=optimizer.adam_epsilon,
-        max_grad_norm=optimizer.max_grad_norm,
-        lr_scheduler_type="linear",
-        warmup_steps=optimizer.warmup_ratio
-        if optimizer.warmup_steps is None
-        else optimizer.warmup_steps,
-        bf16=optimizer.precision is Precision.BFLOAT16,
-        fp16=optimizer.precision is Precision.FLOAT16,
-        save_steps=optimizer.save_steps,
-        save_total_limit=optimizer.keep_checkpoints or None,
-        logging_steps=optimizer.logging_steps,
-        dataloader_num_workers=optimizer.num_workers,
-        seed=run.sampling.seed,
-        use_cpu=on_cpu,
-        disable_tqdm=True,
-        report_to="none",  # TensorBoard's files are a callback's: see `_callbacks`
-    )
-
-
-def _first_then_others(work: Callable[[], Any]) -> Any:
-    """Does work that writes files in the first process; the others follow, and find it done."""
-    rank, size = world()
-    if size > 1 and rank > 0:
-        torch.distributed.barrier()
-        return work()
-    done = work()
-    if size > 1:
-        torch.distributed.barrier()
-    return done
 
 
 def _prepare(
@@ -254,51 +204,13 @@ def _batches(run: FinetuneRun, store: TrainingStore, reporter: Reporter) -> Trai
     )
 
 
-class _Told(TrainerCallback):
-    """Moves the bar, with the loss, its parts and the last validation beside it."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._words: dict[str, str] = {}
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Counts what an earlier run did."""
-        self._progress.advance(state.global_step)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Counts the step; the last one is logged whatever the interval."""
-        self._progress.advance()
-        control.should_log |= state.global_step == state.max_steps
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        """Shows the newest numbers."""
-        logs = logs or {}
-        if "loss" in logs:
-            parts = _numbers(logs, "loss_")
-            several = f" ({parts})" if "," in parts else ""
-            self._words["loss"] = f"loss {logs['loss']:.4f}{several}"
-        if measured := _numbers(logs, "eval_"):
-            self._words["validation"] = measured
-        self._progress.tell(", ".join(self._words.values()))
-
-
-def _numbers(logs: dict[str, Any], prefix: str) -> str:
-    """The quantities of a log whose names begin so, as words."""
-    found = {name.removeprefix(prefix): v for name, v in logs.items() if name.startswith(prefix)}
-    return ", ".join(f"{name} {value:.4f}" for name, value in found.items())
-
-
 def _callbacks(
     run: FinetuneRun, output: Path, save: Callable[[Path], None], progress: Progress
 ) -> list[TrainerCallback]:
-    told: list[TrainerCallback] = [_Told(progress)]
+    told = follow(progress, output / LOGS)
     metric = run.validation.best_by
     if metric is not None:
         told.append(KeepBest(output / BEST, save, metric, run.validation.early_stopping))
-    if installed("tensorboard"):
-        board = TensorBoardCallback()  # type: ignore[no-untyped-call]
-        board.logging_dir = str(output / LOGS)
-        told.append(board)
     return told
 
 

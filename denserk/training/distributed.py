@@ -5,12 +5,15 @@ its own alone; the sum of the processes' gradients is then the gradient of one p
 the whole batch.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+T = TypeVar("T")
 
 
 def world() -> tuple[int, int]:
@@ -62,3 +65,15 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             dist.all_reduce(parameter.grad)
+
+
+def first_then_others(work: Callable[[], T]) -> T:
+    """Does work that writes files in the first process; the others follow, and find it done."""
+    rank, size = world()
+    if size > 1 and rank > 0:
+        dist.barrier()
+        return work()
+    done = work()
+    if size > 1:
+        dist.barrier()
+    return done
