@@ -16,7 +16,7 @@ def score_examples(vectors: Floats) -> NDArray[np.float64]:
 
     Returns:
         Of pairs the cosine, 0 beside a vector of zeros; of triplets 1 where the positive is nearer,
-        and 0 where the negative is, or is as near.
+        and 0 where the negative is, or is as near; NaN of vectors that are no numbers.
 
     >>> score_examples(np.array([[[3.0, 0.0], [1.0, 1.0]]])).round(3)
     array([0.707])
@@ -27,8 +27,7 @@ def score_examples(vectors: Floats) -> NDArray[np.float64]:
     if exact.shape[1] == 3:
         anchor, positive, negative = exact.swapaxes(0, 1)
         near, far = (np.linalg.norm(anchor - other, axis=1) for other in (positive, negative))
-        nearer: NDArray[np.float64] = (near < far).astype(np.float64)
-        return nearer
+        return np.where(np.isnan(near - far), np.nan, near < far)
     first, second = exact.swapaxes(0, 1)
     lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     products: NDArray[np.float64] = (first * second).sum(1) / np.where(lengths > 0, lengths, 1)

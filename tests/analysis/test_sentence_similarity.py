@@ -70,3 +70,10 @@ def test_triplets_score_where_the_positive_is_nearer():
 def test_figures():
     assert figure_of(np.array([1.0, 0.0, 1.0, 1.0]), None) == ("accuracy", 0.75)
     assert figure_of(np.array([1.0, 2.0]), np.array([0.0, 5.0])) == ("spearman", 1.0)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_what_is_no_number_stays_none(size):
+    vectors = np.ones((2, size, 4))
+    vectors[1, 1, 2] = np.nan
+    assert np.isnan(score_examples(vectors)).tolist() == [False, True]
