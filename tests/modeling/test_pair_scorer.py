@@ -95,3 +95,15 @@ def test_it_describes_itself_in_plain_json(tiny_reranker):
 def test_models_that_do_not_score(tiny, model, refusal, words):
     with pytest.raises(refusal, match=words):
         PairScorer.load(model or str(tiny()), compute=CPU)
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("kind", ["bert", "electra", "roberta"])
+def test_scores_are_those_of_sentence_transformers(tiny_reranker, kind):
+    st = pytest.importorskip("sentence_transformers")
+    theirs = st.CrossEncoder(str(tiny_reranker(kind)), device="cpu")
+    texts = [f"{passage.title} {passage.text}".strip() for passage in GIVEN]
+    pairs = list(zip([query.text for query in ASKED], texts, strict=True))
+    expected = theirs.predict(pairs, activation_fn=torch.nn.Identity())
+    got = PairScorer.load(str(tiny_reranker(kind)), compute=CPU).score(ASKED, GIVEN)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)

@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from denserk.settings.encoding import (
 )
 from tests.tiny_models import RERANKERS
 
-SHORT = {"query_max_length": 8, "passage_max_length": 16}
+SHORT: dict[str, Any] = {"query_max_length": 8, "passage_max_length": 16}
 CPU = ComputeSettings(device="cpu")
 
 

@@ -1,5 +1,6 @@
 import json
 from math import log
+from typing import Any
 
 import pytest
 import torch
@@ -48,7 +49,12 @@ def train(tmp_path):
 
 
 def a_run(model, train, output, steps=8, **more):
-    files = {"model": str(model), "train_data": (train,), "output": str(output), "device": "cpu"}
+    files: dict[str, Any] = {
+        "model": str(model),
+        "train_data": (train,),
+        "output": str(output),
+        "device": "cpu",
+    }
     given = {
         "finetune": FinetuneSettings(**files, **more.pop("files", {})),
         "sampling": SamplingSettings(group_size=6),

@@ -86,7 +86,6 @@ def asked(toy, tiny_reranker):
         assert result.pairs >= result.hits
         return read((toy / "out.trec").read_text())
 
-    reranked.paths = paths
     return reranked
 
 

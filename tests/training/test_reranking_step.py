@@ -1,8 +1,11 @@
 from contextlib import nullcontext
 from math import exp, log
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.multiprocessing.spawn import spawn
 
 from denserk.data.pair_batches import PairJoiner, PairTrainingBatch
 from denserk.data.tokenization import load_tokenizer
@@ -10,7 +13,7 @@ from denserk.modeling.reranker import Reranker
 from denserk.modeling.stored_model import StoredEncoder
 from denserk.settings.encoding import PairSettings, TextSettings
 from denserk.settings.training import CacheSettings, RerankingSettings
-from denserk.training import reranking_step
+from denserk.training.distributed import sum_gradients
 from denserk.training.reranking_step import RerankingStep
 
 GROUP = 3
@@ -112,25 +115,35 @@ def test_a_chunk_holds_whole_groups_and_no_more_than_were_asked_for(tiny):
     assert seen == [12]
 
 
-def test_shares_of_processes_add_up(tiny, monkeypatch):
-    """Each process is given what all of them would gather: its own sums beside the other's."""
+SHARES = ((0, 3), (3, 4))
+"""Which queries each of two processes has: unequal, as at the end of data."""
+
+
+def one_of_two(rank, folder, meeting, out):
+    """What each process does: its share of a step, then the sum of both."""
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    torch.set_num_threads(1)
+
+    def tiny(kind="bert"):
+        return Path(folder)
+
     model = reranker(tiny)
-    terms, expected = gradients(model, batch_of(tiny))
-    shares = [batch_of(tiny, 0, 3), batch_of(tiny, 3, 4)]
-    with monkeypatch.context() as patch:
-        patch.setattr(reranking_step, "gather", lambda counted: torch.tensor([3, 1]))
-        parts = [gradients(model, share)[1] for share in shares]
-    for whole, one, other in zip(expected, *parts, strict=True):
-        torch.testing.assert_close(one + other, whole, rtol=0, atol=1e-9)
-    losses = []
-    monkeypatch.setattr(
-        reranking_step,
-        "gather",
-        lambda t: torch.tensor([3, 1]) if not t.is_floating_point() else (losses.append(t), t)[1],
-    )
-    for share in shares:
-        gradients(model, share)
-    torch.testing.assert_close(sum(losses).squeeze(), terms["listwise"], rtol=0, atol=1e-9)
+    cache = CacheSettings(grad_cache=True, p_chunk=GROUP)
+    terms, _ = gradients(model, batch_of(tiny, *SHARES[rank]), None, cache)
+    sum_gradients(model.parameters())
+    torch.save((terms, [parameter.grad for parameter in model.parameters()]), f"{out}-{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_processes_add_up_to_one(tiny, tmp_path):
+    folders = (str(tiny()), str(tmp_path / "meeting"), str(tmp_path / "found"))
+    spawn(one_of_two, folders, 2)
+    terms, expected = gradients(reranker(tiny), batch_of(tiny))
+    for rank in range(2):
+        found_terms, found = torch.load(tmp_path / f"found-{rank}.pt", weights_only=False)
+        torch.testing.assert_close(found_terms, terms, rtol=0, atol=1e-9)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
 
 
 def test_r_drop_runs_two_draws_of_dropout_and_makes_them_agree(tiny):
