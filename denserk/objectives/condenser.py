@@ -1,6 +1,6 @@
 """Condenser: the head sees late [CLS] and early tokens, so late layers must write into [CLS].
 
-"Condenser: a Pre-training Architecture for Dense Retrieval" (Gao and Callan, 2021), section 3.
+"Condenser: a Pre-training Architecture for Dense Retrieval" (Gao and Callan, 2021).
 """
 
 from torch import Tensor, nn

@@ -5,9 +5,12 @@ from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
 from denserk.data.masking import IGNORED
 from denserk.objectives.condenser import Condenser
 from denserk.objectives.masked_language_model import MaskedLanguageModel
+from denserk.objectives.master import TASKS, Master
 from denserk.objectives.objective import token_loss
+from denserk.objectives.retromae import RetroMae
 from denserk.training.gradient_cache import RandomState
 from tests.objectives.pretraining_models import backbone_of, only, random_texts
+from tests.tiny_models import WITH_HEADS
 
 
 def rows_of(texts, rows):
@@ -57,11 +60,21 @@ def test_cls_alone_is_that_of_the_whole_pass_under_dropout(tiny):
     assert not first.equal(objective.cls(batch))
 
 
-def test_half_precision_sums_in_float32(tiny):
-    backbone = backbone_of(tiny()).to(torch.bfloat16)
+@pytest.mark.parametrize("kind", WITH_HEADS)
+@pytest.mark.parametrize("objective", [MaskedLanguageModel, Condenser, Master, RetroMae])
+def test_half_precision_sums_in_float32(tiny, kind, objective):
+    backbone = backbone_of(tiny(kind)).float()
+    trained = objective(backbone).eval()
     texts = random_texts(backbone, [8, 5])
-    loss = MaskedLanguageModel(backbone)(only(texts))["mlm"]
-    assert loss.total.dtype == torch.float32
+    seen = torch.ones(2, 8, 8).bool()
+    batch = PretrainingBatch(texts, {}, dict.fromkeys([*TASKS, "retromae"], texts), seen)
+    exact = trained(batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        terms = trained(batch)
+    for name, term in terms.items():
+        assert term.total.dtype == torch.float32
+        assert term.total.item() == pytest.approx(exact[name].total.item(), rel=0.02)
+        assert not term.total.equal(exact[name].total)
 
 
 def test_batches_move_as_a_whole():
