@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.multiprocessing.spawn import spawn
 
 from denserk.settings.training import CacheSettings
 from denserk.training import distributed
@@ -75,9 +76,7 @@ def one_of_two(rank, folder, meeting, out):
 def two(tiny, tmp_path_factory):
     """What each of two processes found."""
     folder = tmp_path_factory.mktemp("two")
-    torch.multiprocessing.spawn(
-        one_of_two, (str(tiny("bert")), str(folder / "meeting"), str(folder / "found")), 2
-    )
+    spawn(one_of_two, (str(tiny("bert")), str(folder / "meeting"), str(folder / "found")), 2)
     return [torch.load(folder / f"found-{rank}.pt", weights_only=False) for rank in range(2)]
 
 

@@ -145,14 +145,14 @@ def peak(folder, name, cache, queries):
     settings = REPRESENTATIONS[name]
     model, held = retriever(folder, settings), Held()
     made = objective(model, settings, LOSSES["in-batch"])
-    model.encode_queries = held.watched(model.encode_queries)
-    model.encode_passages = held.watched(model.encode_passages)
+    for name in ("encode_queries", "encode_passages"):
+        setattr(model, name, held.watched(getattr(model, name)))
     one = batch_of(1)  # the same texts again and again: chunks of one size
-    repeated = (
+    asked, passages = (
         TokenBatch(*(part.repeat(queries, 1) for part in texts))
         for texts in (one.queries, one.passages)
     )
-    batch = batch_of(queries)._replace(**dict(zip(("queries", "passages"), repeated, strict=True)))
+    batch = batch_of(queries)._replace(queries=asked, passages=passages)
     run(RetrievalStep(model, made, cache), batch)
     assert held.now == 0
     return held.most

@@ -1,0 +1,68 @@
+"""Small fine-tuning runs: training files of made-up examples, runs from flat settings."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from denserk.reporting import Reporter
+from denserk.settings.finetune import FinetuneRun, put_together
+from denserk.settings.formats import CorpusSettings
+from denserk.settings.preset import CLASSES, OWNERS
+from denserk.tasks.finetune import FinetuneResult, finetune
+from tests.data.conftest import inline
+
+SMALL = {
+    "batch_size": 4,
+    "group_size": 3,
+    "max_steps": 10,
+    "lr": 0.01,
+    "save_steps": 4,
+    "logging_steps": 2,
+    "device": "cpu",
+}
+"""Ten steps of four queries with three passages each; checkpoints at 4, 8 and 10."""
+AGG = {"representation": "agg", "agg_dim": 20, "cls_dim": 6}
+
+
+class Heard(Reporter):
+    """Keeps what was told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.warnings: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+def write_examples(path: Path, queries: Iterable[int], *, scored: bool = False) -> str:
+    """A training file: queries with one or two positives and three negatives, texts inline."""
+    lines = (inline(number, 1 + number % 2, 3, scored=scored) for number in queries)
+    path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    return str(path)
+
+
+def run_of(output: Path, model: Path, train: str | Path, **options: Any) -> FinetuneRun:
+    """A run of `SMALL` settings; options by field name replace or add to them."""
+    given: dict[type, dict[str, Any]] = {cls: {} for cls in CLASSES}
+    by_name = {cls.__name__: cls for cls in CLASSES}
+    paths = {"model": str(model), "train_data": (str(train),), "output": str(output)}
+    preset = options.pop("preset", None)
+    for name, value in {**SMALL, **paths, **options}.items():
+        given[by_name[OWNERS[name]]][name] = value
+    return put_together(preset, CorpusSettings(), given)
+
+
+def tune(output: Path, model: Path, train: str | Path, **options: Any) -> FinetuneResult:
+    """Runs it in silence."""
+    return finetune(run_of(output, model, train, **options))
+
+
+def weights(folder: Path) -> bytes:
+    """The bytes of the model that came out."""
+    return (folder / "model.safetensors").read_bytes()

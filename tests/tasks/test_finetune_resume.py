@@ -1,0 +1,153 @@
+"""A run that was stopped goes on to the weights of one that was not, bit for bit."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from denserk.errors import MismatchError
+from denserk.settings.encoding import Representation
+from denserk.settings.training import DevMetric
+from denserk.tasks import run_folder
+from denserk.tasks.finetune import finetune
+from denserk.training.trainer import StepTrainer
+from tests.faults import Stopped, stopped_at
+from tests.tasks.finetuning import AGG, Heard, run_of, tune, weights, write_examples
+
+MEAN = {"representation": Representation.MEAN}
+KINDS: dict[str, dict[str, Any]] = {
+    "mean": MEAN,
+    "agg-cached": AGG | {"representation": Representation.AGG, "grad_cache": True, "q_chunk": 2},
+    "mlr-untied": {"representation": Representation.MLR, "untie": True, "warmup_steps": 3},
+}
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch):
+    monkeypatch.setattr(run_folder, "draw", lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory):
+    return write_examples(tmp_path_factory.mktemp("data") / "train.jsonl", range(24))
+
+
+@pytest.fixture(scope="module")
+def dev(tmp_path_factory):
+    return write_examples(tmp_path_factory.mktemp("data") / "dev.jsonl", range(30, 36))
+
+
+def stopped_in_step(step):
+    """Stops a run inside a training step, counted from 0."""
+    return stopped_at(step, [(StepTrainer, "training_step")])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_resumed_is_uninterrupted(tiny, train, tmp_path, kind):
+    options = KINDS[kind]
+    whole = tune(tmp_path / "whole", tiny("bert"), train, **options)
+    with stopped_in_step(6), pytest.raises(Stopped):
+        tune(tmp_path / "cut", tiny("bert"), train, **options)
+    assert not (tmp_path / "cut" / "config.json").exists()
+    resumed = tune(tmp_path / "cut", tiny("bert"), train, **options, resume=True)
+    assert (resumed.steps, resumed.first_step) == (10, 4)
+    assert resumed.loss == whole.loss
+    sides = ("query", "document") if options.get("untie") else (".",)
+    for side in sides:
+        assert weights(tmp_path / "cut" / side) == weights(tmp_path / "whole" / side)
+
+
+def test_stopped_twice(tiny, train, tmp_path):
+    tune(tmp_path / "whole", tiny("bert"), train, **MEAN)
+    for step in (5, 4):  # the fifth, then the ninth
+        with stopped_in_step(step), pytest.raises(Stopped):
+            tune(tmp_path / "cut", tiny("bert"), train, **MEAN, resume=True)
+    resumed = tune(tmp_path / "cut", tiny("bert"), train, **MEAN, resume=True)
+    assert resumed.first_step == 8
+    assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("metric", "stop", "save_steps"),
+    [(DevMetric.LOSS, 3, 2), (DevMetric.LOSS, 7, 4), (DevMetric.RR_10, 5, 4)],
+)
+def test_with_the_best_kept_and_an_early_end(tiny, train, dev, tmp_path, metric, stop, save_steps):
+    options = MEAN | {
+        "dev_data": dev,
+        "best_by": metric,
+        "early_stopping": 2,
+        "eval_steps": 2,
+        "lr": 0.2,
+        "max_steps": 40,
+        "save_steps": save_steps,
+    }
+    whole = tune(tmp_path / "whole", tiny("bert"), train, **options)
+    assert stop < whole.steps < 40
+    with stopped_in_step(stop), pytest.raises(Stopped):
+        tune(tmp_path / "cut", tiny("bert"), train, **options)
+    for begin_at in (stop // save_steps, whole.steps // save_steps):
+        resumed = tune(tmp_path / "cut", tiny("bert"), train, **options, resume=True)
+        assert resumed.first_step == begin_at * save_steps
+        assert (resumed.steps, resumed.best) == (whole.steps, whole.best)
+        assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
+
+
+def test_nothing_to_resume_begins(tiny, train, tmp_path):
+    result = tune(tmp_path / "out", tiny("bert"), train, **MEAN, max_steps=2, resume=True)
+    assert (result.steps, result.first_step) == (2, 0)
+
+
+def test_a_finished_run_stays_as_it_is(tiny, train, tmp_path):
+    tune(tmp_path / "out", tiny("bert"), train, **MEAN)
+    before = weights(tmp_path / "out")
+    result = tune(tmp_path / "out", tiny("bert"), train, **MEAN, resume=True)
+    assert (result.steps, result.first_step) == (10, 10)
+    assert weights(tmp_path / "out") == before
+
+
+def test_another_setting_is_refused_by_name(tiny, train, tmp_path):
+    tune(tmp_path / "out", tiny("bert"), train, **MEAN)
+    before = weights(tmp_path / "out")
+    with pytest.raises(MismatchError, match=r"optimizer.lr was 0.01, now 0.02") as refusal:
+        tune(tmp_path / "out", tiny("bert"), train, **MEAN, lr=0.02, resume=True)
+    assert "representation" not in refusal.value.message
+    assert weights(tmp_path / "out") == before
+
+
+def test_other_data_is_refused(tiny, tmp_path):
+    train = write_examples(tmp_path / "train.jsonl", range(24))
+    tune(tmp_path / "out", tiny("bert"), train, **MEAN)
+    write_examples(tmp_path / "train.jsonl", range(1, 25))
+    with pytest.raises(MismatchError, match=r"data.training-data.file 1.sha256 was"):
+        tune(tmp_path / "out", tiny("bert"), train, **MEAN, resume=True)
+    write_examples(tmp_path / "train.jsonl", range(24))
+    heard = Heard()
+    finetune(run_of(tmp_path / "out", tiny("bert"), train, **MEAN, resume=True), heard)
+    assert any("is prepared again" in note for note in heard.notes)
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle(tiny, train, tmp_path):
+    options = [
+        *("--model", str(tiny("bert")), "--train-data", train, "--representation", "mean"),
+        *("--batch-size", "4", "--group-size", "3", "--max-steps", "60", "--save-steps", "2"),
+        *("--lr", "0.01", "--device", "cpu"),
+    ]
+    command = [sys.executable, "-m", "denserk", "finetune", *options]
+    subprocess.run([*command, "--output", str(tmp_path / "whole")], check=True)
+    checkpoints = tmp_path / "killed" / "checkpoints"
+    process = subprocess.Popen([*command, "--output", str(tmp_path / "killed")])
+    while not any(checkpoints.glob("checkpoint-1?")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not (tmp_path / "killed" / "config.json").exists()
+    subprocess.run([*command, "--output", str(tmp_path / "killed"), "--resume"], check=True)
+    assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
+    told = json.loads((tmp_path / "killed" / "training.json").read_text())
+    assert told["log"][-1]["step"] == 60

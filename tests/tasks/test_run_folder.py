@@ -1,0 +1,130 @@
+"""The folder of a run: what may be cleared, what may be resumed."""
+
+import json
+
+import pytest
+
+from denserk.errors import InputError, MismatchError, UsageError
+from denserk.tasks.run_folder import begin, finish, make_ready
+from tests.tasks.finetuning import Heard
+
+TOLD = {
+    "versions": {"torch": "2"},
+    "processes": 1,
+    "preset": None,
+    "finetune": {"output": "out", "resume": False, "train_data": ("a", "b"), "untie": False},
+    "optimizer": {"lr": 0.1, "keep_checkpoints": 1},
+    "data": {},
+}
+
+
+def told(**changes):
+    return {**TOLD, **{name: TOLD[name] | values for name, values in changes.items()}}
+
+
+@pytest.fixture
+def output(tmp_path):
+    """A run's folder with a checkpoint."""
+    folder = tmp_path / "out"
+    (folder / "checkpoints" / "checkpoint-4").mkdir(parents=True)
+    (folder / "training.json").write_text(json.dumps(TOLD))
+    return folder
+
+
+def ready(folder, *inputs, resume=False, overwrite=False):
+    make_ready(folder, inputs, resume=resume, overwrite=overwrite)
+
+
+def test_a_new_folder_is_made(tmp_path):
+    ready(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_what_is_there_is_refused_unless_a_flag_says_more(output):
+    with pytest.raises(UsageError, match=r"is not empty \(it holds checkpoints\)") as refusal:
+        ready(output)
+    assert refusal.value.hint is not None
+    assert "--resume" in refusal.value.hint
+    ready(output, resume=True)
+    assert (output / "checkpoints" / "checkpoint-4").is_dir()
+
+
+def test_overwrite_clears_what_runs_make(output):
+    for name in ("best", "query", "document", "logs", ".best.part", ".training-data.12.part"):
+        (output / name).mkdir()
+    ready(output, overwrite=True)
+    assert list(output.iterdir()) == []
+
+
+def test_overwrite_spares_what_no_run_made(output):
+    (output / "photographs").mkdir()
+    with pytest.raises(UsageError, match="photographs, which no run made"):
+        ready(output, overwrite=True)
+    assert (output / "training.json").is_file()
+
+
+@pytest.mark.parametrize("inside", [".", "train.jsonl", "checkpoints/checkpoint-4"])
+def test_overwrite_never_removes_what_the_run_reads(output, inside):
+    (output / "train.jsonl").write_text("x")
+    with pytest.raises(UsageError, match="would remove"):
+        ready(output, output / inside, overwrite=True)
+    assert (output / "train.jsonl").is_file()
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "out").write_text("")
+    with pytest.raises(UsageError, match="a folder is expected"):
+        ready(tmp_path / "out", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "phrase"),
+    [
+        ({"optimizer": {"lr": 0.2}}, "optimizer.lr was 0.1, now 0.2"),
+        ({"finetune": {"untie": True}}, "finetune.untie was False, now True"),
+        ({"data": {"file 1": {"sha256": "x"}}}, "data.file 1 was None"),
+    ],
+)
+def test_other_settings_are_refused_by_name(output, changes, phrase):
+    with pytest.raises(MismatchError, match=phrase):
+        begin(output, told(**changes), Heard())
+    assert json.loads((output / "training.json").read_text())["optimizer"]["lr"] == 0.1
+
+
+def test_what_changes_nothing_may_differ(output):
+    heard = Heard()
+    free = {"resume": True, "output": "elsewhere"}
+    begin(output, told(finetune=free, optimizer={"keep_checkpoints": 0}), heard)
+    assert heard.warnings == []
+    begin(output, told(versions={"torch": "3"}), heard)
+    assert heard.warnings == ["resuming, the last bits may differ: torch was '2', now '3'"]
+
+
+def test_without_a_checkpoint_a_run_begins_anew(output):
+    (output / "checkpoints" / "checkpoint-4").rmdir()
+    (output / "best").mkdir()
+    begin(output, told(optimizer={"lr": 0.2}), Heard())
+    assert json.loads((output / "training.json").read_text())["optimizer"]["lr"] == 0.2
+    assert not (output / "best").exists()
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"versions": 3}'])
+def test_broken_settings_are_no_crash(output, content):
+    (output / "training.json").write_text(content)
+    with pytest.raises(InputError, match="a broken file"):
+        begin(output, TOLD, Heard())
+
+
+@pytest.mark.parametrize("keep_best", [True, False])
+def test_the_best_weights_come_out_where_they_were_kept(output, keep_best):
+    (output / "best" / "query").mkdir(parents=True)
+    for name in ("config.json", "query/model.safetensors"):
+        (output / "best" / name).write_text("best")
+
+    def save(folder):
+        (folder / "config.json").write_text("last")
+
+    finish(output, save, TOLD, [{"step": 1, "loss": 2.0}], Heard(), keep_best=keep_best)
+    assert (output / "config.json").read_text() == ("best" if keep_best else "last")
+    assert (output / "query" / "model.safetensors").exists() is keep_best
+    assert json.loads((output / "training.json").read_text())["log"] == [{"step": 1, "loss": 2.0}]
