@@ -27,8 +27,8 @@ from denserk.training.step import Step
 
 STAGING = ".saving"
 """Where a checkpoint is written before it takes its name."""
-TORCH_WRITER = re.compile("inline_container|PytorchStreamWriter")
-"""What torch's writer names in the RuntimeError of a failed write."""
+TORCH_WRITER = re.compile("inline_container|PytorchStreamWriter|iostream error")
+"""What the RuntimeError of a failed write names where torch's own writer wrote."""
 
 
 class _FromStep(Sampler[int]):

@@ -1,0 +1,239 @@
+"""Bad data and bad luck: one clear error or a counted warning each, and no checkpoint lost."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from denserk.cli.app import run
+from denserk.formats.files import whole_binary
+from denserk.modeling.folder_layouts import read_model_folder
+from denserk.tasks import run_folder
+from tests.data.conftest import inline
+from tests.faults import limit_file_size
+from tests.tasks.finetuning import write_examples
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch):
+    monkeypatch.setattr(run_folder, "draw", lambda *_: None)
+
+
+@pytest.fixture
+def lines():
+    """Eight examples, to be spoiled."""
+    return [inline(number, 1, 3, scored=True) for number in range(8)]
+
+
+@pytest.fixture
+def command(tiny, tmp_path, capsys):
+    """Runs the command over lines or a file's bytes; its status, and what stood on stderr."""
+
+    def finetune(examples, *options, model=None):
+        if not isinstance(examples, bytes):
+            examples = b"".join(orjson.dumps(line) + b"\n" for line in examples)
+        (tmp_path / "train.jsonl").write_bytes(examples)
+        basic = {
+            "--model": str(model or tiny("bert")),
+            "--train-data": str(tmp_path / "train.jsonl"),
+            "--output": str(tmp_path / "out"),
+            "--representation": "mean",
+            "--batch-size": "4",
+            "--group-size": "3",
+            "--max-steps": "2",
+            "--device": "cpu",
+        }
+        given = dict(zip(options[::2], options[1::2], strict=False))
+        words = [
+            word for pair in {**basic, **given}.items() if pair[1] is not None for word in pair
+        ]
+        status = run(["finetune", *words, *(options[-1:] if len(options) % 2 else ())])
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert "Traceback" not in told.err
+        assert "a defect in denserk" not in told.err
+        return status, told.err
+
+    return finetune
+
+
+def by_id(example):
+    """The example with ids in place of its passages' texts."""
+    for key in ("positive_passages", "negative_passages"):
+        for passage in example[key]:
+            passage.pop("text")
+    return example
+
+
+def corpus_of(examples, path):
+    passages = [p for e in examples for p in (*e["positive_passages"], *e["negative_passages"])]
+    path.write_bytes(b"".join(orjson.dumps(p) + b"\n" for p in passages))
+    return path
+
+
+def test_queries_without_positives_are_counted(command, lines):
+    lines[2]["positive_passages"] = []
+    status, told = command(lines)
+    assert status == 0
+    assert re.search(r"warning: queries without a positive.* left out: 1$", told, re.MULTILINE)
+
+
+def test_fewer_negatives_than_asked_are_counted(command, lines):
+    lines[3]["negative_passages"] = lines[3]["negative_passages"][:1]
+    status, told = command(lines)
+    assert status == 0
+    assert "warning: queries with fewer than 2 negatives, drawn with replacement: 1\n" in told
+
+
+def test_a_docid_outside_the_corpus(command, lines, tmp_path):
+    corpus = corpus_of(lines[:5], tmp_path / "corpus.jsonl")
+    lines = [by_id(line) for line in lines]
+    status, told = command(lines, "--corpus", str(corpus))
+    assert status == 1
+    assert re.search(r"error: .*train.jsonl, line 6: found the id d5-0 of query q5", told)
+    assert "--skip-missing" in told
+    status, told = command(lines, "--corpus", str(corpus), "--resume", None, "--skip-missing")
+    assert status == 0
+    assert "left out: 12\n" in told
+
+
+def test_ids_without_a_corpus(command, lines):
+    status, told = command([by_id(line) for line in lines])
+    assert status == 1
+    assert "passage d0-0 without its text" in told
+    assert "add --corpus" in told
+
+
+@pytest.mark.parametrize(
+    ("content", "phrase"),
+    [
+        (b"", "train.jsonl"),
+        (orjson.dumps(inline(0, 1, 3)) + b'\n{"query": "cut off', "train.jsonl, line 2"),
+        (b"\xff\xfe\x00\n", "train.jsonl"),
+    ],
+    ids=["empty", "broken", "binary"],
+)
+def test_files_that_are_no_training_data(command, content, phrase):
+    status, told = command(content)
+    assert status == 1
+    assert re.search(f"^error: .*{phrase}", told, re.MULTILINE)
+
+
+def test_a_teachers_score_is_missing(command, lines):
+    del lines[4]["negative_passages"][1]["score"]
+    status, told = command(lines, "--distillation", "kl")
+    assert status == 1
+    assert "line 5: found no teacher's score of passage d4-2 for query q4" in told
+    assert "denserk convert" in told
+
+
+def test_too_little_for_a_batch(command, lines):
+    status, told = command(lines[:3])
+    assert status == 1
+    assert "at least one batch of 4" in told
+
+
+def test_a_loss_that_is_no_number(command, lines, tmp_path):
+    options = ("--lr", "1e30", "--max-steps", "30", "--save-steps", "1", "--warmup-ratio", "0")
+    status, told = command(lines, *options)
+    assert status == 1
+    assert re.search(r"error: the loss of step \d+ is not a number \(contrastive", told)
+    assert "lower --lr" in told
+    checkpoints = list((tmp_path / "out" / "checkpoints").iterdir())
+    assert [item.name.startswith("checkpoint-") for item in checkpoints] == [True]
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "phrase"),
+    [
+        (("--model", None), 2, "--model must be given"),
+        (("--model", "nowhere/at-all"), 1, "nowhere/at-all"),
+        (("--train-data", None, "--output", None), 2, "--train-data and --output must be given"),
+        (("--train-data", "absent.jsonl"), 2, "absent.jsonl"),
+        (("--preset", "aggretriever-macro"), 2, "did you mean aggretriever-marco"),
+        (("--representation", "mlr", "--layers", "2,5"), 1, "the layers 0 to 2, not 5"),
+        (("--representation", "mlr", "--layers", "1"), 1, "the last layer, 2, must be among them"),
+        (("--representation", "colbert", "--reduction", "scalar-mix"), 2, "cannot be reduced"),
+        (("--representation", "nonsense"), 2, "nonsense"),
+        (("--device", "tpu"), 2, "auto, cpu or cuda"),
+        (("--best-by", "RR@10"), 2, "needs --dev-data or --dev-corpus"),
+        (("--dev-data", "absent.jsonl"), 2, "absent.jsonl"),
+        (("--temperature", "0"), 2, "--temperature 0.0: above 0"),
+        (("--batch-size", "0"), 2, "at least 1"),
+        (("--query-max-length", "400"), 2, "64 positions"),
+    ],
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else None,
+)
+def test_refused(command, lines, tmp_path, options, status, phrase):
+    found, told = command(lines, *options)
+    assert found == status
+    assert phrase in told
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_a_refused_run_leaves_the_one_before(command, lines, tmp_path):
+    assert command(lines)[0] == 0
+    before = (tmp_path / "out" / "model.safetensors").read_bytes()
+    assert command(lines, "--model", "nowhere/at-all", "--overwrite")[0] == 1
+    assert command(lines)[0] == 2  # neither --resume nor --overwrite
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
+
+
+def test_t5_is_refused_what_needs_cls(command, lines, tiny):
+    status, told = command(lines, "--representation", "agg", model=tiny("t5"))
+    assert status == 1
+    assert "which a t5 backbone does not have" in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "what"),
+    [(30_000, "model.safetensors"), (60_000, "checkpoints")],
+    ids=["model", "optimizer"],
+)
+def test_files_that_may_not_grow(tiny, tmp_path, size, what):
+    """A real limit, met by denserk's writer (the model) and by torch's (the optimiser's state)."""
+    train = write_examples(tmp_path / "train.jsonl", range(24))
+    options = [
+        *("--model", str(tiny("bert")), "--train-data", train, "--representation", "mean"),
+        *("--batch-size", "4", "--group-size", "3", "--save-steps", "2", "--device", "cpu"),
+        *("--output", str(tmp_path / "out"), "--max-steps", "6"),
+    ]
+    failed = subprocess.run(
+        [sys.executable, "-m", "denserk", "finetune", *options],
+        preexec_fn=lambda: limit_file_size(size),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert failed.returncode == 1
+    assert re.search(rf"^error: .*{what} cannot be written", failed.stderr, re.MULTILINE)
+    assert "Traceback" not in failed.stderr
+    assert list((tmp_path / "out" / "checkpoints").iterdir()) == []
+
+
+def test_the_checkpoint_before_a_full_disk_is_whole(command, lines, tmp_path, monkeypatch):
+    saves = []
+
+    def fills_up(path):
+        if Path(path).name == "model.safetensors":
+            saves.append(path)
+        if len(saves) == 2:
+            raise OSError(28, "No space left on device")
+        return whole_binary(path)
+
+    monkeypatch.setattr("denserk.modeling.model_folder.whole_binary", fills_up)
+    status, told = command(lines, "--save-steps", "2", "--max-steps", "6")
+    assert status == 1
+    assert "no room left on the disk" in told
+    (kept,) = (tmp_path / "out" / "checkpoints").iterdir()
+    assert kept.name == "checkpoint-2"
+    read_model_folder(kept)
+    monkeypatch.undo()
+    monkeypatch.setattr(run_folder, "draw", lambda *_: None)
+    status, told = command(lines, "--save-steps", "2", "--max-steps", "6", "--resume")
+    assert status == 0
