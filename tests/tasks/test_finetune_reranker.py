@@ -5,11 +5,15 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import ElectraModel
 
 from denserk.errors import UsageError
 from denserk.modeling.reranker_folder import begin_reranker, read_reranker
 from denserk.settings.encoding import PairSettings
-from denserk.settings.finetune import FinetuneRun
+from denserk.settings.finetune import FinetuneRun, put_together
+from denserk.settings.formats import CorpusSettings
+from denserk.settings.preset import CLASSES
+from denserk.settings.presets import PRESETS
 from denserk.settings.training import (
     ContrastiveKind,
     Distillation,
@@ -22,7 +26,8 @@ from denserk.settings.training import (
 )
 from denserk.tasks.finetune import finetune
 from denserk.tasks.finetune_reranker import begin_reranker_training, trains_reranker
-from tests.conftest import PASSAGES, QUERIES
+from tests.conftest import PASSAGES, QUERIES, VOCABULARY
+from tests.tiny_models import tiny_config, tiny_tokenizer
 
 CROSS_ENCODER = {"representation": "cross-encoder"}
 POSITIVES = {"q1": "d3", "q2": "d1", "q3": "d4"}
@@ -49,14 +54,9 @@ def train(tmp_path):
 
 
 def a_run(model, train, output, steps=8, **more):
-    files: dict[str, Any] = {
-        "model": str(model),
-        "train_data": (train,),
-        "output": str(output),
-        "device": "cpu",
-    }
+    files: dict[str, Any] = {"model": str(model), "train_data": (train,), "output": str(output)}
     given = {
-        "finetune": FinetuneSettings(**files, **more.pop("files", {})),
+        "finetune": FinetuneSettings(**files, device="cpu", **more.pop("files", {})),
         "sampling": SamplingSettings(group_size=6),
         "optimizer": OptimizerSettings(batch_size=3, max_steps=steps, lr=3e-3, save_steps=4),
         "reranking": RerankingSettings(pair_max_length=24),
@@ -174,3 +174,27 @@ def test_the_head_is_drawn_by_the_run_s_seed(tiny, train, tmp_path):
 def test_settings_of_vectors_are_refused(tiny, train, tmp_path, given, words):
     with pytest.raises(UsageError, match=words):
         finetune(a_run(tiny(), train, tmp_path / "r", **given))
+
+
+PAPERS = [p for p in PRESETS if p.settings.get("representation") == "cross-encoder"]
+
+
+@pytest.mark.parametrize("preset", PAPERS, ids=lambda preset: preset.name)
+def test_the_papers_rerankers_can_be_trained(tmp_path, preset):
+    tokenizer = tiny_tokenizer("electra", VOCABULARY)
+    config = tiny_config("electra", len(tokenizer))
+    config.max_position_embeddings = 512
+    for part in (ElectraModel(config), tokenizer):
+        part.save_pretrained(tmp_path)
+    files = {"model": str(tmp_path), "train_data": ("t",), "output": "o"}
+    given: dict[type, Any] = {cls: {} for cls in CLASSES} | {FinetuneSettings: files}
+    run = put_together(preset.name, CorpusSettings(), given)
+    assert trains_reranker(run)
+    training = begin_reranker_training(run)
+    longest = training.texts.query_max_length + training.texts.passage_max_length - 1
+    assert training.joiner.limit == preset.settings.get("pair_max_length", longest)
+    assert training.texts.join == preset.settings["join"]
+
+
+def test_there_are_four_of_them():
+    assert len(PAPERS) == 4
