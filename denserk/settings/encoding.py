@@ -119,6 +119,23 @@ class Dtype(StrEnum):
     FLOAT16 = "float16"
 
 
+def short_form(dtype: Dtype, fp16: bool, bf16: bool) -> Dtype:
+    """The precision that --dtype and its short forms name together.
+
+    Raises:
+        UsageError: they contradict each other.
+
+    >>> short_form(Dtype.FLOAT32, fp16=False, bf16=True).value
+    'bfloat16'
+    """
+    if fp16 and bf16:
+        raise UsageError("--fp16 and --bf16 exclude each other", "give one of them")
+    asked = Dtype.FLOAT16 if fp16 else Dtype.BFLOAT16 if bf16 else dtype
+    if dtype not in (Dtype.FLOAT32, asked):
+        raise UsageError(f"--dtype {dtype} contradicts --{'fp16' if fp16 else 'bf16'}")
+    return asked
+
+
 class VectorDtype(StrEnum):
     """Precision of stored vectors."""
 
@@ -263,15 +280,7 @@ class ComputeSettings:
 
     def __post_init__(self) -> None:
         """Refuses contradicting precisions and empty batches."""
-        if self.fp16 and self.bf16:
-            raise UsageError("--fp16 and --bf16 exclude each other", "give one of them")
-        asked = Dtype.FLOAT16 if self.fp16 else Dtype.BFLOAT16 if self.bf16 else None
-        if asked and self.dtype not in (Dtype.FLOAT32, asked):
-            raise UsageError(
-                f"--dtype {self.dtype} contradicts --{'fp16' if self.fp16 else 'bf16'}"
-            )
-        if asked:
-            object.__setattr__(self, "dtype", asked)
+        object.__setattr__(self, "dtype", short_form(self.dtype, self.fp16, self.bf16))
         for name in ("batch_tokens", "batch_size", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:

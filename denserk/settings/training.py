@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from denserk.errors import UsageError
 from denserk.settings.conversion import TrainingFormat
+from denserk.settings.encoding import Dtype, short_form
 from denserk.settings.options import REQUIRED, option
 
 
@@ -178,12 +179,8 @@ class CacheSettings:
             raise UsageError(f"--q-chunk {self.q_chunk} --p-chunk {self.p_chunk}: at least 1")
 
 
-class Precision(StrEnum):
-    """Precision of the forward and backward passes; weights and their moments stay in float32."""
-
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
+Precision = Dtype
+"""Precision of the forward and backward passes; weights and their moments stay in float32."""
 
 
 @dataclass(frozen=True)
@@ -210,6 +207,10 @@ class OptimizerSettings:
     """AdamW's epsilon; its betas are 0.9 and 0.999."""
     precision: Precision = option(Precision.FLOAT32, "--dtype")
     """Precision of the passes; float16 needs a GPU."""
+    fp16: bool = False
+    """Short for --dtype float16."""
+    bf16: bool = False
+    """Short for --dtype bfloat16."""
     save_steps: int = 1000
     """Steps between two checkpoints."""
     keep_checkpoints: int = option(1, "--save-total-limit")
@@ -220,7 +221,8 @@ class OptimizerSettings:
     """Processes that prepare batches ahead."""
 
     def __post_init__(self) -> None:
-        """Refuses runs without steps and rates that are none."""
+        """Refuses runs without steps, rates that are none, contradicting precisions."""
+        object.__setattr__(self, "precision", short_form(self.precision, self.fp16, self.bf16))
         for name in ("batch_size", "save_steps", "logging_steps"):
             if getattr(self, name) < 1:
                 flag = f"--{name.replace('_', '-')}"
