@@ -121,9 +121,7 @@ def one_of_two(rank, folder, meeting, out):
 
 @pytest.mark.slow
 def test_two_processes_do_the_whole_batch(tiny, tmp_path):
-    spawn(
-        one_of_two, (str(tiny("bert")), str(tmp_path / "meeting"), str(tmp_path / "found")), 2
-    )
+    spawn(one_of_two, (str(tiny("bert")), str(tmp_path / "meeting"), str(tmp_path / "found")), 2)
     for rank in range(2):
         saved = torch.load(tmp_path / f"found-{rank}.pt", weights_only=False)
         for (size, _), (terms, found) in saved.items():
