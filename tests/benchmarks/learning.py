@@ -4,8 +4,8 @@
 
 DATA holds one folder a collection in BEIR layout. WORK takes models and runs; what is there is used
 again, so an interrupted measurement goes on. A RUN is one model, `cls-1` say: a system and a seed;
-without one, all are made but the probes. `rates` is the choice of the learning rate. Every call ends
-with the table of what is measured so far.
+`rates` is the choice of the learning rate. Without one, all are made but the probes. Every call
+ends with the table of what is measured so far.
 """
 
 import random
