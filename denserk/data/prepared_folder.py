@@ -11,15 +11,18 @@ from denserk.reporting import Reporter
 from denserk.settings.options import as_json
 
 
-def plan_of(settings: Mapping[str, Any], inputs: Mapping[str, str]) -> Manifest:
+def plan_of(
+    settings: Mapping[str, Any], inputs: Mapping[str, str], kind: Kind = Kind.TRAINING
+) -> Manifest:
     """The manifest of prepared data as far as it is known beforehand.
 
     Args:
         settings: what decides how the inputs are prepared, as JSON.
         inputs: the name of each input, by what it is for.
+        kind: of data.
     """
     made_from = {use: {"name": name, "sha256": checksum(name)} for use, name in inputs.items()}
-    return Manifest(Kind.TRAINING, complete=False, settings=settings, made_from=made_from)
+    return Manifest(kind, complete=False, settings=settings, made_from=made_from)
 
 
 def rules_of(tokenizer: TextTokenizer) -> dict[str, Any]:
@@ -45,7 +48,7 @@ def is_prepared(folder: Path, plan: Manifest, reporter: Reporter) -> bool:
     """
     if not folder.is_dir() or not any(folder.iterdir()):
         return False
-    old = read_manifest(folder, Kind.TRAINING)
+    old = read_manifest(folder, plan.kind)
     found = differences(old.settings, plan.settings)
     found += differences(old.made_from, plan.made_from)
     if any(made["name"] == STREAM for made in plan.made_from.values()):

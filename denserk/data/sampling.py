@@ -31,6 +31,10 @@ class Purpose(IntEnum):
     SHUFFLE = 5
     REPLACEMENT = 6
     STRANGER = 7
+    BLOCK = 8
+    SPANS = 9
+    MASKING = 16
+    """And all numbers above it."""
 
 
 def _mix(words: Words) -> Words:
@@ -40,7 +44,7 @@ def _mix(words: Words) -> Words:
     return words ^ (words >> np.uint64(31))
 
 
-def random_words(seed: int, purpose: Purpose, items: Items, epoch: int, width: int) -> Words:
+def random_words(seed: int, purpose: int, items: Items, epoch: int, width: int) -> Words:
     """Random words of visits: (B,) items -> (B, width).
 
     >>> random_words(42, Purpose.ORDER, np.array([7]), 0, 2).tolist()

@@ -147,6 +147,12 @@ class TextTokenizer:
         inputs = [prefix + text.strip() for text in texts]
         return self._ids(inputs, self.settings.passage_max_length)
 
+    def pieces(self, texts: Sequence[str]) -> list[TokenIds]:
+        """The ids of bare texts whole, without special tokens around them."""
+        self._backend.no_truncation()
+        encode: Callable[..., Any] = self._backend.encode_batch_fast
+        return [encoding.ids for encoding in encode(texts, add_special_tokens=False)]
+
     def _ids(self, texts: Sequence[TokenizerInput], length: int) -> list[TokenIds]:
         self._backend.enable_truncation(length, strategy="longest_first", direction="right")
         encode: Callable[..., Any] = self._backend.encode_batch_fast

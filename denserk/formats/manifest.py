@@ -28,6 +28,8 @@ class Kind(StrEnum):
     INDEX = "index"
     RUN = "run"
     TRAINING = "training data"
+    PRETRAINING = "pre-training data"
+    TOKENS = "tokenised text"
 
 
 @dataclass(frozen=True)
