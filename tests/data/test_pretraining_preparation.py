@@ -40,7 +40,8 @@ def prepared(corpus, folder, objective, **options):
 
 def packed(sentences, room):
     """Condenser's packing, one sentence at a time."""
-    blocks, block = [], []
+    blocks: list[list[int]] = []
+    block: list[int] = []
     for sentence in sentences:
         if block and len(block) + len(sentence) > room:
             blocks.append(block)
