@@ -1,0 +1,219 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from denserk.cli.app import run as denserk
+from denserk.errors import DenserkError, InputError, UsageError
+from denserk.modeling.text_encoder import TextEncoder
+from denserk.settings.analysis import SentenceSimilaritySettings
+from denserk.settings.conversion import TrainingFormat
+from denserk.settings.training import DevMetric, Distillation, Objective
+from denserk.tasks.analyze import sentence_similarity
+from denserk.tasks.finetune import finetune
+from denserk.training import sentence_step
+from tests.data.conftest import words
+from tests.faults import Stopped
+from tests.tasks.finetuning import run_of, weights, write_examples
+
+PAIRS: dict[str, Any] = {"objective": Objective.COSINE_MSE, "label_scale": 5.0}
+TRIPLETS: dict[str, Any] = {"objective": Objective.TRIPLET}
+SMALL: dict[str, Any] = {"group_size": 8, "batch_size": 4, "lr": 0.01, "save_steps": 4}
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """Ten pairs, equal ones beside strangers, labels from 0 to 5."""
+    rows = ((words(n, 4), words(n if n % 2 else 50 - n, 4), 5 * (n % 2)) for n in range(1, 11))
+    path = tmp_path / "pairs.tsv"
+    path.write_text(
+        "sentence1\tsentence2\tscore\n" + "".join(f"{a}\t{b}\t{score}\n" for a, b, score in rows)
+    )
+    return str(path)
+
+
+@pytest.fixture
+def triplets(tmp_path):
+    """Ten triplets; a positive has the anchor's words, a negative one of its own."""
+    rows = (f"{words(n, 2)} the\t{words(n, 2)}\t{words(39 - n, 2)}\n" for n in range(1, 11))
+    path = tmp_path / "triplets.tsv"
+    path.write_text("".join(rows))
+    return str(path)
+
+
+@pytest.fixture
+def data(pairs, triplets):
+    """The file of each objective."""
+    return {"cosine-mse": pairs, "triplet": triplets}
+
+
+def tune(output, model, train, **options):
+    return finetune(run_of(output, model, train, **{**SMALL, **options}))
+
+
+def log_of(output):
+    return json.loads((output / "training.json").read_text())["log"]
+
+
+@pytest.mark.parametrize(
+    ("objective", "measure", "representation"),
+    [
+        (PAIRS, "spearman", "cls"),
+        pytest.param(PAIRS, "spearman", "colbert", marks=pytest.mark.slow),
+        pytest.param(TRIPLETS, "accuracy", "mean", marks=pytest.mark.slow),
+        (TRIPLETS, "accuracy", "agg"),
+    ],
+)
+def test_a_run_learns_validates_and_saves(tiny, data, tmp_path, objective, measure, representation):
+    file, output = data[objective["objective"]], tmp_path / "m"
+    made: dict[str, Any] = {"representation": representation}
+    if representation == "agg":
+        made |= {"agg_dim": 20, "cls_dim": 6}
+    result = tune(
+        output, tiny(), file, **objective, **made, dev_data=file, eval_steps=20, max_steps=60
+    )
+    assert (result.steps, result.first_step, result.best) == (60, 0, None)
+    log = log_of(output)
+    held_out = [entry for entry in log if "eval_dev-loss" in entry]
+    assert [entry["step"] for entry in held_out] == [20, 40, 60]
+    assert held_out[-1]["eval_dev-loss"] < 0.7 * held_out[0]["eval_dev-loss"]
+    name = f"loss_{objective['objective']}"
+    assert any(name in entry for entry in log)
+    settings = SentenceSimilaritySettings(model=(str(output),), data=file)
+    (measured,) = sentence_similarity(settings)
+    assert measured.measure == measure
+    assert measured.value == pytest.approx(held_out[-1][f"eval_{measure}"])
+    assert measured.value > 0.8
+
+
+def test_dev_loss_is_the_mean_over_all_pairs(tiny, pairs, tmp_path):
+    tune(tmp_path / "m", tiny(), pairs, **PAIRS, dev_data=pairs, epochs=1, max_steps=None)
+    (held_out,) = [entry for entry in log_of(tmp_path / "m") if "eval_dev-loss" in entry]
+    encoder = TextEncoder.load(str(tmp_path / "m"))
+    rows = [line.split("\t") for line in Path(pairs).read_text().splitlines()[1:]]
+    one, other = (encoder.encode_sentences([row[side] for row in rows]) for side in (0, 1))
+    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+    wanted = np.array([float(row[2]) for row in rows]) / 5
+    expected = (((one * other).sum(1) / lengths - wanted) ** 2).mean()
+    assert held_out["step"] == 3  # ten pairs are two batches of four, and one of two
+    assert held_out["eval_dev-loss"] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("objective", [PAIRS, TRIPLETS], ids=["pairs", "triplets"])
+def test_a_resumed_run_has_the_weights_of_an_uninterrupted_one(tiny, data, tmp_path, objective):
+    file = data[objective["objective"]]
+    options = {**objective, "epochs": 3, "max_steps": None}
+    tune(tmp_path / "whole", tiny(), file, **options)
+    plain, left = sentence_step.SentenceStep.__call__, [6]
+
+    def call(self, *arguments):
+        if not left[0]:
+            raise Stopped
+        left[0] -= 1
+        return plain(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sentence_step.SentenceStep, "__call__", call)
+        with pytest.raises(Stopped):
+            tune(tmp_path / "halved", tiny(), file, **options)
+    again = tune(tmp_path / "halved", tiny(), file, **options, resume=True)
+    assert (again.first_step, again.steps) == (4, 9)
+    assert weights(tmp_path / "halved") == weights(tmp_path / "whole")
+
+
+def test_best_weights_and_early_stopping(tiny, triplets, tmp_path):
+    result = tune(
+        tmp_path / "m",
+        tiny(),
+        triplets,
+        **TRIPLETS,
+        lr=1e-9,
+        dev_data=triplets,
+        best_by=DevMetric.ACCURACY,
+        early_stopping=1,
+        eval_steps=2,
+        max_steps=10,
+    )
+    assert result.steps == 4  # the second validation is no better
+    measured = [e["eval_accuracy"] for e in log_of(tmp_path / "m") if "eval_accuracy" in e]
+    assert measured == [result.best, result.best]
+
+
+def test_a_preset_s_run(tiny, pairs, tmp_path):
+    arguments = ["--preset", "condenser-sts-b", "--model", str(tiny()), "--train-data", pairs]
+    paths = ["--output", str(tmp_path / "m"), "--device", "cpu", "--train-queries", "6"]
+    assert denserk(["finetune", *arguments, *paths, "--quiet"]) == 0
+    told = json.loads((tmp_path / "m" / "training.json").read_text())
+    assert told["objective"]["objective"] == "cosine-mse"
+    assert (told["objective"]["label_scale"], told["optimizer"]["batch_size"]) == (5.0, 16)
+    assert log_of(tmp_path / "m")[-1]["step"] == 4
+    saved = load_file(tmp_path / "m" / "model.safetensors")
+    assert all(torch.isfinite(tensor).all() for tensor in saved.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"untie": True}, "--untie: not under --objective cosine-mse"),
+        ({"corpus": "c", "temperature": 0.1}, "--corpus, --temperature: not under"),
+        (
+            {"group_size": 4, "distillation": Distillation.KL},
+            "--group-size, --distillation: not under",
+        ),
+        ({"representation": "cross-encoder"}, "--representation cross-encoder: not under"),
+        (
+            {"train_format": TrainingFormat.TEVATRON, "skip_missing": True},
+            "--train-format, --skip-missing: not",
+        ),
+        ({"negatives_x_device": False}, "--no-negatives-x-device: not"),
+        ({"dev_corpus": "c", "dev_topics": "t", "dev_qrels": "q"}, "--dev-corpus, --dev-topics"),
+        ({"dev_data": "d", "best_by": DevMetric.RR_10}, "--best-by RR@10 is not measured under"),
+        (
+            {"dev_data": "d", "best_by": DevMetric.ACCURACY},
+            "--best-by accuracy is not measured under",
+        ),
+    ],
+)
+def test_settings_of_queries_and_passages_are_refused(tiny, pairs, tmp_path, options, message):
+    with pytest.raises(UsageError) as caught:
+        tune(tmp_path / "m", tiny(), pairs, **{**PAIRS, **options})
+    assert caught.value.message.startswith(message)
+    assert not (tmp_path / "m").exists()
+
+
+def test_retrieval_is_not_judged_by_a_measure_of_sentences(tiny, pairs, tmp_path):
+    with pytest.raises(
+        UsageError, match="--best-by spearman is not measured under --objective ret"
+    ):
+        tune(tmp_path / "m", tiny(), pairs, dev_data=pairs, best_by=DevMetric.SPEARMAN)
+
+
+def test_separate_encoders_are_refused(tiny, pairs, tmp_path):
+    train = write_examples(tmp_path / "train.jsonl", range(8))
+    finetune(run_of(tmp_path / "untied", tiny(), train, untie=True, max_steps=1))
+    with pytest.raises(UsageError, match="has separate encoders for queries and passages"):
+        tune(tmp_path / "m", tmp_path / "untied", pairs, **PAIRS)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"label_scale": 1.0}, InputError, "the label 5 of pair 1; expected labels up to 1"),
+        (TRIPLETS, InputError, "found the columns sentence1, sentence2, score; expected triplets"),
+        ({"lr": 1e30, "max_grad_norm": 0.0}, DenserkError, "is not a number"),
+    ],
+)
+def test_data_and_losses_that_cannot_be(tiny, pairs, tmp_path, options, kind, message):
+    with pytest.raises(kind) as caught:
+        tune(tmp_path / "m", tiny(), pairs, **{**PAIRS, **options})
+    assert message in caught.value.message
+
+
+def test_held_out_labels_that_are_all_the_same(tiny, pairs, tmp_path):
+    (tmp_path / "dev.tsv").write_text("a cat\ta dog\t3\nsun\tmoon\t3\n")
+    with pytest.raises(InputError, match="found the label 3 alone; expected labels that differ"):
+        tune(tmp_path / "m", tiny(), pairs, **PAIRS, dev_data=str(tmp_path / "dev.tsv"))
