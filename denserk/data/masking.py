@@ -30,10 +30,20 @@ LIGHTEST = 1e-9
 ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
+def entries_of(tokenizer: Any) -> list[str]:
+    """A vocabulary's entries by id; an id that stands for nothing is empty."""
+    entries = tokenizer.get_vocab()
+    names = [""] * max(len(tokenizer), max(entries.values()) + 1)
+    for name, number in entries.items():
+        names[number] = name
+    return names
+
+
 class Pieces(NamedTuple):
     """What a vocabulary says of its entries, as arrays over ids.
 
     `continues`: the entry continues the word before it. `special`: it is no part of any word.
+    `size`: how many entries there are, from which random tokens are drawn.
     """
 
     continues: Mask
@@ -42,6 +52,7 @@ class Pieces(NamedTuple):
     sep_id: int
     mask_id: int
     pad_id: int
+    size: int
 
     @classmethod
     def of(cls, tokenizer: Any) -> "Pieces":
@@ -60,8 +71,7 @@ class Pieces(NamedTuple):
                 f"the tokenizer has no {', '.join(lacking)}, which masking needs",
                 "pre-training takes models of BERT's kind: BERT, RoBERTa, DistilBERT",
             )
-        names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-        tokens = [name or "" for name in names]  # an id may stand for nothing
+        tokens = entries_of(tokenizer)
         marks_beginnings = any(token.startswith("\u0120") for token in tokens)
         if marks_beginnings:
             continues = np.array([not token.startswith("\u0120") for token in tokens])
@@ -69,7 +79,9 @@ class Pieces(NamedTuple):
             continues = np.array([token.startswith("##") for token in tokens])
         special = np.zeros(len(tokens), dtype=bool)
         special[list(tokenizer.all_special_ids)] = True
-        return cls(continues & ~special, special, *(int(getattr(tokenizer, r)) for r in roles))
+        cls_id, sep_id, mask_id, pad_id = (int(getattr(tokenizer, role)) for role in roles)
+        inside = continues & ~special
+        return cls(inside, special, cls_id, sep_id, mask_id, pad_id, len(tokenizer))
 
     def singly(self) -> "Pieces":
         """The same vocabulary with every piece a word of its own."""
@@ -250,7 +262,7 @@ def corrupt(
     # the upper half of a word decides what happens, the lower half which token comes in
     words = draws[:, : ids.shape[1]][masks]
     fate = (words >> np.uint64(32)) * 2.0**-32
-    token = ((words & np.uint64(2**32 - 1)) * np.uint64(len(pieces.special))) >> np.uint64(32)
+    token = ((words & np.uint64(2**32 - 1)) * np.uint64(pieces.size)) >> np.uint64(32)
     kept = np.where(fate < MASKED + RANDOM, token.astype(np.int64), labels[masks])
     seen[masks] = np.where(fate < MASKED, pieces.mask_id, kept)
     return seen, labels

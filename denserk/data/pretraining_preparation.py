@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from denserk.data.masking import Pieces
+from denserk.data.masking import Pieces, entries_of
 from denserk.data.prepared_folder import is_prepared, plan_of
 from denserk.data.pretraining_blocks import block_limits, pack, windows
 from denserk.data.pretraining_store import Layout, PretrainingStore
@@ -146,9 +146,7 @@ class _Preparation:
         dtype = np.uint16 if small else np.int32
         self.writer: BlockWriter
         if self.layout is Layout.PASSAGES:
-            names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-            names = [name or "" for name in names]
-            self.writer = PassageWriter(folder, dtype, self.pieces, names)
+            self.writer = PassageWriter(folder, dtype, self.pieces, entries_of(tokenizer))
         else:
             kinds = {Layout.BLOCKS: BlockWriter, Layout.SPANS: SpanWriter}
             self.writer = kinds[self.layout](folder, dtype)

@@ -15,6 +15,7 @@ from denserk.data.masking import (
     budgets,
     complements,
     corrupt,
+    entries_of,
     fill_budgets,
     keyword_masks,
     shares,
@@ -26,7 +27,7 @@ from tests.conftest import VOCABULARY
 from tests.tiny_models import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer("bert", VOCABULARY)
-TOKENS = [t or "?" for t in TOKENIZER.convert_ids_to_tokens(list(range(len(TOKENIZER))))]
+TOKENS = entries_of(TOKENIZER)
 PIECES = Pieces.of(TOKENIZER)
 DRAWS = 4000
 
@@ -217,7 +218,7 @@ def test_eight_in_ten_one_in_ten_one_in_ten():
     assert (seen[~masks] == 20).all()
     count = masks.sum()
     found = (seen[masks] == PIECES.mask_id).mean(), (seen[masks] == 20).mean()
-    size = len(PIECES.special)
+    size = PIECES.size
     for share, expected in zip(found, (0.8 + 0.1 / size, 0.1 + 0.1 / size), strict=True):
         assert abs(share - expected) < 5 * math.sqrt(expected * (1 - expected) / count)
     rest = seen[masks & (seen != PIECES.mask_id) & (seen != 20)]
@@ -242,8 +243,8 @@ class ByteLevel:
     def __len__(self):
         return len(self.tokens)
 
-    def convert_ids_to_tokens(self, ids):
-        return [self.tokens[i] for i in ids]
+    def get_vocab(self):
+        return {token: number for number, token in enumerate(self.tokens)}
 
 
 def test_byte_level_pieces_begin_words_with_the_mark_of_a_space():
