@@ -66,7 +66,6 @@ def finetune(start, output, processes, *options):
         "--max-steps": "8",
         "--save-steps": "4",
         "--lr": "1e-3",
-        "--adam-epsilon": "1e-3",  # a gradient that is zero but for rounding must not count
         "--device": "cpu",
     }
     command = [*launch, "watched.py", output, ".", "finetune"]

@@ -1,0 +1,119 @@
+"""A run put together from a preset and what was given by hand."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from denserk.errors import UsageError
+from denserk.settings.finetune import PATHS, put_together, shown
+from denserk.settings.formats import CorpusSettings
+from denserk.settings.preset import CLASSES, OWNERS
+from denserk.settings.presets import PRESETS, find_preset
+from denserk.settings.training import DevMetric, OptimizerSettings, SamplingSettings
+
+PLACES = {"model": "m", "train_data": ("t.jsonl",), "output": "o"}
+
+
+def together(preset=None, **options):
+    by_name = {cls.__name__: cls for cls in CLASSES}
+    given: dict[type, dict[str, Any]] = {cls: {} for cls in CLASSES}
+    for name, value in {**PLACES, **options}.items():
+        given[by_name[OWNERS[name]]][name] = value
+    return put_together(preset, CorpusSettings(), given)
+
+
+def test_without_a_preset_defaults_stand():
+    run = together(lr=0.1)
+    assert run.optimizer == OptimizerSettings(lr=0.1)
+    assert run.sampling == SamplingSettings()
+    assert (run.preset, list(run.lines()), run.representation) == (None, [], {})
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
+def test_every_preset_makes_a_run_that_tells_itself(preset):
+    run = together(preset.name, dev_data="dev.jsonl")
+    told = list(run.lines())
+    assert told[0] == f"preset {preset.name}: {preset.summary}"
+    flags = {line.split()[0] for line in told if line.startswith("    ")}
+    assert flags == {name.replace("_", "-") for name in preset.settings}
+    assert not any(line.startswith("  * ") for line in told)
+
+
+def test_what_is_given_by_hand_wins_and_is_marked():
+    run = together("aggretriever-marco", lr=0.1, group_size=3, save_steps=7, output="elsewhere")
+    assert (run.optimizer.lr, run.sampling.group_size, run.optimizer.batch_size) == (0.1, 3, 8)
+    marked = [line.split() for line in run.lines() if line.startswith("  * ")]
+    assert marked == [
+        ["*", "group-size", "3", "preset:", "8"],
+        ["*", "lr", "0.1", "preset:", "5e-06"],
+        ["*", "save-steps", "7"],
+    ]
+
+
+def test_the_lines_are_aligned():
+    rows = [line for line in together("aggretriever-marco", lr=0.1).lines() if "released" in line]
+    columns = {line.index("released code") for line in rows}
+    assert len(rows) > 5
+    assert len(columns) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "beaten"), [({"max_steps": 5}, "max_steps"), ({"warmup_steps": 3}, "warmup_steps")]
+)
+def test_the_winning_one_of_two_rivals_is_what_was_given(given, beaten):
+    run = together("aggretriever-marco", **given)
+    assert getattr(run.optimizer, beaten) == given[beaten]
+
+
+def test_all_that_is_missing_is_told_at_once():
+    with pytest.raises(UsageError, match="--model and --train-data and --output must be given"):
+        put_together(None, CorpusSettings(), {cls: {} for cls in CLASSES})
+    with pytest.raises(UsageError, match="the preset starts from distilbert-base-uncased"):
+        put_together("aggretriever-marco", CorpusSettings(), {cls: {} for cls in CLASSES})
+
+
+def test_without_dev_data_a_preset_keeps_the_last_weights_and_says_so():
+    named = [preset.name for preset in PRESETS if "best_by" in preset.settings]
+    assert named
+    run = together(named[0])
+    assert run.validation.best_by is None
+    assert "without --dev-data the last" in run.notes[0]
+    kept = together(named[0], dev_data="dev.jsonl")
+    assert kept.validation.best_by == find_preset(named[0]).settings["best_by"]
+    assert kept.notes == ()
+    with pytest.raises(UsageError, match="needs --dev-data"):
+        together(named[0], best_by=DevMetric.LOSS)
+
+
+def test_paths_are_settings():
+    assert set(OWNERS) >= PATHS
+
+
+def test_inputs_are_what_lies_on_the_disk(tmp_path):
+    for name in ("a.jsonl", "dev.jsonl", "corpus.tsv"):
+        (tmp_path / name).write_text("")
+    run = together(
+        train_data=(str(tmp_path / "a.jsonl"), str(tmp_path / "absent.jsonl")),
+        corpus=str(tmp_path / "corpus.tsv"),
+        queries="irds:some/data-set",
+        dev_data=str(tmp_path / "dev.jsonl"),
+    )
+    found = {Path(path).name for path in run.input_paths()}
+    assert found == {"a.jsonl", "corpus.tsv", "dev.jsonl"}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (True, "yes"),
+        (False, "no"),
+        (None, "none"),
+        (0, "0"),
+        (1, "1"),
+        ((), "none"),
+        ((8, 12), "8,12"),
+    ],
+)
+def test_values_are_shown_as_typed(value, text):
+    assert shown(value) == text
