@@ -111,7 +111,7 @@ PROBES = {
     "cls-cos": System({"representation": "cls", "l2_norm": True}, COSINE),
     "mlr-cos": System({"representation": "mlr", "l2_norm": True}, COSINE),
 }
-"""Runs that ask why: made only where they are named."""
+"""Runs that ask why: made only where they are named, and searched in domain alone."""
 
 
 def only(folder: Path, stem: str) -> str:
@@ -262,7 +262,7 @@ def make(name: str, work: Path) -> None:
             train({**TRAINED, **PROBES}[system], int(seed), work, Path(model))
     for collection in COLLECTIONS:
         run = work / collection.name / f"{name}.trec"
-        if not run.exists():
+        if not run.exists() and (system not in PROBES or collection.trained_on):
             retrieve(model, representation, run)
 
 
