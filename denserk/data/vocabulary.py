@@ -1,0 +1,147 @@
+"""A model from nothing: a WordPiece vocabulary trained on a corpus, and random weights of a size.
+
+The same texts give the same vocabulary. The library's trainer alone does not: it numbers the
+characters that continue words in the order of a random hash, and breaks ties between pairs by
+number. So they are found beforehand, in a pass of their own, and numbered by code point.
+"""
+
+import re
+import sys
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+
+from denserk.errors import InputError
+from denserk.settings.pretraining import SIZES, Architecture
+
+SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+MOST_CHARACTERS = 1000
+"""Characters of the alphabet, the most frequent; others become [UNK]."""
+POSITIONS = 512
+"""Tokens that a model from nothing reads at most."""
+BLOCK = 1024
+"""Texts that are handed over at once."""
+
+
+def train_vocabulary(texts: Callable[[], Iterator[str]], size: int, source: str) -> Tokenizer:
+    """A lower-casing WordPiece tokenizer of BERT's kind.
+
+    Args:
+        texts: begins a pass over the texts; there are two.
+        size: entries at most, special tokens included; a small corpus has fewer.
+        source: names the texts in errors.
+
+    Raises:
+        InputError: there is no text.
+    """
+    alphabet, continuing = _characters(texts(), min(MOST_CHARACTERS, size // 4))
+    if not alphabet:
+        raise InputError(source, None, "no text to train a vocabulary on", "some text")
+    first = [*SPECIALS.values(), *(f"##{character}" for character in continuing)]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size,
+        special_tokens=first,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        show_progress=False,
+    )
+    learner = _bert(models.WordPiece(unk_token=SPECIALS["unk"]))
+    learner.train_from_iterator(_blocks(texts()), trainer)
+    # a vocabulary of its own: to the trainer all that it was given first was special
+    found = learner.get_vocab()
+    return _framing(_bert(models.WordPiece(found, unk_token=SPECIALS["unk"])))
+
+
+def _bert(model: models.Model) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
+
+
+def _framing(tokenizer: Tokenizer) -> Tokenizer:
+    cls, sep = SPECIALS["cls"], SPECIALS["sep"]
+    ids = [(token, tokenizer.token_to_id(token)) for token in (cls, sep)]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}", pair=f"{cls} $A {sep} $B:1 {sep}:1", special_tokens=ids
+    )
+    return tokenizer
+
+
+def _blocks(texts: Iterator[str]) -> Iterator[list[str]]:
+    while block := list(islice(texts, BLOCK)):
+        yield block
+
+
+@cache
+def _continuing() -> re.Pattern[str]:
+    """A character behind another one of its word, as BERT splits words.
+
+    ASCII's signs, and whatever Unicode calls punctuation, are words of their own.
+    """
+    signs = "".join(
+        character
+        for character in map(chr, range(sys.maxunicode + 1))
+        if unicodedata.category(character).startswith("P")
+        or (character.isascii() and character.isprintable() and not character.isalnum())
+    )
+    inside = rf"[^\s{re.escape(signs)}]"
+    return re.compile(rf"(?<={inside}){inside}")
+
+
+def _characters(texts: Iterator[str], most: int) -> tuple[list[str], list[str]]:
+    """The most frequent characters, and those of them that continue words; by code point."""
+    normalizer = normalizers.BertNormalizer(lowercase=True)
+    counts: Counter[str] = Counter()
+    continuing: set[str] = set()
+    for text in texts:
+        normal = normalizer.normalize_str(text)
+        counts.update(normal)
+        continuing.update(_continuing().findall(normal))
+    for character in [character for character in counts if character.isspace()]:
+        del counts[character]
+    ranked = sorted(counts, key=lambda character: (-counts[character], character))
+    alphabet = sorted(ranked[:most])
+    return alphabet, [character for character in alphabet if character in continuing]
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path, positions: int = POSITIONS) -> None:
+    """Writes a tokenizer as transformers loads it, with the roles of its special tokens."""
+    names: dict[str, Any] = {f"{role}_token": token for role, token in SPECIALS.items()}
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_max_length=positions, do_lower_case=True, **names
+    )
+    fast.save_pretrained(folder)
+
+
+def new_model(
+    architecture: Architecture, vocabulary_size: int, seed: int, positions: int = POSITIONS
+) -> BertForMaskedLM:
+    """A random BERT with its MLM head, drawn as BERT's authors did.
+
+    Args:
+        architecture: its size.
+        vocabulary_size: of the tokenizer.
+        seed: of the weights; the state of torch's own generator stays as it is.
+        positions: tokens that it reads at most.
+    """
+    layers, hidden = SIZES[architecture]
+    config = BertConfig(
+        vocab_size=vocabulary_size,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // 64,
+        intermediate_size=4 * hidden,
+        max_position_embeddings=positions,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return BertForMaskedLM(config)
