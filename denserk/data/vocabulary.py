@@ -117,7 +117,11 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, positions: int = POSITION
     """Writes a tokenizer as transformers loads it, with the roles of its special tokens."""
     names: dict[str, Any] = {f"{role}_token": token for role, token in SPECIALS.items()}
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, model_max_length=positions, do_lower_case=True, **names
+        tokenizer_object=tokenizer,
+        model_max_length=positions,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        do_lower_case=True,
+        **names,
     )
     fast.save_pretrained(folder)
 

@@ -1,0 +1,155 @@
+"""Vocabularies and weights from nothing: the same every time, and as BERT has them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer, BertForMaskedLM, BertTokenizer
+
+from denserk.data.vocabulary import new_model, save_tokenizer, train_vocabulary
+from denserk.errors import InputError
+from denserk.settings.pretraining import Architecture
+from tests.conftest import PASSAGES, SPECIALS, WORDS
+
+TEXTS = [f"{title}. {text}" for title, text in PASSAGES.values()] + [
+    "The river-bank's boats: 3 fished, 12 didn't!",
+    "Élan and naïveté of the 北京 river; \u201cquoted\u201d words...",
+]
+PRINT = """
+from denserk.data.vocabulary import train_vocabulary
+from tests.data.test_vocabulary import TEXTS
+print(train_vocabulary(lambda: iter(TEXTS * 3), 200, "texts").to_str())
+"""
+
+
+def trained(texts=TEXTS, size=200):
+    return train_vocabulary(lambda: iter(texts), size, "texts")
+
+
+def entries(tokenizer):
+    """A vocabulary in the order of its ids."""
+    found = tokenizer.get_vocab()
+    assert sorted(found.values()) == list(range(len(found)))
+    return sorted(found, key=found.get)
+
+
+def test_the_same_texts_give_the_same_vocabulary():
+    assert len({trained().to_str() for _ in range(5)}) == 1
+
+
+@pytest.mark.slow
+def test_another_process_gives_the_same_vocabulary():
+    other = subprocess.run(
+        [sys.executable, "-c", PRINT],
+        env=os.environ | {"PYTHONHASHSEED": "12345", "TOKENIZERS_PARALLELISM": "true"},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert other.stdout.strip() == trained(TEXTS * 3).to_str()
+
+
+def test_ids_are_specials_then_continuing_characters_then_characters_then_merges():
+    found = entries(trained())
+    assert found[:5] == SPECIALS
+    continuing = [entry for entry in found if entry.startswith("##") and len(entry) == 3]
+    alone = [entry for entry in found if len(entry) == 1]
+    assert found[5 : 5 + len(continuing)] == sorted(continuing)
+    assert found[5 + len(continuing) : 5 + len(continuing) + len(alone)] == sorted(alone)
+    assert all(len(entry.removeprefix("##")) > 1 for entry in found[5:][len(continuing + alone) :])
+
+
+@settings(max_examples=50)
+@given(st.lists(st.text(min_size=1, max_size=20), min_size=1, max_size=5))
+def test_no_continuing_character_is_left_to_the_trainer_to_number(texts):
+    try:
+        found = entries(trained(texts, 4000))
+    except InputError:
+        return
+    continuing = [entry for entry in found if entry.startswith("##") and len(entry) == 3]
+    assert found[5 : 5 + len(continuing)] == sorted(continuing)
+
+
+@given(st.text(alphabet=st.sampled_from("abeilnrtuvé 北.,'-\u201c!²\n\u00a0\u0301A")))
+def test_texts_are_split_as_bert_splits_them(text):
+    ours, bert = SPLITTING
+    assert ours.encode(text).ids == bert(text)["input_ids"]
+
+
+SPLITTING = (tokenizer := trained()), BertTokenizer(vocab=tokenizer.get_vocab())
+
+
+def test_frequent_words_become_whole():
+    tokenizer = trained(size=2000)
+    assert tokenizer.encode("The moon RISES").tokens == ["[CLS]", "the", "moon", "rises", "[SEP]"]
+    assert not any("[UNK]" in tokenizer.encode(text).tokens for text in TEXTS)
+
+
+def test_a_small_corpus_has_fewer_entries_and_a_size_is_kept():
+    assert len(entries(trained(["ab ab"], 1000))) < 12
+    assert len(entries(trained(size=120))) == 120
+
+
+def test_rare_characters_are_unknown():
+    tokenizer = trained(["abcde " * 9 + "z"], 20)  # room for five characters
+    assert tokenizer.encode("abc z").tokens[1:-1][-1] == "[UNK]"
+
+
+@pytest.mark.parametrize("texts", [[], [""], [" \n\t"]])
+def test_without_text_there_is_no_vocabulary(texts):
+    with pytest.raises(InputError, match="texts: found no text to train a vocabulary on"):
+        trained(texts)
+
+
+def test_the_saved_folder_is_a_tokenizer_of_transformers(tmp_path):
+    made = trained()
+    save_tokenizer(made, tmp_path, positions=64)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    text = "The old river, the moon."
+    assert loaded(text)["input_ids"] == made.encode(text).ids
+    types = loaded("the moon", "a cat")["token_type_ids"]
+    assert types == made.encode("the moon", "a cat").type_ids
+    roles = (loaded.pad_token, loaded.unk_token, loaded.cls_token, loaded.sep_token)
+    assert [*roles, loaded.mask_token] == SPECIALS
+    assert (loaded.model_max_length, len(loaded)) == (64, made.get_vocab_size())
+    assert loaded.tokenize("[MASK] moon")[0] == "[MASK]"
+
+
+PARAMETERS = {
+    Architecture.TINY: 4_416_698,
+    Architecture.MINI: 11_201_594,
+    Architecture.SMALL: 28_795_194,
+    Architecture.MEDIUM: 41_404_730,
+    Architecture.BASE: 109_514_298,
+}
+"""Of BERT's miniatures and of bert-base with its MLM head, without a pooler."""
+
+
+@pytest.mark.parametrize("architecture", Architecture)
+def test_sizes_are_those_of_the_published_models(architecture):
+    with torch.device("meta"):
+        model = new_model(architecture, 30522, seed=1)
+    assert model.num_parameters() == PARAMETERS[architecture]
+
+
+def test_weights_are_drawn_from_the_seed_alone():
+    state = torch.get_rng_state()
+    first, again, other = (new_model(Architecture.TINY, 300, seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), state)
+    weights = [model.bert.encoder.layer[0].output.dense.weight for model in (first, again, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+    assert all(map(torch.equal, first.state_dict().values(), again.state_dict().values()))
+    assert weights[0].std().item() == pytest.approx(0.02, rel=0.02)
+
+
+def test_a_new_model_is_saved_and_loaded_as_any_other(tmp_path):
+    model = new_model(Architecture.TINY, len(WORDS), seed=1, positions=32)
+    model.save_pretrained(tmp_path)
+    loaded = BertForMaskedLM.from_pretrained(tmp_path)
+    assert loaded.config.max_position_embeddings == 32
+    assert all(map(torch.equal, model.state_dict().values(), loaded.state_dict().values()))
