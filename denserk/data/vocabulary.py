@@ -116,7 +116,8 @@ def _characters(texts: Iterator[str], most: int) -> tuple[list[str], list[str]]:
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, positions: int = POSITIONS) -> None:
     """Writes a tokenizer as transformers loads it, with the roles of its special tokens."""
     names: dict[str, Any] = {f"{role}_token": token for role, token in SPECIALS.items()}
-    fast = PreTrainedTokenizerFast(
+    made: Callable[..., Any] = PreTrainedTokenizerFast
+    fast = made(
         tokenizer_object=tokenizer,
         model_max_length=positions,
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
