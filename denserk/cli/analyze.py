@@ -1,12 +1,16 @@
 """`denserk analyze`: one command an analysis."""
 
+from dataclasses import replace
+from typing import Annotated
+
 import typer
 
 from denserk.cli.app import app
 from denserk.cli.console import console
 from denserk.cli.options import Overrides, command
-from denserk.settings.analysis import SentenceSimilaritySettings
+from denserk.settings.analysis import AttentionEntropySettings, SentenceSimilaritySettings
 from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
+from denserk.settings.formats import CorpusSettings
 from denserk.settings.models import RepresentationShorthands
 
 analyze = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -42,3 +46,29 @@ def sentence_similarity(
     found = task(settings, made, text, compute, console())
     if settings.output != "-":
         console().table(HEADER, [each.row() for each in found])
+
+
+@command(
+    analyze,
+    "attention-entropy",
+    settings="Input and output",
+    corpus="Corpus",
+    compute="Computation",
+)
+def attention_entropy(
+    settings: AttentionEntropySettings,
+    corpus: CorpusSettings,
+    compute: ComputeSettings,
+    more: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[LABEL=]MODEL", help="Further models, as --model takes them."),
+    ] = None,
+) -> None:
+    """Measure how widely [CLS] attends, layer by layer: a curve a model."""
+    from denserk.tasks.analyze_attention import attention_entropy as task
+    from denserk.tasks.analyze_attention import side_by_side
+
+    settings = replace(settings, model=(*settings.model, *(more or ())))
+    found = task(settings, corpus, compute, console())
+    if settings.output != "-":
+        console().table(*side_by_side(found))

@@ -6,7 +6,11 @@ counter: `random_words` hashes (seed, purpose, item, epoch, number) to 64 bits, 
 order of such words.
 """
 
+from collections.abc import Iterable
 from enum import IntEnum
+from heapq import heappop, heappush
+from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +19,10 @@ from denserk.settings.training import NegativeChoice, PositiveChoice
 
 Items = NDArray[np.int64]
 Words = NDArray[np.uint64]
+R = TypeVar("R")
+
+BLOCK = 4096
+"""Records of a stream whose words are drawn at once."""
 
 STEP = np.uint64(0x9E3779B97F4A7C15)
 FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -66,6 +74,29 @@ def choose_items(items: Items, count: int, seed: int) -> Items:
     """
     drawn = random_words(seed, Purpose.SUBSET, items, 0, 1)[:, 0]
     return np.sort(items[np.argsort(drawn, kind="stable")[:count]])
+
+
+def choose_records(records: Iterable[R], count: int, seed: int) -> list[R]:
+    """What `choose_items` chooses of a stream's records, in their order.
+
+    Only the choice is held in memory.
+
+    >>> choose_records("abcdefghij", 3, seed=1)
+    ['f', 'h', 'j']
+    >>> choose_items(np.arange(10), 3, seed=1).tolist()
+    [5, 7, 9]
+    """
+    stream, start = iter(records), 0
+    kept: list[tuple[int, int, R]] = []  # a heap, the first to go at its top
+    while block := list(islice(stream, BLOCK)):
+        numbers = np.arange(start, start + len(block))
+        drawn = random_words(seed, Purpose.SUBSET, numbers, 0, 1)[:, 0]
+        for number, word, record in zip(numbers.tolist(), drawn.tolist(), block, strict=True):
+            heappush(kept, (-word, -number, record))
+            if len(kept) > count:
+                heappop(kept)
+        start += len(block)
+    return [record for _, _, record in sorted(kept, key=lambda entry: -entry[1])]
 
 
 def order_items(items: Items, seed: int, epoch: int) -> Items:

@@ -1,10 +1,11 @@
-"""Rows of a file that is quoted as CSV, with the lines they begin on."""
+"""Rows of a file that is quoted as CSV: read with the lines they begin on, and written."""
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from denserk.errors import InputError
+from denserk.formats.files import whole_text
 
 
 def read_rows(
@@ -43,3 +44,13 @@ def read_rows(
             ) from None
         if any(columns):
             yield line, columns
+
+
+def write_rows(path: str | Path, rows: Iterable[Sequence[str]]) -> None:
+    """Writes rows with commas between their columns; "-" is standard output.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    with whole_text(path) as out:
+        csv.writer(out, lineterminator="\n").writerows(rows)

@@ -319,6 +319,21 @@ class Backbone(nn.Module):
             states[1:-1] = [norm(state) for state in states[1:-1]]
         return states
 
+    def attention_maps(self, batch: TokenBatch) -> list[Tensor]:
+        """Who attends to whom, after the softmax: (B, T) ids -> L times (B, A, T, T), A the heads.
+
+        From the first call on, the backbone computes attention in its eager form: no other one
+        gives its weights away.
+        """
+        self.encoder.set_attn_implementation("eager")
+        maps = self.encoder(
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask,
+            output_attentions=True,
+            return_dict=True,
+        ).attentions
+        return list(maps)
+
     def embed(self, batch: TokenBatch) -> Tensor:
         """The embedding layer's output, norm and dropout included: (B, T) ids -> (B, T, H)."""
         embedded: Tensor = self.encoder.embeddings(input_ids=batch.input_ids)
@@ -392,6 +407,11 @@ class Backbone(nn.Module):
     def last_layer(self) -> int:
         """L: how many layers there are, and the number of the last."""
         return int(self.config.num_hidden_layers)
+
+    @property
+    def heads(self) -> int:
+        """A: the attention heads of a layer."""
+        return int(self.config.num_attention_heads)
 
     @property
     def vocabulary(self) -> int:

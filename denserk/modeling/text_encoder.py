@@ -147,6 +147,11 @@ class TextEncoder:
         }
 
     @property
+    def passage_side(self) -> Side:
+        """What passages go through."""
+        return self._passages
+
+    @property
     def vectors_per_passage(self) -> int:
         """S, how many rows `encode_passages` gives for each passage."""
         return self._passages.encoder.vectors_per_passage

@@ -1,6 +1,7 @@
 """What an analysis of a trained model is told."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from denserk.errors import UsageError
 from denserk.settings.options import REQUIRED, option
@@ -23,3 +24,79 @@ class SentenceSimilaritySettings:
         """Refuses a stream for several models, which each read it from its start."""
         if self.data == "-" and len(self.model) > 1:
             raise UsageError("--data - serves one --model; several need a file")
+
+
+PLOTS = (".png", ".pdf", ".svg")
+"""Kinds of pictures, by the file's suffix."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionEntropySettings:
+    """Which models, on which passages."""
+
+    model: tuple[str, ...] = option(
+        REQUIRED, "--model-name-or-path", metavar="[LABEL=]NAME|DIR|HUB_ID", repeat=True
+    )
+    """Weights: a short name, a folder, or a name on the hub; a curve each, called by the label or
+    by the folder's name. More of them may follow one option."""
+    corpus: str = option(REQUIRED, metavar="FILE|DIR|NAME|-")
+    """Passages: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
+    sample: int = 1000
+    """How many passages are drawn; the same ones for every model, and none without text."""
+    seed: int = 42
+    """Seed of the draw; at equal seed a smaller sample lies in a larger."""
+    max_length: int = option(128, "--passage-max-length", "--p-max-len", "--passage-max-len")
+    """Tokens of a passage, special tokens included."""
+    fields: tuple[str, ...] = option((), shown_default="the model's own")
+    """Fields of a passage that make its text, in order."""
+    join: str | None = option(None, metavar="TEXT|sep|pair", shown_default="the model's own")
+    """What stands between two fields."""
+    output: str = option("attention-entropy.csv", metavar="FILE|-")
+    """The values as CSV."""
+    plot: str | None = option(
+        None, metavar="FILE", shown_default="beside --output, as PNG, where matplotlib is installed"
+    )
+    """The curves as .png, .pdf or .svg."""
+
+    def __post_init__(self) -> None:
+        """Refuses curves without a name of their own, empty samples, and unknown pictures."""
+        if self.sample < 1:
+            raise UsageError(f"--sample {self.sample}: at least 1 is needed")
+        if self.max_length < 3:
+            raise UsageError(
+                f"--max-length {self.max_length}: at least 3, for two special tokens and a word"
+            )
+        names = [label for label, _ in self.labelled]
+        if "" in names or "" in (model for _, model in self.labelled):
+            raise UsageError("--model LABEL=FOLDER: one of the two is empty")
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise UsageError(
+                f"two curves are called {', '.join(twice)}", "name them: --model LABEL=FOLDER"
+            )
+        if self.plot is not None and Path(self.plot).suffix not in PLOTS:
+            raise UsageError(f"--plot {self.plot}: it ends in {', '.join(PLOTS)}")
+        if self.picture is not None and self.picture == Path(self.output):
+            raise UsageError(f"--output {self.output}: table and plot would be one file")
+
+    @property
+    def labelled(self) -> list[tuple[str, str]]:
+        """Every curve's name and model; a name that two folders share gives way to their paths."""
+        pairs = [_label(model) for model in self.model]
+        names = [label or Path(model).name for label, model in pairs]
+        return [
+            (model if label is None and names.count(name) > 1 else name or model, model)
+            for name, (label, model) in zip(names, pairs, strict=True)
+        ]
+
+    @property
+    def picture(self) -> Path | None:
+        """Where the curves go; None beside a table on standard output."""
+        if self.plot is not None:
+            return Path(self.plot)
+        return None if self.output == "-" else Path(self.output).with_suffix(".png")
+
+
+def _label(model: str) -> tuple[str | None, str]:
+    """`LABEL=FOLDER` as its two parts; a path that holds the sign has a slash before it."""
+    label, equals, rest = model.partition("=")
+    return (label, rest) if equals and "/" not in label else (None, model)

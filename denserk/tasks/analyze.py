@@ -1,6 +1,5 @@
 """A trained model -> what it does."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -10,7 +9,7 @@ import numpy as np
 
 from denserk.analysis.sentence_similarity import figure_of, score_examples
 from denserk.errors import DenserkError, InputError
-from denserk.formats.files import whole_text
+from denserk.formats.csv_rows import write_rows
 from denserk.formats.sentence_pairs import read_sentences
 from denserk.modeling.text_encoder import NOTHING, TextEncoder
 from denserk.records import SentenceExample
@@ -67,7 +66,7 @@ def sentence_similarity(
         encoder = TextEncoder.load(name, representation, text, compute, reporter)
         found.append(_measure(name, encoder, settings.data, reporter))
     if settings.output is not None:
-        write_table(settings.output, HEADER, [each.row() for each in found])
+        write_rows(settings.output, [HEADER, *(each.row() for each in found)])
     return found
 
 
@@ -97,13 +96,3 @@ def _scores(encoder: TextEncoder, block: Sequence[SentenceExample]) -> np.ndarra
     texts = [text for example in block for text in example.texts]
     vectors = encoder.encode_sentences(texts)
     return score_examples(vectors.reshape(len(block), -1, encoder.dimension))
-
-
-def write_table(path: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Writes a table as CSV; "-" is standard output.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
-    with whole_text(path) as out:
-        csv.writer(out, lineterminator="\n").writerows([header, *rows])
