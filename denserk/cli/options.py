@@ -64,8 +64,8 @@ def _comma_list(name: str, text: str | None, kind: Callable[[str], Any]) -> tupl
     try:
         return tuple(kind(part.strip()) for part in text.split(",") if part.strip())
     except ValueError:
-        flag = _flag(name, negatable=False)
-        raise UsageError(f"{flag} {text}: a comma list of whole numbers is expected") from None
+        flag, what = _flag(name, negatable=False), "whole numbers" if kind is int else "numbers"
+        raise UsageError(f"{flag} {text}: a comma list of {what} is expected") from None
 
 
 def _flag(name: str, *, negatable: bool) -> str:

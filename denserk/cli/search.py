@@ -1,11 +1,18 @@
 """`denserk search`."""
 
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
 from denserk.cli.app import app
 from denserk.cli.console import console
 from denserk.cli.options import Overrides, command
+from denserk.errors import UsageError
 from denserk.settings.encode import TextShorthands
 from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
 from denserk.settings.formats import CorpusSettings
+from denserk.settings.fusion import FusionSettings
 from denserk.settings.models import RepresentationShorthands
 from denserk.settings.retrieval import SearchPaths, SearchSettings
 
@@ -15,6 +22,7 @@ from denserk.settings.retrieval import SearchPaths, SearchSettings
     "search",
     paths="Input and output",
     settings="Search",
+    fusion="Fusion, for --fuse",
     representation="Representation, where it differs from the model's own",
     representation_shorthands="Representation, where it differs from the model's own",
     text="Text, where it differs from the model's own",
@@ -25,14 +33,22 @@ from denserk.settings.retrieval import SearchPaths, SearchSettings
 def search(
     paths: SearchPaths,
     settings: SearchSettings,
+    fusion: FusionSettings,
     representation: Overrides[RepresentationSettings],
     representation_shorthands: RepresentationShorthands,
     text: Overrides[TextSettings],
     text_shorthands: TextShorthands,
     corpus: CorpusSettings,
     compute: ComputeSettings,
+    more: Annotated[
+        list[str] | None, typer.Argument(metavar="RUN", help="With --fuse: its other runs.")
+    ] = None,
 ) -> None:
-    """Search an index, or rerank a run, and write a run."""
+    """Search an index, rerank a run, or fuse several, and write a run."""
+    if more or paths.fuse:
+        _fuse(paths, more or [], fusion, settings)
+        return
+    fusion.refuse_in_vain()
     representing = representation_shorthands.overrides(representation)
     texts = text_shorthands.overrides(text, "query")
     if paths.rerank is not None:
@@ -50,4 +66,22 @@ def search(
     console().note(
         f"{paths.output}: {result.queries:,} queries, {result.hits:,} hits, "
         f"{result.per_second:,.1f} queries a second"
+    )
+
+
+def _fuse(
+    paths: SearchPaths, more: list[str], fusion: FusionSettings, settings: SearchSettings
+) -> None:
+    if not paths.fuse:
+        raise UsageError(f"what is {more[0]} for?", "runs to fuse: --fuse a.trec b.trec")
+    if len(paths.fuse) > 1 and more:
+        raise UsageError(
+            "runs after one --fuse, or each with its own: not both, since weights go by order"
+        )
+    from denserk.tasks.fuse import fuse
+
+    paths = replace(paths, fuse=(*paths.fuse, *more))
+    result = fuse(paths, fusion, settings, console())
+    console().note(
+        f"{paths.output}: {len(paths.fuse)} runs, {result.queries:,} queries, {result.hits:,} hits"
     )

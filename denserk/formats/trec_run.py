@@ -56,13 +56,7 @@ def read_run(
     for line, qid, docid, score, place in _hits(path, reporter, form):
         if qid != current:
             if qid in finished:
-                raise InputError(
-                    path,
-                    line,
-                    f"query {qid} again after query {current}",
-                    "the lines of a query together",
-                    "sort -s -k1,1 puts them together",
-                )
+                raise again(qid, current, path, line)
             current = qid
             finished.add(qid)
             docids = set()
@@ -70,6 +64,33 @@ def read_run(
             raise _twice(qid, docid, path, line)
         docids.add(docid)
         yield ScoredPassage(qid, docid, score, _rank(place))
+
+
+def again(qid: str, current: str | None, path: str | Path, line: int) -> InputError:
+    """The error about a query whose lines do not stand together."""
+    return InputError(
+        path,
+        line,
+        f"query {qid} again after query {current}",
+        "the lines of a query together",
+        "sort -s -k1,1 puts them together",
+    )
+
+
+def parse_query(
+    lines: Iterable[tuple[int, bytes]], form: RunFormat, path: str | Path
+) -> list[ScoredPassage]:
+    """One query's hits, from its numbered lines; `path` names them in errors.
+
+    Raises:
+        InputError: a line is broken, or a passage comes twice.
+    """
+    hits: dict[str, ScoredPassage] = {}
+    for line, qid, docid, score, place in _parsed(lines, form, path):
+        if docid in hits:
+            raise _twice(qid, docid, path, line)
+        hits[docid] = ScoredPassage(qid, docid, score, _rank(place))
+    return list(hits.values())
 
 
 def _rank(place: str) -> int:
@@ -110,18 +131,37 @@ _Hit = tuple[int, str, str, float, str]
 def _hits(path: str | Path, reporter: Reporter, form: RunFormat | None) -> Iterator[_Hit]:
     """Hits of a file of any shape, in its order."""
     with open_binary(path) as raw:
-        numbered = number_lines(raw, path)
-        looked = list(islice((item for item in numbered if item[1].strip()), LOOK))
-        if not looked:
-            return
-        detected = form or detect(looked, path)
-        if form is None:
-            reporter.note(f"{told(path)}: {detected} run ({_COLUMNS[detected]})")
-        lines = chain(looked, numbered)
-        if detected is RunFormat.JSONL:
-            yield from _json_hits(lines, path)
-        else:
-            yield from _column_hits(lines, detected, path)
+        detected, lines = look(number_lines(raw, path), path, reporter, form)
+        if detected:
+            yield from _parsed(lines, detected, path)
+
+
+def look(
+    numbered: Iterator[tuple[int, bytes]],
+    path: str | Path,
+    reporter: Reporter = SILENT,
+    form: RunFormat | None = None,
+) -> tuple[RunFormat | None, Iterator[tuple[int, bytes]]]:
+    """The shape of a run, and its lines again; no shape where it is empty.
+
+    Raises:
+        InputError: the first line is of no shape.
+    """
+    looked = list(islice((item for item in numbered if item[1].strip()), LOOK))
+    if not looked:
+        return None, numbered
+    detected = form or detect(looked, path)
+    if form is None:
+        reporter.note(f"{told(path)}: {detected} run ({_COLUMNS[detected]})")
+    return detected, chain(looked, numbered)
+
+
+def _parsed(
+    lines: Iterable[tuple[int, bytes]], form: RunFormat, path: str | Path
+) -> Iterator[_Hit]:
+    if form is RunFormat.JSONL:
+        return _json_hits(lines, path)
+    return _column_hits(lines, form, path)
 
 
 def detect(lines: Sequence[tuple[int, bytes]], path: str | Path) -> RunFormat:

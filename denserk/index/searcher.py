@@ -1,6 +1,7 @@
 """Queries x index -> ranked passages: names for rows, one order, a depth that is deep enough."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,22 @@ def without_ties(hits: Hits) -> Hits:
     names, scores = zip(*hits, strict=True)
     lowered = strictly_decreasing(np.array(scores, np.float32))
     return list(zip(names, lowered.tolist(), strict=True))
+
+
+def ordered(docids: Sequence[str], scores: Sequence[float], settings: SearchSettings) -> Hits:
+    """A query's scored passages as the run has them: best first, ties by id.
+
+    >>> ordered(["d2", "d1", "d3"], [1.0, 1.0, 5.0], SearchSettings(hits=2))
+    [('d3', 5.0), ('d1', 1.0)]
+    """
+    names: Sequence[str] = docids
+    if settings.max_passage:
+        names = [docid.partition(settings.max_passage_delimiter)[0] for docid in docids]
+    best: dict[str, float] = {}
+    for name, score in sorted(zip(names, scores, strict=True), key=lambda hit: (-hit[1], hit[0])):
+        best.setdefault(name, score)
+    hits = list(islice(best.items(), settings.kept))
+    return hits if settings.ties is Ties.KEEP else without_ties(hits)
 
 
 class Searcher:

@@ -172,7 +172,7 @@ class Bm25Settings:
 class SearchPaths:
     """What is searched, with which queries, and where the run goes."""
 
-    index: str = option("", metavar="DIR", shown_default="none, with --rerank and --run")
+    index: str = option("", metavar="DIR", shown_default="none, with --fuse, or --rerank and --run")
     """An index folder."""
     topics: str | None = option(None, "--queries", metavar="FILE|DIR|NAME|-")
     """Queries: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
@@ -196,6 +196,10 @@ class SearchPaths:
     """The run that --rerank reads, in place of --index."""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
     """The texts of the passages, which --rerank reads."""
+    fuse: tuple[str, ...] = option(
+        (), metavar="RUN...|-", repeat=True, shown_default="nothing is fused"
+    )
+    """Two or more runs that become one; an index is not needed then."""
     allow_pickle: bool = False
     """Also read --encoded-queries from pickles; a pickle can run any code, so only your own."""
     force: bool = False
@@ -203,11 +207,23 @@ class SearchPaths:
 
     def __post_init__(self) -> None:
         """Refuses a search without queries, two sources of vectors, and half a reranking."""
+        if self.fuse:
+            self._refuse_more_than_runs()
+            return
         self._refuse_half_a_reranking()
         if self.topics is None and self.encoded_queries is None:
             raise UsageError("no queries: give --topics, or --encoded-queries")
         if self.model is not None and self.encoded_queries is not None:
             raise UsageError("--model and --encoded-queries exclude each other", "give one of them")
+
+    def _refuse_more_than_runs(self) -> None:
+        names = ("index", "topics", "model", "encoded_queries", "rerank", "run", "corpus")
+        given = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name)]
+        if given:
+            raise UsageError(
+                f"--fuse reads runs alone, and {' and '.join(given)} not",
+                "search, fuse and rerank one after the other; runs go through pipes with -",
+            )
 
     def _refuse_half_a_reranking(self) -> None:
         if self.rerank is None:
@@ -215,7 +231,7 @@ class SearchPaths:
                 if getattr(self, name) is not None:
                     raise UsageError(f"--{name} is for reranking", "add --rerank MODEL")
             if not self.index:
-                raise UsageError("no index: give --index, or --rerank with --run")
+                raise UsageError("no index: give --index, --fuse, or --rerank with --run")
             return
         if bool(self.index) == bool(self.run):
             raise UsageError("--rerank takes the hits of --index or those of --run", "give one")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,14 +27,14 @@ from denserk.formats.files import STREAM
 from denserk.formats.manifest import Kind, Manifest, file_sha256, read_manifest, write_manifest
 from denserk.formats.sources import read_passages, read_queries
 from denserk.formats.trec_run import read_run, write_run
-from denserk.index.searcher import Hits, without_ties
+from denserk.index.searcher import Hits, ordered
 from denserk.modeling.pair_scorer import PairScorer
 from denserk.records import Passage, Query
 from denserk.reporting import SILENT, Progress, Reporter
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.formats import DETECTED, CorpusSettings, RunFormat
 from denserk.settings.options import as_json
-from denserk.settings.retrieval import SearchPaths, SearchSettings, Ties
+from denserk.settings.retrieval import SearchPaths, SearchSettings
 from denserk.tasks.run_manifest import forget_manifest, has_manifest, queries_sha256
 from denserk.tasks.search import search
 
@@ -297,7 +297,7 @@ def _answers(
         result.pairs += len(scores)
         ends = np.cumsum([len(group.docids) for group in groups])
         for group, own in zip(groups, np.split(scores, ends[:-1]), strict=True):
-            yield group.qid, ordered(group.docids, own, settings)
+            yield group.qid, ordered(group.docids, own.tolist(), settings)
         progress.advance(len(scores))
 
 
@@ -312,24 +312,6 @@ def _batched(source: _Hits) -> Iterator[list[_Group]]:
             groups, pairs = [], 0
     if groups:
         yield groups
-
-
-def ordered(docids: Sequence[str], scores: NDArray[np.float32], settings: SearchSettings) -> Hits:
-    """A query's scored hits as the run has them: best first, ties by id.
-
-    >>> ordered(["d2", "d1", "d3"], np.array([1, 1, 5], dtype=np.float32), SearchSettings(hits=2))
-    [('d3', 5.0), ('d1', 1.0)]
-    """
-    names: Sequence[str] = docids
-    if settings.max_passage:
-        names = [docid.partition(settings.max_passage_delimiter)[0] for docid in docids]
-    best: dict[str, float] = {}
-    for name, score in sorted(
-        zip(names, scores.tolist(), strict=True), key=lambda hit: (-hit[1], hit[0])
-    ):
-        best.setdefault(name, score)
-    hits = list(islice(best.items(), settings.kept))
-    return hits if settings.ties is Ties.KEEP else without_ties(hits)
 
 
 def _write_manifest(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from denserk.index.backends import open_vector_index
-from denserk.index.searcher import Searcher, strictly_decreasing
+from denserk.index.searcher import Searcher, ordered, strictly_decreasing
 from denserk.index.torch_exact import TorchExact
 from denserk.settings.retrieval import Engine, SearchSettings, Ties
 from tests.index.test_engines import whole_numbers, write_flat
@@ -119,3 +119,18 @@ def test_an_empty_index_answers_nothing():
     assert dict(Searcher(index, [], SearchSettings()).search(["q"], np.ones((1, 2), "f4"))) == {
         "q": []
     }
+
+
+def test_ties_fall_by_id_and_become_strict():
+    docids = ["d2", "d10", "d1"]
+    below = float(np.nextafter(np.float32(1), np.float32(0)))
+    found = ordered(docids, [1, 1, 0], SearchSettings())
+    assert found == [("d10", 1.0), ("d2", below), ("d1", 0.0)]
+    kept = ordered(docids, [1, 1, 0], SearchSettings(ties=Ties.KEEP))
+    assert kept == [("d10", 1.0), ("d2", 1.0), ("d1", 0.0)]
+
+
+def test_documents_have_their_best_passage():
+    settings = SearchSettings(max_passage=True, max_passage_hits=2)
+    found = ordered(["a#0", "b#0", "a#1", "c#3"], [1, 2, 3, 0], settings)
+    assert found == [("a", 3.0), ("b", 2.0)]

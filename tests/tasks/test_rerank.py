@@ -20,12 +20,11 @@ from denserk.settings.retrieval import (
     IndexSettings,
     SearchPaths,
     SearchSettings,
-    Ties,
 )
 from denserk.tasks import rerank as task
 from denserk.tasks.build_index import build_index
 from denserk.tasks.encode import encode
-from denserk.tasks.rerank import ordered, rerank
+from denserk.tasks.rerank import rerank
 from tests.conftest import PASSAGES, QUERIES
 
 CPU = ComputeSettings(device="cpu")
@@ -213,25 +212,6 @@ def test_an_old_run_stays_until_the_new_one_is_whole(asked, toy, monkeypatch):
 def test_a_retriever_is_refused(asked, tiny):
     with pytest.raises(ModelError, match="is no cross-encoder"):
         asked(rerank=str(tiny()))
-
-
-def scores(*values):
-    return np.array(values, dtype=np.float32)
-
-
-def test_ties_fall_by_id_and_become_strict():
-    docids = ["d2", "d10", "d1"]
-    below = float(np.nextafter(np.float32(1), np.float32(0)))
-    found = ordered(docids, scores(1, 1, 0), SearchSettings())
-    assert found == [("d10", 1.0), ("d2", below), ("d1", 0.0)]
-    kept = ordered(docids, scores(1, 1, 0), SearchSettings(ties=Ties.KEEP))
-    assert kept == [("d10", 1.0), ("d2", 1.0), ("d1", 0.0)]
-
-
-def test_documents_have_their_best_passage():
-    settings = SearchSettings(max_passage=True, max_passage_hits=2)
-    found = ordered(["a#0", "b#0", "a#1", "c#3"], scores(1, 2, 3, 0), settings)
-    assert found == [("a", 3.0), ("b", 2.0)]
 
 
 def test_the_query_itself_is_left_out(asked, toy):

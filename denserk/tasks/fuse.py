@@ -1,0 +1,160 @@
+"""Several runs -> one, query by query.
+
+Memory grows with the queries and not with their hits, whatever the order of each run's queries.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from denserk.errors import InputError, UsageError
+from denserk.formats.files import STREAM
+from denserk.formats.manifest import Kind, Manifest, file_sha256, write_manifest
+from denserk.formats.run_lookup import RunLookup
+from denserk.formats.trec_run import write_run
+from denserk.index.fusion import reciprocal_ranks, weighted_scores
+from denserk.index.searcher import Hits, ordered
+from denserk.reporting import SILENT, Progress, Reporter
+from denserk.settings.formats import RunFormat
+from denserk.settings.fusion import FusionMethod, FusionSettings, Missing, Normalization
+from denserk.settings.options import as_json
+from denserk.settings.retrieval import SearchPaths, SearchSettings, Ties
+from denserk.tasks.run_manifest import forget_manifest, has_manifest
+
+NAMED = 5
+"""Queries of a fault that are named."""
+
+
+@dataclass
+class FusionResult:
+    """What came out: queries, lines of the run; how many of the queries each run has."""
+
+    queries: int = 0
+    hits: int = 0
+    queries_of: list[int] = field(default_factory=list)
+
+
+def fuse(
+    paths: SearchPaths,
+    fusion: FusionSettings = FusionSettings(),  # noqa: B008  (frozen)
+    settings: SearchSettings = SearchSettings(),  # noqa: B008
+    reporter: Reporter = SILENT,
+) -> FusionResult:
+    """Fuses runs; queries stand in the order of the first run, then in that of the others.
+
+    Args:
+        paths: the runs, and where the new one goes.
+        fusion: how scores become one.
+        settings: how deep, filters, ties, and the shape of the run.
+        reporter: told what goes on.
+
+    Raises:
+        UsageError: fewer than two runs, or weights for another number of them; no such file.
+        InputError: a run is broken or empty, or has ranks in place of scores that are to be added.
+        OutputError: the run cannot be written.
+    """
+    if len(paths.fuse) < 2:
+        raise UsageError("--fuse needs two runs or more", "for example --fuse a.trec b.trec")
+    if paths.fuse.count(STREAM) > 1:
+        raise UsageError("standard input (-) can be only one of the runs")
+    weights = fusion.weights_of(len(paths.fuse))
+    forget_manifest(paths.output)
+    with TemporaryDirectory(prefix="denserk-fuse-") as scratch:
+        runs = [_open(path, Path(scratch), fusion, reporter) for path in paths.fuse]
+        qids = list(dict.fromkeys(qid for run in runs for qid in run.queries))
+        result = FusionResult(len(qids), queries_of=[len(run.queries) for run in runs])
+        _tell_missing(runs, qids, reporter)
+        with reporter.track("fusing", len(qids), "queries") as progress:
+            answers = _answers(runs, qids, weights, fusion, settings, progress)
+            result.hits = write_run(paths.output, answers, settings.output_format, settings.tag)
+        _write_manifest(paths, fusion, settings, runs, result)
+    return result
+
+
+def _open(path: str, scratch: Path, fusion: FusionSettings, reporter: Reporter) -> RunLookup:
+    """Opens a run that can be fused."""
+    run = RunLookup(path, scratch, reporter)
+    if run.form is None:
+        raise InputError(path, None, "an empty run", "at least one hit")
+    if run.form is RunFormat.MSMARCO and fusion.method is FusionMethod.LINEAR:
+        raise InputError(
+            path, None, "ranks, no scores", "scores for --method linear", "give --method rrf"
+        )
+    return run
+
+
+def _tell_missing(runs: Sequence[RunLookup], qids: Sequence[str], reporter: Reporter) -> None:
+    """Warns of runs that lack queries of the others."""
+    for run in runs:
+        has = set(run.queries)
+        missing = [qid for qid in qids if qid not in has]
+        if missing:
+            named = ", ".join(missing[:NAMED]) + (", ..." if len(missing) > NAMED else "")
+            reporter.warn(
+                f"{run.path} lacks {len(missing):,} of {len(qids):,} queries, which the other runs "
+                f"answer alone: {named}"
+            )
+
+
+def _answers(
+    runs: Sequence[RunLookup],
+    qids: Sequence[str],
+    weights: Sequence[float],
+    fusion: FusionSettings,
+    settings: SearchSettings,
+    progress: Progress,
+) -> Iterator[tuple[str, Hits]]:
+    """Each query with its fused hits."""
+    from_each = dataclasses.replace(
+        settings,
+        hits=fusion.fuse_depth or sys.maxsize,
+        max_passage_hits=None,
+        ties=Ties.KEEP,
+    )
+    fused = dataclasses.replace(settings, hits=settings.kept, max_passage=False)
+    missing = fusion.missing or (
+        Missing.LOWEST if fusion.normalization is Normalization.ZMUV else Missing.ZERO
+    )
+    for qid in qids:
+        hits = [_best_first(run, qid, from_each) for run in runs]
+        if fusion.method is FusionMethod.RRF:
+            scores = reciprocal_ranks(hits, weights, fusion.rrf_k)
+        else:
+            scores = weighted_scores(hits, weights, fusion.normalization, missing)
+        progress.advance()
+        yield qid, ordered(list(scores), list(scores.values()), fused)
+
+
+def _best_first(run: RunLookup, qid: str, settings: SearchSettings) -> Hits:
+    """A query's hits in one run, in the order that counts."""
+    hits = run.hits(qid)
+    if settings.remove_query:
+        hits = [hit for hit in hits if hit.docid != qid]
+    return ordered([hit.docid for hit in hits], [hit.score for hit in hits], settings)
+
+
+def _write_manifest(
+    paths: SearchPaths,
+    fusion: FusionSettings,
+    settings: SearchSettings,
+    runs: Sequence[RunLookup],
+    result: FusionResult,
+) -> None:
+    if not has_manifest(paths.output):
+        return
+    made_from = {
+        "runs": [
+            {"name": str(run.path), "sha256": file_sha256(run.file), "queries": len(run.queries)}
+            for run in runs
+        ]
+    }
+    contents = {
+        "queries": result.queries,
+        "hits": result.hits,
+        "sha256": file_sha256(paths.output),
+    }
+    chosen = {**as_json(settings), "fusion": as_json(fusion)}
+    write_manifest(paths.output, Manifest(Kind.RUN, True, chosen, made_from, contents))
