@@ -38,7 +38,8 @@ LIGHT = ("settings", "formats", "evaluation", "cli")
 """Floors that the command line stands on before a command has begun."""
 HEAVY = {"torch", "transformers", "faiss"}
 LATE = {
-    "denserk.tasks.convert": {"denserk.modeling.model_conversion", "denserk.tasks.teacher_scores"}
+    "denserk.tasks.convert": {"denserk.modeling.model_conversion", "denserk.tasks.teacher_scores"},
+    "denserk.tasks.mine_negatives": {"denserk.tasks.teacher_scores"},
 }
 """Imports inside functions below the command line; docs/house.md says why."""
 

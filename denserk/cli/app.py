@@ -57,7 +57,16 @@ class _Shown(Protocol):
 
 def _register() -> None:
     """Imports every command; each registers itself on `app`."""
-    from denserk.cli import analyze, convert, encode, evaluate, finetune, index, search  # noqa: F401
+    from denserk.cli import (  # noqa: F401
+        analyze,
+        convert,
+        encode,
+        evaluate,
+        finetune,
+        index,
+        mine_negatives,
+        search,
+    )
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,31 @@
+"""`denserk mine-negatives`."""
+
+from denserk.cli.app import app
+from denserk.cli.console import console
+from denserk.cli.options import Overrides, command
+from denserk.settings.encoding import ComputeSettings, TextSettings
+from denserk.settings.formats import CorpusSettings
+from denserk.settings.mining import MiningPaths, MiningSettings
+
+
+@command(
+    app,
+    "mine-negatives",
+    paths="Input and output",
+    settings="Mining",
+    corpus="Corpus",
+    text="Text, where it differs from the teacher's own",
+    compute="Where and how --teacher scores",
+)
+def mine_negatives(
+    paths: MiningPaths,
+    settings: MiningSettings,
+    corpus: CorpusSettings,
+    text: Overrides[TextSettings],
+    compute: ComputeSettings,
+) -> None:
+    """Mine hard negatives from runs over training queries."""
+    from denserk.tasks.mine_negatives import mine_negatives as task
+
+    result = task(paths, settings, corpus, text, compute, console())
+    console().note(f"{paths.output}: {result.queries:,} queries, {result.negatives:,} negatives")

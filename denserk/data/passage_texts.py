@@ -1,0 +1,123 @@
+"""The passages of a corpus that are asked for by id, without the corpus in memory.
+
+Ids are noted first, then the corpus streams by once and what was noted is copied to the disk. In
+memory are 24 bytes for each passage that was noted, however often it was.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from denserk.data.scratch_records import ScratchRecords
+from denserk.errors import InputError
+from denserk.records import Passage
+from denserk.reporting import Progress
+
+BLOCK = 4096
+"""Passages of the corpus that are looked at together."""
+PENDING = 1 << 22
+"""Hashes that wait, at least, before they are sorted in."""
+
+Hashes = NDArray[np.int64]
+
+
+class PassageTexts:
+    """Notes ids, takes their passages from a corpus, gives them back.
+
+    Ids are told apart by Python's 64-bit hashes; a record holds its id, so that two ids of one hash
+    are no confusion.
+
+    Args:
+        path: the file for the texts.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._records = ScratchRecords(path)
+        self._wanted: Hashes = np.empty(0, dtype=np.int64)
+        self._pending: list[Hashes] = []
+        self._waiting = 0
+        self._rows: Hashes = np.empty(0, dtype=np.int64)
+        self._others: dict[str, int] = {}
+
+    def refer(self, docids: Sequence[str]) -> None:
+        """Notes passages that will be asked for."""
+        self._pending.append(_hashes(docids))
+        self._waiting += len(docids)
+        if self._waiting > max(PENDING, len(self._wanted)):
+            self._sort_in()
+
+    def _sort_in(self) -> None:
+        self._wanted = np.unique(np.concatenate([self._wanted, *self._pending]))
+        self._pending.clear()
+        self._waiting = 0
+
+    def find(self, passages: Iterable[Passage], source: str, progress: Progress) -> None:
+        """Takes what was noted from a corpus, which is read to its end.
+
+        Args:
+            passages: the corpus.
+            source: names it in errors.
+            progress: told of every passage that comes by.
+
+        Raises:
+            InputError: a passage that was noted comes twice.
+        """
+        self._sort_in()
+        self._rows = np.full(len(self._wanted), -1, dtype=np.int64)
+        stream = iter(passages)
+        while block := list(islice(stream, BLOCK)):
+            progress.advance(len(block))
+            places, found = self._places(_hashes([passage.docid for passage in block]))
+            for number in np.flatnonzero(found).tolist():
+                self._take(block[number], int(places[number]), source)
+
+    @property
+    def missing(self) -> int:
+        """How many of the noted ids the corpus lacks."""
+        return int((self._rows < 0).sum())
+
+    def _take(self, passage: Passage, place: int, source: str) -> None:
+        row = self._records.append(orjson.dumps([passage.docid, passage.text, passage.title]))
+        if self._rows[place] < 0:
+            self._rows[place] = row
+            return
+        if passage.docid in (self._read(int(self._rows[place])).docid, *self._others):
+            raise InputError(source, None, f"the id {passage.docid} twice", "each id once")
+        self._others[passage.docid] = row
+
+    def _places(self, hashes: Hashes) -> tuple[Hashes, NDArray[np.bool_]]:
+        """Where hashes stand among the wanted, and whether they are there."""
+        places = np.searchsorted(self._wanted, hashes)
+        inside = np.minimum(places, max(len(self._wanted) - 1, 0))
+        found = self._wanted[inside] == hashes if len(self._wanted) else np.zeros(len(hashes), bool)
+        return inside, found
+
+    def _read(self, row: int) -> Passage:
+        return Passage(*orjson.loads(self._records[row]))
+
+    def get(self, docids: Sequence[str]) -> list[Passage | None]:
+        """The passages of ids that were noted; None where the corpus has none."""
+        places, found = self._places(_hashes(docids))
+        return [
+            self._named(docid, int(self._rows[place]) if there else -1)
+            for docid, place, there in zip(docids, places.tolist(), found.tolist(), strict=True)
+        ]
+
+    def _named(self, docid: str, row: int) -> Passage | None:
+        passage = self._read(row) if row >= 0 else None
+        if passage is not None and passage.docid != docid:
+            row = self._others.get(docid, -1)
+            passage = self._read(row) if row >= 0 else None
+        return passage
+
+    def close(self) -> None:
+        """Lets the file go."""
+        self._records.close()
+
+
+def _hashes(docids: Sequence[str]) -> Hashes:
+    return np.fromiter(map(hash, docids), np.int64, len(docids))
