@@ -65,6 +65,7 @@ def _register() -> None:
         finetune,
         index,
         mine_negatives,
+        pretrain,
         search,
     )
 

@@ -105,7 +105,7 @@ class PretrainingBatches(Dataset[PretrainingBatch]):
             raise InputError(
                 store.folder,
                 None,
-                f"{len(store):,} {'documents' if store.layout is Layout.SPANS else store.layout}",
+                f"{len(store):,} {store.items}",
                 f"at least one batch of {batch_size:,}",
                 "give a smaller --batch-size",
             )

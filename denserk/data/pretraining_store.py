@@ -96,6 +96,11 @@ class PretrainingStore:
     def __len__(self) -> int:
         return len(self.texts) if self.layout is not Layout.SPANS else len(self.document_ends) - 1
 
+    @property
+    def items(self) -> str:
+        """What the items are called."""
+        return "documents" if self.layout is Layout.SPANS else self.layout.value
+
     def refuse_other(self, fingerprint: str) -> None:
         """Refuses a tokenizer that did not make this text's ids.
 

@@ -30,6 +30,7 @@ class Kind(StrEnum):
     TRAINING = "training data"
     PRETRAINING = "pre-training data"
     TOKENS = "tokenised text"
+    START = "a model from nothing"
 
 
 @dataclass(frozen=True)

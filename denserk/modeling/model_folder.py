@@ -14,6 +14,7 @@ from transformers import PretrainedConfig
 
 from denserk import __version__
 from denserk.formats.files import whole_binary, whole_text, write_errors
+from denserk.modeling.backbone import Backbone
 from denserk.modeling.encoder import Encoder
 from denserk.modeling.folder_layouts import DENSERK_FILE, FORMAT_VERSION, PASSAGE_SIDE, QUERY_SIDE
 from denserk.settings.encoding import MlmHead, TextSettings
@@ -72,6 +73,24 @@ def _save_side(folder: Path, encoder: Encoder, tokenizer: Any, text: TextSetting
     save_tokenizer(folder, tokenizer, text, encoder.backbone)
     _write_own_file(folder, encoder, text)
     write_config(folder, encoder.backbone, hidden_states=bool(heads))
+
+
+def save_masked_lm(folder: Path, backbone: Backbone, tokenizer: Any) -> None:
+    """Writes a backbone with its MLM head as an ordinary model of transformers.
+
+    config.json comes last, as in `save_model`.
+
+    Args:
+        folder: where; made if absent, files of the same names are replaced.
+        backbone: with its MLM head.
+        tokenizer: a fast tokenizer of transformers.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    write_tensors(folder / "model.safetensors", backbone.canonical())
+    save_limited_tokenizer(folder, tokenizer, tokenizer.model_max_length, backbone)
+    write_config(folder, backbone, hidden_states=False)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

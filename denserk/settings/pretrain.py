@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from denserk.errors import UsageError
@@ -19,6 +20,7 @@ from denserk.settings.pretraining import (
     PretrainSettings,
     TextUnitSettings,
 )
+from denserk.settings.training import Precision
 
 Given = Mapping[str, Any]
 
@@ -50,6 +52,37 @@ MASTER_PRESETS: Mapping[MasterPreset, Given] = {
 }
 """What the released MASTER does otherwise than its paper."""
 
+_HEADED = (PretrainingObjective.CONDENSER, PretrainingObjective.COCONDENSER)
+_MASTER = (PretrainingObjective.MASTER,)
+OF_SOME: Mapping[str, tuple[PretrainingObjective, ...]] = {
+    "n_head_layers": (*_HEADED, *_MASTER),
+    "skip_from": _HEADED,
+    "late_mlm": _HEADED,
+    "lm_scale": (PretrainingObjective.COCONDENSER,),
+    "short_blocks": (
+        PretrainingObjective.MLM,
+        PretrainingObjective.CONDENSER,
+        PretrainingObjective.RETROMAE,
+    ),
+    "spans": (PretrainingObjective.COCONDENSER, *_MASTER),
+    "decoder_mlm_probability": (*_MASTER, PretrainingObjective.RETROMAE),
+    **dict.fromkeys(
+        (
+            "tasks",
+            "decoders",
+            "decoder_init",
+            "cmp_encoder_rate",
+            "cmp_pass",
+            "keyword_weight",
+            "frequency_dict",
+            "weigh_fragments",
+            "npr",
+        ),
+        _MASTER,
+    ),
+}
+"""Settings that mean something to these objectives alone."""
+
 
 @dataclass(frozen=True)
 class PretrainRun:
@@ -63,17 +96,31 @@ class PretrainRun:
     optimizer: PretrainOptimizerSettings = field(default_factory=PretrainOptimizerSettings)
 
     def __post_init__(self) -> None:
-        """Refuses chunks that would tear a document's two spans apart."""
+        """Refuses what coCondenser's gradient cache cannot do."""
+        if self.pretrain.objective is not PretrainingObjective.COCONDENSER:
+            return
         chunk = self.optimizer.cache_chunk_size
-        if self.pretrain.objective is PretrainingObjective.COCONDENSER and chunk and chunk % 2:
+        if chunk and chunk % 2:
             raise UsageError(
                 f"--cache-chunk-size {chunk}: cocondenser takes spans by two; give an even number"
+            )
+        if self.optimizer.precision is Precision.FLOAT16:
+            raise UsageError(
+                "--dtype float16: cocondenser's cached gradients would be scaled twice",
+                "use --dtype bfloat16 or float32",
             )
 
     def as_json(self) -> dict[str, Any]:
         """Everything that was chosen, as plain JSON."""
         names = ("pretrain", "corpus", "units", "masking", "objective", "optimizer")
         return {name: as_json(getattr(self, name)) for name in names}
+
+    def input_paths(self) -> tuple[Path, ...]:
+        """The files and folders that the run reads; names of data sets are not among them."""
+        told = self.pretrain
+        single = (told.model, told.tokenizer, told.expansions, self.masking.frequency_dict)
+        named = [name for name in (*told.corpus, *single) if name is not None]
+        return tuple(path for path in map(Path, named) if path.exists())
 
 
 def put_together(
@@ -87,7 +134,7 @@ def put_together(
         given: settings class -> what was given by hand, by field name.
 
     Raises:
-        UsageError: settings contradict each other.
+        UsageError: settings contradict each other, or mean nothing to the objective.
 
     >>> run = put_together(
     ...     PretrainSettings(
@@ -99,6 +146,7 @@ def put_together(
     >>> run.optimizer.lr, run.optimizer.batch_size, run.masking.mlm_probability
     (0.0001, 2048, 0.3)
     """
+    _refuse_others(pretrain.objective, given)
     recipe = dict(RECIPES[pretrain.objective])
     if pretrain.objective is PretrainingObjective.MASTER:
         recipe |= MASTER_PRESETS[pretrain.preset]
@@ -118,3 +166,16 @@ def put_together(
         made(PretrainingObjectiveSettings),
         made(PretrainOptimizerSettings),
     )
+
+
+def _refuse_others(objective: PretrainingObjective, given: Mapping[type, Given]) -> None:
+    names = [name for values in given.values() for name in values]
+    wrong = [name for name in names if objective not in OF_SOME.get(name, (objective,))]
+    if wrong:
+        flags = {name: f"--{name.replace('_', '-')}" for name in wrong}
+        whose = {name: " and ".join(OF_SOME[name]) for name in wrong}
+        raise UsageError(
+            f"not under --objective {objective}: "
+            + "; ".join(f"{flags[name]} is for {whose[name]}" for name in wrong),
+            f"leave out {', '.join(flags.values())}",
+        )

@@ -155,6 +155,10 @@ class RawText(StrEnum):
     """At an empty line; a line's end is a sentence's."""
 
 
+VOCABULARY = 30522
+"""Entries of BERT's vocabulary."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PretrainSettings:
     """One pre-training run: from which weights, on which text, to where."""
@@ -169,7 +173,7 @@ class PretrainSettings:
     """Weights to start from."""
     architecture: Architecture | None = option(None, shown_default="the model's")
     """In place of --model: a random BERT of this size."""
-    vocabulary_size: int = 30522
+    vocabulary_size: int = VOCABULARY
     """--architecture: entries of the vocabulary that is trained on the corpus."""
     tokenizer: str | None = option(
         None, "--tokenizer-name", metavar="NAME|DIR|HUB_ID", shown_default="trained on the corpus"
@@ -202,6 +206,16 @@ class PretrainSettings:
             raise UsageError(f"--tokenizer {self.tokenizer}: a model brings its own; leave it out")
         if self.vocabulary_size < 100:
             raise UsageError(f"--vocabulary-size {self.vocabulary_size}: at least 100 is needed")
+        trains_one = self.architecture is not None and self.tokenizer is None
+        if self.vocabulary_size != VOCABULARY and not trains_one:
+            raise UsageError(
+                f"--vocabulary-size {self.vocabulary_size}: a model or tokenizer brings its own",
+                "leave it out",
+            )
+        if self.preset is not MasterPreset.PAPER and (
+            self.objective is not PretrainingObjective.MASTER
+        ):
+            raise UsageError(f"--preset {self.preset} is master's; --objective is {self.objective}")
         if self.expansions is not None and self.objective is not PretrainingObjective.MASTER:
             raise UsageError(f"--expansions are master's; --objective is {self.objective}")
 

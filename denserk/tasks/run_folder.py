@@ -2,6 +2,8 @@
 
 checkpoints/        to resume from
 best/               the best weights so far, where a measure decides
+steps/              weights after chosen steps
+start/              the model that a run from nothing starts from
 training-data/      tokenised once; dev-data/ likewise
 logs/               TensorBoard's files
 training.json       settings and versions from the start; the log is added at the end
@@ -28,12 +30,14 @@ from denserk.training.curves import draw
 from denserk.training.distributed import world
 
 CHECKPOINTS, BEST, DATA, DEV_DATA, LOGS = "checkpoints", "best", "training-data", "dev-data", "logs"
-OWN_FOLDERS = (CHECKPOINTS, BEST, DATA, DEV_DATA, LOGS, QUERY_SIDE, PASSAGE_SIDE)
+STEPS, START = "steps", "start"
+OWN_FOLDERS = (CHECKPOINTS, BEST, STEPS, START, DATA, DEV_DATA, LOGS, QUERY_SIDE, PASSAGE_SIDE)
 """Folders that a run makes; --overwrite removes no others."""
 TOLD, CURVES = "training.json", "training.png"
 FREE = {
     "finetune": ("output", "device", "resume", "overwrite"),
-    "optimizer": ("keep_checkpoints", "num_workers"),
+    "pretrain": ("output", "device", "resume", "overwrite", "tokenize_to"),
+    "optimizer": ("keep_checkpoints", "keep_steps", "num_workers"),
 }
 """Settings that do not change what comes out, and may differ when a run is resumed."""
 NOT_COMPARED = ("preset", "versions", "processes", "log")
@@ -85,12 +89,13 @@ def _made_by_a_run(folder: Path) -> bool:
     return folder.name in OWN_FOLDERS or unfinished
 
 
-def told_of(chosen: Mapping[str, Any], output: Path) -> dict[str, Any]:
+def told_of(chosen: Mapping[str, Any], output: Path, kind: Kind = Kind.TRAINING) -> dict[str, Any]:
     """What training.json says from the start: settings, the data's fingerprints, versions.
 
     Args:
         chosen: the settings, class by class, as JSON.
         output: the run's folder, its data prepared.
+        kind: of data.
     """
     versions = {
         "denserk": __version__,
@@ -98,7 +103,7 @@ def told_of(chosen: Mapping[str, Any], output: Path) -> dict[str, Any]:
         "transformers": transformers.__version__,
     }
     data = {
-        name: read_manifest(output / name, Kind.TRAINING).made_from
+        name: read_manifest(output / name, kind).made_from
         for name in (DATA, DEV_DATA)
         if (output / name).is_dir()
     }
@@ -115,7 +120,7 @@ def begin(output: Path, told: Mapping[str, Any], reporter: Reporter) -> None:
     if any((output / CHECKPOINTS).glob("checkpoint-*")):
         _refuse_changes(output, told, reporter)
     else:  # nothing to resume: what a run left that never came to a checkpoint is not this one's
-        for name in (BEST, LOGS):
+        for name in (BEST, STEPS, LOGS):
             shutil.rmtree(output / name, ignore_errors=True)
     _write(output, told)
 
@@ -141,7 +146,8 @@ def _refuse_changes(output: Path, told: Mapping[str, Any], reporter: Reporter) -
 
 def _compared(told: Mapping[str, Any]) -> dict[str, Any]:
     compared = {name: value for name, value in told.items() if name not in NOT_COMPARED}
-    for name, free in FREE.items():
+    for name in FREE.keys() & compared.keys():
+        free = FREE[name]
         compared[name] = {key: v for key, v in compared[name].items() if key not in free}
     return compared
 

@@ -1,14 +1,13 @@
 """The best weights so far, kept beside the checkpoints; and when to stop looking for better."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
 
-from denserk.formats.files import write_errors
 from denserk.settings.training import DevMetric
+from denserk.training.kept import save_whole
 
 LOWER_IS_BETTER = (DevMetric.LOSS, DevMetric.AVERAGE_RANK)
 
@@ -52,17 +51,6 @@ class KeepBest(TrainerCallback):
         values = values_of(state.log_history, self._metric)
         best = best_of(values, self._metric)
         if best == len(values) - 1 and state.is_world_process_zero:
-            self._keep()
+            save_whole(self._folder, self._save)
         if self._patience is not None and len(values) - 1 - best >= self._patience:
             control.should_training_stop = True
-
-    def _keep(self) -> None:
-        part = self._folder.with_name(f".{self._folder.name}.part")
-        shutil.rmtree(part, ignore_errors=True)
-        try:
-            with write_errors(self._folder):
-                self._save(part)
-                shutil.rmtree(self._folder, ignore_errors=True)
-                part.replace(self._folder)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)

@@ -1,0 +1,50 @@
+"""`denserk pretrain`."""
+
+from denserk.cli.app import app
+from denserk.cli.console import console
+from denserk.cli.options import Given, command
+from denserk.settings.formats import CorpusSettings
+from denserk.settings.pretrain import put_together
+from denserk.settings.pretraining import (
+    MaskingSettings,
+    PretrainingObjectiveSettings,
+    PretrainOptimizerSettings,
+    PretrainSettings,
+    TextUnitSettings,
+)
+
+
+@command(
+    app,
+    "pretrain",
+    pretraining="Input and output",
+    corpus="Corpus",
+    units="Text",
+    masking="Masking",
+    objective="Loss",
+    optimizer="Optimisation",
+)
+def pretrain(
+    pretraining: PretrainSettings,
+    corpus: CorpusSettings,
+    units: Given[TextUnitSettings],
+    masking: Given[MaskingSettings],
+    objective: Given[PretrainingObjectiveSettings],
+    optimizer: Given[PretrainOptimizerSettings],
+) -> None:
+    """Pre-train a backbone for retrieval."""
+    run = put_together(
+        pretraining,
+        corpus,
+        {
+            TextUnitSettings: units,
+            MaskingSettings: masking,
+            PretrainingObjectiveSettings: objective,
+            PretrainOptimizerSettings: optimizer,
+        },
+    )
+    from denserk.tasks.pretrain import pretrain as task
+
+    result = task(run, console())
+    loss = "" if result.loss is None else f", loss {result.loss:.4f}"
+    console().note(f"{pretraining.output}: {result.steps:,} steps{loss}")

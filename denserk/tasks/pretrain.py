@@ -1,0 +1,270 @@
+"""Weights + text -> a backbone that is ready for retrieval: the recipe of one run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import PrinterCallback, TrainerCallback, set_seed
+
+from denserk.data.pretraining_batches import PretrainingBatches
+from denserk.data.pretraining_preparation import prepare
+from denserk.data.pretraining_store import PretrainingStore
+from denserk.data.pretraining_tokens import write_tokens
+from denserk.data.tokenization import load_tokenizer
+from denserk.errors import ModelError, UsageError
+from denserk.formats.manifest import Kind
+from denserk.modeling.backbone import Backbone
+from denserk.modeling.folder_layouts import read_model_folder
+from denserk.modeling.head_files import load_heads, save_heads
+from denserk.modeling.model_folder import save_masked_lm
+from denserk.modeling.stored_model import StoredEncoder
+from denserk.objectives.condenser import Condenser
+from denserk.objectives.masked_language_model import MaskedLanguageModel
+from denserk.objectives.master import Master
+from denserk.objectives.objective import PretrainingObjective as Objective
+from denserk.objectives.retromae import RetroMae
+from denserk.reporting import SILENT, Progress, Reporter
+from denserk.settings.pretrain import PretrainRun
+from denserk.settings.pretraining import (
+    DecoderInit,
+    Decoders,
+    LossAverage,
+    PretrainingObjective,
+)
+from denserk.tasks.pretraining_start import start_folder
+from denserk.tasks.run_folder import (
+    CHECKPOINTS,
+    DATA,
+    LOGS,
+    START,
+    STEPS,
+    begin,
+    finish,
+    make_ready,
+    told_of,
+)
+from denserk.training.arguments import training_arguments
+from denserk.training.distributed import first_then_others, world
+from denserk.training.kept import KeepSteps
+from denserk.training.pretraining_step import PretrainingStep
+from denserk.training.telling import follow
+from denserk.training.trainer import StepTrainer
+
+
+@dataclass(frozen=True)
+class PretrainResult:
+    """What a run did: its steps, the one it began at, its last loss."""
+
+    steps: int
+    first_step: int
+    loss: float | None
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """A backbone in training, with what it is trained by, and its tokenizer."""
+
+    objective: Objective
+    tokenizer: Any
+
+    def save(self, folder: Path) -> None:
+        """Writes a masked-LM model of transformers, and the objective's own layers beside it."""
+        if self.objective.layout is not None:
+            save_heads(folder, self.objective.layout, self.objective.heads())
+        save_masked_lm(folder, self.objective.backbone, self.tokenizer)
+
+    def load(self, folder: Path) -> None:
+        """Takes the weights from a folder that `save` wrote."""
+        backbone = StoredEncoder.read(folder).begin_masked_lm()
+        self.objective.backbone.load_state_dict(backbone.state_dict())
+        if self.objective.layout is not None:
+            load_heads(folder, self.objective.layout, self.objective.heads())
+
+
+def pretrain(run: PretrainRun, reporter: Reporter = SILENT) -> PretrainResult:
+    """Pre-trains a backbone, and saves it as a folder that transformers and `finetune` take.
+
+    Args:
+        run: everything that was chosen.
+        reporter: told what goes on; only the first of several processes speaks.
+
+    Raises:
+        UsageError, InputError, ModelError, MismatchError, OutputError, DenserkError: see
+            `denserk.errors`.
+    """
+    settings, output = run.pretrain, Path(run.pretrain.output)
+    seed = run.masking.seed
+    arguments = training_arguments(run.optimizer, settings.device, seed, output / CHECKPOINTS)
+    rank = world()[0]
+    reporter = reporter if rank == 0 else SILENT
+    if rank == 0:
+        inputs = run.input_paths()
+        make_ready(output, inputs, resume=settings.resume, overwrite=settings.overwrite)
+    root = first_then_others(lambda: start_folder(run, output / START, reporter))
+    set_seed(seed)
+    tokenizer = load_tokenizer(root)
+    trained = _Trained(_begin(run, root, tokenizer, reporter), tokenizer)
+    store = first_then_others(lambda: _prepare(run, output, tokenizer, reporter))
+    told = told_of(run.as_json(), output, Kind.PRETRAINING)
+    if rank == 0:
+        begin(output, told, reporter)
+
+    batches = _batches(run, store, tokenizer, reporter)
+    reporter.note(
+        f"{store.contents['tokens']:,} tokens in {len(store):,} {store.items}: {len(batches):,} "
+        f"steps of {run.optimizer.batch_size:,}, {len(batches) / batches.steps_per_epoch:.3g} "
+        "epochs"
+    )
+    arguments.max_steps = len(batches)
+    with reporter.track("pre-training", len(batches), "steps") as progress:
+        trainer = StepTrainer(
+            trained.objective,
+            _step(run, trained.objective),
+            batches,
+            arguments,
+            steps_per_epoch=batches.steps_per_epoch,
+            save=trained.save,
+            load=trained.load,
+            callbacks=_callbacks(run, output, trained, progress),
+        )
+        trainer.remove_callback(PrinterCallback)
+        first = trainer.run(resume=settings.resume)
+    history = trainer.state.log_history
+    if rank == 0:
+        finish(output, trained.save, told, history, reporter, keep_best=False)
+    return PretrainResult(
+        steps=trainer.state.global_step,
+        first_step=first,
+        loss=next((entry["loss"] for entry in reversed(history) if "loss" in entry), None),
+    )
+
+
+def _begin(run: PretrainRun, root: Path, tokenizer: Any, reporter: Reporter) -> Objective:
+    """The objective of a run on the backbone of a folder, its layers taken from there too."""
+    stored = read_model_folder(root)
+    if not stored.shared:
+        raise ModelError(
+            f"{root} has an encoder for queries and one for passages; pre-training takes one",
+            "give the folder of one of them as --model",
+        )
+    longest, length = stored.passage.max_length, run.units.max_length
+    if longest is not None and length > longest:
+        raise UsageError(
+            f"--max-length {length}: {root} has positions for {longest}",
+            f"add --max-length {longest}, or less",
+        )
+    backbone = stored.passage.begin_masked_lm(reporter)
+    if len(tokenizer) > backbone.vocabulary:
+        raise ModelError(
+            f"{root}: the tokenizer has {len(tokenizer):,} entries, the model "
+            f"{backbone.vocabulary:,}",
+            "give the tokenizer that the model was trained with",
+        )
+    objective = _objective(run, backbone)
+    if isinstance(objective, Condenser):
+        reporter.note(
+            f"head: {run.objective.n_head_layers} layers on the last [CLS] and the tokens of layer "
+            f"{objective.skip_from} of {backbone.last_layer}"
+        )
+    _fill_heads(run, root, objective, reporter)
+    return objective.train()
+
+
+def _objective(run: PretrainRun, backbone: Backbone) -> Objective:
+    chosen = run.objective
+    match run.pretrain.objective:
+        case PretrainingObjective.MLM:
+            return MaskedLanguageModel(backbone)
+        case PretrainingObjective.RETROMAE:
+            return RetroMae(backbone)
+        case PretrainingObjective.MASTER:
+            return Master(
+                backbone,
+                tasks=sorted(chosen.master_tasks),
+                decoder_layers=chosen.n_head_layers,
+                shared=chosen.decoders is Decoders.SHARED,
+                library_init=chosen.decoder_init is DecoderInit.LIBRARY,
+            )
+        case PretrainingObjective.CONDENSER | PretrainingObjective.COCONDENSER:
+            return Condenser(
+                backbone,
+                skip_from=chosen.skip_from,
+                head_layers=chosen.n_head_layers,
+                late_mlm=chosen.late_mlm,
+            )
+
+
+def _fill_heads(run: PretrainRun, root: Path, objective: Objective, reporter: Reporter) -> None:
+    """Takes the objective's own layers from beside the backbone; tells where they begin anew."""
+    if objective.layout is None:
+        return
+    names = ", ".join(objective.heads())
+    read = load_heads(root, objective.layout, objective.heads())
+    if read is not None:
+        reporter.note(f"{names}: from {read}")
+    elif run.pretrain.objective is PretrainingObjective.COCONDENSER:
+        reporter.warn(
+            f"{root} has no {objective.layout.file}: the head begins anew, and that harms a "
+            "Condenser which was trained with one; start from the folder that --objective "
+            "condenser wrote, or the authors' with their model.pt"
+        )
+    else:
+        reporter.note(f"{names}: new, from random weights")
+
+
+def _prepare(
+    run: PretrainRun, output: Path, tokenizer: Any, reporter: Reporter
+) -> PretrainingStore:
+    told = run.pretrain
+    store = prepare(
+        told.corpus,
+        output / DATA,
+        tokenizer,
+        told.objective,
+        units=run.units,
+        corpus_settings=run.corpus,
+        expansions=told.expansions,
+        seed=run.masking.seed,
+        reporter=reporter,
+    )
+    if told.tokenize_to is not None:
+        name = told.model or told.tokenizer or str(output / START)
+        write_tokens(store, Path(told.tokenize_to), name, tokenizer.sep_token_id, reporter)
+    return store
+
+
+def _batches(
+    run: PretrainRun, store: PretrainingStore, tokenizer: Any, reporter: Reporter
+) -> PretrainingBatches:
+    rank, size = world()
+    return PretrainingBatches(
+        store,
+        tokenizer,
+        run.pretrain.objective,
+        run.masking,
+        run.units.max_length,
+        run.optimizer.batch_size,
+        tasks=run.objective.master_tasks,
+        epochs=run.optimizer.epochs,
+        max_steps=run.optimizer.max_steps,
+        rank=rank,
+        world=size,
+        reporter=reporter,
+    )
+
+
+def _step(run: PretrainRun, objective: Objective) -> PretrainingStep:
+    return PretrainingStep(
+        objective,
+        run.optimizer.cache_chunk_size,
+        contrast=run.pretrain.objective is PretrainingObjective.COCONDENSER,
+        lm_scale=run.objective.lm_scale,
+        by_micro_batch=run.objective.loss_average is LossAverage.MICRO_BATCH,
+    )
+
+
+def _callbacks(
+    run: PretrainRun, output: Path, trained: _Trained, progress: Progress
+) -> list[TrainerCallback]:
+    kept = KeepSteps(output / STEPS, trained.save, run.optimizer.keep_steps)
+    return [*follow(progress, output / LOGS), kept]
