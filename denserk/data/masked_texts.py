@@ -115,7 +115,7 @@ def crop(texts: Ragged, rows: Items, limit: int, draws: Words) -> Cropped:
     ends = texts.ends
     if not len(texts):
         zeros = np.zeros(len(rows), dtype=np.int64)
-        return Cropped(texts.values, zeros, zeros, ~some, ~some)
+        return Cropped(texts.values, zeros, zeros, zeros > 0, zeros > 0)
     lengths = np.where(some, ends[safe + 1] - ends[safe], 0)
     over = np.maximum(lengths - limit, 0)
     offsets = (draws[:, 0] % (over + 1).astype(np.uint64)).astype(np.int64)

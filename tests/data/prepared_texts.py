@@ -1,0 +1,88 @@
+"""Prepared text made of token ids, and readings of the batches that come of it."""
+
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+from denserk.data.masked_texts import Visit
+from denserk.data.masking import IGNORED, Pieces, entries_of
+from denserk.data.pretraining_batches import PretrainingBatches
+from denserk.data.pretraining_preparation import prepare
+from denserk.settings.pretraining import MaskingSettings, PretrainingObjective, TextUnitSettings
+from tests.conftest import VOCABULARY
+from tests.tiny_models import tiny_tokenizer
+
+EXAMPLES = ["play", "##ing", "guitar", "##ist", "capital", "fran", "##ce", "zyx", "song"]
+TOKENIZER = tiny_tokenizer("bert", [*VOCABULARY, *EXAMPLES])
+PIECES = Pieces.of(TOKENIZER)
+NAMES = entries_of(TOKENIZER)
+SEP = TOKENIZER.sep_token_id
+MASTER, RETROMAE = PretrainingObjective.MASTER, PretrainingObjective.RETROMAE
+
+
+def ids_of(tokens):
+    """The ids of written-out pieces."""
+    return [NAMES.index(token) for token in tokens.split()]
+
+
+def store_of(folder, records, objective=MASTER, max_length=40):
+    """Prepared text of records of token ids."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    source = folder / "ids.jsonl"
+    source.write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in records))
+    units = TextUnitSettings(max_length=max_length, short_blocks=0.0)
+    return prepare([str(source)], folder / "prepared", TOKENIZER, objective, units=units)
+
+
+def batches_of(store, objective=MASTER, max_length=40, batch_size=1, masking=None, **options):
+    """The batches of a run over prepared text."""
+    settings = MaskingSettings(mlm_probability=0.3) if masking is None else masking
+    return PretrainingBatches(
+        store, TOKENIZER, objective, settings, max_length, batch_size, **options
+    )
+
+
+def visit(items, epoch=0, seed=42):
+    """A visit of rows."""
+    return Visit(seed, np.asarray(items, dtype=np.int64), epoch)
+
+
+def words_from(ids):
+    """The pieces of each word, place by place."""
+    words: list[list[int]] = []
+    inside = False
+    for place, name in enumerate(NAMES[i] for i in ids):
+        special = name.startswith("[") and name.endswith("]")
+        if name.startswith("##") and inside:
+            words[-1].append(place)
+        elif not special:
+            words.append([place])
+        inside = not special
+    return words
+
+
+def readings(texts):
+    """Each text of a masked batch: (its pieces as they were, which of them are asked)."""
+    found = []
+    for seen, real, labels in zip(
+        texts.tokens.input_ids, texts.tokens.attention_mask, texts.labels, strict=True
+    ):
+        assert real.tolist() == sorted(real.tolist(), reverse=True)
+        length = int(real.sum())
+        assert (seen[0], seen[length - 1]) == (PIECES.cls_id, PIECES.sep_id)
+        assert (seen[length:] == PIECES.pad_id).all()
+        assert (labels[length:] == IGNORED).all()
+        assert labels[0] == labels[length - 1] == IGNORED
+        asked = labels[1 : length - 1] != IGNORED
+        ids = labels[1 : length - 1].where(asked, seen[1 : length - 1])
+        found.append((ids.tolist(), asked.tolist()))
+    return found
+
+
+def is_whole(ids, asked):
+    """Whether a mask takes words whole, and no special token."""
+    words = words_from(ids)
+    whole = all(len({asked[place] for place in word}) == 1 for word in words)
+    return whole and sum(asked) == sum(asked[place] for word in words for place in word)

@@ -1,0 +1,296 @@
+"""MASTER's passes and decoders: the papers' examples, and the laws of section 4."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from denserk.data.masking import IGNORED
+from denserk.data.pretraining_preparation import prepare
+from denserk.settings.pretraining import (
+    KeywordWeight,
+    MaskingSettings,
+    MasterTask,
+    NprKind,
+)
+from tests.data.prepared_texts import (
+    MASTER,
+    NAMES,
+    PIECES,
+    SEP,
+    TOKENIZER,
+    batches_of,
+    ids_of,
+    is_whole,
+    readings,
+    store_of,
+    words_from,
+)
+
+PAPER = MaskingSettings(mlm_probability=0.3)
+RELEASED = MaskingSettings(
+    mlm_probability=0.3,
+    npr=NprKind.HALF,
+    keyword_weight=KeywordWeight.INVERSE_FREQUENCY,
+    cmp_encoder_rate=0.5,
+    cmp_pass=True,
+    weigh_fragments=False,
+)
+PRESETS = pytest.mark.parametrize("masking", [PAPER, RELEASED], ids=["paper", "released"])
+DRAWS = 3000
+TEXT = "the old river [SEP] play ##ing a guitar ##ist ##s [UNK] runs to fran ##ce and falls"
+OTHER = "song of the capital fran ##ce [SEP] the moon rises"
+RECORDS = [
+    {"text": ids_of(TEXT), "queries": [ids_of("old river"), ids_of("fran ##ce")], "next": [[]]},
+    {"text": ids_of(OTHER), "queries": [], "next": [ids_of("a fish sings in the night")]},
+    {"text": ids_of("song")},
+    {"text": ids_of("[SEP]"), "queries": [ids_of("moon")], "next": []},
+]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return store_of(tmp_path_factory.mktemp("master"), RECORDS)
+
+
+@pytest.fixture(scope="module")
+def example(specs):
+    return json.loads((specs / "master_example.json").read_text())
+
+
+def assembled(store, masking, items=None, epoch=0, **options):
+    """A batch of items, and what of a text's number its rows are: the longest come first."""
+    batches = batches_of(store, masking=masking, **options)
+    items = np.arange(len(store)) if items is None else np.asarray(items)
+    lengths = np.diff(store.texts.ends)[items]
+    return batches.assemble(items, epoch), items[np.argsort(-lengths, kind="stable")].tolist()
+
+
+def many(folder, record, masking, **options):
+    """A batch of one record many times over."""
+    limits = {"max_length": options.get("max_length", 40)}
+    return assembled(store_of(folder, [record] * DRAWS, **limits), masking, **options)[0]
+
+
+def near(count, probability, draws=DRAWS):
+    return (
+        abs(count - probability * draws)
+        <= 5 * math.sqrt(probability * (1 - probability) * draws) + 1
+    )
+
+
+def budget(rate, count):
+    return max(1, round(rate * count))
+
+
+def keeps_uniform_law(reading, rate):
+    """Whole words within the budget, which no word left out would still have fitted."""
+    ids, asked = reading
+    left = budget(rate, len(ids)) - sum(asked)
+    out = [word for word in words_from(ids) if not asked[word[0]]]
+    return is_whole(ids, asked) and left >= 0 and all(len(word) > left for word in out)
+
+
+def keeps_keyword_law(reading, rate):
+    """Whole words that reach the budget, which the last one alone may exceed."""
+    ids, asked = reading
+    words = words_from(ids)
+    limit = budget(rate, sum(map(len, words)))
+    largest = max((len(word) for word in words if asked[word[0]]), default=0)
+    reached = sum(asked) >= min(limit, sum(map(len, words)))
+    return is_whole(ids, asked) and reached and sum(asked) - largest < limit
+
+
+@PRESETS
+@given(epoch=st.integers(0, 10**6))
+def test_laws_of_every_text(store, masking, epoch):
+    batch, rows = assembled(store, masking, epoch=epoch)
+    texts = [RECORDS[row]["text"] for row in rows]
+    found = {name: readings(texts) for name, texts in batch.decoders.items()}
+    passes = {"e1": readings(batch.texts)} | {n: readings(t) for n, t in batch.passes.items()}
+    assert [ids for ids, _ in passes["e1"]] == [ids for ids, _ in found["mkp"]] == texts
+    assert all(keeps_uniform_law(reading, 0.3) for reading in passes["e1"])
+    assert all(keeps_keyword_law(reading, 0.5) for reading in found["mkp"])
+    assert all(keeps_uniform_law(reading, 0.5) for reading in found["dor"] if reading[0])
+    assert all(keeps_uniform_law(reading, 0.5) for reading in found["gor"])
+    encoder = passes["cmp" if masking.cmp_pass else "e1"]
+    assert all(keeps_uniform_law(r, 0.5 if masking.cmp_pass else 0.3) for r in encoder)
+    for (ids, seen), (same, recovered) in zip(encoder, found["cmp"], strict=True):
+        assert same == ids
+        special = [PIECES.special[i] for i in ids]
+        expected = [not a and not s for a, s in zip(seen, special, strict=True)]
+        assert recovered == expected
+    for reading in found["npr"]:
+        assert keeps_keyword_law(reading, 0.5) or not reading[0]
+
+
+def test_the_paper_has_one_pass_and_the_released_code_three(store):
+    assert list(assembled(store, PAPER, tasks=frozenset({MasterTask.CMP}))[0].passes) == []
+    assert sorted(assembled(store, RELEASED)[0].passes) == ["cmp", "npr"]
+
+
+def test_only_the_chosen_tasks_are_made(store):
+    tasks = frozenset({MasterTask.MKP, MasterTask.CMP})
+    batch, _ = assembled(store, RELEASED, tasks=tasks)
+    assert sorted(batch.decoders) == ["cmp", "mkp"]
+    assert list(batch.passes) == ["cmp"]
+
+
+def test_masks_differ_from_text_to_text_task_to_task_and_epoch_to_epoch(tmp_path):
+    store = store_of(tmp_path, [{"text": ids_of("moon sun star night day " * 6)}] * 2)
+    tasks = frozenset({MasterTask.MKP, MasterTask.CMP})
+    masks = [
+        tuple(asked)
+        for epoch in (0, 1)
+        for batch in [assembled(store, RELEASED, epoch=epoch, tasks=tasks)[0]]
+        for texts in (batch.texts, batch.passes["cmp"], *batch.decoders.values())
+        for _, asked in readings(texts)
+    ]
+    assert len(set(masks)) == len(masks) == 16
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_keywords_of_the_example(tmp_path, example, number):
+    case = example["keyword_masking"][number]
+    table = tmp_path / "frequencies.json"
+    table.write_text(json.dumps({w: c for w, c in case["corpus_frequency"].items() if c}))
+    masking = MaskingSettings(
+        keyword_weight=KeywordWeight.INVERSE_FREQUENCY, frequency_dict=str(table)
+    )
+    record = {"text": ids_of(" ".join(case["tokens"]))}
+    batch = many(tmp_path, record, masking, tasks=frozenset({MasterTask.MKP}))
+    drawn = [tuple(map(int, asked)) for _, asked in readings(batch.decoders["mkp"])]
+    expected = {tuple(part["mask"]): part["probability"] for part in case["distribution"]}
+    assert set(drawn) <= set(expected)
+    assert all(near(drawn.count(mask), share) for mask, share in expected.items())
+
+
+def test_complement_of_the_example(tmp_path, example):
+    case = example["complementary_masking"]
+    record = {"text": ids_of(" ".join(case["tokens"]))}
+    batch = many(tmp_path, record, RELEASED, tasks=frozenset({MasterTask.CMP}))
+    pairs = [
+        (tuple(map(int, seen)), tuple(map(int, asked)))
+        for (_, seen), (_, asked) in zip(
+            readings(batch.passes["cmp"]), readings(batch.decoders["cmp"]), strict=True
+        )
+    ]
+    assert {sum(seen) for seen, _ in pairs} == {case["budget"]}
+    wanted = (
+        tuple(case["encoder_mask_example"]),
+        tuple(case["decoder_mask_after_removing_special_tokens"]),
+    )
+    assert wanted in pairs
+
+
+def test_halves_of_the_example(tmp_path, example):
+    cases = example["neighbouring_split"]
+    texts = [[NAMES.index("moon")] * case["kept_text_token_count"] for case in cases]
+    store = store_of(tmp_path, [{"text": text} for text in texts])
+    batch, rows = assembled(store, RELEASED, tasks=frozenset({MasterTask.NPR}))
+    first = [len(ids) for ids, _ in readings(batch.passes["npr"])]
+    second = [len(ids) for ids, _ in readings(batch.decoders["npr"])]
+    for row, lengths in zip(rows, zip(first, second, strict=True), strict=True):
+        expected = cases[row]["encoder_gets_first"], cases[row]["decoder_gets_last"]
+        # nothing stands before a single piece: the row has no NPR term
+        assert lengths == (expected if expected[0] else (0, 0))
+
+
+def test_halves_are_masked_anew_and_by_keywords(tmp_path):
+    store = store_of(tmp_path, [{"text": ids_of("old river bank " * 5)}])
+    batch, _ = assembled(store, RELEASED, tasks=frozenset({MasterTask.NPR}))
+    ((first, hidden),) = readings(batch.passes["npr"])
+    ((second, asked),) = readings(batch.decoders["npr"])
+    assert first + second == ids_of("old river bank " * 5)
+    assert (sum(hidden), sum(asked)) == (budget(0.3, 7), budget(0.5, 8))
+
+
+def test_queries_of_the_example(tmp_path, example):
+    case = example["query_concatenation"]
+    places = {part: 10 + part for query in case["queries"] for part in query}
+    places[case["separator_id"]] = SEP
+    record = {
+        "text": ids_of("moon"),
+        "queries": [[places[part] for part in query] for query in case["queries"]],
+        "next": [],
+    }
+    length = case["max_seq_length"]
+    batch = many(tmp_path, record, PAPER, tasks=frozenset({MasterTask.DOR}), max_length=length)
+    found = readings(batch.decoders["dor"])
+    crops = [[places[part] for part in crop] for crop in case["possible_crops"]]
+    assert all(ids in crops for ids, _ in found)
+    assert near(sum(ids == crops[0] for ids, _ in found), 0.5)
+    assert {sum(asked) for _, asked in found} == {case["mask_budget_at_50_percent"]}
+
+
+def test_neighbours_are_the_passages_of_ones_document(tmp_path):
+    corpus = tmp_path / "corpus.jsonl"
+    texts = [("d#0", "moon"), ("d#1", "sun"), ("e#0", "star"), ("d#2", "night")]
+    corpus.write_text("".join(json.dumps({"_id": i, "text": t}) + "\n" for i, t in texts))
+    store = prepare([str(corpus)], tmp_path / "prepared", TOKENIZER, MASTER)
+    batch, _ = assembled(store, PAPER, tasks=frozenset({MasterTask.NPR}))
+    said = [ids for ids, _ in readings(batch.decoders["npr"])]
+    assert said == [ids_of("sun"), ids_of("moon"), [], []]
+    assert batch.passes == {}
+
+
+def test_a_continuation_or_else_the_passage(store):
+    batch, rows = assembled(store, PAPER)
+    said = dict(zip(rows, (ids for ids, _ in readings(batch.decoders["gor"])), strict=True))
+    expected = [RECORDS[1]["next"][0] if row == 1 else RECORDS[row]["text"] for row in range(4)]
+    assert [said[row] for row in range(4)] == expected
+
+
+@pytest.mark.parametrize("items", [[1], [0], [2, 3], [0, 1]])
+def test_a_continuation_is_the_same_in_any_company(store, items):
+    batch, rows = assembled(store, PAPER, items)
+    whole, all_rows = assembled(store, PAPER)
+    every = dict(zip(all_rows, readings(whole.decoders["gor"]), strict=True))
+    assert readings(batch.decoders["gor"]) == [every[row] for row in rows]
+
+
+def test_passages_without_queries_have_no_dor_term(store):
+    batch, rows = assembled(store, PAPER)
+    said = dict(zip(rows, (ids for ids, _ in readings(batch.decoders["dor"])), strict=True))
+    assert said[0] == [*ids_of("old river"), SEP, *ids_of("fran ##ce"), SEP]
+    assert said[1] == said[2] == []
+    assert said[3] == [*ids_of("moon"), SEP]
+
+
+def test_a_long_passage_is_cropped_alike_for_every_decoder_of_its_text(tmp_path):
+    text = ids_of("moon sun star night day red blue green old new big small runs sleeps eats")
+    store = store_of(tmp_path, [{"text": text}] * 50)
+    tasks = frozenset({MasterTask.MKP, MasterTask.CMP, MasterTask.NPR})
+    batch, _ = assembled(store, RELEASED, tasks=tasks, max_length=9)
+    kept = [ids for ids, _ in readings(batch.texts)]
+    windows = [text[start : start + 7] for start in range(len(text) - 6)]
+    assert all(window in windows for window in kept)
+    assert len({tuple(window) for window in kept}) > 5
+    assert [ids for ids, _ in readings(batch.decoders["mkp"])] == kept
+    assert [ids for ids, _ in readings(batch.decoders["cmp"])] == kept
+    halves = zip(readings(batch.passes["npr"]), readings(batch.decoders["npr"]), strict=True)
+    assert [first + second for (first, _), (second, _) in halves] == kept
+
+
+def test_one_word_passages_have_terms_that_can_be_had(store):
+    batch, rows = assembled(store, RELEASED)
+    row = rows.index(2)
+    asked = {name: (texts.labels[row] != IGNORED).sum() for name, texts in batch.decoders.items()}
+    assert (batch.texts.labels[row] != IGNORED).sum() == 1
+    assert asked == {"mkp": 1, "cmp": 0, "npr": 0, "dor": 0, "gor": 1}
+
+
+def test_random_tokens_are_of_the_whole_vocabulary(tmp_path):
+    record = {"text": ids_of("moon " * 38)}
+    batch = many(tmp_path, record, PAPER, tasks=frozenset({MasterTask.MKP}))
+    labels = batch.decoders["mkp"].labels
+    seen = batch.decoders["mkp"].tokens.input_ids[labels != IGNORED].numpy()
+    moon, mask = NAMES.index("moon"), PIECES.mask_id
+    size = PIECES.size
+    assert near((seen == mask).sum(), 0.8 + 0.1 / size, len(seen))
+    assert near((seen == moon).sum(), 0.1 + 0.1 / size, len(seen))
+    rest = np.bincount(seen, minlength=size)
+    assert all(near(rest[i], 0.1 / size, len(seen)) for i in range(size) if i not in (moon, mask))
