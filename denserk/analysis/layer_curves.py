@@ -13,17 +13,23 @@ INKS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#a06c
 """Colours that stay apart for colour-blind eyes; in grey, marks and dashes tell curves apart."""
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)), (0, (9, 2, 3, 2)))
-SIZE = (5.2, 3.2)
-"""Inches: a column and a half of a paper."""
 FONT = 8.5
 """Points."""
+SIZE = (4.0, 3.2)
+"""Inches without the names, which widen the picture; many of them make it higher."""
+LINE, LETTER = 1.25 * FONT / 72, 0.6 * FONT / 72
+"""Inches that a name takes, and a letter of it."""
 
 
-def spread(wanted: Sequence[float], gap: float) -> list[float]:
+def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Places near the wanted ones (least squares), in their order and at least `gap` apart.
 
-    >>> spread([1.0, 1.0, 5.0], gap=2.0)
+    All lie between `low` and `high`, where there is room.
+
+    >>> spread([1.0, 1.0, 5.0], gap=2.0, low=-9.0, high=9.0)
     [0.0, 2.0, 5.0]
+    >>> spread([1.0, 1.0, 5.0], gap=2.0, low=0.5, high=5.0)
+    [0.5, 2.5, 5.0]
     """
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
     pools: list[tuple[float, int]] = []  # mean place and size; neighbours too near are pooled
@@ -33,7 +39,8 @@ def spread(wanted: Sequence[float], gap: float) -> list[float]:
             other, more = pools.pop()
             mean, size = (mean * size + other * more) / (size + more), size + more
         pools.append((mean, size))
-    flat = [mean for mean, size in pools for _ in range(size)]
+    highest = max(low, high - gap * (len(wanted) - 1))
+    flat = [min(max(mean, low), highest) for mean, size in pools for _ in range(size)]
     places = dict(zip(order, (place + r * gap for r, place in enumerate(flat)), strict=True))
     return [places[i] for i in range(len(wanted))]
 
@@ -54,7 +61,9 @@ def draw(curves: Mapping[str, Sequence[float]], quantity: str, path: Path) -> No
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=SIZE, layout="constrained")
+    width = SIZE[0] + LETTER * max(map(len, curves))
+    height = max(SIZE[1], LINE * len(curves) + 1)
+    figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots()
     looks = zip(cycle(INKS), cycle(MARKS), cycle(DASHES), strict=False)
     for values, (ink, mark, dash) in zip(curves.values(), looks, strict=False):
@@ -68,21 +77,21 @@ def draw(curves: Mapping[str, Sequence[float]], quantity: str, path: Path) -> No
     axes.xaxis.set_major_locator(MaxNLocator(nbins=13, integer=True, min_n_ticks=1))
     axes.grid(alpha=0.3, lw=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-    _name(axes, curves)
+    _name(axes, curves, height - 0.6)
     buffer = io.BytesIO()
     figure.savefig(buffer, format=path.suffix.removeprefix("."), dpi=300)
     with whole_binary(path) as handle:
         handle.write(buffer.getbuffer())
 
 
-def _name(axes: Any, curves: Mapping[str, Sequence[float]]) -> None:
+def _name(axes: Any, curves: Mapping[str, Sequence[float]], inches: float) -> None:
     """Writes every curve's name to the right of all, a thin line leading there from its end."""
     bottom, top = axes.get_ylim()
-    height = (top - bottom) * 1.25 * FONT / (SIZE[1] * 72 * 0.8)
+    gap = (top - bottom) * LINE / inches
     ends = [values[-1] for values in curves.values()]
     longest = max(len(values) for values in curves.values())
     right = longest + 0.06 * max(longest - 1, 1)
-    for (name, values), place in zip(curves.items(), spread(ends, height), strict=True):
+    for (name, values), place in zip(curves.items(), spread(ends, gap, bottom, top), strict=True):
         axes.annotate(
             name,
             (len(values), values[-1]),

@@ -82,9 +82,9 @@ class AttentionEntropySettings:
     def labelled(self) -> list[tuple[str, str]]:
         """Every curve's name and model; a name that two folders share gives way to their paths."""
         pairs = [_label(model) for model in self.model]
-        names = [label or Path(model).name for label, model in pairs]
+        names = [Path(m).name or m if label is None else label for label, m in pairs]
         return [
-            (model if label is None and names.count(name) > 1 else name or model, model)
+            (model if label is None and names.count(name) > 1 else name, model)
             for name, (label, model) in zip(names, pairs, strict=True)
         ]
 

@@ -5,13 +5,15 @@ from tests.tasks.test_analyze import write_pairs, write_triplets
 from tests.test_startup import loaded
 
 
-def test_help_names_every_analysis(capsys):
+@pytest.mark.parametrize("name", ["sentence-similarity", "attention-entropy"])
+def test_help_names_every_analysis(capsys, name):
     assert run(["analyze", "--help"]) == 0
-    assert "\n  sentence-similarity " in capsys.readouterr().out
+    assert f"\n  {name} " in capsys.readouterr().out
 
 
 def test_help_loads_nothing_heavy():
-    assert not loaded(["analyze", "--help"], ["analyze", "sentence-similarity", "--help"])
+    commands = ["sentence-similarity", "attention-entropy"]
+    assert not loaded(["analyze", "--help"], *(["analyze", c, "--help"] for c in commands))
 
 
 @pytest.mark.parametrize("command", ["sentence-similarity", "sentence_similarity"])
@@ -51,3 +53,49 @@ def test_data_that_cannot_be_measured(tiny, tmp_path, capsys, content, status, s
     arguments = ["--model", str(tiny()), "--data", str(path), "--quiet"]
     assert run(["analyze", "sentence-similarity", *arguments]) == status
     assert said in capsys.readouterr().err
+
+
+def entropy(tmp_path, *arguments):
+    return run(
+        ["analyze", "attention-entropy", *arguments, "--output", str(tmp_path / "e.csv"), "--quiet"]
+    )
+
+
+def test_models_may_follow_one_option(tiny, toy, tmp_path, capsys):
+    corpus = ["--corpus", str(toy / "corpus.jsonl"), "--sample", "4", "--max-length", "64"]
+    assert entropy(tmp_path, "--model", f"a={tiny()}", f"b={tiny(seed=8)}", *corpus) == 0
+    together = capsys.readouterr().out
+    header, *rows = (line.split("\t") for line in together.splitlines())
+    assert header == ["layer", "a", "b"]
+    assert [row[0] for row in rows] == ["1", "2"]
+    assert all(0 < float(value) < 4.2 for row in rows for value in row[1:])
+    apart = ["--model", f"a={tiny()}", "--model", f"b={tiny(seed=8)}"]
+    assert entropy(tmp_path, *apart, *corpus) == 0
+    assert capsys.readouterr().out == together
+
+
+def test_entropies_as_csv_on_standard_output(tiny, toy, capsys):
+    line = ["attention-entropy", "--model", str(tiny()), "--corpus", str(toy / "corpus.jsonl")]
+    assert run(["analyze", *line, "--max-length", "64", "--output", "-", "--quiet"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "label,model,corpus,passages,seed,max_length,layer,entropy,deviation"
+    assert len(out) == 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "status", "said"),
+    [
+        ({"--corpus": "none.jsonl"}, 2, "none.jsonl: no such file or folder"),
+        ({"--model": "./none"}, 2, "--model ./none: no such folder"),
+        ({"--max-length": "65"}, 2, "--passage-max-length 65: the model has 64 positions"),
+        ({"--plot": "x.gif"}, 2, "--plot x.gif: it ends in"),
+        ({"--sample": "0"}, 2, "--sample 0: at least 1"),
+    ],
+)
+def test_what_cannot_be_measured(tiny, toy, tmp_path, capsys, changed, status, said):
+    chosen = {"--model": str(tiny()), "--corpus": str(toy / "corpus.jsonl"), "--max-length": "64"}
+    line = [word for option in (chosen | changed).items() for word in option]
+    assert entropy(tmp_path, *line) == status
+    told = capsys.readouterr().err
+    assert said in told
+    assert "Traceback" not in told

@@ -5,11 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from denserk.data import sampling
 from denserk.data.sampling import (
     Purpose,
     choose_items,
     choose_negatives,
     choose_positives,
+    choose_records,
     choose_strangers,
     order_items,
     random_words,
@@ -143,6 +145,14 @@ def test_a_smaller_choice_lies_in_a_larger(small, more, seed):
     assert chosen == sorted(set(chosen))
     assert len(chosen) == min(small, len(items))
     assert set(chosen) <= set(larger) <= set(items.tolist())
+
+
+@given(st.integers(0, 40), st.integers(1, 30), SEEDS, st.sampled_from([1, 7, 4096]))
+def test_a_stream_s_choice_is_that_of_its_numbers(total, count, seed, block):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling, "BLOCK", block)
+        chosen = choose_records((str(number) for number in range(total)), count, seed)
+    assert chosen == [str(i) for i in choose_items(np.arange(total), count, seed)]
 
 
 @given(SEEDS, EPOCHS)

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from denserk.data.batches import pad
+from denserk.modeling.backbone import Backbone
 from denserk.modeling.stored_model import StoredEncoder
 from tests.objectives.literal_layers import literal_layer
 from tests.tiny_models import HIDDEN, WITH_HEADS
@@ -72,3 +73,20 @@ def test_cross_layer_drops_attention_in_training(tiny, kind):
     (layer.attention if kind == "distilbert" else layer.attention.self).dropout.p = 0.5
     runs = [backbone.run_cross_layer(layer.train(), states, states, seen) for _ in range(2)]
     assert not runs[0].allclose(runs[1])
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "electra", "t5"])
+def test_attention_maps_are_distributions_over_real_tokens(tiny, kind):
+    stored = StoredEncoder.read(tiny(kind))
+    backbone = Backbone.from_tensors(
+        stored.architecture, stored.folder, stored.tensors, with_head=False
+    )
+    assert backbone.encoder.config._attn_implementation != "eager"  # which must be asked for
+    batch = pad(TEXTS, pad_id=backbone.config.pad_token_id)
+    plain = backbone(batch)
+    maps = backbone.attention_maps(batch)
+    assert [tuple(each.shape) for each in maps] == [(2, backbone.heads, 6, 6)] * backbone.last_layer
+    for each in maps:
+        assert each.sum(-1).allclose(torch.ones(2, backbone.heads, 6))
+        assert not each[1, :, :, 3:].any()
+    assert backbone(batch)[batch.attention_mask].allclose(plain[batch.attention_mask], atol=1e-5)
