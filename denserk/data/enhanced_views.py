@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from denserk.data.masked_texts import Cropped, Stage, Use, Visit
-from denserk.data.masking import budgets, uniform_masks
+from denserk.data.masking import budgets, uniform_samples
 
 SAMPLES = 256
 """Most samples of a text."""
@@ -34,7 +34,7 @@ def visible_tokens(text: Cropped, words: NDArray[np.int64], rate: float, visit: 
         hidden = _samples(words[row, :length], rate, own)
         chosen = own.draws(Stage.RETROMAE, Use.VIEWS, length + 2)[0] % np.uint64(len(hidden))
         part = visible[row, : length + 2, : length + 2]
-        part[:, 1:-1] = ~hidden[chosen.astype(np.int64)]
+        np.logical_not(hidden[chosen.astype(np.int64)], out=part[:, 1:-1])
         part[:, -1] = True
         places = np.arange(1, length + 2)
         part[places, places] = False
@@ -43,8 +43,8 @@ def visible_tokens(text: Cropped, words: NDArray[np.int64], rate: float, visit: 
 
 def _samples(words: NDArray[np.int64], rate: float, visit: Visit) -> NDArray[np.bool_]:
     """Uniform masks of one text: (T,) -> (S, T)."""
-    count = min(len(words) + 2, SAMPLES)
-    width = max(1, int(words.max(initial=0)) + 1)
-    draws = visit.draws(Stage.RETROMAE, Use.WORDS, count * width).reshape(count, width)
-    limits = budgets(rate, np.full(count, len(words) + 2))
-    return uniform_masks(np.broadcast_to(words, (count, len(words))), limits, draws)
+    length = len(words) + 2
+    count, width = min(length, SAMPLES), max(1, int(words.max(initial=0)) + 1)
+    halves = visit.draws(Stage.RETROMAE, Use.WORDS, -(-count * width // 2)).view(np.uint32)
+    draws = halves[0, : count * width].reshape(count, width)
+    return uniform_samples(words, int(budgets(rate, np.array([length]))[0]), draws)

@@ -162,19 +162,48 @@ def fill_budgets(sizes: NDArray[np.int64], limits: Ids) -> Mask:
     >>> fill_budgets(np.array([[2, 3, 1, 1]]), np.array([4]))
     array([[ True, False,  True,  True]])
     """
-    total = np.cumsum(sizes, axis=1)
-    taken = (total <= limits[:, None]) & (sizes > 0)
-    left = limits - (sizes * taken).sum(axis=1)
+    total = np.cumsum(sizes, axis=1, dtype=sizes.dtype)
+    within = total <= limits[:, None]
+    taken = within & (sizes > 0)
+    last = within.sum(axis=1) - 1
+    left = limits - np.where(last >= 0, total[np.arange(len(sizes)), last], 0)
     active = np.flatnonzero(left > 0)
     while len(active):
         # what is skipped once stays too large, as the room only shrinks
-        fits = ~taken[active] & (sizes[active] <= left[active, None]) & (sizes[active] > 0)
+        rest = sizes[active]
+        fits = (rest <= left[active, None]) & (rest > 0) & ~taken[active]
         found = fits.any(axis=1)
         active, places = active[found], fits[found].argmax(axis=1)
         taken[active, places] = True
         left[active] -= sizes[active, places]
         active = active[left[active] > 0]
     return taken
+
+
+def uniform_samples(words: NDArray[np.int64], limit: int, draws: NDArray[np.uint32]) -> Mask:
+    """Many uniform masks of one text, by the law of `uniform_masks`.
+
+    Half a random word orders a word of the text, which is a fourth of the work; that two halves
+    are alike, once in millions of pairs, leaves the words in their order.
+
+    Args:
+        words: (T,) from `words_of`.
+        limit: most pieces of a mask.
+        draws: (S, W) for each mask and word.
+
+    Returns:
+        (S, T).
+    """
+    count, width = draws.shape
+    sizes = word_sizes(words[None])[0].astype(np.int32)
+    low = np.uint32((1 << width.bit_length()) - 1)
+    order = np.sort((draws & ~low) | np.arange(width, dtype=np.uint32), axis=1) & low
+    by_word = np.zeros((count, width + 1), dtype=bool)  # the last column: no word
+    places = order.astype(np.int64) + np.arange(count)[:, None] * (width + 1)
+    chosen = fill_budgets(sizes.take(order), np.full(count, min(limit, MOST)))
+    by_word.reshape(-1)[places] = chosen
+    covered: Mask = by_word[:, words]
+    return covered
 
 
 def keyword_masks(
