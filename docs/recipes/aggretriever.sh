@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Aggretriever: a round on BM25's negatives, and two more epochs on the model's own hard negatives (section 5.3).
+# Sheng-Chieh Lin, Minghan Li and Jimmy Lin, "Aggretriever: A Simple Approach to Aggregate Textual Representations for
+# Robust Dense Passage Retrieval", 2023.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+train_queries=800
+recipe_options aggretriever "$@"
+
+case $scale in
+  small)
+    round=(--representation agg --cls-dim 128 --agg-dim 256 --mlm-head none --no-l2-norm
+      --group-size 2 --batch-size 16 --lr 5e-5 --epochs 3)
+    again=("${round[@]}" --epochs 2)
+    wide=256 narrow=128
+    few=(--train-queries 100) more=(--train-queries 400)
+    ;;
+  full)
+    model=${model:-distilbert-base-uncased}
+    round=(--preset aggretriever-marco)
+    again=(--preset aggretriever-hard-negatives)
+    wide=640 narrow=128
+    few=(--train-queries 1000 --epochs 40) more=(--train-queries 10000 --epochs 40)
+    ;;
+esac
+
+# variant STAGE OPTIONS...: the first round otherwise.
+variant() {
+  local stage=$1
+  shift
+  heading "$stage: $*"
+  train "$stage" --model "$model" --train-data "$work/data/bm25.jsonl" "${round[@]}" "$@"
+  retrieve "$stage"
+}
+
+bm25
+heading "round1: negatives of BM25"
+train round1 --model "$model" --train-data "$work/data/bm25.jsonl" "${round[@]}"
+retrieve round1 train
+heading "round2: negatives of round1 alone, noise and all, from its weights"
+mine round1
+train round2 --model "$work/models/round1" --train-data "$work/data/round1.jsonl" "${again[@]}"
+retrieve round2
+
+if ((ablations)); then
+  both=$((wide + narrow))
+  variant cls --representation cls
+  variant wide-cls --cls-dim $wide --agg-dim $narrow
+  variant no-cls --cls-dim 0 --agg-dim $both
+  variant both-wide --cls-dim $both --agg-dim $both
+  variant both-narrow --cls-dim $narrow --agg-dim $narrow
+  variant unpruned --cls-dim 0 --agg-kind none
+  variant no-weight --term-weight one
+  variant no-mlm --mlm-head none
+  variant plus --agg-kind plus
+  variant linear --agg-kind linear
+  variant average --agg-kind average
+  variant repbert --representation mean
+  variant few "${few[@]}"
+  variant more "${more[@]}"
+fi
+show

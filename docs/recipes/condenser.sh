@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Condenser: pre-training; a round on BM25's negatives; a round on those and mined ones, from the pre-trained weights.
+# Luyu Gao and Jamie Callan, "Condenser: a Pre-training Architecture for Dense Retrieval", 2021.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+train_queries=800
+recipe_options condenser "$@"
+
+case $scale in
+  small)
+    pretraining=(--max-length 128 --batch-size 32 --max-steps 150)
+    round=(--representation cls --no-l2-norm --group-size 2 --batch-size 16 --lr 5e-5 --epochs 3)
+    few=(--train-queries 100) more=(--train-queries 400)
+    ;;
+  full)
+    model=${model:-bert-base-uncased} text=${text:-irds:dpr-w100}
+    pretraining=(--cache-chunk-size 32)
+    round=(--preset condenser-marco)
+    few=(--train-queries 1000 --epochs 40) more=(--train-queries 10000 --epochs 40)
+    ;;
+esac
+
+# two_rounds WEIGHTS FIRST SECOND: the stages FIRST and SECOND.
+two_rounds() {
+  heading "$2: negatives of BM25"
+  train "$2" --model "$1" --train-data "$work/data/bm25.jsonl" "${round[@]}"
+  retrieve "$2" train
+  heading "$3: negatives of BM25 and of $2, from the same weights as $2"
+  mine "$2"
+  train "$3" --model "$1" --train-data "$work/data/bm25.jsonl" --train-data "$work/data/$2.jsonl" "${round[@]}"
+  retrieve "$3"
+}
+
+# low_data WEIGHTS PREFIX: the stages of few training queries.
+low_data() {
+  heading "Few training queries"
+  train "$2few" --model "$1" --train-data "$work/data/bm25.jsonl" "${round[@]}" "${few[@]}"
+  retrieve "$2few"
+  train "$2more" --model "$1" --train-data "$work/data/bm25.jsonl" "${round[@]}" "${more[@]}"
+  retrieve "$2more"
+}
+
+bm25
+heading "Pre-training"
+pretrain pretrained --objective condenser --model "$model" --corpus "$text" "${pretraining[@]}"
+two_rounds "$work/models/pretrained" round1 round2
+if ((ablations)); then
+  two_rounds "$model" plain1 plain2
+  low_data "$work/models/pretrained" ''
+  low_data "$model" plain-
+fi
+show
