@@ -8,6 +8,7 @@ high in one run is no negative for standing lower in another.
 from collections import Counter
 from collections.abc import Collection, Sequence
 from hashlib import shake_128
+from math import inf
 from typing import NamedTuple
 
 from denserk.settings.mining import MiningSettings, SamplingStrategy
@@ -27,23 +28,41 @@ class Hit(NamedTuple):
     run: int = 0
 
 
-class Pool(NamedTuple):
-    """What one run leaves for a query: candidates, best first, and the ids it is suspicious of."""
+class Ranked(NamedTuple):
+    """All hits of a query in one run, best first; ranks are places, from 1."""
 
-    hits: list[Hit]
+    docids: Sequence[str]
+    scores: Sequence[float]
+
+
+class Pool(NamedTuple):
+    """What is left of a query's hits in one run, best first, and the ids that are suspected."""
+
+    docids: list[str]
+    ranks: list[int]
+    scores: list[float]
     suspected: list[str]
 
 
-def rank_hits(docids: Sequence[str], scores: Sequence[float], run: int = 0) -> list[Hit]:
-    """Hits by score, ties by passage id, ranks from 1.
+def rank_hits(docids: Sequence[str], scores: Sequence[float]) -> Ranked:
+    """Hits by score, ties by passage id.
 
-    >>> [hit.docid for hit in rank_hits(["d2", "d1", "d3"], [1.0, 1.0, 2.0])]
-    ['d3', 'd1', 'd2']
+    >>> rank_hits(["d2", "d1", "d3"], [1.0, 1.0, 2.0]).docids
+    ('d3', 'd1', 'd2')
     """
-    pairs = list(zip(docids, scores, strict=True))
-    if not all(map(float.__gt__, scores, scores[1:])):
-        pairs.sort(key=lambda pair: (-pair[1], pair[0]))
-    return [Hit(docid, rank, score, run) for rank, (docid, score) in enumerate(pairs, start=1)]
+    if not scores or (not count_ties(scores) and sorted(scores, reverse=True) == scores):
+        return Ranked(docids, scores)
+    pairs = sorted(zip(docids, scores, strict=True), key=lambda pair: (-pair[1], pair[0]))
+    return Ranked(*zip(*pairs, strict=True))
+
+
+def count_ties(scores: Sequence[float]) -> int:
+    """How many hits share their score with another one that counts already.
+
+    >>> count_ties([3.0, 2.0, 2.0, 2.0])
+    2
+    """
+    return len(scores) - len(set(scores))
 
 
 def score_limit(best_positive: float | None, settings: MiningSettings) -> float:
@@ -55,119 +74,132 @@ def score_limit(best_positive: float | None, settings: MiningSettings) -> float:
     >>> score_limit(20.0, MiningSettings(relative_margin=0.05, absolute_margin=0.5))
     19.0
     """
-    limit = float("inf") if settings.max_score is None else settings.max_score
-    if settings.absolute_margin is None and settings.relative_margin is None:
-        return limit
-    if best_positive is None:
-        return float("-inf")
-    if settings.absolute_margin is not None:
-        limit = min(limit, best_positive - settings.absolute_margin)
-    if settings.relative_margin is not None:
-        limit = min(limit, best_positive - abs(best_positive) * settings.relative_margin)
-    return limit
+    limits = [inf if settings.max_score is None else settings.max_score]
+    absolute, relative = settings.absolute_margin, settings.relative_margin
+    if absolute is not None:
+        limits.append(-inf if best_positive is None else best_positive - absolute)
+    if relative is not None:
+        lower = -inf if best_positive is None else best_positive - abs(best_positive) * relative
+        limits.append(lower)
+    return min(limits)
+
+
+def guard_scores(
+    scores: Sequence[float],
+    places: Sequence[int],
+    best_positive: float | None,
+    settings: MiningSettings,
+    drops: Drops,
+) -> tuple[list[int], list[int]]:
+    """The places whose scores the guards let pass, and those that score too much.
+
+    Args:
+        scores: of all hits.
+        places: the hits that are looked at, as places in `scores`.
+        best_positive: the score of the best positive, None where it is not among the hits.
+        settings: the guards.
+        drops: counts what is dropped.
+
+    >>> guard_scores([9.0, 8.0, 1.0], [0, 1, 2], 10.0, MiningSettings(absolute_margin=2), Drops())
+    ([1, 2], [0])
+    """
+    limit = score_limit(best_positive, settings)
+    least = -inf if settings.min_score is None else settings.min_score
+    passed = [place for place in places if least <= scores[place] <= limit]
+    if len(passed) == len(places):
+        return passed, []
+    most = inf if settings.max_score is None else settings.max_score
+    above = [place for place in places if scores[place] > limit]
+    drops["max-score"] += sum(scores[place] > most for place in above)
+    reason = "no positive's score" if best_positive is None else "margin"
+    drops[reason] += sum(scores[place] <= most for place in above)
+    drops["min-score"] += len(places) - len(passed) - len(above)
+    return passed, above
 
 
 def guard_hits(
-    ranked: Sequence[Hit], positives: Collection[str], settings: MiningSettings, drops: Drops
-) -> Pool:
-    """What the guards of rank and score leave of one run's hits of a query.
+    ranked: Ranked, positives: Collection[str], settings: MiningSettings, drops: Drops
+) -> tuple[list[int], list[str]]:
+    """What the guards of rank and score leave of a query's hits in one run.
 
-    With a teacher the scores are its own, and looked at later (`guard_scores`).
+    With a teacher the scores are its own, and looked at later.
 
     Args:
         ranked: all hits, best first.
         positives: ids that are never negatives.
         settings: the guards.
         drops: counts what is dropped.
+
+    Returns:
+        The places of the hits that pass, and the ids that are suspected of being relevant.
     """
-    others = [hit for hit in ranked[: settings.depth] if hit.docid not in positives]
-    drops["positives"] += min(len(ranked), settings.depth) - len(others)
-    kept = (
-        [hit for hit in others if hit.rank > settings.range_min] if settings.range_min else others
-    )
-    drops["range-min"] += len(others) - len(kept)
+    docids = ranked.docids[: settings.depth]
+    places = [place for place, docid in enumerate(docids) if docid not in positives]
+    drops["positives"] += len(docids) - len(places)
+    high = 0
+    while high < len(places) and places[high] < settings.range_min:
+        high += 1
+    drops["range-min"] += high
+    suspected, places = places[:high], places[high:]
     if settings.teacher is None:
-        best = max((hit.score for hit in ranked if hit.docid in positives), default=None)
-        kept = guard_scores(kept, best, settings, drops)
-    if len(kept) == len(others):
-        return Pool(kept, [])
-    left = {hit.docid for hit in kept}
-    too_low = float("-inf") if settings.min_score is None else settings.min_score
-    suspected = [hit.docid for hit in others if hit.docid not in left and hit.score >= too_low]
-    return Pool(kept, suspected)
+        best = None
+        if settings.has_margin:
+            scored = zip(ranked.docids, ranked.scores, strict=True)
+            best = max((score for docid, score in scored if docid in positives), default=None)
+        places, above = guard_scores(ranked.scores, places, best, settings, drops)
+        suspected += above
+    return places, [docids[place] for place in suspected]
 
 
-def guard_scores(
-    hits: Sequence[Hit], best_positive: float | None, settings: MiningSettings, drops: Drops
-) -> list[Hit]:
-    """Hits whose scores are within --min-score, --max-score and the margins."""
-    limit = score_limit(best_positive, settings)
-    low = float("-inf") if settings.min_score is None else settings.min_score
-    if limit == float("inf") and low == float("-inf"):
-        return list(hits)
-    kept = []
-    for hit in hits:
-        if settings.max_score is not None and hit.score > settings.max_score:
-            drops["max-score"] += 1
-        elif hit.score > limit:
-            drops["margin"] += 1
-        elif hit.score < low:
-            drops["min-score"] += 1
-        else:
-            kept.append(hit)
-    return kept
+def choose(count: int, qid: str, settings: MiningSettings) -> list[int]:
+    """Which of `count` hits become negatives, as places in their order.
+
+    The draw is a function of the seed, the query's id and the count: the first steps of Fisher and
+    Yates's shuffle, with the random words that SHAKE-128 makes of seed and id.
+
+    >>> choose(9, "q1", MiningSettings(num_negatives=3))
+    [1, 2, 4]
+    """
+    wanted = settings.num_negatives
+    if count <= wanted:
+        return list(range(count))
+    if settings.sampling_strategy is SamplingStrategy.TOP:
+        return list(range(wanted))
+    stream = shake_128(f"{settings.seed} {qid}".encode()).digest(WORD * wanted)
+    places = list(range(count))
+    for step in range(wanted):
+        word = int.from_bytes(stream[WORD * step : WORD * (step + 1)])
+        other = step + word % (count - step)
+        places[step], places[other] = places[other], places[step]
+    return sorted(places[:wanted])
 
 
-def merge_pools(pools: Sequence[Pool], drops: Drops) -> list[Hit]:
+def merge_pools(pools: Sequence[tuple[int, Pool]], drops: Drops) -> list[Hit]:
     """The candidates of all runs, by rank, then in the order of the runs, each passage once.
 
+    Args:
+        pools: numbers of runs, and what each left.
+        drops: counts what is dropped.
+
     >>> pools = [
-    ...     Pool([Hit("d1", 1, 9.0), Hit("d2", 2, 8.0)], []),
-    ...     Pool([Hit("d3", 1, 0.5, 1), Hit("d1", 2, 0.4, 1)], ["d2"]),
+    ...     (0, Pool(["d1", "d2"], [1, 2], [9.0, 8.0], [])),
+    ...     (1, Pool(["d3", "d1"], [1, 2], [0.5, 0.4], ["d2"])),
     ... ]
     >>> [(hit.docid, hit.run) for hit in merge_pools(pools, Drops())]
     [('d1', 0), ('d3', 1)]
     """
+    suspected = {docid for _, pool in pools for docid in pool.suspected}
+    hits = [
+        Hit(docid, rank, score, run)
+        for run, (docids, ranks, scores, _) in pools
+        for docid, rank, score in zip(docids, ranks, scores, strict=True)
+    ]
     if len(pools) == 1:
-        return pools[0].hits
-    suspected = {docid for pool in pools for docid in pool.suspected}
+        return hits
     merged: dict[str, Hit] = {}
-    for hit in sorted((hit for pool in pools for hit in pool.hits), key=_by_rank):
+    for hit in sorted(hits, key=lambda hit: (hit.rank, hit.run)):
         if hit.docid in suspected:
             drops["suspected in another run"] += 1
         elif merged.setdefault(hit.docid, hit) is not hit:
             drops["in several runs"] += 1
     return list(merged.values())
-
-
-def _by_rank(hit: Hit) -> tuple[int, int]:
-    return hit.rank, hit.run
-
-
-def choose(hits: Sequence[Hit], qid: str, settings: MiningSettings) -> list[Hit]:
-    """The hits that become negatives, best first.
-
-    The draw is a function of the seed, the query's id and the number of hits: SHAKE-128 of seed and
-    id gives each place a random word, and the places with the least words are drawn.
-
-    >>> hits = rank_hits([f"d{n}" for n in range(9)], [-float(n) for n in range(9)])
-    >>> [hit.rank for hit in choose(hits, "q1", MiningSettings(num_negatives=3))]
-    [1, 5, 8]
-    """
-    wanted = settings.num_negatives
-    if len(hits) <= wanted:
-        return list(hits)
-    if settings.sampling_strategy is SamplingStrategy.TOP:
-        return list(hits[:wanted])
-    words = shake_128(f"{settings.seed} {qid}".encode()).digest(WORD * len(hits))
-    order = sorted(range(len(hits)), key=lambda place: words[WORD * place : WORD * (place + 1)])
-    return [hits[place] for place in sorted(order[:wanted])]
-
-
-def count_ties(scores: Sequence[float]) -> int:
-    """How many hits share their score with another one that counts already.
-
-    >>> count_ties([3.0, 2.0, 2.0, 2.0])
-    2
-    """
-    return len(scores) - len(set(scores))

@@ -4,6 +4,7 @@ Ids are noted first, then the corpus streams by once and what was noted is copie
 memory are 24 bytes for each passage that was noted, however often it was.
 """
 
+from array import array
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -38,22 +39,20 @@ class PassageTexts:
     def __init__(self, path: Path) -> None:
         self._records = ScratchRecords(path)
         self._wanted: Hashes = np.empty(0, dtype=np.int64)
-        self._pending: list[Hashes] = []
-        self._waiting = 0
+        self._pending = array("q")
         self._rows: Hashes = np.empty(0, dtype=np.int64)
         self._others: dict[str, int] = {}
 
     def refer(self, docids: Sequence[str]) -> None:
         """Notes passages that will be asked for."""
-        self._pending.append(_hashes(docids))
-        self._waiting += len(docids)
-        if self._waiting > max(PENDING, len(self._wanted)):
+        self._pending.extend(map(hash, docids))
+        if len(self._pending) > max(PENDING, len(self._wanted)):
             self._sort_in()
 
     def _sort_in(self) -> None:
-        self._wanted = np.unique(np.concatenate([self._wanted, *self._pending]))
-        self._pending.clear()
-        self._waiting = 0
+        pending = np.array(self._pending, dtype=np.int64)
+        self._wanted = np.unique(np.concatenate([self._wanted, pending]))
+        self._pending = array("q")
 
     def find(self, passages: Iterable[Passage], source: str, progress: Progress) -> None:
         """Takes what was noted from a corpus, which is read to its end.

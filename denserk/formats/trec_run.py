@@ -61,7 +61,7 @@ def read_run(
             finished.add(qid)
             docids = set()
         if docid in docids:
-            raise _twice(qid, docid, path, line)
+            raise twice(qid, docid, path, line)
         docids.add(docid)
         yield ScoredPassage(qid, docid, score, _rank(place))
 
@@ -86,9 +86,9 @@ def parse_query(
         InputError: a line is broken, or a passage comes twice.
     """
     hits: dict[str, ScoredPassage] = {}
-    for line, qid, docid, score, place in _parsed(lines, form, path):
+    for line, qid, docid, score, place in parse_lines(lines, form, path):
         if docid in hits:
-            raise _twice(qid, docid, path, line)
+            raise twice(qid, docid, path, line)
         hits[docid] = ScoredPassage(qid, docid, score, _rank(place))
     return list(hits.values())
 
@@ -97,7 +97,8 @@ def _rank(place: str) -> int:
     return int(place) if place.isascii() and place.isdecimal() and len(place) < 19 else 0
 
 
-def _twice(qid: str, docid: str, path: str | Path, line: int) -> InputError:
+def twice(qid: str, docid: str, path: str | Path, line: int) -> InputError:
+    """The error about a passage that a query holds twice."""
     return InputError(
         path, line, f"passage {docid} twice for query {qid}", "each passage once a query"
     )
@@ -119,7 +120,7 @@ def read_run_scores(
             current = qid
             hits = run.setdefault(qid, {})
         if docid in hits:
-            raise _twice(qid, docid, path, line)
+            raise twice(qid, docid, path, line)
         hits[docid] = score
     return run
 
@@ -133,7 +134,7 @@ def _hits(path: str | Path, reporter: Reporter, form: RunFormat | None) -> Itera
     with open_binary(path) as raw:
         detected, lines = look(number_lines(raw, path), path, reporter, form)
         if detected:
-            yield from _parsed(lines, detected, path)
+            yield from parse_lines(lines, detected, path)
 
 
 def look(
@@ -156,9 +157,14 @@ def look(
     return detected, chain(looked, numbered)
 
 
-def _parsed(
+def parse_lines(
     lines: Iterable[tuple[int, bytes]], form: RunFormat, path: str | Path
 ) -> Iterator[_Hit]:
+    """Hits of numbered lines: (line number, query, passage, score, rank as the file spells it).
+
+    Raises:
+        InputError: a line is broken, or its score is not finite.
+    """
     if form is RunFormat.JSONL:
         return _json_hits(lines, path)
     return _column_hits(lines, form, path)

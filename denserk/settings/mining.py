@@ -155,6 +155,11 @@ class MiningSettings:
             raise UsageError("--no-keep-gold leaves no positive", "add --answer-bearing promote")
 
     @property
+    def has_margin(self) -> bool:
+        """Whether a negative's score is compared with that of a positive."""
+        return self.absolute_margin is not None or self.relative_margin is not None
+
+    @property
     def compares_texts(self) -> bool:
         """Whether a guard reads the texts of positives and hits."""
         return self.drop_literal or self.near_duplicate is not None

@@ -6,43 +6,29 @@ the order of the training data. So neither the order of a run nor the division i
 what a query is given.
 """
 
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-import orjson
-
-from denserk.data.negatives import (
-    Drops,
-    Hit,
-    Pool,
-    choose,
-    count_ties,
-    guard_hits,
-    guard_scores,
-    merge_pools,
-    rank_hits,
-)
+from denserk.data.negatives import Drops, Hit, choose, guard_scores
 from denserk.data.passage_texts import PassageTexts
-from denserk.data.scratch_records import ScratchRecords
-from denserk.errors import InputError, UsageError
+from denserk.errors import UsageError
 from denserk.formats.detection import told
 from denserk.formats.manifest import Kind, Manifest, file_sha256, write_manifest
-from denserk.formats.run_groups import read_groups
 from denserk.formats.sources import read_passages
 from denserk.formats.training import write_training
 from denserk.records import Candidate, Passage, TrainingExample
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.formats import DETECTED, CorpusSettings
-from denserk.settings.mining import WITHOUT_TEXTS, AnswerBearing, MiningPaths, MiningSettings
+from denserk.settings.mining import MiningPaths, MiningSettings
 from denserk.settings.options import as_json
-from denserk.tasks.mining_queries import MiningQueries, gather_queries, named
-from denserk.tasks.mining_texts import TextGuards
+from denserk.tasks.mining_pools import MiningPools
+from denserk.tasks.mining_queries import gather_queries
+from denserk.tasks.mining_texts import TextGuards, refuse_missing, with_texts
 from denserk.tasks.run_manifest import forget_manifest, has_manifest
 
 NOTHING: Mapping[str, Any] = {}
@@ -50,7 +36,12 @@ NOTHING: Mapping[str, Any] = {}
 
 @dataclass
 class MiningResult:
-    """What came out: queries and negatives written; hits dropped and inputs left out, by reason."""
+    """What came out.
+
+    Queries and negatives that were written; hits that became positives; queries with fewer
+    negatives than asked for. Then counts by reason: hits that were dropped, inputs that were left
+    out, and what else is worth knowing.
+    """
 
     queries: int = 0
     negatives: int = 0
@@ -59,42 +50,6 @@ class MiningResult:
     dropped: Drops = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
     noticed: Counter[str] = field(default_factory=Counter)
-
-
-class _Found(NamedTuple):
-    """A query's example, whose negatives are the candidates, and their hits."""
-
-    example: TrainingExample
-    hits: list[Hit]
-
-
-class _Pools:
-    """What the runs leave for each query, on the disk: 8 bytes a query and run in memory."""
-
-    def __init__(self, path: Path, runs: int, queries: int) -> None:
-        self._records = ScratchRecords(path)
-        self._rows = np.full((queries, runs), -1, dtype=np.int64)
-
-    def add(self, number: int, run: int, pool: Pool) -> None:
-        record = ([tuple(hit) for hit in pool.hits], pool.suspected)
-        self._rows[number, run] = self._records.append(orjson.dumps(record))
-
-    def of(self, number: int) -> list[Pool]:
-        """The pools of a query, in the order of the runs; none where no run knows it."""
-        pools = []
-        for row in self._rows[number]:
-            if row >= 0:
-                hits, suspected = orjson.loads(self._records[int(row)])
-                pools.append(Pool([Hit(*values) for values in hits], suspected))
-        return pools
-
-    def without(self, numbers: range) -> list[int]:
-        """The queries that no run knows."""
-        absent = (self._rows[numbers.start : numbers.stop] < 0).all(axis=1)
-        return [numbers[place] for place in np.flatnonzero(absent).tolist()]
-
-    def close(self) -> None:
-        self._records.close()
 
 
 def mine_negatives(
@@ -121,229 +76,175 @@ def mine_negatives(
         OutputError: the output cannot be written.
     """
     with TemporaryDirectory(prefix="denserk-mining-") as scratch:
-        mining = _Mining(paths, settings, corpus, Path(scratch), reporter)
+        mining = _Mining(paths, settings, Path(scratch), reporter)
         try:
-            mining.gather()
+            mining.gather(corpus)
+            candidates = mining.candidates()
+            if settings.teacher is not None:
+                candidates = mining.taught(candidates, text, compute)
             forget_manifest(paths.output)
-            examples = mining.examples(text, compute)
-            write_training(paths.output, examples, paths.output_format, reporter)
+            write_training(paths.output, mining.chosen(candidates), paths.output_format, reporter)
         finally:
             mining.close()
-    _tell(mining.result, settings, reporter)
+    result = mining.result
+    _tell(result, settings, reporter)
     if has_manifest(paths.output):
-        _write_manifest(paths, settings, corpus, mining.result)
-    return mining.result
+        _write_manifest(paths, settings, corpus, result)
+    return result
 
 
 class _Mining:
-    """One run of the command, step by step."""
+    """The steps: inputs are gathered, then queries pass through one by one.
+
+    A query's candidates are the negatives of an example, best first, until some are chosen.
+    """
 
     def __init__(
-        self,
-        paths: MiningPaths,
-        settings: MiningSettings,
-        corpus: CorpusSettings,
-        scratch: Path,
-        reporter: Reporter,
+        self, paths: MiningPaths, settings: MiningSettings, scratch: Path, reporter: Reporter
     ) -> None:
-        self._paths, self._settings, self._corpus = paths, settings, corpus
-        self._reporter = reporter
+        self._paths, self._settings, self._reporter = paths, settings, reporter
         self.result = MiningResult()
+        drops = self.result.dropped
         self._names = [told(run) for run in paths.run]
-        self._queries: MiningQueries = gather_queries(
+        self._queries = gather_queries(
             paths, settings.min_relevance, scratch / "queries", self.result.left_out, reporter
         )
         self._numbers = _part(len(self._queries), settings)
-        self._pools = _Pools(scratch / "hits", len(paths.run), len(self._queries))
+        self._guards = TextGuards(paths, settings, self._queries, drops)
+        settled = len(paths.run) == 1 and not self._guards.needed
+        self._pools = MiningPools(
+            scratch / "hits",
+            self._queries,
+            self._numbers,
+            len(paths.run),
+            settled,
+            settings,
+            drops,
+        )
         self._texts = PassageTexts(scratch / "passages")
-        self._guards = TextGuards(paths, settings, self._queries, self.result.dropped)
-        self._with_texts = self._guards.needed or paths.output_format not in WITHOUT_TEXTS
 
     def close(self) -> None:
-        """Lets the files go."""
+        """Lets the files go; what was noticed joins the result."""
         for kept in (self._queries, self._pools, self._texts):
             kept.close()
+        self.result.noticed = self._pools.noticed + self._guards.noticed
 
-    def gather(self) -> None:
+    def gather(self, corpus: CorpusSettings) -> None:
         """Reads the runs, and the texts that are needed."""
+        texts = self._texts if self._paths.corpus is not None else None
         for number, run in enumerate(self._paths.run):
-            self._read_run(number, run)
-        absent = self._pools.without(self._numbers)
-        if absent:
-            self._refuse_absent(absent)
-        if self._paths.corpus is not None:
-            self._find_texts(self._paths.corpus)
-
-    def _read_run(self, run: int, path: str) -> None:
-        queries, settings, result = self._queries, self._settings, self.result
-        settled = len(self._paths.run) == 1 and not self._guards.needed
-        known = hits = 0
-        with self._reporter.track(f"reading {self._names[run]}", None, "queries") as progress:
-            for group in read_groups(path, self._reporter, self._paths.run_format):
-                progress.advance()
-                hits += len(group.docids)
-                number = queries.number_of.get(group.qid)
-                if number is None:
-                    result.noticed["queries of a run that are not asked for"] += 1
-                    continue
-                known += 1
-                if number not in self._numbers:
-                    continue
-                ranked = rank_hits(group.docids, group.scores, run)
-                result.noticed["ties, which fall by passage id"] += count_ties(group.scores)
-                pool = guard_hits(ranked, queries.positives[number], settings, result.dropped)
-                if settled:
-                    pool = Pool(choose(pool.hits, group.qid, settings), [])
-                self._texts.refer([hit.docid for hit in pool.hits])
-                self._pools.add(number, run, pool)
-        if not known:
-            found = "no hits" if not hits else f"none of the {len(queries):,} queries"
-            raise InputError(path, None, found, "hits for the queries that are mined for")
-
-    def _refuse_absent(self, absent: list[int]) -> None:
-        self.result.left_out["queries without hits"] += len(absent)
+            self._pools.read(number, run, self._paths.run_format, texts, self._reporter)
         if not self._settings.skip_missing:
-            qids = [self._queries.example(number).qid for number in absent[:6]]
-            raise InputError(
-                ", ".join(self._paths.run),
-                None,
-                f"no hits for {len(absent):,} of {len(self._numbers):,} queries ({named(qids)})",
-                "hits for every query",
-                "add --skip-missing to leave such queries out",
-            )
-
-    def _find_texts(self, corpus: str) -> None:
+            self._pools.refuse_absent(", ".join(self._paths.run))
+        if self._paths.corpus is None:
+            return
         for number in self._numbers:
             positives = self._queries.example(number).positives
-            self._texts.refer([c.docid for c in positives if not c.text and c.docid])
+            self._texts.refer([c.docid for c in positives if not c.text])
         with self._reporter.track("reading the corpus", None, "passages") as progress:
-            passages = read_passages(corpus, self._corpus, self._reporter)
-            self._texts.find(passages, corpus, progress)
+            passages = read_passages(self._paths.corpus, corpus, self._reporter)
+            self._texts.find(passages, self._paths.corpus, progress)
         if self._texts.missing and not self._settings.skip_missing:
-            self._refuse_missing(corpus)
+            needed = self._needed()
+            refuse_missing(self._paths.corpus, self._texts.missing, needed, self._texts)
 
-    def _refuse_missing(self, corpus: str) -> None:
-        some: dict[str, None] = {}
+    def _needed(self) -> Iterator[str]:
+        """The ids of all passages whose texts are needed."""
         for number in self._numbers:
-            docids = [hit.docid for pool in self._pools.of(number) for hit in pool.hits]
-            docids += [c.docid for c in self._queries.example(number).positives if not c.text]
-            passages = self._texts.get(docids)
-            some |= dict.fromkeys(d for d, p in zip(docids, passages, strict=True) if p is None)
-            if len(some) > 5:
-                break
-        raise InputError(
-            corpus,
-            None,
-            f"no passages with {self._texts.missing:,} of the ids that runs and training data "
-            f"name ({named(some)})",
-            "the corpus that was searched",
-            "add --skip-missing to leave such passages out",
-        )
+            yield from (c.docid for c in self._queries.example(number).positives if not c.text)
+            yield from (hit.docid for hit in self._pools.hits(number))
 
-    def examples(
-        self, text: Mapping[str, Any], compute: ComputeSettings
-    ) -> Iterator[TrainingExample]:
-        """The queries with their negatives, in their order."""
-        found = self._candidates()
-        if self._settings.teacher is not None:
-            found = self._taught(found, text, compute)
-        with self._reporter.track("mining", len(self._numbers), "queries") as progress:
-            for example, hits in found:
-                progress.advance()
-                kept = choose(hits, example.qid, self._settings)
-                if not kept:
-                    self.result.left_out["queries without a negative left"] += 1
-                    continue
-                by_id = {candidate.docid: candidate for candidate in example.negatives}
-                self.result.queries += 1
-                self.result.negatives += len(kept)
-                self.result.short += len(kept) < self._settings.num_negatives
-                yield example._replace(negatives=tuple(by_id[hit.docid] for hit in kept))
-
-    def _candidates(self) -> Iterator[_Found]:
-        """The queries with all hits that may become negatives."""
+    def candidates(self) -> Iterator[TrainingExample]:
+        """The queries, their negatives all hits that may be some."""
+        left_out = self.result.left_out
+        absent = frozenset(self._pools.absent())
+        left_out["queries without hits"] += len(absent)
         for number in self._numbers:
-            pools = self._pools.of(number)
-            if not pools:
+            if number in absent:
                 continue
-            hits = merge_pools(pools, self.result.dropped)
+            hits = self._pools.hits(number)
             example = self._queries.example(number)
-            if not self._with_texts:
-                negatives = tuple(self._candidate(hit, Passage(hit.docid, "")) for hit in hits)
-                yield _Found(example._replace(negatives=negatives), hits)
-                continue
-            example = self._with_positives(example)
-            if not example.positives:
-                self.result.left_out["queries whose positives the corpus lacks"] += 1
-                continue
-            passages = self._texts.get([hit.docid for hit in hits])
-            pairs = [(h, p) for h, p in zip(hits, passages, strict=True) if p is not None]
-            self.result.dropped["not in the corpus"] += len(hits) - len(pairs)
-            pairs, promoted = self._guards.divide(example, pairs)
-            positives = tuple(self._candidate(hit, passage) for hit, passage in promoted)
-            self.result.promoted += len(positives)
-            if self._settings.keep_gold:
-                positives = (*example.positives, *positives)
-            if not positives:
-                self.result.left_out["queries without a hit to promote"] += 1
-                continue
-            negatives = tuple(self._candidate(hit, passage) for hit, passage in pairs)
-            found = example._replace(positives=positives, negatives=negatives)
-            yield _Found(found, [hit for hit, _ in pairs])
+            if self._guards.reads_texts:
+                example = self._with_texts(example, hits)
+            else:
+                negatives = (self._candidate(hit, Passage(hit.docid, "")) for hit in hits)
+                example = example._replace(negatives=tuple(negatives))
+            if example.positives:
+                yield example
+            else:
+                left_out["queries without a positive left"] += 1
+
+    def _with_texts(self, example: TrainingExample, hits: Sequence[Hit]) -> TrainingExample:
+        """The example with the texts of its positives, and with the hits that may be negatives."""
+        known = len(example.positives)
+        example = with_texts(example, self._texts)
+        self.result.left_out["positives that the corpus lacks"] += known - len(example.positives)
+        passages = self._texts.get([hit.docid for hit in hits])
+        pairs = [(h, p) for h, p in zip(hits, passages, strict=True) if p is not None]
+        self.result.dropped["not in the corpus"] += len(hits) - len(pairs)
+        pairs, promoted = self._guards.divide(example, pairs)
+        self.result.promoted += len(promoted)
+        gold = example.positives if self._settings.keep_gold else ()
+        return example._replace(
+            positives=(*gold, *(self._candidate(hit, passage) for hit, passage in promoted)),
+            negatives=tuple(self._candidate(hit, passage) for hit, passage in pairs),
+        )
 
     def _candidate(self, hit: Hit, passage: Passage) -> Candidate:
         source = {"rank": hit.rank, "run": self._names[hit.run]}
         return Candidate(hit.docid, passage.text, passage.title, hit.score, source)
 
-    def _with_positives(self, example: TrainingExample) -> TrainingExample:
-        """Fills in the texts of positives; without those that the corpus lacks."""
-        bare = [c.docid for c in example.positives if not c.text]
-        if not bare:
-            return example
-        passages = dict(zip(bare, self._texts.get(bare), strict=True))
-        filled = []
-        for candidate in example.positives:
-            passage = passages.get(candidate.docid)
-            if candidate.text:
-                filled.append(candidate)
-            elif passage is not None:
-                filled.append(candidate._replace(text=passage.text, title=passage.title))
-            else:
-                self.result.left_out["positives that the corpus lacks"] += 1
-        return example._replace(positives=tuple(filled))
-
-    def _taught(
-        self, found: Iterator[_Found], text: Mapping[str, Any], compute: ComputeSettings
-    ) -> Iterator[_Found]:
-        """Exchanges the run's scores for the teacher's, and looks at them."""
+    def taught(
+        self, examples: Iterator[TrainingExample], text: Mapping[str, Any], compute: ComputeSettings
+    ) -> Iterator[TrainingExample]:
+        """Exchanges the runs' scores for the teacher's, and guards by those."""
         from denserk.tasks.teacher_scores import load_teacher, scored  # torch is for teachers alone
 
         assert self._settings.teacher is not None
         teacher = load_teacher(self._settings.teacher, text, compute, self._reporter)
-        held: deque[list[Hit]] = deque()
+        source = self._paths.train or self._paths.topics or ""
+        for example in scored(map(_keep_run_scores, examples), teacher, source):
+            best = max(candidate.score or 0.0 for candidate in example.positives)
+            scores = [candidate.score or 0.0 for candidate in example.negatives]
+            everywhere = range(len(scores))
+            places, _ = guard_scores(scores, everywhere, best, self._settings, self.result.dropped)
+            yield example._replace(negatives=tuple(example.negatives[place] for place in places))
 
-        def examples() -> Iterator[TrainingExample]:
-            for example, hits in found:
-                held.append(hits)
-                yield example._replace(negatives=tuple(map(_with_run_score, example.negatives)))
+    def chosen(self, examples: Iterator[TrainingExample]) -> Iterator[TrainingExample]:
+        """The queries with the negatives that they keep."""
+        result = self.result
+        with self._reporter.track("mining", len(self._numbers), "queries") as progress:
+            for example in examples:
+                progress.advance()
+                places = choose(len(example.negatives), example.qid, self._settings)
+                if not places:
+                    result.left_out["queries without a negative left"] += 1
+                    continue
+                result.queries += 1
+                result.negatives += len(places)
+                result.short += len(places) < self._settings.num_negatives
+                yield example._replace(negatives=tuple(example.negatives[p] for p in places))
 
-        for example in scored(examples(), teacher, self._paths.train or self._paths.topics or ""):
-            best = max((c.score for c in example.positives if c.score is not None), default=None)
-            hits = [
-                hit._replace(score=candidate.score or 0.0)
-                for hit, candidate in zip(held.popleft(), example.negatives, strict=True)
-            ]
-            yield _Found(example, guard_scores(hits, best, self._settings, self.result.dropped))
 
+def _keep_run_scores(example: TrainingExample) -> TrainingExample:
+    """The runs' scores under a name of their own."""
 
-def _with_run_score(candidate: Candidate) -> Candidate:
-    return candidate._replace(extra={**candidate.extra, "run_score": candidate.score})
+    def kept(candidate: Candidate) -> Candidate:
+        if "run" not in candidate.extra:
+            return candidate
+        return candidate._replace(extra={**candidate.extra, "run_score": candidate.score})
+
+    return example._replace(
+        positives=tuple(map(kept, example.positives)), negatives=tuple(map(kept, example.negatives))
+    )
 
 
 def _part(queries: int, settings: MiningSettings) -> range:
     """The numbers of the queries of this part."""
     if settings.shard_num > queries:
-        raise UsageError(f"--shard-num {settings.shard_num}: there are {queries:,} queries")
+        raise UsageError(
+            f"--shard-num {settings.shard_num}: there are {queries:,} queries", "fewer parts"
+        )
     first, last = ((settings.shard_id + step) * queries // settings.shard_num for step in (0, 1))
     return range(first, last)
 
@@ -355,6 +256,8 @@ def _counted(counts: Counter[str]) -> str:
 def _tell(result: MiningResult, settings: MiningSettings, reporter: Reporter) -> None:
     if dropped := _counted(result.dropped):
         reporter.note(f"hits dropped: {dropped}")
+    if result.promoted:
+        reporter.note(f"hits that became positives: {result.promoted:,}")
     if noticed := _counted(result.noticed):
         reporter.note(noticed)
     if left_out := _counted(result.left_out):
@@ -363,26 +266,20 @@ def _tell(result: MiningResult, settings: MiningSettings, reporter: Reporter) ->
         reporter.note(
             f"queries with fewer than {settings.num_negatives} negatives: {result.short:,}"
         )
-    if settings.answer_bearing is AnswerBearing.PROMOTE:
-        reporter.note(f"promoted to positives: {result.promoted:,}")
 
 
 def _write_manifest(
     paths: MiningPaths, settings: MiningSettings, corpus: CorpusSettings, result: MiningResult
 ) -> None:
-    def named_file(name: str | None) -> dict[str, Any] | None:
+    def source(name: str | None) -> dict[str, Any] | None:
         if name is None:
             return None
         return {"name": name} | ({"sha256": file_sha256(name)} if Path(name).is_file() else {})
 
-    made_from = {
-        "train": named_file(paths.train),
-        "topics": named_file(paths.topics),
-        "qrels": named_file(paths.qrels),
-        "answers": named_file(paths.answers),
-        "runs": [named_file(run) for run in paths.run],
-        "corpus": {"name": paths.corpus, **as_json(corpus)},
-    }
+    names = ("train", "topics", "qrels", "answers")
+    made_from: dict[str, Any] = {name: source(getattr(paths, name)) for name in names}
+    made_from["runs"] = [source(run) for run in paths.run]
+    made_from["corpus"] = {"name": paths.corpus, **as_json(corpus)}
     contents = {
         "queries": result.queries,
         "negatives": result.negatives,

@@ -3,6 +3,7 @@
 Queries, positives and their texts are kept on the disk; in memory are the ids.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -32,10 +33,11 @@ class MiningQueries:
 
     def __init__(self, path: Path) -> None:
         self._records = ScratchRecords(path)
-        self._rows: list[list[int]] = []
+        self._rows: list[int] = []
+        self._more: dict[int, list[int]] = {}
         self.number_of: dict[str, int] = {}
-        self.positives: list[frozenset[str]] = []
-        self.textless = 0
+        self.positives: list[tuple[str, ...]] = []
+        self.answered = 0
         self.idless = 0
 
     def __len__(self) -> int:
@@ -43,22 +45,26 @@ class MiningQueries:
 
     def add(self, example: TrainingExample) -> None:
         """Takes a query with its positives; its negatives are left."""
+        row = self._records.append(_packed(example))
         number = self.number_of.setdefault(example.qid, len(self._rows))
         if number == len(self._rows):
-            self._rows.append([])
-            self.positives.append(frozenset())
-        ids = frozenset(candidate.docid for candidate in example.positives)
+            self._rows.append(row)
+            self.positives.append(())
+        else:
+            self._more.setdefault(number, []).append(row)
+        ids = [candidate.docid for candidate in example.positives]
+        self.exclude(number, filter(None, ids))
         self.idless += "" in ids
-        self.positives[number] |= ids - {""}
-        self._rows[number].append(self._records.append(_packed(example)))
+        self.answered += bool(example.answers)
 
     def exclude(self, number: int, docids: Iterable[str]) -> None:
-        """Passages that are never negatives of a query, and not among its positives either."""
-        self.positives[number] |= frozenset(docids)
+        """Passages that are never negatives of a query."""
+        self.positives[number] = tuple(dict.fromkeys((*self.positives[number], *docids)))
 
     def example(self, number: int) -> TrainingExample:
         """A query with its positives, without negatives."""
-        first, *others = (_unpacked(self._records[row]) for row in self._rows[number])
+        rows = [self._rows[number], *self._more.get(number, ())]
+        first, *others = (_unpacked(self._records[row]) for row in rows)
         if not others:
             return first
         positives = {(c.docid or c.text): c for c in first.positives}
@@ -88,7 +94,7 @@ def _unpacked(record: bytes) -> TrainingExample:
 
 
 def gather_queries(
-    paths: MiningPaths, min_relevance: int, path: Path, counts: dict[str, int], reporter: Reporter
+    paths: MiningPaths, min_relevance: int, path: Path, counts: Counter[str], reporter: Reporter
 ) -> MiningQueries:
     """Reads the queries, their positives and their answers.
 
@@ -111,7 +117,7 @@ def gather_queries(
         examples = _from_training(paths, reporter)
     for example in examples:
         if not example.positives:
-            counts["without a positive"] = counts.get("without a positive", 0) + 1
+            counts["queries without a positive"] += 1
             continue
         found = answers.get(example.qid, ())
         queries.add(example._replace(answers=found) if found else example)
@@ -161,6 +167,11 @@ def _from_training(paths: MiningPaths, reporter: Reporter) -> Iterator[TrainingE
 
 
 def named(ids: Iterable[str]) -> str:
-    """The first few of some ids, for a message."""
-    some = list(ids)
-    return ", ".join(some[:NAMED]) + (", ..." if len(some) > NAMED else "")
+    """The first few of some ids, for a message; more of them are not asked for."""
+    some: dict[str, None] = {}
+    for each in ids:
+        some[each] = None
+        if len(some) > NAMED:
+            break
+    names = list(some)
+    return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
