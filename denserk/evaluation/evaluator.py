@@ -15,6 +15,7 @@ from typing import TypeVar
 from ir_measures.providers import Provider
 
 from denserk.errors import DenserkError, MismatchError
+from denserk.evaluation.comparison import Comparison
 from denserk.evaluation.measures import Measure, is_count, providers_of
 
 T = TypeVar("T")
@@ -64,6 +65,7 @@ class EvaluationResult:
         queries: all judged queries, in the order of the judgements.
         runs: one result a run.
         providers: which of ir-measures' providers computed what: provider -> measures.
+        comparison: the runs against one of them, where that was asked for.
     """
 
     measures: tuple[Measure, ...]
@@ -71,6 +73,7 @@ class EvaluationResult:
     queries: tuple[str, ...]
     runs: tuple[RunResult, ...]
     providers: Mapping[str, tuple[str, ...]]
+    comparison: Comparison | None = None
 
 
 def count_ties(run: Run) -> Ties:

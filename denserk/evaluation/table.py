@@ -1,12 +1,18 @@
-"""Measures as text: one function a shape, and the grid that tables share."""
+"""Measures as text: one function a shape, and the grids that tables share."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 
 import orjson
 
+from denserk.errors import UsageError
+from denserk.evaluation.comparison_table import (
+    as_difference_grid,
+    as_json_value,
+    difference_lines,
+)
 from denserk.evaluation.evaluator import EvaluationResult, RunResult
+from denserk.evaluation.grid import Cell, Grid, as_markdown_table, as_text
 from denserk.evaluation.measures import Measure, is_count
 from denserk.evaluation.trec_names import trec_spelling
 from denserk.settings.evaluation import OutputFormat, ReportSettings
@@ -17,23 +23,6 @@ ALL = "all"
 """The line of the summary among queries."""
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A value as text, and whether it is the best of its kind among several runs."""
-
-    text: str
-    best: bool = False
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table before it is drawn: `labels` columns of names, then columns of values."""
-
-    header: tuple[str, ...]
-    labels: int
-    rows: tuple[tuple[Cell, ...], ...]
-
-
 def number(measure: Measure, value: float, places: int = 4) -> str:
     """A value as people read it: counts whole, the rest with `places` decimals."""
     if is_count(measure) and not math.isnan(value):
@@ -41,14 +30,19 @@ def number(measure: Measure, value: float, places: int = 4) -> str:
     return f"{value:.{places}f}"
 
 
-def _compared(measure: Measure, values: list[float], places: int) -> list[Cell]:
+def _compared(
+    result: EvaluationResult, measure: Measure, values: list[float], places: int
+) -> list[Cell]:
     """The values of several runs; all that print as the highest does are the best."""
     texts = [number(measure, value, places) for value in values]
     ranked = [value for value in values if not math.isnan(value)]
     if len(values) < 2 or is_count(measure) or not ranked:
         return [Cell(text) for text in texts]
-    top = number(measure, max(ranked), places)
-    return [Cell(text, text == top) for text in texts]
+    top, against = number(measure, max(ranked), places), result.comparison
+    return [
+        Cell(text, text == top, against is not None and against.significant(run.name, str(measure)))
+        for text, run in zip(texts, result.runs, strict=True)
+    ]
 
 
 def _sections(
@@ -85,7 +79,7 @@ def as_grid(result: EvaluationResult, report: ReportSettings) -> Grid:
         labels = [run.name for run in result.runs]
         for measure in result.measures:
             means = [run.summary[str(measure)] for run in result.runs]
-            columns.append(_compared(measure, means, report.places))
+            columns.append(_compared(result, measure, means, report.places))
     return Grid(
         ("query" if report.per_query else "run", *map(str, result.measures)),
         1,
@@ -96,6 +90,14 @@ def as_grid(result: EvaluationResult, report: ReportSettings) -> Grid:
     )
 
 
+def as_grids(result: EvaluationResult, report: ReportSettings) -> list[Grid]:
+    """The measures, and below them the differences from the baseline."""
+    grids = [as_grid(result, report)]
+    if result.comparison is not None:
+        grids.append(as_difference_grid(result.comparison, report.places))
+    return grids
+
+
 def _tall(result: EvaluationResult, report: ReportSettings) -> Grid:
     """Measures (of each query) down, runs across."""
     rows = []
@@ -103,43 +105,22 @@ def _tall(result: EvaluationResult, report: ReportSettings) -> Grid:
         for measure in result.measures:
             values = [values.get(str(measure), math.nan) for values in runs]
             label = (Cell(qid),) if report.per_query else ()
-            rows.append((*label, Cell(str(measure)), *_compared(measure, values, report.places)))
+            cells = _compared(result, measure, values, report.places)
+            if qid != ALL:  # tests are of means
+                cells = [Cell(cell.text, cell.best) for cell in cells]
+            rows.append((*label, Cell(str(measure)), *cells))
     labels = ("query", "measure") if report.per_query else ("measure",)
     return Grid((*labels, *(run.name for run in result.runs)), len(labels), tuple(rows))
 
 
 def as_table(result: EvaluationResult, report: ReportSettings) -> str:
     """Aligned columns in plain text; a star marks the best of several runs."""
-    grid = as_grid(result, report)
-    marked = any(cell.best for row in grid.rows for cell in row)
-
-    def shown(cell: Cell, column: int) -> str:
-        mark = "" if column < grid.labels or not marked else "*" if cell.best else " "
-        return cell.text + mark
-
-    cells = (tuple(map(Cell, grid.header)), *grid.rows)
-    lines = [[shown(cell, column) for column, cell in enumerate(row)] for row in cells]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    aligned = [
-        [
-            text.ljust(widths[i]) if i < grid.labels else text.rjust(widths[i])
-            for i, text in enumerate(line)
-        ]
-        for line in lines
-    ]
-    return "".join("  ".join(line).rstrip() + "\n" for line in aligned)
+    return "\n".join(map(as_text, as_grids(result, report)))
 
 
 def as_markdown(result: EvaluationResult, report: ReportSettings) -> str:
-    """A table in markdown; the best of several runs in bold."""
-    grid = as_grid(result, report)
-
-    def line(texts: Iterable[str]) -> str:
-        return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |\n"
-
-    rule = "---|" * grid.labels + "---:|" * (len(grid.header) - grid.labels)
-    rows = (line(f"**{c.text}**" if c.best else c.text for c in row) for row in grid.rows)
-    return line(grid.header) + f"|{rule}\n" + "".join(rows)
+    """Tables in markdown; the best of several runs in bold."""
+    return "\n".join(map(as_markdown_table, as_grids(result, report)))
 
 
 def as_tsv(result: EvaluationResult, report: ReportSettings) -> str:
@@ -154,6 +135,8 @@ def as_tsv(result: EvaluationResult, report: ReportSettings) -> str:
                 for measure in result.measures
                 if str(measure) in runs[i]
             ]
+    if result.comparison is not None:
+        lines += difference_lines(result.comparison, report.places)
     return "".join(lines)
 
 
@@ -173,18 +156,26 @@ def as_json(result: EvaluationResult, report: ReportSettings) -> str:
             whole["queries"] = {qid: runs[position] for qid, runs in sections if qid != ALL}
         return whole
 
-    content = {
+    content: dict[str, object] = {
         "relevance_level": result.relevance_level,
         "queries": len(result.queries),
         "providers": result.providers,
         "runs": [described(run, position) for position, run in enumerate(result.runs)],
     }
+    if result.comparison is not None:
+        content["comparison"] = as_json_value(result.comparison)
     options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     return orjson.dumps(content, option=options).decode()
 
 
 def as_trec_eval(result: EvaluationResult, report: ReportSettings) -> str:
-    """trec_eval's lines and names, where it has them; a line `runid` opens each of several runs."""
+    """trec_eval's lines and names, where it has them; a line `runid` opens each of several runs.
+
+    Raises:
+        UsageError: the runs are compared with a baseline, which trec_eval has no lines for.
+    """
+    if result.comparison is not None:
+        raise UsageError("--format trec_eval has no lines for --baseline", "choose another format")
     lines = []
     for i, run in enumerate(result.runs):
         if len(result.runs) > 1:

@@ -1,7 +1,9 @@
 """Runs and judgements to measures: what `denserk eval` does, to call from Python."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from denserk.evaluation.comparison import compare_with
 from denserk.evaluation.evaluator import (
     EvaluationResult,
     Evaluator,
@@ -16,6 +18,7 @@ from denserk.evaluation.measures import MeasureChoice, parse_measures
 from denserk.formats.sources import read_qrels_map
 from denserk.formats.trec_run import read_run_scores
 from denserk.reporting import SILENT, Reporter
+from denserk.settings.comparison import ComparisonSettings
 from denserk.settings.evaluation import DEFAULT_MEASURES, EvaluationSettings, parse_bound
 
 TIE_ORDER = {
@@ -70,6 +73,25 @@ def evaluate(
         tuple(results),
         evaluator.providers,
     )
+
+
+def compare_runs(
+    result: EvaluationResult, runs: Sequence[str], settings: ComparisonSettings
+) -> EvaluationResult:
+    """The result with every other run tested against `settings.baseline`.
+
+    Args:
+        result: of the runs.
+        runs: the files it was made from, the baseline among them.
+        settings: which run is the baseline, and the test.
+
+    Raises:
+        UsageError: there is no run beside the baseline.
+    """
+    assert settings.baseline is not None
+    name = result.runs[list(runs).index(settings.baseline)].name
+    found = compare_with(result.runs, result.measures, name, settings)
+    return replace(result, comparison=found)
 
 
 def gates_of(settings: EvaluationSettings) -> tuple[Gate, ...]:

@@ -1,0 +1,74 @@
+"""Runs against a baseline: every run and measure tested, and the tests corrected together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from denserk.errors import UsageError
+from denserk.evaluation.measures import Measure, is_count
+from denserk.evaluation.significance import Difference, compare, correct
+from denserk.settings.comparison import ComparisonSettings
+
+if TYPE_CHECKING:
+    from denserk.evaluation.evaluator import RunResult
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The differences of runs from a baseline.
+
+    Attributes:
+        baseline: its name.
+        settings: how they were tested.
+        differences: run -> measure -> difference; counts are not compared.
+    """
+
+    baseline: str
+    settings: ComparisonSettings
+    differences: Mapping[str, Mapping[str, Difference]]
+
+    def significant(self, run: str, measure: str) -> bool:
+        """Whether a run's difference in a measure has a corrected p-value below alpha."""
+        found = self.differences.get(run, {}).get(measure)
+        return found is not None and found.corrected < self.settings.alpha
+
+
+def compare_with(
+    runs: "Sequence[RunResult]",
+    measures: Sequence[Measure],
+    baseline: str,
+    settings: ComparisonSettings,
+) -> Comparison:
+    """Tests every other run against one of them.
+
+    Args:
+        runs: the runs' results.
+        measures: what they hold.
+        baseline: the name of a run among them.
+        settings: test, correction, level.
+
+    Raises:
+        UsageError: there is no other run.
+    """
+    (base,) = (run for run in runs if run.name == baseline)
+    others = [run for run in runs if run is not base]
+    if not others:
+        raise UsageError(f"--baseline {baseline} is the only run", "name a run to compare with it")
+    names = [str(measure) for measure in measures if not is_count(measure)]
+    found = {
+        (run.name, measure): compare(
+            run.per_query[measure],
+            base.per_query[measure],
+            settings.test,
+            confidence=1 - settings.alpha,
+            permutations=settings.permutations,
+            seed=settings.test_seed,
+        )
+        for run in others
+        for measure in names
+    }
+    corrected = correct([difference.p for difference in found.values()], settings.correction)
+    differences: dict[str, dict[str, Difference]] = {run.name: {} for run in others}
+    for ((name, measure), difference), p in zip(found.items(), corrected, strict=True):
+        differences[name][measure] = replace(difference, corrected=p)
+    return Comparison(baseline, settings, differences)

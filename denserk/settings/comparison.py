@@ -1,0 +1,52 @@
+"""How runs are compared with a baseline."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from denserk.errors import UsageError
+from denserk.settings.options import option
+
+
+class PairedTest(StrEnum):
+    """How it is judged whether two runs differ."""
+
+    T = "t"
+    """The paired t-test."""
+    RANDOMISATION = "randomisation"
+    """The paired randomisation test (Fisher's): signs of the differences drawn at random."""
+
+
+class Correction(StrEnum):
+    """What is done about testing several runs or measures at once."""
+
+    HOLM = "holm"
+    """Holm's step-down correction."""
+    BONFERRONI = "bonferroni"
+    """Each p-value times the number of tests."""
+    NONE = "none"
+    """Nothing."""
+
+
+@dataclass(frozen=True)
+class ComparisonSettings:
+    """Whether runs differ from one of them."""
+
+    baseline: str | None = option(None, metavar="RUN", shown_default="no test")
+    """Test every other run against this one, per measure."""
+    test: PairedTest = PairedTest.T
+    """The paired test."""
+    correction: Correction = Correction.HOLM
+    """Over all runs and measures tested."""
+    alpha: float = 0.05
+    """Corrected p-values below it are marked; 1 - alpha is the confidence of the intervals."""
+    permutations: int = 100_000
+    """randomisation: how many draws."""
+    test_seed: int = 42
+    """randomisation: seed of the draws."""
+
+    def __post_init__(self) -> None:
+        """Refuses levels and counts that test nothing."""
+        if not 0 < self.alpha < 1:
+            raise UsageError(f"--alpha {self.alpha}: between 0 and 1", "0.05 is usual")
+        if self.permutations < 1:
+            raise UsageError(f"--permutations {self.permutations}: at least 1 is needed")
