@@ -7,6 +7,7 @@ Pre-training", Gao and Callan, 2022, section 3.3).
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate, pairwise
 
 import torch
 import torch.distributed as dist
@@ -22,21 +23,60 @@ from denserk.training.step import Autocast, Backward, Terms
 Counts = Mapping[str, Tensor]
 
 
-def cut(batch: PretrainingBatch, size: int) -> Iterator[PretrainingBatch]:
-    """A batch in chunks of at most `size` texts."""
+LEAST, ALIKE = 4096, 0.8
+"""Tokens, padding included, that a chunk may not be cut below for its padding's sake; and how long
+its shortest text should be, beside the longest."""
 
-    def part(texts: MaskedTexts, rows: slice) -> MaskedTexts:
-        tokens = TokenBatch(*(field[rows] for field in texts.tokens))
-        return MaskedTexts(tokens, texts.labels[rows])
 
-    for start in range(0, len(batch.texts.labels), size):
-        rows = slice(start, start + size)
+def cut(
+    batch: PretrainingBatch, size: int | None = None, *, by_length: bool = True
+) -> Iterator[PretrainingBatch]:
+    """A batch in chunks, each no wider than its own longest text needs.
+
+    Args:
+        batch: its texts ordered by length, as far as that saves padding.
+        size: most texts of a chunk.
+        by_length: cut too where much shorter texts follow.
+    """
+    parts = {"texts": batch.texts}
+    parts |= {f"pass {name}": texts for name, texts in batch.passes.items()}
+    parts |= {f"decoder {name}": texts for name, texts in batch.decoders.items()}
+    masks = torch.stack([texts.tokens.attention_mask.sum(1) for texts in parts.values()])
+    lengths = dict(zip(parts, masks.tolist(), strict=True))  # the one wait for the device
+    ends = _ends(lengths["texts"], size or len(batch.texts.labels), by_length)
+    for start, end in pairwise([0, *ends]):
+
+        def part(name: str, start: int = start, end: int = end) -> MaskedTexts:
+            texts, width = parts[name], max(lengths[name][start:end])
+            tokens = TokenBatch(*(field[start:end, :width] for field in texts.tokens))
+            return MaskedTexts(tokens, texts.labels[start:end, :width])
+
+        texts = part("texts")
+        width = texts.labels.shape[1]
         yield PretrainingBatch(
-            part(batch.texts, rows),
-            {name: part(texts, rows) for name, texts in batch.passes.items()},
-            {name: part(texts, rows) for name, texts in batch.decoders.items()},
-            None if batch.visible is None else batch.visible[rows],
+            texts,
+            {name: part(f"pass {name}") for name in batch.passes},
+            {name: part(f"decoder {name}") for name in batch.decoders},
+            None if batch.visible is None else batch.visible[start:end, :width, :width],
         )
+
+
+def _ends(lengths: list[int], size: int, by_length: bool) -> Iterator[int]:
+    """Where chunks end.
+
+    >>> list(_ends([512] * 10 + [100] * 90, 80, True)), list(_ends([512] * 3, 2, False))
+    ([10, 90, 100], [2, 3])
+    """
+    longest_left = list(accumulate(reversed(lengths), max))[::-1]
+    start = longest = 0
+    for place, length in enumerate(lengths):
+        much_shorter = by_length and longest_left[place] < ALIKE * longest
+        enough = (place - start) * longest >= LEAST
+        if place - start == size or (much_shorter and enough):
+            yield place
+            start, longest = place, 0
+        longest = max(longest, length)
+    yield len(lengths)
 
 
 def _summed(values: Counts) -> Counts:
@@ -53,7 +93,8 @@ class PretrainingStep:
 
     Args:
         objective: the model and its terms.
-        chunk: texts that pass through the model at once; None for all of them.
+        chunk: most texts that pass through the model at once; None for as many as are of like
+            length (see `cut`).
         contrast: texts are pairs of spans, which must find each other (coCondenser).
         lm_scale: weight of the token losses.
         by_micro_batch: average each chunk's tokens apart, and the chunks alike (the released code),
@@ -74,7 +115,7 @@ class PretrainingStep:
 
     def __call__(self, batch: PretrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
         """See `denserk.training.step.Step`."""
-        chunks = list(cut(batch, self.chunk or len(batch.texts.labels)))
+        chunks = list(cut(batch, self.chunk, by_length=not self.by_micro_batch))
         counts = None if self.by_micro_batch else _summed(self.objective.counts(batch))
         sums: dict[str, Tensor] = {}
 

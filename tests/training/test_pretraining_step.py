@@ -6,6 +6,8 @@ import torch
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
 from denserk.modeling.folder_layouts import read_model_folder
 from denserk.objectives.condenser import Condenser
+from denserk.objectives.master import Master
+from denserk.objectives.retromae import RetroMae
 from denserk.objectives.span_contrast import span_contrast_loss
 from denserk.training.pretraining_step import PretrainingStep, cut
 
@@ -103,3 +105,43 @@ def test_a_batch_without_labels_has_no_loss_and_no_hole(model, batch):
     empty = batch.texts._replace(labels=torch.full_like(batch.texts.labels, -100))
     _, terms = gradients(model, batch._replace(texts=empty))
     assert terms == {"head": 0.0, "late": 0.0}
+
+
+def test_chunks_are_as_wide_as_their_longest_text_and_the_update_stays(tiny):
+    """RetroMAE and MASTER, padded anew by each chunk, against the batch at its full width."""
+    generator = torch.Generator().manual_seed(1)
+    lengths = torch.tensor([30, 12, 11, 4])
+
+    def texts(lengths):
+        real = torch.arange(32) < lengths[:, None]
+        ids = torch.randint(5, 60, (4, 32), generator=generator) * real
+        labels = torch.where(real & (torch.rand(4, 32, generator=generator) < 0.4), ids, -100)
+        return MaskedTexts(TokenBatch(ids, real), labels)
+
+    visible = torch.rand(4, 32, 32, generator=generator) < 0.6
+    visible &= torch.arange(32) < lengths[:, None, None]
+    visible[:, :, 0] = True
+    first, other = texts(lengths), texts(lengths.flip(0))
+    batches = {
+        RetroMae: PretrainingBatch(first, {}, {"retromae": first}, visible),
+        Master: PretrainingBatch(first, {"npr": other}, {"npr": first, "dor": other}),
+    }
+    widths = [chunk.texts.labels.shape[1] for chunk in cut(batches[RetroMae], 2)]
+    assert widths == [30, 11]
+    assert [c.decoders["dor"].labels.shape[1] for c in cut(batches[Master], 2)] == [11, 30]
+    for kind, batch in batches.items():
+        torch.manual_seed(0)
+        backbone = read_model_folder(tiny()).passage.begin_masked_lm()
+        options = {"tasks": ("npr", "dor")} if kind is Master else {}
+        model = kind(backbone, **options).double().eval()
+        whole = sum(loss.total for loss in model(batch).values())
+        parts = sum(loss.total for chunk in cut(batch, 2) for loss in model(chunk).values())
+        torch.testing.assert_close(parts, whole)
+
+
+def test_chunks_end_where_much_shorter_texts_follow():
+    real = torch.arange(512) < torch.tensor([512] * 10 + [60] * 100)[:, None]
+    batch = PretrainingBatch(MaskedTexts(TokenBatch(real.long(), real), real.long()), {}, {})
+    shapes = [tuple(chunk.texts.labels.shape) for chunk in cut(batch)]
+    assert shapes == [(10, 512), (100, 60)]
+    assert [len(chunk.texts.labels) for chunk in cut(batch, by_length=False)] == [110]
