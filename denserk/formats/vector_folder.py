@@ -15,59 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from denserk.errors import InputError, MismatchError
-from denserk.formats.files import read_text_lines, whole_binary, write_errors
+from denserk.formats.block_journal import (
+    Block,
+    append_to_journal,
+    read_journal,
+    write_journal,
+)
+from denserk.formats.files import read_text_lines, whole_binary
 from denserk.formats.manifest import Kind, Manifest, read_manifest, write_manifest
-
-JOURNAL = "blocks.jsonl"
-
-
-@dataclass(frozen=True)
-class Block:
-    """One finished block: its number in the corpus, its count, the SHA-256 of its texts."""
-
-    number: int
-    count: int
-    input_sha256: str
-
-    @property
-    def name(self) -> str:
-        """The stem of its files.
-
-        >>> Block(7, 4096, "").name
-        'block-00007'
-        """
-        return f"block-{self.number:05d}"
-
-
-def _read_journal(folder: Path) -> list[Block]:
-    """The finished blocks; a last line cut short by a kill is not a block."""
-    where = folder / JOURNAL
-    if not where.exists():
-        return []
-    blocks = []
-    for line in where.read_bytes().splitlines(keepends=True):
-        if not line.endswith(b"\n"):
-            break
-        try:
-            blocks.append(Block(**orjson.loads(line)))
-        except (ValueError, TypeError):
-            raise InputError(
-                where,
-                len(blocks) + 1,
-                "a broken line",
-                "one finished block a line",
-                "start over with --overwrite",
-            ) from None
-    return blocks
-
-
-def _journal_line(block: Block) -> bytes:
-    record = {"number": block.number, "count": block.count, "input_sha256": block.input_sha256}
-    return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def refuse_non_finite(
@@ -101,17 +59,12 @@ class VectorFolderWriter:
 
     def __init__(self, folder: Path, manifest: Manifest, dtype: str) -> None:
         self._folder, self._manifest, self._dtype = folder, manifest, np.dtype(dtype)
-        self.finished = {block.number: block for block in _read_journal(folder)}
+        self.finished = {block.number: block for block in read_journal(folder, Block)}
         for left_behind in folder.glob(".*.part"):
             left_behind.unlink()
         write_manifest(folder, manifest)
         # a line cut short by a kill must not be continued
-        self._write_journal()
-
-    def _write_journal(self) -> None:
-        with whole_binary(self._folder / JOURNAL) as handle:
-            for number in sorted(self.finished):
-                handle.write(_journal_line(self.finished[number]))
+        write_journal(self._folder, self.finished.values())
 
     def write(self, block: Block, ids: Sequence[str], vectors: NDArray[np.floating[Any]]) -> None:
         """Writes one block: (n, D) vectors beside n ids; float16 storage rounds to nearest.
@@ -131,13 +84,12 @@ class VectorFolderWriter:
             handle.write(stored.data)
         with whole_binary(self._folder / f"{block.name}.docid") as handle:
             handle.write("".join(f"{docid}\n" for docid in ids).encode("utf-8"))
-        with write_errors(self._folder), (self._folder / JOURNAL).open("ab") as journal:
-            journal.write(_journal_line(block))
+        append_to_journal(self._folder, block)
         self.finished[block.number] = block
 
     def finish(self, contents: Mapping[str, Any]) -> Manifest:
         """Declares the folder whole; `contents` adds to the counts kept here."""
-        self._write_journal()
+        write_journal(self._folder, self.finished.values())
         counts = {
             "count": sum(block.count for block in self.finished.values()),
             "blocks": len(self.finished),
@@ -211,7 +163,7 @@ def open_vectors(folder: str | Path) -> VectorFolder:
     """
     path = Path(folder)
     manifest = read_manifest(path, Kind.VECTORS)
-    blocks = tuple(sorted(_read_journal(path), key=lambda block: block.number))
+    blocks = tuple(sorted(read_journal(path, Block), key=lambda block: block.number))
     numbers = [block.number for block in blocks]
     if numbers != list(
         range(numbers[0] if numbers else 0, (numbers[0] if numbers else 0) + len(numbers))

@@ -14,6 +14,7 @@ from denserk.settings.models import PUBLISHED_MODELS, WITHOUT_WEIGHTS, published
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 SMALL_FILES = (
     "config.json",
+    "generation_config.json",
     "denserk.json",
     "modules.json",
     "config_sentence_transformers.json",
@@ -33,20 +34,23 @@ SIDES = ("query/", "document/", "query_model/", "passage_model/", "0_Transformer
 """Sub-folders that may hold weights."""
 
 
-def find_model(model: str, reporter: Reporter = SILENT) -> tuple[str, Path]:
+def find_model(
+    model: str, reporter: Reporter = SILENT, option: str = "--model"
+) -> tuple[str, Path]:
     """The full name of a model and the folder that holds it; a hub name is fetched, or cached.
 
     Args:
         model: a short name of the table, a folder, or a name on the hub. A short name comes first:
             a folder that is called like one is written `./agg`.
         reporter: told what a short name stands for.
+        option: how the user named it.
 
     Raises:
         UsageError: it is none of the three, or a name without published weights.
         ModelError: the hub does not give it, or cannot be reached and the cache does not have it.
     """
     if model in WITHOUT_WEIGHTS:
-        raise UsageError(f"--model {model}: {WITHOUT_WEIGHTS[model]}")
+        raise UsageError(f"{option} {model}: {WITHOUT_WEIGHTS[model]}")
     entry = published(model)
     if entry is not None:
         reporter.note(f"{model} is {entry.hub_name}")
@@ -54,7 +58,7 @@ def find_model(model: str, reporter: Reporter = SILENT) -> tuple[str, Path]:
     if Path(model).is_dir():
         return model, Path(model)
     if not HUB_NAME.fullmatch(model) or model.startswith("."):
-        raise UsageError(f"--model {model}: no such folder")
+        raise UsageError(f"{option} {model}: no such folder")
     return model, _fetch(model)
 
 

@@ -13,12 +13,13 @@ import numpy as np
 
 from denserk.errors import UsageError
 from denserk.formats import corpus_file, sources, topics_file, training, trec_qrels, trec_run
+from denserk.formats.block_journal import Block
 from denserk.formats.files import STREAM, prepare_folder, whole_folder
 from denserk.formats.kinds import detect_kind, shape_by_name
 from denserk.formats.manifest import Kind as ManifestKind
 from denserk.formats.manifest import Manifest
 from denserk.formats.vector_block import VectorBlock, regrouped
-from denserk.formats.vector_folder import Block, VectorFolderWriter
+from denserk.formats.vector_folder import VectorFolderWriter
 from denserk.formats.vectors import VectorSource, open_writer, read_vector_blocks
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.conversion import ConversionSettings, Kind, TrainingFormat

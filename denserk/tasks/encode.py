@@ -3,20 +3,19 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.errors import InputError, MismatchError, UsageError
+from denserk.errors import MismatchError
+from denserk.formats.block_journal import Block
 from denserk.formats.files import STREAM, prepare_folder, refuse_occupied
 from denserk.formats.id_ledger import IdLedger
-from denserk.formats.manifest import NAME, Kind, Manifest, differences, read_manifest
+from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest
 from denserk.formats.sources import read_passages, read_queries
-from denserk.formats.vector_folder import Block, VectorFolderWriter, refuse_non_finite
+from denserk.formats.vector_folder import VectorFolderWriter, refuse_non_finite
 from denserk.formats.vectors import open_writer
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.records import Passage, Query
@@ -25,6 +24,14 @@ from denserk.settings.encode import EncodeSettings
 from denserk.settings.encoding import ComputeSettings, TextSettings, VectorFormat
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.options import as_json
+from denserk.tasks.blocks import (
+    blocks_of_shard,
+    check_ids,
+    numbered_blocks,
+    refuse_other_run,
+    survey,
+    texts_sha256,
+)
 
 Records = Sequence[Passage] | Sequence[Query]
 
@@ -77,44 +84,12 @@ class _Texts:
         return encoder.vectors_per_passage if self.settings.topics is None else 1
 
     def survey(self) -> int | None:
-        """Reads the source once, lest something broken is met after hours; its count, or None.
-
-        Raises:
-            InputError: an id occurs twice, or there is nothing to encode.
-        """
-        if self.settings.source == STREAM:
-            return None
-        with IdLedger() as ledger:
-            with self.reporter.track(f"checking {self.unit}", None, self.unit) as progress:
-                for record in self.read():
-                    ledger.add(record[0])
-                    progress.advance()
-            self.check(ledger)
-            return ledger.count
+        """Reads the source once, before any work; see `denserk.tasks.blocks`."""
+        return survey(self.settings.source, self.unit, self.read, self.reporter)
 
     def check(self, ledger: IdLedger) -> None:
         """Refuses a source without texts, and one that names two texts alike."""
-        if ledger.count == 0:
-            raise InputError(self.settings.source, None, f"no {self.unit}", "at least one")
-        repeat = ledger.first_repeat()
-        if repeat is None:
-            return
-        first, second = repeat
-        name = ""
-        if self.settings.source != STREAM:
-            name = f" ({next(islice(self.read(), second, None))[0]})"
-        raise InputError(
-            self.settings.source,
-            None,
-            f"the id of {self.unit} {first + 1:,} and {second + 1:,} twice{name}",
-            "ids that occur once",
-            "remove or rename one of them",
-        )
-
-
-def _blocks(records: Iterator[Any], size: int) -> Iterator[list[Any]]:
-    while block := list(islice(records, size)):
-        yield block
+        check_ids(self.settings.source, self.unit, self.read, ledger)
 
 
 def _parts(record: Passage | Query, text: TextSettings) -> list[str]:
@@ -124,26 +99,7 @@ def _parts(record: Passage | Query, text: TextSettings) -> list[str]:
 
 def _input_sha256(records: Records, text: TextSettings) -> str:
     """SHA-256 of ids and texts."""
-    digest = sha256()
-    for record in records:
-        line = "\x1f".join([record[0], *_parts(record, text), "\x1e"])
-        digest.update(line.encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
-
-
-def _shard(count: int | None, settings: EncodeSettings) -> tuple[int, int | None]:
-    """First block of the shard, and the block after its last."""
-    if count is None:
-        return 0, None
-    blocks = -(-count // settings.block_size)
-    if settings.shard_num > blocks:
-        raise UsageError(
-            f"--shard-num {settings.shard_num}: {count:,} texts make only {blocks} blocks of "
-            f"{settings.block_size:,}",
-            f"use at most {blocks} shards, or a smaller --block-size",
-        )
-    first, last = (blocks * (settings.shard_id + i) // settings.shard_num for i in (0, 1))
-    return first, last
+    return texts_sha256([record[0], *_parts(record, text)] for record in records)
 
 
 def _manifest(
@@ -175,18 +131,7 @@ def _continue(folder: Path, manifest: Manifest, reporter: Reporter) -> None:
     if not (folder / NAME).exists():
         return
     begun = read_manifest(folder, Kind.VECTORS, unfinished=True)
-    model, now = dict(begun.made_from.get("model", {})), dict(manifest.made_from["model"])
-    for described in (model, now):
-        described.pop("name", None)  # a folder may have moved
-    found = differences(begun.settings, manifest.settings)
-    found += differences(model, now, "model.")
-    if found:
-        raise MismatchError(
-            f"{folder} was begun with other settings: {'; '.join(found)}",
-            "give the same settings, or start over with --overwrite",
-        )
-    if begun.version != manifest.version:
-        reporter.warn(f"{folder} was begun by denserk {begun.version}; this is {manifest.version}")
+    refuse_other_run(folder, begun, manifest, ["model"], reporter)
 
 
 def encode(
@@ -216,7 +161,7 @@ def encode(
         refuse_occupied(settings.output, **flags)
     texts = _Texts(settings, corpus, reporter, text.get("fields"))
     count = texts.survey()
-    first, last = _shard(count, settings)
+    first, last = blocks_of_shard(count, settings.block_size, settings.shard_id, settings.shard_num)
     encoder = TextEncoder.load(settings.model, representation, text, compute, reporter)
     manifest = _manifest(encoder, settings, corpus, compute)
     total = None
@@ -237,12 +182,7 @@ def _shard_of(
     texts: _Texts, bounds: tuple[int, int | None], ledger: IdLedger | None
 ) -> Iterator[tuple[int, list[Any]]]:
     """Yields (block number, records) of the shard; a stream's ids are checked once it ends."""
-    first, last = bounds
-    size = texts.settings.block_size
-    records: Iterator[Any] = islice(
-        texts.read(), first * size, None if last is None else last * size
-    )
-    for number, block in enumerate(_blocks(records, size), start=first):
+    for number, block in numbered_blocks(texts.read(), texts.settings.block_size, bounds):
         for record in block if ledger is not None else ():
             ledger.add(record[0])  # type: ignore[union-attr]
         yield number, block

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 from denserk.errors import InputError, MismatchError, UsageError
+from denserk.formats.block_journal import JOURNAL, Block
 from denserk.formats.manifest import Kind, Manifest
-from denserk.formats.vector_folder import JOURNAL, Block, VectorFolderWriter, open_vectors
+from denserk.formats.vector_folder import VectorFolderWriter, open_vectors
 
 MANIFEST = Manifest(Kind.VECTORS, complete=False, settings={"block_size": 2})
 IDS = [["a", "b"], ["c"], ["d"]]

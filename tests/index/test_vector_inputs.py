@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from denserk.errors import InputError, MismatchError, UsageError
+from denserk.formats.block_journal import Block
 from denserk.formats.flat_file import map_flat
 from denserk.formats.manifest import Kind, Manifest
-from denserk.formats.vector_folder import Block, VectorFolderWriter
+from denserk.formats.vector_folder import VectorFolderWriter
 from denserk.index.vector_inputs import expanded, gather, known_count, open_sources
 from denserk.reporting import Reporter
 from denserk.settings.retrieval import Metric

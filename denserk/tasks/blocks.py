@@ -1,0 +1,133 @@
+"""Work on a long source in numbered blocks: looked over first, dealt into shards, continued."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from denserk.errors import InputError, MismatchError, UsageError
+from denserk.formats.files import STREAM
+from denserk.formats.id_ledger import IdLedger
+from denserk.formats.manifest import Manifest, differences
+from denserk.records import Passage, Query
+from denserk.reporting import Reporter
+
+R = TypeVar("R")
+Reading = Callable[[], Iterator[Passage] | Iterator[Query]]
+"""Begins to read a source anew."""
+
+
+def survey(source: str, unit: str, read: Reading, reporter: Reporter) -> int | None:
+    """Reads a source once, lest something broken is met after hours; its count, None for a stream.
+
+    Raises:
+        InputError: an id occurs twice, or the source is empty.
+    """
+    if source == STREAM:
+        return None
+    with IdLedger() as ledger:
+        with reporter.track(f"checking {unit}", None, unit) as progress:
+            for record in read():
+                ledger.add(record[0])
+                progress.advance()
+        check_ids(source, unit, read, ledger)
+        return ledger.count
+
+
+def check_ids(source: str, unit: str, read: Reading, ledger: IdLedger) -> None:
+    """Refuses a source without texts, and one that names two texts alike.
+
+    Raises:
+        InputError: it is one of these.
+    """
+    if ledger.count == 0:
+        raise InputError(source, None, f"no {unit}", "at least one")
+    repeat = ledger.first_repeat()
+    if repeat is None:
+        return
+    first, second = repeat
+    name = "" if source == STREAM else f" ({next(islice(read(), second, None))[0]})"
+    raise InputError(
+        source,
+        None,
+        f"the id of {unit} {first + 1:,} and {second + 1:,} twice{name}",
+        "ids that occur once",
+        "remove or rename one of them",
+    )
+
+
+def blocks_of_shard(
+    count: int | None, block_size: int, shard_id: int, shard_num: int
+) -> tuple[int, int | None]:
+    """First block of a shard, and the block after its last; of a stream, the whole.
+
+    Raises:
+        UsageError: there are fewer blocks than shards.
+
+    >>> [blocks_of_shard(10_000, 1024, shard, 3) for shard in range(3)]
+    [(0, 3), (3, 6), (6, 10)]
+    """
+    if count is None:
+        return 0, None
+    blocks = -(-count // block_size)
+    if shard_num > blocks:
+        raise UsageError(
+            f"--shard-num {shard_num}: {count:,} texts make only {blocks} blocks of {block_size:,}",
+            f"use at most {blocks} shards, or a smaller --block-size",
+        )
+    return blocks * shard_id // shard_num, blocks * (shard_id + 1) // shard_num
+
+
+def numbered_blocks(
+    records: Iterator[R], size: int, bounds: tuple[int, int | None]
+) -> Iterator[tuple[int, list[R]]]:
+    """The blocks of a shard with their numbers in the whole source.
+
+    >>> list(numbered_blocks(iter("abcde"), 2, (1, 3)))
+    [(1, ['c', 'd']), (2, ['e'])]
+    """
+    first, last = bounds
+    own = islice(records, first * size, None if last is None else last * size)
+    number = first
+    while block := list(islice(own, size)):
+        yield number, block
+        number += 1
+
+
+def texts_sha256(texts: Iterable[Sequence[str]]) -> str:
+    """SHA-256 of ids and texts, each record given as its parts."""
+    digest = sha256()
+    for parts in texts:
+        digest.update("\x1f".join([*parts, "\x1e"]).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def refuse_other_run(
+    where: str | Path, begun: Manifest, now: Manifest, models: Iterable[str], reporter: Reporter
+) -> None:
+    """Refuses to continue what was begun with other settings or another model.
+
+    Args:
+        where: what is continued.
+        begun: its manifest.
+        now: the manifest of this run.
+        models: keys of `made_from` that describe models; their names do not count.
+        reporter: told of another version of denserk.
+
+    Raises:
+        MismatchError: something differs; all of it is named.
+    """
+    found = differences(begun.settings, now.settings)
+    for key in models:
+        old, new = dict(begun.made_from.get(key) or {}), dict(now.made_from.get(key) or {})
+        for described in (old, new):
+            described.pop("name", None)  # a folder may have moved
+        found += differences(old, new, f"{key}.")
+    if found:
+        raise MismatchError(
+            f"{where} was begun with other settings: {'; '.join(found)}",
+            "give the same settings, or start over with --overwrite",
+        )
+    if begun.version != now.version:
+        reporter.warn(f"{where} was begun by denserk {begun.version}; this is {now.version}")
