@@ -54,7 +54,7 @@ def evaluate(
     named = [*(files or []), *(run or [])]
     baseline = comparison.baseline
     added = [baseline] if baseline is not None and baseline not in named else []
-    inputs = sort_inputs(files or [], [*added, *(run or [])], qrels)
+    inputs = sort_inputs([*added, *(files or [])], run or [], qrels)
     result = task(inputs.runs, inputs.qrels, settings, console())
     if baseline is not None:
         result = compare_runs(result, inputs.runs, comparison)
