@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from denserk.data.tokenization import TextTokenizer
+from denserk.errors import MismatchError
 from denserk.formats.files import STREAM
 from denserk.formats.manifest import Kind, Manifest, differences, file_sha256, read_manifest
 from denserk.reporting import Reporter
@@ -40,18 +41,31 @@ def checksum(source: str) -> Any:
     return file_sha256(path) if path.is_file() else None
 
 
-def is_prepared(folder: Path, plan: Manifest, reporter: Reporter) -> bool:
+def is_prepared(folder: Path, plan: Manifest, reporter: Reporter, *, again: bool = True) -> bool:
     """Whether a folder holds what the plan would make; tells the differences.
 
+    Args:
+        folder: what was prepared, if anything was.
+        plan: what would be made now.
+        reporter: is told why data is prepared again.
+        again: it may be; otherwise a run that goes on depends on it, and differences are refused.
+            What came from standard input then counts as it is.
+
     Raises:
-        MismatchError: it holds something else that denserk wrote, or is unfinished.
+        MismatchError: it holds something else that denserk wrote, or is unfinished; or it must not
+            be prepared again, and would have to be.
     """
     if not folder.is_dir() or not any(folder.iterdir()):
         return False
     old = read_manifest(folder, plan.kind)
     found = differences(old.settings, plan.settings)
     found += differences(old.made_from, plan.made_from)
-    if any(made["name"] == STREAM for made in plan.made_from.values()):
+    if found and not again:
+        raise MismatchError(
+            f"{folder} cannot be used again, it was made otherwise: {'; '.join(found)}",
+            "give what the run was begun with, or --overwrite to begin again",
+        )
+    if again and any(made["name"] == STREAM for made in plan.made_from.values()):
         found.append("standard input may hold something else")
     if found:
         reporter.note(f"{folder} is prepared again: {'; '.join(found)}")

@@ -84,6 +84,7 @@ def prepare(
     corpus_settings: CorpusSettings = DETECTED,
     expansions: str | None = None,
     seed: int = 42,
+    again: bool = True,
     reporter: Reporter = SILENT,
 ) -> PretrainingStore:
     """Prepares text, or opens what an earlier call prepared from the same inputs.
@@ -100,12 +101,13 @@ def prepare(
         corpus_settings: how a corpus is read.
         expansions: queries and continuations of passages.
         seed: of the blocks' limits.
+        again: prepare again what the inputs would make otherwise; False refuses it.
         reporter: is told what was detected, what was left out, and why data is prepared again.
 
     Raises:
         UsageError: there is no such input; `folder` holds something else.
         MismatchError: `folder` holds something else that denserk wrote; token ids were made by
-            another tokenizer.
+            another tokenizer; `folder` was made otherwise and must not be made again.
         InputError: an input is broken, empty, or of another shape than the objective needs.
         OutputError: `folder` cannot be written.
     """
@@ -116,7 +118,7 @@ def prepare(
     text_tokenizer = TextTokenizer(tokenizer, TextSettings())
     settings = inputs.settings() | {"tokenizer": text_tokenizer.fingerprint()}
     plan = plan_of(settings, inputs.named(), Kind.PRETRAINING)
-    if not is_prepared(folder, plan, reporter):
+    if not is_prepared(folder, plan, reporter, again=again):
         with whole_folder(folder, overwrite=True) as part:
             work = _Preparation(inputs, part, tokenizer, text_tokenizer, reporter)
             write_manifest(part, replace(plan, contents=work.run(), complete=True))
@@ -165,6 +167,8 @@ class _Preparation:
             counts = self.writer.finish()
         if not counts["texts"]:
             self._refuse_nothing()
+        if self.inputs.expansions is not None and not counts["expanded"]:
+            self._refuse_strangers(self.inputs.expansions, counts["expansions"])
         return {name: self.found[name] for name in ("documents", "empty", "short")} | counts
 
     def _read(self, source: str) -> Iterator[Document | TokenDocument]:
@@ -190,7 +194,7 @@ class _Preparation:
         made = []
         for document, texts, row in zip(documents, units, limits, strict=True):
             if isinstance(document, Document):
-                pieces = [piece for piece in islice(ids, len(texts)) if piece]
+                pieces = list(islice(ids, len(texts)))
                 cut = CutDocument(document.docid, document.title, self._cut(document, pieces, row))
             else:
                 cut = self._take(document)
@@ -230,17 +234,18 @@ class _Preparation:
         if whole or (self.layout is not Layout.BLOCKS and self.units.spans is Spans.FIXED):
             return list(document.parts)
         if self.layout is not Layout.PASSAGES:
-            return [sentence for part in document.parts for sentence in split_sentences(part)]
+            return _apart([s for part in document.parts for s in split_sentences(part)])
         if self.units.spans is None:
             return list(document.parts)
-        return [*document.parts[:-1], *split_sentences("".join(document.parts[-1:]))]
+        return [*document.parts[:-1], *_apart(split_sentences("".join(document.parts[-1:])))]
 
     def _cut(self, document: Document, pieces: list[list[int]], limits: Any) -> list[list[int]]:
         """A document's tokenised units as blocks, spans or passages."""
-        if not pieces or (document.cut and self.layout is not Layout.BLOCKS):
-            return pieces
-        if self.layout is Layout.PASSAGES:
+        if self.layout is Layout.PASSAGES and not document.cut:
             return self._passages(len(document.parts) - 1, pieces)
+        pieces = [piece for piece in pieces if piece]
+        if document.cut and self.layout is not Layout.BLOCKS:
+            return pieces
         flat = list(chain.from_iterable(pieces))
         if self.layout is Layout.SPANS and self.units.spans is Spans.FIXED:
             return _slices(flat, windows(len(flat), self.room))
@@ -249,11 +254,11 @@ class _Preparation:
 
     def _passages(self, titles: int, pieces: list[list[int]]) -> list[list[int]]:
         """`title [SEP] passage`, once, or with each passage that a document is cut into."""
-        if self.units.spans is None:
-            return [self._joined(pieces)]
-        titles = min(titles, len(pieces) - 1)
-        head = self._joined(pieces[:titles])[: self.room // HEAD]
-        body, room = pieces[titles:], self.room - len(head) - bool(head)
+        title, body = ([p for p in part if p] for part in (pieces[:titles], pieces[titles:]))
+        if self.units.spans is None or not body:
+            return [self._joined([*title, *body])] if title or body else []
+        head = self._joined(title)[: self.room // HEAD]
+        room = self.room - len(head) - bool(head)
         flat = list(chain.from_iterable(body))
         if self.units.spans is Spans.FIXED:
             parts = _slices(flat, windows(len(flat), room))
@@ -316,6 +321,17 @@ class _Preparation:
             found = f"the docid of expansion {first:,} again at {second:,}"
             raise InputError(source, None, found, "each docid once")
 
+    def _refuse_strangers(self, source: str, count: int) -> None:
+        names = ", ".join(self.inputs.sources)
+        found = f"expansions of {count:,} other passages" if count else "no expansion"
+        raise InputError(
+            source,
+            None,
+            found,
+            f"docids of passages of {names}",
+            "make them of this corpus, with denserk expand",
+        )
+
     def _refuse_nothing(self) -> None:
         names, found = ", ".join(self.inputs.sources), self.found
         if found["short"]:
@@ -342,6 +358,11 @@ def _batches(
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def _apart(sentences: list[str]) -> list[str]:
+    """A space before each sentence but the first, by which byte-level pieces know that words begin."""
+    return [" " * (number > 0) + sentence for number, sentence in enumerate(sentences)]
 
 
 def _slices(flat: list[int], lengths: Sequence[int]) -> list[list[int]]:

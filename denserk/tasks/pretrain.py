@@ -40,7 +40,9 @@ from denserk.tasks.run_folder import (
     STEPS,
     begin,
     finish,
+    goes_on,
     make_ready,
+    refuse_changes,
     told_of,
 )
 from denserk.training.arguments import training_arguments
@@ -100,7 +102,9 @@ def pretrain(run: PretrainRun, reporter: Reporter = SILENT) -> PretrainResult:
     if rank == 0:
         inputs = run.input_paths()
         make_ready(output, inputs, resume=settings.resume, overwrite=settings.overwrite)
-    root = first_then_others(lambda: start_folder(run, output / START, reporter))
+        if goes_on(output):
+            refuse_changes(output, run.as_json())  # before anything is made again
+    root = first_then_others(lambda: _start(run, output, reporter))
     set_seed(seed)
     tokenizer = load_tokenizer(root)
     trained = _Trained(_begin(run, root, tokenizer, reporter), tokenizer)
@@ -137,6 +141,10 @@ def pretrain(run: PretrainRun, reporter: Reporter = SILENT) -> PretrainResult:
         first_step=first,
         loss=next((entry["loss"] for entry in reversed(history) if "loss" in entry), None),
     )
+
+
+def _start(run: PretrainRun, output: Path, reporter: Reporter) -> Path:
+    return start_folder(run, output / START, again=not goes_on(output), reporter=reporter)
 
 
 def _begin(run: PretrainRun, root: Path, tokenizer: Any, reporter: Reporter) -> Objective:
@@ -225,6 +233,7 @@ def _prepare(
         corpus_settings=run.corpus,
         expansions=told.expansions,
         seed=run.masking.seed,
+        again=not goes_on(output),
         reporter=reporter,
     )
     if told.tokenize_to is not None:

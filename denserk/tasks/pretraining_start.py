@@ -20,16 +20,20 @@ from denserk.settings.pretrain import PretrainRun
 from denserk.settings.pretraining import Architecture
 
 
-def start_folder(run: PretrainRun, folder: Path, reporter: Reporter = SILENT) -> Path:
+def start_folder(
+    run: PretrainRun, folder: Path, *, again: bool = True, reporter: Reporter = SILENT
+) -> Path:
     """The folder of the model that a run starts from.
 
     Args:
         run: what was chosen.
         folder: takes a model from nothing; one that is there and made alike is used again.
+        again: one that is there and made otherwise is replaced; False refuses it.
         reporter: told what goes on.
 
     Raises:
         UsageError: the model is not there, or the corpus can be read only once.
+        MismatchError: the folder holds something else, or what must not be replaced.
         InputError: the corpus is broken, or has no text.
         OutputError: the folder cannot be written.
     """
@@ -41,11 +45,11 @@ def start_folder(run: PretrainRun, folder: Path, reporter: Reporter = SILENT) ->
             "one reading",
             "give a file",
         )
-    _begin_from_nothing(run, folder, reporter)
+    _begin_from_nothing(run, folder, again, reporter)
     return folder
 
 
-def _begin_from_nothing(run: PretrainRun, folder: Path, reporter: Reporter) -> None:
+def _begin_from_nothing(run: PretrainRun, folder: Path, again: bool, reporter: Reporter) -> None:
     told = run.pretrain
     assert told.architecture is not None
     positions = max(POSITIONS, run.units.max_length)
@@ -67,7 +71,7 @@ def _begin_from_nothing(run: PretrainRun, folder: Path, reporter: Reporter) -> N
     else:
         inputs = {"tokenizer": told.tokenizer}
     plan = plan_of(settings, inputs, Kind.START)
-    if is_prepared(folder, plan, reporter):
+    if is_prepared(folder, plan, reporter, again=again):
         return
     with whole_folder(folder, overwrite=True) as part:
         entries = _write_tokenizer(run, part, positions, reporter)

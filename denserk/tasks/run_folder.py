@@ -25,7 +25,7 @@ from denserk.extras import installed
 from denserk.formats.files import whole_binary, write_errors
 from denserk.formats.manifest import Kind, differences, read_manifest
 from denserk.modeling.folder_layouts import PASSAGE_SIDE, QUERY_SIDE
-from denserk.reporting import Reporter
+from denserk.reporting import SILENT, Reporter
 from denserk.training.curves import draw
 from denserk.training.distributed import world
 
@@ -117,22 +117,40 @@ def begin(output: Path, told: Mapping[str, Any], reporter: Reporter) -> None:
         MismatchError: a checkpoint is there, and was made with other settings or data.
         InputError: the training.json beside it is broken.
     """
-    if any((output / CHECKPOINTS).glob("checkpoint-*")):
-        _refuse_changes(output, told, reporter)
+    if goes_on(output):
+        refuse_changes(output, told, reporter)
     else:  # nothing to resume: what a run left that never came to a checkpoint is not this one's
         for name in (BEST, STEPS, LOGS):
             shutil.rmtree(output / name, ignore_errors=True)
     _write(output, told)
 
 
-def _refuse_changes(output: Path, told: Mapping[str, Any], reporter: Reporter) -> None:
+def goes_on(output: Path) -> bool:
+    """Whether a run would continue from a checkpoint."""
+    return any((output / CHECKPOINTS).glob("checkpoint-*"))
+
+
+def refuse_changes(output: Path, told: Mapping[str, Any], reporter: Reporter = SILENT) -> None:
+    """Refuses to continue a run otherwise than it was begun, as far as `told` tells.
+
+    Args:
+        output: the run's folder, with a checkpoint.
+        told: what training.json would say, or a part of it.
+        reporter: is told of other versions.
+
+    Raises:
+        MismatchError: the run was begun otherwise.
+        InputError: its training.json is broken.
+    """
     path = output / TOLD
     if not path.is_file():
         return
     try:
-        before = orjson.loads(path.read_bytes())
-        changes = differences(_compared(before), _compared(orjson.loads(orjson.dumps(told))))
-        versions = differences(before["versions"], told["versions"])
+        now = orjson.loads(orjson.dumps(told))
+        found = orjson.loads(path.read_bytes())
+        before = {name: value for name, value in found.items() if name in now}
+        changes = differences(_compared(before), _compared(now))
+        versions = differences(before["versions"], now["versions"]) if "versions" in now else []
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(path, None, f"a broken file ({error})", "the settings of a run") from None
     if changes:

@@ -149,8 +149,8 @@ class StepTrainer(Trainer):
             parts = ", ".join(f"{name} {term.item():.4g}" for name, term in terms.items())
             raise DenserkError(
                 f"the loss of step {self.state.global_step + 1} is not a number ({parts})",
-                "lower --lr, raise --temperature, or use --dtype float32 in place of float16; "
-                "--resume continues from the last checkpoint",
+                "lower --lr, or use --dtype float32 in place of float16, and begin again; the last "
+                f"checkpoint in {self._folder} is a model to start from, as --model",
             )
         for name, term in terms.items():
             self._sums[name] = self._sums.get(name, torch.zeros_like(term)) + term

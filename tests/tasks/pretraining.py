@@ -1,0 +1,97 @@
+"""Small pre-training runs: a corpus of made-up documents, runs from flat settings."""
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from denserk.settings.formats import CorpusSettings
+from denserk.settings.pretrain import PretrainRun, put_together
+from denserk.settings.pretraining import (
+    MaskingSettings,
+    PretrainingObjective,
+    PretrainingObjectiveSettings,
+    PretrainOptimizerSettings,
+    PretrainSettings,
+    TextUnitSettings,
+)
+from denserk.tasks.pretrain import PretrainResult, pretrain
+from tests.data.conftest import words
+
+GIVEN = (
+    TextUnitSettings,
+    MaskingSettings,
+    PretrainingObjectiveSettings,
+    PretrainOptimizerSettings,
+)
+OWNERS = {
+    field.name: cls for cls in (PretrainSettings, *GIVEN) for field in dataclasses.fields(cls)
+}
+SMALL = {
+    "batch_size": 4,
+    "max_length": 16,
+    "max_steps": 6,
+    "lr": 0.01,
+    "save_steps": 2,
+    "logging_steps": 1,
+    "device": "cpu",
+}
+"""Six steps of four texts; checkpoints at 2, 4 and 6."""
+OBJECTIVES = tuple(PretrainingObjective)
+
+
+def write_corpus(path: Path, documents: Iterable[int] = range(12)) -> str:
+    """Documents of a few sentences, two passages each, known by their ids `n#0` and `n#1`."""
+    lines = []
+    for number in documents:
+        for part in range(2):
+            sentences = [
+                words(100 * number + 10 * part + place, 5 + (number + place) % 4).capitalize()
+                for place in range(4)
+            ]
+            lines.append({"_id": f"{number}#{part}", "text": ". ".join(sentences) + "."})
+    path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    return str(path)
+
+
+def write_expansions(path: Path, documents: Iterable[int] = range(12)) -> str:
+    """Two queries and a continuation for every passage of `write_corpus`."""
+    lines = [
+        {
+            "docid": f"{number}#{part}",
+            "queries": [words(number + 7, 4), words(number + 9, 3)],
+            "next": [words(number + 11, 9)],
+        }
+        for number in documents
+        for part in range(2)
+    ]
+    path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    return str(path)
+
+
+def run_of(
+    output: Path,
+    corpus: str | Path,
+    objective: str = "mlm",
+    model: str | Path | None = None,
+    **options: Any,
+) -> PretrainRun:
+    """A run of `SMALL` settings; options by field name replace or add to them."""
+    own = {
+        "objective": PretrainingObjective(objective),
+        "corpus": (str(corpus),),
+        "output": str(output),
+        "model": None if model is None else str(model),
+    }
+    by_class: dict[type, dict[str, Any]] = {cls: {} for cls in (PretrainSettings, *GIVEN)}
+    for name, value in {**SMALL, **own, **options}.items():
+        by_class[OWNERS[name]][name] = value
+    settings = PretrainSettings(**by_class.pop(PretrainSettings))
+    return put_together(settings, CorpusSettings(), by_class)
+
+
+def train(output: Path, *arguments: Any, **options: Any) -> PretrainResult:
+    """Runs it in silence."""
+    return pretrain(run_of(output, *arguments, **options))

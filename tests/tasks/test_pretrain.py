@@ -1,0 +1,263 @@
+"""`denserk pretrain`: what each objective trains, and that what comes out is used by others."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
+
+from denserk.modeling.folder_layouts import read_model_folder
+from denserk.settings.encoding import Representation
+from denserk.settings.pretraining import Decoders, MasterPreset, NprKind
+from denserk.tasks import run_folder
+from denserk.tasks.finetune import finetune
+from denserk.tasks.pretrain import pretrain
+from tests.conftest import VOCABULARY
+from tests.tasks import finetuning
+from tests.tasks.finetuning import AGG, Heard, tune, weights, write_examples
+from tests.tasks.pretraining import OBJECTIVES, run_of, train, write_corpus, write_expansions
+from tests.tiny_models import write_tiny
+
+HEAD_FILES = {
+    "condenser": "condenser_head.safetensors",
+    "cocondenser": "condenser_head.safetensors",
+    "master": "master_decoders.safetensors",
+    "retromae": "retromae_decoder.safetensors",
+}
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch):
+    monkeypatch.setattr(run_folder, "draw", lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    return {
+        "corpus": write_corpus(folder / "corpus.jsonl"),
+        "expansions": write_expansions(folder / "expansions.jsonl"),
+        "examples": write_examples(folder / "train.jsonl", range(8)),
+    }
+
+
+def options_of(data, objective, **options):
+    """What the objective needs beside its model."""
+    return ({"expansions": data["expansions"]} if objective == "master" else {}) | options
+
+
+def losses(output):
+    """The terms of each step's loss."""
+    log = json.loads((output / "training.json").read_text())["log"]
+    return [
+        {name.removeprefix("loss_"): v for name, v in entry.items() if name.startswith("loss_")}
+        for entry in log
+        if "loss" in entry
+    ]
+
+
+@pytest.fixture(scope="module")
+def trained(tiny, data, tmp_path_factory):
+    """`trained(objective, kind)`: the folder of a run, made once."""
+    root = tmp_path_factory.mktemp("trained")
+
+    def folder(objective, kind="bert"):
+        path = root / f"{objective}-{kind}"
+        if not path.exists():
+            options = options_of(data, objective)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(run_folder, "draw", lambda *_: None)
+                train(path, data["corpus"], objective, tiny(kind), **options)
+        return path
+
+    return folder
+
+
+KINDS = [(objective, "bert") for objective in OBJECTIVES] + [
+    (objective, kind)
+    for objective in ("condenser", "cocondenser", "master", "retromae")
+    for kind in ("roberta", "distilbert")
+]
+
+
+@pytest.mark.parametrize(("objective", "kind"), KINDS)
+def test_every_objective_learns_and_the_folder_loads_whole(tiny, trained, objective, kind):
+    folder = trained(objective, kind)
+    terms = losses(folder)
+    assert len(terms) == 6
+    assert sum(terms[-1].values()) < sum(terms[0].values())
+    assert weights(folder) != weights(tiny(kind))
+    told = AutoModelForMaskedLM.from_pretrained(folder, output_loading_info=True)[1]
+    assert not told["missing_keys"]
+    assert not told["unexpected_keys"]
+    for cls, new in (
+        (AutoModel, ("pooler",)),
+        (AutoModelForSequenceClassification, ("pooler", "classifier")),
+    ):
+        told = cls.from_pretrained(folder, output_loading_info=True)[1]
+        assert all(any(part in name for part in new) for name in told["missing_keys"])
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert (
+        tokenizer("the cat")["input_ids"]
+        == AutoTokenizer.from_pretrained(tiny(kind))("the cat")["input_ids"]
+    )
+    heads = {path.name for path in folder.glob("*.safetensors")} - {"model.safetensors"}
+    assert heads == ({HEAD_FILES[objective]} if objective in HEAD_FILES else set())
+    layout = read_model_folder(folder)
+    assert layout.passage.has_mlm_head
+    assert not layout.told
+
+
+CLS = {"representation": Representation.CLS}
+AGGRETRIEVER = AGG | {"representation": Representation.AGG}
+
+
+@pytest.mark.parametrize(
+    ("objective", "options"),
+    [(objective, AGGRETRIEVER) for objective in OBJECTIVES] + [("condenser", CLS)],
+)
+def test_finetune_starts_from_it(trained, data, tmp_path, objective, options):
+    heard, folder = Heard(), trained(objective)
+    still = options | {"max_steps": 1, "lr": 1e-12}
+    finetune(finetuning.run_of(tmp_path / "out", folder, data["examples"], **still), heard)
+    assert not [note for note in heard.notes if "no masked-language-model head" in note]
+    before = load_file(folder / "model.safetensors")
+    after = load_file(tmp_path / "out" / "model.safetensors")
+    kept = before.keys() & after.keys()
+    assert ("cls.predictions.transform.dense.weight" in kept) is (options is AGGRETRIEVER)
+    assert {name for name in before if name.startswith("bert.")} <= kept
+    for name in kept:
+        torch.testing.assert_close(after[name], before[name], rtol=0, atol=1e-9)
+
+
+TERMS = {
+    MasterPreset.PAPER: {"mlm", "mkp", "cmp", "npr", "dor", "gor"},
+    MasterPreset.RELEASED: {"mlm", "mlm_npr", "mlm_cmp", "mkp", "cmp", "npr", "dor", "gor"},
+}
+
+
+@pytest.mark.parametrize("preset", MasterPreset)
+def test_terms_of_master_are_those_of_its_preset(tiny, data, tmp_path, preset):
+    options = options_of(data, "master", preset=preset, max_steps=1)
+    train(tmp_path / "out", data["corpus"], "master", tiny(), **options)
+    assert [terms.keys() for terms in losses(tmp_path / "out")] == [TERMS[preset]]
+
+
+@pytest.mark.parametrize(
+    ("options", "terms"),
+    [
+        ({"tasks": ("mkp", "cmp", "npr")}, {"mlm", "mkp", "cmp", "npr"}),
+        ({"tasks": ("mkp", "cmp", "npr"), "npr": NprKind.HALF}, {"mlm", "mlm_npr", "npr", "mkp", "cmp"}),
+        ({"tasks": ("cmp",), "preset": MasterPreset.RELEASED}, {"mlm", "mlm_cmp", "cmp"}),
+        ({"tasks": ("mkp",), "preset": MasterPreset.RELEASED}, {"mlm", "mkp"}),
+    ],
+)  # fmt: skip
+def test_tasks_bring_their_passes_along(tiny, data, tmp_path, options, terms):
+    train(tmp_path / "out", data["corpus"], "master", tiny(), **options, max_steps=1)
+    assert [found.keys() for found in losses(tmp_path / "out")] == [terms]
+    decoders = {n.partition(".")[0] for n in load_file(tmp_path / "out" / HEAD_FILES["master"])}
+    assert decoders == {f"{task}_decoder" for task in options["tasks"]}
+
+
+def test_neighbours_that_nobody_knows_are_halves(tiny, tmp_path):
+    corpus = tmp_path / "corpus.tsv"
+    corpus.write_text("".join(f"{i}\tthe cat sleeps in the house {i}\n" for i in range(8)))
+    heard = Heard()
+    run = run_of(tmp_path / "out", corpus, "master", tiny(), tasks=("npr",), max_steps=1)
+    pretrain(run, heard)
+    assert losses(tmp_path / "out")[0].keys() == {"mlm", "mlm_npr", "npr"}
+    assert "no documents are known: npr recovers the second half of each passage" in heard.notes
+
+
+def test_one_decoder_for_all_tasks(tiny, data, tmp_path):
+    options = options_of(data, "master", decoders=Decoders.SHARED, max_steps=1)
+    train(tmp_path / "out", data["corpus"], "master", tiny(), **options)
+    assert losses(tmp_path / "out")[0].keys() == TERMS[MasterPreset.PAPER]
+    names = load_file(tmp_path / "out" / HEAD_FILES["master"])
+    assert {name.partition(".")[0] for name in names} == {"shared_decoder"}
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_chunks_leave_the_loss_as_it_is(tiny, data, tmp_path, objective, still):
+    options = options_of(data, objective, max_steps=2)
+    train(tmp_path / "whole", data["corpus"], objective, still, **options)
+    train(tmp_path / "parts", data["corpus"], objective, still, **options, cache_chunk_size=2)
+    for whole, parts in zip(losses(tmp_path / "whole"), losses(tmp_path / "parts"), strict=True):
+        assert parts == pytest.approx(whole, rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def still(tmp_path_factory):
+    """A model without dropout."""
+    folder = write_tiny(tmp_path_factory.mktemp("still") / "model", "bert", VOCABULARY)
+    config = folder / "config.json"
+    rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+    config.write_text(json.dumps(json.loads(config.read_text()) | rates))
+    return folder
+
+
+def test_the_released_scale_doubles_the_token_losses_alone(data, still, tmp_path):
+    for scale in (1.0, 2.0):
+        options = {"lm_scale": scale, "max_steps": 1, "cache_chunk_size": 2}
+        train(tmp_path / str(scale), data["corpus"], "cocondenser", still, **options)
+    (once,), (twice,) = losses(tmp_path / "1.0"), losses(tmp_path / "2.0")
+    assert once.keys() == {"head", "late", "spans"}
+    expected = once | {name: 2 * once[name] for name in ("head", "late")}
+    assert twice == pytest.approx(expected, rel=1e-5)
+
+
+def test_kept_steps_are_models(tiny, data, tmp_path):
+    options = {"keep_steps": (1, 3), "keep_checkpoints": 1}
+    train(tmp_path / "out", data["corpus"], "condenser", tiny(), **options)
+    steps = tmp_path / "out" / "steps"
+    assert sorted(path.name for path in steps.iterdir()) == ["step-1", "step-3"]
+    assert weights(steps / "step-1") != weights(steps / "step-3")
+    result = train(tmp_path / "next", data["corpus"], "cocondenser", steps / "step-3", max_steps=1)
+    assert result.steps == 1
+    tune(tmp_path / "tuned", steps / "step-1", data["examples"], max_steps=1, **CLS)
+
+
+def test_the_last_step_kept_is_what_comes_out(tiny, data, tmp_path):
+    train(tmp_path / "out", data["corpus"], "mlm", tiny(), keep_steps=(6,))
+    assert weights(tmp_path / "out" / "steps" / "step-6") == weights(tmp_path / "out")
+
+
+TOKENIZED = ("mlm", "cocondenser", "master")
+
+
+@pytest.mark.parametrize("objective", TOKENIZED)
+def test_tokens_written_are_a_corpus_of_the_same_batches(tiny, data, tmp_path, objective):
+    options = options_of(data, objective, tokenize_to=str(tmp_path / "tokens"))
+    train(tmp_path / "first", data["corpus"], objective, tiny(), **options)
+    if objective == "master":  # neighbours are told by ids and titles, which tokens have none of
+        options = {"npr": NprKind.HALF}
+        train(
+            tmp_path / "half", data["corpus"], objective, tiny(), **options_of(data, objective),
+            **options,
+        )  # fmt: skip
+        first = tmp_path / "half"
+    else:
+        first, options = tmp_path / "first", {}
+    train(tmp_path / "again", tmp_path / "tokens", objective, tiny(), **options)
+    assert weights(tmp_path / "again") == weights(first)
+    assert {item.name for item in (tmp_path / "tokens").iterdir()} == {
+        "tokens.jsonl",
+        "manifest.json",
+    } | ({"word-frequencies.json"} if objective == "master" else set())
+
+
+def test_written_frequencies_are_those_that_were_counted(tiny, data, tmp_path):
+    options = options_of(data, "master", preset=MasterPreset.RELEASED)
+    train(
+        tmp_path / "first", data["corpus"], "master", tiny(), **options,
+        tokenize_to=str(tmp_path / "tokens"),
+    )  # fmt: skip
+    table = str(tmp_path / "tokens" / "word-frequencies.json")
+    train(tmp_path / "again", data["corpus"], "master", tiny(), **options, frequency_dict=table)
+    assert weights(tmp_path / "again") == weights(tmp_path / "first")

@@ -1,0 +1,146 @@
+"""A pre-training run that was stopped goes on to the weights of one that was not, bit for bit."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from denserk.errors import MismatchError
+from denserk.settings.pretraining import Architecture
+from denserk.tasks import run_folder
+from denserk.tasks.pretrain import pretrain
+from denserk.training.trainer import StepTrainer
+from tests.faults import Stopped, contents, stopped_at
+from tests.tasks.finetuning import Heard, weights
+from tests.tasks.pretraining import run_of, train, write_corpus, write_expansions
+
+KINDS = {
+    "condenser": {"objective": "condenser", "save_steps": 4},
+    "cocondenser-cached": {"objective": "cocondenser", "save_steps": 4, "cache_chunk_size": 2},
+    "master": {"objective": "master", "save_steps": 4},
+    "retromae-chunks": {"objective": "retromae", "save_steps": 4, "cache_chunk_size": 3},
+}
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch):
+    monkeypatch.setattr(run_folder, "draw", lambda *_: None)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return write_corpus(tmp_path / "corpus.jsonl")
+
+
+def all_weights(folder):
+    """Backbone and heads."""
+    return {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
+
+
+@pytest.mark.parametrize("stop", [4, 5], ids=["at-a-checkpoint", "between"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_resumed_is_uninterrupted(tiny, corpus, tmp_path, kind, stop):
+    options = {**KINDS[kind], "corpus": corpus, "model": tiny()}
+    if kind == "master":
+        options["expansions"] = write_expansions(tmp_path / "expansions.jsonl")
+    whole = train(tmp_path / "whole", **options)
+    with stopped_at(stop, [(StepTrainer, "training_step")]), pytest.raises(Stopped):
+        train(tmp_path / "cut", **options)
+    assert not (tmp_path / "cut" / "config.json").exists()
+    resumed = train(tmp_path / "cut", **options, resume=True)
+    assert (resumed.steps, resumed.first_step) == (6, 4)
+    assert resumed.loss == whole.loss
+    assert all_weights(tmp_path / "cut") == all_weights(tmp_path / "whole")
+
+
+def test_a_finished_run_stays_as_it_is(tiny, corpus, tmp_path):
+    train(tmp_path / "out", corpus, "condenser", tiny())
+    before = all_weights(tmp_path / "out")
+    result = train(tmp_path / "out", corpus, "condenser", tiny(), resume=True)
+    assert (result.steps, result.first_step) == (6, 6)
+    assert all_weights(tmp_path / "out") == before
+
+
+def test_nothing_to_resume_begins(tiny, corpus, tmp_path):
+    result = train(tmp_path / "out", corpus, "mlm", tiny(), max_steps=1, resume=True)
+    assert (result.steps, result.first_step) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "phrase"),
+    [
+        ({"lr": 0.02}, "optimizer.lr was 0.01, now 0.02"),
+        ({"mlm_probability": 0.2}, "masking.mlm_probability was 0.15, now 0.2"),
+        ({"max_length": 12}, "units.max_length was 16, now 12"),
+    ],
+)
+def test_another_setting_is_refused_and_nothing_lost(tiny, corpus, tmp_path, options, phrase):
+    train(tmp_path / "out", corpus, "mlm", tiny(), save_steps=6)
+    before, prepared = weights(tmp_path / "out"), contents(tmp_path / "out" / "training-data")
+    with pytest.raises(MismatchError, match=phrase):
+        train(tmp_path / "out", corpus, "mlm", tiny(), save_steps=6, resume=True, **options)
+    assert weights(tmp_path / "out") == before
+    assert contents(tmp_path / "out" / "training-data") == prepared
+
+
+def test_a_changed_corpus_is_refused_and_nothing_lost(tiny, corpus, tmp_path):
+    train(tmp_path / "out", corpus, "mlm", tiny())
+    before, prepared = weights(tmp_path / "out"), contents(tmp_path / "out" / "training-data")
+    write_corpus(tmp_path / "corpus.jsonl", range(1, 13))
+    with pytest.raises(MismatchError, match=r"corpus 1.sha256 was") as refusal:
+        train(tmp_path / "out", corpus, "mlm", tiny(), resume=True)
+    assert "cannot be used again" in refusal.value.message
+    assert weights(tmp_path / "out") == before
+    assert contents(tmp_path / "out" / "training-data") == prepared
+    write_corpus(tmp_path / "corpus.jsonl")
+    assert train(tmp_path / "out", corpus, "mlm", tiny(), resume=True).first_step == 6
+
+
+NEW = {"architecture": Architecture.TINY, "vocabulary_size": 200, "model": None}
+
+
+def test_from_nothing_resumes_with_its_vocabulary(corpus, tmp_path):
+    train(tmp_path / "whole", corpus, "condenser", **NEW)
+    with stopped_at(3, [(StepTrainer, "training_step")]), pytest.raises(Stopped):
+        train(tmp_path / "cut", corpus, "condenser", **NEW)
+    start = contents(tmp_path / "cut" / "start")
+    heard = Heard()
+    pretrain(run_of(tmp_path / "cut", corpus, "condenser", **NEW, resume=True), heard)
+    assert not [note for note in heard.notes if "from nothing" in note or "again" in note]
+    assert contents(tmp_path / "cut" / "start") == start
+    assert all_weights(tmp_path / "cut") == all_weights(tmp_path / "whole")
+
+
+def test_from_nothing_a_changed_corpus_is_refused_and_nothing_lost(corpus, tmp_path):
+    train(tmp_path / "out", corpus, "mlm", **NEW)
+    before = {name: contents(tmp_path / "out" / name) for name in ("start", "training-data")}
+    write_corpus(tmp_path / "corpus.jsonl", range(1, 13))
+    with pytest.raises(MismatchError, match=r"corpus 1.sha256 was"):
+        train(tmp_path / "out", corpus, "mlm", **NEW, resume=True)
+    assert {name: contents(tmp_path / "out" / name) for name in before} == before
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle(tiny, corpus, tmp_path):
+    options = [
+        *("--objective", "cocondenser", "--model", str(tiny("bert")), "--corpus", corpus),
+        *("--batch-size", "4", "--max-length", "16", "--max-steps", "60", "--save-steps", "2"),
+        *("--cache-chunk-size", "4", "--lr", "0.01", "--device", "cpu"),
+    ]
+    command = [sys.executable, "-m", "denserk", "pretrain", *options]
+    subprocess.run([*command, "--output", str(tmp_path / "whole")], check=True)
+    checkpoints = tmp_path / "killed" / "checkpoints"
+    process = subprocess.Popen([*command, "--output", str(tmp_path / "killed")])
+    while not any(checkpoints.glob("checkpoint-1?")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not (tmp_path / "killed" / "config.json").exists()
+    subprocess.run([*command, "--output", str(tmp_path / "killed"), "--resume"], check=True)
+    assert all_weights(tmp_path / "killed") == all_weights(tmp_path / "whole")
+    told = json.loads((tmp_path / "killed" / "training.json").read_text())
+    assert told["log"][-1]["step"] == 60
