@@ -62,6 +62,7 @@ def _register() -> None:
         convert,
         encode,
         evaluate,
+        expand,
         finetune,
         index,
         mine_negatives,

@@ -30,6 +30,7 @@ class Kind(StrEnum):
     TRAINING = "training data"
     PRETRAINING = "pre-training data"
     TOKENS = "tokenised text"
+    EXPANSIONS = "generated queries and continuations"
     START = "a model from nothing"
 
 

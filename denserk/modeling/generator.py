@@ -24,21 +24,10 @@ from denserk.modeling.sampling import draw, draw_one, row_keys
 from denserk.modeling.weight_files import fingerprint, weight_files
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.encoding import ComputeSettings, Dtype
-from denserk.settings.expand import SamplingRule
+from denserk.settings.expand import Drawing
 
 TOLERANCE = 2.0**-17
 """How far a float32 logit may be from its true value, as a share of the row's largest."""
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """How many samples a text gets, by which rule, how long; `purpose` sets streams apart."""
-
-    purpose: str
-    samples: int
-    rule: SamplingRule
-    max_tokens: int
-    seed: int
 
 
 @dataclass
@@ -68,6 +57,7 @@ class Generator:
         kind: type[Decoder],
         model: str,
         drawing: Drawing,
+        seed: int,
         compute: ComputeSettings,
         *,
         allow_pickle: bool = False,
@@ -88,7 +78,8 @@ class Generator:
         own = [folder / name for name in ("config.json", *VOCABULARY_FILES, "merges.txt")]
         files = [*weight_files(folder), *(path for path in own if path.is_file())]
         self.fingerprint = fingerprint(folder, files)
-        self.drawing, self.compute, self.tally = drawing, compute, Tally()
+        self.drawing, self.seed, self.compute = drawing, seed, compute
+        self.tally = Tally()
         self._tokenizer = load_tokenizer(folder)
         self._ends = torch.tensor(_ends_of(decoder.model), device=self.device, dtype=torch.long)
         self._check(decoder)
@@ -110,6 +101,10 @@ class Generator:
                 f"{self.name} reads {room + self.drawing.max_tokens:,} tokens in all: "
                 f"{self.drawing.max_tokens:,} new ones leave no room for a passage"
             )
+
+    def description(self) -> dict[str, Any]:
+        """What wrote the texts, as plain JSON for manifests."""
+        return {"name": self.name, "fingerprint": self.fingerprint}
 
     def read(self, texts: Sequence[str], longest: int) -> list[TokenIds]:
         """Texts as the model takes them, of `longest` tokens at most; an empty one has none."""
@@ -150,7 +145,7 @@ class Generator:
     def _run(self, texts: Sequence[TokenIds], names: Sequence[str]) -> list[TokenIds]:
         """One batch to its end: the samples of text 0, of text 1, and so on, without end tokens."""
         drawing, device = self.drawing, self.device
-        keys = row_keys(drawing.seed, drawing.purpose, names, drawing.samples).to(device)
+        keys = row_keys(self.seed, drawing.purpose, names, drawing.samples).to(device)
         drawn = torch.zeros(len(keys), drawing.max_tokens, dtype=torch.long, device=device)
         lengths = torch.full((len(keys),), drawing.max_tokens, device=device)
         rows = torch.arange(len(keys), device=device)  # which sample each row of the model is

@@ -1,6 +1,8 @@
 """What the expand command is asked to do."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from denserk.errors import UsageError
 from denserk.settings.options import REQUIRED, option
@@ -24,6 +26,15 @@ class SamplingRule:
     def keeps_all(self) -> bool:
         """Whether no token is left out."""
         return self.top_k == 0 and self.top_p >= 1
+
+
+class Drawing(NamedTuple):
+    """How many samples a text gets, by which rule, how long; `purpose` sets streams apart."""
+
+    purpose: str
+    samples: int
+    rule: SamplingRule
+    max_tokens: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +85,9 @@ class ExpandSettings:
             raise UsageError("--shard-num needs a corpus that can be counted, not a stream")
 
 
-def _refuse_rule(prefix: str, rule: SamplingRule, samples: int, tokens: int) -> None:
+def _refuse_drawing(prefix: str, drawing: Drawing) -> None:
     """Refuses numbers with which nothing could be drawn; `prefix` begins the options' names."""
+    _, samples, rule, tokens = drawing
     mistakes = [
         f"{prefix}-top-k {rule.top_k}: at least 0 is needed; 0 leaves nothing out"
         if rule.top_k < 0
@@ -107,15 +119,18 @@ class QueryDrawing:
     """Logits are divided by it."""
     query_max_tokens: int = option(64, "--query-max-length")
     """Tokens of a query."""
+    query_prompt: str = ""
+    """Text put before a passage, as some models were trained with."""
 
     def __post_init__(self) -> None:
         """Refuses numbers with which nothing could be drawn."""
-        _refuse_rule("--query", self.rule, self.num_queries, self.query_max_tokens)
+        _refuse_drawing("--query", self.drawing)
 
     @property
-    def rule(self) -> SamplingRule:
-        """Which tokens may be drawn."""
-        return SamplingRule(self.query_top_k, self.query_top_p, self.query_temperature)
+    def drawing(self) -> Drawing:
+        """The same by the names that every drawing has."""
+        rule = SamplingRule(self.query_top_k, self.query_top_p, self.query_temperature)
+        return Drawing("queries", self.num_queries, rule, self.query_max_tokens)
 
 
 @dataclass(frozen=True)
@@ -135,36 +150,67 @@ class ContinuationDrawing:
 
     def __post_init__(self) -> None:
         """Refuses numbers with which nothing could be drawn."""
-        _refuse_rule(
-            "--continuation", self.rule, self.num_continuations, self.continuation_max_tokens
-        )
+        _refuse_drawing("--continuation", self.drawing)
 
     @property
-    def rule(self) -> SamplingRule:
-        """Which tokens may be drawn."""
-        return SamplingRule(
+    def drawing(self) -> Drawing:
+        """The same by the names that every drawing has."""
+        rule = SamplingRule(
             self.continuation_top_k, self.continuation_top_p, self.continuation_temperature
         )
+        return Drawing("next", self.num_continuations, rule, self.continuation_max_tokens)
 
 
 @dataclass(frozen=True)
 class ExpandTextSettings:
     """How a passage becomes the text that the models read."""
 
-    fields: tuple[str, ...] = ("title", "text")
+    fields: tuple[str, ...] | None = option(None, shown_default="title,text")
     """Fields of a passage that make its text, in order; empty ones leave no trace."""
     join: str = option(" ", metavar="TEXT")
     """What stands between two fields."""
     passage_max_length: int = option(512, "--max-length")
     """Tokens of a passage; a longer one keeps its first for queries, its last to be continued."""
-    query_prompt: str = ""
-    """Text put before a passage for the queries' model, as some of them were trained."""
 
     def __post_init__(self) -> None:
-        """Refuses texts of nothing."""
-        if not self.fields:
+        """Refuses texts of nothing, and joins that are no text."""
+        if self.fields == ():
             raise UsageError("--fields names no field", "for example --fields title,text")
+        if self.join in ("sep", "pair"):
+            raise UsageError(
+                f"--join {self.join}: these models read plain text", 'for example --join ". "'
+            )
         if self.passage_max_length < 2:
             raise UsageError(
                 f"--passage-max-length {self.passage_max_length}: at least 2 is needed"
             )
+
+
+def drawings(
+    settings: ExpandSettings, queries: Mapping[str, Any], continuations: Mapping[str, Any]
+) -> tuple[QueryDrawing | None, ContinuationDrawing | None]:
+    """How queries and continuations are drawn; None for what no model was given for.
+
+    Args:
+        settings: names the models.
+        queries: fields of `QueryDrawing` that were given.
+        continuations: fields of `ContinuationDrawing` that were given.
+
+    Raises:
+        UsageError: one was given for a model that was not; or a number makes no sense.
+    """
+    idle = [
+        f"--{name.replace('_', '-')} needs {model}"
+        for given, model, absent in (
+            (queries, "--queries-model", settings.queries_model is None),
+            (continuations, "--continuation-model", settings.continuation_model is None),
+        )
+        for name in given
+        if absent
+    ]
+    if idle:
+        raise UsageError("; ".join(idle))
+    return (
+        None if settings.queries_model is None else QueryDrawing(**queries),
+        None if settings.continuation_model is None else ContinuationDrawing(**continuations),
+    )
