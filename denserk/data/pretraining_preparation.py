@@ -361,7 +361,7 @@ def _batches(
 
 
 def _apart(sentences: list[str]) -> list[str]:
-    """A space before each sentence but the first, by which byte-level pieces know that words begin."""
+    """A space before each sentence but the first: byte-level pieces know a beginning by it."""
     return [" " * (number > 0) + sentence for number, sentence in enumerate(sentences)]
 
 

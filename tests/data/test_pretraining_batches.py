@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader
 
 from denserk.data.masking import IGNORED
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.reporting import Reporter
 from denserk.settings.pretraining import (
     Masking,
     MaskingSettings,
@@ -26,6 +25,7 @@ from tests.data.prepared_texts import (
     NAMES,
     PIECES,
     TOKENIZER,
+    Heard,
     batches_of,
     ids_of,
     is_whole,
@@ -251,21 +251,11 @@ def test_steps_end_where_they_were_told_to(stores):
         batches[5]
 
 
-class Told(Reporter):
-    """Keeps what it is told."""
-
-    def __init__(self):
-        self.said = []
-
-    def note(self, text):
-        self.said.append(text)
-
-
 def master(folder, tasks, masking=None, **record):
     store = store_of(folder, [{"text": text(0, 5)} | record])
-    told = Told()
+    told = Heard()
     tasks = frozenset(map(MasterTask, tasks.split()))
-    return batches_of(store, masking=masking, tasks=tasks, reporter=told), told.said
+    return batches_of(store, masking=masking, tasks=tasks, reporter=told), told.notes
 
 
 def test_unknown_documents_send_npr_to_halves(tmp_path):

@@ -1,11 +1,22 @@
+"""Text -> prepared folders: blocks, spans and passages; what is told of broken or lacking text."""
+
+import math
+from itertools import chain, pairwise
+from pathlib import Path
+
+import numpy as np
 import orjson
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from denserk.data.pretraining_preparation import prepare
-from denserk.errors import InputError, MismatchError
+from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.expansions import Expansion, write_expansions
-from denserk.settings.pretraining import PretrainingObjective, TextUnitSettings
+from denserk.formats.manifest import Kind, Manifest, write_manifest
+from denserk.settings.pretraining import PretrainingObjective, RawText, Spans, TextUnitSettings
 from tests.conftest import VOCABULARY
+from tests.data.prepared_texts import Heard
 from tests.tiny_models import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer("bert", VOCABULARY)
@@ -105,6 +116,266 @@ def test_another_tokenizer_is_refused(corpus, tmp_path):
     store = prepared(corpus, tmp_path / "p", PretrainingObjective.MLM)
     with pytest.raises(MismatchError, match="another tokenizer"):
         store.refuse_other("other")
+
+
+MLM, CONDENSER, COCONDENSER, MASTER, RETROMAE = PretrainingObjective
+
+
+def jsonl(path, *records):
+    path.write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in records))
+    return str(path)
+
+
+def told(corpus, folder, objective, **options):
+    """Prepared text, and what was told of it."""
+    heard = Heard()
+    return prepared(corpus, folder, objective, reporter=heard, **options), heard
+
+
+def cut_as(corpus, folder, objective, **settings):
+    units = TextUnitSettings(short_blocks=0.0, **settings)
+    return prepare([corpus], folder, TOKENIZER, objective, units=units)
+
+
+def test_packing_of_the_example(tmp_path, specs):
+    for case in orjson.loads((specs / "condenser_example.json").read_bytes())["span_packing"]:
+        sentences = [" ".join(["moon"] * count) for count in case["sentence_token_counts"]]
+        (tmp_path / "text.txt").write_text("\n".join(sentences))
+        units = TextUnitSettings(
+            max_length=case["max_len"], short_blocks=0.0, raw_text=RawText.PARAGRAPHS
+        )
+        source = [str(tmp_path / "text.txt")]
+        store = prepare(source, tmp_path / "p", TOKENIZER, CONDENSER, units=units)
+        assert np.diff(store.texts.ends).tolist() == case["block_token_counts"]
+
+
+def test_a_tenth_of_the_blocks_is_shorter(tmp_path):
+    (tmp_path / "text.txt").write_text("\n".join(["moon"] * 60_000))
+    units = TextUnitSettings(max_length=22, raw_text=RawText.PARAGRAPHS)
+    store = prepare([str(tmp_path / "text.txt")], tmp_path / "p", TOKENIZER, CONDENSER, units=units)
+    lengths = np.diff(store.texts.ends)[:-1]
+    short = (lengths < 20).sum()
+    expected = 0.1 * 19 / 20  # a drawn limit may be the whole length
+    count = len(lengths)
+    assert abs(short - expected * count) < 5 * math.sqrt(expected * count)
+    assert set(lengths.tolist()) == set(range(1, 21))
+
+
+def test_blocks_are_the_same_however_documents_are_batched(corpus, tmp_path, monkeypatch):
+    units = TextUnitSettings(max_length=8, short_blocks=0.9)
+    found = []
+    for batch in (1, 2, 1024):
+        monkeypatch.setattr("denserk.data.pretraining_preparation.DOCUMENTS", batch)
+        folder = tmp_path / str(batch)
+        found.append(rows(prepare([corpus], folder, TOKENIZER, CONDENSER, units=units)))
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("objective", PretrainingObjective)
+def test_documents_without_text_are_left_out_and_counted(corpus, tmp_path, objective):
+    store, heard = told(corpus, tmp_path / "p", objective)
+    assert store.contents["documents"] == 4
+    assert "documents without text are left out: 1" in heard.warnings
+    _, again = told(corpus, tmp_path / "p", objective)
+    assert again.warnings == heard.warnings  # of a folder that is used again, too
+
+
+def test_documents_of_one_span_are_told(corpus, tmp_path):
+    _, heard = told(corpus, tmp_path / "p", COCONDENSER, max_length=9)
+    assert "documents of fewer than two spans are left out: 1" in heard.warnings
+
+
+def test_no_document_of_two_spans(corpus, tmp_path):
+    with pytest.raises(InputError, match="4 documents, none with two spans of 98 tokens") as error:
+        prepared(corpus, tmp_path / "p", COCONDENSER, max_length=100)
+    assert "smaller --max-length" in str(error.value.hint)
+    assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize("objective", PretrainingObjective)
+def test_documents_without_any_text(tmp_path, objective):
+    source = jsonl(tmp_path / "c.jsonl", {"_id": "1", "text": " "}, {"_id": "2", "text": "\u200b"})
+    with pytest.raises(InputError, match="found 2 documents without text"):
+        prepared(source, tmp_path / "p", objective)
+    assert not (tmp_path / "p").exists()
+
+
+def test_fixed_windows(tmp_path):
+    source = jsonl(tmp_path / "c.jsonl", {"_id": "1", "text": "the old moon. the sun rises"})
+    store = cut_as(source, tmp_path / "p", COCONDENSER, max_length=5, spans=Spans.FIXED)
+    whole = pieces("the old moon. the sun rises")
+    assert rows(store) == [whole[:3], whole[3:6], whole[6:]]
+
+
+@pytest.mark.parametrize("spans", Spans)
+def test_a_document_becomes_passages_each_with_its_title(tmp_path, spans):
+    sentences = [
+        "The old river runs to the south.",
+        "A boat falls.",
+        "The big fish sings.",
+    ]
+    record = {"_id": "d", "title": "River", "text": " ".join(sentences)}
+    source = jsonl(tmp_path / "c.jsonl", record, {"_id": "e", "text": "the moon"})
+    expansions = tmp_path / "x.jsonl"
+    write_expansions(expansions, [Expansion("d#1", ("fish",), ()), Expansion("e", ("sun",), ())])
+    units = TextUnitSettings(max_length=14, spans=spans)
+    given = str(expansions)
+    store = prepare([source], tmp_path / "p", TOKENIZER, MASTER, units=units, expansions=given)
+    head = [*pieces("River"), TOKENIZER.sep_token_id]
+    *of_river, last = rows(store)
+    assert last == pieces("the moon")
+    assert all(row[: len(head)] == head and len(row) <= 12 for row in of_river)
+    bodies = [row[len(head) :] for row in of_river]
+    assert list(chain(*bodies)) == pieces(record["text"])
+    if spans is Spans.SENTENCES:
+        assert bodies == packed([pieces(sentence) for sentence in sentences], 12 - len(head))
+    assert store.neighbours.tolist() == [*[1] * (len(of_river) - 1), -1, 0]
+    assert np.flatnonzero(store.expansion_rows >= 0).tolist() == [1, len(of_river)]
+
+
+def test_a_title_that_is_nothing_is_no_passage_and_no_title(tmp_path):
+    records = [{"_id": "1", "title": "\u200b", "text": "The moon. The sun."}]
+    source = jsonl(tmp_path / "c.jsonl", *records)
+    assert rows(cut_as(source, tmp_path / "a", MASTER)) == [pieces("The moon. The sun.")]
+    short = cut_as(source, tmp_path / "b", MASTER, max_length=6, spans=Spans.SENTENCES)
+    assert rows(short) == [pieces("the moon."), pieces("the sun.")]
+
+
+def test_documents_cut_already_stay_as_they_are(tmp_path):
+    spans = ["the old moon rises. a star.", "the cat sleeps", " "]
+    source = jsonl(tmp_path / "c.jsonl", {"spans": spans}, {"spans": ["the sun"]})
+    store = prepared(source, tmp_path / "a", COCONDENSER, max_length=6)
+    assert rows(store) == [pieces(span) for span in spans[:2]]
+    assert store.contents["short"] == 1
+    passages = prepared(source, tmp_path / "b", MASTER)
+    assert rows(passages) == [*rows(store), pieces("the sun")]
+    assert passages.neighbours.tolist() == [1, -1, 0]
+
+
+def test_byte_level_pieces_begin_words_at_a_sentences_start(tmp_path):
+    names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *pre_tokenizers.ByteLevel.alphabet()]
+    backend = Tokenizer(models.BPE({name: i for i, name in enumerate(sorted(names))}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    roles = dict(zip(("cls", "pad", "sep", "unk", "mask"), names, strict=False))
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, **{f"{role}_token": name for role, name in roles.items()}
+    )
+    source = jsonl(tmp_path / "c.jsonl", {"_id": "1", "text": "Go on. It is so! No."})
+    store = prepare([source], tmp_path / "p", tokenizer, CONDENSER)
+    assert tokenizer.decode(store.texts[0]) == "Go on. It is so! No."
+
+
+OTHER = tiny_tokenizer("bert", VOCABULARY[:-3])
+
+
+def test_ids_of_another_tokenizer(tmp_path):
+    ids = [{"text": [len(TOKENIZER) - 1]}]
+    source = jsonl(tmp_path / "ids.jsonl", *ids)
+    assert rows(prepared(source, tmp_path / "p", MLM)) == [[len(TOKENIZER) - 1]]
+    with pytest.raises(
+        InputError, match=r"line 1: found token id \d+; expected ids below"
+    ) as error:
+        prepare([source], tmp_path / "q", OTHER, MLM)
+    assert "tokenizer" in str(error.value.hint)
+
+
+def test_a_folder_of_ids_of_another_tokenizer(tmp_path):
+    folder = tmp_path / "tokens"
+    folder.mkdir()
+    jsonl(folder / "tokens.jsonl", {"text": [7]})
+    settings = {"tokenizer": "f00", "name": "that-model"}
+    write_manifest(folder, Manifest(Kind.TOKENS, complete=True, settings=settings))
+    with pytest.raises(MismatchError, match=r"token ids of another tokenizer \(that-model\)"):
+        prepared(str(folder), tmp_path / "p", MLM)
+
+
+def test_text_is_prepared_again_for_another_tokenizer(corpus, tmp_path):
+    prepare([corpus], tmp_path / "p", TOKENIZER, MLM)
+    heard = Heard()
+    store = prepare([corpus], tmp_path / "p", OTHER, MLM, reporter=heard)
+    (note,) = [note for note in heard.notes if "is prepared again" in note]
+    assert note.startswith(f"{tmp_path / 'p'} is prepared again: tokenizer was ")
+    store.refuse_other(store._tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("objective", "record", "expected"),
+    [
+        (MASTER, {"spans": [[7], [8]]}, r'passages for master: \{"text": \[ids\]\}'),
+        (COCONDENSER, {"text": [7]}, r"documents for cocondenser"),
+        (MLM, {"text": [7, "moon"]}, "a list of whole numbers as text"),
+        (MLM, {"text": [-1]}, "a list of whole numbers as text"),
+    ],
+)
+def test_ids_of_another_shape(tmp_path, objective, record, expected):
+    source = jsonl(tmp_path / "ids.jsonl", {"text": [7]} if objective is MLM else record, record)
+    with pytest.raises(InputError, match=expected):
+        prepared(source, tmp_path / "p", objective)
+
+
+def test_a_changed_corpus_is_prepared_again_and_told(corpus, tmp_path):
+    first = rows(prepared(corpus, tmp_path / "p", MASTER))
+    with Path(corpus).open("ab") as out:
+        out.write(b'{"_id": "n", "title": "", "text": "a new night"}\n')
+    store, heard = told(corpus, tmp_path / "p", MASTER)
+    assert rows(store) == [*first, pieces("a new night")]
+    assert len([note for note in heard.notes if "is prepared again: " in note]) == 1
+
+
+def test_passages_without_an_expansion_and_expansions_without_a_passage(corpus, tmp_path):
+    expansions = tmp_path / "x.jsonl"
+    write_expansions(expansions, [Expansion(i, ("moon",), ()) for i in ("r-1", "none", "nobody")])
+    _, heard = told(corpus, tmp_path / "p", MASTER, expansions=str(expansions))
+    assert heard.warnings[-2:] == [
+        "passages without an expansion: 2",
+        "expansions of passages that the corpus lacks: 2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("made", "found"),
+    [
+        ([Expansion("other", ("moon",), ())], "found expansions of 1 other passages"),
+        (
+            [Expansion("r-0", (), ()), Expansion("r-0", ("a",), ())],
+            "docid of expansion 1 again at 2",
+        ),
+    ],
+)
+def test_expansions_that_do_not_fit(corpus, tmp_path, made, found):
+    expansions = tmp_path / "x.jsonl"
+    write_expansions(expansions, made)
+    with pytest.raises(InputError, match=found):
+        prepared(corpus, tmp_path / "p", MASTER, expansions=str(expansions))
+    assert not (tmp_path / "p").exists()
+
+
+def test_no_such_input(tmp_path):
+    with pytest.raises(UsageError):
+        prepared(str(tmp_path / "none.jsonl"), tmp_path / "p", MLM)
+
+
+def test_two_sources_are_one_corpus(corpus, tmp_path):
+    other = jsonl(tmp_path / "other.jsonl", {"_id": "o", "text": "a star"})
+    store = prepare([corpus, other], tmp_path / "p", TOKENIZER, MLM)
+    assert rows(store)[-1] == pieces("a star")
+    assert store.contents["documents"] == 5
+
+
+def test_a_folder_of_something_else_is_left_alone(corpus, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("dear all")
+    with pytest.raises((UsageError, MismatchError, InputError)):
+        prepared(corpus, tmp_path / "mine", MLM)
+    assert (tmp_path / "mine" / "letter.txt").read_text() == "dear all"
+
+
+def test_spans_of_documents(tmp_path):
+    source = jsonl(tmp_path / "c.jsonl", *({"spans": [[7] * n, [8] * n]} for n in (1, 2, 3)))
+    store = prepared(source, tmp_path / "p", COCONDENSER)
+    assert [list(pair) for pair in pairwise(store.document_ends)] == [[0, 2], [2, 4], [4, 6]]
+    assert len(store) == 3
 
 
 def test_nothing_to_read(tmp_path):
