@@ -1,0 +1,186 @@
+from collections import Counter
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from denserk.data.negatives import (
+    Drops,
+    Hit,
+    Pool,
+    choose,
+    guard_hits,
+    guard_scores,
+    merge_pools,
+    rank_hits,
+    score_limit,
+)
+from denserk.settings.mining import MiningSettings, SamplingStrategy
+
+RUN = st.dictionaries(
+    st.sampled_from([f"d{number}" for number in range(12)]), st.integers(-3, 6).map(float)
+)
+OPTIONAL = st.none() | st.integers(-2, 6).map(float)
+SETTINGS = st.builds(
+    MiningSettings,
+    depth=st.integers(3, 15),
+    range_min=st.integers(0, 2),
+    max_score=OPTIONAL,
+    min_score=OPTIONAL,
+    absolute_margin=OPTIONAL,
+    relative_margin=st.none() | st.sampled_from([0.0, 0.5]),
+)
+POSITIVES = st.sets(st.sampled_from(["d1", "d2", "d3"]))
+
+
+def slow_guard(run, positives, settings):
+    """The law, hit by hit: -> (ids that pass, ids that are suspected, why the others fell)."""
+    ranked = sorted(run, key=lambda docid: (-run[docid], docid))
+    best = max((run[docid] for docid in positives if docid in run), default=None)
+    passed: list[str] = []
+    suspected: list[str] = []
+    drops: Drops = Counter()
+    absolute, relative = settings.absolute_margin, settings.relative_margin
+    for rank, docid in enumerate(ranked, start=1):
+        score = run[docid]
+        too_close = best is None and settings.has_margin
+        if best is not None and absolute is not None:
+            too_close |= score > best - absolute
+        if best is not None and relative is not None:
+            too_close |= score > best - abs(best) * relative
+        if rank > settings.depth:
+            break
+        if docid in positives:
+            drops["positives"] += 1
+        elif rank <= settings.range_min:
+            drops["range-min"] += 1
+            suspected.append(docid)
+        elif settings.max_score is not None and score > settings.max_score:
+            drops["max-score"] += 1
+            suspected.append(docid)
+        elif too_close:
+            drops["margin" if best is not None else "no positive's score"] += 1
+            suspected.append(docid)
+        elif settings.min_score is not None and score < settings.min_score:
+            drops["min-score"] += 1
+        else:
+            passed.append(docid)
+    return passed, suspected, drops
+
+
+@given(RUN, POSITIVES, SETTINGS)
+def test_guards_hit_by_hit(run, positives, settings):
+    drops: Drops = Counter()
+    ranked = rank_hits(list(run), list(run.values()))
+    places, suspected = guard_hits(ranked, positives, settings, drops)
+    expected = slow_guard(run, positives, settings)
+    assert ([ranked.docids[place] for place in places], suspected, +drops) == expected
+
+
+@given(RUN, POSITIVES, SETTINGS)
+def test_a_positive_is_never_a_negative_and_every_hit_is_accounted_for(run, positives, settings):
+    drops: Drops = Counter()
+    ranked = rank_hits(list(run), list(run.values()))
+    places, suspected = guard_hits(ranked, positives, settings, drops)
+    passed = {ranked.docids[place] for place in places}
+    assert not passed & positives
+    assert not passed & set(suspected)
+    assert len(passed) + drops.total() == min(len(run), settings.depth)
+
+
+def test_with_a_teacher_the_runs_scores_are_no_guard():
+    settings = MiningSettings(max_score=1.0, absolute_margin=1.0, range_min=1, teacher="model")
+    ranked = rank_hits(["d1", "d2", "d3"], [9.0, 8.0, 7.0])
+    assert guard_hits(ranked, {"d3"}, settings, Counter()) == ([1], ["d1"])
+
+
+@given(RUN)
+def test_ranks_follow_scores_then_ids(run):
+    docids = rank_hits(list(run), list(run.values())).docids
+    assert list(docids) == sorted(run, key=lambda docid: (-run[docid], docid))
+
+
+@pytest.mark.parametrize(
+    ("given", "best", "limit"),
+    [
+        ({}, None, inf),
+        ({"max_score": 3.0}, None, 3.0),
+        ({"absolute_margin": 0.5}, 4.0, 3.5),
+        ({"relative_margin": 0.05}, 20.0, 19.0),
+        ({"relative_margin": 0.05}, -20.0, -21.0),
+        ({"relative_margin": 0.5, "absolute_margin": 3.0, "max_score": 4.5}, 8.0, 4.0),
+        ({"absolute_margin": 0.0}, None, -inf),
+    ],
+)
+def test_the_limit_of_a_score(given, best, limit):
+    assert score_limit(best, MiningSettings(**given)) == limit
+
+
+def test_reasons_of_scores():
+    drops: Drops = Counter()
+    settings = MiningSettings(max_score=8.0, min_score=2.0, absolute_margin=4.0)
+    scores = [9.0, 7.0, 5.0, 1.0]
+    assert guard_scores(scores, range(4), 9.0, settings, drops) == ([2], [0, 1])
+    assert drops == {"max-score": 1, "margin": 1, "min-score": 1}
+
+
+@given(st.integers(0, 50), st.integers(1, 20), st.text(max_size=3), st.integers(0, 9))
+def test_a_draw_is_so_many_different_places_in_order(count, wanted, qid, seed):
+    settings = MiningSettings(num_negatives=wanted, seed=seed)
+    places = choose(count, qid, settings)
+    assert places == sorted(set(places))
+    assert len(places) == min(count, wanted)
+    assert set(places) <= set(range(count))
+    assert places == choose(count, qid, settings)
+
+
+def test_every_place_is_drawn_about_as_often():
+    settings = MiningSettings(num_negatives=3)
+    drawn = Counter(place for n in range(2000) for place in choose(10, f"q{n}", settings))
+    assert all(500 < drawn[place] < 700 for place in range(10))
+
+
+def test_draws_differ_by_seed_and_by_query():
+    one, two = (MiningSettings(num_negatives=5, seed=seed) for seed in (1, 2))
+    draws = {tuple(choose(100, qid, asked)) for qid in ("q1", "q2") for asked in (one, two)}
+    assert len(draws) == 4
+
+
+def test_the_top_is_the_top():
+    settings = MiningSettings(num_negatives=2, sampling_strategy=SamplingStrategy.TOP)
+    assert choose(5, "q1", settings) == [0, 1]
+
+
+POOL = st.builds(
+    lambda docids, suspected: Pool(
+        docids, list(range(1, len(docids) + 1)), [float(-r) for r in range(len(docids))], suspected
+    ),
+    st.lists(st.sampled_from("abcdef"), unique=True),
+    st.lists(st.sampled_from("abcdef"), unique=True, max_size=2),
+)
+
+
+@given(st.lists(POOL, min_size=2, max_size=3))
+def test_merged_pools_hold_each_passage_once_under_its_best_rank(pools):
+    numbered = [
+        (run, pool._replace(suspected=[d for d in pool.suspected if d not in pool.docids]))
+        for run, pool in enumerate(pools)
+    ]
+    drops: Drops = Counter()
+    merged = merge_pools(numbered, drops)
+    suspected = {docid for _, pool in numbered for docid in pool.suspected}
+    best: dict[str, tuple[int, int]] = {}
+    for run, pool in numbered:
+        for docid, rank in zip(pool.docids, pool.ranks, strict=True):
+            if docid not in suspected:
+                best[docid] = min(best.get(docid, (99, 99)), (rank, run))
+    order = sorted((rank, run, docid) for docid, (rank, run) in best.items())
+    assert [(hit.rank, hit.run, hit.docid) for hit in merged] == order
+    assert len(merged) + drops.total() == sum(len(pool.docids) for _, pool in numbered)
+
+
+def test_one_run_is_taken_as_it_is():
+    pool = Pool(["d2", "d1"], [2, 5], [1.5, 0.5], ["d9"])
+    assert merge_pools([(1, pool)], Counter()) == [Hit("d2", 2, 1.5, 1), Hit("d1", 5, 0.5, 1)]
+    assert merge_pools([], Counter()) == []
