@@ -9,7 +9,7 @@
 | token ids of spans | {"spans": [[ids], ...]} | the record, cut already |
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -170,6 +170,8 @@ def _paragraphs(file: str, raw_text: RawText) -> Iterator[str]:
 def _read_records(file: str, key: str) -> Iterator[Document | TokenDocument]:
     for line, record in read_objects(file):
         fields = Fields(record, file, line)
+        if key not in fields:
+            raise fields.error(f"a record without `{key}`", f"`{key}`, as in the first record")
         if key == "text":
             found = [_ids(fields, fields.items("text"), "text")]
             queries, following = _lists(fields, "queries"), _lists(fields, "next")
@@ -193,10 +195,3 @@ def _ids(fields: Fields, value: Any, key: str) -> list[int]:
     if not isinstance(value, list) or not all(type(item) is int and item >= 0 for item in value):
         raise fields.error(f"{key} that are no token ids", f"a list of whole numbers as {key}")
     return value
-
-
-def texts_of(documents: Iterable[Document | TokenDocument]) -> Iterator[str]:
-    """All texts of documents, for a vocabulary; token ids have none."""
-    for document in documents:
-        if isinstance(document, Document):
-            yield from document.parts
