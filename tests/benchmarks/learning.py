@@ -30,6 +30,7 @@ from denserk.settings.training import (
 from denserk.tasks.finetune import FinetuneResult, finetune
 from tests.benchmarks.studies import (
     Collection,
+    finished,
     prepare_slice,
     print_table,
     retrieve,
@@ -141,7 +142,7 @@ def make(name: str, work: Path) -> None:
     model, representation = MODEL, UNTRAINED.get(system, {})
     if system not in UNTRAINED:
         model = str(work / "models" / name)
-        if not (Path(model) / "training.json").exists():
+        if not finished(Path(model)):
             train({**TRAINED, **PROBES}[system], int(seed), work, Path(model))
     for collection in COLLECTIONS:
         run = work / collection.name / f"{name}.trec"

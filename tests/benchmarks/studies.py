@@ -45,6 +45,11 @@ class Collection:
     measures: tuple[str, str] = ("nDCG@10", "RR@10")
 
 
+def finished(model: Path) -> bool:
+    """Whether a training run has come to its end: the weights are what it writes there."""
+    return (model / "model.safetensors").exists()
+
+
 def only(folder: Path, stem: str) -> str:
     """The file of a BEIR folder, plain or compressed."""
     return str(next(folder.glob(f"{stem}.jsonl*")))
