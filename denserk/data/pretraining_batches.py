@@ -30,6 +30,22 @@ FRAME = 2
 """[CLS] and [SEP]."""
 
 
+def refuse_generated(tasks: frozenset[MasterTask]) -> None:
+    """Refuses tasks that recover what other models made, where nothing was made.
+
+    Raises:
+        UsageError: there are such tasks.
+    """
+    generated = sorted(tasks & {MasterTask.DOR, MasterTask.GOR})
+    if generated:
+        rest = ",".join(task for task in MasterTask if task in tasks and task not in generated)
+        raise UsageError(
+            f"{' and '.join(generated)}: the corpus has no generated queries or continuations",
+            "make them with denserk expand and give them as --expansions"
+            + (f", or leave them out: --tasks {rest}" if rest else ""),
+        )
+
+
 class PretrainingBatches(Dataset[PretrainingBatch]):
     """The batches of a run for one process; `batches[step]` is the batch of a global step.
 
@@ -113,14 +129,8 @@ class PretrainingBatches(Dataset[PretrainingBatch]):
     def _look_at_passages(self, tasks: frozenset[MasterTask], reporter: Reporter) -> None:
         """Refuses tasks without their text; tells where NPR goes another way."""
         counts = self.store.contents
-        generated = sorted(tasks & {MasterTask.DOR, MasterTask.GOR})
-        if generated and not counts["expanded"]:
-            rest = ",".join(task for task in MasterTask if task in tasks and task not in generated)
-            raise UsageError(
-                f"{' and '.join(generated)}: the corpus has no generated queries or continuations",
-                "make them with denserk expand and give them as --expansions"
-                + (f", or leave both out: --tasks {rest}" if rest else ""),
-            )
+        if not counts["expanded"]:
+            refuse_generated(tasks)
         if MasterTask.NPR not in tasks or self.npr is NprKind.HALF:
             return
         if not counts["with_neighbour"]:

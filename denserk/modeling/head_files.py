@@ -27,6 +27,11 @@ class HeadLayout:
     published: Mapping[str, str] = field(default_factory=dict)
     ignored: frozenset[str] = frozenset()
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that may hold them, in the order in which they are looked for."""
+        return (self.file, PUBLISHED_FILE) if self.published else (self.file,)
+
 
 CONDENSER = HeadLayout(
     "condenser_head.safetensors",
@@ -78,12 +83,11 @@ def load_heads(folder: Path, layout: HeadLayout, heads: Mapping[str, nn.Module])
     Raises:
         ModelError: the file is unreadable, lacks a layer, or has other shapes.
     """
-    own, published = folder / layout.file, folder / PUBLISHED_FILE
-    path = own if own.is_file() else published
-    if not path.is_file() or (path == published and not layout.published):
+    path = next((folder / name for name in layout.files if (folder / name).is_file()), None)
+    if path is None:
         return None
     tensors = modern_names(read_tensors(path))
-    if path == published:
+    if path.name == PUBLISHED_FILE:
         tensors = _renamed(layout, tensors)
     expected = _named(heads)
     left = layout.heads - heads.keys()

@@ -1,6 +1,7 @@
 """What --model may say: a short name, a folder, or a name on the hub; each becomes a folder."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from huggingface_hub import constants, snapshot_download
@@ -27,7 +28,8 @@ SMALL_FILES = (
     *TOKENIZER_FILES,
     *(f"*/{name}" for name in TOKENIZER_FILES),
 )
-"""What is fetched besides the weights; optimizer states and pre-training heads are not."""
+"""What is fetched besides the weights; optimizer states are not, nor are
+pre-training heads unless asked for."""
 
 WEIGHT_PATTERNS = ("model*.safetensors*", "pytorch_model*.bin*")
 SIDES = ("query/", "document/", "query_model/", "passage_model/", "0_Transformer/")
@@ -35,7 +37,10 @@ SIDES = ("query/", "document/", "query_model/", "passage_model/", "0_Transformer
 
 
 def find_model(
-    model: str, reporter: Reporter = SILENT, option: str = "--model"
+    model: str,
+    reporter: Reporter = SILENT,
+    option: str = "--model",
+    beside: Sequence[str] = (),
 ) -> tuple[str, Path]:
     """The full name of a model and the folder that holds it; a hub name is fetched, or cached.
 
@@ -44,6 +49,7 @@ def find_model(
             a folder that is called like one is written `./agg`.
         reporter: told what a short name stands for.
         option: how the user named it.
+        beside: further files that are fetched, where there are such.
 
     Raises:
         UsageError: it is none of the three, or a name without published weights.
@@ -54,21 +60,22 @@ def find_model(
     entry = published(model)
     if entry is not None:
         reporter.note(f"{model} is {entry.hub_name}")
-        return entry.hub_name, _fetch(entry.hub_name)
+        return entry.hub_name, _fetch(entry.hub_name, beside)
     if Path(model).is_dir():
         return model, Path(model)
     if not HUB_NAME.fullmatch(model) or model.startswith("."):
         raise UsageError(f"{option} {model}: no such folder")
-    return model, _fetch(model)
+    return model, _fetch(model, beside)
 
 
-def _fetch(name: str) -> Path:
+def _fetch(name: str, beside: Sequence[str]) -> Path:
     """The hub's snapshot, downloaded or cached: safetensors where there are any, else pickles."""
     failure: Exception | None = None
     for pattern in WEIGHT_PATTERNS:
         weights = [side + pattern for side in ("", *SIDES)]
         try:
-            folder = Path(snapshot_download(name, allow_patterns=[*SMALL_FILES, *weights]))
+            files = [*SMALL_FILES, *weights, *beside]
+            folder = Path(snapshot_download(name, allow_patterns=files))
         except (OSError, ValueError) as error:
             failure = error
             continue

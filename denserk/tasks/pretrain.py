@@ -17,6 +17,7 @@ from denserk.modeling.backbone import Backbone
 from denserk.modeling.folder_layouts import read_model_folder
 from denserk.modeling.head_files import load_heads, save_heads
 from denserk.modeling.model_folder import save_masked_lm
+from denserk.modeling.reranker_folder import is_reranker
 from denserk.modeling.stored_model import StoredEncoder
 from denserk.objectives.condenser import Condenser
 from denserk.objectives.masked_language_model import MaskedLanguageModel
@@ -31,7 +32,7 @@ from denserk.settings.pretraining import (
     LossAverage,
     PretrainingObjective,
 )
-from denserk.tasks.pretraining_start import start_folder
+from denserk.tasks.pretraining_start import look_at_inputs, start_folder
 from denserk.tasks.run_folder import (
     CHECKPOINTS,
     DATA,
@@ -95,19 +96,21 @@ def pretrain(run: PretrainRun, reporter: Reporter = SILENT) -> PretrainResult:
             `denserk.errors`.
     """
     settings, output = run.pretrain, Path(run.pretrain.output)
-    seed = run.masking.seed
-    arguments = training_arguments(run.optimizer, settings.device, seed, output / CHECKPOINTS)
+    folder = output / CHECKPOINTS
+    arguments = training_arguments(run.optimizer, settings.device, run.masking.seed, folder)
     rank = world()[0]
     reporter = reporter if rank == 0 else SILENT
+    trained = None
+    if settings.model is not None:  # one that will not do is refused before anything is cleared
+        trained = _start(run, output, reporter)
     if rank == 0:
+        look_at_inputs(run)
         inputs = run.input_paths()
         make_ready(output, inputs, resume=settings.resume, overwrite=settings.overwrite)
         if goes_on(output):
             refuse_changes(output, run.as_json())  # before anything is made again
-    root = first_then_others(lambda: _start(run, output, reporter))
-    set_seed(seed)
-    tokenizer = load_tokenizer(root)
-    trained = _Trained(_begin(run, root, tokenizer, reporter), tokenizer)
+    trained = trained or _start(run, output, reporter)
+    tokenizer = trained.tokenizer
     store = first_then_others(lambda: _prepare(run, output, tokenizer, reporter))
     told = told_of(run.as_json(), output, Kind.PRETRAINING)
     if rank == 0:
@@ -143,25 +146,16 @@ def pretrain(run: PretrainRun, reporter: Reporter = SILENT) -> PretrainResult:
     )
 
 
-def _start(run: PretrainRun, output: Path, reporter: Reporter) -> Path:
-    return start_folder(run, output / START, again=not goes_on(output), reporter=reporter)
+def _start(run: PretrainRun, output: Path, reporter: Reporter) -> _Trained:
+    """The model that a run starts from, made first if it starts from nothing."""
 
+    def folder() -> Path:
+        return start_folder(run, output / START, again=not goes_on(output), reporter=reporter)
 
-def _begin(run: PretrainRun, root: Path, tokenizer: Any, reporter: Reporter) -> Objective:
-    """The objective of a run on the backbone of a folder, its layers taken from there too."""
-    stored = read_model_folder(root)
-    if not stored.shared:
-        raise ModelError(
-            f"{root} has an encoder for queries and one for passages; pre-training takes one",
-            "give the folder of one of them as --model",
-        )
-    longest, length = stored.passage.max_length, run.units.max_length
-    if longest is not None and length > longest:
-        raise UsageError(
-            f"--max-length {length}: {root} has positions for {longest}",
-            f"add --max-length {longest}, or less",
-        )
-    backbone = stored.passage.begin_masked_lm(reporter)
+    root = first_then_others(folder)
+    set_seed(run.masking.seed)
+    backbone = _backbone(run, root, reporter)
+    tokenizer = load_tokenizer(root)
     if len(tokenizer) > backbone.vocabulary:
         raise ModelError(
             f"{root}: the tokenizer has {len(tokenizer):,} entries, the model "
@@ -175,7 +169,29 @@ def _begin(run: PretrainRun, root: Path, tokenizer: Any, reporter: Reporter) -> 
             f"{objective.skip_from} of {backbone.last_layer}"
         )
     _fill_heads(run, root, objective, reporter)
-    return objective.train()
+    return _Trained(objective.train(), tokenizer)
+
+
+def _backbone(run: PretrainRun, root: Path, reporter: Reporter) -> Backbone:
+    """The encoder of a folder, with its MLM head."""
+    if is_reranker(root):
+        raise ModelError(
+            f"{root} is a cross-encoder: it scores pairs; pre-training takes an encoder",
+            "give the model that it was made from",
+        )
+    stored = read_model_folder(root)
+    if not stored.shared:
+        raise ModelError(
+            f"{root} has an encoder for queries and one for passages; pre-training takes one",
+            f"give one of them: --model {stored.passage.folder}",
+        )
+    longest, length = stored.passage.max_length, run.units.max_length
+    if longest is not None and length > longest:
+        raise UsageError(
+            f"--max-length {length}: {root} has positions for {longest}",
+            f"add --max-length {longest}, or less",
+        )
+    return stored.passage.begin_masked_lm(reporter)
 
 
 def _objective(run: PretrainRun, backbone: Backbone) -> Objective:

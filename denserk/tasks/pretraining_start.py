@@ -1,23 +1,64 @@
 """What a pre-training run starts from: given weights, or a model made from nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from denserk.data.prepared_folder import is_prepared, plan_of
+from denserk.data.pretraining_batches import refuse_generated
 from denserk.data.tokenization import load_tokenizer
 from denserk.data.vocabulary import POSITIONS, new_model, save_tokenizer, train_vocabulary
 from denserk.errors import InputError, UsageError
 from denserk.formats.files import STREAM, whole_folder, write_errors
 from denserk.formats.manifest import Kind, write_manifest
-from denserk.formats.pretraining_text import Document, read_documents
+from denserk.formats.pretraining_text import Document, TokenDocument, read_documents
+from denserk.modeling.head_files import CONDENSER, MASTER, RETROMAE, HeadLayout
 from denserk.modeling.model_folder import write_tensors
 from denserk.modeling.model_names import find_model
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.options import as_json
 from denserk.settings.pretrain import PretrainRun
-from denserk.settings.pretraining import Architecture
+from denserk.settings.pretraining import Architecture, PretrainingObjective
+
+HEADS: Mapping[PretrainingObjective, HeadLayout] = {
+    PretrainingObjective.CONDENSER: CONDENSER,
+    PretrainingObjective.COCONDENSER: CONDENSER,
+    PretrainingObjective.MASTER: MASTER,
+    PretrainingObjective.RETROMAE: RETROMAE,
+}
+"""Where an objective's own layers lie beside the weights."""
+
+
+def look_at_inputs(run: PretrainRun) -> None:
+    """Opens every input, so that one that is not there is told before the others are worked on.
+
+    Raises:
+        UsageError: an input is not there, or tasks have no text to recover.
+        InputError: the beginning of an input is broken.
+    """
+    told = run.pretrain
+    for flag, name in (
+        ("--expansions", told.expansions),
+        ("--frequency-dict", run.masking.frequency_dict),
+    ):
+        if name is not None and name != STREAM and not Path(name).is_file():
+            raise UsageError(f"{flag} {name}: no such file")
+    with_ids = False
+    for source in told.corpus:
+        if source == STREAM:
+            with_ids = True  # it may be that; it has one reading
+            continue
+        with closing(_documents(run, source)) as documents:
+            with_ids |= isinstance(next(documents, None), TokenDocument)
+    of_master = told.objective is PretrainingObjective.MASTER
+    if of_master and told.expansions is None and not with_ids:
+        refuse_generated(run.objective.master_tasks)
+
+
+def _documents(run: PretrainRun, source: str) -> Generator[Document | TokenDocument]:
+    yield from read_documents(source, run.corpus, run.units.fields, run.units.raw_text)
 
 
 def start_folder(
@@ -38,7 +79,9 @@ def start_folder(
         OutputError: the folder cannot be written.
     """
     if run.pretrain.model is not None:
-        return find_model(run.pretrain.model, reporter)[1]
+        layout = HEADS.get(run.pretrain.objective)
+        beside = () if layout is None else layout.files
+        return find_model(run.pretrain.model, reporter, beside=beside)[1]
     if STREAM in run.pretrain.corpus:
         raise UsageError(
             "--corpus -: --architecture reads the corpus several times, and standard input has "
@@ -96,7 +139,7 @@ def _write_tokenizer(run: PretrainRun, folder: Path, positions: int, reporter: R
     """Writes the given tokenizer, or one trained on the corpus; returns its number of entries."""
     told = run.pretrain
     if told.tokenizer is not None:
-        tokenizer = load_tokenizer(find_model(told.tokenizer, reporter)[1])
+        tokenizer = load_tokenizer(find_model(told.tokenizer, reporter, "--tokenizer")[1])
         if tokenizer.mask_token_id is None or tokenizer.cls_token_id is None:
             raise UsageError(
                 f"--tokenizer {told.tokenizer} has no [MASK] or no [CLS] token",
@@ -124,7 +167,7 @@ def _write_tokenizer(run: PretrainRun, folder: Path, positions: int, reporter: R
 def _texts(run: PretrainRun) -> Iterator[str]:
     """Every document's text, its fields one after another."""
     for source in run.pretrain.corpus:
-        for document in read_documents(source, run.corpus, run.units.fields, run.units.raw_text):
+        for document in _documents(run, source):
             if not isinstance(document, Document):
                 raise InputError(
                     source,

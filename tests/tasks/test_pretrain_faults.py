@@ -1,0 +1,246 @@
+"""Bad models, bad text and bad luck: one clear error each, the right status, nothing lost."""
+
+import io
+import json
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from denserk.cli.app import run
+from denserk.data.tokenization import load_tokenizer
+from denserk.modeling.folder_layouts import read_model_folder
+from denserk.modeling.model_folder import save_model
+from denserk.settings.encoding import RepresentationSettings, TextSettings
+from denserk.tasks import run_folder
+from tests.conftest import VOCABULARY
+from tests.tasks.pretraining import write_corpus, write_expansions
+from tests.tiny_models import write_tiny
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch):
+    monkeypatch.setattr(run_folder, "draw", lambda *_: None)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return write_corpus(tmp_path / "corpus.jsonl")
+
+
+@pytest.fixture
+def command(tiny, corpus, tmp_path, capsys):
+    """Runs the command; its status, and what stood on stderr."""
+
+    def pretrain(*words, **given):
+        basic = {
+            "objective": "mlm",
+            "model": str(tiny()),
+            "corpus": corpus,
+            "output": str(tmp_path / "out"),
+            "batch_size": "4",
+            "max_length": "16",
+            "max_steps": "2",
+            "device": "cpu",
+        }
+        options = [
+            word
+            for name, value in (basic | given).items()
+            if value is not None
+            for word in (f"--{name.replace('_', '-')}", str(value))
+        ]
+        status = run(["pretrain", *options, *words])
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert "Traceback" not in told.err
+        assert "a defect in denserk" not in told.err
+        return status, told.err
+
+    return pretrain
+
+
+def errors(told):
+    """The lines that tell an error."""
+    return [line for line in told.splitlines() if line.startswith("error: ")]
+
+
+def test_t5_is_refused_with_the_reason(command, tiny):
+    status, told = command(model=tiny("t5"))
+    assert status == 1
+    (line,) = errors(told)
+    assert "t5 cannot be pre-trained here, for it has no [CLS] token" in line
+    assert "BERT, RoBERTa or DistilBERT" in told
+
+
+def test_electra_has_no_head(command, tiny):
+    status, told = command(model=tiny("electra"))
+    assert status == 1
+    assert "no masked-language-model head" in errors(told)[0]
+
+
+def test_a_cross_encoder_is_refused(command, tiny_reranker):
+    status, told = command(model=tiny_reranker())
+    assert status == 1
+    assert "is a cross-encoder: it scores pairs" in errors(told)[0]
+
+
+def test_two_encoders_are_refused(command, tiny, tmp_path):
+    passage = read_model_folder(tiny()).passage.build(RepresentationSettings())
+    query = read_model_folder(tiny(seed=8)).passage.build(RepresentationSettings())
+    folder = tmp_path / "two"
+    save_model(folder, passage, load_tokenizer(tiny()), TextSettings(), query)
+    status, told = command(model=folder)
+    assert status == 1
+    (line,) = errors(told)
+    assert "an encoder for queries and one for passages" in line
+    assert f"{folder / 'document'}" in told
+
+
+def test_more_tokens_than_positions(command):
+    status, told = command(max_length=100)
+    assert status == 2
+    assert "--max-length 100" in errors(told)[0]
+    assert "--max-length 64" in told
+
+
+def test_a_tokenizer_larger_than_the_model(command, tmp_path):
+    folder = write_tiny(tmp_path / "model", "bert", VOCABULARY)
+    write_tiny(tmp_path / "larger", "bert", [*VOCABULARY, "zebra"])
+    (folder / "tokenizer.json").write_bytes((tmp_path / "larger/tokenizer.json").read_bytes())
+    status, told = command(model=folder)
+    assert status == 1
+    assert re.search(r"tokenizer has \d+ entries, the model \d+", errors(told)[0])
+
+
+def test_missing_expansions_are_told_before_the_text_is_read(command, tmp_path):
+    status, told = command(objective="master")
+    assert status == 2
+    assert "dor and gor: the corpus has no generated" in errors(told)[0]
+    assert "--tasks mkp,cmp,npr" in told
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_expansion_for_some(command, tmp_path):
+    expansions = write_expansions(tmp_path / "some.jsonl", range(5))
+    status, told = command(objective="master", expansions=expansions)
+    assert status == 0
+    assert "warning: passages without an expansion: 14\n" in told
+
+
+@pytest.mark.parametrize("name", ["corpus", "expansions", "frequency-dict"])
+def test_a_path_that_is_not_there_costs_nothing(command, tmp_path, name):
+    assert command()[0] == 0
+    before = (tmp_path / "out" / "model.safetensors").read_bytes()
+    options = {"objective": "master", "tasks": "mkp", "keyword-weight": "inverse-frequency"}
+    status, told = command("--overwrite", **options, **{name: tmp_path / "absent.jsonl"})
+    assert status == 2
+    assert "absent.jsonl: no such file" in errors(told)[0]
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
+
+
+def test_a_model_that_will_not_do_costs_nothing(command, tiny, tmp_path):
+    assert command()[0] == 0
+    before = (tmp_path / "out" / "model.safetensors").read_bytes()
+    for model in ("nowhere/at-all", tiny("t5")):
+        assert command("--overwrite", model=model)[0] == 1
+    assert command()[0] == 2  # neither --resume nor --overwrite
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
+
+
+def test_a_loss_that_is_no_number(command, tmp_path):
+    options = {"lr": "1e30", "max_steps": 30, "save_steps": 1, "warmup_ratio": 0}
+    status, told = command(**options)
+    assert status == 1
+    assert re.search(r"the loss of step \d+ is not a number \(mlm", errors(told)[0])
+    assert "lower --lr" in told
+    assert "--temperature" not in told
+    (checkpoint,) = (tmp_path / "out" / "checkpoints").iterdir()
+    assert str(checkpoint.parent) in told
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_a_batch_larger_than_the_corpus(command):
+    status, told = command(batch_size=1000)
+    assert status == 1
+    assert "at least one batch of 1,000" in errors(told)[0]
+    assert "--batch-size" in told
+
+
+def test_documents_of_one_span(command, tmp_path):
+    (tmp_path / "short.jsonl").write_text('{"_id": "1", "text": "a cat"}\n')
+    status, told = command(objective="cocondenser", corpus=tmp_path / "short.jsonl")
+    assert status == 1
+    assert "none with two spans" in errors(told)[0]
+
+
+def test_empty_documents_are_counted(command, corpus, tmp_path):
+    with Path(corpus).open("a") as out:
+        out.write('{"_id": "empty", "text": ""}\n')
+    status, told = command()
+    assert status == 0
+    assert "warning: documents without text are left out: 1\n" in told
+
+
+def test_passages_of_one_word_have_no_second_half(command, tmp_path):
+    texts = ["cat" if number % 2 else "the cat eats" for number in range(8)]
+    lines = [json.dumps({"_id": str(number), "text": text}) for number, text in enumerate(texts)]
+    words = tmp_path / "words.jsonl"
+    words.write_text("\n".join(lines))
+    assert command(objective="master", tasks="npr", npr="half", corpus=words)[0] == 0
+    words.write_text("\n".join(lines[1::2]))  # no second half in the whole batch
+    options = {"objective": "master", "tasks": "npr", "npr": "half", "corpus": words}
+    assert command(**options, output=tmp_path / "next")[0] == 0
+
+
+def test_tokens_of_another_tokenizer(command, tmp_path):
+    assert command(tokenize_to=tmp_path / "tokens")[0] == 0
+    other = write_tiny(tmp_path / "other", "bert", [*VOCABULARY, "zebra"])
+    status, told = command(model=other, corpus=tmp_path / "tokens", output=tmp_path / "next")
+    assert status == 1
+    assert "token ids of another tokenizer" in errors(told)[0]
+
+
+def test_standard_input_is_read_once_and_not_asked_twice(command, corpus, monkeypatch, tmp_path):
+    def given(content):
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
+
+    given(Path(corpus).read_bytes())
+    assert command(corpus="-")[0] == 0
+    before = (tmp_path / "out" / "model.safetensors").read_bytes()
+    given(b"")
+    assert command("--resume", corpus="-")[0] == 0  # the text is there, prepared
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
+    status, told = command("--overwrite", corpus="-", model=None, architecture="tiny")
+    assert status == 2
+    assert "standard input has one reading" in errors(told)[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "phrase"),
+    [
+        ({"model": None}, 2, "--model, weights to start from, or --architecture"),
+        ({"architecture": "tiny"}, 2, "--model, weights to start from, or --architecture"),
+        ({"model": "nowhere/at-all"}, 1, "nowhere/at-all"),
+        ({"expansions": "e.jsonl"}, 2, "--expansions are master's"),
+        ({"preset": "released"}, 2, "--preset released is master's"),
+        ({"tasks": "mkp"}, 2, "--tasks is for master"),
+        ({"skip_from": 1}, 2, "--skip-from is for condenser and cocondenser"),
+        ({"objective": "condenser", "skip_from": 3}, 1, "the head cannot see layer 3"),
+        ({"objective": "cocondenser", "dtype": "float16"}, 2, "--dtype float16"),
+        ({"objective": "cocondenser", "cache_chunk_size": 3}, 2, "--cache-chunk-size 3"),
+        ({"objective": "cocondenser", "short_blocks": 0.5}, 2, "--short-blocks is for"),
+        ({"objective": "master", "tasks": "mkp,abc"}, 2, "--tasks mkp,abc: abc"),
+        ({"device": "tpu"}, 2, "auto, cpu or cuda"),
+        ({"batch_size": 0}, 2, "at least 1"),
+        ({"tokenizer": "t"}, 2, "--tokenizer t: a model brings its own"),
+    ],
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, dict) else None,
+)
+def test_refused(command, tmp_path, options, status, phrase):
+    found, told = command(**options)
+    assert found == status
+    assert phrase in " ".join(told.split())
+    assert len(errors(told)) == 1
+    assert not (tmp_path / "out").exists()
