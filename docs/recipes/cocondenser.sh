@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# coCondenser: Condenser, then its contrast of spans on the target's own text; then Condenser's two rounds.
+# Luyu Gao and Jamie Callan, "Unsupervised Corpus Aware Language Model Pre-training for Dense Passage Retrieval", 2022.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+recipe_options cocondenser "$@"
+
+case $scale in
+  small)
+    general=$corpus
+    first=(--max-length 128 --batch-size 32 --max-steps 150 --lr 5e-4)
+    second=(--max-length 64 --batch-size 32 --max-steps 150 --lr 5e-4)
+    round=(--representation cls --group-size 2 --batch-size 32 --lr 5e-4 --max-steps 200)
+    ;;
+  full)
+    model=${model:-bert-base-uncased} general=irds:dpr-w100 text=${text:-irds:msmarco-document}
+    first=(--cache-chunk-size 32)
+    second=(--cache-chunk-size 256)
+    round=(--preset cocondenser-marco)
+    ;;
+esac
+
+bm25
+heading "Pre-training: Condenser"
+pretrain condenser --objective condenser --model "$model" --corpus "$general" "${first[@]}"
+heading "Pre-training: coCondenser, which goes on with its weights and its head"
+pretrain cocondenser --objective cocondenser --model "$own/models/condenser" --corpus "$text" "${second[@]}"
+two_rounds "$own/models/cocondenser" round1 round2
+if ((ablations)); then
+  two_rounds "$own/models/condenser" condenser1 condenser2
+fi
+show

@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# MASTER: expansion, pre-training, retriever 1, mining, retriever 2, mining, the reranker, its scores, the distilled
+# retriever. Every retriever starts from the pre-trained weights.
+# Kun Zhou et al., "MASTER: Multi-task Pre-trained Bottlenecked Masked Autoencoders are Better Dense Retrievers", 2023.
+#
+# At small scale, --queries-model and --continuation-model name the models that expand passages; without them MASTER
+# is pre-trained by the three tasks that need none.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+recipe_options master "$@"
+
+case $scale in
+  small)
+    pretraining=(--max-length 128 --batch-size 32 --max-steps 150 --lr 5e-4)
+    expansion=(--num-queries 4 --continuation-max-tokens 48)
+    retriever=(--representation cls --l2-norm --temperature 0.05 --group-size 2 --batch-size 32 --lr 5e-4 --max-steps 200)
+    second=("${retriever[@]}")
+    teacher=$model depth=20 scoring=("${mining[@]}")
+    reranker=(--representation cross-encoder --group-size 4 --batch-size 16 --lr 5e-4 --max-steps 200)
+    distil=("${retriever[@]}" --group-size 4 --batch-size 16 --distillation kl)
+    ;;
+  full)
+    model=${model:-bert-base-uncased} text=${text:-$corpus}
+    queries_model=${queries_model:-castorini/doc2query-t5-base-msmarco}
+    continuation_model=${continuation_model:-gpt2}
+    pretraining=(--cache-chunk-size 256)
+    expansion=(--dtype bfloat16)
+    mining=(--depth 200 --num-negatives 100) scoring=(--depth 200 --num-negatives 30)
+    retriever=(--preset master-marco-retriever1)
+    second=(--preset master-marco-retriever2)
+    teacher=google/electra-base-discriminator depth=200
+    reranker=(--preset master-marco-reranker)
+    distil=(--preset master-marco-distil)
+    ;;
+esac
+
+# expand_passages: the queries and the continuation that two of MASTER's decoders recover.
+expand_passages() {
+  local output=$own/data/expansions.jsonl from=()
+  heading "Expansion"
+  [[ -z $queries_model ]] || from+=(--queries-model "$queries_model")
+  [[ -z $continuation_model ]] || from+=(--continuation-model "$continuation_model")
+  if ((${#from[@]} < 4)); then
+    echo "no models for both queries and continuations: pre-training without DOR and GOR"
+    pretraining+=(--tasks mkp,cmp,npr)
+    return
+  fi
+  make "$output" denserk expand --corpus "$text" "${from[@]}" "${expansion[@]}" --seed "$seed" --output "$output" --resume
+  expansions=(--expansions "$output")
+}
+
+# retrievers WEIGHTS FIRST SECOND: the first retriever, and the second on what the first one finds.
+retrievers() {
+  heading "$2: negatives of BM25"
+  train "$2" --model "$1" --train-data "$own/data/bm25.jsonl" "${retriever[@]}"
+  retrieve "$2" train
+  heading "$3: negatives of $2, from the same weights as $2"
+  mine "$2" "$2"
+  train "$3" --model "$1" --train-data "$own/data/$2.jsonl" "${second[@]}"
+  retrieve "$3" train
+}
+
+# variant NAME OPTIONS...: another pre-training, and its two retrievers.
+variant() {
+  local name=$1
+  shift
+  heading "Pre-training otherwise: $*"
+  pretrain "$name" --objective master --model "$model" --corpus "$text" "${expansions[@]}" "${pretraining[@]}" "$@"
+  retrievers "$own/models/$name" "${name}1" "${name}2"
+}
+
+expansions=()
+bm25
+expand_passages
+heading "Pre-training"
+pretrain pretrained --objective master --model "$model" --corpus "$text" "${expansions[@]}" "${pretraining[@]}"
+retrievers "$own/models/pretrained" retriever1 retriever2
+
+heading "reranker: the teacher, on the negatives of retriever2"
+mine retriever2 retriever2
+train reranker --model "$teacher" --train-data "$own/data/retriever2.jsonl" "${reranker[@]}"
+run=$own/runs/reranker.test.trec
+make "$run" denserk search --rerank "$own/models/reranker" --run "$own/runs/retriever2.test.trec" --topics "$test_topics" \
+  --corpus "$corpus" --rerank-depth $depth --output "$run" --tag reranker
+stages+=(reranker)
+
+heading "distil: from the pre-trained weights, with the teacher's scores"
+mining=("${scoring[@]}")
+mine retriever2 distil
+make "$own/data/scored.jsonl" denserk convert "$own/data/distil.jsonl" "$own/data/scored.jsonl" --to tevatron \
+  --teacher "$own/models/reranker"
+train distil --model "$own/models/pretrained" --train-data "$own/data/scored.jsonl" "${distil[@]}"
+retrieve distil
+
+if ((ablations)); then
+  if ((${#expansions[@]})); then
+    variant no-cpr --tasks npr,dor,gor
+    variant no-rpr --tasks mkp,cmp,dor,gor
+    variant no-por --tasks mkp,cmp,npr
+  fi
+  variant shared --decoders shared
+  variant encoder15- --mlm-probability 0.15
+  variant encoder50- --mlm-probability 0.5
+  variant decoder30- --decoder-mlm-probability 0.3
+  variant decoder70- --decoder-mlm-probability 0.7
+fi
+show

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Multi-layer representations: one vector by the self-contrastive loss, in two stages on MS MARCO.
+# Zhongbin Xie and Thomas Lukasiewicz, "Investigating Multi-layer Representations for Dense Passage Retrieval", 2025.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+recipe_options mlr "$@"
+
+case $scale in
+  small)
+    round=(--representation mlr --layers 1,2 --lambda 0.1 --untie --group-size 2 --batch-size 32 --lr 5e-4
+      --max-steps 200)
+    again=("${round[@]}")
+    all=0,1,2 pairs=(0,2)
+    ;;
+  full)
+    model=${model:-Shitao/RetroMAE_MSMARCO}
+    mining=(--depth 200 --num-negatives 100 --sampling top)
+    round=(--preset mlr-marco)
+    again=(--preset mlr-marco-hard-negatives)
+    all=1,2,3,4,5,6,7,8,9,10,11,12 pairs=(2,12 4,12 6,12 8,12)
+    ;;
+esac
+
+# variant STAGE OPTIONS...: the first stage otherwise.
+variant() {
+  local stage=$1
+  shift
+  heading "$stage: $*"
+  train "$stage" --model "$model" --train-data "$own/data/bm25.jsonl" "${round[@]}" "$@"
+  retrieve "$stage"
+}
+
+bm25
+heading "round1: negatives of BM25"
+train round1 --model "$model" --train-data "$own/data/bm25.jsonl" "${round[@]}"
+retrieve round1 train
+heading "round2: negatives of round1 alone, from the same weights as round1"
+mine round1 round1
+train round2 --model "$model" --train-data "$own/data/round1.jsonl" "${again[@]}"
+retrieve round2
+
+if ((ablations)); then
+  variant dual-encoder --representation cls
+  variant average --reduction average
+  variant scalar-mix --reduction scalar-mix
+  variant multi-vector --reduction multi-vector
+  variant all-layers --layers $all
+  variant all-average --layers $all --reduction average
+  variant all-scalar-mix --layers $all --reduction scalar-mix
+  for layers in "${pairs[@]}"; do
+    variant "layers-${layers/,/-}" --layers "$layers"
+  done
+fi
+show
