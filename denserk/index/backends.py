@@ -11,12 +11,19 @@ from denserk.index.faiss_library import sees_gpu
 from denserk.index.index_folder import INDEX
 from denserk.index.vector_index import VectorIndex
 from denserk.reporting import SILENT, Reporter
-from denserk.settings.retrieval import Engine, IndexSettings, IndexType, SearchSettings
+from denserk.settings.retrieval import (
+    WORD_ENGINES,
+    Engine,
+    IndexSettings,
+    IndexType,
+    SearchSettings,
+)
 
 CLASSES = {
     Engine.FAISS: "denserk.index.faiss_index:FaissIndex",
     Engine.TORCH: "denserk.index.torch_exact:TorchExact",
     Engine.BM25S: "denserk.index.bm25_index:Bm25Index",
+    Engine.LUCENE: "denserk.index.lucene_index:LuceneIndex",
 }
 """Engine -> "module:Class"."""
 
@@ -80,7 +87,7 @@ def open_vector_index(
         UsageError: a GPU is asked for that cannot hold it.
         MismatchError: the folder holds words.
     """
-    if engine is Engine.BM25S:
+    if engine in WORD_ENGINES:
         raise MismatchError(f"{folder} is an index of words, not of vectors")
     path = Path(folder) / INDEX
     if not path.is_file():

@@ -1,7 +1,7 @@
 """An index on disk, in the layout that Pyserini opens.
 
-    index            the index, as the engine wrote it (bm25s keeps files of its own names)
-    docid            one passage id a line; line i belongs to vector i
+    index            the index, as the engine wrote it (bm25s and Lucene have files of their names)
+    docid            one passage id a line; line i belongs to vector i (Lucene keeps ids itself)
     manifest.json    what made it; `complete: false` until the last file is there
 
 With several vectors a passage, the lines of one passage stand together, each the passage's id, "#"
@@ -16,6 +16,7 @@ import numpy as np
 
 from denserk.errors import MismatchError, UsageError
 from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest
+from denserk.settings.retrieval import Engine
 
 INDEX = "index"
 DOCID = "docid"
@@ -61,10 +62,17 @@ def read_index_manifest(folder: str | Path) -> Manifest | None:
         MismatchError: it is unfinished, or holds something else.
     """
     path = Path(folder)
-    foreign = (path / INDEX).is_file() and (path / DOCID).is_file()
-    if foreign and not (path / NAME).exists():
+    if foreign_engine(path) and not (path / NAME).exists():
         return None
     return read_manifest(path, Kind.INDEX)
+
+
+def foreign_engine(folder: str | Path) -> Engine | None:
+    """The engine that reads a folder which has no manifest, by its files; None where none does."""
+    path = Path(folder)
+    if (path / INDEX).is_file() and (path / DOCID).is_file():
+        return Engine.FAISS
+    return Engine.LUCENE if any(path.glob("segments_*")) else None
 
 
 def check_count(folder: str | Path, rows: int, ids: int) -> None:

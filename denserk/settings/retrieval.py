@@ -36,6 +36,11 @@ class Engine(StrEnum):
     FAISS = "faiss"
     TORCH = "torch"
     BM25S = "bm25s"
+    LUCENE = "lucene"
+
+
+WORD_ENGINES = (Engine.BM25S, Engine.LUCENE)
+"""The engines of --type bm25."""
 
 
 class Metric(StrEnum):
@@ -132,7 +137,7 @@ class IndexSettings:
                 f"--factory and --type {self.type} exclude each other", "give one of them"
             )
         words = self.type is IndexType.BM25
-        if self.engine and words != (self.engine is Engine.BM25S):
+        if self.engine and words != (self.engine in WORD_ENGINES):
             raise UsageError(f"--engine {self.engine} does not hold an index of --type {self.type}")
         if self.engine is Engine.TORCH and (self.factory or self.type is not IndexType.FLAT):
             raise UsageError(
@@ -156,7 +161,7 @@ class Bm25Settings:
     b: float = 0.4
     """Weight of a passage's length."""
     stemmer: str = option("porter", metavar="porter|english|...|none")
-    """A Snowball stemmer by name, or none."""
+    """A Snowball stemmer by name, or none; with --engine lucene porter, krovetz or none."""
     stopwords: StopWords = StopWords.LUCENE
     """Words that are left out."""
 

@@ -1,7 +1,7 @@
 """Vectors, or words, -> an index folder that denserk and Pyserini open."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from denserk.index.backends import chosen_engine, open_vector_index
 from denserk.index.bm25_index import Bm25Builder
 from denserk.index.faiss_building import build
 from denserk.index.index_folder import DOCID, INDEX, folder_bytes, refuse_input_as_output
+from denserk.index.lucene_index import LuceneBuilder
 from denserk.index.recall import recall_of_own_vectors
 from denserk.index.vector_inputs import Gathered, gather, known_count, open_sources
 from denserk.reporting import SILENT, Reporter
@@ -97,7 +98,10 @@ def build_index(
     refuse_input_as_output(paths.output, paths.input or [paths.corpus or ""])
     chosen: dict[str, Any] = as_json(settings)
     sources: list[VectorSource] = []
+    builder: Bm25Builder | LuceneBuilder | None = None
     if wants_words:
+        in_lucene = settings.engine is Engine.LUCENE
+        builder = LuceneBuilder(words, settings.threads) if in_lucene else Bm25Builder(words)
         chosen |= {"bm25": as_json(words), "corpus": as_json(corpus)}
         made_from: dict[str, Any] = {"texts": paths.corpus}
     else:
@@ -107,12 +111,13 @@ def build_index(
     folder, finished = _begin(paths, manifest, reporter)
     if finished is not None:
         return _result(finished, folder, start)
-    if wants_words:
-        contents = _index_words(folder, paths.corpus or "", words, corpus, reporter)
+    if builder is not None:
+        texts = _texts(paths.corpus or "", words, corpus, reporter)
+        contents = _index_words(folder, texts, builder, reporter)
     else:
         contents = _index_vectors(folder, sources, settings, reporter)
-    files = [item for item in (INDEX, DOCID) if (folder / item).exists()]
-    contents["sha256"] = {name: file_sha256(folder / name) for name in files}
+    named = [folder / INDEX, folder / DOCID, *folder.glob("segments_*")]
+    contents["sha256"] = {item.name: file_sha256(item) for item in named if item.exists()}
     manifest = replace(manifest, complete=True, contents=contents)
     write_manifest(folder, manifest)
     return _result(manifest, folder, start)
@@ -219,27 +224,36 @@ def _approximate(
     return {"factory": factory, "recall": round(recall, 4)}
 
 
+def _texts(
+    source: str, words: Bm25Settings, corpus: CorpusSettings, reporter: Reporter
+) -> Iterator[tuple[str, str]]:
+    """Passage ids, and the texts whose words are indexed."""
+    names = words.fields or DEFAULT_FIELDS
+    with reporter.track("reading words", None, "passages") as progress:
+        passages = read_passages(source, corpus, reporter, words.fields)
+        for passage in refuse_duplicates(passages, source):
+            yield passage.docid, " ".join(passage.field(name) for name in names)
+            progress.advance()
+
+
 def _index_words(
     folder: Path,
-    source: str,
-    words: Bm25Settings,
-    corpus: CorpusSettings,
+    texts: Iterator[tuple[str, str]],
+    builder: Bm25Builder | LuceneBuilder,
     reporter: Reporter,
 ) -> dict[str, Any]:
     """Fills the folder with an index of words; returns the manifest's contents."""
-    builder = Bm25Builder(words)
-    names = words.fields or DEFAULT_FIELDS
+    if isinstance(builder, LuceneBuilder):
+        indexed, empty = builder.build(folder, texts)
+        if empty:
+            reporter.warn(f"{empty:,} passages have no text, and Lucene leaves them out")
+        return {"count": indexed, "without_text": empty}
     reporter.note("the words of the corpus stay in memory, 4 bytes each, until they are scored")
     count = 0
-    with (
-        whole_text(folder / DOCID) as ids,
-        reporter.track("reading words", None, "passages") as progress,
-    ):
-        passages = read_passages(source, corpus, reporter, words.fields)
-        for passage in refuse_duplicates(passages, source):
-            builder.add(" ".join(passage.field(name) for name in names))
-            ids.write(f"{passage.docid}\n")
+    with whole_text(folder / DOCID) as ids:
+        for docid, text in texts:
+            builder.add(text)
+            ids.write(f"{docid}\n")
             count += 1
-            progress.advance()
     reporter.note("scoring words")
     return {"count": count, "words": builder.write(folder)}

@@ -16,7 +16,14 @@ from denserk.formats.trec_run import write_run
 from denserk.formats.vectors import read_vector_blocks
 from denserk.index.backends import open_vector_index
 from denserk.index.bm25_index import Bm25Index
-from denserk.index.index_folder import DOCID, PassageIds, check_count, read_index_manifest
+from denserk.index.index_folder import (
+    DOCID,
+    PassageIds,
+    check_count,
+    foreign_engine,
+    read_index_manifest,
+)
+from denserk.index.lucene_index import LuceneIndex
 from denserk.index.searcher import Hits, Searcher
 from denserk.index.vector_index import SearchableIndex, VectorIndex
 from denserk.modeling.devices import choose_device
@@ -25,7 +32,13 @@ from denserk.records import Query
 from denserk.reporting import SILENT, Progress, Reporter
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.options import as_json, from_json
-from denserk.settings.retrieval import Bm25Settings, Engine, SearchPaths, SearchSettings
+from denserk.settings.retrieval import (
+    WORD_ENGINES,
+    Bm25Settings,
+    Engine,
+    SearchPaths,
+    SearchSettings,
+)
 from denserk.tasks.model_chain import Description, model_of, refuse_other_model
 from denserk.tasks.run_manifest import forget_manifest, has_manifest, queries_sha256
 
@@ -60,7 +73,7 @@ class _Opened:
     """An index ready to be asked, its ids, and what made it (nothing, where another tool did)."""
 
     index: SearchableIndex
-    ids: PassageIds
+    ids: Sequence[str]
     manifest: Manifest | None
     holds_words: bool
 
@@ -116,6 +129,8 @@ def search(
     else:
         encoder = _load_encoder(paths, opened, (representation, text), compute, reporter)
         questions = _encoding(paths, opened, encoder, queries or [], result)
+    if isinstance(opened.index, LuceneIndex):
+        settings = opened.index.many_at_once(settings)
     searcher = Searcher(opened.index, opened.ids, settings, opened.vectors_per_passage)
     forget_manifest(paths.output)
     start = time.perf_counter()
@@ -133,14 +148,19 @@ def _open(
 ) -> _Opened:
     """Opens the index folder with the engine that it names."""
     manifest = read_index_manifest(paths.index)
-    engine = Engine.FAISS if manifest is None else Engine(manifest.settings["engine"])
+    contents = {} if manifest is None else manifest.contents
+    chosen = {} if manifest is None else manifest.settings
+    engine = Engine(chosen["engine"]) if chosen else foreign_engine(paths.index)
+    assert engine is not None  # read_index_manifest saw to it
+    words = from_json(Bm25Settings, chosen.get("bm25", {}))
+    if engine is Engine.LUCENE:
+        lucene = LuceneIndex(Path(paths.index), words, contents.get("count"), compute.threads)
+        return _Opened(lucene, lucene.ids, manifest, holds_words=True)
     ids = PassageIds(Path(paths.index) / DOCID)
     index: SearchableIndex
-    if manifest is not None and engine is Engine.BM25S:
-        words = from_json(Bm25Settings, manifest.settings["bm25"])
+    if engine is Engine.BM25S:
         index = Bm25Index(Path(paths.index), words, compute.threads)
     else:
-        contents = {} if manifest is None else manifest.contents
         index = open_vector_index(
             paths.index,
             engine,
@@ -151,7 +171,7 @@ def _open(
             reporter=reporter,
         )
     check_count(paths.index, len(index), len(ids))
-    return _Opened(index, ids, manifest, engine is Engine.BM25S)
+    return _Opened(index, ids, manifest, engine in WORD_ENGINES)
 
 
 def _texts(paths: SearchPaths, queries: Sequence[Query] | None) -> _Questions:

@@ -1,0 +1,225 @@
+"""Lucene's index: the formula over lengths in one byte, and every tool that opens the folder."""
+
+import gzip
+import json
+import math
+import shutil
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from denserk.errors import InputError, MissingExtraError, UsageError
+from denserk.formats.trec_run import read_run_scores
+from denserk.index import java
+from denserk.index.lucene_index import LuceneBuilder, LuceneIndex
+from denserk.index.words import Words
+from denserk.settings.retrieval import (
+    Bm25Settings,
+    Engine,
+    IndexPaths,
+    IndexSettings,
+    IndexType,
+    SearchPaths,
+    SearchSettings,
+    StopWords,
+    Ties,
+)
+from denserk.tasks.build_index import build_index
+from denserk.tasks.search import search
+from tests.conftest import PASSAGES
+from tests.index.test_bm25_index import TEXTS, by_hand
+from tests.peers import java_home, run_anserini, run_pyserini
+
+LUCENE = IndexSettings(type=IndexType.BM25, engine=Engine.LUCENE, threads=1)
+
+
+@pytest.mark.parametrize("stemmer", ["english", "french"])
+def test_stemmers_that_lucene_lacks(stemmer):
+    with pytest.raises(UsageError, match="--engine lucene has porter, krovetz, none"):
+        LuceneBuilder(Bm25Settings(stemmer=stemmer))
+
+
+def test_the_old_index_stands_where_java_is_missing(toy, monkeypatch):
+    monkeypatch.setattr(java, "_candidates", lambda: iter(()))
+    (toy / "index").mkdir()
+    (toy / "index/old").touch()
+    paths = IndexPaths(corpus=str(toy / "corpus.jsonl"), output=str(toy / "index"), overwrite=True)
+    with pytest.raises(MissingExtraError, match="Java 21"):
+        build_index(paths, LUCENE)
+    assert (toy / "index/old").exists()
+
+
+@pytest.fixture
+def with_java(monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", str(java_home()))
+
+
+def found(index, *queries):
+    """Each query's (passage, score) pairs."""
+    scores, rows = index.search(np.array(queries, dtype=object), 10)
+    return [
+        [(index.ids[row], score) for row, score in zip(*pair, strict=True) if row >= 0]
+        for pair in zip(rows.tolist(), scores.tolist(), strict=True)
+    ]
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+def test_scores_are_those_of_the_formula_over_passages_with_text(tmp_path, with_java):
+    settings = Bm25Settings(k1=1.2, b=0.75, stemmer="none", stopwords=StopWords.NONE)
+    passages = [(f"d{n}", text) for n, text in enumerate(TEXTS)]
+    assert LuceneBuilder(settings, 1).build(tmp_path, iter(passages)) == (len(TEXTS) - 1, 1)
+    index = LuceneIndex(tmp_path, settings, threads=1)
+    assert len(index) == len(TEXTS) - 1
+    queries = ["cat dog", "", "unknown", 'a "cat" AND (\ud800 *:* ~\n fish']
+    hits = found(index, *queries)
+    assert hits[1:3] == [[], []]
+    for query, best in ((queries[0], hits[0]), ("a cat and fish", hits[3])):
+        right = by_hand([text for text in TEXTS if text], query, 1.2, 0.75)
+        ids = [docid for docid, text in passages if text]
+        expected = sorted(zip(ids, right, strict=True), key=lambda hit: (-hit[1], hit[0]))
+        expected = [hit for hit in expected if hit[1] > 0]
+        assert [docid for docid, _ in best] == [docid for docid, _ in expected]
+        np.testing.assert_allclose([s for _, s in best], [s for _, s in expected], atol=1e-4)
+    with pytest.raises(InputError, match="more than 1,024 different words"):
+        found(index, " ".join(f"word{n}" for n in range(1100)))
+
+
+RUN = """
+import json, sys
+from pyserini.search.lucene import LuceneSearcher
+folder, queries, output = sys.argv[1:]
+searcher = LuceneSearcher(folder)
+ranked = {
+    qid: [(hit.docid, hit.score) for hit in searcher.search(text, k=20)]
+    for qid, text in json.loads(queries).items()
+}
+json.dump(ranked, open(output, "w"))
+"""
+
+
+@pytest.fixture
+def run_of(tmp_path):
+    """Searches an index; the run as mappings."""
+
+    def searched(index, topics, **settings):
+        output = str(tmp_path / "run.trec")
+        search(
+            SearchPaths(index=str(index), topics=str(topics), output=output),
+            SearchSettings(**settings),
+        )
+        return read_run_scores(output)
+
+    return searched
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+def test_other_tools_open_the_folder_and_theirs_is_opened(toy, with_java, run_of):
+    with (toy / "corpus.jsonl").open("a") as out:
+        out.write(json.dumps({"_id": "d11", "text": PASSAGES["d2"][1], "title": "Bank"}) + "\n")
+        out.write(json.dumps({"_id": "q4", "text": "bank of money", "title": ""}) + "\n")
+        out.write(json.dumps({"_id": "none", "text": "", "title": ""}) + "\n")
+    (toy / "queries.tsv").write_text("q4\tmoney bank\nq1\tcat in the house\nq5\tof the\n")
+    index = toy / "index"
+    result = build_index(IndexPaths(corpus=str(toy / "corpus.jsonl"), output=str(index)), LUCENE)
+    assert result.count == len(PASSAGES) + 2
+    own = run_of(index, toy / "queries.tsv", hits=20)
+    assert [*own] == ["q4", "q1"]
+    assert sorted(own["q4"]) == ["d11", "d2", "q4"]
+    without = run_of(index, toy / "queries.tsv", hits=2, remove_query=True)
+    assert [*without["q4"]] == ["d11", "d2"]
+    asked = {"q4": "money bank", "q1": "cat in the house"}
+    run_pyserini(RUN, index, json.dumps(asked), toy / "theirs.json", folder=toy)
+    theirs = {q: dict(hits) for q, hits in json.loads((toy / "theirs.json").read_text()).items()}
+    for qid, hits in own.items():
+        assert list(hits) == list(theirs[qid])
+        assert list(hits.values()) == pytest.approx(list(theirs[qid].values()), abs=2e-6)
+    (index / "manifest.json").unlink()
+    assert run_of(index, toy / "queries.tsv", hits=20) == own
+    next(index.glob("*.doc")).unlink()
+    with pytest.raises(InputError, match="what Lucene does not search"):
+        run_of(index, toy / "queries.tsv")
+
+
+def in_one_byte(length):
+    """A passage's length as Lucene keeps it: four leading bits of what goes beyond 24."""
+    beyond = max(length - 24, 0)
+    step = 1 << max(beyond.bit_length() - 4, 0)
+    return min(length, 24) + beyond // step * step
+
+
+def literal(passages, mean, length_of, words, k1=0.9, b=0.4):
+    """A function of a passage: its score for words, by the formula as printed."""
+    count = len(passages)
+    n = {word: sum(word in passage for passage in passages.values()) for word in set(words)}
+
+    def score(docid):
+        passage, total = passages[docid], 0.0
+        for word in words:
+            if tf := passage[word]:
+                idf = math.log(1 + (count - n[word] + 0.5) / (n[word] + 0.5))
+                relative = length_of(passage.total()) / mean
+                total += idf * tf / (tf + k1 * (1 - b + b * relative))
+        return total
+
+    return score
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+def test_one_byte_is_all_that_parts_lucene_from_bm25s(shared_data, tmp_path, with_java, run_of):
+    corpus = shared_data / "scifact/corpus.jsonl.gz"
+    topics = tmp_path / "topics.jsonl"
+    lines = (shared_data / "scifact/queries.jsonl").read_text().splitlines()[:20]
+    topics.write_text("\n".join(lines))
+    queries = {query["_id"]: query["text"] for query in map(json.loads, lines)}
+    runs = {}
+    for engine in (Engine.LUCENE, Engine.BM25S):
+        paths = IndexPaths(corpus=str(corpus), output=str(tmp_path / engine))
+        build_index(paths, IndexSettings(type=IndexType.BM25, engine=engine, threads=1))
+        runs[engine] = run_of(tmp_path / engine, topics, hits=100, ties=Ties.KEEP)
+    split = Words("porter", StopWords.LUCENE)
+    with gzip.open(corpus, "rt", encoding="utf-8") as records:
+        passages = {
+            record["_id"]: Counter(split(f"{record['title']} {record['text']}"))
+            for record in map(json.loads, records)
+        }
+    mean = sum(passage.total() for passage in passages.values()) / len(passages)
+    for engine, length_of in ((Engine.LUCENE, in_one_byte), (Engine.BM25S, int)):
+        for qid, text in queries.items():
+            score = literal(passages, mean, length_of, split(text))
+            hits = runs[engine][qid]
+            assert list(hits.values()) == pytest.approx([score(d) for d in hits], abs=1e-4)
+    _same_with_exact_lengths(corpus, queries, runs[Engine.BM25S], tmp_path)
+
+
+def _same_with_exact_lengths(corpus, queries, own, folder):
+    """Anserini's own index of exact lengths has bm25s's scores, to the four decimals it tells."""
+    texts = folder / "texts"
+    texts.mkdir()
+    with gzip.open(corpus, "rt", encoding="utf-8") as records, (texts / "t.jsonl").open("w") as out:
+        for record in map(json.loads, records):
+            contents = f"{record['title']} {record['text']}"
+            out.write(json.dumps({"id": record["_id"], "contents": contents}) + "\n")
+    topics = folder / "titles.jsonl"
+    topics.write_text(
+        "".join(json.dumps({"id": q, "title": text}) + "\n" for q, text in queries.items())
+    )
+    run_anserini(
+        "index.IndexCollection",
+        *("-collection", "JsonCollection", "-input", texts, "-index", folder / "exact"),
+        *("-threads", "1", "-bm25.accurate"),
+        folder=folder,
+    )
+    shutil.rmtree(texts)
+    run_anserini(
+        "search.SearchCollection",
+        *("-index", folder / "exact", "-topics", topics, "-topicReader", "JsonString"),
+        *("-output", folder / "exact.trec", "-hits", "200", "-bm25.accurate"),
+        folder=folder,
+    )
+    theirs = read_run_scores(folder / "exact.trec")
+    for qid, hits in own.items():
+        assert list(hits.values()) == pytest.approx([theirs[qid][d] for d in hits], abs=6e-5)
