@@ -104,6 +104,20 @@ def tiny_reranker(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pat
 
 
 @pytest.fixture(scope="session")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`writer("t5")`, "mt5" or "gpt2": a folder with a tiny random model that writes text."""
+    from tests.writing_models import write_writer
+
+    root = tmp_path_factory.mktemp("writers")
+
+    def folder(kind: str) -> Path:
+        path = root / kind
+        return path if path.exists() else write_writer(path, kind)
+
+    return folder
+
+
+@pytest.fixture(scope="session")
 def tiny_agg(
     tiny: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Path]:

@@ -35,13 +35,10 @@ def writing_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
 
 
-def write_writer(folder: Path, kind: str, *, seed: int = 7, width: float = 1.5) -> Path:
-    """Writes a model of two layers; `width` spreads its logits: some tokens become likelier."""
-    torch.manual_seed(seed)
-    tokenizer = writing_tokenizer(kind)
-    size = len(tokenizer)
+def tiny_writer(kind: str, size: int) -> Any:
+    """A random model of two layers, its weights as transformers initialises them."""
     if kind == "gpt2":
-        config = transformers.GPT2Config(
+        config: Any = transformers.GPT2Config(
             vocab_size=size,
             n_positions=POSITIONS,
             n_embd=16,
@@ -50,26 +47,23 @@ def write_writer(folder: Path, kind: str, *, seed: int = 7, width: float = 1.5) 
             bos_token_id=0,
             eos_token_id=0,
         )
-        model: Any = transformers.GPT2LMHeadModel(config)
-    else:
-        config = getattr(transformers, f"{kind.upper()}Config".replace("MT5", "MT5"))(
-            vocab_size=size,
-            d_model=16,
-            d_kv=8,
-            d_ff=32,
-            num_layers=2,
-            num_heads=2,
-            decoder_start_token_id=0,
-        )
-        name = "MT5ForConditionalGeneration" if kind == "mt5" else "T5ForConditionalGeneration"
-        model = getattr(transformers, name)(config)
-    generator = torch.Generator().manual_seed(seed)
+        return transformers.GPT2LMHeadModel(config)
+    shape = {"vocab_size": size, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2}
+    if kind == "t5":
+        config = transformers.T5Config(**shape, num_heads=2, decoder_start_token_id=0)
+        return transformers.T5ForConditionalGeneration(config)
+    config = transformers.MT5Config(**shape, num_heads=2, decoder_start_token_id=0)
+    return transformers.MT5ForConditionalGeneration(config)
+
+
+def write_writer(folder: Path, kind: str, *, seed: int = 7) -> Path:
+    """Writes a model whose weights are drawn wide, so that it neither repeats nor flattens."""
+    torch.manual_seed(seed)
+    tokenizer = writing_tokenizer(kind)
+    model = tiny_writer(kind, len(tokenizer))
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
-        model.get_input_embeddings().weight.copy_(
-            width * torch.randn(size, 16, generator=generator)
-        )
+            parameter.add_(torch.randn_like(parameter) * (0.2 if parameter.dim() == 1 else 0.4))
     model.eval().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -4,8 +4,10 @@ A decoder reads a batch of texts once, multiplies it into one row a sample, and 
 of them; finished rows are dropped. It knows nothing of how tokens are drawn.
 """
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -13,6 +15,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.models.mt5.modeling_mt5 import MT5LayerNorm
+from transformers.models.t5.modeling_t5 import T5LayerNorm
 from transformers.utils import logging
 
 from denserk.data.batches import TokenBatch, pad
@@ -56,6 +60,10 @@ class Decoder(ABC):
         """Texts as one batch on the model's device; what fills them up is never seen."""
         return pad(texts, 0).to(self.model.device)
 
+    def exact(self) -> "Decoder":
+        """A copy that computes in float64."""
+        return type(self)(copy.deepcopy(self.model).double())
+
     @abstractmethod
     def read(self, backend: Any, texts: Sequence[str], length: int) -> list[TokenIds]:
         """The ids of texts by a tokenizer's backend, `length` of them at most."""
@@ -75,9 +83,12 @@ class Seq2SeqDecoder(Decoder):
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
-        start = model.config.decoder_start_token_id
+        start = setting(model, "decoder_start_token_id")
         if start is None:
-            raise ModelError("config.json names no decoder_start_token_id: nothing begins a query")
+            raise ModelError(
+                f"{self.option}: neither config.json nor generation_config.json of the model names "
+                "a decoder_start_token_id, with which every query begins"
+            )
         self._start = int(start)
 
     def begin(self, batch: TokenBatch, samples: int) -> Tensor:
@@ -128,6 +139,14 @@ class Seq2SeqDecoder(Decoder):
         logits: Tensor = output.logits[0, -1]
         return logits
 
+    def exact(self) -> Decoder:
+        """A copy in float64, its norms too, which T5 computes in float32 whatever it is in."""
+        decoder = super().exact()
+        for module in decoder.model.modules():
+            if isinstance(module, T5LayerNorm | MT5LayerNorm):
+                module.forward = partial(_norm, module)  # type: ignore[method-assign]
+        return decoder
+
     def read(self, backend: Any, texts: Sequence[str], length: int) -> list[TokenIds]:
         """The first ids of a long text, end token included; see `Decoder`."""
         backend.enable_truncation(length)
@@ -136,6 +155,13 @@ class Seq2SeqDecoder(Decoder):
     def room(self, max_tokens: int) -> int | None:
         """Its positions are relative: there is no last one."""
         return None
+
+
+def _norm(module: Any, states: Tensor) -> Tensor:
+    """T5's norm, root mean square without a mean, in the precision of the states."""
+    scale = torch.rsqrt(states.square().mean(-1, keepdim=True) + module.variance_epsilon)
+    normed: Tensor = module.weight * (states * scale)
+    return normed
 
 
 class CausalDecoder(Decoder):
@@ -201,6 +227,12 @@ class CausalDecoder(Decoder):
     def room(self, max_tokens: int) -> int | None:
         """Positions are shared by the text and what follows it; see `Decoder`."""
         return int(self.model.config.n_positions) - max_tokens
+
+
+def setting(model: Any, name: str) -> Any:
+    """What a model's generation_config.json says, or else its config.json; None for neither."""
+    told = getattr(model.generation_config, name, None)
+    return getattr(model.config, name, None) if told is None else told
 
 
 DECODERS: tuple[type[Decoder], ...] = (Seq2SeqDecoder, CausalDecoder)

@@ -6,9 +6,9 @@ What a text becomes is then a function of the weights, the text, its name and th
 the batch, its padding, the device or the number of threads.
 """
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from denserk.data.batches import by_length
 from denserk.data.tokenization import VOCABULARY_FILES, TokenIds, load_tokenizer
 from denserk.errors import ModelError, UsageError
-from denserk.modeling.decoders import Decoder, load_decoder
+from denserk.modeling.decoders import Decoder, load_decoder, setting
 from denserk.modeling.devices import choose_device, choose_dtype
 from denserk.modeling.model_names import find_model
 from denserk.modeling.sampling import draw, draw_one, row_keys
@@ -83,9 +83,9 @@ class Generator:
         self._tokenizer = load_tokenizer(folder)
         self._ends = torch.tensor(_ends_of(decoder.model), device=self.device, dtype=torch.long)
         self._check(decoder)
-        self._exact = copy.deepcopy(decoder) if compute.dtype is Dtype.FLOAT32 else None
         self._decoder = decoder
         self._decoder.model.to(self.device, dtype)
+        self._settles = compute.dtype is Dtype.FLOAT32
 
     def _check(self, decoder: Decoder) -> None:
         rows = int(decoder.model.get_input_embeddings().weight.shape[0])
@@ -183,31 +183,28 @@ class Generator:
         if not bool(torch.isfinite(largest).all()):
             raise ModelError(
                 f"{self.name} gives logits that are not finite in {self.compute.dtype}",
-                None if self._exact is not None else "try --dtype float32",
+                None if self._settles else "try --dtype float32",
             )
-        tolerance = largest * (TOLERANCE if self._exact is not None else 0.0)
+        tolerance = largest * (TOLERANCE if self._settles else 0.0)
         tokens, close = draw(logits, keys[samples], step, rule, tolerance)
         self.tally.drawn += len(tokens)
-        for row in close.nonzero().flatten().tolist() if self._exact is not None else ():
+        for row in close.nonzero().flatten().tolist() if self._settles else ():
             sample = int(samples[row])
             text = texts[sample // self.drawing.samples]
-            exact = self._exact_logits(text, drawn[sample, :step])
+            exact = self._exact.logits_of(text, drawn[sample, :step])
             error = float((logits[row] - exact).abs().max() / tolerance[row])
             self.tally.settled += 1
             self.tally.worst = max(self.tally.worst, error)
             tokens[row] = draw_one(exact, keys[sample : sample + 1], step, rule)
         return tokens
 
-    def _exact_logits(self, text: TokenIds, tokens: Tensor) -> Tensor:
-        assert self._exact is not None
-        if self._exact.model.dtype is not torch.float64:
-            self._exact.model.to(self.device, torch.float64)
-        return self._exact.logits_of(text, tokens)
+    @cached_property
+    def _exact(self) -> Decoder:
+        """The model in float64, made for the first draw that is close."""
+        return self._decoder.exact()
 
 
 def _ends_of(model: Any) -> list[int]:
     """Ids of the tokens that end a text."""
-    ends = model.generation_config.eos_token_id
-    if ends is None:
-        ends = model.config.eos_token_id
+    ends = setting(model, "eos_token_id")
     return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)

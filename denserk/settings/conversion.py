@@ -57,6 +57,8 @@ class ConversionSettings:
     """Shape of the source; a wrong name is answered with the possible ones."""
     to_format: str | None = option(None, "--to", shown_default="by the target's name")
     """Shape of the target."""
+    expansions: str | None = option(None, metavar="FILE", shown_default="none")
+    """corpus: generated queries, from `denserk expand`, to append to each passage's text."""
     corpus: str | None = None
     """training: the corpus whose passages stand behind bare ids."""
     queries: str | None = None

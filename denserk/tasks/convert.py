@@ -14,6 +14,7 @@ import numpy as np
 from denserk.errors import UsageError
 from denserk.formats import corpus_file, sources, topics_file, training, trec_qrels, trec_run
 from denserk.formats.block_journal import Block
+from denserk.formats.expansions import append_queries
 from denserk.formats.files import STREAM, prepare_folder, whole_folder
 from denserk.formats.kinds import detect_kind, shape_by_name
 from denserk.formats.manifest import Kind as ManifestKind
@@ -87,6 +88,8 @@ def _corpus(job: _Job, form: StrEnum) -> int:
     settings = CorpusSettings(corpus_format=job.source_shape(CorpusFormat))
     fields = job.text.get("fields")
     passages = sources.read_passages(job.source, settings, job.reporter, fields)
+    if job.settings.expansions is not None:
+        passages = append_queries(passages, job.settings.expansions)
     watched = job.watched(passages, "passages")
     return corpus_file.write_passages(job.target, watched, cast(CorpusFormat, form))
 
@@ -262,6 +265,8 @@ def convert(
         reporter.note(f"{source}: {kind}")
     if settings.teacher is not None and kind is not Kind.TRAINING:
         raise UsageError(f"--teacher scores training data, not {kind}", "leave it out")
+    if settings.expansions is not None and kind is not Kind.CORPUS:
+        raise UsageError(f"--expansions are appended to a corpus, not to {kind}", "leave it out")
     conversion = CONVERSIONS[kind]
     form = _target_shape(target, kind, conversion, settings.to_format)
     job = _Job(source, target, settings, representation, text, compute, reporter)

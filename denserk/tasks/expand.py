@@ -227,10 +227,10 @@ def expand(
     streaming = settings.output == STREAM
     if not streaming:
         refuse_occupied_file(settings.output, overwrite=settings.overwrite, resume=settings.resume)
+    writers = _Writers(plan, reporter)
     read = partial(plan.read, reporter)
     count = survey(settings.corpus, "passages", read, reporter)
     bounds = blocks_of_shard(count, settings.block_size, settings.shard_id, settings.shard_num)
-    writers = _Writers(plan, reporter)
     manifest = plan.manifest(writers)
     if settings.resume and (begun := begun_manifest(settings.output)) is not None:
         found = read_manifest(begun, Kind.EXPANSIONS, unfinished=True)
