@@ -10,7 +10,7 @@ from denserk.cli.app import run
 
 ONE = "q1 Q0 d1 1 3 a\nq1 Q0 d2 2 2 a\n"
 OTHER = "q1 Q0 d2 1 9 b\nq1 Q0 d3 2 8 b\n"
-FUSED = "q1 Q0 d2 1 0.0325224754 x\nq1 Q0 d1 2 0.0163934417 x\nq1 Q0 d3 3 0.0161290318 x\n"
+FUSED = "q1 Q0 d2 1 0.0325224735 x\nq1 Q0 d1 2 0.0163934417 x\nq1 Q0 d3 3 0.0161290318 x\n"
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_weights_go_by_order(files):
     [
         (["--fuse", "a"], "--fuse needs two runs or more"),
         (["--fuse", "a", "--fuse", "b", "a"], "not both, since weights go by order"),
-        (["a", "b"], "what is a for?"),
+        (["a", "--index", "i", "--topics", "t"], "what is a for?"),
         (["--fuse", "a", "nowhere"], "nowhere: no such file"),
         (["--fuse", "a", "b", "--index", "i"], "--fuse reads runs alone, and --index not"),
         (["--index", "i", "--topics", "t", "--alpha", "0.5"], "--alpha is for fusion"),
