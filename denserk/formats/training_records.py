@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from operator import attrgetter
 from typing import Any
 
 from denserk.errors import DenserkError
@@ -61,15 +62,16 @@ def count_losses(example: TrainingExample, losses: Losses, carried: Collection[s
     >>> dict(+losses)
     {'titles': 1, 'answers': 1}
     """
+    candidates = (*example.positives, *example.negatives)
     for name, plural in (("docid", "passage ids"), ("text", "texts"), ("title", "titles")):
         if name not in carried:
-            losses[plural] += sum(bool(getattr(c, name)) for c in all_candidates(example))
+            losses[plural] += sum(map(bool, map(attrgetter(name), candidates)))
     if "score" not in carried:
-        losses["scores"] += sum(c.score is not None for c in all_candidates(example))
+        losses["scores"] += sum(candidate.score is not None for candidate in candidates)
     if "answers" not in carried:
         losses["answers"] += len(example.answers)
     if "candidate.extra" not in carried:
-        for candidate in all_candidates(example):
+        for candidate in filter(attrgetter("extra"), candidates):
             losses.update(candidate.extra.keys())
     if "extra" not in carried:
         losses.update(example.extra.keys())

@@ -167,8 +167,8 @@ class _Mining:
             if self._guards.reads_texts:
                 example = self._with_texts(example, hits)
             else:
-                negatives = (self._candidate(hit, Passage(hit.docid, "")) for hit in hits)
-                example = example._replace(negatives=tuple(negatives))
+                negatives = tuple(Candidate(hit.docid) for hit in hits)
+                example = example._replace(negatives=negatives)
             if example.positives:
                 yield example
             else:
