@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from denserk.errors import UsageError
 from denserk.evaluation.measures import Measure, is_count
 from denserk.evaluation.significance import Difference, compare, correct
 from denserk.settings.comparison import ComparisonSettings
 
-if TYPE_CHECKING:
-    from denserk.evaluation.evaluator import RunResult
+PerQuery = Mapping[str, Mapping[str, float]]
+"""Measure -> query id -> value."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Comparison:
 
 
 def compare_with(
-    runs: "Sequence[RunResult]",
+    runs: Mapping[str, PerQuery],
     measures: Sequence[Measure],
     baseline: str,
     settings: ComparisonSettings,
@@ -42,7 +41,7 @@ def compare_with(
     """Tests every other run against one of them.
 
     Args:
-        runs: the runs' results.
+        runs: each run's values by its name.
         measures: what they hold.
         baseline: the name of a run among them.
         settings: test, correction, level.
@@ -50,15 +49,14 @@ def compare_with(
     Raises:
         UsageError: there is no other run.
     """
-    (base,) = (run for run in runs if run.name == baseline)
-    others = [run for run in runs if run is not base]
+    others = [name for name in runs if name != baseline]
     if not others:
         raise UsageError(f"--baseline {baseline} is the only run", "name a run to compare with it")
     names = [str(measure) for measure in measures if not is_count(measure)]
     found = {
-        (run.name, measure): compare(
-            run.per_query[measure],
-            base.per_query[measure],
+        (run, measure): compare(
+            runs[run][measure],
+            runs[baseline][measure],
             settings.test,
             confidence=1 - settings.alpha,
             permutations=settings.permutations,
@@ -68,7 +66,7 @@ def compare_with(
         for measure in names
     }
     corrected = correct([difference.p for difference in found.values()], settings.correction)
-    differences: dict[str, dict[str, Difference]] = {run.name: {} for run in others}
+    differences: dict[str, dict[str, Difference]] = {run: {} for run in others}
     for ((name, measure), difference), p in zip(found.items(), corrected, strict=True):
         differences[name][measure] = replace(difference, corrected=p)
     return Comparison(baseline, settings, differences)

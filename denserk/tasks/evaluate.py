@@ -90,7 +90,8 @@ def compare_runs(
     """
     assert settings.baseline is not None
     name = result.runs[list(runs).index(settings.baseline)].name
-    found = compare_with(result.runs, result.measures, name, settings)
+    values = {run.name: run.per_query for run in result.runs}
+    found = compare_with(values, result.measures, name, settings)
     return replace(result, comparison=found)
 
 

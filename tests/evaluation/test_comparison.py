@@ -36,7 +36,9 @@ def result(*names: str, **settings: Any) -> EvaluationResult:
     measures = parse_measures(["RR@10 P@1 NumRelRet"]).measures
     evaluator = Evaluator(measures, JUDGED)
     runs = tuple(evaluator.evaluate(name, RUNS[name]) for name in names)
-    comparison = compare_with(runs, measures, "base", ComparisonSettings(**settings))
+    comparison = compare_with(
+        {run.name: run.per_query for run in runs}, measures, "base", ComparisonSettings(**settings)
+    )
     return EvaluationResult(measures, 1, evaluator.queries, runs, evaluator.providers, comparison)
 
 
