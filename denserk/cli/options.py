@@ -22,6 +22,12 @@ from denserk.settings.options import REQUIRED, field_docs, shape_of, without_non
 T = TypeVar("T")
 
 
+class _Value(str):
+    """A default of its own class's in words, which is a value and no remark."""
+
+    __slots__ = ()
+
+
 class Command(TyperCommand):
     """A command whose help lists its options panel by panel, in plain text: quick, nothing cut."""
 
@@ -31,6 +37,10 @@ class Command(TyperCommand):
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None:
+                shown = getattr(parameter, "show_default", None)
+                if isinstance(shown, _Value):  # typer takes a text for words about the default
+                    name, text = record
+                    record = name, text.replace(f"default: ({shown})", f"default: {shown}")
                 panel = getattr(parameter, "rich_help_panel", None) or "Options"
                 panels.setdefault(panel, []).append(record)
         for panel, records in panels.items():
@@ -120,8 +130,17 @@ class _Group:
             return False
         told = shape_of(field).shown_default
         if self._unset is Given and told is None:
-            return field.default not in (None, REQUIRED, ()) and str(field.default)
+            return field.default not in (None, REQUIRED, ()) and self._in_words(field)
         return told or default is not None
+
+    @staticmethod
+    def _in_words(field: "dataclasses.Field[Any]") -> str:
+        """A default as one would type it."""
+        if field.default is True:
+            return _Value(field.name.replace("_", "-"))
+        if isinstance(field.default, tuple):
+            return _Value(",".join(map(str, field.default)))
+        return _Value(field.default)
 
     def build(self, given: dict[str, Any]) -> Any:
         """Takes the group's values out of what typer parsed, and makes the object."""

@@ -173,7 +173,10 @@ def _refuse_others(objective: PretrainingObjective, given: Mapping[type, Given])
     wrong = [name for name in names if objective not in OF_SOME.get(name, (objective,))]
     if wrong:
         flags = {name: f"--{name.replace('_', '-')}" for name in wrong}
-        whose = {name: " and ".join(OF_SOME[name]) for name in wrong}
+        whose = {
+            name: " and ".join(OF_SOME[name]).replace(" and ", ", ", len(OF_SOME[name]) - 2)
+            for name in wrong
+        }
         raise UsageError(
             f"not under --objective {objective}: "
             + "; ".join(f"{flags[name]} is for {whose[name]}" for name in wrong),

@@ -164,15 +164,14 @@ class PretrainSettings:
     """One pre-training run: from which weights, on which text, to where."""
 
     objective: PretrainingObjective = option(REQUIRED)
-    """What to train for."""
-    preset: MasterPreset = MasterPreset.PAPER
-    """master: the paper's settings, or those of the released code."""
+    """What to train for: plain masked-language modelling, Condenser, coCondenser, MASTER or
+    RetroMAE."""
     model: str | None = option(
         None, "--model-name-or-path", metavar="NAME|DIR|HUB_ID", shown_default="none"
     )
-    """Weights to start from."""
+    """Weights to start from; a head or decoders beside them go on too."""
     architecture: Architecture | None = option(None, shown_default="the model's")
-    """In place of --model: a random BERT of this size."""
+    """In place of --model, a random BERT: 2 layers x 128, 4 x 256, 4 x 512, 8 x 512, 12 x 768."""
     vocabulary_size: int = VOCABULARY
     """--architecture: entries of the vocabulary that is trained on the corpus."""
     tokenizer: str | None = option(
@@ -183,10 +182,12 @@ class PretrainSettings:
     """Text to train on (docs/pretraining-data.md); repeatable, one after another."""
     expansions: str | None = option(None, metavar="FILE", shown_default="none")
     """master: queries and continuations of the passages, as `denserk expand` writes them."""
+    preset: MasterPreset = MasterPreset.PAPER
+    """master: the paper's settings, or those of the released code."""
     output: str = option(REQUIRED, "--output-dir", metavar="DIR")
-    """The model folder; prepared data, checkpoints and curves go beneath it."""
+    """The model folder; prepared text, checkpoints and curves go beneath it."""
     tokenize_to: str | None = option(None, metavar="DIR", shown_default="not written")
-    """Also write the tokenised text as JSON lines."""
+    """Also write the tokenised text as JSON lines, for later runs and other tools."""
     device: str = option("auto", metavar="auto|cpu|cuda")
     """Where to train; with torchrun, each process takes the GPU of its rank."""
     resume: bool = False
@@ -224,7 +225,9 @@ class PretrainSettings:
 class TextUnitSettings:
     """How text becomes what the model reads at once."""
 
-    max_length: int = option(512, "--max-seq-length")
+    max_length: int = option(
+        512, "--max-seq-length", shown_default="512; cocondenser and master: 128"
+    )
     """Tokens of a sequence, special tokens included; a longer one is cropped at random."""
     fields: tuple[str, ...] = ("title", "text")
     """Fields of a passage that are read, in order; each begins a new sentence."""
@@ -233,7 +236,8 @@ class TextUnitSettings:
     spans: Spans | None = option(None, shown_default="sentences; master: passages are left whole")
     """cocondenser and master: how documents are cut."""
     short_blocks: float = 0.1
-    """Share of the blocks whose length is drawn anew between 1 and the whole."""
+    """mlm, condenser and retromae: share of the blocks whose length is drawn between 1 and the
+    whole."""
 
     def __post_init__(self) -> None:
         """Refuses lengths without room for a word, and shares that are none."""
@@ -251,26 +255,31 @@ class TextUnitSettings:
 class MaskingSettings:
     """Which tokens are hidden."""
 
-    mlm_probability: float = option(0.15, "--encoder-mlm-probability")
+    mlm_probability: float = option(
+        0.15, "--encoder-mlm-probability", shown_default="0.15; master and retromae: 0.3"
+    )
     """Share of a text that the encoder must say."""
     decoder_mlm_probability: float = 0.5
     """master: share that MKP, NPR, DOR and GOR must say; retromae: share hidden from a row."""
-    cmp_encoder_rate: float | None = option(None, shown_default="--mlm-probability")
+    cmp_encoder_rate: float | None = option(None, shown_default="--mlm-probability; released: 0.5")
     """master: share hidden from the encoder for CMP, whose decoder must say all the rest."""
     cmp_pass: bool = False
-    """master: CMP has an encoder pass of its own."""
+    """master: CMP has an encoder pass of its own, as under --preset released."""
     masking: Masking = Masking.WORD
     """What is masked as one."""
     all_mask: bool = False
     """Every chosen token becomes [MASK]; otherwise 80 % do, 10 % turn into any other."""
-    keyword_weight: KeywordWeight = KeywordWeight.TFIDF
+    keyword_weight: KeywordWeight = option(
+        KeywordWeight.TFIDF, shown_default="tfidf; released: inverse-frequency"
+    )
     """master: what a word weighs when keywords are drawn."""
     frequency_dict: str | None = option(None, metavar="FILE", shown_default="counted in the corpus")
     """master: JSON of word -> count, in place of counting (for inverse-frequency)."""
-    weigh_fragments: bool = True
+    weigh_fragments: bool = option(True, shown_default="yes; released: no")
     """master: a word's rest at the edge of a crop weighs what the word weighs; otherwise 1."""
-    npr: NprKind = NprKind.NEIGHBOUR
-    """master: what NPR's decoder recovers."""
+    npr: NprKind = option(NprKind.NEIGHBOUR, shown_default="neighbour; released: half")
+    """master: what NPR's decoder recovers, the passage's neighbour in its document or its second
+    half."""
     seed: int = 42
     """Seed of every random choice: order, crops, masks, initial weights, dropout."""
 
@@ -319,10 +328,13 @@ class PretrainingObjectiveSettings:
     """master: which decoders there are."""
     decoders: Decoders = Decoders.SEPARATE
     """master: whether the tasks share one decoder."""
-    decoder_init: DecoderInit = DecoderInit.NORMAL
-    """master: how decoders start."""
+    decoder_init: DecoderInit = option(
+        DecoderInit.NORMAL, shown_default="normal; released: library"
+    )
+    """master: how new decoders start, from N(0, 0.02) or as PyTorch draws them."""
     loss_average: LossAverage = LossAverage.UPDATE
-    """Over what the token losses are averaged."""
+    """The token losses' mean is over all labels of an update, or over each chunk's, all chunks
+    weighing the same (the released code)."""
     lm_scale: float = 1.0
     """cocondenser: weight of the token losses beside the spans'; 2 is the released code's."""
 
@@ -351,18 +363,21 @@ class PretrainingObjectiveSettings:
 class PretrainOptimizerSettings(OptimizerSettings):
     """How long, how fast, how often."""
 
-    batch_size: int = 256
+    batch_size: int = option(256, shown_default="256; cocondenser and master: 2048")
     """Sequences an update, over all processes (cocondenser: documents, of two spans each)."""
     cache_chunk_size: int | None = option(None, "--micro-batch-size", shown_default="all at once")
-    """Sequences of a process that pass through the model at once; the result is the same."""
+    """Sequences of a process that pass through the model at once: fewer take less memory, and the
+    result is the same."""
     epochs: float = option(8.0, "--num-train-epochs")
     """Passes over the prepared text."""
-    lr: float = option(1e-4, "--learning-rate")
+    max_steps: int | None = option(None, shown_default="by --epochs; master: 120000")
+    """Steps in all; wins over --epochs."""
+    lr: float = option(1e-4, "--learning-rate", shown_default="0.0001; master: 0.0003")
     """Peak learning rate of AdamW, then linear to 0."""
     weight_decay: float = 0.01
     """Decay of weights, biases and layer norms excepted."""
     keep_steps: tuple[int, ...] = ()
-    """Steps whose checkpoints are kept for good, for curves of quality over steps."""
+    """Steps after which the model is kept for good, in steps/, for curves of quality over steps."""
 
     def __post_init__(self) -> None:
         """Refuses runs without steps, and chunks without sequences."""

@@ -1,5 +1,7 @@
 """The layers beside a backbone: continued where they lie, told where they begin anew."""
 
+from typing import Any
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -12,7 +14,7 @@ from tests.tasks.finetuning import Heard
 from tests.tasks.pretraining import run_of, train, write_corpus, write_expansions
 
 CONDENSER_FILE, MASTER_FILE = "condenser_head.safetensors", "master_decoders.safetensors"
-STILL = {"lr": 1e-12, "max_steps": 1}
+STILL: dict[str, Any] = {"lr": 1e-12, "max_steps": 1}
 """A step that moves no weight visibly, so that what was read can be told."""
 
 
