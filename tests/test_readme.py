@@ -45,14 +45,19 @@ SHOWN = [
 ]
 
 
-@pytest.mark.parametrize("arguments", SHOWN)
-def test_shown_commands_parse(arguments, capsys):
+def parse(arguments):
+    """Has the command line read a command, and run nothing."""
     run(["--version"])  # every command registers itself
     denserk = typer.main.get_group(app)
     with denserk.make_context("denserk", list(arguments)) as context:
         name, command, rest = denserk.resolve_command(context, list(arguments))
         assert command
         command.make_context(name, rest, parent=context)
+
+
+@pytest.mark.parametrize("arguments", SHOWN)
+def test_shown_commands_parse(arguments, capsys):
+    parse(arguments)
 
 
 def test_the_readme_shows_commands():

@@ -60,6 +60,12 @@ retrievers() {
   retrieve "$3" train
 }
 
+# mine_to_score: negatives of retriever2 again, as many as the teacher scores.
+mine_to_score() {
+  local mining=("${scoring[@]}")
+  mine retriever2 distil
+}
+
 # variant NAME OPTIONS...: another pre-training, and its two retrievers.
 variant() {
   local name=$1
@@ -85,8 +91,7 @@ make "$run" denserk search --rerank "$own/models/reranker" --run "$own/runs/retr
 stages+=(reranker)
 
 heading "distil: from the pre-trained weights, with the teacher's scores"
-mining=("${scoring[@]}")
-mine retriever2 distil
+mine_to_score
 make "$own/data/scored.jsonl" denserk convert "$own/data/distil.jsonl" "$own/data/scored.jsonl" --to tevatron \
   --teacher "$own/models/reranker"
 train distil --model "$own/models/pretrained" --train-data "$own/data/scored.jsonl" "${distil[@]}"

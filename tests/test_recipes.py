@@ -1,0 +1,167 @@
+"""The recipes: their commands are whole, run once each, go on after a stop, and end in a table."""
+
+import shlex
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+from denserk.cli.app import run
+from tests.test_readme import ROOT, parse
+
+FOLDER = ROOT / "docs" / "recipes"
+RECIPES = sorted(path.stem for path in FOLDER.glob("*.sh") if path.stem != "common")
+MASTERS = ("--queries-model", "asks", "--continuation-model", "writes")
+STAND_IN = """#!/usr/bin/env bash
+# A denserk that does nothing but leave its output, and fails where it is told to.
+echo "$*" >>"$CALLS"
+[[ -z ${FAILS-} || "$*" != *"$FAILS"* ]] || exit 1
+if [[ $1 == eval ]]; then
+  for run in "${@:2}"; do
+    [[ $run != *.trec ]] || printf '%s\\tRR@10\\t0.5\\n' "$(basename "$run" .trec)"
+  done
+elif [[ $1 == convert ]]; then
+  printf 'q1\\tred boat\\n' >"$3"
+else
+  while [[ $1 != --output ]]; do shift; done
+  [[ $2 == *.trec || $2 == *.jsonl ]] && touch "$2" || mkdir -p "$2"
+fi
+"""
+
+
+class Reached(BaseException):
+    """A command has accepted all its options, and begins its work."""
+
+
+def recipe(name, *options, **variables):
+    """Runs a recipe in the shell."""
+    command = ["bash", str(FOLDER / f"{name}.sh"), *options]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, cwd=ROOT, env=variables or None
+    )
+
+
+def commands(name, scale):
+    """The arguments of every denserk command that a recipe would run, ablations included."""
+    done = recipe(name, "--scale", scale, "--data", "D", "--ablations", "--dry-run", *MASTERS)
+    assert done.returncode == 0, done.stderr
+    lines = [line[2:] for line in done.stdout.splitlines() if line.startswith("$ ")]
+    return [shlex.split(line)[1:] for line in lines]
+
+
+@pytest.fixture
+def idle(monkeypatch):
+    """All tasks end where they begin."""
+
+    def reached(*_, **__):
+        raise Reached
+
+    for path in (ROOT / "denserk" / "tasks").glob("[a-z]*.py"):
+        module = ModuleType(f"denserk.tasks.{path.stem}")
+        module.__getattr__ = lambda _: reached
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+@pytest.mark.parametrize("scale", ["small", "full"])
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_command_is_accepted(name, scale, idle, capsys):
+    *steps, last = commands(name, scale)
+    parse(last)
+    assert last[0] == "eval"  # looks at its files first
+    for arguments in steps:
+        with pytest.raises(Reached):
+            run(arguments)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_stage_stands_beside_the_paper(name):
+    rows = [line.split("\t") for line in (FOLDER / "paper.tsv").read_text().splitlines()]
+    stages = {
+        arguments[arguments.index("--tag") + 1]
+        for scale in ("small", "full")
+        for arguments in commands(name, scale)
+        if "--tag" in arguments
+    }
+    assert stages == {row[1] for row in rows if row[0] == name}
+    assert {len(row) for row in rows} == {6}
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    """A collection, and a denserk that only leaves outputs; returns options and variables."""
+    (tmp_path / "denserk").write_text(STAND_IN)
+    (tmp_path / "denserk").chmod(0o755)
+    (tmp_path / "data" / "qrels").mkdir(parents=True)
+    for split in ("train", "test"):
+        (tmp_path / "data/qrels" / f"{split}.tsv").write_text("qid\tdocid\ts\nq1\td1\t1\n")
+    options = ("--data", str(tmp_path / "data"), "--work", str(tmp_path / "work"))
+    variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CALLS": str(tmp_path / "calls")}
+    return options, variables
+
+
+def calls(variables):
+    with open(variables["CALLS"]) as lines:
+        return lines.read().splitlines()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_second_run_measures_alone(name, stand_in):
+    options, variables = stand_in
+    first = recipe(name, *options, **variables)
+    assert first.returncode == 0, first.stderr
+    before = calls(variables)
+    assert recipe(name, *options, **variables).stdout.endswith(
+        first.stdout[first.stdout.index("| stage |") :]
+    )
+    assert [call.split()[0] for call in calls(variables)[len(before) :]] == ["eval"]
+
+
+def test_a_stopped_run_goes_on(stand_in):
+    options, variables = stand_in
+    stopped = recipe("condenser", *options, FAILS="finetune", **variables)
+    assert stopped.returncode == 1
+    before = len(calls(variables))
+    assert recipe("condenser", *options, **variables).returncode == 0
+    assert calls(variables)[before - 1] == calls(variables)[before]
+    assert len(set(calls(variables))) == len(calls(variables)) - 1
+
+
+def test_recipes_share_bm25_and_the_start(stand_in):
+    options, variables = stand_in
+    recipe("condenser", *options, **variables)
+    before = len(calls(variables))
+    recipe("aggretriever", *options, **variables)
+    assert not [call for call in calls(variables)[before:] if "bm25 --output" in call]
+    assert not [call for call in calls(variables)[before:] if "models/start --resume" in call]
+
+
+def test_other_settings_do_not_pass_for_the_first(stand_in):
+    options, variables = stand_in
+    recipe("mlr", *options, **variables)
+    again = recipe("mlr", *options, "--seed", "7", **variables)
+    assert again.returncode == 2
+    assert "was made by another command" in again.stderr
+
+
+def test_the_table(stand_in):
+    options, variables = stand_in
+    table = recipe("mlr", *options, **variables).stdout
+    assert "| bm25 | BM25 | 0.5 |  |  | 0.185 | 0.857 | MASTER's Table 2 |" in table
+    assert "| round2 | mined negatives | 0.5 |  |  | 0.395 | 0.987 | Table 4 |" in table
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ([], "--data is missing"),
+        (["--scale", "huge"], "--scale huge"),
+        (["--colour"], "--colour is not an option"),
+        (["--seed"], "--seed needs a value"),
+        (["--data", "nowhere"], "nowhere/qrels/train.tsv does not exist"),
+    ],
+)
+def test_mistakes(options, says):
+    done = recipe("mlr", *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
