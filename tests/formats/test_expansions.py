@@ -5,7 +5,13 @@ import gzip
 import pytest
 
 from denserk.errors import InputError, UsageError
-from denserk.formats.expansions import Expansion, read_expansions, write_expansions
+from denserk.formats.expansions import (
+    Expansion,
+    append_queries,
+    read_expansions,
+    write_expansions,
+)
+from denserk.records import Passage
 
 MADE = [
     Expansion("d1", ("who runs?", "moon \u2013 sun"), ("and then\nit fell",)),
@@ -63,3 +69,20 @@ def test_gzip_is_written_as_its_name_says(tmp_path):
     write_expansions(tmp_path / "x.jsonl.gz", MADE)
     with gzip.open(tmp_path / "x.jsonl.gz") as lines:
         assert next(lines).startswith(b'{"docid":"d1"')
+
+
+def test_queries_are_appended_to_the_text_of_their_passage(tmp_path):
+    write_expansions(tmp_path / "x", [MADE[0], Expansion("d3", ("who?",), ())])
+    passages = [Passage("d1", "it runs", "Moon"), Passage("d2", "b"), Passage("d3", "")]
+    assert list(append_queries(passages, tmp_path / "x")) == [
+        Passage("d1", "it runs who runs? moon \u2013 sun", "Moon"),
+        Passage("d2", "b"),
+        Passage("d3", "who?"),
+    ]
+
+
+@pytest.mark.parametrize("ids", [["d1", "d9"], ["d2", "d1"]])
+def test_expansions_of_another_corpus_are_refused(tmp_path, ids):
+    write_expansions(tmp_path / "x", [Expansion(docid, ("who?",), ()) for docid in ids])
+    with pytest.raises(InputError, match=f"an expansion of {ids[1]}, which the corpus does not"):
+        list(append_queries([Passage("d1", "a"), Passage("d2", "b")], tmp_path / "x"))

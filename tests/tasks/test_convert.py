@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from denserk.errors import DenserkError, UsageError
+from denserk.formats.expansions import Expansion, write_expansions
 from denserk.formats.sources import read_passages, read_qrels, read_queries
 from denserk.formats.training import read_training
 from denserk.formats.trec_run import read_run
@@ -47,6 +48,16 @@ def test_fields_inside_contents_are_taken_apart(toy, tmp_path):
         PASSAGES["d1"],
         PASSAGES["d2"],
     ]
+
+
+def test_a_corpus_with_its_generated_queries(toy, tmp_path):
+    write_expansions(tmp_path / "e", [Expansion("d2", ("who?", "where?"), ("no",))])
+    turn(toy / "corpus.jsonl", tmp_path / "c.jsonl", "beir", expansions=str(tmp_path / "e"))
+    texts = {d: text for d, (_, text) in PASSAGES.items()}
+    texts["d2"] += " who? where?"
+    assert {p.docid: p.text for p in read_passages(str(tmp_path / "c.jsonl"))} == texts
+    with pytest.raises(UsageError, match="--expansions are appended to a corpus, not to queries"):
+        turn(toy / "queries.tsv", tmp_path / "q", kind=Kind.QUERIES, expansions="e")
 
 
 @pytest.mark.parametrize("shape", CONVERSIONS[Kind.QUERIES].shapes)

@@ -1,0 +1,65 @@
+"""What an expansion is told, and what is refused."""
+
+import pytest
+
+from denserk.errors import UsageError
+from denserk.settings.expand import (
+    ContinuationDrawing,
+    Drawing,
+    ExpandSettings,
+    ExpandTextSettings,
+    QueryDrawing,
+    SamplingRule,
+    drawings,
+)
+
+BASIC = {"corpus": "c", "output": "o", "queries_model": "m"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"queries_model": None}, "give --queries-model, --continuation-model, or both"),
+        ({"block_size": 0}, "--block-size 0"),
+        ({"shard_id": 2, "shard_num": 2}, "--shard-id 2 of --shard-num 2"),
+        ({"resume": True, "overwrite": True}, "exclude each other"),
+        ({"output": "-", "resume": True}, "--resume needs a file"),
+        ({"corpus": "-", "shard_num": 2}, "--shard-num needs a corpus that can be counted"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(changes, said):
+    with pytest.raises(UsageError, match=said):
+        ExpandSettings(**{**BASIC, **changes})
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "said"),
+    [
+        (QueryDrawing, {"query_top_k": -1, "query_top_p": 0}, "top-k -1: .*; --query-top-p 0: "),
+        (QueryDrawing, {"num_queries": 0}, "0 samples a passage"),
+        (QueryDrawing, {"query_temperature": 0.0}, "--query-temperature 0: "),
+        (ContinuationDrawing, {"continuation_top_p": 1.5}, r"--continuation-top-p 1\.5: "),
+        (ContinuationDrawing, {"continuation_max_tokens": 0}, "--continuation-max-tokens 0: "),
+        (ContinuationDrawing, {"continuation_temperature": float("nan")}, "temperature nan: "),
+        (ExpandTextSettings, {"fields": ()}, "--fields names no field"),
+        (ExpandTextSettings, {"join": "sep"}, "--join sep: these models read plain text"),
+        (ExpandTextSettings, {"passage_max_length": 1}, "--passage-max-length 1: "),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(kind, given, said):
+    with pytest.raises(UsageError, match=said):
+        kind(**given)
+
+
+def test_the_defaults_are_those_of_master():
+    settings = ExpandSettings(**BASIC, continuation_model="c")
+    queries, continuations = drawings(settings, {}, {})
+    assert queries.drawing == Drawing("queries", 10, SamplingRule(top_k=10), 64)
+    assert continuations.drawing == Drawing("next", 1, SamplingRule(top_p=0.9), 128)
+
+
+def test_an_option_of_a_model_that_is_not_there_is_refused():
+    with pytest.raises(UsageError, match="--continuation-top-k needs --continuation-model"):
+        drawings(ExpandSettings(**BASIC), {"num_queries": 3}, {"continuation_top_k": 3})
+    queries, continuations = drawings(ExpandSettings(**BASIC), {"num_queries": 3}, {})
+    assert (queries.num_queries, continuations) == (3, None)
