@@ -7,7 +7,8 @@ what a query is given.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,11 +28,12 @@ from denserk.settings.formats import DETECTED, CorpusSettings
 from denserk.settings.mining import MiningPaths, MiningSettings
 from denserk.settings.options import as_json
 from denserk.tasks.mining_pools import MiningPools
-from denserk.tasks.mining_queries import gather_queries
+from denserk.tasks.mining_queries import MiningQueries, gather_queries
 from denserk.tasks.mining_texts import TextGuards, refuse_missing, with_texts
 from denserk.tasks.run_manifest import forget_manifest, has_manifest
 
 NOTHING: Mapping[str, Any] = {}
+Examples = Iterator[TrainingExample]
 
 
 @dataclass
@@ -75,18 +77,14 @@ def mine_negatives(
         InputError: an input is broken, or does not fit the others.
         OutputError: the output cannot be written.
     """
-    with TemporaryDirectory(prefix="denserk-mining-") as scratch:
-        mining = _Mining(paths, settings, Path(scratch), reporter)
-        try:
-            mining.gather(corpus)
-            candidates = mining.candidates()
-            if settings.teacher is not None:
-                candidates = mining.taught(candidates, text, compute)
-            forget_manifest(paths.output)
-            write_training(paths.output, mining.chosen(candidates), paths.output_format, reporter)
-        finally:
-            mining.close()
-    result = mining.result
+    with TemporaryDirectory(prefix="denserk-mining-") as scratch, ExitStack() as files:
+        mining = _Mining(paths, settings, Path(scratch), files, reporter)
+        teach = mining.lesson(text, compute)
+        mining.gather(corpus)
+        candidates = teach(mining.candidates())
+        forget_manifest(paths.output)
+        write_training(paths.output, mining.chosen(candidates), paths.output_format, reporter)
+    result = mining.whole_result()
     _tell(result, settings, reporter)
     if has_manifest(paths.output):
         _write_manifest(paths, settings, corpus, result)
@@ -100,34 +98,37 @@ class _Mining:
     """
 
     def __init__(
-        self, paths: MiningPaths, settings: MiningSettings, scratch: Path, reporter: Reporter
+        self,
+        paths: MiningPaths,
+        settings: MiningSettings,
+        scratch: Path,
+        files: ExitStack,
+        reporter: Reporter,
     ) -> None:
         self._paths, self._settings, self._reporter = paths, settings, reporter
         self.result = MiningResult()
         drops = self.result.dropped
         self._names = [told(run) for run in paths.run]
-        self._queries = gather_queries(
-            paths, settings.min_relevance, scratch / "queries", self.result.left_out, reporter
-        )
+        self._queries = files.enter_context(closing(MiningQueries(scratch / "queries")))
+        gather_queries(self._queries, paths, settings.min_relevance, self.result.left_out, reporter)
         self._numbers = _part(len(self._queries), settings)
         self._guards = TextGuards(paths, settings, self._queries, drops)
-        settled = len(paths.run) == 1 and not self._guards.needed
-        self._pools = MiningPools(
+        pools = MiningPools(
             scratch / "hits",
             self._queries,
             self._numbers,
-            len(paths.run),
-            settled,
-            settings,
-            drops,
+            runs=len(paths.run),
+            settled=len(paths.run) == 1 and not self._guards.needed,
+            settings=settings,
+            drops=drops,
         )
-        self._texts = PassageTexts(scratch / "passages")
+        self._pools = files.enter_context(closing(pools))
+        self._texts = files.enter_context(closing(PassageTexts(scratch / "passages")))
 
-    def close(self) -> None:
-        """Lets the files go; what was noticed joins the result."""
-        for kept in (self._queries, self._pools, self._texts):
-            kept.close()
+    def whole_result(self) -> MiningResult:
+        """The result, with what was noticed on the way."""
         self.result.noticed = self._pools.noticed + self._guards.noticed
+        return self.result
 
     def gather(self, corpus: CorpusSettings) -> None:
         """Reads the runs, and the texts that are needed."""
@@ -154,7 +155,7 @@ class _Mining:
             yield from (c.docid for c in self._queries.example(number).positives if not c.text)
             yield from (hit.docid for hit in self._pools.hits(number))
 
-    def candidates(self) -> Iterator[TrainingExample]:
+    def candidates(self) -> Examples:
         """The queries, their negatives all hits that may be some."""
         left_out = self.result.left_out
         absent = frozenset(self._pools.absent())
@@ -194,23 +195,32 @@ class _Mining:
         source = {"rank": hit.rank, "run": self._names[hit.run]}
         return Candidate(hit.docid, passage.text, passage.title, hit.score, source)
 
-    def taught(
-        self, examples: Iterator[TrainingExample], text: Mapping[str, Any], compute: ComputeSettings
-    ) -> Iterator[TrainingExample]:
-        """Exchanges the runs' scores for the teacher's, and guards by those."""
+    def lesson(
+        self, text: Mapping[str, Any], compute: ComputeSettings
+    ) -> Callable[[Examples], Examples]:
+        """What exchanges the runs' scores for the teacher's, and guards by those.
+
+        Without a teacher it leaves the examples as they are.
+        """
+        if self._settings.teacher is None:
+            return lambda examples: examples
         from denserk.tasks.teacher_scores import load_teacher, scored  # torch is for teachers alone
 
-        assert self._settings.teacher is not None
         teacher = load_teacher(self._settings.teacher, text, compute, self._reporter)
         source = self._paths.train or self._paths.topics or ""
-        for example in scored(map(_keep_run_scores, examples), teacher, source):
-            best = max(candidate.score or 0.0 for candidate in example.positives)
-            scores = [candidate.score or 0.0 for candidate in example.negatives]
-            everywhere = range(len(scores))
-            places, _ = guard_scores(scores, everywhere, best, self._settings, self.result.dropped)
-            yield example._replace(negatives=tuple(example.negatives[place] for place in places))
 
-    def chosen(self, examples: Iterator[TrainingExample]) -> Iterator[TrainingExample]:
+        def taught(examples: Examples) -> Examples:
+            for example in scored(map(_keep_run_scores, examples), teacher, source):
+                best = max(candidate.score or 0.0 for candidate in example.positives)
+                scores = [candidate.score or 0.0 for candidate in example.negatives]
+                places, _ = guard_scores(
+                    scores, range(len(scores)), best, self._settings, self.result.dropped
+                )
+                yield example._replace(negatives=tuple(example.negatives[p] for p in places))
+
+        return taught
+
+    def chosen(self, examples: Examples) -> Examples:
         """The queries with the negatives that they keep."""
         result = self.result
         with self._reporter.track("mining", len(self._numbers), "queries") as progress:

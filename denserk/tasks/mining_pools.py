@@ -51,6 +51,7 @@ class MiningPools:
         path: Path,
         queries: MiningQueries,
         numbers: range,
+        *,
         runs: int,
         settled: bool,
         settings: MiningSettings,

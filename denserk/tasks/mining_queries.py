@@ -94,14 +94,18 @@ def _unpacked(record: bytes) -> TrainingExample:
 
 
 def gather_queries(
-    paths: MiningPaths, min_relevance: int, path: Path, counts: Counter[str], reporter: Reporter
-) -> MiningQueries:
+    queries: MiningQueries,
+    paths: MiningPaths,
+    min_relevance: int,
+    counts: Counter[str],
+    reporter: Reporter,
+) -> None:
     """Reads the queries, their positives and their answers.
 
     Args:
+        queries: takes them.
         paths: the inputs.
         min_relevance: grade from which a judged passage is a positive.
-        path: the file for what is kept.
         counts: gets the numbers of what was left out.
         reporter: told what was detected.
 
@@ -111,7 +115,6 @@ def gather_queries(
     """
     answers = dict(read_answers(paths.answers, reporter)) if paths.answers else {}
     relevant = _relevant(paths, min_relevance, reporter)
-    queries = MiningQueries(path)
     examples = _from_topics(paths, relevant, reporter)
     if paths.train is not None:
         examples = _from_training(paths, reporter)
@@ -133,7 +136,6 @@ def gather_queries(
     for qid, docids in relevant.items():
         if qid in queries.number_of:
             queries.exclude(queries.number_of[qid], docids)
-    return queries
 
 
 def _relevant(

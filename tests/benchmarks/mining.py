@@ -1,0 +1,122 @@
+"""Mining from a large run: lines a second beside `cut` on the same file, and peak memory.
+
+`python -m tests.benchmarks.mining [--scale SHARE] [--folder FOLDER]` writes a run of 502,939
+queries with 200 hits each over 8,841,823 passages, its queries in another order than the training
+data's, and mines from it twice: ids alone, and with the texts of the passages. A scale of 0.01
+takes a hundredth of queries and passages. At full size it needs 12 GB in FOLDER and as much for
+temporary files (TMPDIR). Its exit status is 1 where a peak is above 3 GB.
+"""
+
+import argparse
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+from tests.benchmarks.timing import DENSERK, watch
+
+QUERIES, HITS, PASSAGES = 502_939, 200, 8_841_823
+LIMIT_MIB = 3e9 / 2**20
+WORDS = [f"w{number}" for number in range(1000)]
+SCORES = [[f"{90 + draw / 99 - place / 7:.6f}" for place in range(HITS)] for draw in range(97)]
+RANKS = range(1, HITS + 1)
+
+
+def docids(query: int, passages: int) -> list[int]:
+    """The hits of a query, best first, all different."""
+    step = 1 + query * 7919 % (passages // HITS)
+    return [(query * 104_729 + place * step) % passages for place in range(HITS)]
+
+
+def run_lines(queries: int, passages: int) -> Iterator[str]:
+    """The run, a query at a time, in an order of its own."""
+    order = list(range(queries))
+    Random(1).shuffle(order)
+    for query in order:
+        hits = zip(docids(query, passages), RANKS, SCORES[query % len(SCORES)], strict=True)
+        name = f"{1_000_000 + query} Q0"
+        yield "".join([f"{name} {docid} {rank} {score} run\n" for docid, rank, score in hits])
+
+
+def train_lines(queries: int, passages: int) -> Iterator[str]:
+    """Training data by id: the positive of a query is one of its hits."""
+    for query in range(queries):
+        positive = str(docids(query, passages)[query % HITS])
+        example = {
+            "query_id": str(1_000_000 + query),
+            "query_text": f"the words of query {query}",
+            "positive_document_ids": [positive],
+            "negative_document_ids": [],
+        }
+        yield json.dumps(example) + "\n"
+
+
+def corpus_lines(passages: int) -> Iterator[str]:
+    """Passages of 10 words."""
+    draw = Random(2)
+    texts = [" ".join(draw.choices(WORDS, k=10)) for _ in range(10_000)]
+    for number in range(passages):
+        yield f'{{"_id": "{number}", "title": "", "text": "{texts[number % 10_000]} {number}"}}\n'
+
+
+def write(path: Path, lines: Iterator[str]) -> Path:
+    """Writes a file."""
+    with path.open("w") as out:
+        out.writelines(lines)
+    return path
+
+
+def cut(run: Path) -> float:
+    """Seconds that cut takes for the passages of the run; the better of two times."""
+    seconds = []
+    for _ in range(2):
+        start = time.perf_counter()
+        subprocess.run(
+            ["cut", "-d", " ", "-f", "3", str(run)], stdout=subprocess.DEVNULL, check=True
+        )
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def measure(folder: Path, scale: float) -> bool:
+    """Writes, mines, prints; whether memory stayed within its limit."""
+    queries, passages = (max(HITS, round(count * scale)) for count in (QUERIES, PASSAGES))
+    run = write(folder / "run.trec", run_lines(queries, passages))
+    train = write(folder / "train.jsonl", train_lines(queries, passages))
+    corpus = write(folder / "corpus.jsonl", corpus_lines(passages))
+    lines = queries * HITS
+    print(f"{queries:,} queries, {lines:,} lines, {run.stat().st_size / 1e9:.2f} GB", flush=True)
+    floor = cut(run)
+    print(f"{'cut':12} {floor:7.1f} s {lines / floor:12,.0f} lines/s", flush=True)
+    within = True
+    mine = [DENSERK, "mine-negatives", "--train", str(train), "--run", str(run), "--output"]
+    for name, options in {
+        "ids": [str(folder / "ids.jsonl"), "--output-format", "tevatron-ids"],
+        "with texts": [str(folder / "mined.jsonl"), "--corpus", str(corpus)],
+    }.items():
+        child = watch([*mine, *options, "--quiet"])
+        within &= child.peak_mib < LIMIT_MIB
+        print(
+            f"{name:12} {child.seconds:7.1f} s {lines / child.seconds:12,.0f} lines/s"
+            f" {floor / child.seconds:6.3f} of cut {child.peak_mib:8,.0f} MiB",
+            flush=True,
+        )
+    return within
+
+
+def main() -> None:
+    """Measures, and fails where a peak is above the limit."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--folder", type=Path)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        if not measure(Path(folder), given.scale):
+            raise SystemExit("a peak is above 3 GB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,516 @@
+import gzip
+import io
+import json
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as budget
+from hypothesis import strategies as st
+
+from denserk.errors import InputError, UsageError
+from denserk.formats.manifest import Kind, beside, file_sha256, read_manifest
+from denserk.formats.training import read_training
+from denserk.records import Passage, Query
+from denserk.reporting import Reporter
+from denserk.settings.conversion import TrainingFormat
+from denserk.settings.encoding import ComputeSettings
+from denserk.settings.mining import AnswerBearing, MiningPaths, MiningSettings, SamplingStrategy
+from denserk.tasks.mine_negatives import mine_negatives
+from denserk.tasks.teacher_scores import load_teacher
+from tests.conftest import PASSAGES, QRELS, QUERIES
+
+RUN = {
+    "q1": {"d3": 9.0, "d10": 8.0, "d1": 7.0, "d2": 6.0},
+    "q3": {"d5": 5.0, "d4": 4.5, "d3": 4.0},
+    "q2": {"d5": 3.0, "d2": 2.5, "d1": 2.0, "d4": 1.5, "d3": 1.0},
+}
+ALL = MiningSettings(num_negatives=9)
+
+
+def run_text(run, tag="made"):
+    return "".join(
+        f"{qid} Q0 {docid} {rank} {score} {tag}\n"
+        for qid, hits in run.items()
+        for rank, (docid, score) in enumerate(hits.items(), start=1)
+    )
+
+
+class Told(Reporter):
+    def __init__(self):
+        self.lines: list[str] = []
+
+    def note(self, text):
+        self.lines.append(text)
+
+    warn = note
+
+
+@pytest.fixture
+def mine(toy, monkeypatch):
+    """`mine(settings, **paths)`: what came out, and the examples by query."""
+    monkeypatch.chdir(toy)
+    (toy / "run.trec").write_text(run_text(RUN))
+
+    def mined(settings=ALL, reporter=None, **given):
+        paths: dict[str, Any] = {"topics": "queries.tsv", "qrels": "qrels.txt"}
+        paths |= {"run": ("run.trec",), "corpus": "corpus.jsonl", "output": "mined.jsonl", **given}
+        result = mine_negatives(MiningPaths(**paths), settings, reporter=reporter or Reporter())
+        return result, {example.qid: example for example in read_training(paths["output"])}
+
+    return mined
+
+
+def ids(candidates):
+    return [candidate.docid for candidate in candidates]
+
+
+def negatives(examples):
+    return {qid: ids(example.negatives) for qid, example in examples.items()}
+
+
+EXPECTED = {"q1": ["d10", "d1", "d2"], "q2": ["d2", "d4", "d3"], "q3": ["d5", "d3"]}
+
+
+def test_from_topics_and_judgements(mine):
+    result, examples = mine()
+    assert list(examples) == ["q1", "q2", "q3"]  # the order of the queries, not of the run
+    assert negatives(examples) == EXPECTED
+    assert {q: set(ids(e.positives)) for q, e in examples.items()} == {
+        q: set(j) for q, j in QRELS.items()
+    }
+    for qid, example in examples.items():
+        assert example.query == QUERIES[qid]
+        for candidate in (*example.positives, *example.negatives):
+            assert (candidate.title, candidate.text) == PASSAGES[candidate.docid]
+        for candidate in example.negatives:
+            ranks = list(RUN[qid])
+            source = {"rank": ranks.index(candidate.docid) + 1, "run": "run.trec"}
+            assert (candidate.score, candidate.extra) == (RUN[qid][candidate.docid], source)
+    assert (result.queries, result.negatives, result.short) == (3, 8, 3)
+    assert result.dropped["positives"] == 4
+
+
+def test_the_manifest_says_what_it_was_made_from_and_what_fell(mine):
+    told = Told()
+    mine(MiningSettings(num_negatives=2, max_score=7.5), told)
+    manifest = read_manifest("mined.jsonl", Kind.TRAINING)
+    assert manifest.made_from["runs"] == [{"name": "run.trec", "sha256": file_sha256("run.trec")}]
+    assert manifest.made_from["qrels"]["name"] == "qrels.txt"
+    assert manifest.settings["max_score"] == 7.5
+    assert manifest.contents["dropped"] == {"positives": 4, "max-score": 1}
+    assert manifest.contents["sha256"] == file_sha256("mined.jsonl")
+    assert "hits dropped: positives: 4, max-score: 1" in told.lines
+
+
+TRAIN: dict[TrainingFormat, list[dict[str, Any]]] = {
+    TrainingFormat.TEVATRON: [
+        {
+            "query_id": qid,
+            "query": text,
+            "positive_passages": [
+                {"docid": d, "title": PASSAGES[d][0], "text": PASSAGES[d][1]} for d in QRELS[qid]
+            ],
+            "negative_passages": [{"docid": "d2", "title": "", "text": "of another time"}],
+        }
+        for qid, text in QUERIES.items()
+    ],
+    TrainingFormat.TEVATRON_IDS: [
+        {
+            "query_id": qid,
+            "query_text": text,
+            "positive_document_ids": list(QRELS[qid]),
+            "negative_document_ids": [],
+        }
+        for qid, text in QUERIES.items()
+    ],
+}
+
+
+@pytest.mark.parametrize("form", TRAIN)
+def test_from_training_data(form, mine, toy):
+    lines = "".join(json.dumps(line) + "\n" for line in TRAIN[form])
+    (toy / "train.jsonl").write_text(lines)
+    result, examples = mine(train="train.jsonl", topics=None, qrels=None)
+    assert negatives(examples) == EXPECTED
+    assert [c.text for c in examples["q2"].positives] == [PASSAGES[d][1] for d in QRELS["q2"]]
+    assert result.left_out.total() == 0
+
+
+def test_texts_of_queries_known_by_id_and_judgements_beside_training_data(mine, toy):
+    (toy / "train.tsv").write_text("q1\td3\td1\nq2\td1\td9\n")
+    _, examples = mine(train="train.tsv", train_format=TrainingFormat.TRIPLES)
+    assert negatives(examples) == {"q1": EXPECTED["q1"], "q2": EXPECTED["q2"]}
+    assert examples["q2"].query == QUERIES["q2"]
+    assert ids(examples["q2"].positives) == ["d1"]  # d5 is judged relevant, and so no negative
+
+
+def test_rows_of_one_query_become_one(mine, toy):
+    rows = TRAIN[TrainingFormat.TEVATRON]
+    halves = [{**rows[1], "positive_passages": [p]} for p in rows[1]["positive_passages"]]
+    (toy / "train.jsonl").write_text("".join(json.dumps(r) + "\n" for r in (*halves, *halves)))
+    _, examples = mine(train="train.jsonl", topics=None, qrels=None)
+    assert negatives(examples) == {"q2": EXPECTED["q2"]}
+    assert ids(examples["q2"].positives) == list(QRELS["q2"])
+
+
+def test_positives_without_ids_are_known_by_their_text(mine, toy):
+    lines = [{"query": QUERIES["q1"], "pos": ["The cat  sleeps in the house"], "neg": []}]
+    (toy / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (toy / "run.trec").write_text(run_text({"0": RUN["q1"]}))
+    result, examples = mine(train="train.jsonl", topics=None, qrels=None)
+    assert negatives(examples) == {"0": EXPECTED["q1"]}
+    assert result.dropped["positives"] == 1
+
+
+@pytest.mark.parametrize("form", TrainingFormat)
+def test_every_shape_is_written_and_read_again(form, mine):
+    result, _ = mine()
+    again, _ = mine(output="out.jsonl", output_format=form)
+    assert (again.queries, again.negatives) == (result.queries, result.negatives)
+    examples = list(read_training("out.jsonl", form))
+    assert [len(example.negatives) for example in examples] == [3, 3, 2]
+
+
+def test_ids_need_no_corpus(mine):
+    _, examples = mine(corpus=None, output_format=TrainingFormat.TEVATRON_IDS)
+    assert negatives(examples) == EXPECTED
+
+
+def test_several_runs_are_merged_by_rank(mine, toy):
+    (toy / "other.trec").write_text(run_text({"q1": {"d4": 0.5, "d1": 0.4, "d5": 0.3}}))
+    result, examples = mine(run=("run.trec", "other.trec"))
+    assert [(c.docid, c.extra["rank"], c.extra["run"]) for c in examples["q1"].negatives] == [
+        ("d4", 1, "other.trec"),
+        ("d10", 2, "run.trec"),
+        ("d1", 2, "other.trec"),
+        ("d5", 3, "other.trec"),
+        ("d2", 4, "run.trec"),
+    ]
+    assert result.dropped["in several runs"] == 1
+    assert negatives(examples)["q2"] == EXPECTED["q2"]
+
+
+def test_what_one_run_suspects_is_no_negative_of_another(mine, toy):
+    (toy / "other.trec").write_text(run_text({"q1": {"d4": 0.5, "d1": 0.4}}))
+    settings = MiningSettings(num_negatives=9, range_min=2)
+    result, examples = mine(settings, run=("run.trec", "other.trec"))
+    assert negatives(examples)["q1"] == ["d2"]
+    assert result.dropped["suspected in another run"] == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"depth": 3}, {"q1": ["d10", "d1"], "q2": ["d2"], "q3": ["d5", "d3"]}),
+        ({"range_min": 2}, {"q1": ["d1", "d2"], "q2": ["d4", "d3"], "q3": ["d3"]}),
+        ({"min_score": 4.0}, {"q1": ["d10", "d1", "d2"], "q3": ["d5", "d3"]}),
+        ({"relative_margin": 0.2}, {"q1": ["d1", "d2"], "q2": ["d4", "d3"]}),
+        (
+            {"num_negatives": 1, "sampling_strategy": SamplingStrategy.TOP},
+            {"q1": ["d10"], "q2": ["d2"], "q3": ["d5"]},
+        ),
+    ],
+)
+def test_guards_of_rank_and_score(given, expected, mine):
+    result, examples = mine(MiningSettings(**{"num_negatives": 9, **given}))
+    assert negatives(examples) == expected
+    assert result.left_out["queries without a negative left"] == 3 - len(expected)
+
+
+def answers(toy):
+    found = {"q1": ["Fish", "money"], "q2": ["cat"], "q3": ["submarine"]}
+    lines = [{"_id": qid, "question": QUERIES[qid], "answers": a} for qid, a in found.items()]
+    (toy / "answers.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return "answers.jsonl"
+
+
+def test_passages_with_an_answer_are_dropped(mine, toy):
+    result, examples = mine(answers=answers(toy))
+    assert negatives(examples) == {"q1": ["d1"], "q2": ["d2", "d4"], "q3": ["d5", "d3"]}
+    assert result.dropped["answer"] == 3
+
+
+def test_passages_with_an_answer_become_positives(mine, toy):
+    settings = MiningSettings(num_negatives=9, answer_bearing=AnswerBearing.PROMOTE)
+    result, examples = mine(settings, answers=answers(toy))
+    assert [ids(example.positives) for example in examples.values()] == [
+        ["d3", "d10", "d2"],
+        ["d1", "d5", "d3"],
+        ["d4"],
+    ]
+    assert negatives(examples) == {"q1": ["d1"], "q2": ["d2", "d4"], "q3": ["d5", "d3"]}
+    assert examples["q1"].positives[1].extra == {"rank": 2, "run": "run.trec"}
+    assert result.promoted == 3
+
+
+def test_the_gold_passage_may_make_way_for_promoted_ones(mine, toy):
+    settings = MiningSettings(answer_bearing=AnswerBearing.PROMOTE, keep_gold=False)
+    result, examples = mine(settings, answers=answers(toy))
+    assert {q: ids(e.positives) for q, e in examples.items()} == {"q1": ["d10", "d2"], "q2": ["d3"]}
+    assert result.left_out["queries without a positive left"] == 1
+
+
+def test_answers_as_patterns(mine, toy):
+    (toy / "qa.jsonl").write_text(
+        '{"_id": "q1", "question": "?", "answers": ["f.sh$", "("]}\n'
+        '{"_id": "q2", "question": "?", "answers": []}\n'
+    )
+    result, examples = mine(MiningSettings(num_negatives=9, regex=True), answers="qa.jsonl")
+    assert negatives(examples)["q1"] == ["d1", "d2"]
+    assert result.noticed["answers that are no regular expression"] == 1
+    assert result.noticed["queries without an answer"] == 2
+
+
+def test_likeness_to_a_positive(mine, toy):
+    texts = {
+        "d3": "the cat sleeps in the house",
+        "d10": "Here: the cat sleeps in the house. Really.",
+        "d1": "the cat sleeps in the houses of the south",
+        "d2": "money",
+    }
+    lines = [json.dumps({"_id": docid, "text": text}) + "\n" for docid, text in texts.items()]
+    (toy / "alike.jsonl").write_text("".join(lines))
+    (toy / "run.trec").write_text(run_text({"q1": RUN["q1"]}))
+    (toy / "qrels.txt").write_text("q1 0 d3 1\n")
+
+    def left(**given):
+        result, examples = mine(MiningSettings(**given), corpus="alike.jsonl")
+        return ids(examples["q1"].negatives), +result.dropped
+
+    assert left(drop_literal=True) == (["d1", "d2"], {"positives": 1, "literal": 1})
+    assert left(near_duplicate=0.37) == (["d2"], {"positives": 1, "near-duplicate": 2})
+    assert left(near_duplicate=0.6) == (["d1", "d2"], {"positives": 1, "near-duplicate": 1})
+    assert left(near_duplicate=0.7) == (["d10", "d1", "d2"], {"positives": 1})
+
+
+def test_a_teachers_scores_stand_in_for_the_runs(mine, tiny_reranker):
+    model, compute = str(tiny_reranker()), ComputeSettings(device="cpu")
+    _, every = mine(MiningSettings(num_negatives=9, teacher=model))
+    teacher = load_teacher(model, {}, compute)
+    limits = {}
+    for qid, example in every.items():
+        for candidate in (*example.positives, *example.negatives):
+            [score] = teacher.score([Query(qid, QUERIES[qid])], [passage(candidate.docid)])
+            assert candidate.score == pytest.approx(float(score), abs=1e-6)
+        for candidate in example.negatives:
+            assert candidate.extra["run_score"] == RUN[qid][candidate.docid]
+        assert all("run_score" not in candidate.extra for candidate in example.positives)
+        limits[qid] = max(candidate.score for candidate in example.positives)
+    _, guarded = mine(MiningSettings(num_negatives=9, teacher=model, absolute_margin=0.0))
+    for qid, example in every.items():
+        passed = [c.docid for c in example.negatives if c.score <= limits[qid]]
+        assert passed == (ids(guarded[qid].negatives) if qid in guarded else [])
+
+
+def passage(docid):
+    title, text = PASSAGES[docid]
+    return Passage(docid, text, title)
+
+
+def world(seed, folder):
+    """A corpus whose passages say whose answer they hold, 12 queries, and two runs over them."""
+    draw = random.Random(seed)
+    docids = [f"d{number}" for number in range(40)]
+    holds = {docid: draw.sample(range(12), 3) for docid in docids}
+    corpus = [
+        json.dumps({"_id": d, "text": " ".join(f"Answer{n}!" for n in holds[d])}) for d in docids
+    ]
+    (folder / "corpus.jsonl").write_text("\n".join(corpus))
+    positives = {f"q{n}": draw.sample(docids, 2) for n in range(12)}
+    train = [
+        json.dumps(
+            {
+                "query_id": qid,
+                "query": f"question {qid}",
+                "answers": [f"answer{qid[1:]}"],
+                "positive_passages": [{"docid": d, "text": d} for d in found],
+                "negative_passages": [],
+            }
+        )
+        for qid, found in positives.items()
+    ]
+    (folder / "train.jsonl").write_text("\n".join(train))
+    runs = [
+        {qid: {d: draw.randint(0, 9) for d in draw.sample(docids, 20)} for qid in positives}
+        for _ in range(2)
+    ]
+    return positives, holds, runs
+
+
+@budget(max_examples=25)
+@given(seed=st.integers(0, 10**6), count=st.integers(1, 2), parts=st.integers(1, 5))
+def test_laws(seed, count, parts, tmp_path_factory):
+    """Positives and passages with answers stay out; order of the run and parts change nothing."""
+    folder = tmp_path_factory.mktemp("world")
+    positives, holds, runs = world(seed, folder)
+    draw = random.Random(seed)
+    outputs = []
+    for shuffled in range(2):
+        names = []
+        for number, run in enumerate(runs[:count]):
+            order = draw.sample(list(run), len(run)) if shuffled else list(run)
+            text = "".join(
+                run_text({q: dict(draw.sample(list(run[q].items()), 20))}) for q in order
+            )
+            (folder / f"{shuffled}").mkdir(exist_ok=True)
+            (folder / f"{shuffled}/run{number}.trec").write_text(text)
+            names.append(str(folder / f"{shuffled}/run{number}.trec"))
+        paths: dict[str, Any] = {
+            "train": str(folder / "train.jsonl"),
+            "run": tuple(names),
+            "corpus": str(folder / "corpus.jsonl"),
+        }
+        asked: dict[str, Any] = {"num_negatives": 4, "seed": seed}
+        asked["answer_bearing"] = AnswerBearing.DROP
+        whole = str(folder / f"{shuffled}.jsonl")
+        mine_negatives(MiningPaths(**paths, output=whole), MiningSettings(**asked))
+        outputs.append((folder / f"{shuffled}.jsonl").read_bytes())
+        pieces = b""
+        for part in range(parts):
+            piece = str(folder / f"part{part}.jsonl")
+            settings = MiningSettings(**asked, shard_id=part, shard_num=parts)
+            mine_negatives(MiningPaths(**paths, output=piece), settings)
+            pieces += (folder / f"part{part}.jsonl").read_bytes()
+        outputs.append(pieces)
+    assert len(set(outputs)) == 1
+    for example in read_training(str(folder / "0.jsonl")):
+        for docid in ids(example.negatives):
+            assert docid not in positives[example.qid]
+            assert int(example.qid[1:]) not in holds[docid]
+
+
+def test_other_seeds_draw_others(mine):
+    few = [MiningSettings(num_negatives=1, seed=seed) for seed in range(8)]
+    assert len({json.dumps(negatives(mine(settings)[1])) for settings in few}) > 1
+
+
+def test_streams(mine, monkeypatch, toy):
+    expected, _ = mine()
+    made = (toy / "mined.jsonl").read_bytes()
+    run, pipe = io.BytesIO((toy / "run.trec").read_bytes()), io.BytesIO()
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=run))
+    monkeypatch.setattr("sys.stdout", SimpleNamespace(buffer=pipe))
+    paths = MiningPaths(
+        topics="queries.tsv", qrels="qrels.txt", run=("-",), corpus="corpus.jsonl", output="-"
+    )
+    assert mine_negatives(paths, ALL).negatives == expected.negatives
+    assert pipe.getvalue() == made.replace(b"run.trec", b"standard input")
+    assert not beside("-").exists()
+
+
+def test_packed_output(mine, toy):
+    mine()
+    mine(output="mined.jsonl.gz")
+    assert (
+        gzip.decompress((toy / "mined.jsonl.gz").read_bytes()) == (toy / "mined.jsonl").read_bytes()
+    )
+
+
+FAULTS = {
+    "a query without hits": (
+        {"run": run_text({"q1": RUN["q1"], "q2": RUN["q2"]})},
+        "run.trec: found no hits for 1 of 3 queries (q3); expected hits for every query",
+        {"queries without hits": 1},
+        ["q1", "q2"],
+    ),
+    "a passage that the corpus lacks": (
+        {"run": run_text({**RUN, "q1": {"d10": 3.0, "d77": 2.0}})},
+        "corpus.jsonl: found no passages with 1 of the ids that runs and training data name (d77)",
+        {"not in the corpus": 1},
+        ["q1", "q2", "q3"],
+    ),
+    "a positive that the corpus lacks": (
+        {"qrels": "q1 0 d3 1\nq2 0 d88 1\nq3 0 d4 1\nq3 0 d99 1\n"},
+        "corpus.jsonl: found no passages with 2 of the ids that runs and training data name "
+        "(d88, d99)",
+        {"positives that the corpus lacks": 2, "queries without a positive left": 1},
+        ["q1", "q3"],
+    ),
+    "a passage twice": (
+        {"run": run_text(RUN) + "q2 Q0 d2 6 0.5 made\n"},
+        "run.trec, line 13: found passage d2 twice for query q2",
+        {"a passage twice for a query": 1},
+        ["q1", "q2", "q3"],
+    ),
+    "a run that is cut": (
+        {"run": run_text(RUN)[:-7]},
+        "run.trec, line 12: found a last line that is cut off (5 columns); expected a whole file",
+        {"a last line that is cut off": 1},
+        ["q1", "q2", "q3"],
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_told_in_a_line_or_counted(fault, mine, toy):
+    files, told, counted, left = FAULTS[fault]
+    for name, text in files.items():
+        (toy / {"run": "run.trec", "qrels": "qrels.txt"}[name]).write_text(text)
+    with pytest.raises(InputError) as refusal:
+        mine()
+    assert str(refusal.value).startswith(told)
+    assert not (toy / "mined.jsonl").exists()
+    result, examples = mine(MiningSettings(num_negatives=9, skip_missing=True))
+    counts = result.left_out + result.noticed + result.dropped
+    assert {reason: counts[reason] for reason in counted} == counted
+    assert list(examples) == left
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("run.trec", "", "run.trec: found no hits; expected hits for the queries"),
+        ("run.trec", "q9 Q0 d1 1 1 t\n", "run.trec: found none of the 3 queries; expected hits"),
+        ("qrels.txt", "", "qrels.txt: found no judgements"),
+        ("qrels.txt", "q1 0 d3 0\n", "qrels.txt: found no query with a positive"),
+        (
+            "run.trec",
+            run_text({"q1": {"d1": 1}, "q2": {"d1": 1}}) + "q1 Q0 d2 1 1 t\n",
+            "run.trec, line 3: found query q1 again after query q2",
+        ),
+    ],
+)
+@pytest.mark.parametrize("skip", [True, False])
+def test_nothing_to_mine_is_refused_in_any_case(name, text, told, skip, mine, toy):
+    (toy / name).write_text(text)
+    with pytest.raises(InputError) as refusal:
+        mine(MiningSettings(skip_missing=skip))
+    assert str(refusal.value).startswith(told)
+
+
+def test_ties_fall_by_passage_id_and_are_told(mine, toy):
+    told = Told()
+    (toy / "run.trec").write_text(run_text({**RUN, "q1": {"d5": 1.0, "d2": 1.0, "d10": 1.0}}))
+    _, examples = mine(reporter=told)
+    assert negatives(examples)["q1"] == ["d10", "d2", "d5"]
+    assert "ties, which fall by passage id: 2" in told.lines
+
+
+@pytest.mark.parametrize(
+    ("settings", "paths", "told"),
+    [
+        ({"answer_bearing": AnswerBearing.DROP}, {}, "no query has answers"),
+        ({"shard_num": 4}, {}, "there are 3 queries"),
+        (
+            {"drop_literal": True},
+            {"corpus": None, "output_format": TrainingFormat.TEVATRON_IDS},
+            "there is no corpus",
+        ),
+    ],
+)
+def test_what_cannot_be_asked(settings, paths, told, mine):
+    with pytest.raises(UsageError, match=told):
+        mine(MiningSettings(**settings), **paths)
+
+
+def test_a_failure_leaves_the_earlier_output(mine, toy):
+    mine()
+    before = (toy / "mined.jsonl").read_bytes()
+    (toy / "run.trec").write_text("q1 Q0 d1\n")
+    with pytest.raises(InputError):
+        mine()
+    assert (toy / "mined.jsonl").read_bytes() == before
+    assert beside(toy / "mined.jsonl").exists()
