@@ -48,10 +48,10 @@ def trained(tiny, data, tmp_path_factory):
     return folder
 
 
-def begun(output, *arguments, **options):
+def begun(output, corpus, objective, model, **options):
     """What a run without visible steps tells."""
     heard = Heard()
-    pretrain(run_of(output, *arguments, **STILL, **options), heard)
+    pretrain(run_of(output, corpus, objective, model, **(STILL | options)), heard)
     return heard
 
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 
@@ -99,7 +100,7 @@ def test_a_changed_corpus_is_refused_and_nothing_lost(tiny, corpus, tmp_path):
     assert train(tmp_path / "out", corpus, "mlm", tiny(), resume=True).first_step == 6
 
 
-NEW = {"architecture": Architecture.TINY, "vocabulary_size": 200, "model": None}
+NEW: dict[str, Any] = {"architecture": Architecture.TINY, "vocabulary_size": 200, "model": None}
 
 
 def test_from_nothing_resumes_with_its_vocabulary(corpus, tmp_path):

@@ -1,6 +1,7 @@
 """What a run starts from: given weights, or a tiny model and a vocabulary from nothing."""
 
 import json
+from typing import Any
 
 import pytest
 from transformers import AutoModelForMaskedLM, AutoTokenizer
@@ -13,7 +14,7 @@ from tests.faults import contents
 from tests.tasks.finetuning import Heard, weights
 from tests.tasks.pretraining import run_of, train, write_corpus
 
-NEW = {"architecture": Architecture.TINY, "vocabulary_size": 200}
+NEW: dict[str, Any] = {"architecture": Architecture.TINY, "vocabulary_size": 200}
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +101,7 @@ def test_ids_make_no_vocabulary(tiny, tmp_path):
     tokens.write_text('{"text": [5, 6, 7]}\n')
     with pytest.raises(InputError, match="token ids") as refusal:
         started(tmp_path, tokens)
-    assert "--tokenizer" in refusal.value.hint
+    assert "--tokenizer" in str(refusal.value.hint)
     folder = started(tmp_path, tokens, tokenizer=str(tiny()), vocabulary_size=30522)
     assert (folder / "config.json").is_file()
 
