@@ -6,68 +6,69 @@ from collections.abc import Sequence
 _WORD = re.compile(r"\w+")
 
 
-def plain(text: str) -> str:
-    r"""A text without the difference of cases and white space.
+Trigrams = frozenset[tuple[str, ...]]
 
-    >>> plain("The  old\nRiver ")
-    'the old river'
+
+def words(text: str) -> list[str]:
+    """The words of a text, without cases and signs.
+
+    >>> words("The old -- River!")
+    ['the', 'old', 'river']
     """
-    return " ".join(text.casefold().split())
+    return _WORD.findall(text.casefold())
 
 
-def trigrams(text: str) -> frozenset[tuple[str, ...]]:
-    """The runs of three words in a text; a shorter one is a run of its own.
+def trigrams(found: Sequence[str]) -> Trigrams:
+    """The runs of three words; fewer words are one run.
 
-    >>> sorted(trigrams("The old river runs."))
+    >>> sorted(trigrams(words("The old river runs.")))
     [('old', 'river', 'runs'), ('the', 'old', 'river')]
     """
-    words = _WORD.findall(text.casefold())
-    if len(words) < 3:
-        return frozenset([tuple(words)] if words else [])
-    return frozenset(zip(words, words[1:], words[2:], strict=False))
+    if len(found) < 3:
+        return frozenset([tuple(found)] if found else [])
+    return frozenset(zip(found, found[1:], found[2:], strict=False))
 
 
-def share(one: frozenset[tuple[str, ...]], other: frozenset[tuple[str, ...]]) -> float:
+def share(one: Trigrams, other: Trigrams) -> float:
     """Jaccard's coefficient of two sets; 0 where both are empty.
 
-    >>> share(trigrams("a b c d"), trigrams("x a b c"))
+    >>> share(trigrams("abcd"), trigrams("xabc"))
     0.3333333333333333
     """
     both = len(one & other)
     return both / (len(one) + len(other) - both) if both else 0.0
 
 
-def _padded(text: str) -> str:
-    """The words of a text between single blanks, so that whole words are found in it."""
-    return f" {' '.join(_WORD.findall(text.casefold()))} "
+def _between_blanks(found: Sequence[str]) -> str:
+    return f" {' '.join(found)} "
 
 
 class Likeness:
-    """Texts made ready to be compared with many others.
+    """Texts made ready to be compared with the words of many others.
 
     Args:
-        texts: the texts, of positives say.
+        texts: the texts, of positives say; those without a word are like nothing.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
-        self._plain = {plain(text) for text in texts} - {""}
-        self._padded = {_padded(text) for text in texts} - {"  "}
-        self._trigrams = [trigrams(text) for text in texts]
+        own = [found for found in map(words, texts) if found]
+        self._texts = {_between_blanks(found) for found in own}
+        self._trigrams = [trigrams(found) for found in own]
 
-    def equals(self, text: str) -> bool:
-        """Whether the text is one of them, cases and white space aside."""
-        return plain(text) in self._plain
+    def equals(self, found: Sequence[str]) -> bool:
+        """Whether they are the words of one of the texts."""
+        return _between_blanks(found) in self._texts
 
-    def literal(self, text: str) -> bool:
-        """Whether the text holds one of them word for word, or is held by one.
+    def literal(self, found: Sequence[str]) -> bool:
+        """Whether one of the texts stands in them word for word, or they stand in it.
 
-        >>> Likeness(["the old river"]).literal("See: The old  river."), Likeness(["a"]).literal("")
-        (True, False)
+        >>> Likeness(["the old river"]).literal(words("See: The old  river."))
+        True
         """
-        words = _padded(text)
-        return words != "  " and any(words in own or own in words for own in self._padded)
+        text = _between_blanks(found)
+        return bool(found) and any(text in own or own in text for own in self._texts)
 
-    def most_shared(self, text: str) -> float:
-        """The largest share of word trigrams that the text has in common with one of them."""
-        own = trigrams(text)
-        return max((share(own, each) for each in self._trigrams), default=0.0)
+    def most_shared(self, found: Sequence[str]) -> float:
+        """The largest share of trigrams that they have in common with one of the texts."""
+        theirs = trigrams(found)
+        return max((share(theirs, own) for own in self._trigrams), default=0.0)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from denserk.data.negatives import Drops, Hit
 from denserk.data.passage_texts import PassageTexts
-from denserk.data.text_likeness import Likeness
+from denserk.data.text_likeness import Likeness, words
 from denserk.errors import InputError, UsageError
 from denserk.evaluation.answer_matching import AnswerMatcher, PatternMatcher
 from denserk.records import Passage, TrainingExample
@@ -85,11 +85,12 @@ class TextGuards:
 
     def _alike(self, likeness: Likeness, text: str) -> bool:
         limit = self._settings.near_duplicate
-        if self._idless and likeness.equals(text):
+        found = words(text)
+        if self._idless and likeness.equals(found):
             self._drops["positives"] += 1
-        elif self._settings.drop_literal and likeness.literal(text):
+        elif self._settings.drop_literal and likeness.literal(found):
             self._drops["literal"] += 1
-        elif limit is not None and likeness.most_shared(text) >= limit:
+        elif limit is not None and likeness.most_shared(found) >= limit:
             self._drops["near-duplicate"] += 1
         else:
             return False
