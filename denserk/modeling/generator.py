@@ -129,7 +129,14 @@ class Generator:
         costs = [drawing.samples * (len(texts[i]) + drawing.max_tokens) for i in filled]
         for plan in by_length(costs, self.compute.batch_tokens, self.compute.batch_size):
             members = [filled[i] for i in plan]
-            samples = self._run([texts[i] for i in members], [names[i] for i in members])
+            try:
+                samples = self._run([texts[i] for i in members], [names[i] for i in members])
+            except torch.OutOfMemoryError:
+                raise ModelError(
+                    f"{self.name}: {self.device} has no room for a batch of {len(members)} "
+                    f"passages with {drawing.samples} samples each",
+                    "give a smaller --batch-tokens; with --resume, what is done is kept",
+                ) from None
             for place, member in enumerate(members):
                 own = samples[place * drawing.samples : (place + 1) * drawing.samples]
                 found[member] = [text for text in map(self._text, own) if text]

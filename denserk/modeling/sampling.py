@@ -96,10 +96,11 @@ def draw(logits: Tensor, keys: Tensor, step: int, rule: SamplingRule, tolerance:
     margin = (tolerance.double() / rule.temperature).unsqueeze(1)
     size = logits.shape[1]
     count = size if rule.keeps_all else min(size, max(CANDIDATES, 2 * rule.top_k))
+    log_total = _log_total(logits, rule)
     while True:
         values, tokens = torch.topk(logits, count)
         scaled = values.double() / rule.temperature
-        sure, possible = _kept(scaled, _log_total(logits, scaled, rule), rule, margin)
+        sure, possible = _kept(scaled, log_total, rule, margin)
         if count == size or not bool(possible[:, -1].any()):
             break
         count = min(size, 8 * count)
@@ -110,13 +111,13 @@ def draw(logits: Tensor, keys: Tensor, step: int, rule: SamplingRule, tolerance:
     return Draws(tokens.gather(1, where[:, :1]).squeeze(1), ~safe.squeeze(1))
 
 
-def _log_total(logits: Tensor, scaled: Tensor, rule: SamplingRule) -> Tensor:
-    """(B, 1): the logarithm of the mass that top-p is a share of."""
-    if rule.top_k:
-        return torch.logsumexp(scaled[:, : rule.top_k], 1, keepdim=True)
+def _log_total(logits: Tensor, rule: SamplingRule) -> Tensor:
+    """(B, 1) float64: the logarithm of the mass that top-p is a share of."""
     if rule.top_p >= 1:
-        return scaled.new_zeros(len(scaled), 1)
-    return torch.logsumexp(logits.double() / rule.temperature, 1, keepdim=True)
+        return logits.new_zeros(len(logits), 1, dtype=torch.float64)
+    likeliest = min(rule.top_k or logits.shape[1], logits.shape[1])
+    kept = torch.topk(logits, likeliest).values if rule.top_k else logits
+    return torch.logsumexp(kept.double() / rule.temperature, 1, keepdim=True)
 
 
 def _kept(

@@ -181,6 +181,15 @@ def test_numbers_that_are_not_finite_are_refused(writer):
         written(generator, texts())
 
 
+def test_a_batch_that_does_not_fit_is_told(writer, monkeypatch):
+    def full(*arguments):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(Generator, "_run", full)
+    with pytest.raises(ModelError, match="no room for a batch of 12 passages with 2 samples each"):
+        written(load(writer("t5"), Seq2SeqDecoder), texts())
+
+
 @pytest.mark.parametrize(
     ("made", "decoder", "said"),
     [
