@@ -44,9 +44,9 @@ class Pen:
 '''
 
 
-@pytest.fixture
-def module():
-    spec = importlib.util.spec_from_file_location("collect", ROOT / "docs/quickstart/collect.py")
+def load(name):
+    """One of the quickstart's own scripts, as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs/quickstart" / f"{name}.py")
     assert spec
     assert spec.loader
     loaded = importlib.util.module_from_spec(spec)
@@ -54,8 +54,13 @@ def module():
     return loaded
 
 
+@pytest.fixture
+def module():
+    return load("collect")
+
+
 def test_examples(module):
-    assert doctest.testmod(module) == (0, 2)  # failed, attempted
+    assert doctest.testmod(module) == (0, 3)  # failed, attempted
 
 
 def test_collection(module, tmp_path):
@@ -64,7 +69,7 @@ def test_collection(module, tmp_path):
     (library / "art" / "__init__.py").write_text(LIBRARY)
     (library / "test").mkdir()
     (library / "test" / "left_out.py").write_text(LIBRARY.replace("pen", "brush"))
-    assert module.collect(library, tmp_path / "demo") == (3, 2)
+    assert module.collect(library, tmp_path / "demo") == (3, 2, 0)
     corpus = (tmp_path / "demo" / "corpus.jsonl").read_text().splitlines()
     assert [(p["_id"], p["title"]) for p in map(json.loads, corpus)] == [
         ("art", ""),
@@ -77,3 +82,25 @@ def test_collection(module, tmp_path):
     assert (tmp_path / "demo" / "qrels.txt").read_text() == (
         "q1 0 art 1\nq2 0 art.Pen.lift 1\nq2 0 art.Pen.wait 1\n"
     )
+
+
+def test_training_questions_are_of_other_modules(module, tmp_path):
+    library = tmp_path / "library"
+    library.mkdir()
+    for name in ("art", "boat", "coast"):
+        (library / f"{name}.py").write_text(
+            f'"""Draw a {name} with a pen.\n\nNo {name} is too wide for it, and none too long."""'
+        )
+    assert module.collect(library, tmp_path / "demo") == (3, 1, 2)
+    assert (tmp_path / "demo" / "qrels.txt").read_text() == "q1 0 art 1\n"
+    assert (tmp_path / "demo" / "train-qrels.txt").read_text() == "q2 0 boat 1\nq3 0 coast 1\n"
+    assert (tmp_path / "demo" / "train-queries.tsv").read_text() == (
+        "q2\tDraw a boat with a pen.\nq3\tDraw a coast with a pen.\n"
+    )
+
+
+def test_the_picture(tmp_path):
+    plot = load("plot")
+    runs = [{"run": name, "measures": {"RR@10": 0.5, "R@10": 0.25}} for name in ("a", "b")]
+    plot.draw({"queries": 2, "runs": runs}, tmp_path / "measures.png")
+    assert (tmp_path / "measures.png").read_bytes().startswith(b"\x89PNG")

@@ -1,9 +1,10 @@
 """Makes a collection of the documentation strings of Python's own standard library.
 
-`python docs/quickstart/collect.py FOLDER` writes `corpus.jsonl`, `queries.tsv` and `qrels.txt`. The
-first line of an entry asks, the rest of it answers: the passage is the rest alone, without a title,
-since the name of a function often is its first line in other words (`shutil.rmtree`: "Recursively
-delete a directory tree."). The name is the passage's id.
+`python docs/quickstart/collect.py FOLDER` writes `corpus.jsonl`, `queries.tsv` and `qrels.txt`, and
+`train-queries.tsv` and `train-qrels.txt`. The first line of an entry asks, the rest of it answers:
+the passage is the rest alone, without a title, since the name of a function often is its first line
+in other words (`shutil.rmtree`: "Recursively delete a directory tree."). The name is the passage's
+id. The questions of every third module are held apart for the test, those of the others train.
 
 The sources are parsed and never imported, in the order of their names, so that one version of
 Python gives one collection.
@@ -14,7 +15,8 @@ import json
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +28,9 @@ SHORTEST_ANSWER = 8
 """Words; "See PEP 302." answers nothing."""
 MOST_REPEATED = 0.75
 """An entry whose answer has this share of its question's words repeats itself; it is left out."""
+
+HELD_APART = 3
+"""One module in so many has its questions in the test, and none in training."""
 
 
 class Entry(NamedTuple):
@@ -93,8 +98,20 @@ def entries(library: Path) -> Iterator[Entry]:
                 yield entry
 
 
-def collect(library: Path, folder: Path) -> tuple[int, int]:
-    """Writes the collection, each question once; returns how many passages and queries."""
+def held_apart(names: Iterable[str]) -> set[str]:
+    """The modules whose questions are for the test, of entries' names.
+
+    >>> sorted(held_apart(["ast.walk", "bisect.insort", "cmd.Cmd", "cmd.Cmd.do_help", "dis.dis"]))
+    ['ast', 'dis']
+    """
+    return set(sorted({name.split(".")[0] for name in names})[::HELD_APART])
+
+
+def collect(library: Path, folder: Path) -> tuple[int, int, int]:
+    """Writes the collection, each question once; returns how many passages, queries of each kind.
+
+    A question with a passage of a module that is held apart is for the test.
+    """
     found = list(entries(library))
     folder.mkdir(parents=True, exist_ok=True)
     asked: dict[str, list[str]] = {}
@@ -102,21 +119,32 @@ def collect(library: Path, folder: Path) -> tuple[int, int]:
         for entry in found:
             asked.setdefault(entry.question, []).append(entry.name)
             corpus.write(json.dumps({"_id": entry.name, "title": "", "text": entry.answer}) + "\n")
-    qids = {question: f"q{number}" for number, question in enumerate(asked, 1)}
-    (folder / "queries.tsv").write_text(
-        "".join(f"{qid}\t{question}\n" for question, qid in qids.items()), encoding="utf-8"
-    )
-    (folder / "qrels.txt").write_text(
-        "".join(f"{qids[q]} 0 {name} 1\n" for q, names in asked.items() for name in names)
-    )
-    return len(found), len(asked)
+    test = held_apart(entry.name for entry in found)
+    counts = {"": 0, "train-": 0}
+    with ExitStack() as files:
+        lines = {
+            (kind, name): files.enter_context(
+                (folder / f"{kind}{name}").open("w", encoding="utf-8")
+            )
+            for kind in counts
+            for name in ("queries.tsv", "qrels.txt")
+        }
+        for number, (question, names) in enumerate(asked.items(), 1):
+            kind = "" if test.intersection(name.split(".")[0] for name in names) else "train-"
+            counts[kind] += 1
+            lines[kind, "queries.tsv"].write(f"q{number}\t{question}\n")
+            lines[kind, "qrels.txt"].writelines(f"q{number} 0 {name} 1\n" for name in names)
+    return len(found), counts[""], counts["train-"]
 
 
 def main() -> None:
     """Writes the collection of this Python's library into the folder named on the command line."""
-    passages, queries = collect(Path(sysconfig.get_path("stdlib")), Path(sys.argv[1]))
+    passages, test, train = collect(Path(sysconfig.get_path("stdlib")), Path(sys.argv[1]))
     version = ".".join(map(str, sys.version_info[:3]))
-    sys.stdout.write(f"{passages:,} passages and {queries:,} queries from Python {version}\n")
+    sys.stdout.write(
+        f"Python {version}: {passages:,} passages, {test:,} questions of the test, "
+        f"{train:,} of training\n"
+    )
 
 
 if __name__ == "__main__":

@@ -8,10 +8,11 @@ recipe_options aggretriever "$@"
 
 case $scale in
   small)
-    round=(--representation agg --cls-dim 32 --agg-dim 160 --group-size 2 --batch-size 32 --lr 5e-4 --max-steps 200)
-    again=("${round[@]}" --max-steps 100)
-    wide=160 narrow=32
-    few=(--train-queries 250) more=(--train-queries 1000)
+    wide=256 narrow=128
+    agg=(--representation agg --cls-dim "$narrow" --agg-dim "$wide" --mlm-head none --no-l2-norm --group-size 2)
+    round=("${agg[@]}" --lr 1e-4 "${training[@]}")
+    again=("${agg[@]}" --lr 5e-5 "${training[@]}")
+    few=(--train-queries 100) more=(--train-queries 400)
     ;;
   full)
     model=${model:-distilbert-base-uncased}
@@ -43,10 +44,10 @@ retrieve round2
 if ((ablations)); then
   both=$((wide + narrow))
   variant cls --representation cls
-  variant wide-cls --cls-dim $wide --agg-dim $narrow
-  variant no-cls --cls-dim 0 --agg-dim $both
-  variant both-wide --cls-dim $both --agg-dim $both
-  variant both-narrow --cls-dim $narrow --agg-dim $narrow
+  variant wide-cls --cls-dim "$wide" --agg-dim "$narrow"
+  variant no-cls --cls-dim 0 --agg-dim "$both"
+  variant both-wide --cls-dim "$both" --agg-dim "$both"
+  variant both-narrow --cls-dim "$narrow" --agg-dim "$narrow"
   variant unpruned --cls-dim 0 --agg-kind none
   variant no-weight --term-weight one
   variant no-mlm --mlm-head none

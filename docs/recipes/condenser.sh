@@ -7,9 +7,9 @@ recipe_options condenser "$@"
 
 case $scale in
   small)
-    pretraining=(--max-length 128 --batch-size 32 --max-steps 150 --lr 5e-4)
-    round=(--representation cls --group-size 2 --batch-size 32 --lr 5e-4 --max-steps 200)
-    few=(--train-queries 250) more=(--train-queries 1000)
+    pretraining+=(--max-length 64 --batch-size 16)
+    round=(--representation cls --no-l2-norm --group-size 2 --lr 1e-4 "${training[@]}")
+    few=(--train-queries 100) more=(--train-queries 400)
     ;;
   full)
     model=${model:-bert-base-uncased} text=${text:-irds:dpr-w100}

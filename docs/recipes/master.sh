@@ -11,13 +11,14 @@ recipe_options master "$@"
 
 case $scale in
   small)
-    pretraining=(--max-length 128 --batch-size 32 --max-steps 150 --lr 5e-4)
+    pretraining+=(--max-length 64 --batch-size 8)
     expansion=(--num-queries 4 --continuation-max-tokens 48)
-    retriever=(--representation cls --l2-norm --temperature 0.05 --group-size 2 --batch-size 32 --lr 5e-4 --max-steps 200)
+    common=(--representation cls --l2-norm --temperature 0.02 --lr 1e-4 "${training[@]}")
+    retriever=("${common[@]}" --group-size 2)
     second=("${retriever[@]}")
-    teacher=$model depth=20 scoring=("${mining[@]}")
-    reranker=(--representation cross-encoder --group-size 4 --batch-size 16 --lr 5e-4 --max-steps 200)
-    distil=("${retriever[@]}" --group-size 4 --batch-size 16 --distillation kl)
+    teacher=$model depth=10 scoring=("${mining[@]}")
+    reranker=(--representation cross-encoder --passage-max-length 64 --group-size 4 --batch-size 8 --max-steps 50 --lr 1e-4)
+    distil=("${common[@]}" --group-size 4 --distillation kl)
     ;;
   full)
     model=${model:-bert-base-uncased} text=${text:-$corpus}
@@ -28,7 +29,7 @@ case $scale in
     mining=(--depth 200 --num-negatives 100) scoring=(--depth 200 --num-negatives 30)
     retriever=(--preset master-marco-retriever1)
     second=(--preset master-marco-retriever2)
-    teacher=google/electra-base-discriminator depth=200
+    teacher=google/electra-base-discriminator depth=100
     reranker=(--preset master-marco-reranker)
     distil=(--preset master-marco-distil)
     ;;
@@ -42,7 +43,7 @@ expand_passages() {
   [[ -z $continuation_model ]] || from+=(--continuation-model "$continuation_model")
   if ((${#from[@]} < 4)); then
     echo "no models for both queries and continuations: pre-training without DOR and GOR"
-    pretraining+=(--tasks mkp,cmp,npr)
+    pretraining+=(--tasks "mkp,cmp,npr")
     return
   fi
   make "$output" denserk expand --corpus "$text" "${from[@]}" "${expansion[@]}" --seed "$seed" --output "$output" --resume
@@ -87,7 +88,7 @@ mine retriever2 retriever2
 train reranker --model "$teacher" --train-data "$own/data/retriever2.jsonl" "${reranker[@]}"
 run=$own/runs/reranker.test.trec
 make "$run" denserk search --rerank "$own/models/reranker" --run "$own/runs/retriever2.test.trec" --topics "$test_topics" \
-  --corpus "$corpus" --rerank-depth $depth --output "$run" --tag reranker
+  --corpus "$corpus" --rerank-depth "$depth" --output "$run" --tag reranker
 stages+=(reranker)
 
 heading "distil: from the pre-trained weights, with the teacher's scores"

@@ -7,17 +7,16 @@ recipe_options mlr "$@"
 
 case $scale in
   small)
-    round=(--representation mlr --layers 1,2 --lambda 0.1 --untie --group-size 2 --batch-size 32 --lr 5e-4
-      --max-steps 200)
+    round=(--representation mlr --layers "5,6" --lambda 0.1 --untie --no-l2-norm --group-size 2 --lr 1e-4 "${training[@]}")
     again=("${round[@]}")
-    all=0,1,2 pairs=(0,2)
+    all=1,2,3,4,5,6 pairs=("2,6" "4,6")
     ;;
   full)
     model=${model:-Shitao/RetroMAE_MSMARCO}
     mining=(--depth 200 --num-negatives 100 --sampling top)
     round=(--preset mlr-marco)
     again=(--preset mlr-marco-hard-negatives)
-    all=1,2,3,4,5,6,7,8,9,10,11,12 pairs=(2,12 4,12 6,12 8,12)
+    all=1,2,3,4,5,6,7,8,9,10,11,12 pairs=("2,12" "4,12" "6,12" "8,12")
     ;;
 esac
 
@@ -44,9 +43,9 @@ if ((ablations)); then
   variant average --reduction average
   variant scalar-mix --reduction scalar-mix
   variant multi-vector --reduction multi-vector
-  variant all-layers --layers $all
-  variant all-average --layers $all --reduction average
-  variant all-scalar-mix --layers $all --reduction scalar-mix
+  variant all-layers --layers "$all"
+  variant all-average --layers "$all" --reduction average
+  variant all-scalar-mix --layers "$all" --reduction scalar-mix
   for layers in "${pairs[@]}"; do
     variant "layers-${layers/,/-}" --layers "$layers"
   done
