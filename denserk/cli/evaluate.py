@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,16 +11,28 @@ import typer
 from denserk.cli.app import app
 from denserk.cli.console import console
 from denserk.cli.options import command
+from denserk.errors import UsageError
 from denserk.settings.comparison import ComparisonSettings
 from denserk.settings.evaluation import EvaluationSettings, OutputFormat, ReportSettings
+from denserk.settings.suite import Suite
+from denserk.settings.suites import SuiteRow, SuiteSettings, find_suite, list_suites
 
 if TYPE_CHECKING:
     from denserk.evaluation.grid import Grid
+    from denserk.evaluation.suites_result import SuitesResult
 
 
-@command(app, "eval", settings="Measures", comparison="Differences", report="Output")
+@command(
+    app,
+    "eval",
+    settings="Measures",
+    suites="Suites",
+    comparison="Differences",
+    report="Output",
+)
 def evaluate(
     settings: EvaluationSettings,
+    suites: SuiteSettings,
     comparison: ComparisonSettings,
     report: ReportSettings,
     files: Annotated[
@@ -51,22 +65,90 @@ def evaluate(
     from denserk.tasks.evaluate import compare_runs, gates_of
     from denserk.tasks.evaluate import evaluate as task
 
+    if suites.list_suites:
+        console().table(SuiteRow._fields, list_suites())
+        return
     named = [*(files or []), *(run or [])]
     baseline = comparison.baseline
     added = [baseline] if baseline is not None and baseline not in named else []
-    inputs = sort_inputs([*added, *(files or [])], run or [], qrels)
-    result = task(inputs.runs, inputs.qrels, settings, console())
+    if suites.suite is not None:
+        runs: Sequence[str] = [*added, *named]
+        suite = _one_suite(suites, runs, qrels)
+        if suite is None:
+            _on_several(suites, runs, settings, comparison, report)
+            return
+        from denserk.tasks.evaluate_suite import evaluate_suite
+
+        result = evaluate_suite(runs, suite, settings, suites.against, console())
+    else:
+        inputs = sort_inputs([*added, *(files or [])], run or [], qrels)
+        runs = inputs.runs
+        result = task(runs, inputs.qrels, settings, console())
     if baseline is not None:
-        result = compare_runs(result, inputs.runs, comparison)
-    terminal = sys.stdout.isatty()
-    shape = report.format or (OutputFormat.TABLE if terminal else OutputFormat.TSV)
-    if shape is OutputFormat.TABLE and terminal and "NO_COLOR" not in os.environ:
-        for grid in as_grids(result, report):
+        result = compare_runs(result, runs, comparison)
+    shape = _shape(report)
+    _show(FORMATS[shape](result, report), as_grids(result, report), shape)
+    require(result, gates_of(settings))
+
+
+def _one_suite(suites: SuiteSettings, runs: Sequence[str], qrels: str | None) -> Suite | None:
+    """The suite that is asked for; None where it is a group, or folders of runs are named."""
+    if qrels is not None:
+        raise UsageError(
+            f"--suite {suites.suite} has its own judgements; --qrels {qrels} is one too many",
+            "give one of them",
+        )
+    if not runs:
+        raise UsageError("no run is named", f"denserk eval run.trec --suite {suites.suite}")
+    entry = find_suite(suites.suite or "")
+    folders = any(Path(path).is_dir() for path in runs)
+    return entry if isinstance(entry, Suite) and not folders else None
+
+
+def _on_several(
+    suites: SuiteSettings,
+    folders: Sequence[str],
+    settings: EvaluationSettings,
+    comparison: ComparisonSettings,
+    report: ReportSettings,
+) -> None:
+    from denserk.tasks.evaluate_suite import evaluate_suites
+
+    asked = (
+        ("--baseline", comparison.baseline),
+        ("--min", settings.min),
+        ("--per-query", report.per_query),
+    )
+    if given := [option for option, value in asked if value]:
+        raise UsageError(
+            f"{' and '.join(given)}: for one suite, and {suites.suite} in a folder may be several",
+            "name one run and its own suite",
+        )
+    show_suites(
+        evaluate_suites(folders, [suites.suite or ""], settings, suites.against, console()), report
+    )
+
+
+def show_suites(result: "SuitesResult", report: ReportSettings) -> None:
+    """Writes results on several suites to standard output."""
+    from denserk.evaluation.suites_table import SUITE_FORMATS, as_suites_grids
+
+    shape = _shape(report)
+    _show(SUITE_FORMATS[shape](result, report), as_suites_grids(result, report), shape)
+
+
+def _shape(report: ReportSettings) -> OutputFormat:
+    return report.format or (OutputFormat.TABLE if sys.stdout.isatty() else OutputFormat.TSV)
+
+
+def _show(text: str, grids: "Sequence[Grid]", shape: OutputFormat) -> None:
+    """Writes a table in colour to a terminal, anything else as it is."""
+    if shape is OutputFormat.TABLE and sys.stdout.isatty() and "NO_COLOR" not in os.environ:
+        for grid in grids:
             _draw(grid)
     else:
-        sys.stdout.write(FORMATS[shape](result, report))
+        sys.stdout.write(text)
     sys.stdout.flush()
-    require(result, gates_of(settings))
 
 
 def _draw(grid: "Grid") -> None:

@@ -17,6 +17,7 @@ from ir_measures.providers import Provider
 from denserk.errors import DenserkError, MismatchError
 from denserk.evaluation.comparison import Comparison
 from denserk.evaluation.measures import Measure, is_count, providers_of
+from denserk.evaluation.published import PublishedRow
 
 T = TypeVar("T")
 
@@ -66,6 +67,7 @@ class EvaluationResult:
         runs: one result a run.
         providers: which of ir-measures' providers computed what: provider -> measures.
         comparison: the runs against one of them, where that was asked for.
+        published: papers' rows to stand beside the runs'.
     """
 
     measures: tuple[Measure, ...]
@@ -74,6 +76,7 @@ class EvaluationResult:
     runs: tuple[RunResult, ...]
     providers: Mapping[str, tuple[str, ...]]
     comparison: Comparison | None = None
+    published: tuple[PublishedRow, ...] = ()
 
 
 def count_ties(run: Run) -> Ties:

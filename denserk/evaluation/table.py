@@ -14,6 +14,7 @@ from denserk.evaluation.comparison_table import (
 from denserk.evaluation.evaluator import EvaluationResult, RunResult
 from denserk.evaluation.grid import Cell, Grid, as_markdown_table, as_text
 from denserk.evaluation.measures import Measure, is_count
+from denserk.evaluation.published_table import as_json_rows, as_published_grid, published_lines
 from denserk.evaluation.trec_names import trec_spelling
 from denserk.settings.evaluation import OutputFormat, ReportSettings
 
@@ -91,10 +92,12 @@ def as_grid(result: EvaluationResult, report: ReportSettings) -> Grid:
 
 
 def as_grids(result: EvaluationResult, report: ReportSettings) -> list[Grid]:
-    """The measures, and below them the differences from the baseline."""
+    """The measures, below them the differences from the baseline, then the papers' rows."""
     grids = [as_grid(result, report)]
     if result.comparison is not None:
         grids.append(as_difference_grid(result.comparison, report.places))
+    if result.published:
+        grids.append(as_published_grid(result.published, list(map(str, result.measures))))
     return grids
 
 
@@ -137,6 +140,7 @@ def as_tsv(result: EvaluationResult, report: ReportSettings) -> str:
             ]
     if result.comparison is not None:
         lines += difference_lines(result.comparison, report.places)
+    lines += published_lines(result.published)
     return "".join(lines)
 
 
@@ -164,6 +168,8 @@ def as_json(result: EvaluationResult, report: ReportSettings) -> str:
     }
     if result.comparison is not None:
         content["comparison"] = as_json_value(result.comparison)
+    if result.published:
+        content["published"] = as_json_rows(result.published)
     options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     return orjson.dumps(content, option=options).decode()
 
@@ -172,10 +178,14 @@ def as_trec_eval(result: EvaluationResult, report: ReportSettings) -> str:
     """trec_eval's lines and names, where it has them; a line `runid` opens each of several runs.
 
     Raises:
-        UsageError: the runs are compared with a baseline, which trec_eval has no lines for.
+        UsageError: the runs are compared with a baseline or with papers, which trec_eval has no
+            lines for.
     """
-    if result.comparison is not None:
-        raise UsageError("--format trec_eval has no lines for --baseline", "choose another format")
+    for option, given in (("--baseline", result.comparison), ("--against", result.published)):
+        if given:
+            raise UsageError(
+                f"--format trec_eval has no lines for {option}", "choose another format"
+            )
     lines = []
     for i, run in enumerate(result.runs):
         if len(result.runs) > 1:

@@ -1,0 +1,160 @@
+"""The suites of the field as data: a name, its parts, its measures, the papers that report it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from denserk.errors import UsageError
+from denserk.settings import suites_beir, suites_marco, suites_questions
+from denserk.settings.options import option
+from denserk.settings.suite import Group, Paper, Source, Suite
+
+SUITES = {
+    suite.name: suite
+    for suite in (*suites_marco.SUITES, *suites_questions.SUITES, *suites_beir.SUITES)
+}
+"""Every suite by its name."""
+GROUPS = {group.name: group for group in suites_beir.GROUPS}
+"""Every group by its name; one that counts in others stands before them."""
+
+
+@dataclass(frozen=True)
+class SuiteSettings:
+    """A suite of the field, in place of judgements."""
+
+    suite: str | None = option(None, metavar="NAME", shown_default="the judgements that are named")
+    """Judgements, measures and rules of a suite by its name; see --list-suites."""
+    against: tuple[Paper, ...] = option(
+        (), repeat=True, metavar="|".join(Paper), shown_default="none"
+    )
+    """--suite: a paper's figures for it beside the run's; repeatable."""
+    list_suites: bool = False
+    """Print every suite with its source, its measures and the papers that report it, and stop."""
+
+    def __post_init__(self) -> None:
+        """Refuses a paper without a suite, and a suite that does not exist."""
+        if self.against and self.suite is None:
+            raise UsageError(
+                f"--against {self.against[0]}: a paper's figures are for a suite",
+                "add --suite NAME; --list-suites prints them",
+            )
+        if self.suite is not None:
+            find_suites([self.suite])
+
+
+@dataclass(frozen=True)
+class SuiteSearchSettings:
+    """How the sets of --suite are searched, one after the other."""
+
+    resume: bool = False
+    """--suite: keep the runs that are finished, continue with what is not."""
+    overwrite: bool = False
+    """--suite: make every run anew."""
+    discard_vectors: bool = False
+    """--suite: remove a corpus's vectors and index once its runs are there."""
+
+    def __post_init__(self) -> None:
+        """Refuses two ways with an existing folder."""
+        if self.resume and self.overwrite:
+            raise UsageError("--resume and --overwrite exclude each other")
+
+
+class SuiteRow(NamedTuple):
+    """One line of the listing; all of it text."""
+
+    name: str
+    title: str
+    source: str
+    measures: str
+    papers: str
+
+
+def find_suite(name: str) -> Suite | Group:
+    """The suite or group of a name.
+
+    Raises:
+        UsageError: none is called so; the nearest names are told.
+
+    >>> find_suite("dl19").measures
+    ('nDCG@10', 'AP(rel=2)', 'R(rel=2)@1000')
+    """
+    known: dict[str, Suite | Group] = {**SUITES, **GROUPS}
+    name = name.replace(":", "/") if name.startswith("beir:") else name.rstrip("/")
+    if name not in known:
+        near = get_close_matches(name, known, n=3, cutoff=0.4)
+        near += [other for other in known if other.endswith(f"/{name}") and other not in near]
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise UsageError(
+            f"no suite is called {name!r}", f"{hint}denserk eval --list-suites prints all of them"
+        )
+    return known[name]
+
+
+def find_suites(names: Iterable[str]) -> tuple[Suite, ...]:
+    """The suites of several names, groups resolved, each once, in order.
+
+    Raises:
+        UsageError: a name is unknown.
+
+    >>> [suite.name for suite in find_suites(["beir-small", "dl19", "beir/scifact"])][3:]
+    ['beir/scidocs', 'beir/scifact', 'dl19']
+    """
+    found: dict[str, Suite] = {}
+    for name in names:
+        entry = find_suite(name)
+        if isinstance(entry, Suite):
+            found[entry.name] = entry
+        else:
+            found.update({suite.name: suite for suite in find_suites(entry.members)})
+    return tuple(found.values())
+
+
+def groups_within(names: Iterable[str]) -> tuple[Group, ...]:
+    """The groups whose means can be told from suites of these names, in the order of `GROUPS`.
+
+    >>> [group.name for group in groups_within(["beir-small"])]
+    ['beir-small']
+    """
+    present = {suite.name for suite in find_suites(names)}
+    return tuple(
+        group
+        for group in GROUPS.values()
+        if all(suite.name in present for suite in find_suites([group.name]))
+    )
+
+
+def list_suites() -> list[SuiteRow]:
+    """Every suite and group as lines of text."""
+    rows = [
+        SuiteRow(
+            suite.name,
+            suite.title,
+            _told(suite.corpus.source, suite.qrels or suite.answers),
+            " ".join(suite.measures),
+            ", ".join(suite.labels),
+        )
+        for suite in SUITES.values()
+    ]
+    for group in GROUPS.values():
+        measures = dict.fromkeys(m for s in find_suites([group.name]) for m in s.measures)
+        short = (member.removeprefix("beir/") for member in group.members)
+        rows.append(
+            SuiteRow(
+                group.name,
+                group.title,
+                " ".join(short) if len(group.members) < 10 else f"{len(group.members)} sets",
+                " ".join(measures),
+                ", ".join(group.labels),
+            )
+        )
+    return rows
+
+
+def _told(corpus: Source, judged: Source | None) -> str:
+    parts = []
+    for source in (corpus, judged):
+        if source is not None:
+            local = f"$DENSERK_CACHE/{source.paths[0]}"
+            parts.append((source.name or local) if source.fetched else local)
+    return " + ".join(dict.fromkeys(parts))
