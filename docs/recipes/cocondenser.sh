@@ -8,7 +8,7 @@ recipe_options cocondenser "$@"
 case $scale in
   small)
     general=$corpus
-    first=("${pretraining[@]}" --max-length 64 --batch-size 16)
+    first=("${pretraining[@]}" --max-length 48 --batch-size 16)
     second=("${pretraining[@]}" --max-length 32 --batch-size 16)
     round=(--representation cls --no-l2-norm --group-size 2 --lr 1e-4 "${training[@]}")
     ;;

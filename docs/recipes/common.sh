@@ -75,7 +75,7 @@ small_scale() {
   test_topics=$work/data/test.tsv test_qrels=$work/data/test.qrels.tsv
   measures='RR@10 R@20 nDCG@10'
   precision=() mining=(--depth 50 --num-negatives 4)
-  pretraining=(--max-steps 50 --lr 5e-5) training=(--passage-max-length 64 --batch-size 16 --max-steps 50)
+  pretraining=(--max-steps 32 --lr 5e-5) training=(--passage-max-length 48 --batch-size 16 --max-steps 32)
   if [[ -z $model ]]; then
     model=minilm
     ((dry)) || model=$(python "$recipes/../quickstart/model.py")
@@ -83,7 +83,7 @@ small_scale() {
   ((dry)) || small_queries
 }
 
-# The queries of the small collection that are used: 800 of training and 500 of the test, from all over it.
+# The queries of the small collection that are used: 512 of training and 300 of the test, from all over it.
 small_queries() {
   local name
   for name in "$corpus" "$queries" "$data/qrels/train.tsv" "$judged"; do
@@ -91,8 +91,8 @@ small_queries() {
   done
   mkdir -p "$work/data"
   make "$work/data/queries.tsv" denserk convert "$queries" "$work/data/queries.tsv"
-  part "$data/qrels/train.tsv" 800 train
-  part "$judged" 500 test
+  part "$data/qrels/train.tsv" 512 train
+  part "$judged" 300 test
 }
 
 # part QRELS N NAME: NAME.qrels.tsv with at most N of the judgements, and NAME.tsv with their queries.

@@ -7,7 +7,7 @@ recipe_options condenser "$@"
 
 case $scale in
   small)
-    pretraining+=(--max-length 64 --batch-size 16)
+    pretraining+=(--max-length 48 --batch-size 16)
     round=(--representation cls --no-l2-norm --group-size 2 --lr 1e-4 "${training[@]}")
     few=(--train-queries 100) more=(--train-queries 400)
     ;;

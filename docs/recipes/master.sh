@@ -11,13 +11,13 @@ recipe_options master "$@"
 
 case $scale in
   small)
-    pretraining+=(--max-length 64 --batch-size 8)
+    pretraining+=(--max-length 48 --batch-size 8)
     expansion=(--num-queries 4 --continuation-max-tokens 48)
     common=(--representation cls --l2-norm --temperature 0.02 --lr 1e-4 "${training[@]}")
     retriever=("${common[@]}" --group-size 2)
     second=("${retriever[@]}")
     teacher=$model depth=10 scoring=("${mining[@]}")
-    reranker=(--representation cross-encoder --passage-max-length 64 --group-size 4 --batch-size 8 --max-steps 50 --lr 1e-4)
+    reranker=(--representation cross-encoder --passage-max-length 48 --group-size 4 --batch-size 8 --max-steps 32 --lr 1e-4)
     distil=("${common[@]}" --group-size 4 --distillation kl)
     ;;
   full)
