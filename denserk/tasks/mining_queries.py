@@ -136,6 +136,8 @@ def gather_queries(
     for qid, docids in relevant.items():
         if qid in queries.number_of:
             queries.exclude(queries.number_of[qid], docids)
+        elif paths.train is None:
+            counts["judged queries without a text"] += 1
 
 
 def _relevant(

@@ -147,6 +147,14 @@ def test_texts_of_queries_known_by_id_and_judgements_beside_training_data(mine, 
     assert ids(examples["q2"].positives) == ["d1"]  # d5 is judged relevant, and so no negative
 
 
+def test_judged_queries_without_a_text_are_counted(mine, toy):
+    (toy / "qrels.txt").write_text("q1 0 d3 1\nq7 0 d1 1\n")
+    result, examples = mine()
+    assert list(examples) == ["q1"]
+    left_out = {"judged queries without a text": 1, "queries without a positive": 2}
+    assert +result.left_out == left_out
+
+
 def test_rows_of_one_query_become_one(mine, toy):
     rows = TRAIN[TrainingFormat.TEVATRON]
     halves = [{**rows[1], "positive_passages": [p]} for p in rows[1]["positive_passages"]]
