@@ -10,10 +10,13 @@ from types import ModuleType
 import pytest
 
 from denserk.cli.app import run
+from denserk.evaluation.published import figures
+from denserk.settings.suite import Paper
 from tests.test_readme import ROOT, parse
 
 FOLDER = ROOT / "docs" / "recipes"
 RECIPES = sorted(path.stem for path in FOLDER.glob("*.sh") if path.stem != "common")
+FIGURES = [line.split("\t") for line in (FOLDER / "paper.tsv").read_text().splitlines()]
 MASTERS = ("--queries-model", "asks", "--continuation-model", "writes")
 STAND_IN = """#!/usr/bin/env bash
 # A denserk that does nothing but leave its output, and fails where it is told to.
@@ -85,15 +88,32 @@ def test_every_command_is_accepted(name, scale, idle, capsys):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_stage_stands_beside_the_paper(name):
-    rows = [line.split("\t") for line in (FOLDER / "paper.tsv").read_text().splitlines()]
     stages = {
         arguments[arguments.index("--tag") + 1]
         for scale in ("small", "full")
         for arguments in commands(name, scale)
         if "--tag" in arguments
     }
-    assert stages == {row[1] for row in rows if row[0] == name}
-    assert {len(row) for row in rows} == {6}
+    assert stages == {row[1] for row in FIGURES if row[0] == name}
+    assert {len(row) for row in FIGURES} == {6}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for row in FIGURES if row[3] != "-"],
+    ids=lambda row: "-".join(row[:2]),
+)
+def test_the_papers_print_these_figures(row):
+    recipe, _, _, reciprocal_rank, recall, where = row
+    whose, _, table = where.rpartition("Table ")
+    name = whose.removesuffix("'s ").lower() or recipe
+    printed = {
+        (figure.metric, float(figure.value))
+        for figure in figures(Paper(name.replace("cocondenser", "condenser")))
+        if figure.label == "MARCO Dev" and figure.table.startswith(f"T{table}.")
+    }
+    assert ("RR@10", float(reciprocal_rank)) in printed
+    assert recall == "-" or ("R@1K", float(recall)) in printed
 
 
 @pytest.fixture
