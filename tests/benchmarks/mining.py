@@ -10,14 +10,12 @@ a peak is above 3 GB.
 
 import argparse
 import json
-import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from tests.benchmarks.timing import DENSERK, watch
+from tests.benchmarks.timing import DENSERK, Child, watch
 
 QUERIES, HITS, PASSAGES = 502_939, 200, 8_841_823
 LIMIT_MIB = 3e9 / 2**20
@@ -78,18 +76,6 @@ def write(path: Path, lines: Iterator[str]) -> Path:
     return path
 
 
-def cut(run: Path) -> float:
-    """Seconds that cut takes for the passages of the run; the better of two times."""
-    seconds = []
-    for _ in range(2):
-        start = time.perf_counter()
-        subprocess.run(
-            ["cut", "-d", " ", "-f", "3", str(run)], stdout=subprocess.DEVNULL, check=True
-        )
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
-
-
 def inputs(folder: Path, queries: int, passages: int) -> tuple[Path, Path, Path]:
     """Run, training data and corpus."""
     return (
@@ -105,22 +91,23 @@ def measure(folder: Path, scale: float) -> bool:
     run, train, corpus = inputs(folder, queries, passages)
     lines = queries * HITS
     print(f"{queries:,} queries, {lines:,} lines, {run.stat().st_size / 1e9:.2f} GB", flush=True)
-    floor = cut(run)
-    print(f"{'cut':12} {floor:7.1f} s {lines / floor:12,.0f} lines/s", flush=True)
-    within = True
-    mine = [DENSERK, "mine-negatives", "--train", str(train), "--run", str(run), "--output"]
-    for name, options in {
-        "ids": [str(folder / "ids.jsonl"), "--output-format", "tevatron-ids"],
-        "with texts": [str(folder / "mined.jsonl"), "--corpus", str(corpus)],
-    }.items():
-        child = watch([*mine, *options, "--quiet"])
-        within &= child.peak_mib < LIMIT_MIB
+    mine = [DENSERK, "mine-negatives", "--train", str(train), "--run", str(run), "--quiet"]
+    commands = {
+        "cut": ["cut", "-d", " ", "-f", "3", str(run)],
+        "ids": [*mine, "--output", str(folder / "ids.jsonl"), "--output-format", "tevatron-ids"],
+        "with texts": [*mine, "--output", str(folder / "mined.jsonl"), "--corpus", str(corpus)],
+    }
+    used: dict[str, Child] = {}
+    print(f"{'':12} {'clock':>9} {'CPU':>9} {'lines/CPU s':>12} {'of cut':>7} {'peak':>9}")
+    for name, command in commands.items():
+        used[name] = child = watch(command)
         print(
-            f"{name:12} {child.seconds:7.1f} s {lines / child.seconds:12,.0f} lines/s"
-            f" {floor / child.seconds:6.3f} of cut {child.peak_mib:8,.0f} MiB",
+            f"{name:12} {child.seconds:7.0f} s {child.cpu_seconds:7.1f} s"
+            f" {lines / child.cpu_seconds:12,.0f}"
+            f" {used['cut'].cpu_seconds / child.cpu_seconds:7.3f} {child.peak_mib:5,.0f} MiB",
             flush=True,
         )
-    return within
+    return all(child.peak_mib < LIMIT_MIB for child in used.values())
 
 
 def main() -> None:

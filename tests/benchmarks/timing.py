@@ -14,10 +14,11 @@ DENSERK = str(Path(sys.executable).with_name("denserk"))
 
 
 class Child(NamedTuple):
-    """What a child process used: wall-clock seconds, and its largest resident set in MiB."""
+    """What a child process used: seconds by the clock, largest resident set, seconds of a CPU."""
 
     seconds: float
     peak_mib: float
+    cpu_seconds: float
 
 
 def watch(command: Sequence[str]) -> Child:
@@ -38,7 +39,8 @@ def watch(command: Sequence[str]) -> Child:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
         raise SystemExit(f"{' '.join(command)}\n{said.decode()}")
-    return Child(time.perf_counter() - start, usage.ru_maxrss / 1024)
+    cpu_seconds = usage.ru_utime + usage.ru_stime
+    return Child(time.perf_counter() - start, usage.ru_maxrss / 1024, cpu_seconds)
 
 
 def medians(work: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
