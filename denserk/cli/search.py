@@ -1,20 +1,24 @@
 """`denserk search`."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from denserk.cli.app import app
 from denserk.cli.console import console
+from denserk.cli.evaluate import show_suites
 from denserk.cli.options import Overrides, command
 from denserk.errors import UsageError
 from denserk.settings.encode import TextShorthands
 from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
+from denserk.settings.evaluation import ReportSettings
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.fusion import FusionSettings
 from denserk.settings.models import RepresentationShorthands
 from denserk.settings.retrieval import SearchPaths, SearchSettings
+from denserk.settings.suites import SuiteSearchSettings
 
 
 @command(
@@ -22,17 +26,19 @@ from denserk.settings.retrieval import SearchPaths, SearchSettings
     "search",
     paths="Input and output",
     settings="Search",
+    suites="Suites, for --suite",
     fusion="Fusion, for --fuse",
     representation="Representation, where it differs from the model's own",
     representation_shorthands="Representation, where it differs from the model's own",
     text="Text, where it differs from the model's own",
     text_shorthands="Text, where it differs from the model's own",
-    corpus="Corpus, for --rerank",
+    corpus="Corpus, for --rerank and --suite",
     compute="Computation",
 )
 def search(
     paths: SearchPaths,
     settings: SearchSettings,
+    suites: SuiteSearchSettings,
     fusion: FusionSettings,
     representation: Overrides[RepresentationSettings],
     representation_shorthands: RepresentationShorthands,
@@ -44,12 +50,23 @@ def search(
         list[str] | None, typer.Argument(metavar="RUN", help="With --fuse: its other runs.")
     ] = None,
 ) -> None:
-    """Search an index, rerank a run, or fuse several, and write a run."""
+    """Search an index, rerank a run, or fuse several, and write a run; or run whole suites."""
+    if not paths.suite:
+        suites.refuse_in_vain()
     if more or paths.fuse:
         _fuse(paths, more or [], fusion, settings)
         return
     fusion.refuse_in_vain()
     representing = representation_shorthands.overrides(representation)
+    if paths.suite:
+        from denserk.tasks.search_suites import search_suites
+
+        texts = _of_both_sides(text, text_shorthands)
+        found = search_suites(
+            paths, suites, settings, representing, texts, corpus, compute, console()
+        )
+        show_suites(found, ReportSettings())
+        return
     texts = text_shorthands.overrides(text, "query")
     if paths.rerank is not None:
         from denserk.tasks.rerank import rerank
@@ -67,6 +84,18 @@ def search(
         f"{paths.output}: {result.queries:,} queries, {result.hits:,} hits, "
         f"{result.per_second:,.1f} queries a second"
     )
+
+
+def _of_both_sides(text: Mapping[str, Any], shorthands: TextShorthands) -> dict[str, Any]:
+    """The text settings where queries and passages are encoded at once."""
+    for name in ("max_length", "prefix"):
+        if getattr(shorthands, name) is not None:
+            option = name.replace("_", "-")
+            raise UsageError(
+                f"--{option}: --suite encodes both sides",
+                f"say which: --query-{option} or --passage-{option}",
+            )
+    return shorthands.overrides(text, "passage")
 
 
 def _fuse(

@@ -27,6 +27,7 @@ class Kind(StrEnum):
     VECTORS = "vectors"
     INDEX = "index"
     RUN = "run"
+    RUNS = "runs of suites"
     TRAINING = "training data"
     PRETRAINING = "pre-training data"
     TOKENS = "tokenised text"

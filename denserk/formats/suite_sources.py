@@ -1,10 +1,10 @@
-"""The parts of a suite: where each is, on the disk or by name; what is missing, and where it goes."""
+"""The parts of a suite, on the disk or by name: where each is, or what is missing and its place."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from denserk.errors import DenserkError, UsageError
+from denserk.errors import InputError, UsageError
 from denserk.extras import installed
 from denserk.formats.data_sets import BEIR, IRDS, cache_folder
 from denserk.settings.suite import Source, Suite
@@ -97,11 +97,11 @@ def where_it_goes(suite: Suite, part: str, source: str) -> Iterator[None]:
     """
     try:
         yield
-    except DenserkError as error:
-        if not source.startswith(IRDS):
-            raise
+    except InputError as error:
+        if str(error.path) != source.removeprefix(IRDS) or error.__cause__ is None:
+            raise  # it was there, and is broken
         place = cache_folder() / _source(suite, part).paths[0]
         raise UsageError(
             f"{part} of {suite.name}: not at {place}, and ir_datasets could not fetch {source}",
-            f"put it there; --traceback shows what went wrong ({type(error).__name__})",
+            "put it there; --traceback shows what went wrong",
         ) from error

@@ -179,6 +179,9 @@ class SearchPaths:
 
     index: str = option("", metavar="DIR", shown_default="none, with --fuse, or --rerank and --run")
     """An index folder."""
+    suite: tuple[str, ...] = option((), metavar="NAME", repeat=True, shown_default="--topics")
+    """Every set of a suite (beir, msmarco-dev; `denserk eval --list-suites`): its corpus encoded,
+    indexed, searched, measured; repeatable."""
     topics: str | None = option(None, "--queries", metavar="FILE|DIR|NAME|-")
     """Queries: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
     topics_format: TopicsFormat | None = option(None, shown_default="detected")
@@ -194,7 +197,7 @@ class SearchPaths:
     encoded_queries: str | None = option(None, "--query-reps", metavar="DIR|FILE")
     """Vectors of the queries, in place of --model; with --topics, in the order of that file."""
     output: str = option(REQUIRED, "--save-ranking-to", metavar="FILE|-")
-    """The run."""
+    """The run; a folder of runs for --suite."""
     rerank: str | None = option(None, metavar="DIR|HUB_ID", shown_default="no reranking")
     """A cross-encoder that scores the hits anew."""
     run: str | None = option(None, metavar="FILE|-", shown_default="what --index gives")
@@ -215,6 +218,9 @@ class SearchPaths:
         if self.fuse:
             self._refuse_more_than_runs()
             return
+        if self.suite:
+            self._refuse_more_than_a_model()
+            return
         self._refuse_half_a_reranking()
         if self.topics is None and self.encoded_queries is None:
             raise UsageError("no queries: give --topics, or --encoded-queries")
@@ -222,13 +228,29 @@ class SearchPaths:
             raise UsageError("--model and --encoded-queries exclude each other", "give one of them")
 
     def _refuse_more_than_runs(self) -> None:
-        names = ("index", "topics", "model", "encoded_queries", "rerank", "run", "corpus")
-        given = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name)]
+        others = ("suite", "index", "topics", "model", "encoded_queries", "rerank", "run", "corpus")
+        given = self._given(*others)
         if given:
             raise UsageError(
                 f"--fuse reads runs alone, and {' and '.join(given)} not",
                 "search, fuse and rerank one after the other; runs go through pipes with -",
             )
+
+    def _given(self, *names: str) -> list[str]:
+        return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name)]
+
+    def _refuse_more_than_a_model(self) -> None:
+        others = ("index", "topics", "topics_format", "encoded_queries", "rerank", "run", "corpus")
+        if given := self._given(*others):
+            raise UsageError(
+                f"--suite brings its own queries and passages; {' and '.join(given)} cannot be "
+                "given too",
+                "give --suite, --model and --output",
+            )
+        if self.model is None:
+            raise UsageError("--suite needs weights to encode its sets", "give --model")
+        if self.output == "-":
+            raise UsageError("--output -: the runs of --suite are files", "name a folder")
 
     def _refuse_half_a_reranking(self) -> None:
         if self.rerank is None:

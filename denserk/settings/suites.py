@@ -59,6 +59,16 @@ class SuiteSearchSettings:
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite exclude each other")
 
+    def refuse_in_vain(self) -> None:
+        """Refuses options that only --suite reads.
+
+        Raises:
+            UsageError: one is given; called where there is no --suite.
+        """
+        given = [name for name in ("resume", "overwrite", "discard_vectors") if getattr(self, name)]
+        if given:
+            raise UsageError(f"--{given[0].replace('_', '-')} is for --suite", "add --suite NAME")
+
 
 class SuiteRow(NamedTuple):
     """One line of the listing; all of it text."""

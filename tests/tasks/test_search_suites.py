@@ -1,0 +1,161 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from denserk.cli.app import run as command
+from denserk.errors import MismatchError, UsageError
+from denserk.formats.manifest import Kind, beside, read_manifest
+from denserk.reporting import Reporter
+from denserk.settings.encoding import ComputeSettings
+from denserk.settings.retrieval import SearchPaths, SearchSettings
+from denserk.settings.suites import SuiteSearchSettings
+from denserk.tasks.search_suites import search_suites
+from tests.suite_copies import write_beir, write_marco
+
+CPU = ComputeSettings(device="cpu")
+AGAIN = SuiteSearchSettings(resume=True)
+
+
+class Remembering(Reporter):
+    def __init__(self):
+        self.notes: list[str] = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("DENSERK_CACHE", str(folder))
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def search(tiny, *names, choice=SuiteSearchSettings(), model="bert", reporter=None, **settings):  # noqa: B008
+    paths = SearchPaths(suite=names, model=str(tiny(model)), output="runs")
+    return search_suites(
+        paths, choice, SearchSettings(**settings), compute=CPU, reporter=reporter or Remembering()
+    )
+
+
+def test_sets_are_searched_measured_and_kept(cache, tiny):
+    write_beir(cache, "scifact")
+    write_beir(cache, "arguana", own_id=True)
+    found = search(tiny, "beir/scifact", "beir/arguana")
+    assert list(found.results) == ["beir/scifact", "beir/arguana"]
+    assert found.measures == ("nDCG@10", "R@100")
+    assert found.values("beir/scifact", "runs") == dict(
+        found.results["beir/scifact"].runs[0].summary
+    )
+    lines = Path("runs/arguana.trec").read_text().splitlines()
+    assert {line.split()[0] for line in lines} == {"q1", "q2", "q3"}  # those judged in the split
+    assert not [line for line in lines if line.split()[0] == line.split()[2]]
+    manifest = read_manifest("runs/arguana.trec", Kind.RUN)
+    assert manifest.made_from["suite"] == {"name": "beir/arguana", "corpus": "beir/arguana"}
+    assert read_manifest("runs", Kind.RUNS).contents == {"runs": ["beir/arguana", "beir/scifact"]}
+
+
+def test_a_corpus_is_encoded_once_and_with_its_own_lengths(cache, tiny):
+    write_marco(cache)
+    search(tiny, "msmarco-dev", "dl19", "msmarco-titled-dev")
+    names = sorted(path.name for path in Path("runs/corpora").iterdir())
+    assert names == ["msmarco-passage", "msmarco-passage-titled"]
+    text = read_manifest("runs/corpora/msmarco-passage-titled/vectors", Kind.VECTORS).made_from[
+        "model"
+    ]["text"]
+    assert (text["join"], text["passage_max_length"]) == ("sep", 64)
+    assert Path("runs/dl19.trec").is_file()
+
+
+def test_resume_keeps_finished_sets_and_makes_the_others(cache, tiny):
+    write_beir(cache, "scifact")
+    search(tiny, "beir/scifact")
+    before = Path("runs/scifact.trec").stat().st_mtime_ns
+    write_beir(cache, "nfcorpus")
+    told = Remembering()
+    search(tiny, "beir/nfcorpus", "beir/scifact", choice=AGAIN, reporter=told)
+    assert Path("runs/scifact.trec").stat().st_mtime_ns == before
+    assert "beir/scifact: finished, kept" in told.notes
+    Path("runs/scifact.trec").write_text("")
+    search(tiny, "beir/scifact", choice=AGAIN)
+    assert Path("runs/scifact.trec").stat().st_size
+
+
+def test_a_stop_between_the_run_and_its_suite_is_no_finished_run(cache, tiny):
+    write_beir(cache, "scifact")
+    search(tiny, "beir/scifact")
+    where = beside("runs/scifact.trec")
+    manifest = json.loads(where.read_text())
+    del manifest["made_from"]["suite"]
+    where.write_text(json.dumps(manifest))
+    told = Remembering()
+    search(tiny, "beir/scifact", choice=AGAIN, reporter=told)
+    assert "beir/scifact (1 of 1)" in told.notes
+
+
+def test_another_model_or_depth_is_refused_unless_all_is_made_anew(cache, tiny):
+    write_beir(cache, "scifact")
+    search(tiny, "beir/scifact")
+    with pytest.raises(MismatchError, match="with other weights"):
+        search(tiny, "beir/scifact", choice=AGAIN, model="distilbert")
+    with pytest.raises(MismatchError, match=r"search\.hits was 1000, now 3"):
+        search(tiny, "beir/scifact", choice=AGAIN, hits=3)
+    with pytest.raises(UsageError, match="is not empty"):
+        search(tiny, "beir/scifact")
+    search(tiny, "beir/scifact", choice=SuiteSearchSettings(overwrite=True), hits=3)
+    assert len(Path("runs/scifact.trec").read_text().splitlines()) == 9
+
+
+def test_overwrite_leaves_what_others_made(cache, tiny):
+    write_beir(cache, "scifact")
+    Path("runs").mkdir()
+    Path("runs/notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match="is not empty"):
+        search(tiny, "beir/scifact", choice=SuiteSearchSettings(overwrite=True))
+    assert Path("runs/notes.txt").read_text() == "mine"
+
+
+def test_vectors_go_once_their_runs_are_there(cache, tiny):
+    write_marco(cache)
+    search(tiny, "msmarco-dev", "dl19", choice=SuiteSearchSettings(discard_vectors=True))
+    assert not list(Path("runs/corpora").iterdir())
+    assert Path("runs/msmarco-dev.trec").is_file()
+
+
+def test_whatever_is_missing_is_told_before_anything_is_done(cache, tiny):
+    write_beir(cache, "scifact")
+    with pytest.raises(UsageError) as refused:
+        search(tiny, "beir/scifact", "beir/robust04", "msmarco-titled-dev")
+    assert str(cache / "beir" / "robust04") in refused.value.message
+    assert str(cache / "msmarco-titled" / "corpus.tsv") in refused.value.message
+    assert not Path("runs").exists()
+
+
+def test_the_command_prints_one_table(cache, tiny, capsys):
+    write_beir(cache, "scifact")
+    arguments = ["--suite", "beir/scifact", "--model", str(tiny()), "--output", "runs"]
+    assert command(["search", *arguments, "--device", "cpu", "--quiet"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split("\t")[:2] for line in out] == [
+        ["beir/scifact", "nDCG@10"],
+        ["beir/scifact", "R@100"],
+    ]
+    assert command(["eval", "runs", "--suite", "beir/scifact", "--quiet"]) == 0
+    assert capsys.readouterr().out.splitlines() == out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--suite", "dl19"], "give --model"),
+        (["--suite", "dl19", "--model", "m", "--topics", "q"], "--topics cannot be given"),
+        (["--suite", "dl19", "--model", "m", "--prefix", "q"], "--query-prefix"),
+        (["--suite", "dl91", "--model", "m"], "did you mean dl19"),
+        (["--index", "i", "--topics", "q", "--discard-vectors"], "is for --suite"),
+    ],
+)
+def test_what_does_not_go_together(arguments, told, capsys):
+    assert command(["search", *arguments, "--output", "o"]) == 2
+    assert told in capsys.readouterr().err
