@@ -12,8 +12,10 @@ from denserk.cli.app import app
 from denserk.cli.console import console
 from denserk.cli.options import command
 from denserk.errors import UsageError
+from denserk.settings.answers import AnswerInput, AnswerSettings, refuse_idle
 from denserk.settings.comparison import ComparisonSettings
 from denserk.settings.evaluation import EvaluationSettings, OutputFormat, ReportSettings
+from denserk.settings.formats import CorpusSettings
 from denserk.settings.suite import Suite
 from denserk.settings.suites import SuiteRow, SuiteSettings, find_suite, list_suites
 
@@ -27,12 +29,18 @@ if TYPE_CHECKING:
     "eval",
     settings="Measures",
     suites="Suites",
+    answers="Answers",
+    matching="Answers",
+    corpus="Answers",
     comparison="Differences",
     report="Output",
 )
 def evaluate(
     settings: EvaluationSettings,
     suites: SuiteSettings,
+    answers: AnswerInput,
+    matching: AnswerSettings,
+    corpus: CorpusSettings,
     comparison: ComparisonSettings,
     report: ReportSettings,
     files: Annotated[
@@ -71,15 +79,23 @@ def evaluate(
     named = [*(files or []), *(run or [])]
     baseline = comparison.baseline
     added = [baseline] if baseline is not None and baseline not in named else []
+    runs: Sequence[str] = [*added, *named]
+    _refuse_idle(suites, answers, matching, corpus)
     if suites.suite is not None:
-        runs: Sequence[str] = [*added, *named]
         suite = _one_suite(suites, runs, qrels)
         if suite is None:
-            _on_several(suites, runs, settings, comparison, report)
+            _on_several(suites, runs, settings, matching, comparison, report)
             return
         from denserk.tasks.evaluate_suite import evaluate_suite
 
-        result = evaluate_suite(runs, suite, settings, suites.against, console())
+        result = evaluate_suite(runs, suite, settings, suites.against, console(), matching)
+    elif answers.answers is not None and answers.corpus is not None:
+        from denserk.tasks.evaluate_answers import evaluate_answers
+
+        _refuse_qrels(f"--answers {answers.answers} stands", qrels)
+        result = evaluate_answers(
+            runs, answers.answers, answers.corpus, settings, console(), matching, corpus
+        )
     else:
         inputs = sort_inputs([*added, *(files or [])], run or [], qrels)
         runs = inputs.runs
@@ -91,13 +107,32 @@ def evaluate(
     require(result, gates_of(settings))
 
 
-def _one_suite(suites: SuiteSettings, runs: Sequence[str], qrels: str | None) -> Suite | None:
-    """The suite that is asked for; None where it is a group, or folders of runs are named."""
+def _refuse_qrels(what: str, qrels: str | None) -> None:
     if qrels is not None:
         raise UsageError(
-            f"--suite {suites.suite} has its own judgements; --qrels {qrels} is one too many",
-            "give one of them",
+            f"{what} in place of judgements; --qrels {qrels} is one too many", "give one of them"
         )
+
+
+def _refuse_idle(
+    suites: SuiteSettings, answers: AnswerInput, matching: AnswerSettings, corpus: CorpusSettings
+) -> None:
+    """Refuses options about answers where there are none."""
+    if suites.suite is None and answers.answers is None:
+        why = "for evaluation by answers, and there are none"
+        refuse_idle([matching, corpus], why, "add --answers FILE --corpus FILE")
+    if suites.suite is not None:
+        why = f"--suite {suites.suite} has its own judgements or answers, and its own corpus"
+        refuse_idle([answers, corpus], why, "leave out one or the other")
+        entry = find_suite(suites.suite)
+        if not isinstance(entry, Suite) or entry.answers is None:
+            why = f"for evaluation by answers, and {suites.suite} has judgements"
+            refuse_idle([matching], why, "leave it out")
+
+
+def _one_suite(suites: SuiteSettings, runs: Sequence[str], qrels: str | None) -> Suite | None:
+    """The suite that is asked for; None where it is a group, or folders of runs are named."""
+    _refuse_qrels(f"--suite {suites.suite} stands", qrels)
     if not runs:
         raise UsageError("no run is named", f"denserk eval run.trec --suite {suites.suite}")
     entry = find_suite(suites.suite or "")
@@ -109,6 +144,7 @@ def _on_several(
     suites: SuiteSettings,
     folders: Sequence[str],
     settings: EvaluationSettings,
+    matching: AnswerSettings,
     comparison: ComparisonSettings,
     report: ReportSettings,
 ) -> None:
@@ -118,15 +154,18 @@ def _on_several(
         ("--baseline", comparison.baseline),
         ("--min", settings.min),
         ("--per-query", report.per_query),
+        ("--write-dpr-json", matching.write_dpr_json),
+        ("--write-pyserini-json", matching.write_pyserini_json),
     )
     if given := [option for option, value in asked if value]:
         raise UsageError(
             f"{' and '.join(given)}: for one suite, and {suites.suite} in a folder may be several",
             "name one run and its own suite",
         )
-    show_suites(
-        evaluate_suites(folders, [suites.suite or ""], settings, suites.against, console()), report
+    result = evaluate_suites(
+        folders, [suites.suite or ""], settings, suites.against, console(), matching
     )
+    show_suites(result, report)
 
 
 def show_suites(result: "SuitesResult", report: ReportSettings) -> None:

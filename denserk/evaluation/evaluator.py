@@ -9,7 +9,7 @@ float32), RR with a cutoff and Judged by passage id ascending.
 import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ir_measures.providers import Provider
@@ -46,6 +46,7 @@ class RunResult:
         missing: judged queries that the run lacks.
         unjudged: queries of the run without judgements.
         ties: lines whose order depends on the reader.
+        over_relations: measure -> mean over the means of EntityQuestions' relations.
     """
 
     name: str
@@ -54,6 +55,7 @@ class RunResult:
     missing: tuple[str, ...]
     unjudged: tuple[str, ...]
     ties: Ties
+    over_relations: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import orjson
 
@@ -93,7 +94,7 @@ def as_grid(result: EvaluationResult, report: ReportSettings) -> Grid:
 
 def as_grids(result: EvaluationResult, report: ReportSettings) -> list[Grid]:
     """The measures, below them the differences from the baseline, then the papers' rows."""
-    grids = [as_grid(result, report)]
+    grids = [replace(as_grid(result, report), notes=tuple(_relation_notes(result, report.places)))]
     if result.comparison is not None:
         grids.append(as_difference_grid(result.comparison, report.places))
     if result.published:
@@ -114,6 +115,14 @@ def _tall(result: EvaluationResult, report: ReportSettings) -> Grid:
             rows.append((*label, Cell(str(measure)), *cells))
     labels = ("query", "measure") if report.per_query else ("measure",)
     return Grid((*labels, *(run.name for run in result.runs)), len(labels), tuple(rows))
+
+
+def _relation_notes(result: EvaluationResult, places: int) -> Iterator[str]:
+    """The means over relations, a line a run."""
+    for run in result.runs:
+        if run.over_relations:
+            means = (f"{name} {value:.{places}f}" for name, value in run.over_relations.items())
+            yield f"{run.name}, mean over relations: {', '.join(means)}"
 
 
 def as_table(result: EvaluationResult, report: ReportSettings) -> str:
@@ -138,6 +147,11 @@ def as_tsv(result: EvaluationResult, report: ReportSettings) -> str:
                 for measure in result.measures
                 if str(measure) in runs[i]
             ]
+            if qid == ALL:
+                lines += [
+                    f"{prefix}{name}:relations\t{value:.{report.places}f}\n"
+                    for name, value in run.over_relations.items()
+                ]
     if result.comparison is not None:
         lines += difference_lines(result.comparison, report.places)
     lines += published_lines(result.published)
@@ -155,6 +169,8 @@ def as_json(result: EvaluationResult, report: ReportSettings) -> str:
             "unjudged": run.unjudged,
             "tied_lines": run.ties.lines,
         }
+        if run.over_relations:
+            whole["mean_over_relations"] = run.over_relations
         if report.per_query:
             sections = _sections(result, report)
             whole["queries"] = {qid: runs[position] for qid, runs in sections if qid != ALL}

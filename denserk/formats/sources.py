@@ -259,10 +259,29 @@ def read_answers(source: str, reporter: Reporter = SILENT) -> Iterator[tuple[str
         UsageError: there is no such source.
         InputError: it holds no answers, or a line of it is broken.
     """
-    found = False
-    for query in _queries(source, None, reporter, textless=True):
-        found = found or bool(query.answers)
+    for query in read_questions(source, reporter):
         yield query.qid, query.answers
+
+
+def read_questions(source: str, reporter: Reporter = SILENT) -> Iterator[Query]:
+    """Questions with their answers; the text is empty where a file has ids and answers alone.
+
+    Args:
+        source: as for `read_queries`.
+        reporter: is told what was detected.
+
+    Raises:
+        UsageError: there is no such source.
+        InputError: it holds no answers, a line of it is broken, or an id comes twice.
+    """
+    found = False
+    seen: set[str] = set()
+    for query in _queries(source, None, reporter, textless=True):
+        if query.qid in seen:
+            raise InputError(source, None, f"the query id {query.qid} twice", "each id once")
+        seen.add(query.qid)
+        found = found or bool(query.answers)
+        yield query
     if not found:
         raise InputError(source, None, "no answers", "questions with `answers`")
 

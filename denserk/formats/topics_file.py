@@ -32,7 +32,8 @@ def read_topics_file(
         path: the file.
         form: its shape; None detects it.
         reporter: is told the shape, where it was detected.
-        textless: take JSON records that have answers and no question.
+        textless: answers are what is sought: JSON records may lack the question, and two columns
+            are question and answers.
 
     Raises:
         UsageError: there is no such file.
@@ -47,20 +48,20 @@ def read_topics_file(
             yield from _read_json(handle, start.strip(), path, form, reporter, textless)
             return
         if form is None:
-            form = _detect_columns(start.decode("utf-8", "replace"), path)
+            form = _detect_columns(start.decode("utf-8", "replace"), path, textless)
             what = "id, text" if form is TopicsFormat.TSV else "question, answers; ids count from 0"
             reporter.note(f"{told(path)}: {form} queries ({what}, tab-separated)")
         read = tsv.read_queries if form is TopicsFormat.TSV else question_answers.read_dpr
         yield from read(decode_lines(number_lines(handle, path), path), path)
 
 
-def _detect_columns(line: str, path: str | Path) -> TopicsFormat:
+def _detect_columns(line: str, path: str | Path, answers: bool) -> TopicsFormat:
     columns = line.split("\t")
     if len(columns) == 1:
         raise InputError(
             path, 1, f"a line without a tab: {line[:60]!r}", "id and text, or question and answers"
         )
-    if len(columns) == 2 and question_answers.is_answer_list(columns[1]):
+    if len(columns) == 2 and (answers or question_answers.is_answer_list(columns[1])):
         return TopicsFormat.DPR
     return TopicsFormat.TSV
 

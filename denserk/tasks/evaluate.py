@@ -1,6 +1,6 @@
 """Runs and judgements to measures: what `denserk eval` does, to call from Python."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from denserk.evaluation.comparison import compare_with
@@ -125,18 +125,32 @@ def _tell(
             f"{run.name}: queries without judgements, which do not count: "
             f"{len(run.unjudged):,} ({some(run.unjudged)})"
         )
-    if run.ties.lines:
-        orders = "; ".join(
-            f"{_few(names)} by {TIE_ORDER[provider]} ({provider})"
-            if provider in TIE_ORDER
-            else f"{_few(names)} by order in the file ({provider})"
-            for provider, names in evaluator.providers.items()
-            if provider != JudgementCounts.NAME
-        )
-        reporter.warn(
-            f"{run.name}: lines that tie with another of their query: {run.ties.lines:,} "
-            f"({some(run.ties.queries)}); readers order ties differently: {orders}"
-        )
+    tell_ties(run, evaluator.providers, reporter)
+
+
+def tell_ties(
+    run: RunResult, providers: Mapping[str, Sequence[str]], reporter: Reporter = SILENT
+) -> None:
+    """Warns of lines whose order depends on the reader.
+
+    Args:
+        run: its measures.
+        providers: which of ir-measures' providers computed what: provider -> measures.
+        reporter: hears of them.
+    """
+    if not run.ties.lines:
+        return
+    orders = "; ".join(
+        f"{_few(names)} by {TIE_ORDER[provider]} ({provider})"
+        if provider in TIE_ORDER
+        else f"{_few(names)} by order in the file ({provider})"
+        for provider, names in providers.items()
+        if provider != JudgementCounts.NAME
+    )
+    reporter.warn(
+        f"{run.name}: lines that tie with another of their query: {run.ties.lines:,} "
+        f"({some(run.ties.queries)}); readers order ties differently: {orders}"
+    )
 
 
 def _few(names: Sequence[str], limit: int = 3) -> str:

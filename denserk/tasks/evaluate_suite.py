@@ -1,10 +1,8 @@
 """Runs on the field's suites: judgements, measures and rules by a name; means over several sets."""
 
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 from denserk.errors import MismatchError, UsageError
 from denserk.evaluation.evaluator import EvaluationResult
@@ -15,11 +13,13 @@ from denserk.formats.files import STREAM
 from denserk.formats.manifest import Kind, beside, read_manifest
 from denserk.formats.suite_sources import find_parts, where_it_goes
 from denserk.reporting import SILENT, Reporter
+from denserk.settings.answers import MATCHING, AnswerSettings
 from denserk.settings.evaluation import EvaluationSettings
 from denserk.settings.suite import Paper, Suite
 from denserk.settings.suites import SUITES, find_suites, groups_within
 from denserk.settings.suites_marco import TITLED
 from denserk.tasks.evaluate import evaluate
+from denserk.tasks.evaluate_answers import evaluate_answers
 
 ENDINGS = ("", ".trec", ".txt", ".tsv", ".run", ".jsonl")
 """How the files of runs in a folder may end, `.gz` behind them or not."""
@@ -31,6 +31,7 @@ def evaluate_suite(
     settings: EvaluationSettings | None = None,
     against: Sequence[Paper] = (),
     reporter: Reporter = SILENT,
+    matching: AnswerSettings = MATCHING,
 ) -> EvaluationResult:
     """Measures runs on one suite.
 
@@ -40,6 +41,7 @@ def evaluate_suite(
         settings: what else is asked for.
         against: papers whose rows for the suite are added; what they measure is measured too.
         reporter: hears of what is read, and of papers that do not report the suite.
+        matching: how answers are matched, where the suite has answers.
 
     Raises:
         UsageError: a measure is not understood, or a part of the suite is missing.
@@ -57,7 +59,7 @@ def evaluate_suite(
     if suite.answers is None:
         result = _by_judgements(runs, suite, settings, reporter)
     else:
-        result = _by_answers(runs, suite, settings, reporter)
+        result = _by_answers(runs, suite, settings, matching, reporter)
     return replace(result, published=rows)
 
 
@@ -70,14 +72,17 @@ def _by_judgements(
 
 
 def _by_answers(
-    runs: Sequence[str], suite: Suite, settings: EvaluationSettings, reporter: Reporter
+    runs: Sequence[str],
+    suite: Suite,
+    settings: EvaluationSettings,
+    matching: AnswerSettings,
+    reporter: Reporter,
 ) -> EvaluationResult:
     parts = find_parts([suite], ["answers", "corpus"])[suite.name]
-    matching = importlib.import_module("denserk.tasks.evaluate_answers")
+    matching = replace(matching, regex=matching.regex or suite.regex)
     with where_it_goes(suite, "corpus", parts["corpus"]):
-        return cast(
-            EvaluationResult,
-            matching.evaluate_answers(runs, parts["answers"], parts["corpus"], settings, reporter),
+        return evaluate_answers(
+            runs, parts["answers"], parts["corpus"], settings, reporter, matching
         )
 
 
@@ -107,6 +112,7 @@ def evaluate_suites(
     settings: EvaluationSettings | None = None,
     against: Sequence[Paper] = (),
     reporter: Reporter = SILENT,
+    matching: AnswerSettings = MATCHING,
 ) -> SuitesResult:
     """Measures folders of runs, each run named by its set, on several suites.
 
@@ -116,6 +122,7 @@ def evaluate_suites(
         settings: what else is asked for.
         against: papers whose rows for the suites and their means are added.
         reporter: hears of sets without a run, whose means are left out.
+        matching: how answers are matched, where a suite has answers.
 
     Raises:
         UsageError: no folder has a run for any of the suites, or a part of a suite is missing.
@@ -142,7 +149,7 @@ def evaluate_suites(
     results = {}
     for suite in asked:
         result = evaluate_suite(
-            list(paths[suite.name].values()), suite, settings, against=(), reporter=reporter
+            list(paths[suite.name].values()), suite, settings, (), reporter, matching
         )
         named = zip(paths[suite.name], result.runs, strict=True)
         results[suite.name] = replace(

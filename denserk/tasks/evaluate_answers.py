@@ -1,0 +1,271 @@
+"""Runs, answers and passages to measures: a hit is relevant where its text holds an answer.
+
+What memory holds grows with the questions, and by a few bytes with the passages that are named; not
+with the collection, which streams by once, nor with its texts, which wait on the disk (TMPDIR says
+where).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from denserk.data.passage_texts import PassageTexts
+from denserk.errors import UsageError
+from denserk.evaluation.answer_evaluator import AnswerEvaluator, JudgedQuestion
+from denserk.evaluation.answer_judging import Case, Judge, Verdict, judging
+from denserk.evaluation.answer_measures import choose_answer_measures, depth_of
+from denserk.evaluation.evaluator import EvaluationResult, RunResult, some
+from denserk.evaluation.inputs import short_names
+from denserk.evaluation.measures import Measure
+from denserk.formats.files import STREAM
+from denserk.formats.retrieved_contexts import Context, Write, dpr_json, pyserini_json
+from denserk.formats.sources import read_passages, read_questions
+from denserk.records import Passage, Query
+from denserk.reporting import SILENT, Progress, Reporter
+from denserk.settings.answers import DEFAULT_ANSWER_MEASURES, MATCHING, AnswerSettings
+from denserk.settings.evaluation import EvaluationSettings, parse_bound
+from denserk.settings.formats import DETECTED, CorpusSettings
+from denserk.tasks.answer_hits import AnswerHits, refuse_lacking
+from denserk.tasks.evaluate import tell_ties
+
+BATCH = 256
+"""Questions whose texts are in memory together."""
+
+
+class _Found(NamedTuple):
+    """A question with the texts of its hits, and what was found in them."""
+
+    question: JudgedQuestion
+    passages: dict[str, Passage]
+    verdict: Verdict
+
+
+def evaluate_answers(
+    runs: Sequence[str],
+    answers: str,
+    corpus: str,
+    settings: EvaluationSettings | None = None,
+    reporter: Reporter = SILENT,
+    matching: AnswerSettings = MATCHING,
+    shape: CorpusSettings = DETECTED,
+) -> EvaluationResult:
+    """Measures runs by the answers that their passages hold.
+
+    Args:
+        runs: run files; "-" is standard input.
+        answers: questions with their answers, ids as in the runs.
+        corpus: the passages that were searched; titles are not looked at.
+        settings: what is measured; top-k accuracy at 5, 20 and 100 where nothing is named.
+        reporter: hears of missing questions and passages, of answers that match nothing, of ties
+            and of progress.
+        matching: how answers are matched, and what is written of it.
+        shape: how the corpus is read.
+
+    Returns:
+        The measures asked for, and those of the gates, over all questions.
+
+    Raises:
+        UsageError: a measure is unknown or answers cannot tell it, or there is no such file.
+        InputError: a file is not what it should be, or the corpus lacks passages.
+        MismatchError: a run has no query in common with the questions.
+        OutputError: an output cannot be written.
+    """
+    settings = settings or EvaluationSettings()
+    measures = _measures(settings, matching)
+    _refuse(runs, [answers, corpus], settings, matching)
+    questions = list(read_questions(answers, reporter))
+    _refuse_textless(questions, answers, matching)
+    names = short_names(runs)
+    evaluator = AnswerEvaluator(names, measures, complete=settings.complete)
+    with TemporaryDirectory(prefix="denserk-answers-") as scratch, ExitStack() as files:
+        texts = files.enter_context(closing(PassageTexts(Path(scratch) / "passages")))
+        number_of = {query.qid: number for number, query in enumerate(questions)}
+        hits: list[AnswerHits] = []
+        for run, name in zip(runs, names, strict=True):
+            path = Path(scratch) / f"hits-{len(hits)}"
+            hits.append(AnswerHits(path, number_of, depth_of(measures)))
+            files.enter_context(closing(hits[-1])).read(run, name, texts, reporter)
+        with reporter.track("reading the corpus", None, "passages") as progress:
+            texts.find(read_passages(corpus, shape, reporter), corpus, progress)
+        if not matching.skip_missing:
+            refuse_lacking(corpus, texts, (docid for one in hits for docid in one.docids()))
+        elif texts.missing:
+            reporter.warn(f"{corpus} lacks passages that the runs name: {texts.missing:,}")
+        judge = files.enter_context(judging(matching))
+        progress = files.enter_context(
+            reporter.track("looking for answers", len(questions), "questions")
+        )
+        writers = [files.enter_context(opened) for opened in _outputs(matching)]
+        doubts = _Doubts()
+        for batch in _judged(questions, hits, texts, judge, progress):
+            evaluator.add([found.question for found in batch])
+            doubts.take(batch)
+            for write in writers:
+                _write(batch, write, depth_of(measures))
+    doubts.tell(matching, reporter)
+    results = evaluator.results([one.unanswered for one in hits])
+    for result in results:
+        _tell(result, len(questions), settings, reporter)
+        tell_ties(result, evaluator.providers, reporter)
+    return EvaluationResult(measures, 1, tuple(evaluator.queries), results, evaluator.providers)
+
+
+def _measures(settings: EvaluationSettings, matching: AnswerSettings) -> tuple[Measure, ...]:
+    """What is measured, the measures of gates among it."""
+    asked = [*settings.measures, *(f"Success@{depth}" for depth in matching.topk)]
+    gates = [parse_bound(text).measure for text in settings.min]
+    return choose_answer_measures([*(asked or DEFAULT_ANSWER_MEASURES), *gates])
+
+
+def _refuse(
+    runs: Sequence[str],
+    others: Sequence[str],
+    settings: EvaluationSettings,
+    matching: AnswerSettings,
+) -> None:
+    if not runs:
+        raise UsageError(
+            "no run is named", f"denserk eval run.trec --answers {others[0]} --corpus {others[1]}"
+        )
+    if twice := [name for name in dict.fromkeys(runs) if list(runs).count(name) > 1]:
+        raise UsageError(f"{', '.join(twice)}: named twice", "name each run once")
+    if [*runs, *others].count(STREAM) > 1:
+        raise UsageError("standard input (-) can be only one of the inputs")
+    if settings.relevance_level != 1:
+        raise UsageError(
+            f"--relevance-level {settings.relevance_level}: a passage holds an answer or not, and "
+            "there are no grades",
+            "leave it out",
+        )
+    if settings.remove_query:
+        raise UsageError(
+            "--remove-query drops passages by the ids of queries, and questions are no passages",
+            "leave it out",
+        )
+    if matching.outputs and len(runs) > 1:
+        raise UsageError(
+            f"{' and '.join(matching.outputs)}: the passages of one run are written, and "
+            f"{len(runs)} runs are named",
+            "name one run",
+        )
+
+
+def _refuse_textless(questions: Sequence[Query], answers: str, matching: AnswerSettings) -> None:
+    if matching.outputs and not all(query.text for query in questions):
+        raise UsageError(
+            f"{answers} has answers without their questions, and "
+            f"{' and '.join(matching.outputs)} would be without them",
+            "name a file that has both, such as DPR's .qa.csv",
+        )
+
+
+def _outputs(matching: AnswerSettings) -> Iterator[AbstractContextManager[Write]]:
+    if matching.write_dpr_json is not None:
+        yield dpr_json(matching.write_dpr_json)
+    if matching.write_pyserini_json is not None:
+        yield pyserini_json(matching.write_pyserini_json)
+
+
+def _judged(
+    questions: Sequence[Query],
+    hits: Sequence[AnswerHits],
+    texts: PassageTexts,
+    judge: Judge,
+    progress: Progress,
+) -> Iterator[list[_Found]]:
+    """All questions, in their order, a batch at a time."""
+    numbered = iter(enumerate(questions))
+    while batch := list(islice(numbered, BATCH)):
+        of_runs = [tuple(one[number] for one in hits) for number, _ in batch]
+        passages = [_passages(of_run, texts) for of_run in of_runs]
+        cases = [
+            Case(query.answers, tuple(passage.text for passage in found.values()))
+            for (_, query), found in zip(batch, passages, strict=True)
+        ]
+        verdicts = judge(cases)
+        yield [
+            _Found(JudgedQuestion(query, of_run, _matching(found, verdict)), found, verdict)
+            for (_, query), of_run, found, verdict in zip(
+                batch, of_runs, passages, verdicts, strict=True
+            )
+        ]
+        progress.advance(len(batch))
+
+
+def _passages(hits: Sequence[dict[str, float]], texts: PassageTexts) -> dict[str, Passage]:
+    """The passages of a question's hits in all runs, by id; without those the corpus lacks."""
+    docids = list(dict.fromkeys(docid for one in hits for docid in one))
+    found = zip(docids, texts.get(docids), strict=True)
+    return {docid: passage for docid, passage in found if passage is not None}
+
+
+def _matching(passages: dict[str, Passage], verdict: Verdict) -> frozenset[str]:
+    pairs = zip(passages, verdict.matches, strict=True)
+    return frozenset(docid for docid, holds in pairs if holds)
+
+
+def _write(batch: Sequence[_Found], write: Write, depth: int) -> None:
+    """Writes the questions of a batch with the first `depth` hits of the one run."""
+    for (query, (hits,), matches), passages, _ in batch:
+        best = islice(hits.items(), depth)
+        contexts = [
+            Context(passages[docid], score, docid in matches)
+            for docid, score in best
+            if docid in passages
+        ]
+        write(query, contexts)
+
+
+class _Doubts:
+    """What about the answers is worth a warning."""
+
+    def __init__(self) -> None:
+        self._none: list[str] = []
+        self._tokenless: list[str] = []
+        self._broken: dict[str, None] = {}
+
+    def take(self, batch: Sequence[_Found]) -> None:
+        """Looks at further questions."""
+        for (query, _, _), _, verdict in batch:
+            if not query.answers:
+                self._none.append(query.qid)
+            if verdict.tokenless:
+                self._tokenless.append(query.qid)
+            self._broken.update(dict.fromkeys(verdict.broken))
+
+    def tell(self, matching: AnswerSettings, reporter: Reporter) -> None:
+        """Warns of what was found."""
+        if self._none:
+            reporter.warn(
+                f"questions without an answer, which no passage holds: {len(self._none):,} "
+                f"({some(self._none)})"
+            )
+        if self._tokenless:
+            what = "every passage holds" if matching.strict_dpr else "no passage holds"
+            also = "" if matching.strict_dpr else "; DPR counts every passage (--strict-dpr)"
+            reporter.warn(
+                f"questions with an answer of no letter, number or sign, which {what}: "
+                f"{len(self._tokenless):,} ({some(self._tokenless)}){also}"
+            )
+        if self._broken:
+            reporter.warn(
+                f"answers that are no regular expression, which no passage holds: "
+                f"{len(self._broken):,} ({some(self._broken)})"
+            )
+
+
+def _tell(run: RunResult, count: int, settings: EvaluationSettings, reporter: Reporter) -> None:
+    if run.missing:
+        what = "they count as 0" if settings.complete else "they are left out of the means"
+        reporter.warn(
+            f"{run.name}: {len(run.missing):,} of {count:,} questions are not in the run: "
+            f"{some(run.missing)}; {what}"
+        )
+    if run.unjudged:
+        reporter.note(
+            f"{run.name}: queries without answers, which do not count: "
+            f"{len(run.unjudged):,} ({some(run.unjudged)})"
+        )
