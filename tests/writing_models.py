@@ -48,12 +48,16 @@ def tiny_writer(kind: str, size: int) -> Any:
             eos_token_id=0,
         )
         return transformers.GPT2LMHeadModel(config)
-    shape = {"vocab_size": size, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2}
-    if kind == "t5":
-        config = transformers.T5Config(**shape, num_heads=2, decoder_start_token_id=0)
-        return transformers.T5ForConditionalGeneration(config)
-    config = transformers.MT5Config(**shape, num_heads=2, decoder_start_token_id=0)
-    return transformers.MT5ForConditionalGeneration(config)
+    config = getattr(transformers, f"{kind.upper()}Config")(
+        vocab_size=size,
+        d_model=16,
+        d_kv=8,
+        d_ff=32,
+        num_layers=2,
+        num_heads=2,
+        decoder_start_token_id=0,
+    )
+    return getattr(transformers, f"{kind.upper()}ForConditionalGeneration")(config)
 
 
 def write_writer(folder: Path, kind: str, *, seed: int = 7) -> Path:

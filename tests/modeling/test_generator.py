@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from denserk.settings.expand import Drawing, SamplingRule
 from tests.conftest import WORDS
 from tests.writing_models import POSITIONS
 
-KINDS = {"t5": Seq2SeqDecoder, "mt5": Seq2SeqDecoder, "gpt2": CausalDecoder}
+KINDS: dict[str, Any] = {"t5": Seq2SeqDecoder, "mt5": Seq2SeqDecoder, "gpt2": CausalDecoder}
 TOKENS = 12
 
 
@@ -63,7 +64,7 @@ def literal(folder, kind, passages, rule, samples):
                 if token == tokenizer.eos_token_id:
                     break
                 tokens.append(token)
-            own.append(tokenizer.decode(tokens, skip_special_tokens=True).strip())
+            own.append(str(tokenizer.decode(tokens, skip_special_tokens=True)).strip())
         found.append([sample for sample in own if sample])
     return found
 
@@ -94,7 +95,7 @@ def test_batches_and_order_change_nothing(kind, rule, writer):
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_what_rounding_could_change_is_settled(kind, writer, monkeypatch):
     def shaken(tolerance, settles):
-        class Shaken(KINDS[kind]):
+        class Shaken(KINDS[kind]):  # type: ignore[misc]
             def begin(self, batch, samples):
                 return self.shake(super().begin(batch, samples))
 
@@ -135,7 +136,7 @@ def test_the_likeliest_token_is_what_transformers_takes(kind, writer):
             ids, attention_mask=mask, max_new_tokens=TOKENS, do_sample=False, pad_token_id=0
         )[0]
         new = made[ids.shape[1] :] if kind == "gpt2" else made
-        expected = tokenizer.decode(new, skip_special_tokens=True).strip()
+        expected = str(tokenizer.decode(new, skip_special_tokens=True)).strip()
         assert found == ([expected] if expected else [])
 
 
@@ -224,7 +225,7 @@ def test_a_pickle_is_read_only_when_asked_for(copied):
     (copied / "model.safetensors").unlink()
     with pytest.raises(ModelError, match="its weights are a pickle") as caught:
         load(copied, Seq2SeqDecoder)
-    assert "--allow-pickle" in caught.value.hint
+    assert "--allow-pickle" in (caught.value.hint or "")
     drawing = Drawing("queries", 2, SamplingRule(top_p=0.9), TOKENS)
     compute = ComputeSettings(device="cpu")
     opened = Generator(Seq2SeqDecoder, str(copied), drawing, 42, compute, allow_pickle=True)

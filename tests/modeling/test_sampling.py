@@ -26,7 +26,8 @@ def literal(logits, key, step, rule):
     order = sorted(scaled, key=lambda token: (-scaled[token], token))
     kept = order[: rule.top_k or len(order)]
     total = sum(np.exp(scaled[token]) for token in kept)
-    nucleus, before = [], 0.0
+    before = 0.0
+    nucleus: list[int] = []
     for token in kept:
         if not nucleus or rule.top_p >= 1 or before < rule.top_p:
             nucleus.append(token)

@@ -1,5 +1,7 @@
 """What an expansion is told, and what is refused."""
 
+from typing import Any
+
 import pytest
 
 from denserk.errors import UsageError
@@ -13,7 +15,7 @@ from denserk.settings.expand import (
     drawings,
 )
 
-BASIC = {"corpus": "c", "output": "o", "queries_model": "m"}
+BASIC: dict[str, Any] = {"corpus": "c", "output": "o", "queries_model": "m"}
 
 
 @pytest.mark.parametrize(
@@ -54,6 +56,8 @@ def test_numbers_that_make_no_sense_are_refused(kind, given, said):
 def test_the_defaults_are_those_of_master():
     settings = ExpandSettings(**BASIC, continuation_model="c")
     queries, continuations = drawings(settings, {}, {})
+    assert queries is not None
+    assert continuations is not None
     assert queries.drawing == Drawing("queries", 10, SamplingRule(top_k=10), 64)
     assert continuations.drawing == Drawing("next", 1, SamplingRule(top_p=0.9), 128)
 
@@ -62,4 +66,5 @@ def test_an_option_of_a_model_that_is_not_there_is_refused():
     with pytest.raises(UsageError, match="--continuation-top-k needs --continuation-model"):
         drawings(ExpandSettings(**BASIC), {"num_queries": 3}, {"continuation_top_k": 3})
     queries, continuations = drawings(ExpandSettings(**BASIC), {"num_queries": 3}, {})
+    assert queries is not None
     assert (queries.num_queries, continuations) == (3, None)

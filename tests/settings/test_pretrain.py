@@ -133,7 +133,7 @@ RECIPE_VALUES = [
 @pytest.mark.parametrize(("name", "value"), RECIPE_VALUES, ids=str)
 def test_the_help_tells_what_recipes_set_otherwise(name, value):
     field = FIELDS[name][1]
-    shown = shape_of(field).shown_default
+    shown = shape_of(field).shown_default or ""
     if name == "cmp_pass":  # off by default, and the help says no more of such
         return
     words = {True: "yes", False: "no"}

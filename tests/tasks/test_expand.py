@@ -5,13 +5,14 @@ import io
 import json
 import random
 import shutil
+from typing import Any
 
 import pytest
 
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.expansions import read_expansions
 from denserk.formats.manifest import Kind, read_manifest
-from denserk.modeling.generator import Generator
+from denserk.modeling.generator import Generator, Tally
 from denserk.reporting import Reporter
 from denserk.settings.encoding import ComputeSettings, Dtype
 from denserk.settings.expand import ExpandSettings, ExpandTextSettings
@@ -39,9 +40,11 @@ class StandIn(Generator):
     """A generator without a model: a text's samples are its own words, drawn by seed and name."""
 
     asked = 0
+    drawn = Tally()
 
     def __init__(self, kind, model, drawing, seed, compute, *, allow_pickle, reporter):
         self.name, self.drawing, self.seed = model, drawing, seed
+        self.tally = self.drawn
 
     def description(self):
         return {"name": self.name, "fingerprint": self.name}
@@ -55,10 +58,6 @@ class StandIn(Generator):
             [f"{self.seed} {name} {' '.join(words)}"] * self.drawing.samples if words else []
             for words, name in zip(texts, names, strict=True)
         ]
-
-    @property
-    def tally(self):
-        return type("Tally", (), {"settled": 0, "drawn": 0, "worst": 0.0})
 
 
 @pytest.fixture
@@ -104,11 +103,12 @@ def test_every_passage_in_the_order_of_the_corpus(writer, corpus, tmp_path):
 def test_batches_blocks_shards_and_order_change_nothing(writer, corpus, tmp_path):
     run(tmp_path / "whole", corpus, queries=SHORT, **models(writer))
     whole = (tmp_path / "whole").read_bytes()
-    for name, change in {
+    changes: dict[str, Any] = {
         "one": {"compute": ComputeSettings(device="cpu", batch_size=1)},
         "small": {"compute": ComputeSettings(device="cpu", batch_tokens=500)},
         "block": {"block_size": 1000},
-    }.items():
+    }
+    for name, change in changes.items():
         run(tmp_path / name, corpus, queries=SHORT, **models(writer), **change)
         assert (tmp_path / name).read_bytes() == whole
     for shard in range(3):
@@ -286,8 +286,7 @@ def test_fields_and_their_join(stand_in, tmp_path):
 def test_settled_draws_and_a_tolerance_that_did_not_hold_are_told(
     stand_in, corpus, tmp_path, monkeypatch
 ):
-    tally = type("Tally", (), {"settled": 3, "drawn": 1000, "worst": 2.5})
-    monkeypatch.setattr(StandIn, "tally", tally)
+    monkeypatch.setattr(StandIn, "drawn", Tally(drawn=1000, settled=3, worst=2.5))
     told = []
 
     class Listening(Reporter):
