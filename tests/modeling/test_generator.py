@@ -95,7 +95,7 @@ def test_batches_and_order_change_nothing(kind, rule, writer):
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_what_rounding_could_change_is_settled(kind, writer, monkeypatch):
     def shaken(tolerance, settles):
-        class Shaken(KINDS[kind]):  # type: ignore[misc]
+        class Shaken(KINDS[kind]):  # type: ignore[misc, valid-type]
             def begin(self, batch, samples):
                 return self.shake(super().begin(batch, samples))
 
