@@ -5,14 +5,14 @@ in, the system, its setting, the data set and the measure as the paper calls the
 """
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
 from denserk.settings.suite import Group, Paper, Suite
-from denserk.settings.suites import SUITES, find_suite
+from denserk.settings.suites import find_suite
 
 
 class Figure(NamedTuple):
@@ -88,8 +88,3 @@ def _measure(entry: Suite | Group, paper: Paper, metric: str) -> str | None:
 def measures_of(rows: Sequence[PublishedRow]) -> list[str]:
     """The measures that rows report, each once, in order."""
     return list(dict.fromkeys(measure for row in rows for measure in row.values))
-
-
-def reporting(paper: Paper) -> Iterator[str]:
-    """The suites that a paper reports; groups are left out."""
-    return (suite.name for suite in SUITES.values() if paper in suite.labels)

@@ -60,7 +60,21 @@ def evaluate_suite(
         result = _by_judgements(runs, suite, settings, reporter)
     else:
         result = _by_answers(runs, suite, settings, matching, reporter)
-    return replace(result, published=rows)
+    return replace(result, published=_measured(rows, result, reporter))
+
+
+def _measured(
+    rows: Sequence[PublishedRow], result: EvaluationResult, reporter: Reporter
+) -> tuple[PublishedRow, ...]:
+    """The rows, cut to the measures of a result, where they have any of them."""
+    names = set(map(str, result.measures))
+    cut = [
+        replace(row, values={name: value for name, value in row.values.items() if name in names})
+        for row in rows
+    ]
+    if rows and not any(row.values for row in cut):
+        reporter.note(f"the papers report other measures: {', '.join(measures_of(rows))}")
+    return tuple(row for row in cut if row.values)
 
 
 def _by_judgements(

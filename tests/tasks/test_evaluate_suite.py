@@ -1,0 +1,228 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from denserk.cli.app import run as command
+from denserk.errors import MismatchError, UsageError
+from denserk.extras import installed
+from denserk.formats import suite_sources
+from denserk.formats.manifest import Kind, Manifest, write_manifest
+from denserk.reporting import Reporter
+from denserk.settings.evaluation import EvaluationSettings
+from denserk.settings.suite import Paper
+from denserk.settings.suites import SUITES
+from denserk.tasks.evaluate_suite import evaluate_suite, evaluate_suites, run_in_folder
+from tests.suite_copies import write_beir, write_marco
+
+RUN = "q1 Q0 d3 1 3 t\nq2 Q0 d1 1 3 t\nq2 Q0 d5 2 2 t\nq3 Q0 d1 1 3 t\nq3 Q0 d4 2 2 t\n"
+
+
+class Remembering(Reporter):
+    def __init__(self):
+        self.notes: list[str] = []
+        self.warnings: list[str] = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+    def warn(self, text):
+        self.warnings.append(text)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("DENSERK_CACHE", str(folder))
+    monkeypatch.chdir(tmp_path)
+    Path("run.trec").write_text(RUN)
+    return folder
+
+
+def made_for(suite, path="run.trec"):
+    made = {"name": suite, "corpus": SUITES[suite].corpus.name}
+    write_manifest(path, Manifest(Kind.RUN, True, made_from={"suite": made}))
+
+
+def runs_folder(name, *stems, text=RUN):
+    Path(name).mkdir(exist_ok=True)
+    for stem in stems:
+        (Path(name) / f"{stem}.trec").write_text(text)
+    return name
+
+
+def test_judgements_and_measures_come_by_the_name(cache):
+    write_marco(cache)
+    result = evaluate_suite(["run.trec"], SUITES["msmarco-dev"])
+    assert [str(measure) for measure in result.measures] == ["RR@10", "R@50", "R@1000"]
+    assert result.runs[0].summary["RR@10"] == pytest.approx((1 + 1 + 1 / 2) / 3)
+    asked = evaluate_suite(["run.trec"], SUITES["msmarco-dev"], EvaluationSettings(("P@1",)))
+    assert [str(measure) for measure in asked.measures] == ["P@1"]
+
+
+def test_beirs_rule_of_the_querys_own_id_holds_without_being_asked_for(cache):
+    write_beir(cache, "arguana")
+    Path("run.trec").write_text("q1 Q0 q1 1 9 t\n" + RUN)
+    result = evaluate_suite(["run.trec"], SUITES["beir/arguana"], EvaluationSettings(("RR@10",)))
+    assert result.runs[0].per_query["RR@10"]["q1"] == 1.0
+
+
+def test_a_papers_measures_are_measured_too(cache):
+    write_marco(cache)
+    made_for("msmarco-titled-dev")
+    suite = SUITES["msmarco-titled-dev"]
+    result = evaluate_suite(["run.trec"], suite, against=(Paper.MASTER,))
+    assert {"R@1000", "Success@1000"} <= set(result.runs[0].summary)
+    assert {row.paper for row in result.published} == {Paper.MASTER}
+
+
+@pytest.mark.parametrize(
+    ("made", "asked"), [("msmarco-titled-dev", "msmarco-dev"), ("msmarco-dev", "dl19")]
+)
+def test_a_run_of_another_suite_or_corpus_is_refused(cache, made, asked):
+    write_marco(cache)
+    made_for(made)
+    with pytest.raises(MismatchError, match=f"was made for {made}") as refused:
+        evaluate_suite(["run.trec"], SUITES[asked])
+    assert refused.value.hint == f"--suite {made}"
+
+
+def test_a_run_that_says_nothing_is_taken_for_titled_with_a_word(cache):
+    write_marco(cache)
+    told = Remembering()
+    evaluate_suite(["run.trec"], SUITES["msmarco-titled-dev"], reporter=told)
+    assert any("taken on your word" in note for note in told.notes)
+
+
+def test_the_suite_that_a_paper_does_report_is_told(cache):
+    write_marco(cache)
+    told = Remembering()
+    against = (Paper.MASTER, Paper.AGGRETRIEVER)
+    result = evaluate_suite(["run.trec"], SUITES["msmarco-dev"], None, against, told)
+    assert "master reports nothing on msmarco-dev; it does on msmarco-titled-dev" in told.notes
+    assert {row.paper for row in result.published} == {Paper.AGGRETRIEVER}
+
+
+def test_only_what_is_asked_for_is_compared(cache):
+    write_marco(cache)
+    told = Remembering()
+    for measures, left in (("nDCG@10", {"nDCG@10"}), ("P@5", set())):
+        result = evaluate_suite(
+            ["run.trec"],
+            SUITES["dl19"],
+            EvaluationSettings((measures,)),
+            (Paper.AGGRETRIEVER,),
+            told,
+        )
+        assert {name for row in result.published for name in row.values} == left
+    assert told.notes[-1] == "the papers report other measures: nDCG@10, AP(rel=2), R(rel=2)@1000"
+
+
+def test_missing_judgements_are_told_with_their_place(cache, monkeypatch):
+    monkeypatch.setattr(suite_sources, "installed", lambda module: False)
+    with pytest.raises(UsageError) as refused:
+        evaluate_suite(["run.trec"], SUITES["msmarco-dev"])
+    place = cache / "msmarco" / "qrels.dev.small.tsv"
+    assert refused.value.message == f"not on this disk: {place} (qrels of msmarco-dev)"
+    assert "denserk[datasets]" in (refused.value.hint or "")
+
+
+@pytest.mark.skipif(not installed("ir_datasets"), reason="ir_datasets is not installed")
+def test_a_failed_fetch_is_one_line_with_the_place(cache, monkeypatch):
+    import ir_datasets
+
+    class Unreachable:
+        def has_qrels(self):
+            return True
+
+        def qrels_iter(self):
+            raise ConnectionError("no route to host")
+
+    monkeypatch.setattr(ir_datasets, "load", lambda name: Unreachable())
+    with pytest.raises(UsageError, match="could not fetch irds:msmarco-passage/dev/small") as told:
+        evaluate_suite(["run.trec"], SUITES["msmarco-dev"])
+    assert str(cache / "msmarco" / "qrels.dev.small.tsv") in told.value.message
+    assert "\n" not in told.value.message
+
+
+def test_a_folder_gives_every_set_and_the_means(cache):
+    sets = ("nfcorpus", "fiqa", "arguana", "scidocs", "scifact")
+    for name in sets:
+        write_beir(cache, name)
+    runs_folder("mine", *sets)
+    runs_folder("other", *sets[:4], text="q1 Q0 d3 1 3 t\n")
+    told = Remembering()
+    found = evaluate_suites(["mine", "other"], ["beir-small"], EvaluationSettings(("RR@10",)),
+                            (Paper.AGGRETRIEVER,), told)  # fmt: skip
+    assert found.values("beir-small", "mine") == {"RR@10": pytest.approx(5 / 6)}
+    assert found.values("beir/fiqa", "other") == {"RR@10": pytest.approx(1 / 3)}
+    assert found.values("beir-small", "other") is None
+    assert "other has no run of beir/scifact: no mean that needs them" in told.warnings
+    assert {row.suite for row in found.published} == {*(f"beir/{s}" for s in sets), "beir-small"}
+
+
+@pytest.mark.parametrize(
+    "name", ["cqadupstack-gis.trec", "cqadupstack/gis.tsv.gz", "beir/cqadupstack/gis"]
+)
+def test_how_runs_are_named(cache, name):
+    path = Path("runs") / name
+    path.parent.mkdir(parents=True)
+    path.touch()
+    assert run_in_folder("runs", SUITES["beir/cqadupstack/gis"]) == path
+    assert run_in_folder("runs", SUITES["beir/scifact"]) is None
+
+
+def test_two_runs_of_a_set_are_refused(cache):
+    runs_folder("runs", "scifact")
+    Path("runs/scifact.txt").touch()
+    with pytest.raises(UsageError, match=r"scifact\.trec, scifact\.txt"):
+        run_in_folder("runs", SUITES["beir/scifact"])
+
+
+def test_a_folder_without_any_of_the_sets(cache):
+    Path("runs").mkdir()
+    with pytest.raises(UsageError, match="holds no run of beir-small"):
+        evaluate_suites(["runs"], ["beir-small"])
+
+
+def test_the_command_prints_the_papers_rows_below(cache, capsys):
+    write_marco(cache)
+    arguments = ["eval", "run.trec", "--suite", "dl19", "--quiet", "-m", "nDCG@10"]
+    arguments += ["--against", "aggretriever"]
+    assert command([*arguments, "--format", "table"]) == 0
+    first, second = capsys.readouterr().out.split("\n\n")
+    assert first.splitlines()[0].split() == ["run", "nDCG@10"]
+    lines = second.splitlines()
+    assert lines[0].split() == ["paper", "row", "system", "setting", "nDCG@10"]
+    assert lines[1].split() == ["aggretriever", "T2.a", "BM25", "untrained", "0.506"]
+    assert command([*arguments, "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["published"]
+    assert (rows[0]["system"], rows[0]["values"]) == ("BM25", {"nDCG@10": 0.506})
+    assert command([*arguments, "--format", "trec_eval"]) == 2
+    assert "--against" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["run.trec", "--suite", "dl19", "--qrels", "q"], "--qrels q is one too many"),
+        (["--suite", "dl19"], "no run is named"),
+        (["run.trec", "--suite", "beir"], "several suites are asked for"),
+        (["runs", "--suite", "beir", "--min", "nDCG@10=0.3", "-q"], "--min and --per-query"),
+        (["run.trec", "--suite", "dl"], "did you mean"),
+        (["run.trec", "q", "--against", "mlr"], "add --suite NAME"),
+    ],
+)
+def test_what_does_not_go_together(cache, arguments, told, capsys):
+    runs_folder("runs", "scifact")
+    assert command(["eval", *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_real_run_by_its_suite(cache, shared_data, capsys):
+    (cache / "msmarco").mkdir(parents=True)
+    real = shared_data / "marco-dl19"
+    (cache / "msmarco" / "2019qrels-pass.txt").symlink_to(real / "nist/qrels.dl19-passage.txt")
+    path = str(real / "runs" / "tasb.trec.gz")
+    assert command(["eval", path, "--suite", "dl19", "--quiet"]) == 0
+    assert capsys.readouterr().out == "nDCG@10\t0.7210\nAP(rel=2)\t0.4050\nR(rel=2)@1000\t0.6097\n"
