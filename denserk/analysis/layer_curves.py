@@ -1,24 +1,20 @@
 """A quantity of each layer as a picture: one curve a model, named at its end, readable in grey."""
 
-import io
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from denserk.extras import require
-from denserk.formats.files import whole_binary
+from denserk.analysis.pictures import FONT, LETTER, new_figure, save
 
 INKS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#a06c00")
 """Colours that stay apart for colour-blind eyes; in grey, marks and dashes tell curves apart."""
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)), (0, (9, 2, 3, 2)))
-FONT = 8.5
-"""Points."""
 SIZE = (4.0, 3.2)
 """Inches without the names, which widen the picture; many of them make it higher."""
-LINE, LETTER = 1.25 * FONT / 72, 0.6 * FONT / 72
-"""Inches that a name takes, and a letter of it."""
+LINE = 1.25 * FONT / 72
+"""Inches that a name takes."""
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
@@ -57,14 +53,9 @@ def draw(curves: Mapping[str, Sequence[float]], quantity: str, path: Path) -> No
         MissingExtraError: matplotlib is not installed.
         OutputError: it cannot be written.
     """
-    require("matplotlib", "drawing curves")
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
     width = SIZE[0] + LETTER * max(map(len, curves))
     height = max(SIZE[1], LINE * len(curves) + 1)
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots()
+    axes = new_figure(width, height, "drawing curves")
     looks = zip(cycle(INKS), cycle(MARKS), cycle(DASHES), strict=False)
     for values, (ink, mark, dash) in zip(curves.values(), looks, strict=False):
         layers = range(1, len(values) + 1)
@@ -74,14 +65,11 @@ def draw(curves: Mapping[str, Sequence[float]], quantity: str, path: Path) -> No
     axes.set_xlabel("layer", fontsize=FONT)
     axes.set_ylabel(quantity, fontsize=FONT)
     axes.tick_params(labelsize=FONT)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=13, integer=True, min_n_ticks=1))
+    axes.locator_params(axis="x", nbins=13, integer=True, min_n_ticks=1)
     axes.grid(alpha=0.3, lw=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     _name(axes, curves, height - 0.6)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=path.suffix.removeprefix("."), dpi=300)
-    with whole_binary(path) as handle:
-        handle.write(buffer.getbuffer())
+    save(axes.figure, path)
 
 
 def _name(axes: Any, curves: Mapping[str, Sequence[float]], inches: float) -> None:

@@ -8,10 +8,20 @@ import typer
 from denserk.cli.app import app
 from denserk.cli.console import console
 from denserk.cli.options import Overrides, command
-from denserk.settings.analysis import AttentionEntropySettings, SentenceSimilaritySettings
+from denserk.settings.analysis import (
+    AttentionEntropySettings,
+    QueryLatencySettings,
+    SentenceSimilaritySettings,
+    WinningVectorSettings,
+)
 from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.models import RepresentationShorthands
+
+MoreModels = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[LABEL=]MODEL", help="Further models, as --model takes them."),
+]
 
 analyze = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(analyze, name="analyze", help="Look into trained models.")
@@ -59,10 +69,7 @@ def attention_entropy(
     settings: AttentionEntropySettings,
     corpus: CorpusSettings,
     compute: ComputeSettings,
-    more: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[LABEL=]MODEL", help="Further models, as --model takes them."),
-    ] = None,
+    more: MoreModels = None,
 ) -> None:
     """Measure how widely [CLS] attends, layer by layer: a curve a model."""
     from denserk.tasks.analyze_attention import attention_entropy as task
@@ -72,3 +79,61 @@ def attention_entropy(
     found = task(settings, corpus, compute, console())
     if settings.output != "-":
         console().table(*side_by_side(found))
+
+
+@command(
+    analyze,
+    "query-latency",
+    settings="Input and output",
+    representation="Representation, where it differs from the model's own",
+    representation_shorthands="Representation, where it differs from the model's own",
+    text="Text, where it differs from the model's own",
+    compute="Computation; without --batch-size, one query at a time",
+)
+def query_latency(
+    settings: QueryLatencySettings,
+    representation: Overrides[RepresentationSettings],
+    representation_shorthands: RepresentationShorthands,
+    text: Overrides[TextSettings],
+    compute: ComputeSettings,
+    more: MoreModels = None,
+) -> None:
+    """Time the encoding of queries, one by one: the 1st, 50th and 99th percentile."""
+    from denserk.tasks.analyze_latency import as_table
+    from denserk.tasks.analyze_latency import query_latency as task
+
+    settings = replace(settings, model=(*settings.model, *(more or ())))
+    made = representation_shorthands.overrides(representation)
+    found = task(settings, made, text, compute, console())
+    if settings.output != "-":
+        console().table(*as_table(found))
+
+
+@command(
+    analyze,
+    "layers",
+    settings="Input and output",
+    representation="Representation, where it differs from the model's own",
+    representation_shorthands="Representation, where it differs from the model's own",
+    text="Text, where it differs from the model's own",
+    corpus="Corpus",
+    compute="Computation",
+)
+def layers(
+    settings: WinningVectorSettings,
+    representation: Overrides[RepresentationSettings],
+    representation_shorthands: RepresentationShorthands,
+    text: Overrides[TextSettings],
+    corpus: CorpusSettings,
+    compute: ComputeSettings,
+    more: MoreModels = None,
+) -> None:
+    """Count which of a passage's vectors wins the maximum: of an mlr model, which layer."""
+    from denserk.tasks.analyze_layers import as_table
+    from denserk.tasks.analyze_layers import winning_vectors as task
+
+    settings = replace(settings, model=(*settings.model, *(more or ())))
+    made = representation_shorthands.overrides(representation)
+    found = task(settings, made, text, compute, corpus, console())
+    if settings.output != "-":
+        console().table(*as_table(found))

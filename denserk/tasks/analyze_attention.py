@@ -2,17 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from denserk.analysis.attention_entropy import layer_entropies
 from denserk.analysis.layer_curves import draw
+from denserk.analysis.pictures import draw_if_installed
 from denserk.data.batches import by_length, pad
 from denserk.data.sampling import choose_records
 from denserk.errors import DenserkError, InputError, ModelError, UsageError
-from denserk.extras import installed, require
+from denserk.extras import require
 from denserk.formats.csv_rows import write_rows
 from denserk.formats.sources import read_passages
 from denserk.modeling.model_names import find_model
@@ -79,8 +80,8 @@ def attention_entropy(
         for label, model in settings.labelled
     ]
     write_rows(settings.output, [HEADER, *_rows(found, settings)])
-    if settings.picture is not None:
-        _draw(found, settings.picture, reporter)
+    curves = {curve.label: curve.entropy for curve in found}
+    draw_if_installed(partial(draw, curves, QUANTITY), "the curves", settings.picture, reporter)
     return found
 
 
@@ -179,11 +180,3 @@ def _rows(
         chosen = (str(settings.seed), str(settings.max_length))
         for layer, values in enumerate(zip(curve.entropy, curve.deviation, strict=True), start=1):
             yield *told, *chosen, str(layer), *(f"{value:.6f}" for value in values)
-
-
-def _draw(found: Sequence[AttentionEntropy], path: Path, reporter: Reporter) -> None:
-    if installed("matplotlib"):
-        draw({curve.label: curve.entropy for curve in found}, QUANTITY, path)
-        reporter.note(f"the curves are in {path}")
-    else:
-        reporter.note("no plot: matplotlib is not installed (pip install 'denserk[report]')")

@@ -37,8 +37,8 @@ def test_curves_are_called_by_label_or_folder(models, names):
 @pytest.mark.parametrize(
     ("models", "more", "said"),
     [
-        (("runs/a", "runs/a"), {}, "two curves are called runs/a"),
-        (("x=runs/a", "x=runs/b"), {}, "two curves are called x"),
+        (("runs/a", "runs/a"), {}, "two models are called runs/a"),
+        (("x=runs/a", "x=runs/b"), {}, "two models are called x"),
         (("=runs/a",), {}, "one of the two is empty"),
         (("a=",), {}, "one of the two is empty"),
         (("a",), {"sample": 0}, "--sample 0: at least 1"),

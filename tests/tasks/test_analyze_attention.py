@@ -4,6 +4,7 @@ import json
 import numpy as np
 import pytest
 
+from denserk.analysis import pictures
 from denserk.analysis.attention_entropy import layer_entropies
 from denserk.data.batches import pad
 from denserk.data.sampling import choose_items
@@ -171,6 +172,6 @@ def test_outputs_that_cannot_be_written(tiny, toy, tmp_path):
 
 
 def test_without_matplotlib(tiny, toy, tmp_path, monkeypatch):
-    monkeypatch.setattr(analyze_attention, "installed", lambda module: False)
+    monkeypatch.setattr(pictures, "installed", lambda module: False)
     measured(tmp_path, tiny(), corpus=str(toy / "corpus.jsonl"))
     assert {path.name for path in tmp_path.glob("e.*")} == {"e.csv"}
