@@ -62,20 +62,22 @@ COLLECTIONS = (
     Collection("squad", "dev", trained_on=True),
     Collection("nq-qed", "dev", trained_on=True),
 )
-START = "start"
+RANDOM, START = "random", "start"
+"""Controls: the random weights that all began with, and the shared start."""
 OBJECTIVES = tuple(PretrainingObjective)
+TUNED = (RANDOM, START, *OBJECTIVES)
 VOCABULARY = 8000
 BATCH = 32
 """Sequences of a step, in every pre-training; coCondenser's are spans of half as many documents."""
-START_STEPS, START_RATE = 4000, 2e-3
+START_STEPS, START_RATE = 1000, 2e-3
 STEPS, LENGTH, RATE = 300, 64, 5e-4
 WRITER_STEPS = 400
 QUERIES, CONTINUATION = 3, 48
 """What MASTER is given: queries of a passage, and tokens of its continuation."""
-POOL, NEGATIVES = 1500, 2
-"""Of each training collection: queries to train on, BM25 negatives of each."""
-TEXT = {"query_max_length": 32, "passage_max_length": 96}
-FINETUNING = OptimizerSettings(batch_size=32, epochs=3, lr=5e-4, precision=Precision.BFLOAT16)
+POOL = 1500
+"""Queries of each training collection to train on; other queries' passages are the negatives."""
+TEXT = {"query_max_length": 32, "passage_max_length": 64}
+FINETUNING = OptimizerSettings(batch_size=32, epochs=3, lr=2e-3, precision=Precision.BFLOAT16)
 COMPUTE = ComputeSettings(device="cpu", dtype=Dtype.BFLOAT16)
 DOT = {"l2_norm": False}
 REPRESENTATIONS: dict[str, dict[str, Any]] = {
@@ -91,7 +93,7 @@ def prepare_texts(data: Path, work: Path) -> None:
     lines = []
     for collection in COLLECTIONS:
         prepare_slice(collection, data, work)
-        lines += training_lines(collection, data, work, POOL, NEGATIVES)
+        lines += training_lines(collection, data, work, POOL, 0)
     share_corpora(COLLECTIONS, data, work)
     (work / "train.jsonl").write_bytes(b"".join(lines))
 
@@ -188,7 +190,8 @@ def expand_passages(work: Path) -> None:
 def tune(name: str, work: Path) -> None:
     """A fine-tuned model, and its runs."""
     pretrained, representation, seed = name.split("-")
-    start = START if pretrained == START else f"{pretrained}-{seed}"
+    controls = {RANDOM: f"{START}/start", START: START}
+    start = controls.get(pretrained, f"{pretrained}-{seed}")
     output = work / "models" / name
     if not finished(output):
         result = finetune(
@@ -201,7 +204,7 @@ def tune(name: str, work: Path) -> None:
                     device="cpu",
                     overwrite=True,
                 ),
-                sampling=SamplingSettings(group_size=2, seed=int(seed)),
+                sampling=SamplingSettings(group_size=1, seed=int(seed)),
                 objective=ObjectiveSettings(),
                 optimizer=FINETUNING,
                 representation=REPRESENTATIONS[representation],
@@ -237,7 +240,7 @@ def stages() -> Iterator[str]:
     for seed in SEEDS:
         yield from (f"{objective}-{seed}" for objective in OBJECTIVES)
         for representation in REPRESENTATIONS:
-            yield from (f"{name}-{representation}-{seed}" for name in (START, *OBJECTIVES))
+            yield from (f"{name}-{representation}-{seed}" for name in TUNED)
         if seed == SEEDS[0]:
             yield "entropy"
 
@@ -269,7 +272,7 @@ def main(data: Path, work: Path, names: Sequence[str]) -> None:
         begun = time.perf_counter()
         make(stage, data, work)
         print(f"{stage}: {time.perf_counter() - begun:.0f} s", flush=True)
-    systems = [f"{name}-{kind}" for kind in REPRESENTATIONS for name in (START, *OBJECTIVES)]
+    systems = [f"{name}-{kind}" for kind in REPRESENTATIONS for name in TUNED]
     print_table(["bm25", *systems], COLLECTIONS, data, work)
 
 

@@ -100,10 +100,10 @@ def train_asker(pairs: Sequence[tuple[str, str]], steps: int, output: Path) -> N
         d_ff=512,
         num_layers=2,
         num_heads=4,
-        decoder_start_token_id=tokenizer.pad_token_id,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
     )
+    config.decoder_start_token_id = tokenizer.pad_token_id
     _train(T5ForConditionalGeneration(config), rows, steps, tokenizer, output)
 
 
