@@ -22,20 +22,15 @@ class AnswerInput:
     """Questions with their answers, in place of judgements: a hit is relevant where its text
     contains one. DPR's .qa.csv, JSON lines, or a folder of EntityQuestions."""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME|-", shown_default="none")
-    """--answers: the passages that the runs name."""
+    """The passages that the runs name: --answers looks into them, --report shows some."""
 
     def __post_init__(self) -> None:
-        """Refuses one without the other."""
+        """Refuses answers without passages."""
         if self.answers is not None and self.corpus is None:
             raise UsageError(
                 f"--answers {self.answers} are looked for in the texts of hits, and there is no "
                 "corpus",
                 "add --corpus, the passages that were searched",
-            )
-        if self.corpus is not None and self.answers is None:
-            raise UsageError(
-                f"--corpus {self.corpus}: texts are read for answers alone",
-                "add --answers, or leave --corpus out",
             )
 
 
@@ -54,9 +49,9 @@ class AnswerSettings:
     """Passages that the corpus lacks hold no answer; otherwise they are refused."""
     num_workers: int = 1
     """Processes that look for answers."""
-    write_dpr_json: str | None = option(None, metavar="FILE|-", shown_default="none")
+    write_dpr_json: str | None = option(None, metavar="FILE", shown_default="none")
     """Also write the questions with their passages as DPR does, for readers such as FiD."""
-    write_pyserini_json: str | None = option(None, metavar="FILE|-", shown_default="none")
+    write_pyserini_json: str | None = option(None, metavar="FILE", shown_default="none")
     """Also write them as Pyserini does, for its evaluate_dpr_retrieval."""
 
     def __post_init__(self) -> None:
@@ -70,8 +65,8 @@ class AnswerSettings:
                 "--strict-dpr is about answers that are words; with --regex they are patterns",
                 "leave one of them out",
             )
-        if self.outputs.count("-") > 1:
-            raise UsageError("standard output (-) can be only one of the outputs")
+        if "-" in self.outputs:
+            raise UsageError("standard output (-) is for the measures", "name a file to write to")
 
     @property
     def outputs(self) -> tuple[str, ...]:

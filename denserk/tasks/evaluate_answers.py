@@ -24,7 +24,7 @@ from denserk.formats.files import STREAM
 from denserk.formats.retrieved_contexts import Context, Write, dpr_json, pyserini_json
 from denserk.formats.sources import read_passages, read_questions
 from denserk.records import Passage, Query
-from denserk.reporting import SILENT, Progress, Reporter
+from denserk.reporting import SILENT, Reporter
 from denserk.settings.answers import DEFAULT_ANSWER_MEASURES, MATCHING, AnswerSettings
 from denserk.settings.evaluation import EvaluationSettings, parse_bound
 from denserk.settings.formats import DETECTED, CorpusSettings
@@ -78,35 +78,22 @@ def evaluate_answers(
     _refuse(runs, [answers, corpus], settings, matching)
     questions = list(read_questions(answers, reporter))
     _refuse_textless(questions, answers, matching)
-    names = short_names(runs)
-    evaluator = AnswerEvaluator(names, measures, complete=settings.complete)
+    evaluator = AnswerEvaluator(short_names(runs), measures, complete=settings.complete)
+    doubts = _Doubts()
     with TemporaryDirectory(prefix="denserk-answers-") as scratch, ExitStack() as files:
-        texts = files.enter_context(closing(PassageTexts(Path(scratch) / "passages")))
-        number_of = {query.qid: number for number, query in enumerate(questions)}
-        hits: list[AnswerHits] = []
-        for run, name in zip(runs, names, strict=True):
-            path = Path(scratch) / f"hits-{len(hits)}"
-            hits.append(AnswerHits(path, number_of, depth_of(measures)))
-            files.enter_context(closing(hits[-1])).read(run, name, texts, reporter)
-        with reporter.track("reading the corpus", None, "passages") as progress:
-            texts.find(read_passages(corpus, shape, reporter), corpus, progress)
-        if not matching.skip_missing:
-            refuse_lacking(corpus, texts, (docid for one in hits for docid in one.docids()))
-        elif texts.missing:
-            reporter.warn(f"{corpus} lacks passages that the runs name: {texts.missing:,}")
+        gathered = _Gathered(questions, runs, depth_of(measures), Path(scratch), files, reporter)
+        gathered.find_texts(corpus, shape, matching.skip_missing)
         judge = files.enter_context(judging(matching))
-        progress = files.enter_context(
-            reporter.track("looking for answers", len(questions), "questions")
-        )
         writers = [files.enter_context(opened) for opened in _outputs(matching)]
-        doubts = _Doubts()
-        for batch in _judged(questions, hits, texts, judge, progress):
-            evaluator.add([found.question for found in batch])
-            doubts.take(batch)
-            for write in writers:
-                _write(batch, write, depth_of(measures))
+        with reporter.track("looking for answers", len(questions), "questions") as progress:
+            for batch in gathered.judged(judge):
+                evaluator.add([found.question for found in batch])
+                doubts.take(batch)
+                for write in writers:
+                    _write(batch, write, depth_of(measures))
+                progress.advance(len(batch))
+        results = evaluator.results([hits.unanswered for hits in gathered.hits])
     doubts.tell(matching, reporter)
-    results = evaluator.results([one.unanswered for one in hits])
     for result in results:
         _tell(result, len(questions), settings, reporter)
         tell_ties(result, evaluator.providers, reporter)
@@ -169,30 +156,55 @@ def _outputs(matching: AnswerSettings) -> Iterator[AbstractContextManager[Write]
         yield pyserini_json(matching.write_pyserini_json)
 
 
-def _judged(
-    questions: Sequence[Query],
-    hits: Sequence[AnswerHits],
-    texts: PassageTexts,
-    judge: Judge,
-    progress: Progress,
-) -> Iterator[list[_Found]]:
-    """All questions, in their order, a batch at a time."""
-    numbered = iter(enumerate(questions))
-    while batch := list(islice(numbered, BATCH)):
-        of_runs = [tuple(one[number] for one in hits) for number, _ in batch]
-        passages = [_passages(of_run, texts) for of_run in of_runs]
-        cases = [
-            Case(query.answers, tuple(passage.text for passage in found.values()))
-            for (_, query), found in zip(batch, passages, strict=True)
-        ]
-        verdicts = judge(cases)
-        yield [
-            _Found(JudgedQuestion(query, of_run, _matching(found, verdict)), found, verdict)
-            for (_, query), of_run, found, verdict in zip(
-                batch, of_runs, passages, verdicts, strict=True
+class _Gathered:
+    """Questions, their best hits in each run, and the texts of these."""
+
+    def __init__(
+        self,
+        questions: Sequence[Query],
+        runs: Sequence[str],
+        depth: int,
+        scratch: Path,
+        files: ExitStack,
+        reporter: Reporter,
+    ) -> None:
+        self._questions, self._reporter = questions, reporter
+        self._texts = files.enter_context(closing(PassageTexts(scratch / "passages")))
+        self.hits: list[AnswerHits] = []
+        number_of = {query.qid: number for number, query in enumerate(questions)}
+        for run, name in zip(runs, short_names(runs), strict=True):
+            hits = AnswerHits(scratch / f"hits-{len(self.hits)}", number_of, depth)
+            self.hits.append(files.enter_context(closing(hits)))
+            hits.read(run, name, self._texts, reporter)
+
+    def find_texts(self, corpus: str, shape: CorpusSettings, skip_missing: bool) -> None:
+        """Takes the texts of all hits from the corpus."""
+        with self._reporter.track("reading the corpus", None, "passages") as progress:
+            self._texts.find(read_passages(corpus, shape, self._reporter), corpus, progress)
+        if not skip_missing:
+            docids = (docid for hits in self.hits for docid in hits.docids())
+            refuse_lacking(corpus, self._texts, docids)
+        elif missing := self._texts.missing:
+            self._reporter.warn(f"passages that {corpus} lacks, which hold no answer: {missing:,}")
+
+    def judged(self, judge: Judge) -> Iterator[list[_Found]]:
+        """All questions, in their order, a batch at a time."""
+        numbered = iter(enumerate(self._questions))
+        while batch := list(islice(numbered, BATCH)):
+            of_runs = [tuple(hits[number] for hits in self.hits) for number, _ in batch]
+            passages = [_passages(hits, self._texts) for hits in of_runs]
+            verdicts = judge(
+                [
+                    Case(query.answers, tuple(passage.text for passage in found.values()))
+                    for (_, query), found in zip(batch, passages, strict=True)
+                ]
             )
-        ]
-        progress.advance(len(batch))
+            yield [
+                _Found(JudgedQuestion(query, hits, _matching(found, verdict)), found, verdict)
+                for (_, query), hits, found, verdict in zip(
+                    batch, of_runs, passages, verdicts, strict=True
+                )
+            ]
 
 
 def _passages(hits: Sequence[dict[str, float]], texts: PassageTexts) -> dict[str, Passage]:

@@ -1,0 +1,245 @@
+import json
+import math
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+from denserk.errors import InputError, UsageError
+from denserk.formats.question_answers import write_dpr
+from denserk.formats.sources import read_answers, read_passages, read_qrels_map, read_queries
+from denserk.formats.trec_run import write_run
+from denserk.settings.answers import AnswerSettings
+from denserk.settings.evaluation import EvaluationSettings
+from denserk.tasks.evaluate_answers import BATCH, evaluate_answers
+from tests.peers import run_pyserini
+from tests.tasks.test_evaluate import Listener
+
+CORPUS = (
+    "id\ttext\ttitle\n"
+    "1\tThe old river runs to New\u00a0York.\tRiver\n"
+    "2\tIn York\tNew York\n"
+    '3\t"a ""Café"" in Vienna"\tCoffee\n'
+    "4\tborn in 1990\tX\n"
+)
+ANSWERS = (
+    "where does it run\t['NYC', 'New York']\n"
+    'what is in Vienna\t"[\'a ""cafe\u0301""\', ""bar\'s""]"\n'
+    "when\t['.', '1990']\n"
+    "why\t['1990']\n"
+)
+RUN = (
+    "0 Q0 2 1 9 t\n0 Q0 1 2 8 t\n0 Q0 4 3 7 t\n"
+    "1 Q0 3 1 5 t\n"
+    "2 Q0 2 1 5 t\n2 Q0 1 2 4 t\n2 Q0 4 3 3 t\n"
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("psgs.tsv").write_text(CORPUS)
+    Path("test.qa.csv").write_text(ANSWERS)
+    Path("mine.trec").write_text(RUN)
+    return tmp_path
+
+
+def evaluated(listener=None, settings=None, answers="test.qa.csv", runs=("mine.trec",), **options):
+    matching = AnswerSettings(**options)
+    settings = settings or EvaluationSettings(("Success@1 Success@2 Success@3",))
+    listener = listener or Listener()
+    return evaluate_answers(runs, answers, "psgs.tsv", settings, listener, matching)
+
+
+@pytest.mark.usefixtures("files")
+def test_the_text_is_matched_and_the_title_is_not():
+    result = evaluated()
+    assert result.queries == ("0", "1", "2", "3")
+    (run,) = result.runs
+    assert run.name == "mine"
+    assert run.per_query == {
+        "Success@1": {"0": 0, "1": 1, "2": 0, "3": 0},
+        "Success@2": {"0": 1, "1": 1, "2": 1, "3": 0},
+        "Success@3": {"0": 1, "1": 1, "2": 1, "3": 0},
+    }
+    assert run.summary["Success@1"] == 1 / 4
+
+
+@pytest.mark.usefixtures("files")
+def test_defaults_gates_and_depths():
+    result = evaluated(settings=EvaluationSettings(min=("RR@3=0.1", "Success@5=0")))
+    assert list(map(str, result.measures)) == ["Success@5", "Success@20", "Success@100", "RR@3"]
+    result = evaluated(settings=EvaluationSettings(), topk=(1, 7))
+    assert list(map(str, result.measures)) == ["Success@1", "Success@7"]
+
+
+@pytest.mark.usefixtures("files")
+def test_what_is_told():
+    Path("test.qa.csv").write_text("a\t['.', ' ']\nb\t[]\nc\t['x']\nd\t['y']\n")
+    Path("mine.trec").write_text("0 Q0 2 1 9 t\n1 Q0 2 1 9 t\n2 Q0 2 1 9 t\nq Q0 2 1 9 t\n")
+    listener = Listener()
+    result = evaluated(listener)
+    assert result.runs[0].summary["Success@1"] == 0
+    assert listener.warnings == [
+        "questions without an answer, which no passage holds: 1 ('1')",
+        "questions with an answer of no letter, number or sign, which no passage holds: 1 ('0'); "
+        "DPR counts every passage (--strict-dpr)",
+        "mine: 1 of 4 questions are not in the run: '3'; they count as 0",
+    ]
+    assert listener.notes[-1] == "mine: queries without answers, which do not count: 1 ('q')"
+    assert evaluated(listener, strict_dpr=True).runs[0].summary["Success@1"] == 1 / 4
+    assert "which every passage holds: 1 ('0')" in listener.warnings[-2]
+    left_out = EvaluationSettings(("Success@1",), complete=False)
+    assert evaluated(settings=left_out, strict_dpr=True).runs[0].summary["Success@1"] == 1 / 3
+
+
+@pytest.mark.usefixtures("files")
+def test_patterns():
+    Path("curated.jsonl").write_text(
+        '{"question": "when", "answer": ["in\\\\s19\\\\d\\\\d|nothing", "("]}\n'
+    )
+    Path("mine.trec").write_text("0 Q0 1 1 9 t\n0 Q0 4 2 8 t\n")
+    listener = Listener()
+    (run,) = evaluated(listener, answers="curated.jsonl", regex=True).runs
+    assert run.summary == {"Success@1": 0, "Success@2": 1, "Success@3": 1}
+    assert listener.warnings == [
+        "answers that are no regular expression, which no passage holds: 1 ('(')"
+    ]
+
+
+@pytest.mark.usefixtures("files")
+def test_passages_that_the_corpus_lacks():
+    Path("mine.trec").write_text(RUN + "3 Q0 gone 1 9 t\n3 Q0 4 2 8 t\n")
+    with pytest.raises(InputError, match=r"no passages with 1 of the ids .* \('gone'\)"):
+        evaluated()
+    listener = Listener()
+    (run,) = evaluated(listener, skip_missing=True, write_dpr_json="d.json").runs
+    assert run.per_query["Success@1"]["3"] == 0  # it keeps its rank
+    assert run.per_query["Success@2"]["3"] == 1
+    assert listener.warnings == ["passages that psgs.tsv lacks, which hold no answer: 1"]
+    assert [entry["id"] for entry in json.loads(Path("d.json").read_text())[3]["ctxs"]] == ["4"]
+
+
+@pytest.mark.usefixtures("files")
+def test_files_hold_the_passages_up_to_the_greatest_depth():
+    matching = {"write_dpr_json": "d.json", "write_pyserini_json": "p.json.gz"}
+    evaluated(settings=EvaluationSettings(("Success@2",)), **matching)
+    entries = json.loads(Path("d.json").read_text())
+    assert [entry["question"] for entry in entries][2:] == ["when", "why"]
+    assert [(c["id"], c["has_answer"]) for c in entries[0]["ctxs"]] == [("2", False), ("1", True)]
+    assert [(c["id"], c["has_answer"]) for c in entries[2]["ctxs"]] == [("2", False), ("1", True)]
+    assert entries[3]["ctxs"] == []
+    again = evaluated(answers="p.json.gz")
+    assert again.runs[0].per_query == evaluated().runs[0].per_query
+
+
+@pytest.mark.usefixtures("files")
+def test_entity_questions_keep_their_relations():
+    Path("entityqs").mkdir()
+    for relation, count in (("P17", 2), ("P20", 1)):
+        records = [{"question": "where", "answers": ["york"]}] * count
+        Path(f"entityqs/{relation}.test.json").write_text(json.dumps(records))
+    Path("mine.trec").write_text("P17-0 Q0 1 1 9 t\nP17-1 Q0 4 1 9 t\nP20-0 Q0 2 1 9 t\n")
+    (run,) = evaluated(answers="entityqs").runs
+    assert run.summary["Success@1"] == 2 / 3
+    assert run.over_relations["Success@1"] == 3 / 4
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("who\t['a']\nwhat\t['b\n", r"test.qa.csv, line 2: found answers \"\['b\""),
+        ("who\t['a'\n", r"test.qa.csv, line 1: found answers \"\['a'\"; expected a list of str"),
+        ("who\t__import__('os')\n", 'line 1: found answers "__import__'),
+        ("who\t[1]\n", r"line 1: found answers '\[1\]'"),
+        ("who\t[]\n", "found no answers"),
+    ],
+)
+def test_broken_answers_are_named_with_their_line(text, told):
+    Path("test.qa.csv").write_text(text)
+    with pytest.raises(InputError, match=told):
+        evaluated()
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"settings": EvaluationSettings(("R@20 x",))}, "x is unknown.*; R@20 needs every"),
+        ({"settings": EvaluationSettings(min=("AP=0.1",))}, "AP needs every relevant passage"),
+        ({"settings": EvaluationSettings(relevance_level=2)}, "--relevance-level 2: a passage hol"),
+        ({"settings": EvaluationSettings(remove_query=True)}, "--remove-query drops passages"),
+        ({"runs": ()}, "no run is named"),
+        ({"runs": ("mine.trec", "mine.trec")}, "mine.trec: named twice"),
+        ({"runs": ("-",), "answers": "-"}, r"standard input \(-\) can be only one"),
+        ({"runs": ("mine.trec", "b.trec"), "write_dpr_json": "d.json"}, "d.json: the passages of"),
+        ({"answers": "ids.jsonl", "write_dpr_json": "d.json"}, "ids.jsonl has answers without"),
+        ({"answers": "none.qa.csv"}, "none.qa.csv: no such file"),
+    ],
+)
+def test_refusals(options, told):
+    Path("ids.jsonl").write_text('{"_id": "0", "answers": ["a"]}\n')
+    with pytest.raises(UsageError, match=told):
+        evaluated(**options)
+    assert not Path("d.json").exists()
+
+
+def overlap_run(corpus, queries, depth=100):
+    """A run by the rare words that queries and passages share."""
+    postings = defaultdict(set)
+    for passage in corpus:
+        for word in f"{passage.title} {passage.text}".lower().split():
+            postings[word].add(passage.docid)
+    for query in queries:
+        scores: Counter[str] = Counter()
+        for word in set(query.text.lower().split()):
+            found = postings.get(word, ())
+            for docid in found if len(found) < 500 else ():
+                scores[docid] += 1 / len(found)
+        ranked = sorted(scores.items(), key=lambda hit: (-hit[1], hit[0]))[:depth]
+        yield query.qid, [(docid, 1000.0 - rank) for rank, (docid, _) in enumerate(ranked)]
+
+
+THEIRS = """
+import json, sys
+from pyserini.eval.evaluate_dpr_retrieval import evaluate_retrieval
+given = json.load(open(sys.argv[1]))
+evaluate_retrieval(sys.argv[1], [1, 5, 20, 100])
+for question in given.values():
+    for context in question["contexts"]:
+        del context["has_answer"]
+json.dump(given, open("unmatched.json", "w"))
+evaluate_retrieval("unmatched.json", [1, 5, 20, 100])
+"""
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["squad", "nq-qed"])
+def test_accuracies_are_pyserinis(shared_data, tmp_path, name):
+    """Pyserini counts our `has_answer`, and then looks for the answers itself."""
+    folder = shared_data / name
+    corpus = list(read_passages(str(folder)))
+    judged = read_qrels_map(str(folder / "qrels" / "dev.tsv"))
+    answers = dict(read_answers(str(folder / "answers.jsonl.gz")))
+    dev = [query for query in read_queries(str(folder)) if query.qid in judged]
+    write_dpr(tmp_path / "dev.qa.csv", [q._replace(answers=answers[q.qid]) for q in dev])
+    numbered = [query._replace(qid=str(number)) for number, query in enumerate(dev)]
+    found = [(qid, hits) for qid, hits in overlap_run(corpus, numbered) if hits]
+    write_run(tmp_path / "run.trec", found)
+    result = evaluate_answers(
+        [str(tmp_path / "run.trec")],
+        str(tmp_path / "dev.qa.csv"),
+        str(folder),
+        matching=AnswerSettings(
+            topk=(1, 5, 20, 100), write_pyserini_json=str(tmp_path / "run.json")
+        ),
+    )
+    summary = result.runs[0].summary
+    ours = [f"Top{k}\taccuracy: {summary[f'Success@{k}']:.4f}" for k in (1, 5, 20, 100)]
+    theirs = run_pyserini(THEIRS, tmp_path / "run.json", folder=tmp_path).splitlines()
+    assert theirs == ours * 2
+    assert len(dev) > 2 * BATCH
+    assert 0.2 < summary["Success@1"] < summary["Success@100"] < 1
+    assert not math.isclose(summary["Success@5"], summary["Success@20"])
