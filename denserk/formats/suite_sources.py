@@ -77,7 +77,7 @@ def find_parts(suites: Iterable[Suite], parts: Iterable[str] = PARTS) -> dict[st
                 packaged = packaged or lack.needs_package
                 missing.setdefault(lack.where, {}).setdefault(suite.name, []).append(part)
     if missing:
-        told = "; ".join(f"{place} ({_whose(of)})" for place, of in missing.items())
+        told = ", ".join(f"{place} ({_whose(of)})" for place, of in missing.items())
         hint = "put it there" if len(missing) == 1 else "put them there"
         fetch = ", or pip install 'denserk[datasets]', which fetches what is public"
         raise UsageError(f"not on this disk: {told}", hint + fetch * packaged)
@@ -85,7 +85,11 @@ def find_parts(suites: Iterable[Suite], parts: Iterable[str] = PARTS) -> dict[st
 
 
 def _whose(parts_of: dict[str, list[str]]) -> str:
-    return ", ".join(f"{' and '.join(parts)} of {suite}" for suite, parts in parts_of.items())
+    told = []
+    for suite, parts in parts_of.items():
+        first = ", ".join(parts[:-1])
+        told.append(f"{first} and {parts[-1]} of {suite}" if first else f"{parts[-1]} of {suite}")
+    return "; ".join(told)
 
 
 @contextmanager
