@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,10 +17,12 @@ from denserk.settings.answers import AnswerInput, AnswerSettings, refuse_idle
 from denserk.settings.comparison import ComparisonSettings
 from denserk.settings.evaluation import EvaluationSettings, OutputFormat, ReportSettings
 from denserk.settings.formats import CorpusSettings
+from denserk.settings.report import PageSettings
 from denserk.settings.suite import Suite
 from denserk.settings.suites import SuiteRow, SuiteSettings, find_suite, list_suites
 
 if TYPE_CHECKING:
+    from denserk.evaluation.evaluator import EvaluationResult
     from denserk.evaluation.grid import Grid
     from denserk.evaluation.suites_result import SuitesResult
 
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     corpus="Answers",
     comparison="Differences",
     report="Output",
+    page="Report",
 )
 def evaluate(
     settings: EvaluationSettings,
@@ -43,6 +47,7 @@ def evaluate(
     corpus: CorpusSettings,
     comparison: ComparisonSettings,
     report: ReportSettings,
+    page: PageSettings,
     files: Annotated[
         list[str] | None,
         typer.Argument(
@@ -80,11 +85,13 @@ def evaluate(
     baseline = comparison.baseline
     added = [baseline] if baseline is not None and baseline not in named else []
     runs: Sequence[str] = [*added, *named]
-    _refuse_idle(suites, answers, matching, corpus)
+    _refuse_idle(suites, answers, matching, corpus, page)
+    _refuse_page(page, [*runs, *filter(None, [qrels])])
+    suite = None
     if suites.suite is not None:
         suite = _one_suite(suites, runs, qrels)
         if suite is None:
-            _on_several(suites, runs, settings, matching, comparison, report)
+            _on_several(suites, runs, settings, matching, comparison, report, page)
             return
         from denserk.tasks.evaluate_suite import evaluate_suite
 
@@ -98,12 +105,14 @@ def evaluate(
         )
     else:
         inputs = sort_inputs([*added, *(files or [])], run or [], qrels)
-        runs = inputs.runs
+        runs, qrels = inputs.runs, inputs.qrels
         result = task(runs, inputs.qrels, settings, console())
     if baseline is not None:
         result = compare_runs(result, runs, comparison)
     shape = _shape(report)
     _show(FORMATS[shape](result, report), as_grids(result, report), shape)
+    if page.report is not None:
+        _write_page(result, runs, page, settings, suite, qrels, answers, corpus)
     require(result, gates_of(settings))
 
 
@@ -115,19 +124,58 @@ def _refuse_qrels(what: str, qrels: str | None) -> None:
 
 
 def _refuse_idle(
-    suites: SuiteSettings, answers: AnswerInput, matching: AnswerSettings, corpus: CorpusSettings
+    suites: SuiteSettings,
+    answers: AnswerInput,
+    matching: AnswerSettings,
+    corpus: CorpusSettings,
+    page: PageSettings,
 ) -> None:
-    """Refuses options about answers where there are none."""
+    """Refuses options about answers and texts where there are none."""
+    texts = [] if page.report is not None else [corpus]
     if suites.suite is None and answers.answers is None:
         why = "for evaluation by answers, and there are none"
-        refuse_idle([matching, corpus], why, "add --answers FILE --corpus FILE")
+        refuse_idle([matching, *texts], why, "add --answers FILE --corpus FILE")
+        if answers.corpus is not None and page.report is None:
+            raise UsageError(
+                f"--corpus {answers.corpus}: texts are read for answers and for a page alone",
+                "add --answers FILE or --report DIR, or leave --corpus out",
+            )
     if suites.suite is not None:
         why = f"--suite {suites.suite} has its own judgements or answers, and its own corpus"
-        refuse_idle([answers, corpus], why, "leave out one or the other")
+        own = replace(answers, corpus=None) if page.report is not None else answers
+        refuse_idle([own, *texts], why, "leave out one or the other")
         entry = find_suite(suites.suite)
         if not isinstance(entry, Suite) or entry.answers is None:
             why = f"for evaluation by answers, and {suites.suite} has judgements"
             refuse_idle([matching], why, "leave it out")
+
+
+def _refuse_page(page: PageSettings, inputs: Sequence[str]) -> None:
+    if page.report is not None:
+        from denserk.tasks.report import page_in
+
+        page_in(page, inputs)
+
+
+def _write_page(
+    result: "EvaluationResult",
+    runs: Sequence[str],
+    page: PageSettings,
+    settings: EvaluationSettings,
+    suite: Suite | None,
+    qrels: str | None,
+    answers: AnswerInput,
+    shape: CorpusSettings,
+) -> None:
+    from denserk.tasks.report import ReportSources, sources_of, write_report
+
+    title = f"Runs on {qrels or answers.answers}"
+    sources = ReportSources(title, qrels, page.topics, answers.corpus, shape)
+    if suite is not None:
+        sources = sources_of(suite, sources)
+        settings = replace(settings, remove_query=settings.remove_query or suite.remove_query)
+    path = write_report(result, runs, sources, page, settings, console())
+    console().note(f"{path}: the page, {path.stat().st_size / 1000:,.0f} kB")
 
 
 def _one_suite(suites: SuiteSettings, runs: Sequence[str], qrels: str | None) -> Suite | None:
@@ -147,6 +195,7 @@ def _on_several(
     matching: AnswerSettings,
     comparison: ComparisonSettings,
     report: ReportSettings,
+    page: PageSettings,
 ) -> None:
     from denserk.tasks.evaluate_suite import evaluate_suites
 
@@ -154,6 +203,7 @@ def _on_several(
         ("--baseline", comparison.baseline),
         ("--min", settings.min),
         ("--per-query", report.per_query),
+        ("--topics", page.topics),
         ("--write-dpr-json", matching.write_dpr_json),
         ("--write-pyserini-json", matching.write_pyserini_json),
     )
@@ -166,6 +216,10 @@ def _on_several(
         folders, [suites.suite or ""], settings, suites.against, console(), matching
     )
     show_suites(result, report)
+    if page.report is not None:
+        from denserk.tasks.report import write_suites_report
+
+        console().note(f"{write_suites_report(result, page)}: the page")
 
 
 def show_suites(result: "SuitesResult", report: ReportSettings) -> None:

@@ -20,6 +20,7 @@ from denserk.index.index_folder import (
     DOCID,
     PassageIds,
     check_count,
+    folder_bytes,
     foreign_engine,
     read_index_manifest,
 )
@@ -324,7 +325,11 @@ def _write_manifest(
         return
     index = {} if opened.manifest is None else opened.manifest.contents.get("sha256", {})
     made_from = {
-        "index": {"name": paths.index, "sha256": index},
+        "index": {
+            "name": paths.index,
+            "sha256": index,
+            "bytes": folder_bytes(Path(paths.index)),
+        },
         "model": questions.model,
         "encoded_queries": paths.encoded_queries,
         "topics": {"name": paths.topics, "sha256": queries_sha256(queries)} if queries else None,
@@ -333,6 +338,7 @@ def _write_manifest(
         "queries": result.queries,
         "hits": result.hits,
         "without_hits": len(result.without_hits),
+        "seconds": {"encoding": result.encoding_seconds, "searching": result.searching_seconds},
         "sha256": file_sha256(paths.output),
     }
     write_manifest(paths.output, Manifest(Kind.RUN, True, as_json(settings), made_from, contents))

@@ -149,13 +149,17 @@ def test_the_run_has_a_manifest(toy, model):
     ranked(toy, index)
     manifest = read_manifest(toy / "run.trec", Kind.RUN)
     assert beside(toy / "run.trec").name == "run.trec.manifest.json"
+    assert min(manifest.contents["seconds"].values()) >= 0
     assert manifest.contents == {
+        "seconds": manifest.contents["seconds"],
         "queries": 3,
         "hits": 12,
         "without_hits": 0,
         "sha256": file_sha256(toy / "run.trec"),
     }
     assert manifest.made_from["index"]["sha256"]["index"] == file_sha256(toy / "index" / "index")
+    there = sum(item.stat().st_size for item in (toy / "index").iterdir())
+    assert manifest.made_from["index"]["bytes"] == there
     made = read_manifest(toy / "index", Kind.INDEX).made_from["model"]
     assert manifest.made_from["model"]["fingerprint"] == made["fingerprint"]
     assert manifest.settings["hits"] == 4

@@ -1,0 +1,29 @@
+"""The page that compares runs: where it goes, and how much of the runs it shows."""
+
+from dataclasses import dataclass
+
+from denserk.errors import UsageError
+from denserk.settings.options import option
+
+
+@dataclass(frozen=True)
+class PageSettings:
+    """A page made from the runs."""
+
+    report: str | None = option(None, metavar="DIR", shown_default="no page")
+    """Also write DIR/index.html: tables, curves, queries side by side, in one file."""
+    topics: str | None = option(None, metavar="FILE|DIR|NAME", shown_default="as the runs know")
+    """--report: the queries, whose texts are shown; the passages are those of --corpus."""
+    report_queries: int = 20
+    """--report: how many of the queries that moved most have their lists side by side."""
+    report_passages: int = 5
+    """--report: how many passages of each list are shown."""
+
+    def __post_init__(self) -> None:
+        """Refuses what would show nothing, and topics for nothing."""
+        if self.report is None and self.topics is not None:
+            raise UsageError(f"--topics {self.topics}: for --report alone", "add --report DIR")
+        if self.report_queries < 0:
+            raise UsageError(f"--report-queries {self.report_queries}: 0 is the least")
+        if self.report_passages < 1:
+            raise UsageError(f"--report-passages {self.report_passages}: 1 is the least")
