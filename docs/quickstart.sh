@@ -39,14 +39,14 @@ run denserk search --index demo/index --topics demo/queries.tsv --hits 100 --out
 
 step "Pre-training: a fresh head learns to say masked words of these passages"
 run denserk pretrain --objective mlm --model demo/minilm --corpus demo/corpus.jsonl --output demo/pretrained \
-  --max-length 64 --batch-size 16 --max-steps 80 --lr 1e-4
+  --max-length 48 --batch-size 16 --max-steps 60 --lr 1e-4
 
 step "Round 1: fine-tuning as Aggretriever, on negatives that BM25 finds"
 run denserk search --index demo/bm25 --topics demo/train-queries.tsv --hits 50 --output demo/bm25-train.trec
 run denserk mine-negatives --topics demo/train-queries.tsv --qrels demo/train-qrels.txt --run demo/bm25-train.trec \
   --corpus demo/corpus.jsonl --depth 50 --num-negatives 4 --output demo/bm25-negatives.jsonl
-run denserk finetune --model demo/pretrained --representation agg --cls-dim 128 --agg-dim 256 --passage-max-length 64 \
-  --train-data demo/bm25-negatives.jsonl --group-size 2 --batch-size 16 --max-steps 40 --lr 1e-4 --output demo/round1
+run denserk finetune --model demo/pretrained --representation agg --cls-dim 128 --agg-dim 256 --passage-max-length 48 \
+  --train-data demo/bm25-negatives.jsonl --group-size 2 --batch-size 16 --max-steps 24 --lr 1e-4 --output demo/round1
 run denserk encode --model demo/round1 --corpus demo/corpus.jsonl --output demo/round1-vectors
 run denserk index --input demo/round1-vectors --output demo/round1-index
 run denserk search --index demo/round1-index --topics demo/queries.tsv --hits 100 --output demo/round1.trec --tag round1
@@ -56,7 +56,7 @@ run denserk search --index demo/round1-index --topics demo/train-queries.tsv --h
 run denserk mine-negatives --topics demo/train-queries.tsv --qrels demo/train-qrels.txt --run demo/round1-train.trec \
   --corpus demo/corpus.jsonl --depth 50 --num-negatives 4 --output demo/round1-negatives.jsonl
 run denserk finetune --model demo/round1 --train-data demo/round1-negatives.jsonl \
-  --group-size 2 --batch-size 16 --max-steps 30 --lr 5e-5 --output demo/round2
+  --group-size 2 --batch-size 16 --max-steps 16 --lr 5e-5 --output demo/round2
 run denserk encode --model demo/round2 --corpus demo/corpus.jsonl --output demo/round2-vectors
 run denserk index --input demo/round2-vectors --output demo/round2-index
 run denserk search --index demo/round2-index --topics demo/queries.tsv --hits 100 --output demo/round2.trec --tag round2

@@ -3,11 +3,13 @@
 import doctest
 import importlib.util
 import json
-from pathlib import Path
+import shlex
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.test_readme import ROOT, parse
+
+SEVEN = {"pretrain", "finetune", "mine-negatives", "encode", "index", "search", "eval"}
 LIBRARY = '''
 """Draw with a pen on paper.
 
@@ -104,3 +106,12 @@ def test_the_picture(tmp_path):
     runs = [{"run": name, "measures": {"RR@10": 0.5, "R@10": 0.25}} for name in ("a", "b")]
     plot.draw({"queries": 2, "runs": runs}, tmp_path / "measures.png")
     assert (tmp_path / "measures.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_walk_takes_all_seven_commands():
+    script = (ROOT / "docs" / "quickstart.sh").read_text().replace("\\\n", " ")
+    lines = [line for line in script.splitlines() if line.startswith(("run denserk", "denserk"))]
+    commands = [shlex.split(line.removeprefix("run ").split(" | ")[0])[1:] for line in lines]
+    for command in commands:
+        parse(command)
+    assert {command[0] for command in commands} == SEVEN
