@@ -186,3 +186,67 @@ def test_help_meets_no_measures() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"
+
+
+@pytest.fixture
+def answered(files: Path) -> list[str]:
+    """Arguments of an evaluation by answers."""
+    questions = {"q1": ["the house"], "q2": ["boat", "ship"], "q3": ["star falls"]}
+    (files / "answers.jsonl").write_text(
+        "".join(
+            json.dumps({"_id": qid, "question": qid, "answers": answers}) + "\n"
+            for qid, answers in questions.items()
+        )
+    )
+    return ["--answers", "answers.jsonl", "--corpus", "corpus.jsonl", "--quiet"]
+
+
+def test_answers_in_place_of_judgements(
+    answered: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["-m", "Success@1 success.2", "--min", "RR@3=0.1"]
+    assert run(["eval", "good.trec", *asked, *answered]) == 0
+    assert capsys.readouterr() == ("Success@1\t0.3333\nSuccess@2\t1.0000\nRR@3\t0.6667\n", "")
+    assert run(["eval", "good.trec", "--topk", "1,2", "--baseline", "bad.trec", *answered]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:4] == [
+        "bad\tSuccess@1\t0.3333",
+        "bad\tSuccess@2\t0.3333",
+        "good\tSuccess@1\t0.3333",
+        "good\tSuccess@2\t1.0000",
+    ]
+    assert run(["eval", "bad.trec", *answered, "--write-dpr-json", "out/d.json"]) == 0
+    entries = json.loads(Path("out/d.json").read_text())
+    assert [entry["ctxs"][0]["has_answer"] for entry in entries] == [False, True, False]
+
+
+@pytest.mark.usefixtures("answered")
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ["qrels.txt", "--regex", "--num-workers", "2"],
+            "--regex, --num-workers: for evaluation b",
+        ),
+        (["qrels.txt", "--corpus", "corpus.jsonl"], "--corpus corpus.jsonl: texts are read for"),
+        (["--answers", "answers.jsonl"], "--answers answers.jsonl are looked for in the texts"),
+        (
+            ["--answers", "answers.jsonl", "--corpus", "corpus.jsonl", "--qrels", "qrels.txt"],
+            "--answers answers.jsonl stands in place of judgements; --qrels qrels.txt is one too",
+        ),
+        (
+            ["--answers", "answers.jsonl", "--corpus", "corpus.jsonl", "-m", "R@5 nDGC@10"],
+            "nDGC@10 is unknown (nearest: nDCG@10",
+        ),
+        (["--suite", "dl19", "--strict-dpr"], "--strict-dpr: for evaluation by answers, and dl19"),
+        (["--suite", "nq-test", "--answers", "a.qa.csv", "--corpus", "c"], "--answers, --corpus: "),
+        (["qrels.txt", "--topk", "5,x"], "--topk 5,x: a comma list of whole numbers"),
+    ],
+)
+def test_refusals_about_answers(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["eval", "good.trec", *arguments, "--quiet"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"error: {told}")

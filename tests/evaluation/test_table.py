@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -155,3 +156,20 @@ def test_a_query_without_a_value_is_left_out_or_nan() -> None:
     assert text == "q1\tAccuracy\t0.0000\nall\tAccuracy\t0.0000\n"
     grid = as_grid(result("long|name", measures="Accuracy"), ReportSettings(per_query=True))
     assert [row[1].text for row in grid.rows] == ["0.0000", "nan", "0.0000"]
+
+
+@pytest.mark.parametrize(
+    ("form", "report", "lines"),
+    [
+        (OutputFormat.TSV, {}, ["RR@10\t0.7500", "RR@10:relations\t0.6000"]),
+        (OutputFormat.TSV, {"per_query": True}, ["all\tRR@10:relations\t0.6000"]),
+        (OutputFormat.TABLE, {}, ["good, mean over relations: RR@10 0.6000"]),
+        (OutputFormat.MARKDOWN, {"places": 2}, ["good, mean over relations: RR@10 0.60"]),
+        (OutputFormat.JSON, {}, ['      "mean_over_relations": {', '        "RR@10": 0.6']),
+    ],
+)
+def test_means_over_relations(form: OutputFormat, report: dict[str, Any], lines: list[str]) -> None:
+    whole = result("good", measures="RR@10")
+    runs = tuple(replace(run, over_relations={"RR@10": 0.6}) for run in whole.runs)
+    shown = FORMATS[form](replace(whole, runs=runs), ReportSettings(**report)).splitlines()
+    assert [line for line in shown if line in lines] == lines
