@@ -61,14 +61,14 @@ def test_a_beir_folder_is_found_where_beirs_reader_looks(cache, folder):
 def test_what_nobody_fetches_is_told_all_at_once(cache):
     with pytest.raises(UsageError) as refused:
         find_parts(find_suites(["beir", "squad-test", "dl20-titled"]))
-    places = ("beir/bioasq", "beir/signal1m", "beir/trec-news", "beir/robust04")
-    places += ("dpr/squad1-test.qa.csv", "msmarco-titled/corpus.tsv")
+    sets = ("beir/bioasq", "beir/signal1m", "beir/trec-news", "beir/robust04")
+    places = (*sets, "dpr/squad1-test.qa.csv", "msmarco-titled/corpus.tsv")
     assert refused.value.message == "not on this disk: " + ", ".join(
         f"{cache / place} ({whose})"
         for place, whose in zip(
             places,
             (
-                *(f"corpus, topics and qrels of {place}" for place in places[:4]),
+                *(f"corpus, topics and qrels of {place}" for place in sets),
                 "topics and answers of squad-test",
                 "corpus of dl20-titled",
             ),

@@ -24,7 +24,8 @@ def names(*suites):
 
 def test_names_are_told_apart():
     assert not SUITES.keys() & GROUPS.keys()
-    assert all(name == suite.name for name, suite in {**SUITES, **GROUPS}.items())
+    assert all(name == suite.name for name, suite in SUITES.items())
+    assert all(name == group.name for name, group in GROUPS.items())
     shorts = [suite.short for suite in SUITES.values()]
     assert len(set(shorts)) == len(shorts)
 
@@ -35,7 +36,7 @@ def test_every_suite_can_be_measured(suite):
     for name in (*suite.measures, *suite.metrics.values()):
         assert str(ir_measures.parse_measure(name)) == name
     for source in (suite.corpus.source, suite.topics, suite.qrels or suite.answers):
-        assert source
+        assert source is not None
         assert source.paths
         assert source.name is None or source.name.startswith(("irds:", "beir:"))
     assert bool(suite.labels) <= bool(suite.metrics)
@@ -44,7 +45,8 @@ def test_every_suite_can_be_measured(suite):
 def test_every_ir_datasets_name_exists():
     package = pytest.importorskip("ir_datasets")
     sources = [s for suite in SUITES.values() for s in (suite.corpus.source, suite.topics)]
-    known = {s.name.removeprefix("irds:") for s in sources if (s.name or "").startswith("irds:")}
+    names = {source.name for source in sources if source.name is not None}
+    known = {name.removeprefix("irds:") for name in names if name.startswith("irds:")}
     assert len(known) > 5
     for name in known:
         assert package.registry[name]

@@ -11,7 +11,8 @@ from denserk.settings.encoding import ComputeSettings
 from denserk.settings.retrieval import SearchPaths, SearchSettings
 from denserk.settings.suites import SuiteSearchSettings
 from denserk.tasks.search_suites import search_suites
-from tests.suite_copies import write_beir, write_marco
+from tests.conftest import PASSAGES
+from tests.suite_copies import write_beir, write_documents, write_marco, write_questions
 
 CPU = ComputeSettings(device="cpu")
 AGAIN = SuiteSearchSettings(resume=True)
@@ -38,6 +39,13 @@ def search(tiny, *names, choice=SuiteSearchSettings(), model="bert", reporter=No
     return search_suites(
         paths, choice, SearchSettings(**settings), compute=CPU, reporter=reporter or Remembering()
     )
+
+
+def values(found, suite):
+    """The values of the one run on a suite."""
+    one = found.values(suite, "runs")
+    assert one is not None
+    return one
 
 
 def test_sets_are_searched_measured_and_kept(cache, tiny):
@@ -67,6 +75,32 @@ def test_a_corpus_is_encoded_once_and_with_its_own_lengths(cache, tiny):
     ]["text"]
     assert (text["join"], text["passage_max_length"]) == ("sep", 64)
     assert Path("runs/dl19.trec").is_file()
+
+
+def test_questions_are_scored_by_their_answers(cache, tiny):
+    write_questions(cache)
+    found = search(tiny, "nq-test", "curated-test")
+    # the first question's answer is in the corpus, the other's nowhere
+    assert values(found, "nq-test")["Success@100"] == 0.5
+    assert values(found, "curated-test")["Success@20"] == 1.0
+    text = read_manifest("runs/nq-test.trec", Kind.RUN).made_from["model"]["text"]
+    assert text["join"] == "pair"
+
+
+def test_the_best_part_of_a_document_ranks_it(cache, tiny):
+    write_documents(cache)
+    found = search(tiny, "dl19-doc")
+    lines = [line.split() for line in Path("runs/dl19-doc.trec").read_text().splitlines()]
+    assert sorted(line[2] for line in lines if line[0] == "q1") == sorted(PASSAGES)
+    assert values(found, "dl19-doc")["R@100"] == 1.0
+
+
+def test_a_group_is_followed_by_its_mean(cache, tiny):
+    for name in ("nfcorpus", "fiqa", "arguana", "scidocs", "scifact"):
+        write_beir(cache, name)
+    found = search(tiny, "beir-small")
+    assert [name for name, _ in found.rows()][5:] == ["beir-small"]
+    assert values(found, "beir-small") == pytest.approx(values(found, "beir/fiqa"))
 
 
 def test_resume_keeps_finished_sets_and_makes_the_others(cache, tiny):
