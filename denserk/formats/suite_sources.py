@@ -49,6 +49,14 @@ def _find(source: Source) -> str:
     return source.name
 
 
+def is_here(suite: Suite, part: str) -> bool:
+    """Whether a part of a suite is on this disk, so that reading it fetches nothing."""
+    if part != "corpus" and getattr(suite, part) is None:
+        return False
+    places = [cache_folder() / path for path in _source(suite, part).paths]
+    return any(p.exists() or p.with_name(f"{p.name}.gz").exists() for p in places)
+
+
 def find_parts(suites: Iterable[Suite], parts: Iterable[str] = PARTS) -> dict[str, dict[str, str]]:
     """Where the parts of suites are: a path, or the name under which a package fetches it.
 

@@ -17,7 +17,7 @@ from denserk.evaluation.suites_result import SuitesResult
 from denserk.formats.files import STREAM, whole_text, write_errors
 from denserk.formats.manifest import Kind, Manifest, beside, read_manifest
 from denserk.formats.sources import read_passages, read_qrels_map, read_queries
-from denserk.formats.suite_sources import find_parts
+from denserk.formats.suite_sources import find_parts, is_here
 from denserk.formats.trec_run import read_run_scores
 from denserk.records import Passage
 from denserk.reporting import SILENT, Reporter
@@ -67,20 +67,14 @@ def page_in(settings: PageSettings, inputs: Iterable[str] = ()) -> Path:
 
 def sources_of(suite: Suite, given: ReportSources) -> ReportSources:
     """The parts of a suite behind what was given; queries and passages only from this disk."""
-    parts: dict[str, str] = {}
-    for part in ("qrels", "topics", "corpus"):
-        try:
-            parts |= find_parts([suite], [part]).get(suite.name, {})
-        except UsageError:  # what is not there is not shown
-            continue
-    local = {part: parts[part] for part in ("topics", "corpus") if part in parts}
-    local = {part: where for part, where in local.items() if Path(where).exists()}
+    shown = [part for part in ("topics", "corpus") if is_here(suite, part)]
+    parts = find_parts([suite], ["qrels", *shown]).get(suite.name, {})
     return replace(
         given,
         title=suite.title,
         qrels=parts.get("qrels"),
-        topics=given.topics or local.get("topics"),
-        corpus=given.corpus or local.get("corpus"),
+        topics=given.topics or parts.get("topics"),
+        corpus=given.corpus or parts.get("corpus"),
     )
 
 

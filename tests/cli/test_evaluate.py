@@ -250,3 +250,36 @@ def test_refusals_about_answers(
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith(f"error: {told}")
+
+
+@pytest.mark.usefixtures("files")
+def test_a_page_of_the_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["good.trec", "bad.trec", "qrels.txt", "-m", "RR@10", "--baseline", "bad.trec"]
+    texts = ["--topics", "queries.tsv", "--corpus", "corpus.jsonl"]
+    assert run(["eval", *arguments, *texts, "--report", "page"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("good\tRR@10\t0.8333\n")
+    assert "page/index.html: the page, " in err
+    page = Path("page/index.html").read_text("utf-8")
+    assert "<h1>Runs on qrels.txt</h1>" in page
+    assert "Δ is the difference from bad" in page
+    assert "the old river runs to the south" in page
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--topics", "queries.tsv"], "--topics queries.tsv: for --report alone"),
+        (["--corpus", "corpus.jsonl"], "texts are read for answers and for a page alone"),
+        (["--report", "qrels.txt"], "--report qrels.txt: a file; a folder is expected"),
+        (["--report", "page", "--report-passages", "0"], "--report-passages 0: 1 is the least"),
+    ],
+)
+def test_pages_that_are_refused(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["eval", "good.trec", "qrels.txt", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert told in err
+    assert not out

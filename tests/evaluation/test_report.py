@@ -1,0 +1,190 @@
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import orjson
+import pytest
+
+from denserk.evaluation.comparison import compare_with
+from denserk.evaluation.evaluator import EvaluationResult, Evaluator
+from denserk.evaluation.markup import VOID
+from denserk.evaluation.measures import parse_measures
+from denserk.evaluation.published import published_rows
+from denserk.evaluation.query_differences import main_measure, query_rows, reference_of
+from denserk.evaluation.report import Report, as_page, as_suites_page
+from denserk.evaluation.report_figures import Cost
+from denserk.evaluation.report_queries import LONGEST, Texts, shortened
+from denserk.evaluation.run_profile import profile
+from denserk.evaluation.suites_result import SuitesResult
+from denserk.records import Passage
+from denserk.settings.comparison import ComparisonSettings
+from denserk.settings.suite import Paper
+
+EVIL = "</script><img src=x onerror=alert(1)>&amp;'\""
+EVIL_ID = '<b>"&'
+JUDGEMENTS = {"q1": {"a": 1, "b": 0}, "q2": {"a": 1}, "q3": {"c": 1}, EVIL_ID: {EVIL_ID: 2}}
+RUNS = {
+    "first": {"q1": {"a": 3.0, "b": 1.0}, "q2": {"b": 2.0, "a": 1.0}, EVIL_ID: {EVIL_ID: 9.0}},
+    "second": {"q1": {"b": 3.0}, "q2": {"a": 2.0}, "q3": {"c": 0.5}, EVIL_ID: {"a": 1.0}},
+    f"third{EVIL}": {"q1": {"a": 2.0}, "unjudged": {"a": 1.0}},
+}
+TEXTS = Texts(
+    {"q1": f"what {EVIL}", "q2": "plain words"},
+    {"a": Passage("a", EVIL, f"head {EVIL}"), "b": Passage("b", "x " * 999)},
+)
+
+
+class Reader(HTMLParser):
+    """Reads a page; every element that begins has to end."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.text: dict[str, str] = {}
+        self.feed(page)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert len(dict(attrs)) == len(attrs)
+        self.seen.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        name = self.open[-1] if self.open else ""
+        self.text[name] = self.text.get(name, "") + data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.seen if name == tag]
+
+
+def measured(runs: dict[str, dict[str, dict[str, float]]] = RUNS) -> EvaluationResult:
+    measures = parse_measures(["RR@10", "R@100", "NumRet"]).measures
+    evaluator = Evaluator(measures, JUDGEMENTS)
+    results = tuple(evaluator.evaluate(name, run) for name, run in runs.items())
+    return EvaluationResult(measures, 1, evaluator.queries, results, evaluator.providers)
+
+
+def report(result: EvaluationResult, **more: object) -> Report:
+    rows = query_rows(result, main_measure(result), reference_of(result))
+    moved = [row.qid for row in rows[:3]]
+    profiles = [
+        profile(run.name, RUNS[run.name], JUDGEMENTS, result.queries, 1, moved, 2)
+        for run in result.runs
+    ]
+    whole = Report(f"title {EVIL}", result, rows, 3, profiles, texts=TEXTS)
+    return replace(whole, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    result = measured()
+    settings = ComparisonSettings(baseline="second")
+    values = {run.name: run.per_query for run in result.runs}
+    compared = compare_with(values, result.measures, "second", settings)
+    rows = published_rows(Paper.AGGRETRIEVER, "msmarco-dev")
+    costs = [Cost(10**9, 20.0), Cost(), Cost(10**7)]
+    result = replace(result, comparison=compared, published=rows)
+    return as_page(report(result, costs=costs, lacking=["nothing about cheese"]))
+
+
+def test_the_page_is_well_formed_and_needs_nothing_from_elsewhere(page: str) -> None:
+    read = Reader(page)
+    assert page.startswith("<!doctype html>\n<html")
+    assert [meta for meta in read.all("meta") if meta.get("charset") == "utf-8"]
+    assert not {"link", "img", "iframe", "object", "b"} & {name for name, _ in read.seen}
+    addresses = [a[k] for _, a in read.seen for k in ("src", "href", "action") if k in a]
+    assert addresses
+    assert all(address and address.startswith("#moved-") for address in addresses)
+    assert "url(" not in page
+    assert "@import" not in page
+    assert "http" not in page.replace("http-equiv", "")
+    assert not [key for _, attributes in read.seen for key in attributes if key.startswith("on")]
+
+
+def test_labels_are_there_for_those_who_do_not_see(page: str) -> None:
+    read = Reader(page)
+    ids = [attributes["id"] for _, attributes in read.seen if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert {a["href"] for a in read.all("a")} <= {f"#{name}" for name in ids}
+    plots = [svg for svg in read.all("svg") if svg.get("class") == "plot"]
+    assert len(plots) == 1 + 2 + 2  # recall; size, time; scores, where they differ
+    assert all(svg["role"] == "img" and svg["aria-label"] for svg in plots)
+    assert read.all("html") == [{"lang": "en"}]
+    assert all(head.get("scope") in ("col", "row") for head in read.all("th"))
+
+
+def test_all_runs_queries_and_notes_are_there(page: str) -> None:
+    read = Reader(page)
+    everything = "".join(read.text.values())
+    for told in (*RUNS, *JUDGEMENTS, *TEXTS.queries.values(), f"head {EVIL}", f"title {EVIL}"):
+        assert told in everything
+    assert "nothing about cheese" in read.text["li"]
+    assert "has 1 query without judgements" in read.text["li"]
+    assert "differs from second" in read.text["p"]
+    assert "aggretriever" in read.text["th"]
+    assert "1 GB" in read.text["figcaption"]
+
+
+def test_the_values_for_the_script(page: str) -> None:
+    (found,) = re.findall(r'<script type="application/json" id="values">(.*?)</script>', page)
+    values = orjson.loads(found)
+    result = measured()
+    assert values["reference"] == 1
+    assert list(values["values"]) == ["RR@10", "R@100", "NumRet"]
+    rows = query_rows(result, "RR@10", 1)
+    for measure, runs in values["values"].items():
+        for run, of_run in zip(result.runs, runs, strict=True):
+            assert of_run == [run.per_query[measure].get(row.qid) for row in rows]
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    bare = report(measured(), texts=Texts(), profiles=[])
+    read = Reader(as_page(bare))
+    assert [s["id"] for s in read.all("section")] == ["measures", "per-query", "notes"]
+    assert not read.all("a")
+    read = Reader(as_page(report(measured(), texts=Texts())))
+    assert len([svg for svg in read.all("svg") if svg.get("class") == "plot"]) == 1 + 2
+
+
+def test_one_run_has_no_differences() -> None:
+    result = measured({"first": RUNS["first"]})
+    read = Reader(as_page(report(result)))
+    assert "Δ" not in "".join(value for key, value in read.text.items() if key != "script")
+    assert "lowest values" in read.text["h2"]
+
+
+def test_a_page_of_many_queries_stays_small() -> None:
+    judgements = {f"q{n}": {"a": 1} for n in range(7000)}
+    runs = {name: {qid: {"a": 1.0} for qid in judgements} for name in ("one", "two")}
+    measures = parse_measures(["RR@10"]).measures
+    evaluator = Evaluator(measures, judgements)
+    results = tuple(evaluator.evaluate(name, run) for name, run in runs.items())
+    result = EvaluationResult(measures, 1, evaluator.queries, results, evaluator.providers)
+    rows = query_rows(result, "RR@10", 0)
+    assert len(as_page(Report("many", result, rows, 20))) < 1_600_000
+
+
+@pytest.mark.parametrize("text", ["short", "a" * (2 * LONGEST), "ab " * LONGEST])
+def test_texts_are_cut_between_words(text: str) -> None:
+    found = shortened(text)
+    assert len(found) <= LONGEST + 1
+    assert found == text or found.endswith("…")
+
+
+def test_suites_in_domain_and_zero_shot() -> None:
+    result = measured({name: RUNS[name] for name in ("first", "second")})
+    suites = {"msmarco-dev": result, "beir/scifact": result, "beir/nfcorpus": result}
+    page = as_suites_page(SuitesResult(("first", "second"), suites))
+    read = Reader(page)
+    (plot,) = (svg for svg in read.all("svg") if svg.get("class") == "plot")
+    assert "Zero-shot" in (plot["aria-label"] or "")
+    assert "mean RR@10 on 2 sets of BEIR" in read.text["text"]
+    assert "beir/nfcorpus" in read.text["figcaption"]
+    alone = Reader(as_suites_page(SuitesResult(("first", "second"), {"dl19": result})))
+    assert "is not drawn" in alone.text["li"]
