@@ -1,8 +1,8 @@
 """Runs a query at a time, quickly: blocks of clean lines are taken apart as arrays.
 
 A clean line of six columns (or three with scores) is ASCII, with one blank or tab between columns.
-A block with any other line goes through the reader of `trec_run`, line by line, and so do the other
-shapes: what is accepted and what is refused is the same.
+A block with any other line goes through `run_lines`, line by line, and so do the other shapes: what
+is accepted and what is refused is the same.
 """
 
 import io
@@ -26,12 +26,14 @@ from denserk.formats.files import (
     number_lines,
     open_binary,
 )
-from denserk.formats.trec_run import again, look, parse_lines, twice
+from denserk.formats.run_lines import again, look, parse_lines, twice
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.formats import RunFormat
 
 BLOCK = 1 << 19
 """Bytes that are read at once: few enough for the caches of a processor."""
+HEAD = 1 << 20
+"""Bytes at the start of a file that may tell its shape; a line is shorter."""
 WIDEST = 64
 """Bytes of ids up to which they are cut out as one table."""
 NEWLINE, BLANK, TAB = b"\n \t"
@@ -49,7 +51,7 @@ class RunGroup(NamedTuple):
 
 
 @dataclass
-class _Part:
+class RunPart:
     """Lines of one query that follow each other, with their numbers."""
 
     qid: str
@@ -79,8 +81,8 @@ def read_groups(
             the lines of a query do not stand together.
     """
     finished: set[str] = set()
-    open_part: _Part | None = None
-    for part in _parts(path, reporter, form, passed):
+    open_part: RunPart | None = None
+    for part in read_parts(path, reporter, form, passed, tell_cut_off=True):
         if open_part is not None and part.qid == open_part.qid:
             open_part.docids += part.docids
             open_part.scores += part.scores
@@ -96,7 +98,7 @@ def read_groups(
         yield _whole(open_part, path, passed)
 
 
-def _whole(part: _Part, path: str | Path, passed: Counter[str] | None) -> RunGroup:
+def _whole(part: RunPart, path: str | Path, passed: Counter[str] | None) -> RunGroup:
     """A query's hits, each passage once."""
     if len(set(part.docids)) == len(part.docids):
         return RunGroup(part.qid, part.docids, part.scores)
@@ -110,18 +112,38 @@ def _whole(part: _Part, path: str | Path, passed: Counter[str] | None) -> RunGro
     return RunGroup(part.qid, list(best), list(best.values()))
 
 
-def _parts(
-    path: str | Path, reporter: Reporter, form: RunFormat | None, passed: Counter[str] | None
-) -> Iterator[_Part]:
+def read_parts(
+    path: str | Path,
+    reporter: Reporter = SILENT,
+    form: RunFormat | None = None,
+    passed: Counter[str] | None = None,
+    *,
+    tell_cut_off: bool = False,
+) -> Iterator[RunPart]:
+    """Hits of a run, as stretches of one query, in the order of the file, in constant memory.
+
+    A query whose lines do not stand together comes in several parts, and so does a long one.
+
+    Args:
+        path: the file; "-" is standard input.
+        reporter: is told the shape, where it was detected.
+        form: its shape; None detects it.
+        passed: see `read_groups`; passages that come twice are left to the caller.
+        tell_cut_off: a broken last line without an end is refused as one that is cut off.
+
+    Raises:
+        UsageError: there is no such file.
+        InputError: a line is broken, or its score is not finite.
+    """
     with open_binary(path) as raw:
-        head, handle = look_ahead(raw, path)
-        lines = head[: head.rfind(b"\n") + 1] or head
+        head, handle = look_ahead(raw, path, HEAD)
+        lines = head[: head.rfind(b"\n") + 1] if len(head) == HEAD else head
         detected, _ = look(number_lines(io.BytesIO(lines), path), path, reporter, form)
         if detected is None:
             return
         first = 1
         for block in _blocks(handle, path):
-            yield from _parts_of(block, first, detected, path, passed)
+            yield from _parts_of(block, first, detected, path, passed, tell_cut_off)
             first += block.count(b"\n")
 
 
@@ -146,18 +168,23 @@ def _blocks(handle: BinaryIO, path: str | Path) -> Iterator[bytes]:
 
 
 def _parts_of(
-    block: bytes, first: int, form: RunFormat, path: str | Path, passed: Counter[str] | None
-) -> Iterator[_Part]:
+    block: bytes,
+    first: int,
+    form: RunFormat,
+    path: str | Path,
+    passed: Counter[str] | None,
+    tell_cut_off: bool,
+) -> Iterator[RunPart]:
     """The parts of a block; `first` is the number of its first line."""
     if form in COLUMNS and block.endswith(b"\n") and block.isascii():
         parts = _clean_parts(block, first, form)
         if parts is not None:
             yield from parts
             return
-    yield from _any_parts(block, first, form, path, passed)
+    yield from _any_parts(block, first, form, path, passed, tell_cut_off)
 
 
-def _clean_parts(block: bytes, first: int, form: RunFormat) -> Iterator[_Part] | None:
+def _clean_parts(block: bytes, first: int, form: RunFormat) -> Iterator[RunPart] | None:
     """The parts of a block of clean lines; None where a line is not clean."""
     width, docid, score = COLUMNS[form]
     text = np.frombuffer(block + bytes(8), np.uint8)
@@ -225,26 +252,31 @@ def _cut(
     scores: list[float],
     qids: tuple[Places, Places],
     begins: list[int],
-) -> Iterator[_Part]:
+) -> Iterator[RunPart]:
     """The parts that begin at these lines; `qids` is where query ids start and end."""
     names = _strings(text, *(places[begins[:-1]] for places in qids))
     for qid, (begin, end) in zip(names, pairwise(begins), strict=True):
-        yield _Part(qid, docids[begin:end], scores[begin:end], range(first + begin, first + end))
+        yield RunPart(qid, docids[begin:end], scores[begin:end], range(first + begin, first + end))
 
 
 def _any_parts(
-    block: bytes, first: int, form: RunFormat, path: str | Path, passed: Counter[str] | None
-) -> Iterator[_Part]:
+    block: bytes,
+    first: int,
+    form: RunFormat,
+    path: str | Path,
+    passed: Counter[str] | None,
+    tell_cut_off: bool,
+) -> Iterator[RunPart]:
     """The parts of any block, line by line."""
     numbered = enumerate(block.removesuffix(b"\n").split(b"\n"), start=first)
-    part: _Part | None = None
+    part: RunPart | None = None
     try:
         for line, qid, docid, score, _ in parse_lines(numbered, form, path):
             if part is None or qid != part.qid:
                 if part is not None:
                     yield part
                 lines: list[int] = []
-                part = _Part(qid, [], [], lines)
+                part = RunPart(qid, [], [], lines)
             part.docids.append(docid)
             part.scores.append(score)
             lines.append(line)
@@ -252,7 +284,7 @@ def _any_parts(
         if block.endswith(b"\n"):
             raise
         if passed is None:
-            raise _cut_off(error, path, first) from None
+            raise (_cut_off(error, path, first) if tell_cut_off else error) from None
         passed["a last line that is cut off"] += 1
     if part is not None:
         yield part

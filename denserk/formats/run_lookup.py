@@ -18,7 +18,8 @@ from denserk.formats.files import (
     open_binary,
     write_errors,
 )
-from denserk.formats.trec_run import again, look, parse_query
+from denserk.formats.run_lines import again, look
+from denserk.formats.trec_run import parse_query
 from denserk.records import ScoredPassage
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.formats import RunFormat

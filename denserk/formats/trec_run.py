@@ -1,7 +1,6 @@
 """Runs: TREC's six columns, MS MARCO's and Tevatron's three, JSON lines.
 
-MS MARCO's third column is a rank, Tevatron's a score. A file of three columns is taken for ranks
-where the third column counts 1, 2, 3, ... within each of its first queries.
+`run_lines` tells the shapes apart.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,28 +9,17 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from denserk.errors import InputError, OutputError
-from denserk.formats.detection import columns, list_keys, told
-from denserk.formats.files import decode_lines, number_lines, open_binary, whole_text
-from denserk.formats.identifiers import identifier
-from denserk.formats.json_lines import dump_json, parse_objects
+from denserk.errors import OutputError
+from denserk.formats.files import number_lines, open_binary, whole_text
+from denserk.formats.json_lines import dump_json
+from denserk.formats.run_groups import read_parts
+from denserk.formats.run_lines import Hit, again, look, parse_lines, twice
 from denserk.records import ScoredPassage
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.formats import RunFormat
 
 MSMARCO_DEPTH = 1000
 """Passages a query that MS MARCO's evaluation accepts."""
-
-LOOK = 2000
-"""Lines of a file with three columns that are looked at."""
-
-_COLUMNS = {
-    RunFormat.TREC: "6 columns: qid Q0 docid rank score tag",
-    RunFormat.MSMARCO: "3 columns: qid, docid, rank",
-    RunFormat.TEVATRON: "3 columns: qid, docid, score",
-    RunFormat.JSONL: "JSON lines with qid, docid, score",
-}
-_INFINITY = float("inf")
 
 
 def read_run(
@@ -66,17 +54,6 @@ def read_run(
         yield ScoredPassage(qid, docid, score, _rank(place))
 
 
-def again(qid: str, current: str | None, path: str | Path, line: int) -> InputError:
-    """The error about a query whose lines do not stand together."""
-    return InputError(
-        path,
-        line,
-        f"query {qid} again after query {current}",
-        "the lines of a query together",
-        "sort -s -k1,1 puts them together",
-    )
-
-
 def parse_query(
     lines: Iterable[tuple[int, bytes]], form: RunFormat, path: str | Path
 ) -> list[ScoredPassage]:
@@ -97,13 +74,6 @@ def _rank(place: str) -> int:
     return int(place) if place.isascii() and place.isdecimal() and len(place) < 19 else 0
 
 
-def twice(qid: str, docid: str, path: str | Path, line: int) -> InputError:
-    """The error about a passage that a query holds twice."""
-    return InputError(
-        path, line, f"passage {docid} twice for query {qid}", "each passage once a query"
-    )
-
-
 def read_run_scores(
     path: str | Path, reporter: Reporter = SILENT, form: RunFormat | None = None
 ) -> dict[str, dict[str, float]]:
@@ -113,150 +83,25 @@ def read_run_scores(
         InputError: a line is broken, its score is not finite, or a passage comes twice for a query.
     """
     run: dict[str, dict[str, float]] = {}
-    current: str | None = None
-    hits: dict[str, float] = {}
-    for line, qid, docid, score, _ in _hits(path, reporter, form):
-        if qid != current:
-            current = qid
-            hits = run.setdefault(qid, {})
-        if docid in hits:
-            raise twice(qid, docid, path, line)
-        hits[docid] = score
+    for part in read_parts(path, reporter, form):
+        hits = run.setdefault(part.qid, {})
+        before = len(hits)
+        hits.update(zip(part.docids, part.scores, strict=True))
+        if len(hits) < before + len(part.docids):
+            seen = set(islice(hits, before))
+            for docid, line in zip(part.docids, part.lines, strict=True):
+                if docid in seen:
+                    raise twice(part.qid, docid, path, line)
+                seen.add(docid)
     return run
 
 
-_Hit = tuple[int, str, str, float, str]
-"""Line number, query, passage, score, rank as the file spells it."""
-
-
-def _hits(path: str | Path, reporter: Reporter, form: RunFormat | None) -> Iterator[_Hit]:
+def _hits(path: str | Path, reporter: Reporter, form: RunFormat | None) -> Iterator[Hit]:
     """Hits of a file of any shape, in its order."""
     with open_binary(path) as raw:
         detected, lines = look(number_lines(raw, path), path, reporter, form)
         if detected:
             yield from parse_lines(lines, detected, path)
-
-
-def look(
-    numbered: Iterator[tuple[int, bytes]],
-    path: str | Path,
-    reporter: Reporter = SILENT,
-    form: RunFormat | None = None,
-) -> tuple[RunFormat | None, Iterator[tuple[int, bytes]]]:
-    """The shape of a run, and its lines again; no shape where it is empty.
-
-    Raises:
-        InputError: the first line is of no shape.
-    """
-    looked = list(islice((item for item in numbered if item[1].strip()), LOOK))
-    if not looked:
-        return None, numbered
-    detected = form or detect(looked, path)
-    if form is None:
-        reporter.note(f"{told(path)}: {detected} run ({_COLUMNS[detected]})")
-    return detected, chain(looked, numbered)
-
-
-def parse_lines(
-    lines: Iterable[tuple[int, bytes]], form: RunFormat, path: str | Path
-) -> Iterator[_Hit]:
-    """Hits of numbered lines: (line number, query, passage, score, rank as the file spells it).
-
-    Raises:
-        InputError: a line is broken, or its score is not finite.
-    """
-    if form is RunFormat.JSONL:
-        return _json_hits(lines, path)
-    return _column_hits(lines, form, path)
-
-
-def detect(lines: Sequence[tuple[int, bytes]], path: str | Path) -> RunFormat:
-    """The shape of a run by its first lines.
-
-    Raises:
-        InputError: the first line is of no shape.
-
-    >>> detect([(1, b"q1 d7 1"), (2, b"q1 d9 2"), (3, b"q2 d7 1")], "run.tsv").value
-    'msmarco'
-    >>> detect([(1, b"q1 d7 12"), (2, b"q1 d9 11")], "run.tsv").value
-    'tevatron'
-    """
-    line, first = lines[0]
-    if first.lstrip().startswith(b"{"):
-        return RunFormat.JSONL
-    count = len(first.split())
-    if count == 6:
-        return RunFormat.TREC
-    if count != 3:
-        raise _wrong_columns(count, None, path, line)
-    ranks: dict[bytes, int] = {}
-    for _, text in lines:
-        parts = text.split()
-        if len(parts) != 3:
-            break
-        ranks[parts[0]] = rank = ranks.get(parts[0], 0) + 1
-        if parts[2] != b"%d" % rank:
-            return RunFormat.TEVATRON
-    return RunFormat.MSMARCO
-
-
-def _wrong_columns(count: int, form: RunFormat | None, path: str | Path, line: int) -> InputError:
-    hint = None
-    if count == 4 and form in (None, RunFormat.TREC):
-        hint = "four columns are judgements: exchange run and judgements"
-    expected = _COLUMNS[form] if form else " or ".join(_COLUMNS.values())
-    return InputError(path, line, columns(count), expected, hint)
-
-
-def _column_hits(
-    lines: Iterable[tuple[int, bytes]], form: RunFormat, path: str | Path
-) -> Iterator[_Hit]:
-    trec = form is RunFormat.TREC
-    ranked = form is RunFormat.MSMARCO
-    place = ""
-    for line, text in lines:
-        try:
-            if trec:
-                qid, _, docid, place, number, _ = text.decode().split()
-            else:
-                qid, docid, number = text.decode().split()
-            score = float(number)
-            if not -_INFINITY < score < _INFINITY:
-                raise ValueError(number)
-            if ranked:
-                place = number
-                score = -float(int(number))
-        except ValueError:
-            if not text.strip():
-                continue
-            raise _broken(text, form, path, line) from None
-        yield line, qid, docid, score, place
-
-
-def _broken(text: bytes, form: RunFormat, path: str | Path, line: int) -> InputError:
-    """What is wrong with a line that has the wrong columns or no finite number among them."""
-    [(_, decoded)] = decode_lines([(line, text)], path)
-    parts = decoded.split()
-    if len(parts) != (6 if form is RunFormat.TREC else 3):
-        return _wrong_columns(len(parts), form, path, line)
-    number = parts[4] if form is RunFormat.TREC else parts[2]
-    if form is RunFormat.MSMARCO:
-        hint = "if the third column is a score, name the shape: tevatron"
-        return InputError(path, line, f"rank {number[:40]!r}", "a whole number", hint)
-    return InputError(path, line, f"score {number[:40]!r}", "a finite number")
-
-
-def _json_hits(lines: Iterable[tuple[int, bytes]], path: str | Path) -> Iterator[_Hit]:
-    for line, record in parse_objects(lines, path):
-        if not {"qid", "docid", "score"} <= record.keys():
-            found = f"the keys {list_keys(record)}"
-            raise InputError(path, line, found, _COLUMNS[RunFormat.JSONL])
-        score = record["score"]
-        if type(score) not in (int, float) or not isfinite(score):
-            raise InputError(path, line, f"score {str(score)[:40]!r}", "a finite number")
-        qid = identifier(record["qid"], path, line, "query")
-        docid = identifier(record["docid"], path, line, "passage")
-        yield line, qid, docid, float(score), str(record.get("rank", ""))
 
 
 Results = Iterable[tuple[str, Sequence[tuple[str, float]]]]

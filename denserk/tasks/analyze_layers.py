@@ -157,10 +157,10 @@ def _several_vectors(label: str, encoder: TextEncoder) -> MultiVector:
         ModelError: they are one a passage, which needs no maximum.
     """
     maker, chosen = encoder.passage_side.encoder.representation, encoder.representation
+    one = "gives a passage one vector: there is no maximum to win"
     if not isinstance(maker, MultiVector):
         raise ModelError(
-            f"{label}: {chosen.representation} gives a passage one vector: there is no maximum "
-            "to win",
+            f"{label}: {chosen.representation} {one}",
             "look at a model trained with --representation mlr, me-bert or colbert",
         )
     if chosen.reduction not in KEPT_APART:
@@ -169,6 +169,10 @@ def _several_vectors(label: str, encoder: TextEncoder) -> MultiVector:
             "there is no maximum to win",
             f"--reduction {' or '.join(KEPT_APART)} leaves them apart",
         )
+    if chosen.representation is Representation.MLR and len(maker.layers) == 1:
+        raise ModelError(f"{label}: --layers {maker.layers[0]} {one}")
+    if chosen.representation is Representation.ME_BERT and chosen.vectors == 1:
+        raise ModelError(f"{label}: --vectors 1 {one}")
     return maker
 
 

@@ -4,16 +4,17 @@ from denserk.cli.app import run
 from tests.tasks.test_analyze import write_pairs, write_triplets
 from tests.test_startup import loaded
 
+ANALYSES = ["sentence-similarity", "attention-entropy", "query-latency", "layers"]
 
-@pytest.mark.parametrize("name", ["sentence-similarity", "attention-entropy"])
+
+@pytest.mark.parametrize("name", ANALYSES)
 def test_help_names_every_analysis(capsys, name):
     assert run(["analyze", "--help"]) == 0
     assert f"\n  {name} " in capsys.readouterr().out
 
 
 def test_help_loads_nothing_heavy():
-    commands = ["sentence-similarity", "attention-entropy"]
-    assert not loaded(["analyze", "--help"], *(["analyze", c, "--help"] for c in commands))
+    assert not loaded(["analyze", "--help"], *(["analyze", c, "--help"] for c in ANALYSES))
 
 
 @pytest.mark.parametrize("command", ["sentence-similarity", "sentence_similarity"])
@@ -98,4 +99,51 @@ def test_what_cannot_be_measured(tiny, toy, tmp_path, capsys, changed, status, s
     assert entropy(tmp_path, *line) == status
     told = capsys.readouterr().err
     assert said in told
+    assert "Traceback" not in told
+
+
+def latency(toy, *arguments):
+    topics = ["--topics", str(toy / "queries.tsv"), "--device", "cpu", "--warm-up", "1"]
+    return run(["analyze", "query-latency", *arguments, *topics, "--quiet"])
+
+
+def test_times_side_by_side(tiny, toy, capsys):
+    models = ["--model", f"a={tiny()}", f"b={tiny(seed=8)}"]
+    assert latency(toy, *models, "--output", str(toy / "l.csv"), "--threads", "1") == 0
+    header, *rows = (line.split("\t") for line in capsys.readouterr().out.splitlines())
+    assert header == ["model", "device", "threads", "p1 ms", "p50 ms", "p99 ms"]
+    assert [row[:3] for row in rows] == [["a", "cpu", "1"], ["b", "cpu", "1"]]
+    for row in rows:
+        low, middle, high = map(float, row[3:])
+        assert 0 < low <= middle <= high
+
+
+def test_times_as_csv_on_standard_output(tiny, toy, capsys):
+    more = ["--output", "-", "--batch-size", "2", "--representation", "mean", "--bf16"]
+    assert latency(toy, "--model", str(tiny()), *more) == 0
+    header, row = (line.split(",") for line in capsys.readouterr().out.splitlines())
+    found = dict(zip(header, row, strict=True))
+    assert (found["queries"], found["batch_size"], found["dtype"]) == ("2", "2", "bfloat16")
+
+
+def layers(toy, *arguments):
+    files = ["--topics", str(toy / "queries.tsv"), "--corpus", str(toy / "corpus.jsonl")]
+    files += ["--qrels", str(toy / "qrels.txt"), "--passage-max-length", "64"]
+    return run(["analyze", "layers", *arguments, *files, "--device", "cpu", "--quiet"])
+
+
+def test_layers_that_win(tiny, toy, capsys):
+    made = ["--representation", "mlr", "--layers", "1,2", "--output", str(toy / "l.csv")]
+    assert layers(toy, "--model", f"a={tiny()}", f"b={tiny(seed=8)}", *made) == 0
+    header, *rows = (line.split("\t") for line in capsys.readouterr().out.splitlines())
+    assert header == ["model", "passages", "pairs", "vector", "wins", "share"]
+    expected = [[m, "positive", "4", f"layer {n}"] for m in "ab" for n in (1, 2)]
+    assert [row[:4] for row in rows] == expected
+    assert sum(float(row[5]) for row in rows) == 2
+
+
+def test_a_single_vector_model_is_refused_with_the_reason(tiny, toy, capsys):
+    assert layers(toy, "--model", f"m={tiny()}") == 1
+    told = capsys.readouterr().err
+    assert "m: cls gives a passage one vector: there is no maximum to win" in told
     assert "Traceback" not in told

@@ -1,9 +1,12 @@
-from pathlib import Path
-
 import pytest
 
 from denserk.errors import UsageError
-from denserk.settings.analysis import AttentionEntropySettings, SentenceSimilaritySettings
+from denserk.settings.analysis import (
+    AttentionEntropySettings,
+    QueryLatencySettings,
+    SentenceSimilaritySettings,
+    WinningVectorSettings,
+)
 
 
 def test_a_stream_serves_one_model():
@@ -12,55 +15,35 @@ def test_a_stream_serves_one_model():
         SentenceSimilaritySettings(model=("a", "b"), data="-")
 
 
-def entropy(*models, **more):
-    return AttentionEntropySettings(model=models, corpus="c.jsonl", **more)
+ENTROPY = AttentionEntropySettings, {"corpus": "c.jsonl"}
+LATENCY = QueryLatencySettings, {"topics": "q.tsv"}
+LAYERS = WinningVectorSettings, {"topics": "q.tsv", "corpus": "c.jsonl", "qrels": "q.txt"}
 
 
 @pytest.mark.parametrize(
-    ("models", "names"),
+    ("kind", "more", "said"),
     [
-        (("runs/a", "Luyu/condenser", "mean"), ["a", "condenser", "mean"]),
-        (("BERT=runs/a", "fine tuned=runs/b/"), ["BERT", "fine tuned"]),
-        (("runs/a", "old/a", "x/b/"), ["runs/a", "old/a", "b"]),
-        (("runs/lr=1e-4", "./k=v", "."), ["lr=1e-4", "k=v", "."]),
-        (("a=runs/x=y",), ["a"]),
-        (("a=b/c", "runs/a"), ["a", "runs/a"]),
+        (ENTROPY, {"sample": 0}, "--sample 0: at least 1"),
+        (ENTROPY, {"max_length": 2}, "--max-length 2: at least 3"),
+        (LATENCY, {"sample": 0}, "--sample 0: at least 1"),
+        (LATENCY, {"warm_up": -1}, "--warm-up -1: 0 or more"),
+        (LAYERS, {"sample": 0}, "--sample 0: at least 1"),
+        (LAYERS, {"depth": 0}, "--depth 0: at least 1"),
+        (LAYERS, {"relevance_level": 0}, "--relevance-level 0: at least 1"),
+        (LAYERS, {"qrels": None}, "no passages to look at"),
+        (LAYERS, {"run": "-", "topics": "-"}, "two inputs are -"),
+        *((each, {"plot": "x.gif"}, "it ends in") for each in (ENTROPY, LATENCY, LAYERS)),
+        *((each, {"model": ("a", "a")}, "called a") for each in (ENTROPY, LATENCY, LAYERS)),
     ],
 )
-def test_curves_are_called_by_label_or_folder(models, names):
-    labelled = entropy(*models).labelled
-    assert [label for label, _ in labelled] == names
-    for model, (label, folder) in zip(models, labelled, strict=True):
-        assert model in (folder, f"{label}={folder}")
-
-
-@pytest.mark.parametrize(
-    ("models", "more", "said"),
-    [
-        (("runs/a", "runs/a"), {}, "two models are called runs/a"),
-        (("x=runs/a", "x=runs/b"), {}, "two models are called x"),
-        (("=runs/a",), {}, "one of the two is empty"),
-        (("a=",), {}, "one of the two is empty"),
-        (("a",), {"sample": 0}, "--sample 0: at least 1"),
-        (("a",), {"max_length": 2}, "--max-length 2: at least 3"),
-        (("a",), {"plot": "x.gif"}, "--plot x.gif: it ends in .png, .pdf, .svg"),
-        (("a",), {"output": "x.png"}, "table and plot would be one file"),
-        (("a",), {"output": "x.svg", "plot": "x.svg"}, "table and plot would be one file"),
-    ],
-)
-def test_what_cannot_be_drawn(models, more, said):
+def test_what_cannot_be_measured(kind, more, said):
+    settings, needed = kind
+    settings(model=("a",), **needed)
     with pytest.raises(UsageError, match=said):
-        entropy(*models, **more)
+        settings(**{"model": ("a",), **needed, **more})
 
 
-@pytest.mark.parametrize(
-    ("more", "picture"),
-    [
-        ({}, Path("attention-entropy.png")),
-        ({"output": "runs/e.csv"}, Path("runs/e.png")),
-        ({"output": "-"}, None),
-        ({"output": "-", "plot": "e.pdf"}, Path("e.pdf")),
-    ],
-)
-def test_where_the_curves_go(more, picture):
-    assert entropy("a", **more).picture == picture
+def test_outputs_have_names_of_their_own():
+    kinds = (ENTROPY, LATENCY, LAYERS)
+    outputs = [settings(model=("a",), **needed).output for settings, needed in kinds]
+    assert outputs == ["attention-entropy.csv", "query-latency.csv", "layers.csv"]
