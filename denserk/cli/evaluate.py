@@ -169,8 +169,9 @@ def _write_page(
 ) -> None:
     from denserk.tasks.report import ReportSources, sources_of, write_report
 
-    title = f"Runs on {qrels or answers.answers}"
-    sources = ReportSources(title, qrels, page.topics, answers.corpus, shape)
+    measured_by = qrels or answers.answers or ""
+    name = Path(measured_by).name if Path(measured_by).exists() else measured_by
+    sources = ReportSources(f"Runs on {name}", qrels, page.topics, answers.corpus, shape)
     if suite is not None:
         sources = sources_of(suite, sources)
         settings = replace(settings, remove_query=settings.remove_query or suite.remove_query)

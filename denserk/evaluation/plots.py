@@ -12,7 +12,7 @@ from denserk.evaluation.markup import Html, join, tag
 from denserk.evaluation.plot_scales import Scale, around
 
 WIDTH, HEIGHT = 420, 290
-LEFT, RIGHT, TOP, BOTTOM = 52, 26, 12, 44
+LEFT, RIGHT, TOP, BOTTOM = 66, 26, 12, 44
 INKS = 8
 """Classes ink0 to ink7 of the style sheet."""
 DASHES = (None, "7 3", "2 3", "9 3 2 3", "5 2")

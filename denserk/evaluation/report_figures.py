@@ -91,10 +91,10 @@ def _cost_figures(result: EvaluationResult, costs: Sequence[Cost]) -> Iterator[H
     measure = main_measure(result)
     up = Axis(measure)
     kinds: tuple[tuple[str, str, Callable[[Cost], float | None], Callable[[float], str]], ...] = (
-        ("size of the index", "the index", lambda c: c.index_bytes, told_bytes),
+        ("size of the index", "", lambda c: c.index_bytes, told_bytes),
         (
             "time a query",
-            "encoding and searching",
+            " (encoding and searching)",
             lambda c: c.query_milliseconds,
             told_milliseconds,
         ),
@@ -110,7 +110,7 @@ def _cost_figures(result: EvaluationResult, costs: Sequence[Cost]) -> Iterator[H
         label = f"{measure} against {title}, a mark a run"
         known = [f"{run.name} {told(v)}" for run, v in zip(result.runs, values, strict=True) if v]
         yield figure(
-            f"{measure} against {title} ({what}, as the manifests tell): {', '.join(known)}.",
+            f"{measure} against {title}{what}, as the manifests tell: {', '.join(known)}.",
             point_plot(label, series, Axis(title, log=True, told=told), up),
         )
 
