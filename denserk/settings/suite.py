@@ -129,8 +129,3 @@ class Group:
     title: str
     members: tuple[str, ...]
     labels: Mapping[Paper, str] = field(default_factory=dict)
-
-    @property
-    def short(self) -> str:
-        """What tables call it."""
-        return self.name.removeprefix("beir/")

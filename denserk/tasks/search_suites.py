@@ -143,7 +143,11 @@ def search_suites(
         if choice.resume and _is_finished(job, suite):
             reporter.note(f"{suite.name}: finished, kept")
         else:
-            reporter.note(f"{suite.name} ({position + 1} of {len(suites)})")
+            query, passage = (job.text_for(suite.corpus)[name] for name in LENGTHS)
+            reporter.note(
+                f"{suite.name} ({position + 1} of {len(suites)}): queries of {query} tokens, "
+                f"passages of {passage}"
+            )
             _search(job, suite, found[suite.name])
         later = {other.corpus.name for other in suites[position + 1 :]}
         if choice.discard_vectors and suite.corpus.name not in later:

@@ -126,7 +126,7 @@ def test_a_stop_between_the_run_and_its_suite_is_no_finished_run(cache, tiny):
     where.write_text(json.dumps(manifest))
     told = Remembering()
     search(tiny, "beir/scifact", choice=AGAIN, reporter=told)
-    assert "beir/scifact (1 of 1)" in told.notes
+    assert "beir/scifact (1 of 1): queries of 64 tokens, passages of 64" in told.notes
 
 
 def test_another_model_or_depth_is_refused_unless_all_is_made_anew(cache, tiny):
