@@ -71,7 +71,7 @@ def test_batches_are_one_evaluation_and_success_is_the_hit_rate_over_judgements(
     qrels = {qid: dict.fromkeys("abcdefgh", 0) | dict.fromkeys(relevant, 1) for qid in hits}
     for number, result in enumerate(results):
         run = {qid: of[number] for qid, of in hits.items() if of[number]}
-        hit_rate = 0
+        hit_rate = 0.0
         for of in run.values():  # trec_eval's order: ties by id descending
             first_two = sorted(of, key=lambda docid: (of[docid], docid), reverse=True)[:2]
             hit_rate += bool(relevant & set(first_two)) / len(hits)

@@ -1,6 +1,6 @@
 import json
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -192,7 +192,7 @@ def overlap_run(corpus, queries, depth=100):
         for word in f"{passage.title} {passage.text}".lower().split():
             postings[word].add(passage.docid)
     for query in queries:
-        scores: Counter[str] = Counter()
+        scores: dict[str, float] = defaultdict(float)
         for word in set(query.text.lower().split()):
             found = postings.get(word, ())
             for docid in found if len(found) < 500 else ():
@@ -223,7 +223,7 @@ def test_accuracies_are_pyserinis(shared_data, tmp_path, name):
     corpus = list(read_passages(str(folder)))
     judged = read_qrels_map(str(folder / "qrels" / "dev.tsv"))
     answers = dict(read_answers(str(folder / "answers.jsonl.gz")))
-    dev = [query for query in read_queries(str(folder)) if query.qid in judged]
+    dev = [query for query in read_queries(str(folder)) if query.qid in judged][:600]
     write_dpr(tmp_path / "dev.qa.csv", [q._replace(answers=answers[q.qid]) for q in dev])
     numbered = [query._replace(qid=str(number)) for number, query in enumerate(dev)]
     found = [(qid, hits) for qid, hits in overlap_run(corpus, numbered) if hits]

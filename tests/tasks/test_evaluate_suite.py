@@ -9,6 +9,7 @@ from denserk.extras import installed
 from denserk.formats import suite_sources
 from denserk.formats.manifest import Kind, Manifest, write_manifest
 from denserk.reporting import Reporter
+from denserk.settings.answers import AnswerSettings
 from denserk.settings.evaluation import EvaluationSettings
 from denserk.settings.suite import Paper
 from denserk.settings.suites import SUITES
@@ -226,3 +227,21 @@ def test_a_real_run_by_its_suite(cache, shared_data, capsys):
     path = str(real / "runs" / "tasb.trec.gz")
     assert command(["eval", path, "--suite", "dl19", "--quiet"]) == 0
     assert capsys.readouterr().out == "nDCG@10\t0.7210\nAP(rel=2)\t0.4050\nR(rel=2)@1000\t0.6097\n"
+
+
+def test_answers_come_by_the_name_as_well(cache):
+    folder = cache / "dpr"
+    folder.mkdir(parents=True)
+    (folder / "psgs_w100.tsv").write_text("id\ttext\ttitle\n1\tin 1990\tt\n2\tin 19dd\tt\n")
+    (folder / "nq-test.qa.csv").write_text("when\t['19\\\\d\\\\d', '19dd', ' ']\n")
+    (folder / "curatedtrec-test.qa.csv").write_text("when\t['19\\\\d\\\\d']\n")
+    Path("run.trec").write_text("0 Q0 1 1 3 t\n0 Q0 2 2 2 t\n")
+    found = {}
+    for name, strict in (("nq-test", False), ("nq-test", True), ("curated-test", False)):
+        matching = AnswerSettings(topk=(1,), strict_dpr=strict)
+        result = evaluate_suite(["run.trec"], SUITES[name], matching=matching)
+        found[name, strict] = result.runs[0].summary
+    assert list(found["nq-test", False]) == ["Success@5", "Success@20", "Success@100", "Success@1"]
+    firsts = [summary["Success@1"] for summary in found.values()]
+    assert firsts == [0, 1, 1]
+    assert found["nq-test", False]["Success@5"] == 1
