@@ -172,6 +172,27 @@ def test_answers(tmp_path, text, answers):
 
 
 @pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("who\t['a", r"line 1: found answers \"\['a\"; expected a list of strings"),
+        ("q1\twho", "line 1: found answers 'who'"),
+        ('{"_id": "q1", "answers": ["a"]}\n' * 2, "the query id q1 twice"),
+    ],
+)
+def test_answers_that_are_broken(tmp_path, text, told):
+    (tmp_path / "a").write_text(text)
+    with pytest.raises(InputError, match=told):
+        list(sources.read_questions(str(tmp_path / "a")))
+
+
+def test_questions_without_their_text(tmp_path):
+    (tmp_path / "a").write_text('{"_id": "q1", "answers": ["a"]}\n')
+    assert [query[:3] for query in sources.read_questions(str(tmp_path / "a"))] == [
+        ("q1", "", ("a",))
+    ]
+
+
+@pytest.mark.parametrize(
     ("read", "told"),
     [
         (sources.read_passages, "no passages"),
