@@ -35,6 +35,10 @@ def draw_shares(shares: Mapping[str, Mapping[str, float]], quantity: str, path: 
     rows = np.atleast_1d(made)
     for axes, (title, each) in zip(rows, shares.items(), strict=True):
         _draw_row(axes, names, title, each)
+    highest = max(share for each in shares.values() for share in each.values())
+    rows[-1].set_ylim(0, 118 * highest)  # shared by all, as the names are
+    rows[-1].locator_params(axis="y", nbins=3)
+    rows[-1].yaxis.set_major_formatter("{x:g} %")
     step = -(-len(names) // TICKS)
     rows[-1].set_xticks(range(0, len(names), step), names[::step])
     rows[-1].set_xlim(-0.7, len(names) - 0.3)
@@ -62,8 +66,6 @@ def _draw_row(axes: Any, names: list[str], title: str, shares: Mapping[str, floa
                 fontsize=FONT - 1.5,
             )
     axes.set_title(title, fontsize=FONT, loc="left", parse_math=False)
-    axes.set_ylim(0, 118)
-    axes.set_yticks([0, 50, 100], ["0", "50", "100 %"])
     axes.tick_params(labelsize=FONT - 0.5)
     axes.tick_params(axis="x", length=0)
     axes.grid(axis="y", alpha=0.3, lw=0.6)

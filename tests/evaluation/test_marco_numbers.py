@@ -90,6 +90,9 @@ def test_published_runs_by_the_law(shared_data: Path, tmp_path: Path, run: str) 
         for line in lines:
             qid, _, docid, _, score, _ = line.split()
             scores.setdefault(qid, {})[docid] = float(score)
-    ranked = {q: sorted(hits, key=lambda d, h=hits: (-h[d], d)) for q, hits in scores.items()}
+    ranked = {
+        qid: [docid for _, docid in sorted((-score, docid) for docid, score in hits.items())]
+        for qid, hits in scores.items()
+    }
     expected = law(judged, ranked)
     assert measured(path, qrels, "RR(rel=2)@10") == pytest.approx(expected, abs=1e-12)
