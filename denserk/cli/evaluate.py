@@ -91,7 +91,7 @@ def evaluate(
     if suites.suite is not None:
         suite = _one_suite(suites, runs, qrels)
         if suite is None:
-            _on_several(suites, runs, settings, matching, comparison, report, page)
+            _on_several(suites, runs, settings, matching, comparison, report, page, answers.corpus)
             return
         from denserk.tasks.evaluate_suite import evaluate_suite
 
@@ -197,6 +197,7 @@ def _on_several(
     comparison: ComparisonSettings,
     report: ReportSettings,
     page: PageSettings,
+    corpus: str | None,
 ) -> None:
     from denserk.tasks.evaluate_suite import evaluate_suites
 
@@ -204,7 +205,8 @@ def _on_several(
         ("--baseline", comparison.baseline),
         ("--min", settings.min),
         ("--per-query", report.per_query),
-        ("--topics", page.topics),
+        *((option, True) for option in page.asked),
+        (f"--corpus {corpus}", corpus),
         ("--write-dpr-json", matching.write_dpr_json),
         ("--write-pyserini-json", matching.write_pyserini_json),
     )

@@ -1,6 +1,6 @@
 """The page that compares runs: where it goes, and how much of the runs it shows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from denserk.errors import UsageError
 from denserk.settings.options import option
@@ -20,10 +20,25 @@ class PageSettings:
     """--report: how many passages of each list are shown."""
 
     def __post_init__(self) -> None:
-        """Refuses what would show nothing, and topics for nothing."""
-        if self.report is None and self.topics is not None:
-            raise UsageError(f"--topics {self.topics}: for --report alone", "add --report DIR")
+        """Refuses what would show nothing, and options for no page."""
+        if self.report is None and self.asked:
+            told = " and ".join(self.asked)
+            raise UsageError(f"{told}: for --report alone", "add --report DIR")
         if self.report_queries < 0:
             raise UsageError(f"--report-queries {self.report_queries}: 0 is the least")
         if self.report_passages < 1:
             raise UsageError(f"--report-passages {self.report_passages}: 1 is the least")
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The options about queries and passages that differ from their defaults, as typed.
+
+        >>> PageSettings(report="page", report_queries=5).asked
+        ('--report-queries 5',)
+        """
+        about = [field for field in fields(self) if field.name != "report"]
+        return tuple(
+            f"--{field.name.replace('_', '-')} {getattr(self, field.name)}"
+            for field in about
+            if getattr(self, field.name) != field.default
+        )

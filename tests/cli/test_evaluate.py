@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from denserk.cli.app import run
+from tests.suite_copies import write_beir, write_marco
 
 
 @pytest.fixture
@@ -271,6 +272,7 @@ def test_a_page_of_the_runs(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "told"),
     [
         (["--topics", "queries.tsv"], "--topics queries.tsv: for --report alone"),
+        (["--report-queries", "5"], "--report-queries 5: for --report alone"),
         (["--corpus", "corpus.jsonl"], "texts are read for answers and for a page alone"),
         (["--report", "qrels.txt"], "--report qrels.txt: a file; a folder is expected"),
         (["--report", "page", "--report-passages", "0"], "--report-passages 0: 1 is the least"),
@@ -283,3 +285,21 @@ def test_pages_that_are_refused(
     out, err = capsys.readouterr()
     assert told in err
     assert not out
+
+
+def test_a_page_of_several_suites_shows_no_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DENSERK_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    write_beir(tmp_path, "scifact")
+    write_marco(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for name in ("scifact", "dl19"):
+        (tmp_path / "runs" / f"{name}.trec").write_text("q1 Q0 d3 1 3 t\n")
+    arguments = ["eval", "runs", "--report", "page", "--suite"]
+    assert run([*arguments, "beir/scifact"]) == 0
+    assert "beir/scifact" in Path("page/index.html").read_text("utf-8")
+    capsys.readouterr()
+    assert run([*arguments, "beir/scifact", "--topics", "a", "--corpus", "b"]) == 2
+    assert "--topics a and --corpus b: for one suite" in capsys.readouterr().err
