@@ -7,6 +7,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context
+from threading import current_thread, main_thread
 from typing import NamedTuple
 
 from denserk.errors import DenserkError
@@ -69,7 +70,10 @@ def judging(settings: AnswerSettings) -> Iterator[Judge]:
         yield lambda cases: list(map(one, cases))
         return
     context = get_context("spawn")  # threads may be about, which a fork would not survive
-    with ProcessPoolExecutor(settings.num_workers, context, _leave_interrupts) as pool:
+    with ProcessPoolExecutor(settings.num_workers, context) as pool:
+        with _interrupts_ignored():
+            for _ in range(settings.num_workers):
+                pool.submit(int)  # which starts a process
         try:
             yield lambda cases: list(pool.map(one, cases, chunksize=SHARE))
         except BrokenProcessPool:
@@ -82,6 +86,14 @@ def judging(settings: AnswerSettings) -> Iterator[Judge]:
             raise
 
 
-def _leave_interrupts() -> None:
-    """Ctrl-C is for the first process, which ends the others."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Processes that start meanwhile leave Ctrl-C to this one, which ends them."""
+    if current_thread() is not main_thread():  # where signals cannot be set
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -45,3 +45,18 @@ def test_a_process_that_is_killed_is_told(monkeypatch):
         judging(AnswerSettings(num_workers=2)) as judges,
     ):
         judges(CASES)
+
+
+class AskingPool(ProcessPoolExecutor):
+    def map(self, *arguments, **options):
+        assert self.submit(signal.getsignal, signal.SIGINT).result() is signal.SIG_IGN
+        return super().map(*arguments, **options)
+
+
+@pytest.mark.slow
+def test_an_interrupt_is_for_the_first_process_alone(monkeypatch):
+    monkeypatch.setattr(answer_judging, "ProcessPoolExecutor", AskingPool)
+    before = signal.getsignal(signal.SIGINT)
+    with judging(AnswerSettings(num_workers=2)) as judges:
+        assert judges(CASES[:1]) == [Verdict((True, False))]
+    assert signal.getsignal(signal.SIGINT) is before is not signal.SIG_IGN
