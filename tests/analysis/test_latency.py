@@ -1,11 +1,11 @@
 import math
+import time
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denserk.analysis import latency
 from denserk.analysis.latency import percentiles, time_each
 
 TIMES = st.lists(st.floats(0, 1e3), min_size=1, max_size=150)
@@ -30,7 +30,7 @@ def test_the_clock_starts_and_stops_when_the_device_has_finished(monkeypatch):
         clock[0] += pending[0]
         pending[0] = 0.0
 
-    monkeypatch.setattr(latency.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     assert time_each(work, "ab", finish).tolist() == [3.0, 3.0]
     assert order == ["a", "b"]
 

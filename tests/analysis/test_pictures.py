@@ -37,7 +37,8 @@ def test_a_picture_that_cannot_be_written(tmp_path):
 
 def test_where_a_picture_goes_is_told(tmp_path):
     pytest.importorskip("matplotlib")
-    told, drawn = Told(), []
+    told = Told()
+    drawn: list[object] = []
     draw_if_installed(drawn.append, "the dots", tmp_path / "p.png", told)
     draw_if_installed(drawn.append, "the dots", None, told)
     assert drawn == [tmp_path / "p.png"]

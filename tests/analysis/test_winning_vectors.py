@@ -1,4 +1,5 @@
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ def test_what_is_no_number_wins_as_none():
     ],
 )
 def test_vectors_are_named_as_they_stand(kind, by_cls, names):
-    maker = SimpleNamespace(
+    maker: Any = SimpleNamespace(
         settings=RepresentationSettings(Representation(kind)), by_cls=by_cls, layers=(12, 10, 0)
     )
     assert vector_names(maker, 3) == names

@@ -5,6 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from denserk.errors import InputError, OutputError
+from denserk.formats import run_groups
 from denserk.formats.trec_run import read_run, read_run_scores, write_run
 from denserk.records import ScoredPassage
 from denserk.settings.formats import RunFormat
@@ -111,6 +112,21 @@ def test_interleaved_queries_are_read_whole_and_not_streamed(tmp_path):
         list(read_run(tmp_path / "r"))
     (tmp_path / "r").write_text("q Q0 a 1 2 t\nr Q0 a 1 2 t\nq Q0 a 2 1 t\n")
     with pytest.raises(InputError, match=r"r, line 3: found passage a twice for query q"):
+        read_run_scores(tmp_path / "r")
+
+
+@pytest.mark.parametrize("block", [1, 20, 45, 1 << 19])
+def test_blocks_change_nothing_in_a_whole_run(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(run_groups, "BLOCK", block)
+    lines = [f"q{n % 3 // 2} Q0 d{n} {n} {n / 4} t\n" for n in range(12)]
+    (tmp_path / "r").write_text("".join(lines))
+    expected = {f"q{q}": {f"d{n}": n / 4 for n in range(12) if n % 3 // 2 == q} for q in (0, 1)}
+    read = read_run_scores(tmp_path / "r")
+    assert [(q, list(h.items())) for q, h in read.items()] == [
+        (q, list(h.items())) for q, h in expected.items()
+    ]
+    (tmp_path / "r").write_text("".join([*lines, "q1 Q0 d12 1 2 t\n", lines[5]]))
+    with pytest.raises(InputError, match=r"r, line 14: found passage d5 twice for query q1"):
         read_run_scores(tmp_path / "r")
 
 

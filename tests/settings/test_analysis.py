@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from denserk.errors import UsageError
@@ -15,9 +17,9 @@ def test_a_stream_serves_one_model():
         SentenceSimilaritySettings(model=("a", "b"), data="-")
 
 
-ENTROPY = AttentionEntropySettings, {"corpus": "c.jsonl"}
-LATENCY = QueryLatencySettings, {"topics": "q.tsv"}
-LAYERS = WinningVectorSettings, {"topics": "q.tsv", "corpus": "c.jsonl", "qrels": "q.txt"}
+ENTROPY: Any = AttentionEntropySettings, {"corpus": "c.jsonl"}
+LATENCY: Any = QueryLatencySettings, {"topics": "q.tsv"}
+LAYERS: Any = WinningVectorSettings, {"topics": "q.tsv", "corpus": "c.jsonl", "qrels": "q.txt"}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 from denserk.data.sampling import choose_items
 from denserk.errors import InputError, UsageError
 from denserk.modeling.text_encoder import TextEncoder
-from denserk.reporting import Reporter
+from denserk.reporting import SILENT, Reporter
 from denserk.settings.analysis import QueryLatencySettings
 from denserk.settings.encoding import ComputeSettings
 from denserk.tasks import analyze_latency
@@ -20,8 +20,8 @@ IDS = list(QUERIES)
 def measured(tmp_path, *models, topics, compute=None, reporter=None, **more):
     chosen = {"warm_up": 0, "output": str(tmp_path / "l.csv"), **more}
     settings = QueryLatencySettings(model=tuple(map(str, models)), topics=str(topics), **chosen)
-    given = {"compute": compute or ComputeSettings(device="cpu")}
-    return query_latency(settings, **given | ({"reporter": reporter} if reporter else {}))
+    compute = compute or ComputeSettings(device="cpu")
+    return query_latency(settings, compute=compute, reporter=reporter or SILENT)
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_no_queries(tiny, tmp_path):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_gpu_is_waited_for(tiny, toy, tmp_path, monkeypatch):
-    waited = []
+    waited: list[None] = []
     whole = torch.cuda.synchronize
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: waited.append(whole(device)))
     compute = ComputeSettings(device="cuda")

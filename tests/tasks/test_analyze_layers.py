@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from denserk.data.batches import pad
 from denserk.errors import DenserkError, ModelError, UsageError
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.records import Passage, Query
@@ -42,7 +43,7 @@ def literal(folder, representation, pairs, names):
         title, body = PASSAGES[docid]
         (ids,) = side.tokenizer.passages([Passage(docid, body, title)])
         with torch.inference_mode():
-            batch = analyze_layers.pad([ids], side.tokenizer.pad_id)
+            batch = pad([ids], side.tokenizer.pad_id)
             values, mask = side.encoder.passage_vectors(batch)
         real = values[0] if mask is None else values[0][mask[0]]
         wins[names[int(np.argmax(real.numpy() @ query))]] += 1
