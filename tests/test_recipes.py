@@ -71,7 +71,7 @@ def idle(monkeypatch):
 
     for path in (ROOT / "denserk" / "tasks").glob("[a-z]*.py"):
         module = ModuleType(f"denserk.tasks.{path.stem}")
-        module.__getattr__ = lambda _: reached
+        vars(module)["__getattr__"] = lambda _: reached
         monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
