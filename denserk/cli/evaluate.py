@@ -1,7 +1,5 @@
 """`denserk eval`."""
 
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +9,12 @@ import typer
 
 from denserk.cli.app import app
 from denserk.cli.console import console
+from denserk.cli.drawing import shape_of, show, show_suites
 from denserk.cli.options import command
 from denserk.errors import UsageError
 from denserk.settings.answers import AnswerInput, AnswerSettings, refuse_idle
 from denserk.settings.comparison import ComparisonSettings
-from denserk.settings.evaluation import EvaluationSettings, OutputFormat, ReportSettings
+from denserk.settings.evaluation import EvaluationSettings, ReportSettings
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.report import PageSettings
 from denserk.settings.suite import Suite
@@ -23,8 +22,6 @@ from denserk.settings.suites import SuiteRow, SuiteSettings, find_suite, list_su
 
 if TYPE_CHECKING:
     from denserk.evaluation.evaluator import EvaluationResult
-    from denserk.evaluation.grid import Grid
-    from denserk.evaluation.suites_result import SuitesResult
 
 
 @command(
@@ -109,8 +106,8 @@ def evaluate(
         result = task(runs, inputs.qrels, settings, console())
     if baseline is not None:
         result = compare_runs(result, runs, comparison)
-    shape = _shape(report)
-    _show(FORMATS[shape](result, report), as_grids(result, report), shape)
+    shape = shape_of(report)
+    show(FORMATS[shape](result, report), as_grids(result, report), shape)
     if page.report is not None:
         _write_page(result, runs, page, settings, suite, qrels, answers, corpus)
     require(result, gates_of(settings))
@@ -223,54 +220,3 @@ def _on_several(
         from denserk.tasks.report import write_suites_report
 
         console().note(f"{write_suites_report(result, page)}: the page")
-
-
-def show_suites(result: "SuitesResult", report: ReportSettings) -> None:
-    """Writes results on several suites to standard output."""
-    from denserk.evaluation.suites_table import SUITE_FORMATS, as_suites_grids
-
-    shape = _shape(report)
-    _show(SUITE_FORMATS[shape](result, report), as_suites_grids(result, report), shape)
-
-
-def _shape(report: ReportSettings) -> OutputFormat:
-    return report.format or (OutputFormat.TABLE if sys.stdout.isatty() else OutputFormat.TSV)
-
-
-def _show(text: str, grids: "Sequence[Grid]", shape: OutputFormat) -> None:
-    """Writes a table in colour to a terminal, anything else as it is."""
-    if shape is OutputFormat.TABLE and sys.stdout.isatty() and "NO_COLOR" not in os.environ:
-        for grid in grids:
-            _draw(grid)
-    else:
-        sys.stdout.write(text)
-    sys.stdout.flush()
-
-
-def _draw(grid: "Grid") -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from denserk.evaluation.grid import DIFFERS
-
-    table = Table(pad_edge=False)
-    for column, name in enumerate(grid.header):
-        label = column < grid.labels
-        table.add_column(
-            Text(name),
-            justify="left" if label else "right",
-            no_wrap=not label,
-            min_width=7 if label else None,
-        )
-    for row in grid.rows:
-        table.add_row(
-            *(
-                Text(cell.text + DIFFERS * cell.differs, "bold green" if cell.best else "")
-                for cell in row
-            )
-        )
-    out = Console()
-    out.print(table)
-    for note in grid.notes:
-        out.print(Text(note))

@@ -8,7 +8,7 @@ import typer
 
 from denserk.cli.app import app
 from denserk.cli.console import console
-from denserk.cli.evaluate import show_suites
+from denserk.cli.drawing import show_suites
 from denserk.cli.options import Overrides, command
 from denserk.errors import UsageError
 from denserk.settings.encode import TextShorthands

@@ -3,6 +3,7 @@
 Both packages are extras, and are met only when such a name is used.
 """
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ def load_irds(name: str, what: str) -> Any:
     """
     name = name.removeprefix(IRDS)
     package = require("ir_datasets", f"the collection {IRDS}{name}")
+    package.log.easy().logger().setLevel(logging.ERROR)  # a failed download is told in one line
     try:
         dataset = package.load(name)
     except (KeyError, ValueError):

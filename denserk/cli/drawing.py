@@ -1,0 +1,64 @@
+"""Measures on standard output: in colour to a terminal, as they are elsewhere."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from denserk.settings.evaluation import OutputFormat, ReportSettings
+
+if TYPE_CHECKING:
+    from denserk.evaluation.grid import Grid
+    from denserk.evaluation.suites_result import SuitesResult
+
+
+def show_suites(result: "SuitesResult", report: ReportSettings) -> None:
+    """Writes results on several suites to standard output."""
+    from denserk.evaluation.suites_table import SUITE_FORMATS, as_suites_grids
+
+    shape = shape_of(report)
+    show(SUITE_FORMATS[shape](result, report), as_suites_grids(result, report), shape)
+
+
+def shape_of(report: ReportSettings) -> OutputFormat:
+    """The shape that is asked for; a table on a terminal and lines elsewhere, where none is."""
+    return report.format or (OutputFormat.TABLE if sys.stdout.isatty() else OutputFormat.TSV)
+
+
+def show(text: str, grids: "Sequence[Grid]", shape: OutputFormat) -> None:
+    """Writes a table in colour to a terminal, anything else as it is."""
+    if shape is OutputFormat.TABLE and sys.stdout.isatty() and "NO_COLOR" not in os.environ:
+        for grid in grids:
+            _draw(grid)
+    else:
+        sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _draw(grid: "Grid") -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from denserk.evaluation.grid import DIFFERS
+
+    table = Table(pad_edge=False)
+    for column, name in enumerate(grid.header):
+        label = column < grid.labels
+        table.add_column(
+            Text(name),
+            justify="left" if label else "right",
+            no_wrap=not label,
+            min_width=7 if label else None,
+        )
+    for row in grid.rows:
+        table.add_row(
+            *(
+                Text(cell.text + DIFFERS * cell.differs, "bold green" if cell.best else "")
+                for cell in row
+            )
+        )
+    out = Console()
+    out.print(table)
+    for note in grid.notes:
+        out.print(Text(note))
