@@ -53,10 +53,17 @@ class AskingPool(ProcessPoolExecutor):
         return super().map(*arguments, **options)
 
 
+@pytest.fixture
+def interruptible():
+    """A process in the background of a script would ignore interrupts from its start."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.slow
-def test_an_interrupt_is_for_the_first_process_alone(monkeypatch):
+def test_an_interrupt_is_for_the_first_process_alone(interruptible, monkeypatch):
     monkeypatch.setattr(answer_judging, "ProcessPoolExecutor", AskingPool)
-    before = signal.getsignal(signal.SIGINT)
     with judging(AnswerSettings(num_workers=2)) as judges:
         assert judges(CASES[:1]) == [Verdict((True, False))]
-    assert signal.getsignal(signal.SIGINT) is before is not signal.SIG_IGN
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
