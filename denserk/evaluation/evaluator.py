@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from ir_measures.providers import Evaluator as BaseEvaluator
 from ir_measures.providers import Provider
+from ir_measures.providers.base import NOT_PROVIDED
 
 from denserk.errors import DenserkError, MismatchError
 from denserk.evaluation.comparison import Comparison
@@ -20,6 +22,9 @@ from denserk.evaluation.measures import Measure, is_count, providers_of
 from denserk.evaluation.published import PublishedRow
 
 T = TypeVar("T")
+
+SORTS_IN_PYTHON = ("msmarco", "judged")
+"""Providers whose measures with a cutoff look at no hit beyond it."""
 
 Run = Mapping[str, Mapping[str, float]]
 """Query id -> passage id -> score."""
@@ -119,10 +124,16 @@ class Evaluator:
         measures: what is measured.
         judgements: grades; every query in them counts.
         complete: queries that a run lacks count as 0; otherwise they are left out.
+        plain: every provider is handed every hit.
     """
 
     def __init__(
-        self, measures: Sequence[Measure], judgements: Judgements, *, complete: bool = True
+        self,
+        measures: Sequence[Measure],
+        judgements: Judgements,
+        *,
+        complete: bool = True,
+        plain: bool = False,
     ) -> None:
         self.measures = tuple(measures)
         self.queries = tuple(judgements)
@@ -131,20 +142,23 @@ class Evaluator:
         self.providers = {provider.NAME: tuple(map(str, mine)) for provider, mine in shares.items()}
         self._parts: list[_Part] = []
         for provider, mine in shares.items():
-            kind = _NumberedPart if provider.NAME == "gdeval" else _Part
+            kind: type[_Part] = _NumberedPart if provider.NAME == "gdeval" else _Part
+            if provider.NAME in SORTS_IN_PYTHON and not plain:
+                kind = _FirstHitsPart
             self._parts.append(kind(provider, mine, judgements))
 
-    def evaluate(self, name: str, run: Run) -> RunResult:
+    def evaluate(self, name: str, run: Run, ties: Ties | None = None) -> RunResult:
         """Measures one run.
 
         Args:
             name: what tables call it.
             run: scores; higher is better.
+            ties: those of the whole run, where `run` holds the hits alone that the measures see.
 
         Raises:
             MismatchError: none of its queries is judged.
         """
-        run = {qid: dict(hits) for qid, hits in run.items() if hits}
+        run = {q: hits if type(hits) is dict else dict(hits) for q, hits in run.items() if hits}
         missing = tuple(qid for qid in self.queries if qid not in run)
         if len(missing) == len(self.queries):
             raise MismatchError(_nothing_in_common(name, run, self.queries))
@@ -154,8 +168,8 @@ class Evaluator:
             values.update(part.values(run))
         counted = [qid for qid in self.queries if self.complete or qid in run]
         per_query = {
-            str(measure): {q: values[str(measure)][q] for q in counted if q in values[str(measure)]}
-            for measure in self.measures
+            name: {qid: values[name][qid] for qid in counted if qid in values[name]}
+            for name in map(str, self.measures)
         }
         return RunResult(
             name,
@@ -163,7 +177,7 @@ class Evaluator:
             per_query,
             missing,
             tuple(qid for qid in run if qid not in judged),
-            count_ties(run),
+            count_ties(run) if ties is None else ties,
         )
 
 
@@ -175,13 +189,19 @@ class _Part:
     ) -> None:
         self._names = {id(measure): str(measure) for measure in measures}
         self._evaluator = provider.evaluator(list(measures), judgements)
+        self._calculate = self._evaluator.iter_calc
+        self._defaults: dict[str, float] = {}
+        if type(self._evaluator).iter_calc is BaseEvaluator.iter_calc:
+            # which adds a default where a query has no value, in more time than the rest takes
+            self._calculate = self._evaluator._iter_calc
+            self._defaults = {str(measure): measure.DEFAULT for measure in measures}
 
     def values(self, run: Run) -> dict[str, dict[str, float]]:
         """Measure -> query id -> value."""
         found: dict[str, dict[str, float]] = {name: {} for name in self._names.values()}
         names = self._names
         try:
-            for metric in self._evaluator.iter_calc(run):
+            for metric in self._calculate(run):
                 found[names[id(metric.measure)]][metric.query_id] = metric.value
         except ZeroDivisionError:
             raise DenserkError(
@@ -189,6 +209,8 @@ class _Part:
                 "Accuracy does for a query whose hits are all relevant",
                 "leave the measure out",
             ) from None
+        for name, default in self._defaults.items():
+            found[name] = dict.fromkeys(self._evaluator.qrel_qids, default) | found[name]
         return found
 
 
@@ -211,6 +233,30 @@ class _NumberedPart(_Part):
             name: {self._qids[number]: value for number, value in values.items()}
             for name, values in super().values(self._numbered(run)).items()
         }
+
+
+class _FirstHitsPart(_Part):
+    """A provider that sorts in Python: it is handed the hits within its greatest cutoff alone.
+
+    Hits that tie with the last of them stay: their order is the provider's.
+    """
+
+    def __init__(
+        self, provider: Provider, measures: Sequence[Measure], judgements: Judgements
+    ) -> None:
+        cutoffs = [measure["cutoff"] for measure in measures]
+        self._depth = None if NOT_PROVIDED in cutoffs else max(map(int, cutoffs))
+        super().__init__(provider, measures, judgements)
+
+    def values(self, run: Run) -> dict[str, dict[str, float]]:
+        """Measure -> query id -> value."""
+        return super().values({qid: self._first(hits) for qid, hits in run.items()})
+
+    def _first(self, hits: Mapping[str, float]) -> Mapping[str, float]:
+        if self._depth is None or len(hits) <= self._depth:
+            return hits
+        lowest = sorted(hits.values(), reverse=True)[self._depth - 1]
+        return {docid: score for docid, score in hits.items() if score >= lowest}
 
 
 def _summary(measure: Measure, values: Mapping[str, float]) -> float:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtr, stdtrit
 
 from denserk.settings.comparison import Correction, PairedTest
 
@@ -63,6 +62,8 @@ def t_test(differences: Values) -> float:
     if deviation <= SAME:
         return 1.0 if abs(differences.mean()) <= SAME else 0.0
     t = differences.mean() / (deviation / math.sqrt(n))
+    from scipy.special import stdtr  # takes as long to import as an evaluation without it
+
     return float(2 * stdtr(n - 1, -abs(t)))
 
 
@@ -143,6 +144,8 @@ def compare(
     """
     queries = [qid for qid in baseline if qid in run]
     differences = np.array([run[qid] - baseline[qid] for qid in queries], dtype=np.float64)
+    from scipy.special import stdtrit
+
     n = len(differences)
     mean = float(differences.mean()) if n else math.nan
     deviation = float(differences.std(ddof=1)) if n > 1 else math.nan

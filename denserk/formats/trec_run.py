@@ -3,23 +3,17 @@
 `run_lines` tells the shapes apart.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
-from math import isfinite
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from denserk.errors import OutputError
-from denserk.formats.files import number_lines, open_binary, whole_text
-from denserk.formats.json_lines import dump_json
+from denserk.formats.files import number_lines, open_binary
 from denserk.formats.run_groups import read_parts
 from denserk.formats.run_lines import Hit, again, look, parse_lines, twice
+from denserk.formats.run_writer import run_writer
 from denserk.records import ScoredPassage
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.formats import RunFormat
-
-MSMARCO_DEPTH = 1000
-"""Passages a query that MS MARCO's evaluation accepts."""
 
 
 def read_run(
@@ -75,15 +69,25 @@ def _rank(place: str) -> int:
 
 
 def read_run_scores(
-    path: str | Path, reporter: Reporter = SILENT, form: RunFormat | None = None
+    path: str | Path,
+    reporter: Reporter = SILENT,
+    form: RunFormat | None = None,
+    *,
+    plain: bool = False,
 ) -> dict[str, dict[str, float]]:
     """A whole run: query -> passage -> score, in the file's order; queries may be interleaved.
+
+    Args:
+        path: the file; "-" is standard input.
+        reporter: is told the shape, where it was detected.
+        form: its shape; None detects it.
+        plain: every line is read by itself, not many as arrays.
 
     Raises:
         InputError: a line is broken, its score is not finite, or a passage comes twice for a query.
     """
     run: dict[str, dict[str, float]] = {}
-    for part in read_parts(path, reporter, form):
+    for part in read_parts(path, reporter, form, plain=plain):
         hits = run.setdefault(part.qid, {})
         before = len(hits)
         hits.update(zip(part.docids, part.scores, strict=True))
@@ -121,58 +125,9 @@ def write_run(
     Raises:
         OutputError: a score is not finite, or the file cannot be written.
     """
-    count = 0
-    lines = _WRITERS[form]
-    with whole_text(path) as out:
+    with run_writer(path, form, tag) as writer:
         for qid, hits in results:
-            if form is RunFormat.MSMARCO:
-                hits = hits[:MSMARCO_DEPTH]
-            if not hits:
-                continue
-            docids, scores = zip(*hits, strict=True)
-            if not all(map(isfinite, scores)):
-                docid, score = next(hit for hit in hits if not isfinite(hit[1]))
-                raise OutputError(f"query {qid}: the score of passage {docid} is {score}")
-            out.write(lines(qid, docids, scores, tag))
-            count += len(hits)
-    return count
-
-
-def _ranked(docids: Sequence[str], scores: Sequence[float]) -> tuple[Any, ...]:
-    return tuple(chain.from_iterable(zip(docids, range(1, len(docids) + 1), scores, strict=True)))
-
-
-def _trec(qid: str, docids: Sequence[str], scores: Sequence[float], tag: str) -> str:
-    line = f"{_literal(qid)} Q0 %s %d %.9g {_literal(tag)}\n"
-    return line * len(docids) % _ranked(docids, scores)
-
-
-def _literal(text: str) -> str:
-    return text.replace("%", "%%")
-
-
-def _msmarco(qid: str, docids: Sequence[str], scores: Sequence[float], tag: str) -> str:
-    pairs = zip(docids, range(1, len(docids) + 1), strict=True)
-    return f"{_literal(qid)}\t%s\t%d\n" * len(docids) % tuple(chain.from_iterable(pairs))
-
-
-def _tevatron(qid: str, docids: Sequence[str], scores: Sequence[float], tag: str) -> str:
-    pairs = zip(docids, scores, strict=True)
-    return f"{_literal(qid)}\t%s\t%.9g\n" * len(docids) % tuple(chain.from_iterable(pairs))
-
-
-def _jsonl(qid: str, docids: Sequence[str], scores: Sequence[float], tag: str) -> str:
-    line = f'{{"qid":{_literal(_quoted(qid))},"docid":%s,"rank":%d,"score":%.9g}}\n'
-    return line * len(docids) % _ranked([_quoted(docid) for docid in docids], scores)
-
-
-def _quoted(text: str) -> str:
-    return dump_json(text).decode("utf-8").rstrip("\n")
-
-
-_WRITERS: dict[RunFormat, Callable[[str, Sequence[str], Sequence[float], str], str]] = {
-    RunFormat.TREC: _trec,
-    RunFormat.MSMARCO: _msmarco,
-    RunFormat.TEVATRON: _tevatron,
-    RunFormat.JSONL: _jsonl,
-}
+            if hits:
+                docids, scores = zip(*hits, strict=True)
+                writer.write_ranked(qid, docids, scores)
+    return writer.lines

@@ -42,6 +42,8 @@ class EvaluationSettings:
     """Drop hits whose passage id is the query's own (ArguAna, Quora)."""
     min: tuple[str, ...] = option((), repeat=True, metavar="MEASURE=VALUE")
     """Exit with status 1 where a run stays under a measure's value, for example nDCG@10=0.30."""
+    plain: bool = False
+    """Read every line by itself and hand every hit to the measures: slower, the same values."""
 
     def __post_init__(self) -> None:
         """Refuses a level that every judgement would pass."""

@@ -12,6 +12,7 @@ from denserk.evaluation.evaluator import (
     without_own_query,
 )
 from denserk.evaluation.gates import Gate, as_gates
+from denserk.evaluation.hits_seen import Sight
 from denserk.evaluation.inputs import short_names
 from denserk.evaluation.judgement_counts import JudgementCounts
 from denserk.evaluation.measures import MeasureChoice, parse_measures
@@ -58,13 +59,21 @@ def evaluate(
     if choice.left_out:
         reporter.note(f"left out, unknown to ir-measures: {', '.join(choice.left_out)}")
     judgements = read_qrels_map(qrels, reporter)
-    evaluator = Evaluator(choice.measures, judgements, complete=settings.complete)
+    evaluator = Evaluator(
+        choice.measures, judgements, complete=settings.complete, plain=settings.plain
+    )
+    plain = settings.plain or settings.remove_query
+    sight = None if plain else Sight.of(choice.measures, judgements)
     results = []
     for name, path in zip(short_names(runs), runs, strict=True):
-        run = read_run_scores(path, reporter)
-        if settings.remove_query:
-            run = without_own_query(run)
-        results.append(evaluator.evaluate(name, run))
+        seen = sight and sight.see(path, reporter)
+        if seen:
+            results.append(evaluator.evaluate(name, seen.run, seen.ties))
+        else:
+            run = read_run_scores(path, reporter, plain=settings.plain)
+            if settings.remove_query:
+                run = without_own_query(run)
+            results.append(evaluator.evaluate(name, run))
         _tell(results[-1], evaluator, settings, reporter)
     return EvaluationResult(
         choice.measures,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from denserk.errors import InputError
-from denserk.formats import run_groups
+from denserk.formats import run_blocks, run_groups
 from denserk.formats.run_groups import read_groups
 from denserk.formats.trec_run import read_run, write_run
 from denserk.settings.formats import RunFormat
@@ -40,7 +40,7 @@ def test_groups_are_what_the_reader_of_lines_reads(run, form, block, tmp_path_fa
     ranked = ((q, sorted(h.items(), key=lambda hit: -hit[1])) for q, h in run.items())
     write_run(path, ranked, form)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_groups, "BLOCK", block)
+        patch.setattr(run_blocks, "BLOCK", block)
         assert quick(path, form=form) == [
             (qid, [(hit.docid, hit.score) for hit in hits])
             for qid, hits in groupby(read_run(path, form=form), lambda hit: hit.qid)
@@ -63,7 +63,7 @@ def test_groups_are_what_the_reader_of_lines_reads(run, form, block, tmp_path_fa
 )
 @pytest.mark.parametrize("block", [7, 1 << 19])
 def test_lines_clean_and_otherwise(text, block, tmp_path, monkeypatch):
-    monkeypatch.setattr(run_groups, "BLOCK", block)
+    monkeypatch.setattr(run_blocks, "BLOCK", block)
     path = tmp_path / "run.trec"
     path.write_bytes(text.encode())
     assert quick(path) == slow(path)
@@ -105,7 +105,7 @@ def test_an_empty_run_has_no_groups(text, tmp_path):
 )
 @pytest.mark.parametrize("block", [5, 1 << 19])
 def test_refusals(text, told, block, tmp_path, monkeypatch):
-    monkeypatch.setattr(run_groups, "BLOCK", block)
+    monkeypatch.setattr(run_blocks, "BLOCK", block)
     (tmp_path / "run.trec").write_text(text)
     with pytest.raises(InputError) as refusal:
         quick(tmp_path / "run.trec")

@@ -5,11 +5,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from denserk.errors import InputError, OutputError
-from denserk.formats import run_groups
+from denserk.formats import run_blocks
 from denserk.formats.trec_run import read_run, read_run_scores, write_run
 from denserk.records import ScoredPassage
 from denserk.settings.formats import RunFormat
-from tests.formats.test_corpus_file import Notes
+from tests.reporters import Heard
 
 TREC = "007 Q0 d1 1 2.5 x\n007 Q0 d2 2 1.5 x\nq2 Q0 d1 1 -3e-2 x\n"
 
@@ -17,7 +17,7 @@ TREC = "007 Q0 d1 1 2.5 x\n007 Q0 d2 2 1.5 x\nq2 Q0 d1 1 -3e-2 x\n"
 @pytest.mark.parametrize("text", [TREC, TREC.replace(" ", "\t"), "\n" + TREC.replace("\n", "\r\n")])
 def test_trec(tmp_path, text):
     (tmp_path / "r").write_text(text)
-    notes = Notes()
+    notes = Heard()
     assert list(read_run(tmp_path / "r", notes)) == [
         ScoredPassage("007", "d1", 2.5, 1),
         ScoredPassage("007", "d2", 1.5, 2),
@@ -48,7 +48,7 @@ def test_trec(tmp_path, text):
 )
 def test_other_shapes(tmp_path, text, form, hits):
     (tmp_path / "r").write_text(text)
-    notes = Notes()
+    notes = Heard()
     assert list(read_run(tmp_path / "r", notes)) == hits
     assert notes.notes[0].startswith(f"r: {form} run")
     assert list(read_run(tmp_path / "r", form=form)) == hits
@@ -117,7 +117,7 @@ def test_interleaved_queries_are_read_whole_and_not_streamed(tmp_path):
 
 @pytest.mark.parametrize("block", [1, 20, 45, 1 << 19])
 def test_blocks_change_nothing_in_a_whole_run(tmp_path, monkeypatch, block):
-    monkeypatch.setattr(run_groups, "BLOCK", block)
+    monkeypatch.setattr(run_blocks, "BLOCK", block)
     lines = [f"q{n % 3 // 2} Q0 d{n} {n} {n / 4} t\n" for n in range(12)]
     (tmp_path / "r").write_text("".join(lines))
     expected = {f"q{q}": {f"d{n}": n / 4 for n in range(12) if n % 3 // 2 == q} for q in (0, 1)}

@@ -5,23 +5,11 @@ import pytest
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.evaluation.gates import require
 from denserk.evaluation.measures import PROVIDERS
-from denserk.reporting import Reporter
 from denserk.settings.evaluation import DEFAULT_MEASURES, EvaluationSettings
 from denserk.tasks.evaluate import TIE_ORDER, evaluate, gates_of
+from tests.reporters import Heard
 
 RUN = "q1 Q0 d3 1 3.0 t\nq1 Q0 q1 2 2.0 t\nq2 Q0 d9 1 2.0 t\nq2 Q0 d1 2 2.0 t\nx Q0 d1 1 1.0 t\n"
-
-
-class Listener(Reporter):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        self.warnings: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)
 
 
 @pytest.fixture
@@ -41,7 +29,7 @@ def test_defaults(toy: Path, run: str) -> None:
 
 
 def test_what_is_told(toy: Path, run: str) -> None:
-    listener = Listener()
+    listener = Heard()
     evaluate([run], str(toy / "qrels.txt"), EvaluationSettings(("official RR@10",)), listener)
     assert listener.warnings == [
         "mine: 1 of 3 judged queries are not in the run: 'q3'; they count as 0",
@@ -54,7 +42,7 @@ def test_what_is_told(toy: Path, run: str) -> None:
 
 
 def test_queries_left_out_are_told_as_such(toy: Path, run: str) -> None:
-    listener = Listener()
+    listener = Heard()
     settings = EvaluationSettings(("RR@10",), complete=False)
     result = evaluate([run], str(toy / "qrels.txt"), settings, listener)
     assert result.runs[0].summary == {"RR@10": (1 + 1) / 2}

@@ -13,7 +13,7 @@ from denserk.settings.answers import AnswerSettings
 from denserk.settings.evaluation import EvaluationSettings
 from denserk.tasks.evaluate_answers import BATCH, evaluate_answers
 from tests.peers import run_pyserini
-from tests.tasks.test_evaluate import Listener
+from tests.reporters import Heard
 
 CORPUS = (
     "id\ttext\ttitle\n"
@@ -47,7 +47,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def evaluated(listener=None, settings=None, answers="test.qa.csv", runs=("mine.trec",), **options):
     matching = AnswerSettings(**options)
     settings = settings or EvaluationSettings(("Success@1 Success@2 Success@3",))
-    listener = listener or Listener()
+    listener = listener or Heard()
     return evaluate_answers(runs, answers, "psgs.tsv", settings, listener, matching)
 
 
@@ -77,7 +77,7 @@ def test_defaults_gates_and_depths():
 def test_what_is_told():
     Path("test.qa.csv").write_text("a\t['.', ' ']\nb\t[]\nc\t['x']\nd\t['y']\n")
     Path("mine.trec").write_text("0 Q0 2 1 9 t\n1 Q0 2 1 9 t\n2 Q0 2 1 9 t\nq Q0 2 1 9 t\n")
-    listener = Listener()
+    listener = Heard()
     result = evaluated(listener)
     assert result.runs[0].summary["Success@1"] == 0
     assert listener.warnings == [
@@ -99,7 +99,7 @@ def test_patterns():
         '{"question": "when", "answer": ["in\\\\s19\\\\d\\\\d|nothing", "("]}\n'
     )
     Path("mine.trec").write_text("0 Q0 1 1 9 t\n0 Q0 4 2 8 t\n")
-    listener = Listener()
+    listener = Heard()
     (run,) = evaluated(listener, answers="curated.jsonl", regex=True).runs
     assert run.summary == {"Success@1": 0, "Success@2": 1, "Success@3": 1}
     assert listener.warnings == [
@@ -112,7 +112,7 @@ def test_passages_that_the_corpus_lacks():
     Path("mine.trec").write_text(RUN + "3 Q0 gone 1 9 t\n3 Q0 4 2 8 t\n")
     with pytest.raises(InputError, match=r"no passages with 1 of the ids .* \('gone'\)"):
         evaluated()
-    listener = Listener()
+    listener = Heard()
     (run,) = evaluated(listener, skip_missing=True, write_dpr_json="d.json").runs
     assert run.per_query["Success@1"]["3"] == 0  # it keeps its rank
     assert run.per_query["Success@2"]["3"] == 1

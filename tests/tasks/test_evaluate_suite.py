@@ -8,27 +8,15 @@ from denserk.errors import MismatchError, UsageError
 from denserk.extras import installed
 from denserk.formats import suite_sources
 from denserk.formats.manifest import Kind, Manifest, write_manifest
-from denserk.reporting import Reporter
 from denserk.settings.answers import AnswerSettings
 from denserk.settings.evaluation import EvaluationSettings
 from denserk.settings.suite import Paper
 from denserk.settings.suites import SUITES
 from denserk.tasks.evaluate_suite import evaluate_suite, evaluate_suites, run_in_folder
+from tests.reporters import Heard
 from tests.suite_copies import write_beir, write_marco
 
 RUN = "q1 Q0 d3 1 3 t\nq2 Q0 d1 1 3 t\nq2 Q0 d5 2 2 t\nq3 Q0 d1 1 3 t\nq3 Q0 d4 2 2 t\n"
-
-
-class Remembering(Reporter):
-    def __init__(self):
-        self.notes: list[str] = []
-        self.warnings: list[str] = []
-
-    def note(self, text):
-        self.notes.append(text)
-
-    def warn(self, text):
-        self.warnings.append(text)
 
 
 @pytest.fixture
@@ -90,14 +78,14 @@ def test_a_run_of_another_suite_or_corpus_is_refused(cache, made, asked):
 
 def test_a_run_that_says_nothing_is_taken_for_titled_with_a_word(cache):
     write_marco(cache)
-    told = Remembering()
+    told = Heard()
     evaluate_suite(["run.trec"], SUITES["msmarco-titled-dev"], reporter=told)
     assert any("taken on your word" in note for note in told.notes)
 
 
 def test_the_suite_that_a_paper_does_report_is_told(cache):
     write_marco(cache)
-    told = Remembering()
+    told = Heard()
     against = (Paper.MASTER, Paper.AGGRETRIEVER)
     result = evaluate_suite(["run.trec"], SUITES["msmarco-dev"], None, against, told)
     assert "master reports nothing on msmarco-dev; it does on msmarco-titled-dev" in told.notes
@@ -106,7 +94,7 @@ def test_the_suite_that_a_paper_does_report_is_told(cache):
 
 def test_only_what_is_asked_for_is_compared(cache):
     write_marco(cache)
-    told = Remembering()
+    told = Heard()
     for measures, left in (("nDCG@10", {"nDCG@10"}), ("P@5", set())):
         result = evaluate_suite(
             ["run.trec"],
@@ -152,7 +140,7 @@ def test_a_folder_gives_every_set_and_the_means(cache):
         write_beir(cache, name)
     runs_folder("mine", *sets)
     runs_folder("other", *sets[:4], text="q1 Q0 d3 1 3 t\n")
-    told = Remembering()
+    told = Heard()
     found = evaluate_suites(["mine", "other"], ["beir-small"], EvaluationSettings(("RR@10",)),
                             (Paper.AGGRETRIEVER,), told)  # fmt: skip
     assert found.values("beir-small", "mine") == pytest.approx({"RR@10": 5 / 6})
