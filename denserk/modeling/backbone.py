@@ -1,11 +1,9 @@
-"""The pretrained transformer and its MLM head: the one file that knows architectures."""
+"""The pretrained transformer and its MLM head, whatever its architecture."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 from transformers import AutoConfig, PretrainedConfig
@@ -13,210 +11,10 @@ from transformers.initialization import no_init_weights
 from transformers.masking_utils import create_bidirectional_mask
 
 from denserk.data.batches import TokenBatch
-from denserk.errors import ModelError
-from denserk.modeling.weight_files import read_json
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """What differs from one kind of transformer to the next.
-
-    `prefix` is how the masked-LM model names its encoder's tensors, and those names are the ones
-    denserk keeps. `head` lists the first parts of the MLM head's tensors. `tied` maps a tensor to
-    the one it must be. `ignored` are first parts of tensors that other model classes leave in a
-    file. `transform` is the MLM head up to its last layer, `decoder` the path of that layer.
-    `final_norm` is the path of a norm after the last layer. `layers` is the path of the encoder's
-    layers, `cross` one of them with queries of their own, `first_position` the row of the position
-    embeddings that a text begins with.
-    """
-
-    model_type: str
-    encoder: str
-    prefix: str = ""
-    masked_lm: str | None = None
-    head: tuple[str, ...] = ()
-    tied: Mapping[str, str] = field(default_factory=dict)
-    ignored: tuple[str, ...] = ()
-    transform: Callable[[Any, Tensor], Tensor] | None = None
-    decoder: str = ""
-    encoder_arguments: Mapping[str, Any] = field(default_factory=dict)
-    has_cls: bool = True
-    final_norm: str = ""
-    positions: Callable[[PretrainedConfig], int | None] = lambda config: int(
-        config.max_position_embeddings
-    )
-    layers: str = "encoder.layer"
-    cross: Callable[[Any, Tensor, Tensor, Tensor], Tensor] | None = None
-    first_position: Callable[[PretrainedConfig], int] = lambda config: 0
-
-
-def _bert_transform(model: Any, hidden: Tensor) -> Tensor:
-    transformed: Tensor = model.cls.predictions.transform(hidden)
-    return transformed
-
-
-def _roberta_transform(model: Any, hidden: Tensor) -> Tensor:
-    transformed: Tensor = model.lm_head.layer_norm(F.gelu(model.lm_head.dense(hidden)))
-    return transformed
-
-
-def _distilbert_transform(model: Any, hidden: Tensor) -> Tensor:
-    transformed: Tensor = model.vocab_layer_norm(model.activation(model.vocab_transform(hidden)))
-    return transformed
-
-
-def _attend(
-    queries: Tensor, keys: Tensor, values: Tensor, seen: Tensor, heads: int, dropout: float
-) -> Tensor:
-    """(B, T, H) three times, and who sees whom, (B, T, T) bool -> (B, T, H)."""
-    query, key, value = (
-        part.view(*part.shape[:2], heads, -1).transpose(1, 2) for part in (queries, keys, values)
-    )
-    context = F.scaled_dot_product_attention(query, key, value, seen.unsqueeze(1), dropout)
-    return context.transpose(1, 2).flatten(2)
-
-
-def _bert_cross(layer: Any, queries: Tensor, states: Tensor, seen: Tensor) -> Tensor:
-    own = layer.attention.self
-    projected = own.query(queries), own.key(states), own.value(states)
-    dropout = own.dropout.p if layer.training else 0.0
-    context = _attend(*projected, seen, own.num_attention_heads, dropout)
-    result: Tensor = layer.feed_forward_chunk(layer.attention.output(context, queries))
-    return result
-
-
-def _distilbert_cross(layer: Any, queries: Tensor, states: Tensor, seen: Tensor) -> Tensor:
-    own = layer.attention
-    projected = own.q_lin(queries), own.k_lin(states), own.v_lin(states)
-    dropout = own.dropout.p if layer.training else 0.0
-    context = own.out_lin(_attend(*projected, seen, own.n_heads, dropout))
-    attended = layer.sa_layer_norm(context + queries)
-    result: Tensor = layer.output_layer_norm(layer.ffn(attended) + attended)
-    return result
-
-
-ARCHITECTURES = {
-    architecture.model_type: architecture
-    for architecture in (
-        Architecture(
-            "bert",
-            encoder="BertModel",
-            prefix="bert.",
-            masked_lm="BertForMaskedLM",
-            head=("cls.predictions.",),
-            tied={
-                "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-                "cls.predictions.decoder.bias": "cls.predictions.bias",
-            },
-            ignored=("bert.pooler.", "cls.seq_relationship."),
-            transform=_bert_transform,
-            decoder="cls.predictions.decoder",
-            encoder_arguments={"add_pooling_layer": False},
-            cross=_bert_cross,
-        ),
-        Architecture(
-            "roberta",
-            encoder="RobertaModel",
-            prefix="roberta.",
-            masked_lm="RobertaForMaskedLM",
-            head=("lm_head.",),
-            tied={
-                "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
-                "lm_head.decoder.bias": "lm_head.bias",
-            },
-            ignored=("roberta.pooler.",),
-            transform=_roberta_transform,
-            decoder="lm_head.decoder",
-            encoder_arguments={"add_pooling_layer": False},
-            # positions of real tokens start after the padding id
-            positions=lambda config: config.max_position_embeddings - config.pad_token_id - 1,
-            cross=_bert_cross,
-            first_position=lambda config: int(config.pad_token_id) + 1,
-        ),
-        Architecture(
-            "distilbert",
-            encoder="DistilBertModel",
-            prefix="distilbert.",
-            masked_lm="DistilBertForMaskedLM",
-            head=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
-            tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
-            transform=_distilbert_transform,
-            decoder="vocab_projector",
-            layers="transformer.layer",
-            cross=_distilbert_cross,
-        ),
-        Architecture(  # the discriminator; its generator and its heads are for pre-training alone
-            "electra",
-            encoder="ElectraModel",
-            prefix="electra.",
-            ignored=(
-                "discriminator_predictions.",
-                "generator_predictions.",
-                "generator_lm_head.",
-            ),
-        ),
-        Architecture(
-            "t5",
-            encoder="T5EncoderModel",
-            tied={"encoder.embed_tokens.weight": "shared.weight"},
-            ignored=("decoder.", "lm_head."),
-            has_cls=False,
-            final_norm="encoder.final_layer_norm",
-            positions=lambda config: None,
-        ),
-    )
-}
-
-
-def architecture_of(folder: Path) -> Architecture:
-    """The architecture that a folder's config.json names.
-
-    Raises:
-        ModelError: there is no config.json, or it names an architecture outside the table.
-    """
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"{folder} has no config.json: it is not a saved transformer")
-    model_type = read_json(folder / "config.json").get("model_type")
-    if model_type not in ARCHITECTURES:
-        raise ModelError(
-            f"{folder}: the backbone {model_type!r} is not supported",
-            f"supported: {', '.join(ARCHITECTURES)}",
-        )
-    return ARCHITECTURES[model_type]
-
-
-def modern_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A file's tensors without old names of layer norms, and without the `position_ids` buffer."""
-    return {
-        name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
-            "LayerNorm.beta", "LayerNorm.bias"
-        ): tensor
-        for name, tensor in tensors.items()
-        if not name.endswith("embeddings.position_ids")
-    }
-
-
-def canonical_tensors(
-    architecture: Architecture, tensors: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """A file's tensors under the names of the masked-LM model, without what no encoder uses.
-
-    Old names of layer norms are renamed, an encoder saved on its own gets its prefix,
-    `position_ids` (older transformers wrote that buffer), poolers and other classes' heads are left
-    out, and tied tensors are filled in.
-    """
-    renamed = modern_names(tensors)
-    prefix = architecture.prefix
-    if not any(name.startswith(prefix) for name in renamed):
-        renamed = {
-            name if name.startswith(architecture.head) else prefix + name: tensor
-            for name, tensor in renamed.items()
-        }
-    kept = {n: t for n, t in renamed.items() if not n.startswith(architecture.ignored or "\0")}
-    for name, source in architecture.tied.items():
-        if source in kept:
-            kept[name] = kept[source]
-    return kept
+from denserk.modeling.architectures import Architecture
+from denserk.modeling.lean_forward import LeanForward
+from denserk.modeling.tensor_names import check_names, check_shapes
+from denserk.modeling.unpadded_forward import UnpaddedForward
 
 
 class Backbone(nn.Module):
@@ -240,6 +38,7 @@ class Backbone(nn.Module):
         arguments = {} if with_head else architecture.encoder_arguments
         with no_init_weights():
             self.model: Any = getattr(transformers, str(name))(config, **arguments)
+        self.lean: LeanForward | UnpaddedForward | None = None
 
     @classmethod
     def from_tensors(
@@ -290,6 +89,8 @@ class Backbone(nn.Module):
 
     def forward(self, batch: TokenBatch) -> Tensor:
         """Last hidden states: (B, T) ids -> (B, T, H)."""
+        if self.lean is not None:
+            return self.lean(batch)
         hidden: Tensor = self.encoder(
             input_ids=batch.input_ids,
             attention_mask=batch.attention_mask,
@@ -306,6 +107,8 @@ class Backbone(nn.Module):
             norm_intermediate: apply the final layer norm, where the backbone has one after its last
                 layer (T5), to the layers before it too.
         """
+        if self.lean is not None:
+            return list(self.lean.states(batch))
         states: list[Tensor] = list(
             self.encoder(
                 input_ids=batch.input_ids,
@@ -319,12 +122,22 @@ class Backbone(nn.Module):
             states[1:-1] = [norm(state) for state in states[1:-1]]
         return states
 
+    def become_lean(self, lean: LeanForward) -> None:
+        """Computes states by the lean forward from now on, for inference alone.
+
+        The weights of the layers, which it holds in a layout of its own, are given up: the backbone
+        can no longer be trained, saved or asked for its attention.
+        """
+        self.lean = lean
+        self.encoder.get_submodule(self.architecture.layers).to_empty(device="meta")
+
     def attention_maps(self, batch: TokenBatch) -> list[Tensor]:
         """Who attends to whom, after the softmax: (B, T) ids -> L times (B, A, T, T), A the heads.
 
         From the first call on, the backbone computes attention in its eager form: no other one
-        gives its weights away.
+        gives its weights away. A backbone with a lean forward has none to give.
         """
+        assert self.lean is None
         self.encoder.set_attn_implementation("eager")
         maps = self.encoder(
             input_ids=batch.input_ids,
@@ -385,11 +198,21 @@ class Backbone(nn.Module):
 
     def vocabulary_logits(self, hidden: Tensor) -> Tensor:
         """The MLM head: (..., H) -> (..., V)."""
+        logits: Tensor = self.decoder(self.transform(hidden))
+        return logits
+
+    def transform(self, hidden: Tensor) -> Tensor:
+        """The MLM head up to its last layer: (..., H) -> (..., H)."""
         assert self.with_head
         assert self.architecture.transform is not None
+        return self.architecture.transform(self.model, hidden)
+
+    @property
+    def decoder(self) -> nn.Linear:
+        """The MLM head's last layer: (..., H) -> (..., V)."""
         decoder = self.model.get_submodule(self.architecture.decoder)
-        logits: Tensor = decoder(self.architecture.transform(self.model, hidden))
-        return logits
+        assert isinstance(decoder, nn.Linear)
+        return decoder
 
     @property
     def encoder(self) -> Any:
@@ -422,35 +245,3 @@ class Backbone(nn.Module):
     def max_length(self) -> int | None:
         """The longest text it has positions for, special tokens included; None: any length."""
         return self.architecture.positions(self.config)
-
-
-def check_names(
-    where: Path, expected: set[str], given: set[str], what_for: str = "its config.json"
-) -> None:
-    """Refuses tensors that are missing or left over; `what_for` is what they were checked against.
-
-    Raises:
-        ModelError: all of them are named.
-    """
-    wrong = [
-        f"{what} {', '.join(sorted(names))}"
-        for what, names in (("missing:", expected - given), ("unexpected:", given - expected))
-        if names
-    ]
-    if wrong:
-        raise ModelError(f"{where}: the weights are not those of {what_for}; {'; '.join(wrong)}")
-
-
-def check_shapes(where: Path, expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
-    """Refuses tensors of another shape than the model's.
-
-    Raises:
-        ModelError: all of them are named.
-    """
-    wrong = [
-        f"{name} is {tuple(given[name].shape)}, expected {tuple(tensor.shape)}"
-        for name, tensor in expected.items()
-        if given[name].shape != tensor.shape
-    ]
-    if wrong:
-        raise ModelError(f"{where}: {'; '.join(wrong)}")

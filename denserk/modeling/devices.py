@@ -1,6 +1,9 @@
 """Where the numbers are computed: a user's words for device and precision -> torch's."""
 
+import platform
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -50,3 +53,24 @@ def choose_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
             "choose --dtype bfloat16, or a GPU",
         )
     return DTYPES[dtype]
+
+
+def has_bfloat16() -> bool:
+    """Whether this machine's CPU multiplies bfloat16 in instructions of its own."""
+    if platform.machine().lower() in ("x86_64", "amd64"):
+        return bool(torch.cpu._is_avx512_bf16_supported())
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+@contextmanager
+def on_threads(count: int) -> Iterator[None]:
+    """Computes on so many CPU threads, and afterwards on as many as before."""
+    before = torch.get_num_threads()
+    if count == before:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

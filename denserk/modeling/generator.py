@@ -23,7 +23,7 @@ from denserk.modeling.model_names import find_model
 from denserk.modeling.sampling import draw, draw_one, row_keys
 from denserk.modeling.weight_files import fingerprint, weight_files
 from denserk.reporting import SILENT, Reporter
-from denserk.settings.encoding import ComputeSettings, Dtype
+from denserk.settings.encoding import BATCH_TOKENS, ComputeSettings, Dtype
 from denserk.settings.expand import Drawing
 
 TOLERANCE = 2.0**-17
@@ -127,7 +127,8 @@ class Generator:
         filled = [i for i, text in enumerate(texts) if text]
         drawing = self.drawing
         costs = [drawing.samples * (len(texts[i]) + drawing.max_tokens) for i in filled]
-        for plan in by_length(costs, self.compute.batch_tokens, self.compute.batch_size):
+        budget = self.compute.batch_tokens or BATCH_TOKENS
+        for plan in by_length(costs, budget, self.compute.batch_size):
             members = [filled[i] for i in plan]
             try:
                 samples = self._run([texts[i] for i in members], [names[i] for i in members])

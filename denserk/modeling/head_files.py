@@ -6,8 +6,8 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from denserk.modeling.backbone import check_names, check_shapes, modern_names
 from denserk.modeling.model_folder import write_tensors
+from denserk.modeling.tensor_names import check_names, check_shapes, modern_names
 from denserk.modeling.weight_files import read_tensors
 
 PUBLISHED_FILE = "model.pt"

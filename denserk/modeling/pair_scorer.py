@@ -112,7 +112,8 @@ class PairScorer:
         """The scores of inputs, in their order; like lengths share a batch: (P,) float32."""
         found = np.empty(len(pairs), dtype=np.float32)
         lengths = [len(pair.ids) for pair in pairs]
-        for members in by_length(lengths, self.compute.batch_tokens, self.compute.batch_size):
+        budget = self.compute.tokens_on(self.device.type)
+        for members in by_length(lengths, budget, self.compute.batch_size):
             batch = self.joiner.batch([pairs[i] for i in members])
             found[members] = self._reranker(batch.to(self.device)).cpu().numpy()
         return found

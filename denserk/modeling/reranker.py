@@ -19,15 +19,10 @@ from transformers.initialization import no_init_weights
 
 from denserk.data.pair_batches import PairBatch
 from denserk.errors import ModelError
-from denserk.modeling.backbone import (
-    Architecture,
-    architecture_of,
-    check_names,
-    check_shapes,
-    modern_names,
-)
+from denserk.modeling.architectures import Architecture, architecture_of
 from denserk.modeling.pooling import at_least_float32
 from denserk.modeling.stored_model import StoredEncoder
+from denserk.modeling.tensor_names import check_names, check_shapes, modern_names
 
 LINEAR, PUBLISHED = "ForTokenClassification", "ForSequenceClassification"
 """What the names of transformers' classes with the two kinds of head end in."""

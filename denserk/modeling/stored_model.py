@@ -10,17 +10,12 @@ from torch import Tensor
 from transformers import AutoConfig
 
 from denserk.errors import ModelError
-from denserk.modeling.backbone import (
-    Architecture,
-    Backbone,
-    architecture_of,
-    canonical_tensors,
-    check_names,
-    check_shapes,
-)
+from denserk.modeling.architectures import Architecture, architecture_of
+from denserk.modeling.backbone import Backbone
 from denserk.modeling.encoder import Encoder
 from denserk.modeling.representation import needs_mlm_head, refuse_architecture
 from denserk.modeling.retriever import Retriever
+from denserk.modeling.tensor_names import canonical_tensors, check_names, check_shapes
 from denserk.modeling.weight_files import fingerprint, read_weights
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.encoding import MlmHead, RepresentationSettings, TextSettings

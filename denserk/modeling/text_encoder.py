@@ -10,15 +10,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from denserk.data.batches import TokenBatch, by_length, pad
+from denserk.data.batches import PlannedTexts, TokenBatch, plan
 from denserk.data.tokenization import TextTokenizer, TokenIds, load_tokenizer
 from denserk.errors import ModelError, UsageError
-from denserk.modeling.devices import choose_device, choose_dtype
+from denserk.modeling.devices import choose_device, choose_dtype, on_threads
 from denserk.modeling.encoder import Encoder
 from denserk.modeling.folder_layouts import read_model_folder
+from denserk.modeling.gpu_paths import take_gpu_paths
+from denserk.modeling.lean_choice import quicken
+from denserk.modeling.lexical_choice import quicken_heads
 from denserk.modeling.model_names import find_model
+from denserk.modeling.operations import Operations, matrix_rate
 from denserk.modeling.representation import Aggretriever
 from denserk.modeling.stored_model import StoredModel
+from denserk.modeling.unpadded_tokens import move
 from denserk.records import Passage, Query
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
@@ -26,6 +31,9 @@ from denserk.settings.models import PUBLISHED_MODELS
 from denserk.settings.options import as_json, from_json
 
 NOTHING: Mapping[str, Any] = {}
+ENOUGH = {"cpu": 512}
+"""Tokens from which a batch ends where shorter texts begin, by kind of device: where as many keep
+it at its full rate, a batch of one length costs nothing, and needs no mask."""
 LENGTHS = ("query_max_length", "passage_max_length")
 S = TypeVar("S")
 
@@ -47,6 +55,21 @@ class Side:
     tokenizer: TextTokenizer
 
 
+@dataclasses.dataclass(frozen=True)
+class ComingVectors:
+    """Vectors on their way from the device: (B, ..., D) float32, and what tells their arrival."""
+
+    vectors: Tensor
+    arrival: torch.cuda.Event | None = None
+
+    def array(self) -> NDArray[np.float32]:
+        """The vectors, waited for; any thread may ask."""
+        if self.arrival is not None:
+            self.arrival.synchronize()
+        found: NDArray[np.float32] = self.vectors.numpy()
+        return found
+
+
 class TextEncoder:
     """A loaded model: passages and queries in, vectors out.
 
@@ -56,6 +79,7 @@ class TextEncoder:
         text: how records become text.
         compute: where and how the numbers are computed.
         device: the device in use.
+        batch_tokens: tokens of a batch.
         dimension: D.
         fingerprint: SHA-256 of weights, tokenizer and configuration; equal on any machine.
     """
@@ -76,13 +100,28 @@ class TextEncoder:
         self.compute = compute
         self.device = choose_device(compute.device, reporter)
         dtype = choose_dtype(compute.dtype, self.device)
+        self.batch_tokens = compute.tokens_on(self.device.type)
         self.fingerprint = stored.fingerprint()
         self.backbone = stored.passage.architecture.model_type
         query, passage = stored.build(representation)
         self.dimension = passage.dimension
+        self._dtype, self._operations = dtype, (Operations.of(query), Operations.of(passage))
         if isinstance(passage.representation, Aggretriever) and passage.representation.layout:
             reporter.note(f"agg: {passage.representation.layout.describe()}")
         self.text = text
+        encoders = [each.to(self.device) for each in dict.fromkeys((passage, query))]
+        if self.device.type != "cpu" and compute.head_dtype not in (None, compute.dtype):
+            raise UsageError(
+                f"--head-dtype {compute.head_dtype} is for the CPU",
+                f"leave it out on {self.device}",
+            )
+        if self.device.type == "cpu" and not compute.plain:
+            quicken([each.backbone for each in encoders], dtype, reporter)
+            head_dtype = choose_dtype(compute.head_dtype or compute.dtype, self.device)
+            quicken_heads(encoders, head_dtype, reporter)
+        elif not compute.plain:
+            for each in encoders:
+                take_gpu_paths(each, reporter)
         self._passages = self._side(passage, stored.passage.folder, dtype)
         self._queries = (
             self._passages if query is passage else self._side(query, stored.query.folder, dtype)
@@ -95,7 +134,7 @@ class TextEncoder:
                 f"{folder}: the tokenizer knows {len(tokenizer)} tokens, "
                 f"the backbone {encoder.backbone.vocabulary}"
             )
-        return Side(encoder.to(self.device).compute_in(dtype), TextTokenizer(tokenizer, self.text))
+        return Side(encoder.compute_in(dtype), TextTokenizer(tokenizer, self.text))
 
     @classmethod
     def load(
@@ -142,6 +181,8 @@ class TextEncoder:
             "backbone": self.backbone,
             "dimension": self.dimension,
             "dtype": self.compute.dtype.value,
+            "head_dtype": (self.compute.head_dtype or self.compute.dtype).value,
+            "plain": self.compute.plain,
             "representation": as_json(self.representation),
             "text": as_json(self.text),
         }
@@ -156,37 +197,92 @@ class TextEncoder:
         """S, how many rows `encode_passages` gives for each passage."""
         return self._passages.encoder.vectors_per_passage
 
+    def threads_for(self, texts: int) -> int:
+        """CPU threads that so many texts are encoded on; one alone has one, unless more were asked.
+
+        Its products are so small that threads wait for each other longer than they compute, and on
+        a busy machine much longer.
+        """
+        if texts == 1 and self.compute.threads is None:
+            return 1
+        return torch.get_num_threads()
+
     def encode_passages(self, passages: Sequence[Passage]) -> NDArray[np.float32]:
         """The vectors of passages: (P * S, D) float32, in their order, a passage's own together."""
-        side = self._passages
-        vectors = self._encode(side, side.encoder.stored_vectors, side.tokenizer.passages(passages))
-        return vectors.reshape(-1, self.dimension)
+        return self.begin_passages(self.plan_passages(passages)).array()
 
     def encode_queries(self, queries: Sequence[Query]) -> NDArray[np.float32]:
         """The vectors of queries: (B, D) float32, in their order."""
-        side = self._queries
-        return self._encode(side, side.encoder, side.tokenizer.queries(queries))
+        return self.begin_queries(self.plan_queries(queries)).array()
 
     def encode_sentences(self, sentences: Sequence[str]) -> NDArray[np.float32]:
         """One vector of each: (B, D) float32, by the encoder and text settings of passages."""
         side = self._passages
-        return self._encode(side, side.encoder, side.tokenizer.sentences(sentences))
+        planned = self._plan(side.tokenizer, side.tokenizer.sentences(sentences))
+        return self._begin(side.encoder, planned).array()
+
+    def plan_passages(self, passages: Sequence[Passage]) -> PlannedTexts:
+        """Passages as batches of token ids; several threads may do this while the model runs."""
+        tokenizer = self._passages.tokenizer
+        return self._plan(tokenizer, tokenizer.passages(passages))
+
+    def plan_queries(self, queries: Sequence[Query]) -> PlannedTexts:
+        """Queries as batches of token ids; several threads may do this while the model runs."""
+        tokenizer = self._queries.tokenizer
+        return self._plan(tokenizer, tokenizer.queries(queries))
+
+    def begin_passages(self, planned: PlannedTexts) -> ComingVectors:
+        """The vectors of passages, (P * S, D); on a GPU they come while the caller goes on."""
+        coming = self._begin(self._passages.encoder.stored_vectors, planned)
+        return dataclasses.replace(coming, vectors=coming.vectors.reshape(-1, self.dimension))
+
+    def begin_queries(self, planned: PlannedTexts) -> ComingVectors:
+        """The vectors of queries, (B, D); on a GPU they come while the caller goes on."""
+        return self._begin(self._queries.encoder, planned)
+
+    def share_of_rate(
+        self, side: str, texts: int, tokens: int, pairs: int, seconds: float
+    ) -> float:
+        """Which share of the machine's rate of matrix products, measured now, a piece of work had.
+
+        Args:
+            side: "query" or "passage".
+            texts: how many went through the model.
+            tokens: their tokens.
+            pairs: the sum of their squared lengths.
+            seconds: how long it took.
+        """
+        operations = self._operations[side == "passage"]
+        rate = matrix_rate(operations.hidden, self._dtype, self.device)
+        return operations.forward(texts, tokens, pairs) / seconds / rate
+
+    def _plan(self, tokenizer: TextTokenizer, ids: Sequence[TokenIds]) -> PlannedTexts:
+        kind = self.device.type
+        planned = plan(
+            ids, tokenizer.pad_id, self.batch_tokens, self.compute.batch_size, ENOUGH.get(kind)
+        )
+        return planned.pinned() if kind == "cuda" else planned
 
     @torch.inference_mode()
-    def _encode(
-        self, side: Side, vectors_of: Callable[[TokenBatch], Tensor], ids: Sequence[TokenIds]
-    ) -> NDArray[np.float32]:
-        found: NDArray[np.float32] | None = None
-        plan = by_length(
-            [len(text) for text in ids], self.compute.batch_tokens, self.compute.batch_size
-        )
-        for members in plan:
-            batch = pad([ids[i] for i in members], side.tokenizer.pad_id)
-            vectors = vectors_of(batch.to(self.device)).cpu().numpy()
-            if found is None:
-                found = np.empty((len(ids), *vectors.shape[1:]), dtype=np.float32)
-            found[members] = vectors
-        return np.empty((0, self.dimension), dtype=np.float32) if found is None else found
+    def _begin(
+        self, vectors_of: Callable[[TokenBatch], Tensor], planned: PlannedTexts
+    ) -> ComingVectors:
+        found = torch.empty(0, self.dimension)
+        for number, (members, batch) in enumerate(
+            zip(planned.members, planned.batches, strict=True)
+        ):
+            with on_threads(self.threads_for(planned.count)):
+                vectors = vectors_of(move(batch, self.device))
+            if number == 0:
+                found = vectors.new_empty(planned.count, *vectors.shape[1:], dtype=torch.float32)
+            found.index_copy_(0, members.to(self.device, non_blocking=True), vectors.float())
+        if self.device.type != "cuda":
+            return ComingVectors(found)
+        arrived = torch.empty(found.shape, dtype=found.dtype, pin_memory=True)
+        arrived.copy_(found, non_blocking=True)
+        arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        arrival.record(torch.cuda.current_stream(self.device))
+        return ComingVectors(arrived, arrival)
 
 
 def fit_lengths(

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from denserk.errors import UsageError
-from denserk.modeling.devices import DTYPES, choose_device, choose_dtype
+from denserk.modeling.devices import DTYPES, choose_device, choose_dtype, on_threads
 from denserk.reporting import Reporter
 from denserk.settings.encoding import Dtype
 
@@ -51,3 +51,16 @@ def test_precisions():
     assert choose_dtype(Dtype.FLOAT16, torch.device("cuda")) is torch.float16
     with pytest.raises(UsageError, match="float16 on the CPU"):
         choose_dtype(Dtype.FLOAT16, cpu)
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_threads_are_given_back(failing):
+    before = torch.get_num_threads()
+    try:
+        with on_threads(before + 1):
+            assert torch.get_num_threads() == before + 1
+            if failing:
+                raise KeyError
+    except KeyError:
+        pass
+    assert torch.get_num_threads() == before

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from denserk.data.batches import pad
 from denserk.errors import InputError, ModelError, UsageError
-from denserk.modeling.backbone import ARCHITECTURES
+from denserk.modeling.architectures import ARCHITECTURES
 from denserk.modeling.folder_layouts import LAYOUTS, read_model_folder
 from denserk.settings.encoding import Representation, RepresentationSettings
 from tests.tiny_models import BACKBONES, HIDDEN, WITH_HEADS

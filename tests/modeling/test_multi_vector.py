@@ -143,7 +143,7 @@ def test_search_over_several_vectors_is_the_maximum(tiny, toy):
     assert open_vectors(toy / "v").count == 3 * len(PASSAGES)
     build_index(IndexPaths(input=(str(toy / "v"),), output=str(toy / "idx")))
     run = toy / "run.trec"
-    paths = SearchPaths(index=str(toy / "idx"), topics=str(toy / "queries.tsv"), output=str(run))
+    paths = SearchPaths(index=(str(toy / "idx"),), topics=str(toy / "queries.tsv"), output=str(run))
     search(paths, SearchSettings(hits=4), compute=ComputeSettings(device="cpu"))
 
     model = TextEncoder.load(str(tiny()), override, {}, ComputeSettings(device="cpu"))

@@ -1,11 +1,15 @@
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from denserk.data.batches import TokenBatch
 from denserk.errors import ModelError, UsageError
+from denserk.modeling.backbone import Backbone
+from denserk.modeling.devices import on_threads
 from denserk.modeling.text_encoder import TextEncoder, fit_lengths
 from denserk.records import Passage, Query
 from denserk.reporting import Reporter
@@ -65,6 +69,38 @@ def test_batches_change_nothing(tiny, compute):
     assert_same(got, expected)
 
 
+def test_one_text_alone_is_encoded_on_one_thread(tiny, monkeypatch):
+    encoder = TextEncoder.load(str(tiny()), compute=CPU)
+    with on_threads(2):
+        asked = TextEncoder.load(str(tiny()), compute=ComputeSettings(device="cpu", threads=2))
+    used: list[int] = []
+    plain = Backbone.forward
+
+    def noted(backbone: Backbone, batch: TokenBatch) -> torch.Tensor:
+        used.append(torch.get_num_threads())
+        return plain(backbone, batch)
+
+    monkeypatch.setattr(Backbone, "forward", noted)
+    with on_threads(2):
+        for each in (encoder, asked):
+            each.encode_passages(PASSAGES[:1])
+            each.encode_passages(PASSAGES[:2])
+            assert (each.threads_for(1), each.threads_for(2)) == (used[-2], used[-1])
+    assert used == [1, 2, 2, 2]
+
+
+def test_planned_texts_have_the_vectors_of_texts(tiny):
+    encoder = TextEncoder.load(str(tiny()), compute=CPU)
+    with ThreadPoolExecutor(2) as pool:
+        planned = list(pool.map(encoder.plan_passages, [PASSAGES[:9], PASSAGES[9:]]))
+    coming = [encoder.begin_passages(each) for each in planned]
+    first, second = encoder.encode_passages(PASSAGES[:9]), encoder.encode_passages(PASSAGES[9:])
+    assert [each.array().tobytes() for each in coming] == [first.tobytes(), second.tobytes()]
+    queries = [Query(p.docid, p.text) for p in PASSAGES]
+    begun = encoder.begin_queries(encoder.plan_queries(queries))
+    np.testing.assert_array_equal(begun.array(), encoder.encode_queries(queries))
+
+
 def test_queries_and_passages_of_equal_text_have_equal_vectors(tiny):
     encoder = TextEncoder.load(str(tiny()), compute=CPU)
     query, passage = (
@@ -97,6 +133,8 @@ def test_it_describes_itself_in_plain_json(tiny):
         "backbone": "bert",
         "dimension": HIDDEN,
         "dtype": "float32",
+        "head_dtype": "float32",
+        "plain": False,
         "representation": as_json(encoder.representation),
         "text": as_json(encoder.text),
     }
@@ -179,6 +217,19 @@ def test_a_gpu_makes_the_same_vectors(tiny_agg, dtype):
     ).encode_passages(PASSAGES)
     cosine = (exact * near).sum(1) / np.linalg.norm(exact, axis=1) / np.linalg.norm(near, axis=1)
     assert cosine.min() > (0.99999 if dtype is Dtype.FLOAT32 else 0.99)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_vectors_come_from_a_gpu_while_the_next_are_begun(tiny):
+    compute = ComputeSettings(device="cuda", batch_tokens=64)
+    encoder = TextEncoder.load(str(tiny()), compute=compute)
+    expected = [encoder.encode_passages(PASSAGES[n : n + 5]) for n in range(0, 25, 5)]
+    coming = [
+        encoder.begin_passages(encoder.plan_passages(PASSAGES[n : n + 5])) for n in range(0, 25, 5)
+    ]
+    for each, alone in zip(coming, expected, strict=True):
+        np.testing.assert_array_equal(each.array(), alone)
 
 
 @pytest.mark.peer
