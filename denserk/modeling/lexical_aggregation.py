@@ -29,7 +29,7 @@ WEIGHT_RULES: dict[TermWeight, Callable[[Tensor], Tensor]] = {
 
 
 def aggregate(logits: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
-    """`max_i w_i softmax(z_i)` over real positions, literally; the form to train through.
+    """`max_i w_i softmax(z_i)` over real positions, literally.
 
     Args:
         logits: (B, T, V), of the MLM head.
@@ -85,13 +85,21 @@ def aggregate_in_blocks(
         products = at_least_float32(to_logits(states[text, position])).softmax(dim=-1)
         products.mul_(weights[text, position].unsqueeze(-1))
         counts = torch.unique_consecutive(text, return_counts=True)
-        _raise_to_maxima(best, products, *(part.tolist() for part in counts))
+        raise_to_maxima(best, products, *(part.tolist() for part in counts))
     return best
 
 
-def _raise_to_maxima(
+def raise_to_maxima(
     best: Tensor, products: Tensor, texts: Sequence[int], counts: Sequence[int]
 ) -> None:
+    """Raises rows of running maxima, in place.
+
+    Args:
+        best: (B, V), the maxima so far.
+        products: (N, V), of positions; those of one text stand together.
+        texts: whose they are, in their order.
+        counts: how many each of those texts has.
+    """
     for text, part in zip(texts, torch.split(products, list(counts)), strict=True):
         torch.maximum(best[text], part.amax(dim=0), out=best[text])
 

@@ -109,10 +109,17 @@ class SliceLayout:
         agg* keeps the larger of a slice's halves, negated where the minus half wins; a tie goes to
         the minus half, and a slice of zeros is +0. agg+ keeps the maximum.
         """
+        return self.join_halves(self.halves(scores))
+
+    def halves(self, scores: Tensor) -> Tensor:
+        """The maxima of the ids that share a column: (..., V) -> (..., modulus)."""
         if self.order is not None:
             scores = scores[..., torch.tensor(self.order, device=scores.device)]
         scores = torch.nn.functional.pad(scores[..., self.dropped :], (0, self.appended))
-        best = scores.reshape(*scores.shape[:-1], -1, self.modulus).amax(dim=-2)
+        return scores.reshape(*scores.shape[:-1], -1, self.modulus).amax(dim=-2)
+
+    def join_halves(self, best: Tensor) -> Tensor:
+        """The maxima of columns -> the slices of `fold`: (..., modulus) -> (..., D)."""
         if not self.signed_pairs:
             return best
         plus, minus = best[..., 0::2], best[..., 1::2]
