@@ -1,6 +1,8 @@
 """The batch types, the contract between tokenisation and models, and how texts are grouped."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +27,10 @@ class TokenBatch(NamedTuple):
             self.input_ids.to(device, non_blocking=True),
             self.attention_mask.to(device, non_blocking=True),
         )
+
+    def pinned(self) -> "TokenBatch":
+        """The same batch in memory that a GPU reads while the CPU goes on."""
+        return TokenBatch(self.input_ids.pin_memory(), self.attention_mask.pin_memory())
 
 
 class TrainingBatch(NamedTuple):
@@ -106,13 +112,18 @@ def pad(ids: Sequence[Sequence[int] | NDArray[np.integer[Any]]], pad_id: int) ->
     lengths = np.array([len(text) for text in ids])
     filled = np.full((len(ids), int(lengths.max(initial=0))), pad_id, dtype=np.int64)
     mask = np.arange(filled.shape[1]) < lengths[:, None]
-    if len(ids):
-        filled[mask] = np.concatenate([np.asarray(text, dtype=np.int64) for text in ids])
+    if len(ids) and isinstance(ids[0], np.ndarray):
+        filled[mask] = np.concatenate(ids)
+    else:
+        filled[mask] = np.fromiter(chain.from_iterable(ids), np.int64, int(lengths.sum()))
     return TokenBatch(torch.from_numpy(filled), torch.from_numpy(mask))
 
 
 def by_length(
-    lengths: Sequence[int], batch_tokens: int, batch_size: int | None = None
+    lengths: Sequence[int],
+    batch_tokens: int,
+    batch_size: int | None = None,
+    enough: int | None = None,
 ) -> Iterator[list[int]]:
     """Groups texts of like length: batches of positions, the longest texts first.
 
@@ -120,16 +131,78 @@ def by_length(
         lengths: tokens of each text.
         batch_tokens: most tokens of a batch, padding included; a longer text stands alone.
         batch_size: most texts of a batch.
+        enough: tokens from which a batch ends where shorter texts begin, so that most batches
+            have no padding at all.
 
     >>> list(by_length([2, 9, 3, 2], batch_tokens=9))
     [[1], [2, 0, 3]]
+    >>> list(by_length([2, 9, 3, 2], batch_tokens=9, enough=3))
+    [[1], [2], [0, 3]]
     """
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        full = batch and (len(batch) + 1) * lengths[batch[0]] > batch_tokens
-        if full or (batch_size is not None and len(batch) == batch_size):
+        longest = lengths[batch[0]] if batch else 0
+        full = (len(batch) + 1) * longest > batch_tokens or len(batch) == batch_size
+        alone = enough is not None and lengths[index] < longest and len(batch) * longest >= enough
+        if batch and (full or alone):
             yield batch
             batch = []
         batch.append(index)
     if batch:
         yield batch
+
+
+@dataclass(frozen=True)
+class PlannedTexts:
+    """Texts in the batches that a model takes them in.
+
+    Attributes:
+        count: how many texts.
+        members: (b,) int64 for each batch, the places of its texts among all.
+        batches: the batches.
+        tokens: real tokens.
+        pairs: pairs of tokens that see each other, the sum of the squared lengths.
+    """
+
+    count: int
+    members: tuple[Tensor, ...]
+    batches: tuple[TokenBatch, ...]
+    tokens: int
+    pairs: int
+
+    @property
+    def positions(self) -> int:
+        """Tokens, padding included."""
+        return sum(batch.input_ids.numel() for batch in self.batches)
+
+    def pinned(self) -> "PlannedTexts":
+        """The same in memory that a GPU reads while the CPU goes on."""
+        return replace(
+            self,
+            members=tuple(each.pin_memory() for each in self.members),
+            batches=tuple(batch.pinned() for batch in self.batches),
+        )
+
+
+def plan(
+    ids: Sequence[Sequence[int]],
+    pad_id: int,
+    batch_tokens: int,
+    batch_size: int | None = None,
+    enough: int | None = None,
+) -> PlannedTexts:
+    """Token ids of texts in batches, by length; see `by_length`.
+
+    >>> planned = plan([[5, 6], [7], [8, 9]], pad_id=0, batch_tokens=4)
+    >>> [each.tolist() for each in planned.members], planned.tokens, planned.positions
+    ([[0, 2], [1]], 5, 5)
+    """
+    lengths = [len(text) for text in ids]
+    groups = list(by_length(lengths, batch_tokens, batch_size, enough))
+    return PlannedTexts(
+        len(ids),
+        tuple(torch.tensor(group) for group in groups),
+        tuple(pad([ids[i] for i in group], pad_id) for group in groups),
+        sum(lengths),
+        sum(length**2 for length in lengths),
+    )

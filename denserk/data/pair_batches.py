@@ -44,8 +44,14 @@ class PairBatch(NamedTuple):
         """Some neighbouring inputs of the batch, as wide as the longest of them."""
         ids, mask = (tensor[first:last] for tensor in self.tokens)
         width = int(mask.sum(1).max())
-        types = None if self.token_types is None else self.token_types[first:last, :width]
-        return PairBatch(TokenBatch(ids[:, :width], mask[:, :width]), types)
+        tokens = TokenBatch(ids[:, :width], mask[:, :width])
+        return PairBatch(tokens, self.types(slice(first, last), tokens))
+
+    def types(self, rows: "Tensor | slice", tokens: TokenBatch) -> Tensor | None:
+        """The token types of some rows, as wide as their tokens."""
+        if self.token_types is None:
+            return None
+        return self.token_types[rows, : tokens.input_ids.shape[1]]
 
 
 class PairTrainingBatch(NamedTuple):

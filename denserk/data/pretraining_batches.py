@@ -51,7 +51,7 @@ class PretrainingBatches(Dataset[PretrainingBatch]):
 
     What does not fill the last batch of an epoch waits for another one. What a batch depends on:
     see `Schedule`. Within a process's part texts are ordered by length, the longest first, so that
-    chunks of it need little padding.
+    chunks of it need little padding; the two spans of a document stand side by side.
 
     Args:
         store: the prepared text.
@@ -162,19 +162,17 @@ class PretrainingBatches(Dataset[PretrainingBatch]):
     def assemble(self, items: Items, epoch: int) -> PretrainingBatch:
         """The batch of items of the store at their visit in an epoch."""
         if self.store.layout is Layout.SPANS:
-            return self._masked(self._visit(self._spans(items, epoch), epoch, together=2))
+            return self._masked(Visit(self.settings.seed, self._spans(items, epoch), epoch))
         visit = self._visit(items, epoch)
         if self.objective is PretrainingObjective.MASTER:
             return self._master(visit)
         return self._masked(visit)
 
-    def _visit(self, rows: Items, epoch: int, together: int = 1) -> Visit:
-        """Rows of texts by length; neighbours stay `together`, and go by the longest of them."""
+    def _visit(self, rows: Items, epoch: int) -> Visit:
+        """Rows of texts, the longest first."""
         ends = self.store.texts.ends
         lengths = np.minimum(ends[rows + 1] - ends[rows], self.limit)
-        groups = rows.reshape(-1, together)
-        order = np.argsort(-lengths.reshape(-1, together).max(axis=1), kind="stable")
-        return Visit(self.settings.seed, groups[order].ravel(), epoch)
+        return Visit(self.settings.seed, rows[np.argsort(-lengths, kind="stable")], epoch)
 
     def _spans(self, items: Items, epoch: int) -> Items:
         """Two different spans of each document, drawn at each visit: (B,) -> (2 B,) rows."""

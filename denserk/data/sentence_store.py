@@ -65,6 +65,7 @@ def prepare_sentences(
     *,
     size: int,
     label_scale: float = 1.0,
+    again: bool = True,
     reporter: Reporter = SILENT,
 ) -> SentenceStore:
     """Prepares pairs or triplets, or opens what an earlier call prepared from the same inputs.
@@ -75,11 +76,13 @@ def prepare_sentences(
         tokenizer: makes token ids.
         size: 2 for pairs with labels, 3 for triplets.
         label_scale: no label may be larger than this, whatever its sign.
+        again: prepare again what the inputs would make otherwise; False refuses it.
         reporter: told of progress.
 
     Raises:
         UsageError: there is no such file.
-        MismatchError: `folder` holds something else.
+        MismatchError: `folder` holds something else, or was made otherwise and must not be made
+            again.
         InputError: a file holds something else, or a label is beyond the scale.
         OutputError: `folder` cannot be written.
     """
@@ -87,7 +90,7 @@ def prepare_sentences(
     scale = label_scale if size == 2 else None
     settings = {"layout": LAYOUT, "size": size, "label_scale": scale}
     plan = plan_of(settings | {"sentence": rules_of(tokenizer)}, inputs)
-    if not is_prepared(folder, plan, reporter):
+    if not is_prepared(folder, plan, reporter, again=again):
         with whole_folder(folder, overwrite=True) as part:
             examples = _read(sources, size, scale, reporter)
             count = _write(part, examples, tokenizer)

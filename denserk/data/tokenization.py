@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import orjson
@@ -32,6 +33,11 @@ TOKENIZER_FILES = (
     "added_tokens.json",
 )
 """What a tokenizer may be saved as."""
+
+CUT = {"stride": 0, "strategy": "longest_first", "direction": "right"}
+"""How the Rust side cuts a text that is too long."""
+CHARACTERS = 6
+"""Characters for each token of the limit that a long text is first tried with."""
 
 TokenIds = list[int]
 TokenizerInput = str | tuple[str, str]
@@ -70,6 +76,27 @@ def query_input(query: Query, settings: TextSettings) -> str:
     return settings.query_prefix + text
 
 
+def beginning(text: TokenizerInput, most: int) -> TokenizerInput:
+    """The first whole words of a text, so many characters at most; a short text or a pair whole.
+
+    >>> beginning("the river runs", 11)
+    'the river'
+    """
+    if isinstance(text, str) and len(text) > most and (end := text.rfind(" ", 0, most)) > 0:
+        return text[:end]
+    return text
+
+
+def reads_words(backend: Any) -> bool:
+    """Whether the first tokens of a text depend on its first words alone, as BERT's do."""
+    kinds = {type(part).__name__ for part in (backend.model, backend.pre_tokenizer)}
+    if kinds != {"WordPiece", "BertPreTokenizer"}:
+        return False
+    if type(backend.normalizer).__name__ not in ("BertNormalizer", "NoneType"):
+        return False
+    return not any(" " in token.content for token in backend.get_added_tokens_decoder().values())
+
+
 def load_tokenizer(folder: Path) -> Any:
     """A folder's tokenizer.
 
@@ -97,7 +124,8 @@ class TextTokenizer:
     """A tokenizer with the text settings of a model.
 
     A text longer than its limit keeps its first tokens; of a pair, tokens go from the end of
-    whichever part is the longer at the time. Nothing is padded here.
+    whichever part is the longer at the time. Nothing is padded here. Several threads may tokenise
+    at once as long as they keep to one limit.
 
     Args:
         tokenizer: a fast tokenizer of transformers.
@@ -118,6 +146,8 @@ class TextTokenizer:
             )
         self._backend = tokenizer.backend_tokenizer
         self._backend.no_padding()
+        self._changing_limit = Lock()
+        self._reads_words = reads_words(self._backend)
 
     @property
     def vocabulary_size(self) -> int:
@@ -149,11 +179,34 @@ class TextTokenizer:
 
     def pieces(self, texts: Sequence[str]) -> list[TokenIds]:
         """The ids of bare texts whole, without special tokens around them."""
-        self._backend.no_truncation()
+        self._cut_to(None)
         encode: Callable[..., Any] = self._backend.encode_batch_fast
         return [encoding.ids for encoding in encode(texts, add_special_tokens=False)]
 
     def _ids(self, texts: Sequence[TokenizerInput], length: int) -> list[TokenIds]:
-        self._backend.enable_truncation(length, strategy="longest_first", direction="right")
+        # the Rust side reads a text to its end before it cuts it: try the beginning of a long one
+        self._cut_to(length)
         encode: Callable[..., Any] = self._backend.encode_batch_fast
-        return [encoding.ids for encoding in encode(texts)]
+        if not self._reads_words:
+            return [encoding.ids for encoding in encode(texts)]
+        tried = [beginning(text, CHARACTERS * length) for text in texts]
+        found = [encoding.ids for encoding in encode(tried)]
+        short = [
+            place
+            for place, (text, part) in enumerate(zip(texts, tried, strict=True))
+            if part is not text and len(found[place]) < length
+        ]
+        for place, encoding in zip(short, encode([texts[i] for i in short]), strict=True):
+            found[place] = encoding.ids
+        return found
+
+    def _cut_to(self, limit: int | None) -> None:
+        """Sets the limit, unless it is set: a change is refused while another thread encodes."""
+        rule = None if limit is None else {"max_length": limit, **CUT}
+        with self._changing_limit:
+            if self._backend.truncation == rule:
+                return
+            if rule is None:
+                self._backend.no_truncation()
+            else:
+                self._backend.enable_truncation(**rule)

@@ -34,6 +34,7 @@ def prepare(
     form: TrainingFormat | None = None,
     skip_missing: bool = False,
     require_scores: bool = False,
+    again: bool = True,
     reporter: Reporter = SILENT,
 ) -> TrainingStore:
     """Prepares training data, or opens what an earlier call prepared from the same inputs.
@@ -55,11 +56,13 @@ def prepare(
         form: the shape of the training files; None detects it for each.
         skip_missing: leave out ids that corpus or queries lack, and count them.
         require_scores: refuse a candidate without the teacher's score.
+        again: prepare again what the inputs would make otherwise; False refuses it.
         reporter: is told what was detected and what was left out.
 
     Raises:
         UsageError: there is no such input; `folder` holds something else.
-        MismatchError: `folder` holds something else that denserk wrote.
+        MismatchError: `folder` holds something else that denserk wrote, or was made otherwise and
+            must not be made again.
         InputError: an input is broken or empty; a text behind an id is nowhere; a score is missing.
         OutputError: `folder` cannot be written.
     """
@@ -67,7 +70,7 @@ def prepare(
         sources, form, corpus, corpus_settings, fields, queries, qrels, skip_missing
     )
     plan = _plan(inputs, query_tokenizer, passage_tokenizer)
-    if not is_prepared(folder, plan, reporter):
+    if not is_prepared(folder, plan, reporter, again=again):
         with whole_folder(folder, overwrite=True) as part:
             work = Preparation(
                 inputs, part, query_tokenizer, passage_tokenizer, require_scores, reporter

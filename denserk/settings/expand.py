@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from denserk.errors import UsageError
 from denserk.settings.options import REQUIRED, option
+from denserk.settings.shards import refuse_shard
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,7 @@ class ExpandSettings:
             raise UsageError("give --queries-model, --continuation-model, or both")
         if self.block_size < 1:
             raise UsageError(f"--block-size {self.block_size}: at least 1 is needed")
-        if not 0 <= self.shard_id < self.shard_num:
-            raise UsageError(
-                f"--shard-id {self.shard_id} of --shard-num {self.shard_num}",
-                f"shards are numbered 0 to {max(self.shard_num, 1) - 1}",
-            )
+        refuse_shard(self.shard_id, self.shard_num)
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite exclude each other")
         if self.output == "-" and self.resume:

@@ -99,11 +99,6 @@ class PretrainRun:
         """Refuses what coCondenser's gradient cache cannot do."""
         if self.pretrain.objective is not PretrainingObjective.COCONDENSER:
             return
-        chunk = self.optimizer.cache_chunk_size
-        if chunk and chunk % 2:
-            raise UsageError(
-                f"--cache-chunk-size {chunk}: cocondenser takes spans by two; give an even number"
-            )
         if self.optimizer.precision is Precision.FLOAT16:
             raise UsageError(
                 "--dtype float16: cocondenser's cached gradients would be scaled twice",

@@ -368,6 +368,8 @@ class PretrainOptimizerSettings(OptimizerSettings):
     cache_chunk_size: int | None = option(None, "--micro-batch-size", shown_default="all at once")
     """Sequences of a process that pass through the model at once: fewer take less memory, and the
     result is the same."""
+    chunk_tokens: int | None = option(None, shown_default="all at once")
+    """Tokens of a process, padding included, that pass through the model at once."""
     epochs: float = option(8.0, "--num-train-epochs")
     """Passes over the prepared text."""
     max_steps: int | None = option(None, shown_default="by --epochs; master: 120000")
@@ -382,5 +384,6 @@ class PretrainOptimizerSettings(OptimizerSettings):
     def __post_init__(self) -> None:
         """Refuses runs without steps, and chunks without sequences."""
         super().__post_init__()
-        if self.cache_chunk_size is not None and self.cache_chunk_size < 1:
-            raise UsageError(f"--cache-chunk-size {self.cache_chunk_size}: at least 1 is needed")
+        for name in ("cache_chunk_size", "chunk_tokens"):
+            if (size := getattr(self, name)) is not None and size < 1:
+                raise UsageError(f"--{name.replace('_', '-')} {size}: at least 1 is needed")

@@ -172,11 +172,22 @@ class CacheSettings:
     """Queries a chunk."""
     p_chunk: int = option(32, "--gc-p-chunk-size")
     """Passages a chunk."""
+    chunk_tokens: int | None = option(None, shown_default="by --q-chunk and --p-chunk")
+    """Tokens a chunk, padding included, in place of a number of texts."""
 
     def __post_init__(self) -> None:
-        """Refuses empty chunks."""
+        """Refuses empty chunks, and sizes of chunks where nothing is cut."""
         if self.q_chunk < 1 or self.p_chunk < 1:
             raise UsageError(f"--q-chunk {self.q_chunk} --p-chunk {self.p_chunk}: at least 1")
+        if self.chunk_tokens is None:
+            return
+        if self.chunk_tokens < 1:
+            raise UsageError(f"--chunk-tokens {self.chunk_tokens}: at least 1")
+        if not self.grad_cache:
+            raise UsageError(
+                f"--chunk-tokens {self.chunk_tokens}: nothing is cut into chunks",
+                "add --grad-cache",
+            )
 
 
 Precision = Dtype
@@ -211,14 +222,19 @@ class OptimizerSettings:
     """Short for --dtype float16."""
     bf16: bool = False
     """Short for --dtype bfloat16."""
+    plain: bool = False
+    """Take the literal path, slower: transformers' own modules, every batch padded to its longest
+    text; to compare with, and for bug reports."""
     save_steps: int = 1000
     """Steps between two checkpoints."""
     keep_checkpoints: int = option(1, "--save-total-limit")
     """Checkpoints that are kept, the newest; 0 keeps all."""
     logging_steps: int = 20
     """Steps between two lines of the log."""
-    num_workers: int = option(0, "--dataloader-num-workers")
-    """Processes that prepare batches ahead."""
+    num_workers: int | None = option(
+        None, "--dataloader-num-workers", shown_default="2 for a GPU, 0 for a CPU"
+    )
+    """Processes that prepare batches ahead; 0: the training process does, between two steps."""
 
     def __post_init__(self) -> None:
         """Refuses runs without steps, rates that are none, contradicting precisions."""
@@ -229,6 +245,8 @@ class OptimizerSettings:
                 raise UsageError(f"{flag} {getattr(self, name)}: at least 1 is needed")
         if self.epochs <= 0 or (self.max_steps is not None and self.max_steps < 1):
             raise UsageError(f"--epochs {self.epochs} --max-steps {self.max_steps}: above 0")
+        if self.num_workers is not None and self.num_workers < 0:
+            raise UsageError(f"--num-workers {self.num_workers}: at least 0")
         if self.lr <= 0:
             raise UsageError(f"--lr {self.lr}: above 0")
         if not 0 <= self.warmup_ratio <= 1:

@@ -15,7 +15,7 @@ from denserk.formats.sources import read_passages, read_qrels_map, read_queries
 from denserk.reporting import Reporter
 from denserk.settings.finetune import FinetuneRun
 from denserk.settings.training import NegativeChoice, PositiveChoice, SamplingSettings
-from denserk.tasks.run_folder import DEV_DATA
+from denserk.tasks.run_folder import DEV_DATA, goes_on
 from denserk.training.dev_measures import DevSet
 
 Tokenizers = tuple[TextTokenizer, TextTokenizer]
@@ -40,6 +40,7 @@ def dev_sets(
             fields=run.text.get("fields"),
             queries=run.finetune.queries,
             skip_missing=run.finetune.skip_missing,
+            again=not goes_on(output),
             reporter=reporter,
         )
         sets.append(_of_training_data(store, run))

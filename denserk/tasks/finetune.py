@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import nn
 from torch.utils.data import Dataset
-from transformers import PrinterCallback, TrainerCallback, set_seed
+from transformers import TrainerCallback, set_seed
 from transformers.trainer_utils import IntervalStrategy
 
 from denserk.data.tokenization import TextTokenizer
@@ -36,12 +36,16 @@ from denserk.tasks.run_folder import (
     LOGS,
     begin,
     finish,
+    goes_on,
     make_ready,
+    refuse_changes,
     told_of,
 )
 from denserk.training.arguments import training_arguments
 from denserk.training.best import KeepBest, best_of, values_of
 from denserk.training.distributed import first_then_others, world
+from denserk.training.paths import take_training_paths
+from denserk.training.speed import Clock, Speed
 from denserk.training.step import Step
 from denserk.training.telling import follow
 from denserk.training.trainer import StepTrainer
@@ -91,12 +95,16 @@ class Training(Protocol):
 
 @dataclass(frozen=True)
 class FinetuneResult:
-    """What a run did: its steps, the one it began at, its last loss, its best validation."""
+    """What a run did: its steps, the one it began at, its last loss, its best validation.
+
+    `speed` is None where nothing was left to train.
+    """
 
     steps: int
     first_step: int
     loss: float | None
     best: float | None
+    speed: Speed | None = None
 
 
 def finetune(run: FinetuneRun, reporter: Reporter = SILENT) -> FinetuneResult:
@@ -126,14 +134,16 @@ def finetune(run: FinetuneRun, reporter: Reporter = SILENT) -> FinetuneResult:
         trained = begin_reranker_training(run, reporter)
     else:
         trained = begin_retriever_training(run, reporter)
+    chosen = {"representation": as_json(trained.representation), "text": as_json(trained.texts)}
     if rank == 0:
         inputs = (trained.root, *run.input_paths())
         make_ready(output, inputs, resume=settings.resume, overwrite=settings.overwrite)
+        if goes_on(output):
+            refuse_changes(output, run.as_json() | chosen)  # before anything is made again
     source = SENTENCES if trains_on_sentences(run) else QUERIES
     tokenizers = trained.tokenizers
     store = first_then_others(lambda: source.prepare(run, output, tokenizers, reporter))
     dev = first_then_others(lambda: source.dev(run, output, tokenizers, reporter))
-    chosen = {"representation": as_json(trained.representation), "text": as_json(trained.texts)}
     told = told_of(run.as_json() | chosen, output)
     if rank == 0:
         begin(output, told, reporter)
@@ -143,6 +153,7 @@ def finetune(run: FinetuneRun, reporter: Reporter = SILENT) -> FinetuneResult:
     if dev:
         arguments.eval_strategy = IntervalStrategy.STEPS
         arguments.eval_steps = run.validation.eval_steps or batches.steps_per_epoch
+    clock = Clock(trained.step.work)
     with reporter.track("training", len(batches), "steps") as progress:
         trainer = StepTrainer(
             trained.model,
@@ -153,19 +164,23 @@ def finetune(run: FinetuneRun, reporter: Reporter = SILENT) -> FinetuneResult:
             save=trained.save,
             load=trained.load,
             validate=lambda: trained.measure(dev),
-            callbacks=_callbacks(run, output, trained.save, progress),
+            callbacks=_callbacks(run, output, trained.save, progress, clock),
         )
-        trainer.remove_callback(PrinterCallback)
+        take_training_paths(trained.model, trained.step.work, reporter, plain=run.optimizer.plain)
         first = trainer.run(resume=settings.resume)
     history = trainer.state.log_history
     if rank == 0:
         keep_best = run.validation.best_by is not None
         finish(output, trained.save, told, history, reporter, keep_best=keep_best)
+    speed = clock.speed(arguments.device)
+    if speed is not None:
+        reporter.note(str(speed))
     return FinetuneResult(
         steps=trainer.state.global_step,
         first_step=first,
-        loss=next((entry["loss"] for entry in reversed(history) if "loss" in entry), None),
+        loss=trainer.last_loss,
         best=_best(run, history),
+        speed=speed,
     )
 
 
@@ -185,6 +200,7 @@ def _prepare(
         form=settings.train_format,
         skip_missing=settings.skip_missing,
         require_scores=run.objective.distillation is not None,
+        again=not goes_on(output),
         reporter=reporter,
     )
 
@@ -205,9 +221,13 @@ def _batches(run: FinetuneRun, store: TrainingStore, reporter: Reporter) -> Trai
 
 
 def _callbacks(
-    run: FinetuneRun, output: Path, save: Callable[[Path], None], progress: Progress
+    run: FinetuneRun,
+    output: Path,
+    save: Callable[[Path], None],
+    progress: Progress,
+    clock: Clock,
 ) -> list[TrainerCallback]:
-    told = follow(progress, output / LOGS)
+    told = follow(progress, clock, output / LOGS)
     metric = run.validation.best_by
     if metric is not None:
         told.append(KeepBest(output / BEST, save, metric, run.validation.early_stopping))

@@ -99,7 +99,7 @@ def begin_reranker_training(run: FinetuneRun, reporter: Reporter = SILENT) -> Re
     stored = begin_reranker(folder, run.sampling.seed, reporter).fit(
         run.text, run.reranking.pair_max_length, reporter
     )
-    step = RerankingStep(stored.reranker, run.reranking, run.cache)
+    step = RerankingStep(stored.reranker, run.reranking, run.cache, plain=run.optimizer.plain)
     return RerankerTraining(stored, stored.joiner(), step)
 
 

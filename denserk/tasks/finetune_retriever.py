@@ -104,6 +104,7 @@ def begin_retriever_training(run: FinetuneRun, reporter: Reporter = SILENT) -> R
         objective_of(run, chosen, model),
         run.cache,
         across_devices=run.finetune.negatives_x_device,
+        plain=run.optimizer.plain,
     )
     return RetrieverTraining(run, stored, chosen, texts, model, step)
 

@@ -18,7 +18,7 @@ from denserk.settings.finetune import FinetuneRun
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.training import DevMetric, Objective, ObjectiveSettings, SamplingSettings
 from denserk.tasks.finetune_retriever import RetrieverTraining, begin_retriever_training
-from denserk.tasks.run_folder import DATA, DEV_DATA
+from denserk.tasks.run_folder import DATA, DEV_DATA, goes_on
 from denserk.training.distributed import world
 from denserk.training.sentence_step import SentenceStep, sentence_loss
 
@@ -138,7 +138,9 @@ def begin_sentence_training(run: FinetuneRun, reporter: Reporter = SILENT) -> Se
             "reads the sentences of an example",
             "start from a model whose sides share their weights",
         )
-    step = SentenceStep(retriever.model.passage, run.objective, run.cache)
+    step = SentenceStep(
+        retriever.model.passage, run.objective, run.cache, plain=run.optimizer.plain
+    )
     return SentenceTraining(retriever, step)
 
 
@@ -181,7 +183,7 @@ def prepare_training_sentences(
     Raises:
         UsageError, InputError, OutputError: see `prepare_sentences`.
     """
-    return _prepare(run, run.finetune.train_data, output / DATA, tokenizers, reporter)
+    return _prepare(run, run.finetune.train_data, output, DATA, tokenizers, reporter)
 
 
 def prepare_dev_sentences(
@@ -196,7 +198,7 @@ def prepare_dev_sentences(
     source = run.validation.dev_data
     if source is None:
         return []
-    store = _prepare(run, (source,), output / DEV_DATA, tokenizers, reporter)
+    store = _prepare(run, (source,), output, DEV_DATA, tokenizers, reporter)
     if store.size == 2 and len(np.unique(store.labels)) < 2:
         raise InputError(source, None, f"the label {store.labels[0]:g} alone", "labels that differ")
     return [store]
@@ -205,16 +207,18 @@ def prepare_dev_sentences(
 def _prepare(
     run: FinetuneRun,
     sources: tuple[str, ...],
-    folder: Path,
+    output: Path,
+    folder: str,
     tokenizers: Tokenizers,
     reporter: Reporter,
 ) -> SentenceStore:
     return prepare_sentences(
         sources,
-        folder,
+        output / folder,
         tokenizers[1],
         size=SIZES[run.objective.objective],
         label_scale=run.objective.label_scale,
+        again=not goes_on(output),
         reporter=reporter,
     )
 

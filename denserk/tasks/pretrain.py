@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import PrinterCallback, TrainerCallback, set_seed
+from transformers import TrainerCallback, set_seed
 
+from denserk.data.prepared_folder import checksum
 from denserk.data.pretraining_batches import PretrainingBatches
 from denserk.data.pretraining_preparation import prepare
 from denserk.data.pretraining_store import PretrainingStore
@@ -49,18 +50,22 @@ from denserk.tasks.run_folder import (
 from denserk.training.arguments import training_arguments
 from denserk.training.distributed import first_then_others, world
 from denserk.training.kept import KeepSteps
+from denserk.training.length_groups import Limits
+from denserk.training.paths import take_training_paths
 from denserk.training.pretraining_step import PretrainingStep
+from denserk.training.speed import Clock, Speed
 from denserk.training.telling import follow
 from denserk.training.trainer import StepTrainer
 
 
 @dataclass(frozen=True)
 class PretrainResult:
-    """What a run did: its steps, the one it began at, its last loss."""
+    """What a run did: its steps, the one it began at, its last loss, its speed if it trained."""
 
     steps: int
     first_step: int
     loss: float | None
+    speed: Speed | None = None
 
 
 @dataclass(frozen=True)
@@ -108,11 +113,11 @@ def pretrain(run: PretrainRun, reporter: Reporter = SILENT) -> PretrainResult:
         inputs = run.input_paths()
         make_ready(output, inputs, resume=settings.resume, overwrite=settings.overwrite)
         if goes_on(output):
-            refuse_changes(output, run.as_json())  # before anything is made again
+            refuse_changes(output, _chosen(run))  # before anything is made again
     trained = trained or _start(run, output, reporter)
     tokenizer = trained.tokenizer
     store = first_then_others(lambda: _prepare(run, output, tokenizer, reporter))
-    told = told_of(run.as_json(), output, Kind.PRETRAINING)
+    told = told_of(_chosen(run), output, Kind.PRETRAINING)
     if rank == 0:
         begin(output, told, reporter)
 
@@ -123,27 +128,41 @@ def pretrain(run: PretrainRun, reporter: Reporter = SILENT) -> PretrainResult:
         "epochs"
     )
     arguments.max_steps = len(batches)
+    step = _step(run, trained.objective)
+    clock = Clock(step.work)
     with reporter.track("pre-training", len(batches), "steps") as progress:
         trainer = StepTrainer(
             trained.objective,
-            _step(run, trained.objective),
+            step,
             batches,
             arguments,
             steps_per_epoch=batches.steps_per_epoch,
             save=trained.save,
             load=trained.load,
-            callbacks=_callbacks(run, output, trained, progress),
+            callbacks=_callbacks(run, output, trained, progress, clock),
         )
-        trainer.remove_callback(PrinterCallback)
+        take_training_paths(trained.objective, step.work, reporter, plain=run.optimizer.plain)
         first = trainer.run(resume=settings.resume)
     history = trainer.state.log_history
     if rank == 0:
         finish(output, trained.save, told, history, reporter, keep_best=False)
+    speed = clock.speed(arguments.device)
+    if speed is not None:
+        reporter.note(str(speed))
     return PretrainResult(
         steps=trainer.state.global_step,
         first_step=first,
-        loss=next((entry["loss"] for entry in reversed(history) if "loss" in entry), None),
+        loss=trainer.last_loss,
+        speed=speed,
     )
+
+
+def _chosen(run: PretrainRun) -> dict[str, Any]:
+    """The settings as JSON; a file of word counts is known by its content too."""
+    chosen = run.as_json()
+    if run.masking.frequency_dict is not None:
+        chosen["masking"]["frequency_dict_sha256"] = checksum(run.masking.frequency_dict)
+    return chosen
 
 
 def _start(run: PretrainRun, output: Path, reporter: Reporter) -> _Trained:
@@ -281,15 +300,16 @@ def _batches(
 def _step(run: PretrainRun, objective: Objective) -> PretrainingStep:
     return PretrainingStep(
         objective,
-        run.optimizer.cache_chunk_size,
+        Limits(run.optimizer.cache_chunk_size, run.optimizer.chunk_tokens),
         contrast=run.pretrain.objective is PretrainingObjective.COCONDENSER,
         lm_scale=run.objective.lm_scale,
         by_micro_batch=run.objective.loss_average is LossAverage.MICRO_BATCH,
+        plain=run.optimizer.plain,
     )
 
 
 def _callbacks(
-    run: PretrainRun, output: Path, trained: _Trained, progress: Progress
+    run: PretrainRun, output: Path, trained: _Trained, progress: Progress, clock: Clock
 ) -> list[TrainerCallback]:
     kept = KeepSteps(output / STEPS, trained.save, run.optimizer.keep_steps)
-    return [*follow(progress, output / LOGS), kept]
+    return [*follow(progress, clock, output / LOGS), kept]

@@ -9,6 +9,9 @@ from transformers import TrainingArguments
 from denserk.errors import UsageError
 from denserk.settings.training import OptimizerSettings, Precision
 
+GPU_WORKERS = 2
+"""Processes that keep batches ahead of a GPU."""
+
 
 def training_arguments(
     optimizer: OptimizerSettings, device: str, seed: int, folder: Path
@@ -35,6 +38,9 @@ def training_arguments(
     on_cpu = device == "cpu" or not torch.cuda.is_available()
     if on_cpu and optimizer.precision is Precision.FLOAT16:
         raise UsageError("--dtype float16 needs a GPU", "use --dtype bfloat16 or float32")
+    workers = optimizer.num_workers
+    if workers is None:  # on a CPU they would take the cores that a step computes on
+        workers = 0 if on_cpu else GPU_WORKERS
     return TrainingArguments(
         output_dir=str(folder),
         learning_rate=optimizer.lr,
@@ -50,7 +56,8 @@ def training_arguments(
         save_steps=optimizer.save_steps,
         save_total_limit=optimizer.keep_checkpoints or None,
         logging_steps=optimizer.logging_steps,
-        dataloader_num_workers=optimizer.num_workers,
+        logging_nan_inf_filter=False,  # such a loss stops the run: see `StepTrainer`
+        dataloader_num_workers=workers,
         seed=seed,
         use_cpu=on_cpu,
         disable_tqdm=True,

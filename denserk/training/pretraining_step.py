@@ -3,11 +3,12 @@
 Token losses are averaged over all labelled tokens of an update, which are counted before the first
 pass, so that chunks and processes leave the loss as it is. The contrast of spans needs the whole
 batch's [CLS] states, and goes through a gradient cache ("Unsupervised Corpus Aware Language Model
-Pre-training", Gao and Callan, 2022, section 3.3).
+Pre-training", Gao and Callan, 2022, section 3.3). Its spans go by length into the chunks, whatever
+their documents, and their states return to their partners' sides before they are compared.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -18,38 +19,43 @@ from denserk.objectives.objective import PretrainingObjective, TokenLoss
 from denserk.objectives.span_contrast import span_contrast_loss
 from denserk.training.distributed import gather, world
 from denserk.training.gradient_cache import CachedVectors
+from denserk.training.length_groups import UNLIMITED, Limits, Work, ends_of_groups
 from denserk.training.step import Autocast, Backward, Terms
 
 Counts = Mapping[str, Tensor]
-
-
-LEAST, ALIKE = 4096, 0.8
-"""Tokens, padding included, that a chunk may not be cut below for its padding's sake; and how long
-its shortest text should be, beside the longest."""
+ENDLESS = 1 << 60
+"""The price of a chunk where texts are cut for no padding's sake."""
 
 
 def cut(
-    batch: PretrainingBatch, size: int | None = None, *, by_length: bool = True
+    batch: PretrainingBatch,
+    limits: Limits = UNLIMITED,
+    *,
+    by_length: bool = True,
+    work: Work | None = None,
 ) -> Iterator[PretrainingBatch]:
     """A batch in chunks, each no wider than its own longest text needs.
 
     Args:
         batch: its texts ordered by length, as far as that saves padding.
-        size: most texts of a chunk.
-        by_length: cut too where much shorter texts follow.
+        limits: of a chunk.
+        by_length: cut too where shorter texts follow, and that pays.
+        work: what the chunks hold is counted here.
     """
     parts = {"texts": batch.texts}
     parts |= {f"pass {name}": texts for name, texts in batch.passes.items()}
     parts |= {f"decoder {name}": texts for name, texts in batch.decoders.items()}
     masks = torch.stack([texts.tokens.attention_mask.sum(1) for texts in parts.values()])
     lengths = dict(zip(parts, masks.tolist(), strict=True))  # the one wait for the device
-    ends = _ends(lengths["texts"], size or len(batch.texts.labels), by_length)
-    for start, end in pairwise([0, *ends]):
+    work = Work() if work is None else work
+    price = work.price_on(batch.texts.labels.device) if by_length else ENDLESS
+    for start, end in pairwise([0, *ends_of_groups(lengths["texts"], price, limits)]):
 
         def part(name: str, start: int = start, end: int = end) -> MaskedTexts:
-            texts, width = parts[name], max(lengths[name][start:end])
-            tokens = TokenBatch(*(field[start:end, :width] for field in texts.tokens))
-            return MaskedTexts(tokens, texts.labels[start:end, :width])
+            texts, own = parts[name], lengths[name][start:end]
+            tokens = TokenBatch(*(field[start:end, : max(own)] for field in texts.tokens))
+            work.count(own, again=name != "texts")
+            return MaskedTexts(tokens, texts.labels[start:end, : max(own)])
 
         texts = part("texts")
         width = texts.labels.shape[1]
@@ -61,22 +67,11 @@ def cut(
         )
 
 
-def _ends(lengths: list[int], size: int, by_length: bool) -> Iterator[int]:
-    """Where chunks end.
-
-    >>> list(_ends([512] * 10 + [100] * 90, 80, True)), list(_ends([512] * 3, 2, False))
-    ([10, 90, 100], [2, 3])
-    """
-    longest_left = list(accumulate(reversed(lengths), max))[::-1]
-    start = longest = 0
-    for place, length in enumerate(lengths):
-        much_shorter = by_length and longest_left[place] < ALIKE * longest
-        enough = (place - start) * longest >= LEAST
-        if place - start == size or (much_shorter and enough):
-            yield place
-            start, longest = place, 0
-        longest = max(longest, length)
-    yield len(lengths)
+def longest_first(texts: MaskedTexts) -> tuple[MaskedTexts, Tensor]:
+    """Texts by length, and where each of them stands then: (B,) int64."""
+    order = texts.tokens.attention_mask.sum(1).argsort(descending=True, stable=True)
+    tokens = TokenBatch(*(field[order] for field in texts.tokens))
+    return MaskedTexts(tokens, texts.labels[order]), order.argsort()
 
 
 def _summed(values: Counts) -> Counts:
@@ -93,29 +88,39 @@ class PretrainingStep:
 
     Args:
         objective: the model and its terms.
-        chunk: most texts that pass through the model at once; None for as many as are of like
-            length (see `cut`).
+        limits: of what passes through the model at once; without, as much as is of like length.
         contrast: texts are pairs of spans, which must find each other (coCondenser).
         lm_scale: weight of the token losses.
         by_micro_batch: average each chunk's tokens apart, and the chunks alike (the released code),
             in place of all tokens of the update.
+        plain: texts pass through the model in the batch's own order, cut where the limits ask.
+
+    Attributes:
+        work: what passed through the encoder and the decoders so far.
     """
 
     def __init__(
         self,
         objective: PretrainingObjective,
-        chunk: int | None = None,
+        limits: Limits = UNLIMITED,
         *,
         contrast: bool = False,
         lm_scale: float = 1.0,
         by_micro_batch: bool = False,
+        plain: bool = False,
     ) -> None:
-        self.objective, self.chunk, self.contrast = objective, chunk, contrast
+        self.objective, self.limits, self.contrast = objective, limits, contrast
         self.lm_scale, self.by_micro_batch = lm_scale, by_micro_batch
+        self.plain, self.work = plain, Work()
 
     def __call__(self, batch: PretrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
         """See `denserk.training.step.Step`."""
-        chunks = list(cut(batch, self.chunk, by_length=not self.by_micro_batch))
+        back = torch.arange(len(batch.texts.labels), device=batch.texts.labels.device)
+        if self.contrast and not self.plain:
+            texts, back = longest_first(batch.texts)
+            batch = PretrainingBatch(texts, {}, {})
+        by_length = not (self.by_micro_batch or self.plain)
+        chunks = list(cut(batch, self.limits, by_length=by_length, work=self.work))
         counts = None if self.by_micro_batch else _summed(self.objective.counts(batch))
         sums: dict[str, Tensor] = {}
 
@@ -130,7 +135,7 @@ class PretrainingStep:
 
         contrast = None
         if self.contrast:
-            contrast = self._contrast(chunks, weigh, backward, autocast)
+            contrast = self._contrast(chunks, back, weigh, backward, autocast)
         else:
             for chunk in chunks:
                 with autocast():
@@ -142,6 +147,7 @@ class PretrainingStep:
     def _contrast(
         self,
         chunks: list[PretrainingBatch],
+        back: Tensor,
         weigh: Callable[[Mapping[str, TokenLoss]], Tensor],
         backward: Backward,
         autocast: Autocast,
@@ -157,7 +163,7 @@ class PretrainingStep:
                 return cls
 
         rows = CachedVectors(encode, chunks, chunks[0].texts.labels.device)
-        loss = span_contrast_loss(gather(torch.cat(rows.parts)))
+        loss = span_contrast_loss(gather(torch.cat(rows.parts)[back]))
         backward(loss)
         rows.backward(lambda _: losses.pop())
         return loss.detach()

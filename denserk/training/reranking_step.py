@@ -13,6 +13,7 @@ from denserk.modeling.reranker import Reranker
 from denserk.objectives.reranking import listwise_loss, r_drop_loss
 from denserk.settings.training import CacheSettings, RerankingSettings
 from denserk.training.distributed import gather
+from denserk.training.length_groups import Work, group, items_at_once
 from denserk.training.step import Autocast, Backward, Terms
 
 
@@ -22,18 +23,30 @@ class RerankingStep:
     Args:
         model: the cross-encoder.
         settings: the weight of R-Drop.
-        cache: with `grad_cache`, a chunk holds as many whole groups as `p_chunk` passages make, at
-            least one; no pass is run twice.
+        cache: with `grad_cache`, a chunk holds as many whole groups as `p_chunk` passages, or
+            `chunk_tokens`, make, at least one; no pass is run twice.
+        plain: inputs pass through the model in the batch's own order and padding.
+
+    Attributes:
+        work: what passed through the model so far.
     """
 
-    def __init__(self, model: Reranker, settings: RerankingSettings, cache: CacheSettings) -> None:
+    def __init__(
+        self,
+        model: Reranker,
+        settings: RerankingSettings,
+        cache: CacheSettings,
+        *,
+        plain: bool = False,
+    ) -> None:
         self.model, self.settings, self.cache = model, settings, cache
+        self.plain, self.work = plain, Work()
 
     def __call__(self, batch: PairTrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
         """See `denserk.training.step.Step`."""
         queries = len(batch.items)
         total = int(gather(batch.items.new_tensor([queries])).sum())
-        chunk = max(1, self.cache.p_chunk // batch.group) if self.cache.grad_cache else queries
+        chunk = items_at_once(self.cache, batch.group, batch.pairs.tokens)
         found: Terms = {}
         for first in range(0, queries, chunk):
             last = min(first + chunk, queries)
@@ -47,13 +60,16 @@ class RerankingStep:
                 found[name] = found.get(name, 0) + term.detach()
         return {name: gather(term.reshape(1)).sum() for name, term in found.items()}
 
-    def _terms(self, pairs: PairBatch, group: int, autocast: Autocast) -> Terms:
+    def _terms(self, pairs: PairBatch, size: int, autocast: Autocast) -> Terms:
         """The loss's terms, means over the queries of a chunk."""
+        parts = group(pairs.tokens, work=self.work, plain=self.plain)
+        groups = zip(parts.batches, parts.rows, strict=True)
+        batches = [PairBatch(tokens, pairs.types(rows, tokens)) for tokens, rows in groups]
 
         def scores() -> Tensor:
             with autocast():
-                found: Tensor = self.model(pairs)
-            return found.reshape(-1, group)
+                found = torch.cat([self.model(batch) for batch in batches])
+            return found[parts.back].reshape(-1, size)
 
         if not self.settings.r_drop:
             return {"listwise": listwise_loss(scores())}

@@ -1,28 +1,25 @@
-"""One step of a retriever: direct, or with gradient caching; over one process or several."""
+"""One step of a retriever: direct, or with gradient caching; over one process or several.
+
+Texts pass through the encoders in groups of like length, and their vectors return to the batch's
+own order before they are compared: the loss is that of one padded batch.
+"""
 
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from denserk.data.batches import TokenBatch, TrainingBatch
+from denserk.modeling.multi_vector import MultiVector
 from denserk.modeling.retriever import Retriever
 from denserk.modeling.similarity import PassageVectors
 from denserk.objectives.retrieval import RetrievalObjective
 from denserk.settings.training import CacheSettings
 from denserk.training.distributed import gather, widen, widest, world
 from denserk.training.gradient_cache import CachedVectors
+from denserk.training.length_groups import UNLIMITED, Groups, Limits, Work, group
 from denserk.training.step import Autocast, Backward, Terms
-
-
-def cut(batch: TokenBatch, size: int) -> list[TokenBatch]:
-    """A batch in chunks of at most `size` texts, each as wide as its own longest text."""
-    chunks = []
-    for start in range(0, len(batch.input_ids), size):
-        ids, mask = (part[start : start + size] for part in batch)
-        width = int(mask.sum(1).max())
-        chunks.append(TokenBatch(ids[:, :width], mask[:, :width]))
-    return chunks
 
 
 def join(parts: Sequence[PassageVectors]) -> PassageVectors:
@@ -40,6 +37,16 @@ def join(parts: Sequence[PassageVectors]) -> PassageVectors:
     return PassageVectors(values, torch.cat([widen(mask, size) for mask in masks]))
 
 
+def stacked(*batches: TokenBatch) -> TokenBatch:
+    """Batches as one, as wide as the widest."""
+    width = max(batch.input_ids.shape[1] for batch in batches)
+    ids, masks = (
+        torch.cat([F.pad(batch[side], [0, width - batch[side].shape[1]]) for batch in batches])
+        for side in (0, 1)
+    )
+    return TokenBatch(ids, masks)
+
+
 class RetrievalStep:
     """Queries and passages -> gradients.
 
@@ -48,6 +55,10 @@ class RetrievalStep:
         objective: vectors -> loss.
         cache: chunk sizes of gradient caching, and whether it is used.
         across_devices: whether the passages of other processes are negatives too.
+        plain: texts pass through the encoders in the batch's own order and padding.
+
+    Attributes:
+        work: what passed through the encoders so far.
     """
 
     def __init__(
@@ -57,20 +68,43 @@ class RetrievalStep:
         cache: CacheSettings,
         *,
         across_devices: bool = True,
+        plain: bool = False,
     ) -> None:
         self.model, self.objective, self.cache = model, objective, cache
-        self.across_devices = across_devices
+        self.across_devices, self.plain = across_devices, plain
+        self.work = Work()
 
     def __call__(self, batch: TrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
         """See `denserk.training.step.Step`."""
         step = self._cached if self.cache.grad_cache else self._direct
         return step(batch, backward, autocast)
 
+    def _group(self, texts: TokenBatch, limits: Limits = UNLIMITED) -> Groups:
+        return group(texts, limits, self.work, plain=self.plain)
+
     def _direct(self, batch: TrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
+        if self._alike and not self.plain:
+            return self._in_one(batch, backward, autocast)
+        asked, read = self._group(batch.queries), self._group(batch.passages)
+        with autocast():  # once, so that weights are cast once
+            queries = torch.cat([self.model.encode_queries(part) for part in asked.batches])
+            passages = join([self.model.encode_passages(part) for part in read.batches])
+        return self._loss(queries[asked.back], passages.of(read.back), batch, backward)
+
+    def _in_one(self, batch: TrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
+        """Both sides as texts of one batch: what each pass costs is paid once."""
+        texts = self._group(stacked(batch.queries, batch.passages))
         with autocast():
-            queries = self.model.encode_queries(batch.queries)
-            passages = self.model.encode_passages(batch.passages)
-        return self._loss(queries, passages, batch, backward)
+            parts = [self.model.encode_queries(part) for part in texts.batches]
+        vectors, count = torch.cat(parts)[texts.back], len(batch.queries.input_ids)
+        passages = PassageVectors(vectors[count:].unsqueeze(1))
+        return self._loss(vectors[:count], passages, batch, backward)
+
+    @property
+    def _alike(self) -> bool:
+        """Whether queries and passages are encoded alike."""
+        several = isinstance(self.model.passage.representation, MultiVector)
+        return self.model.shared and not several
 
     def _cached(self, batch: TrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
         masks: list[Tensor | None] = []
@@ -86,10 +120,14 @@ class RetrievalStep:
             return vectors.values
 
         device = batch.targets.device
-        queries = CachedVectors(encode_queries, cut(batch.queries, self.cache.q_chunk), device)
-        passages = CachedVectors(encode_passages, cut(batch.passages, self.cache.p_chunk), device)
+        asked = self._group(batch.queries, Limits.of(self.cache, self.cache.q_chunk))
+        read = self._group(batch.passages, Limits.of(self.cache, self.cache.p_chunk))
+        queries = CachedVectors(encode_queries, asked.batches, device)
+        passages = CachedVectors(encode_passages, read.batches, device)
         vectors = [PassageVectors(*pair) for pair in zip(passages.parts, masks, strict=True)]
-        terms = self._loss(torch.cat(queries.parts), join(vectors), batch, backward)
+        terms = self._loss(
+            torch.cat(queries.parts)[asked.back], join(vectors).of(read.back), batch, backward
+        )
         queries.backward()
         passages.backward()
         return terms

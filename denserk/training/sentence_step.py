@@ -7,12 +7,13 @@ processes, each with its share, add up to that of the whole batch.
 import torch
 from torch import Tensor
 
+from denserk.data.batches import TokenBatch
 from denserk.data.sentence_batches import SentenceBatch
 from denserk.modeling.encoder import Encoder
 from denserk.objectives.sentence_pairs import cosine_mse, triplet_loss
 from denserk.settings.training import CacheSettings, ObjectiveSettings
 from denserk.training.distributed import gather
-from denserk.training.retrieval_step import cut
+from denserk.training.length_groups import Work, group, items_at_once
 from denserk.training.step import Autocast, Backward, Terms
 
 
@@ -22,14 +23,24 @@ class SentenceStep:
     Args:
         encoder: reads all sentences.
         objective: which loss; its margin, or its scale of labels.
-        cache: with `grad_cache`, a chunk holds as many whole examples as `p_chunk` sentences make,
-            at least one; no pass is run twice.
+        cache: with `grad_cache`, a chunk holds as many whole examples as `p_chunk` sentences, or
+            `chunk_tokens`, make, at least one; no pass is run twice.
+        plain: sentences pass through the encoder in the batch's own order and padding.
+
+    Attributes:
+        work: what passed through the encoder so far.
     """
 
     def __init__(
-        self, encoder: Encoder, objective: ObjectiveSettings, cache: CacheSettings
+        self,
+        encoder: Encoder,
+        objective: ObjectiveSettings,
+        cache: CacheSettings,
+        *,
+        plain: bool = False,
     ) -> None:
         self.encoder, self.objective, self.cache = encoder, objective, cache
+        self.plain, self.work = plain, Work()
 
     def __call__(self, batch: SentenceBatch, backward: Backward, autocast: Autocast) -> Terms:
         """See `denserk.training.step.Step`."""
@@ -38,13 +49,15 @@ class SentenceStep:
         found = torch.zeros(1, device=batch.items.device)
         if count:  # the last batch of an epoch may leave nothing for a process
             size = len(batch.sentences.input_ids) // count
-            chunk = max(1, self.cache.p_chunk // size) if self.cache.grad_cache else count
-            parts = cut(batch.sentences, chunk * size)
-            for first, part in zip(range(0, count, chunk), parts, strict=True):
+            chunk = items_at_once(self.cache, size, batch.sentences)
+            for first in range(0, count, chunk):
                 labels = None if batch.labels is None else batch.labels[first : first + chunk]
+                rows = slice(first * size, (first + chunk) * size)
+                texts = TokenBatch(*(side[rows] for side in batch.sentences))
+                part = group(texts, work=self.work, plain=self.plain)
                 with autocast():
-                    vectors = self.encoder(part)
-                examples = vectors.unflatten(0, (-1, size))
+                    vectors = torch.cat([self.encoder(each) for each in part.batches])[part.back]
+                examples = vectors.reshape(-1, size, vectors.shape[1])
                 loss = sentence_loss(examples, labels, self.objective)
                 share = loss * (len(examples) / total)
                 backward(share)

@@ -6,6 +6,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from denserk.training.length_groups import Work
+
 Terms = dict[str, Tensor]
 """A loss by its weighted terms; their sum is the loss."""
 Backward = Callable[[Tensor], None]
@@ -16,6 +18,9 @@ Autocast = Callable[[], AbstractContextManager[Any]]
 
 class Step(Protocol):
     """How one batch becomes gradients."""
+
+    work: Work
+    """What passed through the model so far."""
 
     def __call__(self, batch: Any, backward: Backward, autocast: Autocast) -> Terms:
         """Adds this process's share of the gradient of the whole batch's loss to the model.

@@ -8,13 +8,14 @@ from transformers.integrations.integration_utils import TensorBoardCallback
 
 from denserk.extras import installed
 from denserk.reporting import Progress
+from denserk.training.speed import Clock
 
 
 class Told(TrainerCallback):
-    """Moves the bar, with the loss, its parts and the last validation beside it."""
+    """Moves the bar, with the loss, its parts, the last validation and the speed beside it."""
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    def __init__(self, progress: Progress, clock: Clock) -> None:
+        self._progress, self._clock = progress, clock
         self._words: dict[str, str] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -33,6 +34,7 @@ class Told(TrainerCallback):
             parts = numbers_of(logs, "loss_")
             several = f" ({parts})" if "," in parts else ""
             self._words["loss"] = f"loss {logs['loss']:.4f}{several}"
+            self._words["speed"] = f"{self._clock.tokens_per_second:,.0f} tokens/s"
         if measured := numbers_of(logs, "eval_"):
             self._words["validation"] = measured
         self._progress.tell(", ".join(self._words.values()))
@@ -44,9 +46,9 @@ def numbers_of(logs: dict[str, Any], prefix: str) -> str:
     return ", ".join(f"{name} {value:.4f}" for name, value in found.items())
 
 
-def follow(progress: Progress, logs: Path) -> list[TrainerCallback]:
-    """The callbacks of a run: its bar, and TensorBoard's files where it is installed."""
-    told: list[TrainerCallback] = [Told(progress)]
+def follow(progress: Progress, clock: Clock, logs: Path) -> list[TrainerCallback]:
+    """The callbacks of a run: its clock, its bar, and TensorBoard's files where it is installed."""
+    told: list[TrainerCallback] = [clock, Told(progress, clock)]
     if installed("tensorboard"):
         board = TensorBoardCallback()  # type: ignore[no-untyped-call]
         board.logging_dir = str(logs)

@@ -17,7 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
-from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments, set_seed
+from transformers import (
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerState,
+    TrainingArguments,
+    set_seed,
+)
 from transformers.trainer_utils import get_last_checkpoint
 
 from denserk.errors import DenserkError, OutputError
@@ -107,12 +114,19 @@ class StepTrainer(Trainer):
         super().__init__(
             model, arguments, train_dataset=batches, eval_dataset=batches, callbacks=callbacks
         )
+        self.remove_callback(PrinterCallback)  # only a reporter speaks
         self._step, self._batches, self._steps_per_epoch = step, batches, steps_per_epoch
         self._save_model, self._load_model, self._validate = save, load, validate
         self._sums: dict[str, Tensor] = {}
         self._summed = 0
         self._handled = -1
         self._folder = Path(str(arguments.output_dir))
+
+    @property
+    def last_loss(self) -> float | None:
+        """The newest loss of the log; None before the first."""
+        log = self.state.log_history
+        return next((float(entry["loss"]) for entry in reversed(log) if "loss" in entry), None)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Whole batches, from the step the run stands at."""

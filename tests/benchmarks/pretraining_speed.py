@@ -4,9 +4,9 @@
 
 Random weights and token ids, every sequence as long as the paper's; float32 and bfloat16 on one
 core of the CPU, in its own seconds, which others on the machine change little; bfloat16 on a GPU
-where there is one. Operations are counted by torch on a step of two sequences, forward and
-backward, matrix products alone, and grow with the number of sequences. The hours are computed from
-them and from no run.
+where there is one, its memory at its peak beside it. Operations are counted by torch on a step of
+two sequences, forward and backward, matrix products alone, and grow with the number of sequences.
+The hours are computed from them and from no run.
 """
 
 import time
@@ -24,7 +24,9 @@ from transformers import BertConfig
 
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
 from denserk.data.masking import IGNORED
-from denserk.modeling.backbone import ARCHITECTURES, Backbone
+from denserk.modeling.architectures import ARCHITECTURES
+from denserk.modeling.backbone import Backbone
+from denserk.modeling.gpu_paths import take_gpu_paths
 from denserk.objectives import objective as losses
 from denserk.objectives.condenser import Condenser
 from denserk.objectives.masked_language_model import MaskedLanguageModel
@@ -93,10 +95,11 @@ RECIPES = (
 
 
 class Rates(NamedTuple):
-    """What a step did: tokens of the text a second, and operations a second."""
+    """What a step did: tokens of the text a second, operations a second, and memory of a GPU."""
 
     tokens: float
     operations: float
+    peak_mib: float
 
 
 def backbone(architecture: Architecture) -> Backbone:
@@ -173,18 +176,23 @@ def measure(
     torch.manual_seed(0)
     model = recipe.make(backbone(architecture)).train().to(device)
     batch, step = recipe.sample(count).to(device), PretrainingStep(model)
+    if device == "cuda":
+        take_gpu_paths(model)
+        torch.cuda.reset_peak_memory_stats()
     took = seconds(lambda: run(step, batch, dtype, device), device)
+    peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else 0.0
     with patch.object(losses, "token_loss", at_every_position):
         everywhere = seconds(lambda: run(step, batch, dtype, device), device)
     done = FlopCounterMode(display=False)
     with done:
         run(step, batch, dtype, device)
-    rates = Rates(count * recipe.length / took, done.get_total_flops() / took)
+    rates = Rates(count * recipe.length / took, done.get_total_flops() / took, peak)
     return rates, everywhere / took
 
 
-def measured_steps(device: str) -> None:
-    """Prints what steps do."""
+def measured_steps(device: str) -> float:
+    """Prints what steps do; returns the largest share of the matrix rate that one has."""
+    best = 0.0
     many = 64 if device == "cuda" else 1
     sizes: Mapping[Architecture, int] = {Architecture.SMALL: 2 * many, Architecture.BASE: many}
     dtypes = [torch.bfloat16] if device == "cuda" else [torch.float32, torch.bfloat16]
@@ -192,26 +200,30 @@ def measured_steps(device: str) -> None:
         peak = matrix_rate(dtype, device)
         kind = str(dtype).removeprefix("torch.")
         print(f"\n{kind}: matrix products {peak / 1e9:,.0f} GFLOP/s")
-        print(f"{'':26}tokens/s  GFLOP/s  of the rate  every position projected")
+        print(f"{'':26}tokens/s  GFLOP/s  of the rate  every position projected  peak MiB")
         for architecture, count in sizes.items():
             for recipe in (r for r in RECIPES if r.name in ("condenser", "master")):
                 texts = count * 512 // recipe.length
                 rates, ratio = measure(recipe, architecture, texts, dtype, device)
                 shape = f"{recipe.name} {architecture} {texts}x{recipe.length}"
                 told = f"{rates.tokens:>8,.0f} {rates.operations / 1e9:>8,.0f}"
+                best = max(best, rates.operations / peak)
                 print(
-                    f"{shape:26}{told} {rates.operations / peak:>12.0%} {ratio:>11.2f}x", flush=True
+                    f"{shape:26}{told} {rates.operations / peak:>12.0%} {ratio:>11.2f}x"
+                    f"{rates.peak_mib:>24,.0f}",
+                    flush=True,
                 )
+    return best
 
 
-def computed_hours() -> None:
-    """Prints what the papers' schedules would take; nothing of it is measured."""
-    print(f"\nBERT-base, computed: hours on one H200 at {SHARE:.0%} of {H200 / 1e12:.0f} TFLOP/s")
+def computed_hours(share: float = SHARE, rate: float = H200) -> None:
+    """Prints what the papers' schedules would take at a share of a matrix rate; none has run."""
+    print(f"\nBERT-base, computed: hours on one GPU at {share:.0%} of {rate / 1e12:.0f} TFLOP/s")
     print(f"{'':12}{'GFLOP/sequence':>15}{'TFLOP/step':>12}{'EFLOP in all':>14}{'hours':>7}")
     for recipe in RECIPES:
         each = operations(recipe, Architecture.BASE)
         step, whole = each * recipe.batch / 1e12, each * recipe.sequences
-        hours = whole / (SHARE * H200) / 3600
+        hours = whole / (share * rate) / 3600
         told = f"{each / 1e9:>15,.0f}{step:>12,.0f}{whole / 1e18:>14,.0f}{hours:>7,.0f}"
         print(
             f"{recipe.name:12}{told}  {recipe.batch:,} x {recipe.length}; {recipe.told}", flush=True

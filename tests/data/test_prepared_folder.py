@@ -7,18 +7,10 @@ from denserk.data.prepared_folder import checksum, is_prepared, plan_of, rules_o
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import MismatchError
 from denserk.formats.manifest import Kind, Manifest, write_manifest
-from denserk.reporting import Reporter
 from denserk.settings.encoding import TextSettings
 from tests.conftest import VOCABULARY
+from tests.reporters import Heard
 from tests.tiny_models import tiny_tokenizer
-
-
-class Heard(Reporter):
-    def __init__(self):
-        self.notes = []
-
-    def note(self, text):
-        self.notes.append(text)
 
 
 @pytest.fixture

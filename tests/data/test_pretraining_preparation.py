@@ -16,7 +16,7 @@ from denserk.formats.expansions import Expansion, write_expansions
 from denserk.formats.manifest import Kind, Manifest, write_manifest
 from denserk.settings.pretraining import PretrainingObjective, RawText, Spans, TextUnitSettings
 from tests.conftest import VOCABULARY
-from tests.data.prepared_texts import Heard
+from tests.reporters import Heard
 from tests.tiny_models import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer("bert", VOCABULARY)

@@ -6,16 +6,8 @@ from denserk.data import sentence_store
 from denserk.data.sentence_store import SentenceStore, prepare_sentences
 from denserk.errors import InputError, MismatchError
 from denserk.formats.manifest import Kind, Manifest, read_manifest, write_manifest
-from denserk.reporting import Reporter
 from tests.data.conftest import words
-
-
-class Heard(Reporter):
-    def __init__(self):
-        self.notes = []
-
-    def note(self, text):
-        self.notes.append(text)
+from tests.reporters import Heard
 
 
 def pairs(count, label=None):

@@ -10,21 +10,11 @@ from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_examples import prepare
 from denserk.errors import InputError, MismatchError, OutputError, UsageError
 from denserk.formats.manifest import Kind, Manifest, read_manifest, write_manifest
-from denserk.reporting import Reporter
 from denserk.settings.encoding import TextSettings
 from tests.conftest import VOCABULARY
 from tests.data.conftest import inline
+from tests.reporters import Heard
 from tests.tiny_models import tiny_tokenizer
-
-
-class Heard(Reporter):
-    """Keeps what was told."""
-
-    def __init__(self):
-        self.notes = []
-
-    def note(self, text):
-        self.notes.append(text)
 
 
 def contents(folder):

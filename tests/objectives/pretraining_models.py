@@ -11,7 +11,8 @@ from transformers import BertConfig
 
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
 from denserk.data.masking import IGNORED
-from denserk.modeling.backbone import ARCHITECTURES, Backbone
+from denserk.modeling.architectures import ARCHITECTURES
+from denserk.modeling.backbone import Backbone
 from denserk.modeling.stored_model import StoredEncoder
 from denserk.objectives.objective import PretrainingObjective
 

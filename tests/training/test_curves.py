@@ -21,28 +21,19 @@ def test_names_in_the_order_of_their_first_appearance():
     assert names_of(HISTORY, "eval_") == ["eval_RR@10", "eval_dev-loss"]
 
 
-def drawn(history, path, monkeypatch):
+def drawn(history, path, figures):
     """The figure that was saved, as its axes."""
-    figure = pytest.importorskip("matplotlib.figure")
-    kept = []
-    savefig = figure.Figure.savefig
-
-    def keep(self, *arguments, **named):
-        kept.append(self)
-        savefig(self, *arguments, **named)
-
-    monkeypatch.setattr(figure.Figure, "savefig", keep)
     draw(history, path)
     assert path.read_bytes().startswith(b"\x89PNG")
-    return kept[0].axes
+    return figures[0].axes
 
 
 def lines(axis):
     return [(line.get_label(), list(line.get_ydata())) for line in axis.lines]
 
 
-def test_every_quantity_has_its_curve(tmp_path, monkeypatch):
-    loss, rate, *dev = drawn(HISTORY, tmp_path / "curves.png", monkeypatch)
+def test_every_quantity_has_its_curve(tmp_path, figures):
+    loss, rate, *dev = drawn(HISTORY, tmp_path / "curves.png", figures)
     assert lines(loss) == [("loss", [3.0, 2.0]), ("a", [2.0, 1.5]), ("b", [1.0, 0.5])]
     assert [values for _, values in lines(rate)] == [[0.1, 0.05]]
     assert [axis.get_ylabel() for axis in dev] == ["RR@10", "dev-loss"]
@@ -56,6 +47,6 @@ def test_short_logs_are_drawn_too(tmp_path, history):
     assert (tmp_path / "curves.png").is_file()
 
 
-def test_one_part_is_the_loss_itself(tmp_path, monkeypatch):
+def test_one_part_is_the_loss_itself(tmp_path, figures):
     one = [{key: v for key, v in entry.items() if key != "loss_b"} for entry in HISTORY]
-    assert len(lines(drawn(one, tmp_path / "curves.png", monkeypatch)[0])) == 1
+    assert len(lines(drawn(one, tmp_path / "curves.png", figures)[0])) == 1

@@ -9,6 +9,8 @@ from denserk.objectives.condenser import Condenser
 from denserk.objectives.master import Master
 from denserk.objectives.retromae import RetroMae
 from denserk.objectives.span_contrast import span_contrast_loss
+from denserk.training import length_groups
+from denserk.training.length_groups import UNLIMITED, Limits
 from denserk.training.pretraining_step import PretrainingStep, cut
 
 AUTOCAST = contextlib.nullcontext
@@ -31,11 +33,13 @@ def batch():
     return PretrainingBatch(MaskedTexts(TokenBatch(ids, mask), labels), {}, {})
 
 
-def gradients(model, batch, seed=3, **settings):
+def gradients(model, batch, seed=3, chunk=None, **settings):
     """Gradients and terms of one update."""
     model.zero_grad()
     torch.manual_seed(seed)
-    terms = PretrainingStep(model, **settings)(batch, torch.autograd.backward, AUTOCAST)
+    terms = PretrainingStep(model, Limits(chunk), **settings)(
+        batch, torch.autograd.backward, AUTOCAST
+    )
     found = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
     return found, {name: term.item() for name, term in terms.items()}
 
@@ -66,7 +70,7 @@ def test_every_token_weighs_the_same(model, batch):
 def test_the_released_average_weighs_chunks_the_same(model, batch):
     model.eval()
     _, terms = gradients(model, batch, chunk=2, by_micro_batch=True)
-    parts = [model(chunk)["late"] for chunk in cut(batch, 2)]
+    parts = [model(chunk)["late"] for chunk in cut(batch, Limits(2))]
     expected = sum(p.total.item() / p.count.item() for p in parts) / len(parts)
     assert terms["late"] == pytest.approx(expected)
 
@@ -78,11 +82,11 @@ def direct_contrast(model, batch, chunk, lm_scale):
     counts = model.counts(batch)
     rows, losses = [], []
     states = []
-    for part in cut(batch, chunk):  # the cache draws for [CLS] first, chunk by chunk
+    for part in cut(batch, Limits(chunk)):  # the cache draws for [CLS] first, chunk by chunk
         states.append(torch.get_rng_state())
         with torch.no_grad():
             model.cls(part)
-    for part, state in zip(cut(batch, chunk), states, strict=True):
+    for part, state in zip(cut(batch, Limits(chunk)), states, strict=True):
         torch.set_rng_state(state)
         cls, terms = model.with_cls(part)
         rows.append(cls)
@@ -98,6 +102,36 @@ def test_cached_contrast_is_direct_dropout_included(model, batch, chunk, lm_scal
     cached, terms = gradients(model, batch, chunk=chunk, contrast=True, lm_scale=lm_scale)
     assert_equal(cached, direct_contrast(model, batch, chunk, lm_scale))
     assert set(terms) == {"head", "late", "spans"}
+
+
+@pytest.fixture
+def unequal():
+    """Four documents, a long and a short span of each."""
+    generator = torch.Generator().manual_seed(1)
+    real = torch.arange(40) < torch.tensor([40, 6, 7, 39, 38, 5, 6, 40])[:, None]
+    ids = torch.randint(5, 60, real.shape, generator=generator) * real
+    asked = real & (torch.rand(real.shape, generator=generator) < 0.4)
+    return PretrainingBatch(MaskedTexts(TokenBatch(ids, real), ids.where(asked, -100)), {}, {})
+
+
+@pytest.mark.parametrize("limits", [UNLIMITED, Limits(3), Limits(tokens=90)])
+def test_spans_go_by_length_whatever_their_documents(model, unequal, monkeypatch, limits):
+    model.eval()
+    counts = model.counts(unequal)
+    cls, losses = model.with_cls(unequal)
+    rest = torch.stack([loss.total / counts[name] for name, loss in losses.items()]).sum()
+    model.zero_grad()
+    (span_contrast_loss(cls) + rest).backward()
+    expected = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    monkeypatch.setitem(length_groups.PRICES, "cpu", 16)
+    model.zero_grad()
+    step = PretrainingStep(model, limits, contrast=True)
+    terms = step(unequal, torch.autograd.backward, AUTOCAST)
+    assert_equal({n: p.grad for n, p in model.named_parameters() if p.grad is not None}, expected)
+    assert terms["spans"].item() == pytest.approx(span_contrast_loss(cls).item())
+    lengths = unequal.texts.tokens.attention_mask.sum()
+    assert step.work.tokens == lengths
+    assert step.work.padding < 0.05
 
 
 def test_a_batch_without_labels_has_no_loss_and_no_hole(model, batch):
@@ -126,16 +160,16 @@ def test_chunks_are_as_wide_as_their_longest_text_and_the_update_stays(tiny):
         RetroMae: PretrainingBatch(first, {}, {"retromae": first}, visible),
         Master: PretrainingBatch(first, {"npr": other}, {"npr": first, "dor": other}),
     }
-    widths = [chunk.texts.labels.shape[1] for chunk in cut(batches[RetroMae], 2)]
+    widths = [chunk.texts.labels.shape[1] for chunk in cut(batches[RetroMae], Limits(2))]
     assert widths == [30, 11]
-    assert [c.decoders["dor"].labels.shape[1] for c in cut(batches[Master], 2)] == [11, 30]
+    assert [c.decoders["dor"].labels.shape[1] for c in cut(batches[Master], Limits(2))] == [11, 30]
     for kind, batch in batches.items():
         torch.manual_seed(0)
         backbone = read_model_folder(tiny()).passage.begin_masked_lm()
         options = {"tasks": ("npr", "dor")} if kind is Master else {}
         model = kind(backbone, **options).double().eval()
         whole = sum(loss.total for loss in model(batch).values())
-        parts = sum(loss.total for chunk in cut(batch, 2) for loss in model(chunk).values())
+        parts = sum(loss.total for chunk in cut(batch, Limits(2)) for loss in model(chunk).values())
         torch.testing.assert_close(parts, whole)
 
 

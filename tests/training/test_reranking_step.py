@@ -13,6 +13,7 @@ from denserk.modeling.reranker import Reranker
 from denserk.modeling.stored_model import StoredEncoder
 from denserk.settings.encoding import PairSettings, TextSettings
 from denserk.settings.training import CacheSettings, RerankingSettings
+from denserk.training import length_groups
 from denserk.training.distributed import sum_gradients
 from denserk.training.reranking_step import RerankingStep
 
@@ -113,6 +114,21 @@ def test_a_chunk_holds_whole_groups_and_no_more_than_were_asked_for(tiny):
     seen.clear()
     gradients(model, batch, None, CacheSettings(grad_cache=False, p_chunk=3))
     assert seen == [12]
+
+
+@pytest.mark.parametrize("kind", ["bert", "electra"])
+def test_groups_of_like_length_change_nothing(tiny, monkeypatch, kind):
+    model, batch = reranker(tiny, kind), batch_of(tiny)
+    terms, expected = gradients(model, batch)
+    monkeypatch.setitem(length_groups.PRICES, "cpu", 0)
+    monkeypatch.setattr(length_groups, "GRAIN", 1)
+    seen = []
+    model.register_forward_pre_hook(lambda _, given: seen.append(given[0].tokens.attention_mask))
+    grouped, found = gradients(model, batch)
+    assert len(seen) > 2
+    assert all(mask.all() for mask in seen)
+    torch.testing.assert_close(grouped, terms, rtol=0, atol=1e-12)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
 
 
 SHARES = ((0, 3), (3, 4))

@@ -10,8 +10,10 @@ from torch.autograd.graph import saved_tensors_hooks
 from denserk.data.batches import TokenBatch
 from denserk.modeling.similarity import PassageVectors
 from denserk.settings.training import CacheSettings
+from denserk.training import length_groups
 from denserk.training.gradient_cache import RandomState
-from denserk.training.retrieval_step import RetrievalStep, cut, join
+from denserk.training.length_groups import Limits, group
+from denserk.training.retrieval_step import RetrievalStep, join
 from tests.training.retrievers import (
     LOSSES,
     REPRESENTATIONS,
@@ -38,10 +40,12 @@ def chunked(model, loss, batch, autocast=contextlib.nullcontext, seed=5):
     """The direct step chunk by chunk, every graph kept: what the cached step must equal."""
     model.zero_grad()
     torch.manual_seed(seed)
+    asked = group(batch.queries, Limits(CACHE.q_chunk))
+    read = group(batch.passages, Limits(CACHE.p_chunk))
     with autocast():
-        queries = [model.encode_queries(chunk) for chunk in cut(batch.queries, CACHE.q_chunk)]
-        passages = [model.encode_passages(chunk) for chunk in cut(batch.passages, CACHE.p_chunk)]
-    terms = loss(torch.cat(queries), join(passages), batch.targets, batch.teacher)
+        queries = torch.cat([model.encode_queries(chunk) for chunk in asked.batches])[asked.back]
+        passages = join([model.encode_passages(chunk) for chunk in read.batches]).of(read.back)
+    terms = loss(queries, passages, batch.targets, batch.teacher)
     torch.stack(list(terms.values())).sum().backward()
     return terms, gradients(model)
 
@@ -169,17 +173,56 @@ def test_memory_is_that_of_a_chunk(tiny, name):
     assert peak(folder, name, cache, 2) < peak(folder, name, DIRECT, 2)
 
 
-def test_chunks_are_as_wide_as_their_longest_text():
-    batch = batch_of(5).passages
-    chunks = cut(batch, 3)
-    assert [len(chunk.input_ids) for chunk in chunks] == [3, 3, 3, 1]
-    for start, chunk in zip(range(0, 10, 3), chunks, strict=True):
-        longest = int(batch.attention_mask[start : start + 3].sum(1).max())
-        assert chunk.input_ids.shape[1] == longest
-        assert torch.equal(chunk.input_ids, batch.input_ids[start : start + 3, :longest])
-    assert torch.equal(
-        torch.cat([chunk.attention_mask.sum(1) for chunk in chunks]), batch.attention_mask.sum(1)
-    )
+@pytest.mark.parametrize("cache", [DIRECT, CACHE], ids=["direct", "cached"])
+@pytest.mark.parametrize("name", REPRESENTATIONS)
+def test_groups_of_like_length_change_nothing(tiny, monkeypatch, name, cache):
+    settings = REPRESENTATIONS[name]
+    model = retriever(tiny("bert"), settings, dropout=0.0)
+    made, batch = objective(model, settings, LOSSES["kl"]), batch_of(5)
+    whole = RetrievalStep(model, made, DIRECT, plain=True)
+    terms, expected = run(whole, batch)
+    assert whole.work.positions == sum(part[0].numel() for part in (batch.queries, batch.passages))
+    monkeypatch.setitem(length_groups.PRICES, "cpu", 0)
+    monkeypatch.setattr(length_groups, "GRAIN", 1)
+    grouped = RetrievalStep(model, made, cache)
+    grouped_terms, found = run(grouped, batch)
+    assert_same(found, expected, 1e-9)
+    assert grouped_terms == {name: pytest.approx(term.item()) for name, term in terms.items()}
+    assert grouped.work.tokens == whole.work.tokens
+    assert grouped.work.padding == 0.0 < whole.work.padding
+
+
+def test_both_sides_are_one_batch_where_they_are_encoded_alike(tiny):
+    sizes = {}
+    for name in ("cls", "agg-star-head", "mlr-multi-vector"):
+        for untie in (False, True):
+            model = retriever(tiny("bert"), REPRESENTATIONS[name], untie=untie, dropout=0.0)
+            made = objective(model, REPRESENTATIONS[name], LOSSES["in-batch"])
+            seen: list[int] = []
+            for backbone in (model.query.backbone, model.passage.backbone)[: 1 + untie]:
+                backbone.encoder.register_forward_pre_hook(
+                    lambda _, args, given, seen=seen: seen.append(len(given["input_ids"])),
+                    with_kwargs=True,
+                )
+            run(RetrievalStep(model, made, DIRECT), batch_of(5))
+            sizes[name, untie] = seen
+    assert sizes.pop(("cls", False)) == sizes.pop(("agg-star-head", False)) == [15]
+    assert all(seen == [5, 10] for seen in sizes.values())
+
+
+def test_chunks_hold_no_more_tokens_than_were_asked_for(tiny, monkeypatch):
+    settings = REPRESENTATIONS["mean"]
+    model, batch = retriever(tiny("bert"), settings, dropout=0.0), batch_of(5)
+    made = objective(model, settings, LOSSES["in-batch"])
+    terms, expected = run(RetrievalStep(model, made, DIRECT), batch)
+    sizes = []
+    model.passage.register_forward_pre_hook(lambda _, given: sizes.append(given[0][0].numel()))
+    cache = CacheSettings(grad_cache=True, chunk_tokens=24)
+    found_terms, found = run(RetrievalStep(model, made, cache), batch)
+    assert_same(found, expected, 1e-9)
+    assert found_terms["contrastive"].item() == pytest.approx(terms["contrastive"].item())
+    assert len(sizes) > 8
+    assert max(sizes) <= 24
 
 
 def test_passages_of_unequal_numbers_of_vectors_join_masked():

@@ -12,8 +12,9 @@ from torch.multiprocessing.spawn import spawn
 from denserk.data.batches import pad
 from denserk.data.sentence_batches import SentenceBatch
 from denserk.settings.training import CacheSettings, Objective, ObjectiveSettings
+from denserk.training import length_groups
 from denserk.training.distributed import sum_gradients
-from denserk.training.retrieval_step import cut
+from denserk.training.length_groups import group
 from denserk.training.sentence_step import SentenceStep
 from tests.training.retrievers import REPRESENTATIONS, assert_same, gradients, retriever
 
@@ -90,17 +91,29 @@ def test_chunks_add_up(tiny, size, chunk):
 
 
 def test_a_chunk_holds_whole_examples(tiny, monkeypatch):
-    widths = []
+    sizes = []
 
-    def recording(batch, size):
-        widths.append(size)
-        return cut(batch, size)
+    def recording(batch, work, plain):
+        sizes.append(len(batch.input_ids))
+        return group(batch, work=work)
 
-    monkeypatch.setattr("denserk.training.sentence_step.cut", recording)
+    monkeypatch.setattr("denserk.training.sentence_step.group", recording)
     for chunk in (1, 5, 6):
         cache = CacheSettings(grad_cache=True, p_chunk=chunk)
         trained(tiny("bert"), "cls", 3, batch_of(3), cache)
-    assert widths == [3, 3, 6]
+    assert sizes == [3] * 5 + [3] * 5 + [6, 6, 3]
+
+
+@pytest.mark.parametrize("cache", [WHOLE, CHUNKS], ids=["whole", "chunks"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_groups_of_like_length_change_nothing(tiny, monkeypatch, size, cache):
+    batch = batch_of(size)
+    terms, expected, _ = trained(tiny("bert"), "cls", size, batch)
+    monkeypatch.setitem(length_groups.PRICES, "cpu", 0)
+    monkeypatch.setattr(length_groups, "GRAIN", 1)
+    again, found, _ = trained(tiny("bert"), "cls", size, batch, cache)
+    assert_same(found, expected, 1e-12)
+    assert again == {name: pytest.approx(term, rel=1e-6) for name, term in terms.items()}
 
 
 PARTS = {"halves": [(0, 3), (3, 5)], "nothing for one": [(0, 5), (5, 5)]}

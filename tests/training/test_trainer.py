@@ -8,6 +8,7 @@ from torch.utils.data import Dataset
 from transformers import TrainingArguments
 
 from denserk.errors import DenserkError, OutputError
+from denserk.training.length_groups import Work
 from denserk.training.trainer import StepTrainer
 from tests.faults import Stopped
 
@@ -39,6 +40,7 @@ class Fit:
 
     def __init__(self, model, stop_at=None, nan_at=None):
         self.model, self.left, self.nan_at, self.done = model, stop_at, nan_at, 0
+        self.work = Work()
 
     def __call__(self, batch, backward, autocast):
         if self.left is not None and self.done == self.left:
