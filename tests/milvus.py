@@ -1,0 +1,41 @@
+"""Collections of Milvus for tests, in a local file; skipped where milvus-lite is missing."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from denserk.formats.vectors import open_writer
+from denserk.settings.encoding import VectorFormat
+from denserk.settings.milvus import MilvusIndexSettings, MilvusSearchSettings
+from denserk.settings.retrieval import Engine, IndexPaths, IndexSettings
+from denserk.tasks.build_collection import CollectionResult, build_collection
+
+MILVUS = IndexSettings(engine=Engine.MILVUS)
+
+
+def require_milvus() -> None:
+    """Skips a test, or a file of tests, where the client or the embedded server is missing."""
+    pytest.importorskip("pymilvus", reason="the extra milvus is not installed")
+    pytest.importorskip("milvus_lite", reason="the extra milvus is not installed")
+
+
+def write_vectors(path: Path, ids: Sequence[str], vectors: np.ndarray) -> str:
+    """Vectors as JSON lines, which hold float32 exactly."""
+    with open_writer(str(path), VectorFormat.JSONL) as writer:
+        writer.write(ids, vectors)
+    return str(path)
+
+
+def load(
+    source: str, database: Path, name: str = "passages", *, resume: bool = False, **settings
+) -> CollectionResult:
+    """Loads vectors into a collection of a local file."""
+    milvus = MilvusIndexSettings(str(database), name, **settings)
+    return build_collection(IndexPaths(input=(source,), resume=resume), MILVUS, milvus)
+
+
+def collection(database: Path, name: str = "passages", **settings) -> MilvusSearchSettings:
+    """Names a collection to be searched."""
+    return MilvusSearchSettings(str(database), name, **settings)
