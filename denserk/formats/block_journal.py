@@ -11,6 +11,17 @@ from denserk.errors import InputError
 from denserk.formats.files import whole_binary, write_errors
 
 JOURNAL = "blocks.jsonl"
+OTHERS = "blocks-*.jsonl"
+"""Journals of the other processes at the same output, until their lines stand in the first one."""
+
+
+def journal_of(rank: int) -> str:
+    """The journal that a process of several adds to.
+
+    >>> journal_of(0), journal_of(3)
+    ('blocks.jsonl', 'blocks-3.jsonl')
+    """
+    return OTHERS.replace("*", str(rank)) if rank else JOURNAL
 
 
 @dataclass(frozen=True)
@@ -34,13 +45,13 @@ class Block:
 B = TypeVar("B", bound=Block)
 
 
-def read_journal(folder: Path, kind: type[B]) -> list[B]:
+def read_journal(folder: Path, kind: type[B], name: str = JOURNAL) -> list[B]:
     """The finished blocks; a last line cut short by a kill is not a block.
 
     Raises:
         InputError: another line is broken.
     """
-    where = folder / JOURNAL
+    where = folder / name
     if not where.exists():
         return []
     blocks: list[B] = []
@@ -71,7 +82,26 @@ def write_journal(folder: Path, blocks: Iterable[Block]) -> None:
             handle.write(_line(block))
 
 
-def append_to_journal(folder: Path, block: Block) -> None:
+def append_to_journal(folder: Path, block: Block, name: str = JOURNAL) -> None:
     """Adds a block that is finished."""
-    with write_errors(folder), (folder / JOURNAL).open("ab") as journal:
+    with write_errors(folder), (folder / name).open("ab") as journal:
         journal.write(_line(block))
+
+
+def read_journals(folder: Path, kind: type[B]) -> list[B]:
+    """The finished blocks of all processes; one that two journals hold is there once.
+
+    Raises:
+        InputError: see `read_journal`.
+    """
+    names = [JOURNAL, *(path.name for path in sorted(folder.glob(OTHERS)))]
+    found = {b.number: b for name in names for b in read_journal(folder, kind, name)}
+    return list(found.values())
+
+
+def write_only_journal(folder: Path, blocks: Iterable[Block]) -> None:
+    """`write_journal`, after which those of other processes are removed."""
+    write_journal(folder, blocks)
+    with write_errors(folder):
+        for other in folder.glob(OTHERS):
+            other.unlink()

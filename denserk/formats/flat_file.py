@@ -9,7 +9,10 @@ It is the exact index itself, the input of every other index, and what the torch
 memory.
 """
 
+import mmap
 import struct
+import sys
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,6 +24,8 @@ from denserk.settings.retrieval import Metric
 
 HEADER = struct.Struct("<4siqqq?iQ")
 FILLER = 1 << 20
+NO_RESERVE = 0x4000
+"""Linux's MAP_NORESERVE, which Python names from 3.12 on."""
 MAGIC = {Metric.INNER: b"IxFI", Metric.L2: b"IxF2"}
 NUMBER = {Metric.INNER: 0, Metric.L2: 1}
 
@@ -91,6 +96,62 @@ def map_flat(path: Path) -> tuple[NDArray[np.float32], Metric]:
             f"{expected:,}, for {count:,} vectors of {dimension} dimensions",
             "build the index again",
         )
-    # "c": changes would stay private; torch wants an array that says it can be written
-    rows = np.memmap(path, dtype="<f4", mode="c", offset=HEADER.size, shape=(count, dimension))
+    rows = np.ndarray((count, dimension), "<f4", _mapped(path), HEADER.size)
     return rows, next(metric for metric, value in MAGIC.items() if value == magic)
+
+
+class FlatRows:
+    """The rows of a flat index, read from its file when asked for and never mapped.
+
+    Mapped pages count as the process's memory until the system wants them back; these do not.
+
+    Args:
+        path: the file.
+
+    Raises:
+        InputError: see `map_flat`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        mapped, self.metric = map_flat(path)
+        self._path = path
+        self.shape: tuple[int, int] = mapped.shape[0], mapped.shape[1]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, wanted: slice | NDArray[np.int64]) -> NDArray[np.float32]:
+        """(n, D): neighbouring rows by a slice without a step, or some by their sorted numbers."""
+        size = 4 * self.shape[1]
+        with self._path.open("rb", buffering=0) as handle:
+            if isinstance(wanted, slice):
+                first, last, _ = wanted.indices(len(self))
+                handle.seek(HEADER.size + first * size)
+                found = np.empty((max(0, last - first), self.shape[1]), "<f4")
+                _fill(handle, found)
+                return found
+            found = np.empty((len(wanted), self.shape[1]), "<f4")
+            for row, number in zip(found, wanted.tolist(), strict=True):
+                handle.seek(HEADER.size + number * size)
+                _fill(handle, row)
+            return found
+
+
+def _fill(handle: FileIO, rows: NDArray[np.float32]) -> None:
+    """Reads an array's bytes, as often as it takes: the system reads at most 2 GiB at once."""
+    left = rows.reshape(-1).view(np.uint8).data
+    while len(left) and (count := handle.readinto(left)):
+        left = left[count:]
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    """A file mapped so that changes would stay private: torch wants arrays that can be written.
+
+    Linux would set memory aside for the changes, and refuse a file larger than the memory; it is
+    told that there will be none.
+    """
+    with path.open("rb") as handle:
+        if not hasattr(mmap, "MAP_PRIVATE"):
+            return mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_COPY)
+        flags = mmap.MAP_PRIVATE | (NO_RESERVE if sys.platform == "linux" else 0)
+        return mmap.mmap(handle.fileno(), 0, flags, mmap.PROT_READ | mmap.PROT_WRITE)

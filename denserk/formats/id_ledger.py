@@ -6,23 +6,25 @@ and compared bucket by bucket at the end. Two different ids share a hash with a 
 """
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
+from numpy.typing import NDArray
 
 from denserk.formats.files import write_errors
 
 BUCKETS = 256
 BUFFER = 1 << 16
+DIGEST = 16
 RECORD = np.dtype([("high", ">u8"), ("low", ">u8"), ("position", ">u8")])
 
 
 def digest(identifier: str) -> bytes:
     """The 16 bytes that stand for an id."""
-    return blake2b(identifier.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return blake2b(identifier.encode("utf-8", "surrogatepass"), digest_size=DIGEST).digest()
 
 
 class IdLedger:
@@ -53,9 +55,13 @@ class IdLedger:
 
     def add(self, docid: str) -> None:
         """Takes the next id."""
-        self._pending += digest(docid) + self.count.to_bytes(8, "big")
-        self.count += 1
-        if len(self._pending) >= BUFFER * RECORD.itemsize:
+        self.extend((docid,))
+
+    def extend(self, docids: Collection[str]) -> None:
+        """Takes the next ids."""
+        self._pending += b"".join(map(digest, docids))
+        self.count += len(docids)
+        if len(self._pending) >= BUFFER * DIGEST:
             self._spill()
 
     def watch(self, ids: Iterable[str]) -> Iterator[str]:
@@ -64,9 +70,17 @@ class IdLedger:
             self.add(docid)
             yield docid
 
-    def _spill(self) -> None:
-        records = np.frombuffer(bytes(self._pending), dtype=RECORD)
+    def _records(self) -> NDArray[np.void]:
+        """What is pending, with its positions."""
+        digests = np.frombuffer(bytes(self._pending), dtype=RECORD.descr[:2])
         self._pending.clear()
+        records = np.empty(len(digests), RECORD)
+        records["high"], records["low"] = digests["high"], digests["low"]
+        records["position"] = np.arange(self.count - len(digests), self.count)
+        return records
+
+    def _spill(self) -> None:
+        records = self._records()
         bucket = records["high"].astype(np.uint64) >> np.uint64(56)
         order = np.argsort(bucket, kind="stable")
         ends = np.searchsorted(bucket[order], np.arange(BUCKETS + 1, dtype=np.uint64))
@@ -79,23 +93,25 @@ class IdLedger:
 
     def first_repeat(self) -> tuple[int, int] | None:
         """(position it repeats, position), from 0, of the earliest repeat; None if all differ."""
+        if self.count * DIGEST == len(self._pending):  # nothing is on the disk
+            repeat = _first_repeat(self._records())
+            return None if repeat is None else (repeat[1], repeat[0])
         self._spill()
-        repeats = []
-        for where in Path(self._folder.name).iterdir():
-            records = np.fromfile(where, dtype=RECORD)
-            records = records[np.lexsort((records["position"], records["low"], records["high"]))]
-            same = (records["high"][1:] == records["high"][:-1]) & (
-                records["low"][1:] == records["low"][:-1]
-            )
-            if same.any():
-                later = records["position"][1:][same]
-                repeats.append(
-                    min(
-                        (int(b), int(a))
-                        for a, b in zip(records["position"][:-1][same], later, strict=True)
-                    )
-                )
+        buckets = (np.fromfile(where, RECORD) for where in Path(self._folder.name).iterdir())
+        repeats = [repeat for repeat in map(_first_repeat, buckets) if repeat is not None]
         if not repeats:
             return None
         second, first = min(repeats)
         return first, second
+
+
+def _first_repeat(records: NDArray[np.void]) -> tuple[int, int] | None:
+    """(position, position it repeats) of the earliest repeat among some records."""
+    records = records[np.lexsort((records["position"], records["low"], records["high"]))]
+    same = (records["high"][1:] == records["high"][:-1]) & (
+        records["low"][1:] == records["low"][:-1]
+    )
+    if not same.any():
+        return None
+    before, after = records["position"][:-1][same], records["position"][1:][same]
+    return min((int(b), int(a)) for a, b in zip(before, after, strict=True))

@@ -57,12 +57,34 @@ def beside(path: str | Path) -> Path:
     return path / NAME if path.is_dir() else path.with_name(f"{path.name}.{NAME}")
 
 
+def encoded(manifest: Manifest) -> bytes:
+    """A manifest as JSON."""
+    return orjson.dumps(asdict(manifest), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def decoded(data: bytes | str, where: str | Path) -> Manifest:
+    """A manifest from JSON.
+
+    Args:
+        data: what `encoded` made.
+        where: what it was found in, for the error.
+
+    Raises:
+        InputError: it is not a manifest.
+    """
+    try:
+        values = orjson.loads(data)
+        return Manifest(**{**values, "kind": Kind(values["kind"])})
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(
+            where, None, f"a broken manifest ({error})", "a manifest that denserk wrote"
+        ) from None
+
+
 def write_manifest(path: str | Path, manifest: Manifest) -> None:
     """Writes the manifest of a folder or file, whole."""
     with whole_binary(beside(path)) as handle:
-        handle.write(
-            orjson.dumps(asdict(manifest), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-        )
+        handle.write(encoded(manifest))
 
 
 def read_manifest(path: str | Path, kind: Kind, *, unfinished: bool = False) -> Manifest:
@@ -85,13 +107,7 @@ def read_manifest(path: str | Path, kind: Kind, *, unfinished: bool = False) -> 
         if not Path(path).exists():
             raise UsageError(f"{path}: no such file or folder") from None
         raise UsageError(f"{path} has no {NAME}: it is not {kind} that denserk wrote") from None
-    try:
-        values = orjson.loads(data)
-        manifest = Manifest(**{**values, "kind": Kind(values["kind"])})
-    except (ValueError, TypeError, KeyError) as error:
-        raise InputError(
-            where, None, f"a broken manifest ({error})", "a manifest that denserk wrote"
-        ) from None
+    manifest = decoded(data, where)
     if manifest.kind is not kind:
         raise MismatchError(f"{path} holds {manifest.kind}, not {kind}")
     if not manifest.complete and not unfinished:

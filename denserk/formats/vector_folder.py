@@ -21,8 +21,10 @@ from denserk.errors import InputError, MismatchError
 from denserk.formats.block_journal import (
     Block,
     append_to_journal,
+    journal_of,
     read_journal,
-    write_journal,
+    read_journals,
+    write_only_journal,
 )
 from denserk.formats.files import read_text_lines, whole_binary
 from denserk.formats.manifest import Kind, Manifest, read_manifest, write_manifest
@@ -48,23 +50,42 @@ def refuse_non_finite(
         )
 
 
+def begin_vectors(folder: Path, manifest: Manifest) -> dict[int, Block]:
+    """Makes a folder ready to be written or continued; its finished blocks by number."""
+    finished = {block.number: block for block in read_journals(folder, Block)}
+    for left_behind in folder.glob(".*.part"):
+        left_behind.unlink()
+    write_manifest(folder, manifest)
+    # a line cut short by a kill must not be continued
+    write_only_journal(folder, finished.values())
+    return finished
+
+
 class VectorFolderWriter:
     """Writes blocks, each whole or not at all, and remembers which are finished.
+
+    Of several processes at one folder, the first begins it before the others make their writers,
+    and finishes it once their blocks stand in its `finished`.
 
     Args:
         folder: an existing folder, empty or with an unfinished run of the same settings.
         manifest: settings and inputs of the run; `complete` must be false.
         dtype: float32 or float16.
+        begun: what `begin_vectors` gave; None: it is called.
+        rank: this process's number among several.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, dtype: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        dtype: str,
+        begun: Mapping[int, Block] | None = None,
+        rank: int = 0,
+    ) -> None:
         self._folder, self._manifest, self._dtype = folder, manifest, np.dtype(dtype)
-        self.finished = {block.number: block for block in read_journal(folder, Block)}
-        for left_behind in folder.glob(".*.part"):
-            left_behind.unlink()
-        write_manifest(folder, manifest)
-        # a line cut short by a kill must not be continued
-        write_journal(self._folder, self.finished.values())
+        self._journal = journal_of(rank)
+        self.finished = dict(begin_vectors(folder, manifest) if begun is None else begun)
 
     def write(self, block: Block, ids: Sequence[str], vectors: NDArray[np.floating[Any]]) -> None:
         """Writes one block: (n, D) vectors beside n ids; float16 storage rounds to nearest.
@@ -84,12 +105,12 @@ class VectorFolderWriter:
             handle.write(stored.data)
         with whole_binary(self._folder / f"{block.name}.docid") as handle:
             handle.write("".join(f"{docid}\n" for docid in ids).encode("utf-8"))
-        append_to_journal(self._folder, block)
+        append_to_journal(self._folder, block, self._journal)
         self.finished[block.number] = block
 
     def finish(self, contents: Mapping[str, Any]) -> Manifest:
         """Declares the folder whole; `contents` adds to the counts kept here."""
-        write_journal(self._folder, self.finished.values())
+        write_only_journal(self._folder, self.finished.values())
         counts = {
             "count": sum(block.count for block in self.finished.values()),
             "blocks": len(self.finished),
@@ -130,28 +151,57 @@ class VectorFolder:
             InputError: a block is missing or does not hold what the journal says.
         """
         for block in self.finished:
-            where = self.folder / f"{block.name}.npy"
-            try:
-                vectors = np.load(where, mmap_mode="r", allow_pickle=False)
-            except FileNotFoundError:
+            where = self.ids_of(block)
+            vectors, ids = self.map_block(block), _lines(where)
+            if len(ids) != block.count:
                 raise InputError(
-                    where, None, "nothing", "a block of vectors", "encode again"
-                ) from None
-            except (ValueError, EOFError) as error:
-                raise InputError(
-                    where, None, f"a broken file ({error})", "a NumPy array", "encode again"
-                ) from None
-            ids = [line for _, line in read_text_lines(self.folder / f"{block.name}.docid")]
-            expected = (block.count * self.vectors_per_passage, self.dimension)
-            if vectors.shape != expected or len(ids) != block.count:
-                raise InputError(
-                    where,
-                    None,
-                    f"{vectors.shape} with {len(ids)} ids",
-                    f"{expected} with {block.count} ids",
-                    "encode again",
+                    where, None, f"{len(ids)} ids", f"{block.count} ids", "encode again"
                 )
             yield ids, vectors
+
+    def ids_of(self, block: Block) -> Path:
+        """The file of a block's ids, one a line."""
+        return self.folder / f"{block.name}.docid"
+
+    def map_block(self, block: Block, *, private: bool = False) -> NDArray[np.floating[Any]]:
+        """The (count * vectors_per_passage, D) vectors of one block, memory-mapped.
+
+        Args:
+            block: one of `finished`.
+            private: map it so that it may be written to in memory, which torch asks for.
+
+        Raises:
+            InputError: it is missing, or does not hold what the journal says.
+        """
+        where = self.folder / f"{block.name}.npy"
+        try:
+            vectors = np.load(where, mmap_mode="c" if private else "r", allow_pickle=False)
+        except FileNotFoundError:
+            raise InputError(where, None, "nothing", "a block of vectors", "encode again") from None
+        except (ValueError, EOFError) as error:
+            raise InputError(
+                where, None, f"a broken file ({error})", "a NumPy array", "encode again"
+            ) from None
+        expected = (block.count * self.vectors_per_passage, self.dimension)
+        if vectors.shape != expected:
+            raise InputError(where, None, str(vectors.shape), str(expected), "encode again")
+        mapped: NDArray[np.floating[Any]] = vectors
+        return mapped
+
+
+def _lines(path: Path) -> list[str]:
+    """The ids of a block.
+
+    Raises:
+        InputError: a line is not UTF-8.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError):
+        text = "\r"
+    if "\r" in text or not text.endswith("\n"):  # nothing that denserk writes
+        return [line for _, line in read_text_lines(path)]
+    return text[:-1].split("\n")
 
 
 def open_vectors(folder: str | Path) -> VectorFolder:

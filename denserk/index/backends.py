@@ -24,6 +24,7 @@ CLASSES = {
     Engine.TORCH: "denserk.index.torch_exact:TorchExact",
     Engine.BM25S: "denserk.index.bm25_index:Bm25Index",
     Engine.LUCENE: "denserk.index.lucene_index:LuceneIndex",
+    Engine.MILVUS: "denserk.index.milvus_index:MilvusIndex",
 }
 """Engine -> "module:Class"."""
 
@@ -66,12 +67,14 @@ def open_vector_index(
     device: str = "cpu",
     threads: int | None = None,
     vectors_per_passage: int = 1,
+    bfloat16: bool = False,
+    plain: bool = False,
     reporter: Reporter = SILENT,
 ) -> VectorIndex:
     """Opens an index of vectors.
 
-    A flat index is served by the torch engine where faiss is absent, or where faiss has no GPU and
-    one is asked for: the file is the same.
+    A flat index is served by the torch engine where faiss is absent, where faiss has no GPU and
+    one is asked for, and where the CPU is fast in bfloat16: the file is the same.
 
     Args:
         folder: an index folder.
@@ -80,6 +83,8 @@ def open_vector_index(
         device: "cpu", "cuda" or "cuda:N".
         threads: CPU threads.
         vectors_per_passage: how many neighbouring rows are one passage.
+        bfloat16: whether the CPU multiplies bfloat16 much faster than float32.
+        plain: compute every score in float32, by the engine that built the index.
         reporter: told which engine serves, where it is not the one that built.
 
     Raises:
@@ -100,12 +105,14 @@ def open_vector_index(
         elif device != "cpu" and not sees_gpu():
             reporter.note(f"faiss has no GPU here; the exact torch engine searches on {device}")
             torch_serves = True
+        elif device == "cpu" and bfloat16 and not plain:
+            torch_serves = True
     if torch_serves:
         for name, given in (("--ef-search", settings.ef_search), ("--nprobe", settings.nprobe)):
             if given is not None:
                 raise UsageError(f"{name} {given}: {folder} is searched exactly")
         opened: VectorIndex = engine_class(Engine.TORCH).open(
-            path, device, vectors_per_passage, threads
+            path, device, vectors_per_passage, threads, bfloat16=bfloat16, plain=plain
         )
         return opened
     require("faiss", f"the index {folder}")

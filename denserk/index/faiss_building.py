@@ -14,7 +14,10 @@ import numpy as np
 from denserk.errors import InputError, OutputError, UsageError
 from denserk.formats.files import whole_binary
 from denserk.index.faiss_library import inner_indexes, load_faiss, on_gpu, reason
-from denserk.index.vector_index import Vectors
+from denserk.index.faiss_needs import building_needs, smaller
+from denserk.index.inverted_lists import ListsOnDisk
+from denserk.index.memory_needs import tell_needs
+from denserk.index.vector_index import Rows, StoredVectors
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.retrieval import IndexSettings, IndexType, Metric
 
@@ -100,10 +103,28 @@ def _clustering_warnings(reporter: Reporter) -> Iterator[None]:
             reporter.note(f"faiss: {line.strip()}")
 
 
+def tell_memory(
+    count: int, dimension: int, settings: IndexSettings, reporter: Reporter = SILENT
+) -> None:
+    """Tells what building an index of so many vectors will hold in memory; nothing is built.
+
+    Raises:
+        UsageError: it does not fit; or as for `build`.
+    """
+    wanted = factory_string(settings, count, dimension)
+    with _refusals(wanted, count):
+        index = _empty(wanted, dimension, settings, SILENT)
+    needs = building_needs(index, count, settings)
+    tell_needs(f"building {wanted}", needs, smaller(index, count, dimension), reporter)
+
+
 def build(
-    vectors: Vectors, path: Path, settings: IndexSettings, reporter: Reporter = SILENT
+    vectors: StoredVectors, path: Path, settings: IndexSettings, reporter: Reporter = SILENT
 ) -> str:
     """Trains, fills and writes an index of (N, D) vectors; returns its factory string.
+
+    Vectors are added in blocks. Inverted lists that grow large are put on the disk meanwhile, and
+    joined in the file at the end; codes and graphs of other kinds are held in memory.
 
     Raises:
         InputError: too few vectors to train on.
@@ -125,19 +146,31 @@ def build(
         filled = index if moved is None else moved
         if not filled.is_trained:
             _train(filled, vectors, settings, reporter)
-        with reporter.track(f"adding to {wanted}", count, "vectors") as progress:
-            for first in range(0, count, ADD_ROWS):
-                block = np.array(vectors[first : first + ADD_ROWS])
-                filled.add(block)
-                progress.advance(len(block))
-        if moved is not None:
-            index = faiss.index_gpu_to_cpu(moved)
+        spills = moved is None and ListsOnDisk.spillable(index)
+        lists = ListsOnDisk(index, path) if spills else None
+        try:
+            with reporter.track(f"adding to {wanted}", count, "vectors") as progress:
+                for first in range(0, count, ADD_ROWS):
+                    block = np.array(vectors[first : first + ADD_ROWS])
+                    (lists or filled).add(block)
+                    progress.advance(len(block))
+            if moved is not None:
+                index = faiss.index_gpu_to_cpu(moved)
+            _write(index, lists, path)
+        finally:
+            if lists is not None:
+                lists.close()
+    return wanted
+
+
+def _write(index: Any, lists: ListsOnDisk | None, path: Path) -> None:
+    """Writes an index, whole or not at all, with the lists that were put aside."""
     with whole_binary(path) as handle:
         try:
-            faiss.write_index(index, handle.name)
+            if lists is None or not lists.write(handle):
+                load_faiss().write_index(index, handle.name)
         except RuntimeError as error:
             raise OutputError(f"{path} cannot be written: {reason(error)}") from None
-    return wanted
 
 
 def _empty(wanted: str, dimension: int, settings: IndexSettings, reporter: Reporter) -> Any:
@@ -155,10 +188,10 @@ def _empty(wanted: str, dimension: int, settings: IndexSettings, reporter: Repor
     return index
 
 
-def _train(index: Any, vectors: Vectors, settings: IndexSettings, reporter: Reporter) -> None:
+def _train(index: Any, vectors: StoredVectors, settings: IndexSettings, reporter: Reporter) -> None:
     """Trains on a sample without replacement, in the order of the rows."""
     count = len(vectors)
-    rows: Any = slice(None)
+    rows: slice | Rows = slice(None)
     if count > settings.train_size:
         drawn = np.random.default_rng(settings.seed).choice(
             count, settings.train_size, replace=False

@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from denserk.errors import InputError, UsageError
 from denserk.formats.flat_file import is_flat
 from denserk.index.faiss_library import inner_indexes, load_faiss, on_gpu, reason
-from denserk.index.top_k import ordered
+from denserk.index.hit_keys import in_order
 from denserk.index.torch_exact import TorchExact
 from denserk.index.vector_index import Rows, Scores, Vectors
 from denserk.reporting import SILENT, Reporter
@@ -22,7 +21,7 @@ DEFAULT_EF = 64
 
 
 class FaissIndex:
-    """An index that faiss holds; a flat one stays in its file, mapped into memory.
+    """An index that faiss holds; flat rows and inverted lists stay in its file, mapped.
 
     Args:
         path: the file.
@@ -59,9 +58,14 @@ class FaissIndex:
             reporter.note("faiss searches this index on the CPU; it has no GPU form")
 
     def _read(self, path: Path) -> Any:
-        flags = getattr(self._faiss, "IO_FLAG_MMAP_IFC", 0) if is_flat(path) else 0
+        """Opens the file; flat rows and inverted lists stay in it, unless a GPU takes them."""
+        faiss = self._faiss
+        flags = getattr(faiss, "IO_FLAG_MMAP_IFC", 0)
+        if not is_flat(path):
+            maps_lists = self._device == "cpu" and hasattr(faiss, "OnDiskInvertedLists")
+            flags = faiss.IO_FLAG_MMAP if maps_lists else 0
         try:
-            return self._faiss.read_index(str(path), flags)
+            return faiss.read_index(str(path), flags)
         except RuntimeError as error:
             raise InputError(
                 path, None, f"a file that faiss cannot read ({reason(error)})", "an index of faiss"
@@ -103,5 +107,4 @@ class FaissIndex:
         index = self._index if self._on_gpu is None or depth > GPU_DEPTH else self._on_gpu
         scores, rows = index.search(np.ascontiguousarray(queries, dtype=np.float32), depth)
         scores = np.where(rows < 0, -np.inf, self._sign * scores).astype(np.float32)
-        best, columns = ordered(torch.from_numpy(scores), torch.from_numpy(rows))
-        return best.numpy(), columns.numpy()
+        return in_order(scores, rows)

@@ -10,39 +10,66 @@ and the number of the vector.
 
 import mmap
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from denserk.errors import MismatchError, UsageError
 from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest
+from denserk.formats.names import Names
 from denserk.settings.retrieval import Engine
 
 INDEX = "index"
 DOCID = "docid"
 PART = "#"
+NEWLINE, SPACE = b"\n "
+AT_ONCE = 1 << 20
+"""Bytes of ids in which line ends are looked for together."""
 
 
 class PassageIds(Sequence[str]):
-    """The lines of a `docid` file, mapped into memory: eight bytes an id beside the file.
+    """The lines of a `docid` file, mapped into memory; where they end is looked for when asked.
+
+    Args:
+        path: the file.
+        rows: how many ids the index needs. A small file is checked at once, a large one with the
+            first id that is asked for: opening takes no longer for more ids.
 
     Raises:
         UsageError: there is no such file.
+        MismatchError: it has another number of lines.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, rows: int | None = None) -> None:
+        self._folder, self._rows = path.parent, rows
         try:
             size = path.stat().st_size
         except FileNotFoundError:
             raise UsageError(f"{path.parent} is not an index: it has no file {DOCID}") from None
-        self._bytes: mmap.mmap | bytes = b""
+        self._text = np.empty(0, np.uint8)
         if size:
             with path.open("rb") as handle:
-                self._bytes = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-        ends = np.flatnonzero(np.frombuffer(self._bytes, dtype=np.uint8) == ord("\n"))
-        if size and self._bytes[size - 1] != ord("\n"):
-            ends = np.append(ends, size)
-        self._ends = ends
+                mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+            self._text = np.frombuffer(mapped, np.uint8)
+        if size <= AT_ONCE:
+            _ = self._ends
+
+    @cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        """Where each line ends."""
+        size = len(self._text)
+        ends = [
+            np.flatnonzero(self._text[first : first + AT_ONCE] == NEWLINE) + first
+            for first in range(0, size, AT_ONCE)
+        ]
+        if size and self._text[-1] != NEWLINE:
+            ends.append(np.array([size]))
+        found = np.concatenate([np.empty(0, np.int64), *ends])
+        if self._rows is not None:
+            check_count(self._folder, self._rows, len(found))
+        return found
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -50,8 +77,15 @@ class PassageIds(Sequence[str]):
     def __getitem__(self, row: int) -> str:  # type: ignore[override]
         if not 0 <= row < len(self):
             raise IndexError(row)
-        start = int(self._ends[row - 1]) + 1 if row else 0
-        return self._bytes[start : int(self._ends[row])].rstrip().decode("utf-8")
+        return self.names(np.array([row])).strings()[0]
+
+    def names(self, rows: NDArray[np.int64]) -> Names:
+        """The ids of some rows, where they stand in the file."""
+        ends = self._ends[rows]
+        starts = np.where(rows > 0, self._ends[rows - 1] + 1, 0)
+        while len(behind := np.flatnonzero((ends > starts) & (self._text[ends - 1] <= SPACE))):
+            ends[behind] -= 1
+        return Names(self._text, starts, ends)
 
 
 def read_index_manifest(folder: str | Path) -> Manifest | None:

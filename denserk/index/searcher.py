@@ -7,11 +7,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from denserk.formats.names import Names
+from denserk.index.index_folder import PART, PassageIds
+from denserk.index.shard_ids import ShardIds
 from denserk.index.vector_index import Rows, Scores, SearchableIndex
 from denserk.settings.retrieval import SearchSettings, Ties
 
 Hits = list[tuple[str, float]]
 """(passage id, score), best first."""
+Ids = Names | Sequence[str]
+"""Passage ids, mapped from a file where they are, or strings."""
+Ranked = tuple[Ids, Scores]
+"""K passage ids and their (K,) scores, best first."""
 
 SPARE = 8
 """Hits fetched beyond those asked for, so that a tie at the cut is seen."""
@@ -86,36 +93,6 @@ class Searcher:
         self._index, self._ids, self._settings = index, ids, settings
         self._size = vectors_per_passage
 
-    def _name(self, row: int) -> str:
-        """What a row is called in the run."""
-        name = self._ids[row]
-        if self._size > 1:
-            name = name.rpartition("#")[0]
-        if self._settings.max_passage:
-            name = name.partition(self._settings.max_passage_delimiter)[0]
-        return name
-
-    def _hits(self, qid: str, scores: Scores, rows: Rows, depth: int) -> tuple[Hits, bool]:
-        """The ordered hits of one query, and whether a deeper search could change them."""
-        valid = int((rows >= 0).sum())
-        scores = scores[:valid]
-        names = map(self._name, rows[:valid].tolist())
-        found = list(zip(names, scores.tolist(), strict=True))
-        if self._settings.remove_query:
-            found = [hit for hit in found if hit[0] != qid]
-        if self._size > 1 or self._settings.max_passage:
-            best: dict[str, float] = {}
-            for name, score in found:
-                best.setdefault(name, score)
-            found = list(best.items())
-        if (scores[1:] == scores[:-1]).any():
-            found.sort(key=lambda hit: (-hit[1], hit[0]))
-        kept = found[: self._settings.kept]
-        ran_out = valid < depth or depth >= len(self._index)
-        short = len(kept) < self._settings.kept
-        tied = not short and self._index.is_exhaustive and kept[-1][1] == float(scores[-1])
-        return kept, (short or tied) and not ran_out
-
     def search(self, qids: Sequence[str], queries: NDArray[Any]) -> Iterator[tuple[str, Hits]]:
         """Yields (query id, its hits) in the order of the queries.
 
@@ -123,27 +100,87 @@ class Searcher:
             qids: B query ids.
             queries: (B, D) vectors, or an array of B texts for an index of words.
         """
+        for qid, names, scores in self.ranked(qids, queries):
+            docids = names.strings() if isinstance(names, Names) else names
+            yield qid, list(zip(docids, scores.tolist(), strict=True))
+
+    def ranked(
+        self, qids: Sequence[str], queries: NDArray[Any]
+    ) -> Iterator[tuple[str, Ids, Scores]]:
+        """Yields (query id, K passage ids, (K,) scores): no object a hit where ids are mapped."""
         for first in range(0, len(qids), self._settings.query_batch):
             batch = slice(first, first + self._settings.query_batch)
-            for qid, hits in zip(
-                qids[batch], self._batch(qids[batch], queries[batch]), strict=True
-            ):
-                yield qid, self._untied(hits)
+            answers = self._batch(qids[batch], queries[batch])
+            for qid, (names, scores) in zip(qids[batch], answers, strict=True):
+                keep = self._settings.ties is Ties.KEEP
+                yield qid, names, scores if keep else strictly_decreasing(scores)
 
-    def _batch(self, qids: Sequence[str], queries: NDArray[Any]) -> list[Hits]:
+    def _batch(self, qids: Sequence[str], queries: NDArray[Any]) -> list[Ranked]:
         total = max(len(self._index), 1)
         depth = min(self._settings.hits * self._size + SPARE, total)
-        results: list[Hits] = [[] for _ in qids]
+        results: list[Ranked] = [([], np.empty(0, np.float32)) for _ in qids]
         open_queries = list(range(len(qids)))
         while open_queries:
             scores, rows = self._index.search(queries[open_queries], depth)
             unfinished = []
             for i, query in enumerate(open_queries):
-                results[query], deeper = self._hits(qids[query], scores[i], rows[i], depth)
+                results[query], deeper = self._answer(qids[query], scores[i], rows[i], depth)
                 if deeper:
                     unfinished.append(query)
             open_queries, depth = unfinished, min(4 * depth, total)
         return results
 
-    def _untied(self, hits: Hits) -> Hits:
-        return hits if self._settings.ties is Ties.KEEP else without_ties(hits)
+    def _answer(self, qid: str, scores: Scores, rows: Rows, depth: int) -> tuple[Ranked, bool]:
+        """The ordered hits of one query, and whether a deeper search could change them."""
+        valid = int((rows >= 0).sum())
+        scores, rows = scores[:valid], rows[:valid]
+        name = self._renamed if self._settings.remove_query or self._settings.max_passage else None
+        names, found = name(qid, scores, rows) if name else self._named(scores, rows)
+        wanted = self._settings.kept
+        names = names.at(slice(wanted)) if isinstance(names, Names) else names[:wanted]
+        found = found[:wanted]
+        ran_out = valid < depth or depth >= len(self._index)
+        short = len(found) < wanted
+        tied = not short and self._index.is_exhaustive and bool(found[-1] == scores[-1])
+        return (names, found), (short or tied) and not ran_out
+
+    def _named(self, scores: Scores, rows: Rows) -> Ranked:
+        """Every hit by its passage's id, once each, ties by id."""
+        if self._size > 1:
+            firsts = np.sort(np.unique(rows // self._size, return_index=True)[1])
+            scores, rows = scores[firsts], rows[firsts]
+        tied = np.flatnonzero(scores[1:] == scores[:-1])
+        if len(tied):
+            tied = np.union1d(tied, tied + 1)
+            names = self._ids_of(rows[tied])
+            strings = names.strings() if isinstance(names, Names) else names
+            order = sorted(range(len(tied)), key=lambda i: (-scores[tied[i]], strings[i]))
+            rows = rows.copy()
+            rows[tied] = rows[tied[order]]
+        return self._ids_of(rows), scores
+
+    def _ids_of(self, rows: Rows) -> Ids:
+        """What rows are called in the run."""
+        if isinstance(self._ids, ShardIds):
+            return self._ids.passages(rows)
+        if not isinstance(self._ids, PassageIds):
+            names = [self._ids[row] for row in rows.tolist()]
+            return [name.rpartition(PART)[0] for name in names] if self._size > 1 else names
+        found = self._ids.names(rows)
+        if self._size == 1:
+            return found
+        digits = np.array([len(f"{PART}{part}") for part in range(self._size)])
+        return found._replace(ends=found.ends - digits[rows % self._size])
+
+    def _renamed(self, qid: str, scores: Scores, rows: Rows) -> Ranked:
+        """The same, where some hits are left out or go by their document's id."""
+        found = self._ids_of(rows)
+        names: Sequence[str] = found.strings() if isinstance(found, Names) else found
+        if self._settings.max_passage:
+            names = [name.partition(self._settings.max_passage_delimiter)[0] for name in names]
+        best: dict[str, float] = {}
+        for name, score in zip(names, scores.tolist(), strict=True):
+            if not (self._settings.remove_query and name == qid):
+                best.setdefault(name, score)
+        hits = sorted(best.items(), key=lambda hit: (-hit[1], hit[0]))
+        return [name for name, _ in hits], np.array([score for _, score in hits], np.float32)

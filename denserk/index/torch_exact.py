@@ -8,6 +8,9 @@ import torch
 from torch import Tensor
 
 from denserk.formats.flat_file import map_flat
+from denserk.index.gpu_scan import GpuScan
+from denserk.index.hit_keys import hits_of
+from denserk.index.threshold_scan import Stored, ThresholdScan, can_scan
 from denserk.index.top_k import best_of_each, merge_top_k, ordered, top_k
 from denserk.index.vector_index import Rows, Scores, Vectors
 from denserk.settings.retrieval import Metric
@@ -24,11 +27,14 @@ class TorchExact:
     row of that vector.
 
     Args:
-        vectors: (N, D) float32.
+        vectors: (N, D) float32 or float16.
         metric: inner product, or the negative squared distance.
         device: where scores are computed; blocks travel there one at a time.
         vectors_per_passage: how many neighbouring rows are one passage.
         block_floats: bound on the floats of a block.
+        bfloat16: scan in bfloat16 what is then scored in float32, on a CPU that is fast at it; a
+            GPU always does.
+        plain: score every row in float32 and sort, without floors.
 
     >>> index = TorchExact(np.array([[1, 0], [0, 1], [2, 0]], dtype=np.float32))
     >>> scores, rows = index.search(np.array([[1, 0]], dtype=np.float32), 2)
@@ -40,15 +46,23 @@ class TorchExact:
 
     def __init__(
         self,
-        vectors: Vectors,
+        vectors: Stored,
         metric: Metric = Metric.INNER,
         device: str = "cpu",
         vectors_per_passage: int = 1,
         block_floats: int = BLOCK_FLOATS,
+        *,
+        bfloat16: bool = False,
+        plain: bool = False,
     ) -> None:
         self._vectors, self._metric = vectors, metric
         self._device = torch.device(device)
         self._size, self._block_floats = vectors_per_passage, block_floats
+        self._scan: ThresholdScan | None = None
+        if not plain and self._device.type == "cpu":
+            self._scan = ThresholdScan(vectors, metric, vectors_per_passage, bfloat16)
+        elif not plain and metric is Metric.INNER and torch.cuda.is_bf16_supported(False):
+            self._scan = GpuScan(vectors, self._device, vectors_per_passage)
 
     @classmethod
     def open(
@@ -57,12 +71,15 @@ class TorchExact:
         device: str = "cpu",
         vectors_per_passage: int = 1,
         threads: int | None = None,
+        *,
+        bfloat16: bool = False,
+        plain: bool = False,
     ) -> "TorchExact":
         """Maps a flat index of faiss into memory; `threads` holds for the whole process."""
         if threads:
             torch.set_num_threads(threads)
         vectors, metric = map_flat(path)
-        return cls(vectors, metric, device, vectors_per_passage)
+        return cls(vectors, metric, device, vectors_per_passage, bfloat16=bfloat16, plain=plain)
 
     @property
     def dimension(self) -> int:
@@ -88,10 +105,21 @@ class TorchExact:
         lengths = queries.square().sum(1)[:, None] + block.square().sum(1)
         return (2 * products - lengths).clamp(max=0.0)
 
-    @torch.inference_mode()
     def search(self, queries: Vectors, depth: int) -> tuple[Scores, Rows]:
         """The `depth` best rows for each of (B, D) queries, by score descending, row ascending."""
-        asked = torch.from_numpy(np.ascontiguousarray(queries)).to(self._device)
+        queries = np.ascontiguousarray(queries, dtype=np.float32)
+        if self._scan is None or not can_scan(len(self), depth, len(queries), self._size):
+            return self._sorted(queries, depth)
+        keys, misled = self._scan.search(queries, depth)
+        scores, rows = hits_of(keys)
+        if misled:
+            scores[misled], rows[misled] = self._sorted(queries[misled], depth)
+        return scores, rows
+
+    @torch.inference_mode()
+    def _sorted(self, queries: Vectors, depth: int) -> tuple[Scores, Rows]:
+        """The answer by its definition: all scores of a block, the best of them merged and kept."""
+        asked = torch.from_numpy(queries).to(self._device)
         nothing = torch.empty(len(queries), 0, device=self._device)
         held = nothing, nothing.long()
         for first, block in self._blocks(len(queries)):

@@ -13,6 +13,20 @@ Rows = NDArray[np.int64]
 """(B, K) int64, the row of each hit in the order of the index; -1 where there is no hit."""
 
 
+class StoredVectors(Protocol):
+    """(N, D) float32 vectors in an array or in a file."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """N and D."""
+
+    def __len__(self) -> int:
+        """N."""
+
+    def __getitem__(self, wanted: slice | Rows, /) -> Vectors:
+        """Neighbouring vectors, or some by their sorted numbers."""
+
+
 class SearchableIndex(Protocol):
     """An open index. Rows count from 0; their ids are the index folder's business.
 

@@ -2,17 +2,16 @@
 
 import glob
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, TextIO
 
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.files import STREAM, whole_binary, whole_text
 from denserk.formats.flat_file import FlatWriter
 from denserk.formats.id_ledger import IdLedger
-from denserk.formats.vector_block import VectorBlock
+from denserk.formats.vector_block import VectorBlock, Vectors
 from denserk.formats.vector_folder import refuse_non_finite
 from denserk.formats.vectors import VectorSource, read_vector_blocks
 from denserk.index.index_folder import DOCID, part_names
@@ -36,8 +35,12 @@ def _by_number(path: str) -> list[tuple[int, str]]:
     ]
 
 
-def expanded(inputs: Sequence[str]) -> list[str]:
+def expanded(inputs: Sequence[str], option: str = "--input") -> list[str]:
     """Inputs in the order given, patterns replaced by what they match, numbers in their order.
+
+    Args:
+        inputs: names and patterns.
+        option: what they were given by, for the error.
 
     Raises:
         UsageError: a pattern matches nothing, or an input comes twice.
@@ -49,11 +52,11 @@ def expanded(inputs: Sequence[str]) -> list[str]:
             continue
         matches = sorted(glob.glob(name), key=_by_number)  # noqa: PTH207 - patterns with folders
         if not matches:
-            raise UsageError(f"--input {name}: the pattern matches nothing")
+            raise UsageError(f"{option} {name}: the pattern matches nothing")
         found += matches
     for name in found:
         if found.count(name) > 1:
-            raise UsageError(f"--input {name} is given twice")
+            raise UsageError(f"{option} {name} is given twice")
     return found
 
 
@@ -99,55 +102,60 @@ def known_count(sources: Sequence[VectorSource]) -> int | None:
     return sum(int(c) for c in counts if c is not None) if None not in counts else None
 
 
-class _Gatherer:
-    """Appends blocks to the two files, and remembers what must not differ or repeat."""
+class CheckedBlocks:
+    """The blocks of several sources, looked at on the way: one dimension, finite, each id once.
 
-    def __init__(self, vectors: BinaryIO, ids: TextIO, metric: Metric, ledger: IdLedger) -> None:
-        self._flat, self._ids, self._ledger = FlatWriter(vectors, metric), ids, ledger
+    Args:
+        sources: in the order of the index.
+        ledger: takes every id.
+    """
+
+    def __init__(self, sources: Sequence[VectorSource], ledger: IdLedger) -> None:
+        self._sources, self._ledger = sources, ledger
         self._begins: list[tuple[int, VectorSource]] = []
+        self.dimension = 0
 
-    def blocks(self, sources: Sequence[VectorSource]) -> Iterator[tuple[VectorSource, VectorBlock]]:
-        for source in sources:
+    def __iter__(self) -> Iterator[VectorBlock]:
+        for source in self._sources:
             self._begins.append((self._ledger.count, source))
             for ids, vectors in source.blocks():
-                yield source, VectorBlock(ids, vectors)
+                self._look_at(source, ids, vectors)
+                yield VectorBlock(ids, vectors)
 
-    def add(self, source: VectorSource, block: VectorBlock) -> None:
-        dimension = block.vectors.shape[1]
-        if self._flat.dimension not in (0, dimension):
+    def _look_at(self, source: VectorSource, ids: Sequence[str], vectors: Vectors) -> None:
+        dimension = vectors.shape[1]
+        if self.dimension not in (0, dimension):
             first = self._begins[0][1].name
             raise MismatchError(
-                f"{source.name} has vectors of {dimension} dimensions, "
-                f"{first} of {self._flat.dimension}",
+                f"{source.name} has vectors of {dimension} dimensions, {first} of {self.dimension}",
                 "index vectors of one model",
             )
-        refuse_non_finite(source.name, block.ids, block.vectors)
-        self._flat.add(block.vectors)
-        for docid in block.ids:
-            self._ledger.add(docid)
-            for name in part_names(docid, source.vectors_per_passage):
-                self._ids.write(f"{name}\n")
+        self.dimension = dimension
+        refuse_non_finite(source.name, ids, vectors)
+        self._ledger.extend(ids)
 
     def _source_at(self, position: int) -> str:
         return next(s.name for begin, s in reversed(self._begins) if begin <= position)
 
-    def finish(self, size: int) -> Gathered:
+    def refuse_repeats(self, name_of: Callable[[int], str]) -> None:
+        """Refuses ids that came twice; called at the end.
+
+        Args:
+            name_of: the id of the passage at a position.
+
+        Raises:
+            InputError: one did.
+        """
         repeat = self._ledger.first_repeat()
         if repeat is not None:
             first, second = repeat
-            self._ids.flush()
-            with Path(self._ids.name).open(encoding="utf-8") as lines:
-                line = next(islice(lines, second * size, None))
-            name = line.rstrip().rpartition("#")[0] if size > 1 else line.rstrip()
             raise InputError(
                 self._source_at(second),
                 None,
-                f"the id {name} again (vector {second + 1:,}; first as vector {first + 1:,}, "
-                f"in {self._source_at(first)})",
+                f"the id {name_of(second)} again (vector {second + 1:,}; first as vector "
+                f"{first + 1:,}, in {self._source_at(first)})",
                 "each id once",
             )
-        self._flat.finish()
-        return Gathered(self._ledger.count, size, self._flat.dimension)
 
 
 def gather(
@@ -166,15 +174,28 @@ def gather(
         MismatchError: the sources have different dimensions.
         OutputError: the files cannot be written.
     """
-    total = known_count(sources)
+    size = sources[0].vectors_per_passage
     with (
-        whole_text(vectors.with_name(DOCID)) as ids,
+        whole_text(vectors.with_name(DOCID)) as lines,
         whole_binary(vectors) as rows,
         IdLedger() as ledger,
-        reporter.track("reading vectors", total, "passages") as progress,
+        reporter.track("reading vectors", known_count(sources), "passages") as progress,
     ):
-        gatherer = _Gatherer(rows, ids, metric, ledger)
-        for source, block in gatherer.blocks(sources):
-            gatherer.add(source, block)
+        flat, blocks = FlatWriter(rows, metric), CheckedBlocks(sources, ledger)
+        for block in blocks:
+            flat.add(block.vectors)
+            names = block.ids
+            if size > 1:
+                names = [name for docid in names for name in part_names(docid, size)]
+            lines.write("\n".join([*names, ""]))
             progress.advance(len(block.ids))
-        return gatherer.finish(sources[0].vectors_per_passage)
+
+        def name_of(position: int) -> str:
+            lines.flush()
+            with Path(lines.name).open(encoding="utf-8") as written:
+                line = next(islice(written, position * size, None)).rstrip()
+            return line.rpartition("#")[0] if size > 1 else line
+
+        blocks.refuse_repeats(name_of)
+        flat.finish()
+        return Gathered(ledger.count, size, flat.dimension)

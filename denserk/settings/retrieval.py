@@ -37,6 +37,7 @@ class Engine(StrEnum):
     TORCH = "torch"
     BM25S = "bm25s"
     LUCENE = "lucene"
+    MILVUS = "milvus"
 
 
 WORD_ENGINES = (Engine.BM25S, Engine.LUCENE)
@@ -80,7 +81,7 @@ class IndexPaths:
     """Vectors: folders, files, patterns, or - for JSON lines from standard input; repeatable."""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
     """Passages, for --type bm25: a file, a folder, irds:NAME, beir:NAME, or - (standard input)."""
-    output: str = option(REQUIRED, metavar="DIR")
+    output: str = option("", metavar="DIR", shown_default="none: needed but for --engine milvus")
     """The index folder."""
     allow_pickle: bool = False
     """Also read vectors from pickles; a pickle can run any code, so only your own."""
@@ -144,6 +145,8 @@ class IndexSettings:
                 f"--engine torch is exact: it builds --type flat, not {self.factory or self.type}",
                 "use --engine faiss",
             )
+        if self.engine is Engine.MILVUS and self.metric is not Metric.INNER:
+            raise UsageError(f"--engine milvus compares by inner product, not by {self.metric}")
         for name in ("M", "efC", "pq_m", "pq_nbits", "nlist", "train_size", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -177,8 +180,16 @@ class Bm25Settings:
 class SearchPaths:
     """What is searched, with which queries, and where the run goes."""
 
-    index: str = option("", metavar="DIR", shown_default="none, with --fuse, or --rerank and --run")
-    """An index folder."""
+    index: tuple[str, ...] = option(
+        (),
+        metavar="DIR|GLOB",
+        repeat=True,
+        shown_default="none, with --fuse, or --rerank and --run",
+    )
+    """An index folder, or a folder of vectors, searched exactly; several, also as a pattern in
+    quotes, are searched as one; repeatable."""
+    engine: Engine | None = option(None, metavar="milvus", shown_default="that of --index")
+    """milvus: search the --collection of --uri in place of --index."""
     suite: tuple[str, ...] = option((), metavar="NAME", repeat=True, shown_default="--topics")
     """Every set of a suite (beir, msmarco-dev; `denserk eval --list-suites`): its corpus encoded,
     indexed, searched, measured; repeatable."""
@@ -228,8 +239,8 @@ class SearchPaths:
             raise UsageError("--model and --encoded-queries exclude each other", "give one of them")
 
     def _refuse_more_than_runs(self) -> None:
-        others = ("suite", "index", "topics", "model", "encoded_queries", "rerank", "run", "corpus")
-        given = self._given(*others)
+        others = ("suite", "index", "engine", "topics", "model", "encoded_queries")
+        given = self._given(*others, "rerank", "run", "corpus")
         if given:
             raise UsageError(
                 f"--fuse reads runs alone, and {' and '.join(given)} not",
@@ -240,8 +251,8 @@ class SearchPaths:
         return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name)]
 
     def _refuse_more_than_a_model(self) -> None:
-        others = ("index", "topics", "topics_format", "encoded_queries", "rerank", "run", "corpus")
-        if given := self._given(*others):
+        others = ("index", "engine", "topics", "topics_format", "encoded_queries")
+        if given := self._given(*others, "rerank", "run", "corpus"):
             raise UsageError(
                 f"--suite brings its own queries and passages; {' and '.join(given)} cannot be "
                 "given too",
@@ -252,14 +263,26 @@ class SearchPaths:
         if self.output == "-":
             raise UsageError("--output -: the runs of --suite are files", "name a folder")
 
+    def _refuse_two_places(self) -> None:
+        if self.engine not in (None, Engine.MILVUS):
+            raise UsageError(f"--engine {self.engine}: an index folder names its own engine")
+        if self.engine and self.index:
+            raise UsageError("--engine milvus searches a collection, and --index a folder")
+        if not self.index and not self.engine:
+            raise UsageError("no index: give --index, --fuse, or --rerank with --run")
+
     def _refuse_half_a_reranking(self) -> None:
         if self.rerank is None:
             for name in ("run", "corpus"):
                 if getattr(self, name) is not None:
                     raise UsageError(f"--{name} is for reranking", "add --rerank MODEL")
-            if not self.index:
-                raise UsageError("no index: give --index, --fuse, or --rerank with --run")
+            self._refuse_two_places()
             return
+        if self.engine:
+            raise UsageError(
+                f"--rerank does not search with --engine {self.engine}",
+                "search first: denserk search ... --output - | denserk search --rerank M --run -",
+            )
         if bool(self.index) == bool(self.run):
             raise UsageError("--rerank takes the hits of --index or those of --run", "give one")
         if self.topics is None or self.corpus is None:
@@ -280,8 +303,8 @@ class SearchSettings:
     """hnsw: breadth of the search."""
     nprobe: int | None = option(None, shown_default="a sixteenth of the lists, at least 1")
     """ivf: lists visited for a query."""
-    query_batch: int = 256
-    """Queries searched together."""
+    query_batch: int = 1024
+    """Queries searched together; an exact search reads all vectors once for each batch."""
     index_device: str | None = option(
         None, "--faiss-device", metavar="cpu|cuda|cuda:N", shown_default="as --device"
     )

@@ -1,14 +1,14 @@
 """Vectors, or words, -> an index folder that denserk and Pyserini open."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from denserk.errors import MismatchError, UsageError
 from denserk.formats.files import prepare_folder, whole_text
-from denserk.formats.flat_file import map_flat
+from denserk.formats.flat_file import FlatRows
 from denserk.formats.manifest import (
     NAME,
     Kind,
@@ -22,9 +22,10 @@ from denserk.formats.sources import read_passages, refuse_duplicates
 from denserk.formats.vectors import VectorSource
 from denserk.index.backends import chosen_engine, open_vector_index
 from denserk.index.bm25_index import Bm25Builder
-from denserk.index.faiss_building import build
+from denserk.index.faiss_building import build, tell_memory
 from denserk.index.index_folder import DOCID, INDEX, folder_bytes, refuse_input_as_output
 from denserk.index.lucene_index import LuceneBuilder
+from denserk.index.memory_needs import in_units
 from denserk.index.recall import recall_of_own_vectors
 from denserk.index.vector_inputs import Gathered, gather, known_count, open_sources
 from denserk.reporting import SILENT, Reporter
@@ -38,7 +39,7 @@ from denserk.settings.retrieval import (
     IndexType,
     SearchSettings,
 )
-from denserk.tasks.model_chain import model_of, refuse_other_model
+from denserk.tasks.model_chain import common_model
 
 VECTORS = "vectors"
 """Where the vectors of an approximate index stand while it is built."""
@@ -86,6 +87,8 @@ def build_index(
         OutputError: the folder cannot be written.
     """
     start = time.perf_counter()
+    if not paths.output or settings.engine is Engine.MILVUS:
+        raise UsageError("an index goes into a folder", "give --output, or --engine milvus")
     wants_words = settings.type is IndexType.BM25
     if wants_words and paths.corpus is None:
         raise UsageError("--type bm25 indexes words, not vectors", "give --corpus, not --input")
@@ -106,7 +109,8 @@ def build_index(
         made_from: dict[str, Any] = {"texts": paths.corpus}
     else:
         sources = open_sources(paths.input, paths.allow_pickle, reporter)
-        made_from = {"vectors": [s.name for s in sources], "model": _common_model(sources)}
+        made_from = {"vectors": [s.name for s in sources], "model": common_model(sources)}
+        _tell_size(sources, settings, reporter)
     manifest = Manifest(Kind.INDEX, False, chosen, made_from)
     folder, finished = _begin(paths, manifest, reporter)
     if finished is not None:
@@ -130,15 +134,6 @@ def _result(manifest: Manifest, folder: Path, start: float) -> IndexResult:
         time.perf_counter() - start,
         manifest.contents.get("recall"),
     )
-
-
-def _common_model(sources: Sequence[VectorSource]) -> Mapping[str, Any] | None:
-    """The one model that made all vectors, as far as they say."""
-    models = [(source.name, model_of(source.manifest)) for source in sources]
-    first, made = models[0]
-    for name, model in models[1:]:
-        refuse_other_model(made, model, f"{first} and {name}", "index vectors of one model")
-    return None if any(model is None for _, model in models) else made
 
 
 def _begin(
@@ -172,28 +167,34 @@ def _refuse_other_settings(folder: Path, begun: Manifest, manifest: Manifest) ->
 
 
 def _size(count: int, dimension: int) -> str:
-    size = count * dimension * 4
-    unit, name = (1e9, "GB") if size >= 1e9 else (1e6, "MB")
-    return f"{count:,} x {dimension} x 4 bytes = {size / unit:,.1f} {name}"
+    return f"{count:,} x {dimension} x 4 bytes = {in_units(count * dimension * 4)}"
 
 
-def _tell_size(sources: Sequence[VectorSource], is_flat: bool, reporter: Reporter) -> None:
-    """Tells what is coming, where the inputs say so."""
+def _is_flat(settings: IndexSettings) -> bool:
+    return settings.type is IndexType.FLAT and not settings.factory
+
+
+def _tell_size(
+    sources: Sequence[VectorSource], settings: IndexSettings, reporter: Reporter
+) -> None:
+    """Tells what is coming and what it needs, where the inputs say how much they hold."""
     count = known_count(sources)
     if count is None or sources[0].manifest is None:
         return
     rows = count * sources[0].vectors_per_passage
-    size = _size(rows, int(sources[0].manifest.contents["dimension"]))
+    dimension = int(sources[0].manifest.contents["dimension"])
+    is_flat = _is_flat(settings)
     where = "on the disk, mapped into memory when searched" if is_flat else "to train and fill from"
-    reporter.note(f"vectors: {size} {where}")
+    reporter.note(f"vectors: {_size(rows, dimension)} {where}")
+    if not is_flat:
+        tell_memory(rows, dimension, settings, reporter)
 
 
 def _index_vectors(
     folder: Path, sources: Sequence[VectorSource], settings: IndexSettings, reporter: Reporter
 ) -> dict[str, Any]:
     """Fills the folder with an index of vectors; returns the manifest's contents."""
-    is_flat = settings.type is IndexType.FLAT and not settings.factory
-    _tell_size(sources, is_flat, reporter)
+    is_flat = _is_flat(settings)
     target = folder / (INDEX if is_flat else VECTORS)
     gathered = gather(sources, target, settings.metric, reporter)
     contents: dict[str, Any] = {
@@ -202,6 +203,9 @@ def _index_vectors(
         "vectors_per_passage": gathered.vectors_per_passage,
     }
     if not is_flat:
+        if known_count(sources) is None:
+            rows = gathered.passages * gathered.vectors_per_passage
+            tell_memory(rows, gathered.dimension, settings, reporter)
         contents |= _approximate(folder, target, gathered, settings, reporter)
         target.unlink()
     return contents
@@ -211,7 +215,7 @@ def _approximate(
     folder: Path, flat: Path, gathered: Gathered, settings: IndexSettings, reporter: Reporter
 ) -> dict[str, Any]:
     """Turns the flat file into another index, and measures what that costs in recall."""
-    vectors, _ = map_flat(flat)
+    vectors = FlatRows(flat)
     factory = build(vectors, folder / INDEX, settings, reporter)
     index = open_vector_index(
         folder, Engine.FAISS, SearchSettings(), threads=settings.threads, reporter=reporter

@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -11,36 +11,22 @@ from numpy.typing import NDArray
 
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.manifest import Kind, Manifest, file_sha256, write_manifest
+from denserk.formats.run_writer import RunWriter, run_writer
 from denserk.formats.sources import read_queries
-from denserk.formats.trec_run import write_run
 from denserk.formats.vectors import read_vector_blocks
-from denserk.index.backends import open_vector_index
-from denserk.index.bm25_index import Bm25Index
-from denserk.index.index_folder import (
-    DOCID,
-    PassageIds,
-    check_count,
-    folder_bytes,
-    foreign_engine,
-    read_index_manifest,
-)
 from denserk.index.lucene_index import LuceneIndex
-from denserk.index.searcher import Hits, Searcher
-from denserk.index.vector_index import SearchableIndex, VectorIndex
-from denserk.modeling.devices import choose_device
+from denserk.index.milvus_index import MilvusIndex
+from denserk.index.searcher import Searcher
+from denserk.index.vector_index import VectorIndex
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.records import Query
 from denserk.reporting import SILENT, Progress, Reporter
 from denserk.settings.encoding import ComputeSettings
-from denserk.settings.options import as_json, from_json
-from denserk.settings.retrieval import (
-    WORD_ENGINES,
-    Bm25Settings,
-    Engine,
-    SearchPaths,
-    SearchSettings,
-)
+from denserk.settings.milvus import MilvusSearchSettings
+from denserk.settings.options import as_json
+from denserk.settings.retrieval import Engine, SearchPaths, SearchSettings
 from denserk.tasks.model_chain import Description, model_of, refuse_other_model
+from denserk.tasks.opened_index import OpenedIndex, open_index
 from denserk.tasks.run_manifest import forget_manifest, has_manifest, queries_sha256
 
 ENCODED_AT_ONCE = 4096
@@ -70,22 +56,6 @@ class SearchResult:
 
 
 @dataclass(frozen=True)
-class _Opened:
-    """An index ready to be asked, its ids, and what made it (nothing, where another tool did)."""
-
-    index: SearchableIndex
-    ids: Sequence[str]
-    manifest: Manifest | None
-    holds_words: bool
-
-    @property
-    def vectors_per_passage(self) -> int:
-        """How many neighbouring rows are one passage."""
-        contents = {} if self.manifest is None else self.manifest.contents
-        return int(contents.get("vectors_per_passage", 1))
-
-
-@dataclass(frozen=True)
 class _Questions:
     """What is asked: ids and vectors (or texts) in batches, how many, what made the vectors."""
 
@@ -101,6 +71,7 @@ def search(
     text: Mapping[str, Any] = NOTHING,
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008
     reporter: Reporter = SILENT,
+    milvus: MilvusSearchSettings = MilvusSearchSettings(),  # noqa: B008
 ) -> SearchResult:
     """Searches an index and writes the run, in the order of the queries.
 
@@ -111,20 +82,41 @@ def search(
         text: the same for TextSettings.
         compute: where queries are encoded and, unless `settings` says otherwise, searched.
         reporter: told what goes on.
+        milvus: the collection that is searched where `paths` has no index.
 
     Raises:
         UsageError: options do not go together, or something named is not there.
         InputError: index, queries or vectors are broken.
         MismatchError: index and queries were not made alike.
         OutputError: the run cannot be written.
+        ServerError: a server does not answer, or refuses.
     """
-    opened = _open(paths, settings, compute, reporter)
+    given = (representation, text, compute, reporter)
+    if paths.engine is not Engine.MILVUS:
+        return _search(
+            paths, open_index(paths.index, settings, compute, reporter), settings, *given
+        )
+    with closing(MilvusIndex(milvus, settings, reporter)) as index:
+        opened = OpenedIndex((index.place,), index, index.ids, (index.manifest,))
+        return _search(paths, opened, settings, *given)
+
+
+def _search(
+    paths: SearchPaths,
+    opened: OpenedIndex,
+    settings: SearchSettings,
+    representation: Mapping[str, Any],
+    text: Mapping[str, Any],
+    compute: ComputeSettings,
+    reporter: Reporter,
+) -> SearchResult:
+    """Searches what is open."""
     queries = None
     if paths.topics is not None:
         queries = list(read_queries(paths.topics, paths.topics_format, reporter))
     result = SearchResult()
     if opened.holds_words:
-        questions = _texts(paths, queries)
+        questions = _texts(paths, opened, queries)
     elif paths.encoded_queries is not None:
         questions = _encoded(paths, opened, queries, reporter)
     else:
@@ -136,51 +128,21 @@ def search(
     forget_manifest(paths.output)
     start = time.perf_counter()
     with reporter.track("searching", questions.count, "queries") as progress:
-        answers = _answers(questions, searcher, result, progress)
-        write_run(paths.output, answers, settings.output_format, settings.tag)
+        form, tag = settings.output_format, settings.tag
+        with run_writer(paths.output, form, tag, plain=compute.plain) as writer:
+            _answer(questions, searcher, writer, result, progress)
     result.searching_seconds = time.perf_counter() - start - result.encoding_seconds
     _tell_missing(result.without_hits, reporter)
     _write_manifest(paths, settings, opened, questions, queries, result)
     return result
 
 
-def _open(
-    paths: SearchPaths, settings: SearchSettings, compute: ComputeSettings, reporter: Reporter
-) -> _Opened:
-    """Opens the index folder with the engine that it names."""
-    manifest = read_index_manifest(paths.index)
-    contents = {} if manifest is None else manifest.contents
-    chosen = {} if manifest is None else manifest.settings
-    engine = Engine(chosen["engine"]) if chosen else foreign_engine(paths.index)
-    assert engine is not None  # read_index_manifest saw to it
-    words = from_json(Bm25Settings, chosen.get("bm25", {}))
-    if engine is Engine.LUCENE:
-        lucene = LuceneIndex(Path(paths.index), words, contents.get("count"), compute.threads)
-        return _Opened(lucene, lucene.ids, manifest, holds_words=True)
-    ids = PassageIds(Path(paths.index) / DOCID)
-    index: SearchableIndex
-    if engine is Engine.BM25S:
-        index = Bm25Index(Path(paths.index), words, compute.threads)
-    else:
-        index = open_vector_index(
-            paths.index,
-            engine,
-            settings,
-            device=str(choose_device(settings.index_device or compute.device)),
-            threads=compute.threads,
-            vectors_per_passage=int(contents.get("vectors_per_passage", 1)),
-            reporter=reporter,
-        )
-    check_count(paths.index, len(index), len(ids))
-    return _Opened(index, ids, manifest, engine in WORD_ENGINES)
-
-
-def _texts(paths: SearchPaths, queries: Sequence[Query] | None) -> _Questions:
+def _texts(paths: SearchPaths, opened: OpenedIndex, queries: Sequence[Query] | None) -> _Questions:
     """The texts of the queries, for an index of words."""
     for option, given in (("--model", paths.model), ("--encoded-queries", paths.encoded_queries)):
         if given is not None:
             raise UsageError(
-                f"{option} {given}: {paths.index} is an index of words", f"leave out {option}"
+                f"{option} {given}: {opened.name} is an index of words", f"leave out {option}"
             )
     assert queries is not None  # SearchPaths saw to it
     texts = np.array([query.text for query in queries], dtype=object)
@@ -188,7 +150,7 @@ def _texts(paths: SearchPaths, queries: Sequence[Query] | None) -> _Questions:
 
 
 def _encoded(
-    paths: SearchPaths, opened: _Opened, queries: Sequence[Query] | None, reporter: Reporter
+    paths: SearchPaths, opened: OpenedIndex, queries: Sequence[Query] | None, reporter: Reporter
 ) -> _Questions:
     """Vectors from --encoded-queries: all of them, or those of --topics in its order."""
     assert paths.encoded_queries is not None
@@ -210,7 +172,7 @@ def _encoded(
             f"no vector for {len(missing):,} of {len(qids):,} queries, the first {missing[0]}",
             f"one for each query of {paths.topics}",
         )
-    _refuse_dimension(paths, opened, vectors.shape[1], source.name)
+    _refuse_dimension(opened, vectors.shape[1], source.name)
     _refuse_model(paths, opened, model_of(source.manifest), source.name)
     if source.manifest is not None and source.manifest.settings.get("side") == "passage":
         reporter.warn(f"{source.name} was encoded as passages, not as queries")
@@ -220,20 +182,20 @@ def _encoded(
 
 def _load_encoder(
     paths: SearchPaths,
-    opened: _Opened,
+    opened: OpenedIndex,
     overrides: tuple[Mapping[str, Any], Mapping[str, Any]],
     compute: ComputeSettings,
     reporter: Reporter,
 ) -> TextEncoder:
     """The model of the queries; the index's own, and set up as it was for the index, by default."""
-    made = model_of(opened.manifest)
+    made = opened.model
     name = paths.model or (made or {}).get("name")
     if name is None:
         raise UsageError(
-            f"{paths.index} does not say which model made it", "give --model, or --encoded-queries"
+            f"{opened.name} does not say which model made it", "give --model, or --encoded-queries"
         )
     if paths.model is None:
-        reporter.note(f"queries are encoded by {name}, which made the index")
+        reporter.note(f"queries are encoded by {name}, which made the {opened.kind}")
     encoder = TextEncoder.load(name, *overrides, compute, reporter)
     if made is None or paths.force or made.get("fingerprint") != encoder.fingerprint:
         return encoder
@@ -248,13 +210,13 @@ def _load_encoder(
 
 def _encoding(
     paths: SearchPaths,
-    opened: _Opened,
+    opened: OpenedIndex,
     encoder: TextEncoder,
     queries: Sequence[Query],
     result: SearchResult,
 ) -> _Questions:
     """Queries that are encoded as they are needed."""
-    _refuse_dimension(paths, opened, encoder.dimension, encoder.name)
+    _refuse_dimension(opened, encoder.dimension, encoder.name)
     _refuse_model(paths, opened, encoder.description(), encoder.name)
 
     def asked() -> Asked:
@@ -268,41 +230,45 @@ def _encoding(
     return _Questions(asked(), len(queries), encoder.description())
 
 
-def _refuse_dimension(paths: SearchPaths, opened: _Opened, dimension: int, name: str) -> None:
+def _refuse_dimension(opened: OpenedIndex, dimension: int, name: str) -> None:
     """Refuses queries that cannot be compared at all; --force does not help."""
     there = cast(VectorIndex, opened.index).dimension
     if there != dimension:
         raise MismatchError(
-            f"{paths.index} holds vectors of {there} dimensions, {name} makes {dimension}",
+            f"{opened.name} holds vectors of {there} dimensions, {name} makes {dimension}",
             "search with the model that made the index",
         )
 
 
 def _refuse_model(
-    paths: SearchPaths, opened: _Opened, model: Description | None, name: str
+    paths: SearchPaths, opened: OpenedIndex, model: Description | None, name: str
 ) -> None:
     """Refuses queries that were made otherwise than the index, unless --force."""
     if not paths.force:
         refuse_other_model(
-            model_of(opened.manifest),
+            opened.model,
             model,
-            f"{paths.index} and the queries of {name}",
+            f"{opened.name} and the queries of {name}",
             "search with the model and settings that made the index, or add --force",
         )
 
 
-def _answers(
-    questions: _Questions, searcher: Searcher, result: SearchResult, progress: Progress
-) -> Iterator[tuple[str, Hits]]:
-    """Searches; counts on the way."""
+def _answer(
+    questions: _Questions,
+    searcher: Searcher,
+    writer: RunWriter,
+    result: SearchResult,
+    progress: Progress,
+) -> None:
+    """Searches and writes; counts on the way."""
     for qids, queries in questions.asked:
-        for qid, hits in searcher.search(qids, queries):
+        for qid, names, scores in searcher.ranked(qids, queries):
+            writer.write_ranked(qid, names, scores)
             result.queries += 1
-            result.hits += len(hits)
-            if not hits:
+            result.hits += len(scores)
+            if not len(scores):
                 result.without_hits.append(qid)
             progress.advance()
-            yield qid, hits
 
 
 def _tell_missing(without_hits: Sequence[str], reporter: Reporter) -> None:
@@ -316,20 +282,16 @@ def _tell_missing(without_hits: Sequence[str], reporter: Reporter) -> None:
 def _write_manifest(
     paths: SearchPaths,
     settings: SearchSettings,
-    opened: _Opened,
+    opened: OpenedIndex,
     questions: _Questions,
     queries: Sequence[Query] | None,
     result: SearchResult,
 ) -> None:
     if not has_manifest(paths.output):
         return
-    index = {} if opened.manifest is None else opened.manifest.contents.get("sha256", {})
+    indexes = opened.described()
     made_from = {
-        "index": {
-            "name": paths.index,
-            "sha256": index,
-            "bytes": folder_bytes(Path(paths.index)),
-        },
+        "index": indexes[0] if len(indexes) == 1 else indexes,
         "model": questions.model,
         "encoded_queries": paths.encoded_queries,
         "topics": {"name": paths.topics, "sha256": queries_sha256(queries)} if queries else None,

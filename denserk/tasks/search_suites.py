@@ -256,7 +256,7 @@ def _search(job: _Job, suite: Suite, parts: Mapping[str, str]) -> None:
         max_passage=job.settings.max_passage or suite.max_passage,
     )
     asked = SearchPaths(
-        index=str(index), topics=parts["topics"], model=job.model.name, output=str(run)
+        index=(str(index),), topics=parts["topics"], model=job.model.name, output=str(run)
     )
     with where_it_goes(suite, "topics", parts["topics"]):
         search(asked, rules, job.representation, text, job.compute, job.reporter)

@@ -16,19 +16,11 @@ from denserk.formats.corpus_file import (
     write_passages,
 )
 from denserk.records import Passage
-from denserk.reporting import Reporter
 from denserk.settings.formats import CorpusFormat, CorpusSettings
+from tests.reporters import Heard
 
 BEIR = '{"_id": "d1", "title": "h", "text": "one"}\n{"_id": "d2", "text": "two"}\n'
 RECORDS = [Passage("d1", "one", "h"), Passage("d2", "two")]
-
-
-class Notes(Reporter):
-    def __init__(self):
-        self.notes = []
-
-    def note(self, text):
-        self.notes.append(text)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +52,7 @@ def test_a_corpus_is_told_by_its_first_line(tmp_path, monkeypatch, text, told, r
     path = str(tmp_path / ("c.gz" if how == "gzip" else "c"))
     with open(path, "wb") as out:  # noqa: PTH123 - a string, as commands give it
         out.write(gzip.compress(data) if how == "gzip" else data)
-    notes = Notes()
+    notes = Heard()
     if how != "stream":
         assert count_corpus_file(path) == len(read)
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
@@ -72,7 +64,7 @@ def test_a_corpus_is_told_by_its_first_line(tmp_path, monkeypatch, text, told, r
 def test_a_forced_shape_is_not_told(tmp_path):
     path = tmp_path / "c.jsonl"
     path.write_text('{"_id": "b", "docid": "t", "text": "x"}')
-    notes = Notes()
+    notes = Heard()
     forced = CorpusSettings(corpus_format=CorpusFormat.TEVATRON)
     assert next(iter(read_corpus_file(path, forced, notes))).docid == "t"
     assert not notes.notes

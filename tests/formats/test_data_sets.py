@@ -7,7 +7,7 @@ import pytest
 from denserk.errors import InputError, MissingExtraError, UsageError
 from denserk.formats import data_sets
 from denserk.records import Passage, Qrel, Query
-from tests.formats.test_corpus_file import Notes
+from tests.reporters import Heard
 
 NAME = "denserk-toy/test"
 
@@ -101,7 +101,7 @@ def here(tmp_path, monkeypatch):
 @pytest.mark.parametrize("place", ["cache/beir/toy", "datasets/toy"])
 def test_a_beir_folder_is_found(here, place):
     (here / place).mkdir(parents=True)
-    notes = Notes()
+    notes = Heard()
     assert data_sets.beir_folder("toy", notes).resolve() == here / place
     assert notes.notes[0].startswith("beir:toy: ")
 

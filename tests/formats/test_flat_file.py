@@ -1,10 +1,11 @@
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from denserk.errors import InputError
-from denserk.formats.flat_file import HEADER, FlatWriter, is_flat, map_flat
+from denserk.formats.flat_file import HEADER, FlatRows, FlatWriter, is_flat, map_flat
 from denserk.settings.retrieval import Metric
 
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -43,3 +44,30 @@ def test_other_files_are_refused(data, tmp_path):
     (tmp_path / "index").write_bytes(data)
     with pytest.raises(InputError, match="expected a flat index"):
         map_flat(tmp_path / "index")
+
+
+def test_a_file_larger_than_the_memory_is_mapped(tmp_path):
+    count = (1 << 40) // (4 * 1024)  # 1 TiB, all of it a hole
+    with (tmp_path / "index").open("wb") as out:
+        out.write(HEADER.pack(b"IxFI", 1024, count, 0, 0, True, 0, count * 1024))
+        try:
+            out.truncate(HEADER.size + (1 << 40))
+        except OSError:
+            pytest.skip("this file system has no files of that size")
+    rows, _ = map_flat(tmp_path / "index")
+    assert rows.shape == (count, 1024)
+    assert rows[-1].max() == 0
+
+
+@pytest.mark.parametrize("part", [slice(0, 3), slice(2, 99), slice(None), slice(9, 9)])
+def test_rows_read_without_a_mapping(tmp_path, part):
+    rows = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)
+    with (tmp_path / "index").open("wb") as handle:
+        writer = FlatWriter(handle, Metric.L2)
+        writer.add(rows)
+        writer.finish()
+    stored = FlatRows(tmp_path / "index")
+    assert (len(stored), stored.shape, stored.metric) == (10, (10, 4), Metric.L2)
+    np.testing.assert_array_equal(stored[part], rows[part])
+    np.testing.assert_array_equal(stored[np.array([0, 4, 9])], rows[[0, 4, 9]])
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()

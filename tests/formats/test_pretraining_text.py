@@ -8,18 +8,8 @@ import pytest
 
 from denserk.errors import InputError, UsageError
 from denserk.formats.pretraining_text import Document, TokenDocument, read_documents
-from denserk.reporting import Reporter
 from denserk.settings.pretraining import RawText
-
-
-class Heard(Reporter):
-    """Keeps what was told."""
-
-    def __init__(self):
-        self.notes: list[str] = []
-
-    def note(self, text):
-        self.notes.append(text)
+from tests.reporters import Heard
 
 
 def written(path, text):

@@ -11,8 +11,8 @@ from denserk.formats import sources
 from denserk.records import Passage, Qrel
 from denserk.settings.formats import CorpusFormat, CorpusSettings
 from tests.conftest import PASSAGES, QRELS, QUERIES
-from tests.formats.test_corpus_file import Notes
 from tests.formats.test_data_sets import NAME, here, toy_irds  # noqa: F401 - fixtures
+from tests.reporters import Heard
 
 COUNTS = {
     "squad": (2067, 9249, {"train": 8172, "dev": 1077}),
@@ -122,7 +122,7 @@ def test_a_folder_is_read_by_name(tmp_path):
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"id": "d1", "contents": "one"}'))
     for other in ("manifest.json", ".hidden.tsv", "notes.md"):
         (tmp_path / other).write_text("x")
-    notes = Notes()
+    notes = Heard()
     read = list(sources.read_passages(str(tmp_path), reporter=notes))
     assert read == [Passage("d1", "one"), Passage("d10", "ten"), Passage("d2", "two")]
     assert [note.partition(":")[0] for note in notes.notes] == ["a.jsonl.gz", "b.tsv"]
@@ -137,7 +137,7 @@ def test_a_stream_is_not_counted(monkeypatch):
 
 def test_empty_passages_are_counted_once(tmp_path):
     (tmp_path / "c.tsv").write_text("d1\t\nd2\ttwo\nd3\t\n")
-    notes = Notes()
+    notes = Heard()
     read = list(sources.read_passages(str(tmp_path / "c.tsv"), reporter=notes))
     assert [passage.text for passage in read] == ["", "two", ""]
     assert notes.notes[1:] == ["c.tsv: 2 of 3 passages are empty"]

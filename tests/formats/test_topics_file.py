@@ -8,7 +8,7 @@ from denserk.errors import InputError, UsageError
 from denserk.formats.topics_file import WRITTEN, read_topics_file, write_queries
 from denserk.records import Query
 from denserk.settings.formats import TopicsFormat
-from tests.formats.test_corpus_file import Notes
+from tests.reporters import Heard
 
 QA = [{"question": "who", "answers": ["a"]}, {"question": "u", "answers": []}]
 BY_ID = {"7": {"question": "who", "answers": ["a"]}}
@@ -44,7 +44,7 @@ BY_ID = {"7": {"question": "who", "answers": ["a"]}}
 def test_queries_are_told_by_their_first_line(tmp_path, name, text, told, read):
     path = tmp_path / name
     path.write_text(text)
-    notes = Notes()
+    notes = Heard()
     assert list(read_topics_file(path, reporter=notes)) == read
     assert [note.startswith(f"{name}: {told}") for note in notes.notes] == [True] * bool(told)
 

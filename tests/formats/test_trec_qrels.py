@@ -4,7 +4,7 @@ from denserk.errors import InputError
 from denserk.formats.trec_qrels import read_qrels, read_qrels_map, write_qrels
 from denserk.records import Qrel
 from denserk.settings.formats import QrelsFormat
-from tests.formats.test_corpus_file import Notes
+from tests.reporters import Heard
 
 QRELS = [Qrel("007", "d1", 2), Qrel("q2", "d1", 0), Qrel("007", "d2", -1)]
 TREC = "007 0 d1 2\nq2 0 d1 0\n007 0 d2 -1\n"
@@ -24,7 +24,7 @@ BEIR = "query-id\tcorpus-id\tscore\n007\td1\t2\nq2\td1\t0\n007\td2\t-1\n"
 )
 def test_judgements(tmp_path, text, told):
     (tmp_path / "q").write_text(text)
-    notes = Notes()
+    notes = Heard()
     assert list(dict.fromkeys(read_qrels(tmp_path / "q", None, notes))) == QRELS
     assert notes.notes == [f"q: {told}"]
     assert read_qrels_map(tmp_path / "q") == {"007": {"d1": 2, "d2": -1}, "q2": {"d1": 0}}

@@ -1,7 +1,9 @@
+import numpy as np
 import pytest
 
 from denserk.errors import MismatchError, UsageError
 from denserk.formats.manifest import Kind, Manifest, write_manifest
+from denserk.index import index_folder
 from denserk.index.index_folder import (
     PassageIds,
     check_count,
@@ -24,6 +26,22 @@ def test_passage_ids(tmp_path, content, ids):
     found = PassageIds(tmp_path / "docid")
     assert list(found) == ids
     assert len(found) == len(ids)
+
+
+def test_a_large_file_of_ids_is_looked_at_when_an_id_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(index_folder, "AT_ONCE", 8)
+    names = [f"d{n}" for n in range(40)]
+    (tmp_path / "docid").write_text("".join(f"{name}\n" for name in names))
+    found = PassageIds(tmp_path / "docid", 40)
+    assert "_ends" not in vars(found)
+    assert found.names(np.array([39, 0, 7])).strings() == ["d39", "d0", "d7"]
+    assert list(found) == names
+    other = PassageIds(tmp_path / "docid", 41)
+    with pytest.raises(MismatchError, match="41 vectors but 40 ids"):
+        other[0]
+    monkeypatch.setattr(index_folder, "AT_ONCE", 1000)
+    with pytest.raises(MismatchError, match="41 vectors but 40 ids"):
+        PassageIds(tmp_path / "docid", 41)
 
 
 def test_an_index_of_another_tool_has_no_manifest(tmp_path):

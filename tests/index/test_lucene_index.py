@@ -106,7 +106,7 @@ def run_of(tmp_path):
     def searched(index, topics, **settings):
         output = str(tmp_path / "run.trec")
         search(
-            SearchPaths(index=str(index), topics=str(topics), output=output),
+            SearchPaths(index=(str(index),), topics=str(topics), output=output),
             SearchSettings(**settings),
         )
         return read_run_scores(output)

@@ -72,7 +72,7 @@ def own_run(folder, **settings):
     build_index(paths, IndexSettings(threads=1, **settings))
     search(
         SearchPaths(
-            index=str(folder / "index"),
+            index=(str(folder / "index"),),
             encoded_queries=str(folder / "queries.jsonl"),
             output=str(folder / "own.trec"),
         ),
@@ -168,7 +168,7 @@ def test_pyserini_searches_an_aggretriever_index_with_its_own_encoder(
     build_index(IndexPaths(input=(str(toy / "vectors"),), output=str(toy / "index")))
     search(
         SearchPaths(
-            index=str(toy / "index"),
+            index=(str(toy / "index"),),
             topics=str(toy / "queries.tsv"),
             output=str(toy / "own.trec"),
         ),

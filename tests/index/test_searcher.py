@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from denserk.index.backends import open_vector_index
+from denserk.index.index_folder import PassageIds
 from denserk.index.searcher import Searcher, ordered, strictly_decreasing
 from denserk.index.torch_exact import TorchExact
 from denserk.settings.retrieval import Engine, SearchSettings, Ties
@@ -24,6 +25,13 @@ def by_hand(ids, vectors, query, settings, qid="q"):
     return sorted(best.items(), key=lambda hit: (-hit[1], hit[0]))[: settings.kept]
 
 
+def mapped(folder, ids):
+    """The same ids from a file."""
+    (folder / "docid").write_text("".join(f"{docid}\n" for docid in ids))
+    return PassageIds(folder / "docid", len(ids))
+
+
+@pytest.mark.parametrize("held", [lambda folder, ids: ids, mapped])
 @pytest.mark.parametrize("engine", [Engine.TORCH, Engine.FAISS])
 @pytest.mark.parametrize(
     "options",
@@ -35,27 +43,29 @@ def by_hand(ids, vectors, query, settings, qid="q"):
         {"hits": 2, "max_passage": True, "max_passage_hits": 20},
     ],
 )
-def test_every_engine_ranks_alike(tmp_path, engine, options):
+def test_every_engine_ranks_alike(tmp_path, engine, options, held):
     vectors, queries = whole_numbers(1, 120, 3), whole_numbers(2, 10, 3)
     ids = [f"d{n % 40}#{n // 40}" for n in range(120)]
     qids = [f"d{n}#0" for n in range(10)]
     settings = SearchSettings(ties=Ties.KEEP, **options)
     index = open_vector_index(write_flat(tmp_path / "i", vectors), engine, settings)
-    found = dict(Searcher(index, ids, settings).search(qids, queries))
+    found = dict(Searcher(index, held(tmp_path, ids), settings).search(qids, queries))
     assert list(found) == qids
     for qid, query in zip(qids, queries, strict=True):
         assert found[qid] == by_hand(ids, vectors, query, settings, qid)
 
 
+@pytest.mark.parametrize("held", [lambda folder, ids: ids, mapped])
 @pytest.mark.parametrize("engine", [Engine.TORCH, Engine.FAISS])
-def test_a_passage_scores_what_its_best_vector_scores(tmp_path, engine):
+def test_a_passage_scores_what_its_best_vector_scores(tmp_path, engine, held):
     vectors, queries = whole_numbers(3, 60, 3), whole_numbers(4, 5, 3)
     ids = [f"p#{n // 3}#{n % 3}" for n in range(60)]
     settings = SearchSettings(hits=6, ties=Ties.KEEP)
     index = open_vector_index(
         write_flat(tmp_path / "i", vectors), engine, settings, vectors_per_passage=3
     )
-    found = Searcher(index, ids, settings, vectors_per_passage=3).search(list("abcde"), queries)
+    searcher = Searcher(index, held(tmp_path, ids), settings, vectors_per_passage=3)
+    found = searcher.search(list("abcde"), queries)
     for (_, hits), query in zip(found, queries, strict=True):
         best = (vectors @ query).reshape(20, 3).max(1)
         everything = [(f"p#{passage}", float(score)) for passage, score in enumerate(best)]

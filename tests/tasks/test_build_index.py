@@ -12,7 +12,9 @@ import pytest
 from denserk.errors import DenserkError, InputError, MismatchError, OutputError, UsageError
 from denserk.formats.flat_file import FlatWriter
 from denserk.formats.manifest import Kind, read_manifest
-from denserk.reporting import SILENT, Reporter
+from denserk.index import faiss_building, inverted_lists, memory_needs
+from denserk.index.inverted_lists import ListsOnDisk
+from denserk.reporting import SILENT
 from denserk.settings.retrieval import (
     Bm25Settings,
     Engine,
@@ -24,6 +26,7 @@ from denserk.settings.retrieval import (
 from denserk.tasks.build_index import build_index
 from tests.faults import Stopped, contents, limit_file_size, stopped_at
 from tests.index.test_vector_inputs import vector_folder
+from tests.reporters import Heard
 
 IDS = [f"d{n}" for n in range(60)]
 VECTORS = np.random.default_rng(5).normal(size=(60, 8)).astype(np.float32)
@@ -33,18 +36,6 @@ KINDS = {
     "hnsw": IndexSettings(type=IndexType.HNSW, M=4, threads=1),
     "factory": IndexSettings(factory="IVF2,SQ8", threads=1),
 }
-
-
-class Remembering(Reporter):
-    def __init__(self):
-        self.notes: list[str] = []
-        self.warnings: list[str] = []
-
-    def note(self, text):
-        self.notes.append(text)
-
-    def warn(self, text):
-        self.warnings.append(text)
 
 
 @pytest.fixture
@@ -89,7 +80,7 @@ def test_both_engines_write_the_same_flat_files(vectors, tmp_path):
 
 
 def test_what_is_told(vectors, tmp_path):
-    reporter = Remembering()
+    reporter = Heard()
     build(tmp_path / "i", vectors, KINDS["hnsw"], reporter)
     assert "vectors: 60 x 8 x 4 bytes = 0.0 MB to train and fill from" in reporter.notes
     assert any("of the exact 10 nearest (with 60 of its own" in note for note in reporter.notes)
@@ -131,10 +122,50 @@ def test_stopped_at_ten_points_and_resumed_gives_the_same_bytes(toy, vectors, tm
         assert contents(folder) == contents(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("factory", ["SQ8", "Bogus9"])
+def test_what_cannot_be_built_is_refused_before_anything_is_written(
+    vectors, tmp_path, monkeypatch, factory
+):
+    monkeypatch.setattr(memory_needs, "available_bytes", lambda: 100)
+    with pytest.raises(UsageError, match=r"and 0\.0 MB can be had|faiss refuses Bogus9"):
+        build(tmp_path / "i", vectors, IndexSettings(factory=factory))
+    assert not (tmp_path / "i").exists()
+    build(tmp_path / "i", vectors)
+
+
+def test_vectors_of_unknown_number_are_refused_once_they_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory_needs, "available_bytes", lambda: 100)
+    lines = [{"id": d, "vector": v} for d, v in zip(IDS, VECTORS.tolist(), strict=True)]
+    (tmp_path / "lines.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    with pytest.raises(UsageError, match="building SQ8 needs"):
+        build(tmp_path / "i", tmp_path / "lines.jsonl", IndexSettings(factory="SQ8"))
+    assert not (tmp_path / "i" / "index").exists()
+
+
+def test_lists_that_a_killed_build_left_on_the_disk(vectors, tmp_path, monkeypatch):
+    """A killed process removes nothing: its lists lie there until the build is resumed."""
+    monkeypatch.setattr(faiss_building, "ADD_ROWS", 10)
+    monkeypatch.setattr(inverted_lists, "HELD_BYTES", 100)
+    monkeypatch.setattr(inverted_lists, "LIST_BYTES", 0)
+    settings = KINDS["factory"]
+    build(tmp_path / "whole", vectors, settings)
+    folder = tmp_path / "killed"
+    with monkeypatch.context() as patch, stopped_at(3, [(ListsOnDisk, "add")]):
+        patch.setattr(ListsOnDisk, "close", lambda lists: None)
+        with pytest.raises(Stopped):
+            build(folder, vectors, settings)
+    left = [item.name for item in folder.iterdir() if "lists-" in item.name]
+    assert sorted(left) == [f".index.lists-{number}.part" for number in range(3)]
+    with pytest.raises(MismatchError, match="unfinished"):
+        read_manifest(folder, Kind.INDEX)
+    build(folder, vectors, settings, resume=True)
+    assert contents(folder) == contents(tmp_path / "whole")
+
+
 def test_a_finished_index_is_left_alone(vectors, tmp_path):
     build(tmp_path / "i", vectors)
     stamp = (tmp_path / "i" / "index").stat().st_mtime_ns
-    reporter = Remembering()
+    reporter = Heard()
     assert build(tmp_path / "i", vectors, reporter=reporter, resume=True).count == 60
     assert (tmp_path / "i" / "index").stat().st_mtime_ns == stamp
     assert reporter.notes[-1].endswith("is finished: nothing to do")

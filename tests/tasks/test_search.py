@@ -8,7 +8,6 @@ import pytest
 from denserk.cli.app import run as command
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.manifest import Kind, beside, file_sha256, read_manifest
-from denserk.reporting import Reporter
 from denserk.settings.encode import EncodeSettings
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.formats import CorpusSettings, RunFormat
@@ -24,20 +23,9 @@ from denserk.tasks.build_index import build_index
 from denserk.tasks.encode import encode
 from denserk.tasks.search import search
 from tests.conftest import PASSAGES, QUERIES
+from tests.reporters import Heard
 
 CPU = ComputeSettings(device="cpu")
-
-
-class Remembering(Reporter):
-    def __init__(self):
-        self.notes: list[str] = []
-        self.warnings: list[str] = []
-
-    def note(self, text):
-        self.notes.append(text)
-
-    def warn(self, text):
-        self.warnings.append(text)
 
 
 def vectors_of(toy, model, name, side="corpus", **representation):
@@ -65,12 +53,12 @@ def ranked(toy, index, *, reporter=None, settings=None, representation=None, **p
     if "encoded_queries" not in paths:
         paths.setdefault("topics", str(toy / "queries.tsv"))
     search(
-        SearchPaths(index=index, output=str(toy / "run.trec"), **paths),
+        SearchPaths(index=(index,), output=str(toy / "run.trec"), **paths),
         settings or SearchSettings(hits=4),
         representation or {},
         {},
         CPU,
-        reporter or Remembering(),
+        reporter or Heard(),
     )
     found: dict[str, list[tuple[str, float]]] = {}
     for line in (toy / "run.trec").read_text().splitlines():
@@ -103,6 +91,31 @@ def test_the_same_run_however_the_queries_come(toy, model):
         for qid, query in zip(QUERIES, np.load(toy / "q" / "block-00000.npy"), strict=True):
             out.write(json.dumps({"qid": qid, "vector": query.tolist()}) + "\n")
     assert ranked(toy, index, encoded_queries=str(lines)) == by_hand
+
+
+def test_vectors_are_searched_without_an_index(toy, model):
+    """One folder or its shards, with the model that made them; the manifest names each."""
+    vectors = vectors_of(toy, model, "v", representation="mean", l2_norm=True)
+    expected = ranked(toy, index_of(toy, vectors))
+    heard = Heard()
+    assert ranked(toy, vectors, reporter=heard) == expected
+    assert f"queries are encoded by {model}, which made the vectors" in heard.notes
+    for shard in range(2):
+        cut = EncodeSettings(
+            model=str(model),
+            corpus=str(toy / "corpus.jsonl"),
+            output=str(toy / f"s{shard}"),
+            block_size=2,
+            shard_id=shard,
+            shard_num=2,
+        )
+        encode(cut, CorpusSettings(), {"representation": "mean", "l2_norm": True}, {}, CPU)
+    assert ranked(toy, str(toy / "s?")) == expected
+    named = read_manifest(toy / "run.trec", Kind.RUN).made_from["index"]
+    assert [part["name"] for part in named] == [str(toy / "s0"), str(toy / "s1")]
+    words = words_of(toy)
+    with pytest.raises(MismatchError, match="is an index of words, not of vectors"):
+        search(SearchPaths(index=(vectors, words), topics=str(toy / "queries.tsv"), output="run"))
 
 
 def test_topics_say_which_encoded_queries_and_in_which_order(toy, model):
@@ -139,7 +152,7 @@ def test_words_need_no_model(toy):
 
 def test_queries_without_hits_are_told(toy):
     (toy / "queries.tsv").write_text("q1\tthe of\nq2\triver\nq3\tzebra\n")
-    reporter = Remembering()
+    reporter = Heard()
     assert list(ranked(toy, words_of(toy), reporter=reporter)) == ["q2"]
     assert reporter.warnings == ["2 queries have no hits and are missing from the run: q1, q3"]
 
@@ -171,7 +184,9 @@ def test_the_run_has_a_manifest(toy, model):
 def test_shapes_and_tag(toy, form, columns):
     ranked_settings = SearchSettings(output_format=form, tag="mine")
     search(
-        SearchPaths(index=words_of(toy), topics=str(toy / "queries.tsv"), output=str(toy / "run")),
+        SearchPaths(
+            index=(words_of(toy),), topics=str(toy / "queries.tsv"), output=str(toy / "run")
+        ),
         ranked_settings,
     )
     lines = (toy / "run").read_text().splitlines()
@@ -181,7 +196,7 @@ def test_shapes_and_tag(toy, form, columns):
 
 @pytest.mark.parametrize("output", ["-", "/dev/null"])
 def test_streams_have_no_manifest(toy, output, capfdbinary):
-    search(SearchPaths(index=words_of(toy), topics=str(toy / "queries.tsv"), output=output))
+    search(SearchPaths(index=(words_of(toy),), topics=str(toy / "queries.tsv"), output=output))
     assert bool(capfdbinary.readouterr().out) == (output == "-")
     assert not list(toy.glob("*.manifest.json"))
 
@@ -246,7 +261,7 @@ def test_query_vectors_that_repeat_or_come_from_passages(toy, model):
     (toy / "q.jsonl").write_text('{"qid": "q1", "vector": [1, 2]}\n' * 2)
     with pytest.raises(InputError, match="the query id q1 twice"):
         ranked(toy, index, encoded_queries=str(toy / "q.jsonl"))
-    reporter = Remembering()
+    reporter = Heard()
     found = ranked(toy, index, encoded_queries=str(toy / "v"), reporter=reporter)
     assert list(found) == list(PASSAGES)
     assert reporter.warnings == [f"{toy / 'v'} was encoded as passages, not as queries"]
@@ -275,7 +290,7 @@ def test_pickled_queries_only_when_asked_for(toy, model):
 )
 def test_paths_that_contradict_each_other(paths):
     with pytest.raises(UsageError, match=r"no queries|exclude each other"):
-        SearchPaths(index="i", output="o", **paths)
+        SearchPaths(index=("i",), output="o", **paths)
 
 
 @pytest.mark.parametrize(

@@ -6,24 +6,16 @@ import pytest
 from denserk.cli.app import run as command
 from denserk.errors import MismatchError, UsageError
 from denserk.formats.manifest import Kind, beside, read_manifest
-from denserk.reporting import Reporter
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.retrieval import SearchPaths, SearchSettings
 from denserk.settings.suites import SuiteSearchSettings
 from denserk.tasks.search_suites import search_suites
 from tests.conftest import PASSAGES
+from tests.reporters import Heard
 from tests.suite_copies import write_beir, write_documents, write_marco, write_questions
 
 CPU = ComputeSettings(device="cpu")
 AGAIN = SuiteSearchSettings(resume=True)
-
-
-class Remembering(Reporter):
-    def __init__(self):
-        self.notes: list[str] = []
-
-    def note(self, text):
-        self.notes.append(text)
 
 
 @pytest.fixture
@@ -37,7 +29,7 @@ def cache(tmp_path, monkeypatch):
 def search(tiny, *names, choice=SuiteSearchSettings(), model="bert", reporter=None, **settings):  # noqa: B008
     paths = SearchPaths(suite=names, model=str(tiny(model)), output="runs")
     return search_suites(
-        paths, choice, SearchSettings(**settings), compute=CPU, reporter=reporter or Remembering()
+        paths, choice, SearchSettings(**settings), compute=CPU, reporter=reporter or Heard()
     )
 
 
@@ -108,7 +100,7 @@ def test_resume_keeps_finished_sets_and_makes_the_others(cache, tiny):
     search(tiny, "beir/scifact")
     before = Path("runs/scifact.trec").stat().st_mtime_ns
     write_beir(cache, "nfcorpus")
-    told = Remembering()
+    told = Heard()
     search(tiny, "beir/nfcorpus", "beir/scifact", choice=AGAIN, reporter=told)
     assert Path("runs/scifact.trec").stat().st_mtime_ns == before
     assert "beir/scifact: finished, kept" in told.notes
@@ -124,7 +116,7 @@ def test_a_stop_between_the_run_and_its_suite_is_no_finished_run(cache, tiny):
     manifest = json.loads(where.read_text())
     del manifest["made_from"]["suite"]
     where.write_text(json.dumps(manifest))
-    told = Remembering()
+    told = Heard()
     search(tiny, "beir/scifact", choice=AGAIN, reporter=told)
     assert "beir/scifact (1 of 1): queries of 64 tokens, passages of 64" in told.notes
 

@@ -1,0 +1,232 @@
+"""An index, or many shards as one, opened to be asked: its engine, its ids, what made it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from denserk.errors import UsageError
+from denserk.formats.manifest import Manifest
+from denserk.index.backends import open_vector_index
+from denserk.index.bm25_index import Bm25Index
+from denserk.index.chained_vectors import ChainedVectors
+from denserk.index.index_folder import (
+    DOCID,
+    PassageIds,
+    folder_bytes,
+    foreign_engine,
+    read_index_manifest,
+)
+from denserk.index.lucene_index import LuceneIndex
+from denserk.index.memory_needs import Need, tell_needs
+from denserk.index.search_needs import exact_needs
+from denserk.index.searcher import SPARE
+from denserk.index.shards import (
+    LastOpened,
+    Shard,
+    ShardedIndex,
+    common_metric,
+    is_vector_folder,
+    look_at,
+)
+from denserk.index.torch_exact import TorchExact
+from denserk.index.vector_index import SearchableIndex, VectorIndex
+from denserk.index.vector_inputs import expanded
+from denserk.modeling.devices import choose_device, has_bfloat16
+from denserk.reporting import SILENT, Reporter
+from denserk.settings.encoding import ComputeSettings
+from denserk.settings.options import from_json
+from denserk.settings.retrieval import WORD_ENGINES, Bm25Settings, Engine, Metric, SearchSettings
+from denserk.tasks.model_chain import Description, model_of, refuse_other_model
+
+IDS, INDEX_HELD = "where ids stand", "the largest approximate index"
+INSTEAD = {
+    IDS: "search folders of vectors in place of the indexes: their ids stay on disk",
+    INDEX_HELD: "search the vectors themselves, or a flat index of them: they stay on disk",
+}
+"""What to search where a part of the memory does not suffice."""
+
+
+@dataclass(frozen=True)
+class OpenedIndex:
+    """An index ready to be asked.
+
+    Attributes:
+        names: its folders, as they were named.
+        index: the engine.
+        ids: the id of each row.
+        manifests: what made each folder (nothing, where another tool did).
+        holds_words: queries are texts.
+        kind: what the folders are, in a word.
+        vectors_per_passage: how many neighbouring rows are one passage.
+    """
+
+    names: Sequence[str]
+    index: SearchableIndex
+    ids: Sequence[str]
+    manifests: Sequence[Manifest | None]
+    holds_words: bool = False
+    kind: str = "index"
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        more = len(self.names) - 1
+        return self.names[0] if not more else f"{self.names[0]} (and {more:,} more)"
+
+    @property
+    def vectors_per_passage(self) -> int:
+        """How many neighbouring rows are one passage."""
+        contents = {} if self.manifests[0] is None else self.manifests[0].contents
+        return int(contents.get("vectors_per_passage", 1))
+
+    @property
+    def model(self) -> Description | None:
+        """The model that made the vectors, where one of the folders says so."""
+        return next((made for m in self.manifests if (made := model_of(m)) is not None), None)
+
+    def described(self) -> list[Mapping[str, Any]]:
+        """What a run's manifest says of each folder."""
+        return [
+            {
+                "name": name,
+                "sha256": {} if manifest is None else manifest.contents.get("sha256", {}),
+                "bytes": folder_bytes(Path(name)) if Path(name).is_dir() else None,
+            }
+            for name, manifest in zip(self.names, self.manifests, strict=True)
+        ]
+
+
+def open_index(
+    indexes: Sequence[str], settings: SearchSettings, compute: ComputeSettings, reporter: Reporter
+) -> OpenedIndex:
+    """Opens an index folder with the engine that it names, or several folders as one index.
+
+    Args:
+        indexes: folders of indexes or of vectors, or patterns of such.
+        settings: how they are searched.
+        compute: where, and on how many threads.
+        reporter: told which engine serves, and of the memory that many shards need.
+
+    Raises:
+        UsageError: a folder is not there or not an index, or the memory does not suffice.
+        MismatchError: shards were not made alike.
+        InputError: a folder is broken.
+    """
+    names = expanded(indexes, "--index")
+    if len(names) > 1 or is_vector_folder(names[0]):
+        return _shards(names, settings, compute, reporter)
+    name = names[0]
+    manifest = read_index_manifest(name)
+    contents = {} if manifest is None else manifest.contents
+    chosen = {} if manifest is None else manifest.settings
+    engine = Engine(chosen["engine"]) if chosen else foreign_engine(name)
+    assert engine is not None  # read_index_manifest saw to it
+    words = from_json(Bm25Settings, chosen.get("bm25", {}))
+    if engine is Engine.LUCENE:
+        lucene = LuceneIndex(Path(name), words, contents.get("count"), compute.threads)
+        return OpenedIndex(names, lucene, lucene.ids, [manifest], holds_words=True)
+    index: SearchableIndex
+    if engine is Engine.BM25S:
+        index = Bm25Index(Path(name), words, compute.threads)
+    else:
+        size = int(contents.get("vectors_per_passage", 1))
+        index = _engine_of(name, engine, size, settings, compute, reporter)
+    ids = PassageIds(Path(name) / DOCID, len(index))
+    return OpenedIndex(names, index, ids, [manifest], engine in WORD_ENGINES)
+
+
+def _engine_of(
+    name: str,
+    engine: Engine,
+    size: int,
+    settings: SearchSettings,
+    compute: ComputeSettings,
+    reporter: Reporter,
+) -> VectorIndex:
+    """Opens one index of vectors."""
+    return open_vector_index(
+        name,
+        engine,
+        settings,
+        device=_device(settings, compute),
+        threads=compute.threads,
+        vectors_per_passage=size,
+        bfloat16=has_bfloat16(),
+        plain=compute.plain,
+        reporter=reporter,
+    )
+
+
+def _device(settings: SearchSettings, compute: ComputeSettings) -> str:
+    return str(choose_device(settings.index_device or compute.device))
+
+
+def _shards(
+    names: Sequence[str], settings: SearchSettings, compute: ComputeSettings, reporter: Reporter
+) -> OpenedIndex:
+    """Opens several folders, or one of vectors, as one index."""
+
+    def read(name: str) -> VectorIndex:
+        return _engine_of(name, Engine.FAISS, 1, settings, compute, SILENT)
+
+    approximate = LastOpened(read)
+    shards = [look_at(name, approximate) for name in names]
+    metric = common_metric(shards)
+    _refuse_other_models(shards)
+    for name, given in (("--ef-search", settings.ef_search), ("--nprobe", settings.nprobe)):
+        if given is not None and all(shard.is_exact for shard in shards):
+            raise UsageError(f"{name} {given}: every shard is searched exactly")
+    _tell_memory(max(shard.held_bytes for shard in shards), shards, settings, compute, reporter)
+    if compute.threads:
+        torch.set_num_threads(compute.threads)
+
+    def exact(vectors: ChainedVectors) -> VectorIndex:
+        device, size = _device(settings, compute), shards[0].size
+        return TorchExact(
+            vectors, metric, device, size, bfloat16=has_bfloat16(), plain=compute.plain
+        )
+
+    index = ShardedIndex(shards, exact, approximate)
+    passages = len(index) // shards[0].size
+    compared = "inner product" if metric is Metric.INNER else "distance"
+    how = "all exactly" if index.is_exhaustive else "approximate ones by their own engines"
+    reporter.note(
+        f"{len(shards):,} shards, {passages:,} passages, compared by {compared}, {how}"
+        if len(shards) > 1
+        else f"{names[0]}: {passages:,} passages, compared by {compared}, {how}"
+    )
+    kind = "vectors" if len(shards) == 1 else "shards"
+    return OpenedIndex(names, index, index.ids, [shard.manifest for shard in shards], kind=kind)
+
+
+def _refuse_other_models(shards: Sequence[Shard]) -> None:
+    """Refuses shards of several models, as far as they say."""
+    told = [(s.name, made) for s in shards if (made := model_of(s.manifest)) is not None]
+    for name, made in told[1:]:
+        what = f"{told[0][0]} and {name}"
+        refuse_other_model(told[0][1], made, what, "search shards that one model made")
+
+
+def _tell_memory(
+    held: int,
+    shards: Sequence[Shard],
+    settings: SearchSettings,
+    compute: ComputeSettings,
+    reporter: Reporter,
+) -> None:
+    """Tells how much memory the search needs, and refuses it where there is less."""
+    needs: list[Need] = []
+    if any(shard.is_exact for shard in shards):
+        first = shards[0]
+        depth = min(settings.hits + SPARE, sum(shard.rows for shard in shards))
+        threads = compute.threads or torch.get_num_threads()
+        needs = exact_needs(first.dimension, settings.query_batch, depth, first.size, threads)
+    kept = sum(f.passages * f.lines for shard in shards for f in shard.ids if f.stays_open)
+    needs += [Need(IDS, 8 * kept), Need(INDEX_HELD, held)]
+    largest = max(needs, key=lambda need: need.size).what
+    fewer = f"--query-batch {max(settings.query_batch // 8, 1)}"
+    hint = INSTEAD.get(largest, f"search fewer queries at once, for example {fewer}, or less deep")
+    tell_needs("searching", needs, hint, reporter)

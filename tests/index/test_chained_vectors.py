@@ -1,0 +1,68 @@
+"""Chained pieces read as one array reads, whatever the cuts, types and files that are open."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from denserk.index import chained_vectors
+from denserk.index.chained_vectors import ChainedVectors, Piece
+from denserk.index.gpu_scan import GpuScan
+
+
+def chain(whole, cuts, dtypes):
+    edges = [0, *cuts, len(whole)]
+    parts = [whole[a:b].astype(d) for a, b, d in zip(edges, edges[1:], dtypes, strict=False)]
+    pieces = [Piece(len(part), part.dtype, partial(np.asarray, part)) for part in parts]
+    return ChainedVectors(pieces, whole.shape[1])
+
+
+@given(st.data())
+def test_as_one_array(data):
+    rows = data.draw(st.integers(1, 40))
+    cuts = sorted(data.draw(st.lists(st.integers(0, rows), min_size=3, max_size=3)))
+    dtypes = data.draw(st.lists(st.sampled_from(["f2", "f4"]), min_size=4, max_size=4))
+    whole = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
+    chained = chain(whole, cuts, dtypes)
+    first, last = sorted(data.draw(st.tuples(st.integers(0, rows), st.integers(0, rows + 9))))
+    some = np.array(data.draw(st.lists(st.integers(0, rows - 1))), np.int64)
+    assert (chained.shape, len(chained)) == (whole.shape, rows)
+    assert chained.dtype == (dtypes[0] if len(set(dtypes)) == 1 else "f4")
+    assert chained.nbytes == rows * 3 * chained.dtype.itemsize
+    for found, expected in ((chained[first:last], whole[first:last]), (chained[some], whole[some])):
+        assert found.dtype == chained.dtype
+        assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("order", [range(6), reversed(range(6))])
+def test_few_files_are_open(monkeypatch, order):
+    monkeypatch.setattr(chained_vectors, "OPEN", 2)
+    opened: list[int] = []
+
+    def rows_of(number):
+        opened.append(number)
+        return np.full((1, 1), number, np.float32)
+
+    pieces = [Piece(1, np.dtype("f4"), partial(rows_of, n)) for n in range(6)]
+    chained = ChainedVectors(pieces, 1)
+    for number in order:
+        assert chained[number : number + 1].item() == number
+    last = opened[-1]
+    assert chained[last : last + 1].item() == last
+    assert len(opened) == 6
+    assert len(chained._mapped) == 2
+
+
+def test_the_scan_of_a_gpu_takes_them():
+    """On the CPU, as far as it can be tried there: blocks, and rows of a sample, of two types."""
+    whole = np.random.default_rng(1).normal(size=(5000, 8)).astype("f2").astype("f4")
+    queries = np.random.default_rng(2).normal(size=(3, 8)).astype("f4")
+    chained = chain(whole, [700, 2500], ["f2", "f4", "f2"])
+    device = torch.device("cpu")
+    keys, misled = GpuScan(chained, device).search(queries, 50)
+    expected, _ = GpuScan(whole, device).search(queries, 50)
+    assert misled == []
+    assert np.array_equal(keys, expected)
