@@ -8,6 +8,7 @@ from denserk.errors import UsageError
 from denserk.settings.encoding import VectorDtype, VectorFormat
 from denserk.settings.formats import TopicsFormat
 from denserk.settings.options import REQUIRED, option
+from denserk.settings.shards import refuse_shard
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,8 @@ class EncodeSettings:
     """Precision of the stored vectors."""
     block_size: int = 4096
     """Passages a block; a block is encoded from its own passages alone."""
+    workers: int = 1
+    """Threads that tokenise ahead of the model; a fast GPU wants several."""
     shard_id: int = option(0, "--dataset-shard-index")
     """Which shard to encode, from 0."""
     shard_num: int = option(1, "--num-shards", "--dataset-number-of-shards")
@@ -45,11 +48,9 @@ class EncodeSettings:
             raise UsageError("give one of --corpus (passages) and --topics (queries)")
         if self.block_size < 1:
             raise UsageError(f"--block-size {self.block_size}: at least 1 is needed")
-        if not 0 <= self.shard_id < self.shard_num:
-            raise UsageError(
-                f"--shard-id {self.shard_id} of --shard-num {self.shard_num}",
-                f"shards are numbered 0 to {max(self.shard_num, 1) - 1}",
-            )
+        if self.workers < 1:
+            raise UsageError(f"--workers {self.workers}: at least 1 is needed")
+        refuse_shard(self.shard_id, self.shard_num)
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite exclude each other")
         if self.output_format is not VectorFormat.NPY and self.resume:

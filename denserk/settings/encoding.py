@@ -257,15 +257,22 @@ class PairSettings:
     """Give the model the tokenizer's token types, which tell query from passage."""
 
 
+BATCH_TOKENS = 8192
+"""Tokens of a batch where none are asked for."""
+CPU_BATCH_TOKENS = 2048
+"""The same where texts become vectors on the CPU: what its caches hold."""
+
+
 @dataclass(frozen=True)
 class ComputeSettings:
     """Where and how the numbers are computed."""
 
     device: str = option("auto", metavar="auto|cpu|cuda|cuda:N")
-    """The device; only `auto` falls back to the CPU where no GPU is seen."""
+    """The device; only `auto` falls back to the CPU where no GPU is seen. `encode` takes several,
+    such as cuda:0,cuda:1, and starts a process on each."""
     dtype: Dtype = Dtype.FLOAT32
     """Precision of the computation; vectors are stored as --vector-dtype says."""
-    batch_tokens: int = 8192
+    batch_tokens: int | None = option(None, shown_default="8192; 2048 to encode on the CPU")
     """Tokens of a batch, padding included: batches of short texts hold more of them."""
     batch_size: int | None = option(
         None, "--per-device-eval-batch-size", shown_default="by --batch-tokens alone"
@@ -273,6 +280,12 @@ class ComputeSettings:
     """At most this many texts a batch."""
     threads: int | None = option(None, shown_default="the library's choice")
     """CPU threads."""
+    head_dtype: Dtype | None = option(None, shown_default="that of --dtype")
+    """agg on the CPU: precision of the projection to the vocabulary alone; bfloat16 beside a
+    float32 backbone costs little of the vectors and saves most of the head's time."""
+    plain: bool = False
+    """Take the literal path, slower: transformers' own modules; to compare with, and for bug
+    reports."""
     fp16: bool = False
     """Short for --dtype float16."""
     bf16: bool = False
@@ -281,7 +294,29 @@ class ComputeSettings:
     def __post_init__(self) -> None:
         """Refuses contradicting precisions and empty batches."""
         object.__setattr__(self, "dtype", short_form(self.dtype, self.fp16, self.bf16))
+        if self.head_dtype is Dtype.FLOAT16:
+            raise UsageError("--head-dtype float16: float32 or bfloat16 are possible")
+        if self.plain and self.head_dtype not in (None, self.dtype):
+            raise UsageError("--head-dtype: with --plain the head computes as --dtype says")
         for name in ("batch_tokens", "batch_size", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"--{name.replace('_', '-')} {value}: at least 1 is needed")
+
+    @property
+    def precision(self) -> str:
+        """The precision in words, the head's own where it has one.
+
+        >>> ComputeSettings(head_dtype=Dtype.BFLOAT16).precision
+        'float32, head bfloat16'
+        """
+        own = self.head_dtype not in (None, self.dtype)
+        return f"{self.dtype}, head {self.head_dtype}" if own else str(self.dtype)
+
+    def tokens_on(self, device: str) -> int:
+        """Tokens of a batch where texts become vectors on such a kind of device.
+
+        >>> ComputeSettings().tokens_on("cpu"), ComputeSettings(batch_tokens=99).tokens_on("cpu")
+        (2048, 99)
+        """
+        return self.batch_tokens or (CPU_BATCH_TOKENS if device == "cpu" else BATCH_TOKENS)

@@ -1,6 +1,6 @@
 """Work on a long source in numbered blocks: looked over first, dealt into shards, continued."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -12,6 +12,7 @@ from denserk.formats.id_ledger import IdLedger
 from denserk.formats.manifest import Manifest, differences
 from denserk.records import Passage, Query
 from denserk.reporting import Reporter
+from denserk.tasks.processes import Crew
 
 R = TypeVar("R")
 Reading = Callable[[], Iterator[Passage] | Iterator[Query]]
@@ -93,6 +94,26 @@ def numbered_blocks(
     while block := list(islice(own, size)):
         yield number, block
         number += 1
+
+
+def dealt(
+    blocks: Iterable[tuple[int, R]], finished: Collection[int], crew: Crew
+) -> Iterator[tuple[int, R, bool]]:
+    """Numbered blocks, and whether each falls to this process of several.
+
+    Those that are finished and those that are not are dealt round apart, so that what one process
+    lost is shared by all when the work is continued.
+
+    >>> from types import SimpleNamespace
+    >>> second = SimpleNamespace(rank=1, size=2)
+    >>> [number for number, _, own in dealt(enumerate("abcdefg"), {0, 2, 4}, second) if own]
+    [2, 3, 6]
+    """
+    turn = {True: 0, False: 0}
+    for number, block in blocks:
+        done = number in finished
+        yield number, block, turn[done] % crew.size == crew.rank
+        turn[done] += 1
 
 
 def texts_sha256(texts: Iterable[Sequence[str]]) -> str:

@@ -1,23 +1,21 @@
 """Texts -> vectors: streaming, in blocks that stand alone, resumable and sharded."""
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from denserk.data.batches import PlannedTexts
 from denserk.errors import MismatchError
 from denserk.formats.block_journal import Block
 from denserk.formats.files import STREAM, prepare_folder, refuse_occupied
 from denserk.formats.id_ledger import IdLedger
 from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest
 from denserk.formats.sources import read_passages, read_queries
-from denserk.formats.vector_folder import VectorFolderWriter, refuse_non_finite
+from denserk.formats.vector_folder import VectorFolderWriter, begin_vectors, refuse_non_finite
 from denserk.formats.vectors import open_writer
-from denserk.modeling.text_encoder import TextEncoder
+from denserk.modeling.text_encoder import ComingVectors, TextEncoder
 from denserk.records import Passage, Query
 from denserk.reporting import SILENT, Progress, Reporter
 from denserk.settings.encode import EncodeSettings
@@ -27,28 +25,17 @@ from denserk.settings.options import as_json
 from denserk.tasks.blocks import (
     blocks_of_shard,
     check_ids,
+    dealt,
     numbered_blocks,
     refuse_other_run,
     survey,
     texts_sha256,
 )
+from denserk.tasks.encode_tally import EncodeResult, Tally, together
+from denserk.tasks.pipeline import ahead, behind
+from denserk.tasks.processes import ALONE, Crew
 
 Records = Sequence[Passage] | Sequence[Query]
-
-
-@dataclass(frozen=True)
-class EncodeResult:
-    """Vectors in the output, their dimension; how many were encoded now, in which time."""
-
-    count: int
-    dimension: int
-    encoded: int
-    seconds: float
-
-    @property
-    def per_second(self) -> float:
-        """Texts a second, of those encoded now."""
-        return self.encoded / self.seconds if self.seconds else 0.0
 
 
 @dataclass
@@ -72,12 +59,17 @@ class _Texts:
             return read_passages(self.settings.source, self.corpus, reporter, self.fields)
         return read_queries(self.settings.source, self.settings.topics_format, reporter)
 
-    def encode(self, encoder: TextEncoder, records: Records) -> NDArray[np.float32]:
+    def plan(self, encoder: TextEncoder, records: Records) -> PlannedTexts:
         if self.settings.topics is None:
-            return encoder.encode_passages(
+            return encoder.plan_passages(
                 [record for record in records if isinstance(record, Passage)]
             )
-        return encoder.encode_queries([record for record in records if isinstance(record, Query)])
+        return encoder.plan_queries([record for record in records if isinstance(record, Query)])
+
+    def begin(self, encoder: TextEncoder, planned: PlannedTexts) -> ComingVectors:
+        if self.settings.topics is None:
+            return encoder.begin_passages(planned)
+        return encoder.begin_queries(planned)
 
     def vectors_each(self, encoder: TextEncoder) -> int:
         """How many vectors one text has; a query has one."""
@@ -114,7 +106,7 @@ def _manifest(
         **as_json(corpus),
         "device": encoder.device.type,
         "dtype": compute.dtype.value,
-        "batch_tokens": compute.batch_tokens,
+        "batch_tokens": encoder.batch_tokens,
         "batch_size": compute.batch_size,
         "threads": compute.threads,
     }
@@ -134,6 +126,30 @@ def _continue(folder: Path, manifest: Manifest, reporter: Reporter) -> None:
     refuse_other_run(folder, begun, manifest, ["model"], reporter)
 
 
+def _writer(
+    settings: EncodeSettings, manifest: Manifest, reporter: Reporter, crew: Crew
+) -> VectorFolderWriter:
+    """The folder begun by the first process, and this one's way to write into it.
+
+    Raises:
+        MismatchError: the folder was begun, or the first process works, with other settings or
+            another model.
+    """
+
+    def begin() -> tuple[Manifest, dict[int, Block]]:
+        folder = prepare_folder(
+            settings.output, overwrite=settings.overwrite, resume=settings.resume
+        )
+        _continue(folder, manifest, reporter)
+        return manifest, begin_vectors(folder, manifest)
+
+    first, finished = crew.first(begin)
+    if crew.rank:
+        refuse_other_run(settings.output, first, manifest, ["model"], reporter)
+    folder, dtype = Path(settings.output), settings.vector_dtype.value
+    return VectorFolderWriter(folder, manifest, dtype, finished, crew.rank)
+
+
 def encode(
     settings: EncodeSettings,
     corpus: CorpusSettings,
@@ -141,6 +157,7 @@ def encode(
     text: Mapping[str, Any],
     compute: ComputeSettings,
     reporter: Reporter = SILENT,
+    crew: Crew = ALONE,
 ) -> EncodeResult:
     """Encodes one side of a collection.
 
@@ -151,16 +168,21 @@ def encode(
         text: fields of TextSettings that override the model's own.
         compute: where and how precisely.
         reporter: told what goes on.
+        crew: the processes that call this together, each on its device, with the same settings.
 
     Raises:
         UsageError, InputError, MismatchError, OutputError, ModelError: see `denserk.errors`.
     """
     blocked = settings.output_format is VectorFormat.NPY
     flags = {"overwrite": settings.overwrite, "resume": settings.resume}
-    if blocked:
-        refuse_occupied(settings.output, **flags)
     texts = _Texts(settings, corpus, reporter, text.get("fields"))
-    count = texts.survey()
+
+    def look() -> int | None:
+        if blocked:
+            refuse_occupied(settings.output, **flags)
+        return texts.survey()
+
+    count = crew.first(look)
     first, last = blocks_of_shard(count, settings.block_size, settings.shard_id, settings.shard_num)
     encoder = TextEncoder.load(settings.model, representation, text, compute, reporter)
     manifest = _manifest(encoder, settings, corpus, compute)
@@ -169,10 +191,8 @@ def encode(
         total = min(count, last * settings.block_size) - first * settings.block_size
     with reporter.track("encoding", total, texts.unit) as progress:
         if blocked:
-            folder = prepare_folder(settings.output, **flags)
-            _continue(folder, manifest, reporter)
-            writer = VectorFolderWriter(folder, manifest, settings.vector_dtype.value)
-            result = _encode_blocks(texts, encoder, writer, (first, last), progress)
+            writer = _writer(settings, manifest, reporter, crew)
+            result = _encode_blocks(texts, encoder, writer, (first, last), progress, crew)
         else:
             result = _encode_stream(texts, encoder, (first, last), progress)
     return result
@@ -196,38 +216,80 @@ def _encode_blocks(
     writer: VectorFolderWriter,
     bounds: tuple[int, int | None],
     progress: Progress,
+    crew: Crew,
 ) -> EncodeResult:
     """The resumable folder: finished blocks are compared with the input and passed over."""
-    encoded, seconds, seen = 0, 0.0, set()
+    settings = texts.settings
+    before = frozenset(writer.finished)
+
+    def prepare(one: tuple[int, Records, bool]) -> tuple[Block, list[str], PlannedTexts | None]:
+        number, records, own = one
+        if not own:
+            return Block(number, len(records), ""), [], None
+        block = Block(number, len(records), _input_sha256(records, encoder.text))
+        finished = writer.finished.get(number)
+        if finished is not None and finished != block:
+            raise MismatchError(
+                f"{block.name} of {settings.output} was made from other texts than "
+                f"{settings.source} holds there now",
+                "start over with --overwrite",
+            )
+        planned = None if finished is not None else texts.plan(encoder, records)
+        return block, [record[0] for record in records], planned
+
+    def finish(made: tuple[Block, list[str], ComingVectors | None]) -> None:
+        block, ids, vectors = made
+        if vectors is not None:
+            writer.write(block, ids, vectors.array())
+        progress.advance(block.count)
+
+    tally, seen = Tally(), set()
     with IdLedger() as ids:
-        ledger = ids if texts.settings.source == STREAM else None
-        for number, records in _shard_of(texts, bounds, ledger):
-            seen.add(number)
-            block = Block(number, len(records), _input_sha256(records, encoder.text))
-            finished = writer.finished.get(number)
-            if finished is not None and finished != block:
-                raise MismatchError(
-                    f"{block.name} of {texts.settings.output} was made from other texts than "
-                    f"{texts.settings.source} holds there now",
-                    "start over with --overwrite",
-                )
-            if finished is None:
-                start = time.perf_counter()
-                vectors = texts.encode(encoder, records)
-                writer.write(block, [record[0] for record in records], vectors)
-                seconds += time.perf_counter() - start
-                encoded += len(records)
-            progress.advance(len(records))
+        blocks = _shard_of(texts, bounds, ids if settings.source == STREAM else None)
+        shares = dealt(blocks, before, crew)
+        with (
+            closing(ahead(prepare, shares, settings.workers)) as ready,
+            behind(finish) as hand_over,
+        ):
+            for block, names, planned in ready:
+                seen.add(block.number)
+                if planned is None:
+                    hand_over((block, names, None))
+                    tally.pass_over()
+                else:
+                    hand_over((block, names, texts.begin(encoder, planned)))
+                    tally.add(planned)
     if extra := sorted(writer.finished.keys() - seen):
         raise MismatchError(
-            f"{texts.settings.output} holds block {extra[0]}, past the end of "
-            f"{texts.settings.source}",
+            f"{settings.output} holds block {extra[0]}, past the end of {settings.source}",
             "start over with --overwrite",
         )
-    manifest = writer.finish(
-        {"dimension": encoder.dimension, "vectors_per_passage": texts.vectors_each(encoder)}
-    )
-    return EncodeResult(manifest.contents["count"], encoder.dimension, encoded, seconds)
+    made = {n: block for n, block in writer.finished.items() if n not in before}
+    contents = {"dimension": encoder.dimension, "vectors_per_passage": texts.vectors_each(encoder)}
+    if crew.size == 1:
+        count = writer.finish(contents).contents["count"]
+        return tally.result(count, encoder, settings.side)
+    progress.tell("waiting for the other processes")
+    return _finish_together(writer, made, contents, tally.part(encoder), crew)
+
+
+def _finish_together(
+    writer: VectorFolderWriter,
+    made: Mapping[int, Block],
+    contents: Mapping[str, Any],
+    part: EncodeResult,
+    crew: Crew,
+) -> EncodeResult:
+    """Once all processes are done, the first one declares the folder whole."""
+    everybody = crew.gather((made, part))
+
+    def finish() -> EncodeResult:
+        for blocks, _ in everybody:
+            writer.finished |= blocks
+        manifest = writer.finish(contents)
+        return together(manifest.contents["count"], [part for _, part in everybody])
+
+    return crew.first(finish)
 
 
 def _encode_stream(
@@ -236,7 +298,24 @@ def _encode_stream(
     """The shapes of other tools, whole or not at all; several vectors of d1 are d1#0, d1#1."""
     settings = texts.settings
     each = texts.vectors_each(encoder)
-    encoded, start = 0, time.perf_counter()
+
+    def prepare(numbered: tuple[int, Records]) -> tuple[list[str], list[str], PlannedTexts]:
+        records = numbered[1]
+        names = [record[0] for record in records]
+        contents = [" ".join(filter(None, _parts(r, encoder.text))) for r in records]
+        if each > 1:
+            names = [f"{name}#{i}" for name in names for i in range(each)]
+            contents = [content for content in contents for _ in range(each)]
+        return names, contents, texts.plan(encoder, records)
+
+    def finish(made: tuple[list[str], list[str], ComingVectors]) -> None:
+        names, contents, coming = made
+        vectors = coming.array().astype(settings.vector_dtype.value, copy=False)
+        refuse_non_finite(settings.output, names, vectors)
+        writer.write(names, vectors, contents)
+        progress.advance(len(names) // each)
+
+    tally = Tally()
     with (
         IdLedger() as ids,
         open_writer(
@@ -247,16 +326,12 @@ def _encode_stream(
             reporter=texts.reporter,
         ) as writer,
     ):
-        ledger = ids if settings.source == STREAM else None
-        for _, records in _shard_of(texts, bounds, ledger):
-            names = [record[0] for record in records]
-            contents = [" ".join(filter(None, _parts(r, encoder.text))) for r in records]
-            if each > 1:
-                names = [f"{name}#{i}" for name in names for i in range(each)]
-                contents = [content for content in contents for _ in range(each)]
-            vectors = texts.encode(encoder, records).astype(settings.vector_dtype.value, copy=False)
-            refuse_non_finite(settings.output, names, vectors)
-            writer.write(names, vectors, contents)
-            encoded += len(records)
-            progress.advance(len(records))
-    return EncodeResult(encoded, encoder.dimension, encoded, time.perf_counter() - start)
+        blocks = _shard_of(texts, bounds, ids if settings.source == STREAM else None)
+        with (
+            closing(ahead(prepare, blocks, settings.workers)) as ready,
+            behind(finish) as hand_over,
+        ):
+            for names, contents, planned in ready:
+                hand_over((names, contents, texts.begin(encoder, planned)))
+                tally.add(planned)
+    return tally.result(tally.texts, encoder, settings.side)

@@ -1,53 +1,31 @@
-import hashlib
 import io
 import json
 import random
+import re
 
 import numpy as np
 import pytest
 
+from denserk.cli.app import run as main
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.manifest import Kind, read_manifest
+from denserk.formats.sources import read_passages
 from denserk.formats.vector_folder import open_vectors
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.settings.encode import EncodeSettings
-from denserk.settings.encoding import ComputeSettings, TextSettings, VectorFormat
+from denserk.settings.encoding import ComputeSettings, VectorFormat
 from denserk.settings.formats import CorpusSettings
-from denserk.settings.options import changed
 from denserk.tasks.encode import encode
 from tests.faults import Stopped, contents, stopped_at
+from tests.tasks.encoding import StandIn
 
-
-class StandIn:
-    """An encoder whose vector of a text is its hash; counts what it was asked to encode."""
-
-    dimension = 4
-    vectors_per_passage = 1
-    asked = 0
-
-    def __init__(self, name, text):
-        self.name, self.text = name, changed(TextSettings(), text)
-        self.device = __import__("torch").device("cpu")
-
-    def description(self):
-        return {"name": self.name, "fingerprint": self.name.rsplit("/", 1)[-1]}
-
-    def _encode(self, texts):
-        type(self).asked += len(texts)
-        digests = [hashlib.sha256(text.encode()).digest()[:4] for text in texts]
-        return np.array([list(d) for d in digests], np.float32)
-
-    def encode_passages(self, passages):
-        return self._encode([" ".join(p.field(f) for f in self.text.fields) for p in passages])
-
-    def encode_queries(self, queries):
-        return self._encode([q.text for q in queries])
+LOAD = TextEncoder.load
 
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch):
     def load(model, representation, text, compute, reporter):
-        return StandIn(model, text)
+        return StandIn(model, text, compute)
 
     monkeypatch.setattr(TextEncoder, "load", load)
     monkeypatch.setattr(StandIn, "asked", 0)
@@ -84,6 +62,62 @@ def test_blocks_in_corpus_order(corpus, tmp_path):
     assert [len(ids) for ids, _ in folder.blocks()] == [4, 4, 4, 4, 4, 3]
     assert [i for ids, _ in folder.blocks() for i in ids] == [f"d{n}" for n in range(23)]
     assert folder.manifest.made_from["model"]["fingerprint"] == "m"
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_overlapping_stages_write_what_one_after_the_other_would(corpus, tmp_path, workers):
+    result = run(tmp_path / "v", corpus, workers=workers)
+    passages = list(read_passages(str(corpus)))
+    encoder = StandIn("m", {}, ComputeSettings())
+    for number, first in enumerate(range(0, 23, 4)):
+        block = passages[first : first + 4]
+        vectors = encoder.begin_passages(encoder.plan_passages(block)).array()
+        np.save(tmp_path / "alone.npy", vectors)
+        written = (tmp_path / "v" / f"block-{number:05d}.npy").read_bytes()
+        assert written == (tmp_path / "alone.npy").read_bytes()
+    assert (result.tokens, result.positions, result.padding) == (92, 92, 0.0)
+    assert result.matrix_share is None
+
+
+def test_a_long_run_measures_its_share_of_the_machine(toy, tiny, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(TextEncoder, "load", LOAD)
+    monkeypatch.setattr("denserk.tasks.encode_tally.MEASURED_FROM", 0.0)
+    paths = ["--corpus", str(toy / "corpus.jsonl"), "--output", str(tmp_path / "v")]
+    assert main(["encode", "--model", str(tiny()), "--device", "cpu", *paths]) == 0
+    said = capsys.readouterr().err.splitlines()[-1]
+    told = r"[\d,]+ tokens a second, [\d.]+% padding, \d+% of the machine's rate of matrix products"
+    assert re.fullmatch(told, said)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_an_end_while_the_model_runs_keeps_what_was_done(
+    corpus, tmp_path, monkeypatch, error, workers
+):
+    run(tmp_path / "whole", corpus)
+    begin = StandIn.begin_passages
+
+    def stop_at_the_third(self, planned):
+        if StandIn.asked == 31:
+            raise error
+        return begin(self, planned)
+
+    monkeypatch.setattr(StandIn, "begin_passages", stop_at_the_third)
+    with pytest.raises(error):
+        run(tmp_path / "v", corpus, workers=workers)
+    assert (tmp_path / "v" / "blocks.jsonl").read_bytes().count(b"\n") == 2
+    monkeypatch.setattr(StandIn, "begin_passages", begin)
+    run(tmp_path / "v", corpus, resume=True, workers=4)
+    assert contents(tmp_path / "v") == contents(tmp_path / "whole")
+
+
+def test_a_stream_that_breaks_keeps_the_blocks_before(corpus, tmp_path, monkeypatch):
+    lines = corpus.read_bytes().splitlines(keepends=True)
+    broken = io.BytesIO(b"".join(lines[:13]) + b"{broken\n")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(broken))
+    with pytest.raises(InputError, match="line 14"):
+        run(tmp_path / "v", "-", workers=2)
+    assert (tmp_path / "v" / "blocks.jsonl").read_bytes().count(b"\n") == 3
 
 
 def test_queries(toy, tmp_path):
@@ -151,7 +185,7 @@ def test_a_stream_resumes_block_by_block(corpus, tmp_path, monkeypatch):
     [
         ({"model": "other"}, "model.fingerprint was 'm', now 'other'"),
         ({"block_size": 5}, "block_size was 4, now 5"),
-        ({"compute": ComputeSettings(batch_tokens=99)}, "batch_tokens was 8192, now 99"),
+        ({"compute": ComputeSettings(batch_tokens=99)}, "batch_tokens was 2048, now 99"),
     ],
 )
 def test_resume_names_the_difference(corpus, tmp_path, change, said):
@@ -237,6 +271,7 @@ def test_json_lines_hold_ids_contents_and_vectors(corpus, tmp_path):
         {},
         {"corpus": "c", "topics": "t"},
         {"corpus": "c", "block_size": 0},
+        {"corpus": "c", "workers": 0},
         {"corpus": "c", "shard_id": 2, "shard_num": 2},
         {"corpus": "-", "shard_num": 2},
         {"corpus": "c", "resume": True, "overwrite": True},

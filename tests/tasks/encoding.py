@@ -1,0 +1,43 @@
+"""An encoder without a model, for tests of what is around it."""
+
+import hashlib
+
+import torch
+
+from denserk.data.batches import plan
+from denserk.modeling.text_encoder import ComingVectors
+from denserk.records import Passage
+from denserk.settings.encoding import TextSettings
+from denserk.settings.options import changed
+
+
+class StandIn:
+    """An encoder whose vector of a text is its hash; counts what it was asked to encode."""
+
+    dimension = 4
+    vectors_per_passage = 1
+    asked = 0
+
+    def __init__(self, name, text, compute):
+        self.batch_tokens = compute.tokens_on("cpu")
+        self.name, self.text = name, changed(TextSettings(), text)
+        self.device = torch.device("cpu")
+
+    def description(self):
+        return {"name": self.name, "fingerprint": self.name.rsplit("/", 1)[-1]}
+
+    def plan_passages(self, passages):
+        texts = [" ".join(p.field(f) for f in self.text.fields) for p in passages]
+        return plan([list(hashlib.sha256(text.encode()).digest()[:4]) for text in texts], 0, 8)
+
+    def plan_queries(self, queries):
+        return self.plan_passages([Passage(query.qid, query.text) for query in queries])
+
+    def begin_passages(self, planned):
+        type(self).asked += planned.count
+        vectors = torch.empty(planned.count, self.dimension)
+        for members, batch in zip(planned.members, planned.batches, strict=True):
+            vectors[members] = batch.input_ids.float()
+        return ComingVectors(vectors)
+
+    begin_queries = begin_passages

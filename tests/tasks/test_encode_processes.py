@@ -1,0 +1,253 @@
+"""Several processes encode into one folder; those of the fast tests are threads."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from threading import Barrier, BrokenBarrierError, Thread, current_thread
+
+import pytest
+
+from denserk.errors import InputError, MismatchError, UsageError
+from denserk.modeling.text_encoder import TextEncoder
+from denserk.settings.encode import EncodeSettings
+from denserk.settings.encoding import ComputeSettings, VectorFormat
+from denserk.settings.formats import CorpusSettings
+from denserk.tasks.encode import encode
+from denserk.tasks.encode_processes import _device_of_rank, encode_everywhere
+from denserk.tasks.processes import ALONE, Crew
+from tests.faults import Stopped, contents, stopped_at
+from tests.tasks.encoding import StandIn
+
+
+class ThreadCrew(Crew):
+    """A crew whose processes are threads around a table."""
+
+    def __init__(self, rank, table, barrier):
+        self.rank, self.size, self._table, self._barrier = rank, len(table), table, barrier
+
+    def first(self, work):
+        if self.rank == 0:
+            try:
+                self._table[0] = (work(), None)
+            except Exception as error:  # noqa: BLE001 - raised again by all
+                self._table[0] = (None, error)
+        made, failure = self._at_the_table()[0]
+        if failure is not None:
+            raise failure
+        return made
+
+    def gather(self, item):
+        self._table[self.rank] = item
+        everybody = self._at_the_table()
+        return everybody if self.rank == 0 else []
+
+    def _at_the_table(self):
+        self._barrier.wait()
+        seen = list(self._table)
+        self._barrier.wait()
+        return seen
+
+
+def together(size, work):
+    """What each of several crew members made; raises the first error that is not a lost crew."""
+    table, barrier = [None] * size, Barrier(size)
+    made, errors = [None] * size, []
+
+    def member(rank):
+        try:
+            made[rank] = work(ThreadCrew(rank, table, barrier))
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            errors.append(error)
+            barrier.abort()
+
+    threads = [Thread(target=member, args=[rank], name=f"member-{rank}") for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for error in errors:
+        if not isinstance(error, BrokenBarrierError):
+            raise error
+    return made
+
+
+def run(output, corpus, size=1, model="m", **settings):
+    settings = {"block_size": 4, "corpus": str(corpus), **settings}
+
+    def work(crew):
+        asked = EncodeSettings(model=model, output=str(output), **settings)
+        return encode(asked, CorpusSettings(), {}, {}, ComputeSettings(), crew=crew)
+
+    return [work(ALONE)] if size == 1 else together(size, work)
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    def load(model, representation, text, compute, reporter):
+        return StandIn(
+            f"{model}{current_thread().name if model == 'differs' else ''}", text, compute
+        )
+
+    monkeypatch.setattr(TextEncoder, "load", load)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    lines = [json.dumps({"_id": f"d{n}", "title": "", "text": f"text {n}"}) for n in range(39)]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize("size", [2, 3, 12])
+def test_several_write_the_bytes_of_one(stand_in, corpus, tmp_path, size):
+    run(tmp_path / "one", corpus)
+    results = run(tmp_path / "v", corpus, size)
+    assert contents(tmp_path / "v") == contents(tmp_path / "one")
+    assert {(r.count, r.encoded, r.tokens) for r in results} == {(39, 39, 156)}
+
+
+def test_several_at_a_shard(stand_in, corpus, tmp_path):
+    shard = {"shard_id": 1, "shard_num": 3}
+    run(tmp_path / "one", corpus, **shard)
+    run(tmp_path / "v", corpus, 2, **shard)
+    assert contents(tmp_path / "v") == contents(tmp_path / "one")
+
+
+@pytest.mark.parametrize("step", sorted(random.Random(42).sample(range(24), 6)))
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_all_stopped_anywhere_and_resumed_by_any_number(stand_in, corpus, tmp_path, step, size):
+    run(tmp_path / "one", corpus)
+    with stopped_at(step), pytest.raises(Stopped):
+        run(tmp_path / "v", corpus, 3)
+    run(tmp_path / "v", corpus, size, resume=True)
+    assert contents(tmp_path / "v") == contents(tmp_path / "one")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_lost_one_leaves_its_blocks_to_the_others(stand_in, corpus, tmp_path, monkeypatch, size):
+    run(tmp_path / "one", corpus)
+    begin = StandIn.begin_passages
+
+    def lost(self, planned):
+        if current_thread().name == "member-1":
+            while not (tmp_path / "v" / "block-00000.docid").exists():
+                time.sleep(0.01)
+            raise RuntimeError("lost")
+        return begin(self, planned)
+
+    monkeypatch.setattr(StandIn, "begin_passages", lost)
+    with pytest.raises(RuntimeError, match="lost"):
+        run(tmp_path / "v", corpus, 2)
+    with pytest.raises(MismatchError, match="begun with other settings"):
+        run(tmp_path / "v", corpus, 2, resume=True, block_size=5)
+    monkeypatch.setattr(StandIn, "begin_passages", begin)
+    assert run(tmp_path / "v", corpus, size, resume=True)[0].encoded == 5 * 4 - 1
+    assert contents(tmp_path / "v") == contents(tmp_path / "one")
+
+
+def test_what_the_first_refuses_all_refuse(stand_in, corpus, tmp_path):
+    with corpus.open("a") as out:
+        out.write("{broken\n")
+    with pytest.raises(InputError, match="line 40"):
+        run(tmp_path / "v", corpus, 2)
+    assert not (tmp_path / "v").exists()
+
+
+def test_another_model_in_one_of_them(stand_in, corpus, tmp_path):
+    with pytest.raises(MismatchError, match="fingerprint was 'differsmember-0'"):
+        run(tmp_path / "v", corpus, 2, model="differs")
+
+
+@pytest.mark.parametrize(
+    ("device", "settings", "said"),
+    [
+        ("cpu,cpu", {"corpus": "-"}, "a stream can be read by one process only"),
+        ("cpu,cpu", {"output_format": VectorFormat.JSONL}, "jsonl is written by one process"),
+        ("cpu,auto", {}, "auto among several"),
+        ("cpu,tpu", {}, "tpu: no such device"),
+        ("cpu,", {}, "no such device"),
+        ("cpu,cuda:77", {}, "cuda:77: this machine shows"),
+    ],
+)
+def test_what_several_cannot_do(tmp_path, device, settings, said):
+    settings = EncodeSettings(**{"model": "m", "corpus": "c", "output": "o", **settings})
+    with pytest.raises(UsageError, match=said):
+        encode_everywhere(settings, CorpusSettings(), {}, {}, ComputeSettings(device=device))
+
+
+def test_kinds_of_devices_are_not_mixed(monkeypatch):
+    monkeypatch.setattr("denserk.tasks.encode_processes.choose_device", lambda name: None)
+    settings = EncodeSettings(model="m", corpus="c", output="o")
+    with pytest.raises(UsageError, match="differ between kinds"):
+        encode_everywhere(settings, CorpusSettings(), {}, {}, ComputeSettings(device="cpu,cuda:0"))
+
+
+def test_devices_of_ranks(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert [_device_of_rank(name, 1) for name in ("auto", "cuda", "cpu")] == [
+        *("cuda:1", "cuda:1", "cpu")
+    ]
+    with pytest.raises(UsageError, match="cuda:2: this machine shows 2 GPUs"):
+        _device_of_rank("auto", 2)
+    for named in ("cuda:0", "cuda:0,cuda:1"):
+        with pytest.raises(UsageError, match="takes the GPU of its rank"):
+            _device_of_rank(named, 0)
+
+
+OPTIONS = ("--corpus", "corpus.jsonl", "--block-size", "3", "--threads", "1")
+
+
+def command(model, output, *launch, device="cpu"):
+    """`denserk encode`, as a process of its own or under torchrun."""
+    options = ["--model", str(model), *OPTIONS, "--output", output, "--device", device]
+    return [*(launch or [sys.executable]), "-m", "denserk", "encode", *options]
+
+
+@pytest.mark.slow
+def test_processes_and_torchrun_write_the_bytes_of_one(tiny, corpus, tmp_path):
+    torchrun = str(Path(sys.executable).with_name("torchrun"))
+    launch = [torchrun, "--standalone", "--nproc-per-node", "2"]
+    subprocess.run(command(tiny(), "one"), cwd=tmp_path, check=True)
+    subprocess.run(command(tiny(), "two", device="cpu,cpu"), cwd=tmp_path, check=True)
+    subprocess.run(command(tiny(), "launched", *launch), cwd=tmp_path, check=True)
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+    assert contents(tmp_path / "launched") == contents(tmp_path / "one")
+
+
+def spawned_by(pid):
+    """The processes that do the work of another."""
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(n) for n in found if b"spawn_main" in Path(f"/proc/{n}/cmdline").read_bytes()]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
+def test_a_killed_one_ends_all_and_is_made_up_for(tiny, corpus, tmp_path):
+    lines = [json.dumps({"_id": f"d{n}", "text": f"the river {n}"}) for n in range(600)]
+    corpus.write_text("".join(f"{line}\n" for line in lines))
+    several = command(tiny(), "v", device="cpu,cpu")
+    process = subprocess.Popen(several, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "v" / "blocks-1.jsonl").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    children = spawned_by(process.pid)
+    os.kill(children[1], signal.SIGKILL)
+    _, said = process.communicate()
+    assert process.returncode == 1
+    errors = [line for line in said.splitlines() if "error" in line or "Traceback" in line]
+    assert errors == ["error: process 1 of this run, on cpu, was killed by signal 9"]
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
+    shutil.copytree(tmp_path / "v", tmp_path / "again")
+    subprocess.run([*several, "--resume"], cwd=tmp_path, check=True)
+    subprocess.run([*command(tiny(), "again"), "--resume"], cwd=tmp_path, check=True)
+    subprocess.run(command(tiny(), "one"), cwd=tmp_path, check=True)
+    assert contents(tmp_path / "v") == contents(tmp_path / "one")
+    assert contents(tmp_path / "again") == contents(tmp_path / "one")
