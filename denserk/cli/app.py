@@ -5,16 +5,60 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated, Protocol, cast
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple, Protocol, cast
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from denserk import __version__
 from denserk.cli.console import console
 from denserk.errors import DenserkError, OutputError
 
+
+class _Row(NamedTuple):
+    """A command before it is imported: its module, and its line in the help."""
+
+    module: str
+    line: str
+
+
+COMMANDS = {
+    "convert": _Row("convert", "Turn data into another shape of its kind."),
+    "encode": _Row("encode", "Turn passages or queries into vectors."),
+    "eval": _Row("evaluate", "Measure runs against judgements."),
+    "expand": _Row("expand", "Generate queries and continuations of passages."),
+    "finetune": _Row("finetune", "Train a retriever or a cross-encoder."),
+    "index": _Row("index", "Turn vectors, or the words of a corpus, into an index."),
+    "mine-negatives": _Row(
+        "mine_negatives", "Mine hard negatives from runs over training queries."
+    ),
+    "pretrain": _Row("pretrain", "Pre-train a backbone for retrieval."),
+    "search": _Row(
+        "search",
+        "Search an index, rerank a run, or fuse several, and write a run; or run whole suites.",
+    ),
+    "analyze": _Row("analyze", "Look into trained models."),
+}
+"""What a user may type first. Only the command that is typed is imported; help needs none."""
+
+
+class _Commands(TyperGroup):
+    """Lists all commands, those that are not imported as well."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command itself where it is imported, else what the help says of it."""
+        row = COMMANDS.get(cmd_name)
+        return self.commands.get(cmd_name) or (row and TyperCommand(cmd_name, help=row.line))
+
+
 app = typer.Typer(
     name="denserk",
+    cls=_Commands,
     help="Dense passage retrieval, from text to measures.",
     no_args_is_help=True,
     add_completion=False,
@@ -55,25 +99,22 @@ class _Shown(Protocol):
         """Prints the message, and where to find help, on stderr."""
 
 
-def _register() -> None:
-    """Imports every command; each registers itself on `app`."""
-    from denserk.cli import (  # noqa: F401
-        analyze,
-        convert,
-        encode,
-        evaluate,
-        expand,
-        finetune,
-        index,
-        mine_negatives,
-        pretrain,
-        search,
-    )
+def register(command: str | None = None) -> None:
+    """Imports a command, or every one; each registers itself on `app`."""
+    for name, row in COMMANDS.items():
+        if command in (None, name):
+            import_module(f"denserk.cli.{row.module}")
+
+
+def _register_named(arguments: Sequence[str]) -> None:
+    command = next((word.replace("_", "-") for word in arguments if word[:1] != "-"), None)
+    if command in COMMANDS:
+        register(command)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line; returns its exit status. No error leaves as a traceback unasked."""
-    _register()
+    _register_named(sys.argv[1:] if arguments is None else arguments)
     try:
         status = app(args=arguments, prog_name="denserk", standalone_mode=False)
         sys.stdout.flush()

@@ -1,7 +1,9 @@
 """`denserk encode`."""
 
+import os
+
 from denserk.cli.app import app
-from denserk.cli.console import console
+from denserk.cli.console import console, per_second
 from denserk.cli.options import Overrides, command
 from denserk.settings.encode import EncodeSettings, TextShorthands
 from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
@@ -30,8 +32,9 @@ def encode(
     compute: ComputeSettings,
 ) -> None:
     """Turn passages or queries into vectors."""
-    from denserk.tasks.encode import encode as task
+    from denserk.tasks.encode_processes import encode_everywhere as task
 
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # --workers says how many threads
     result = task(
         encoding,
         corpus,
@@ -42,5 +45,11 @@ def encode(
     )
     console().note(
         f"{encoding.output}: {result.count:,} vectors of {result.dimension} dimensions; "
-        f"{result.encoded:,} encoded now, {result.per_second:,.0f} a second"
+        f"{result.encoded:,} encoded now, {per_second(result.per_second)} a second"
     )
+    if result.encoded:
+        share = result.matrix_share
+        console().note(
+            f"{result.tokens_per_second:,.0f} tokens a second, {result.padding:.1%} padding"
+            + ("" if share is None else f", {share:.0%} of the machine's rate of matrix products")
+        )

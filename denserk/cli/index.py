@@ -4,7 +4,8 @@ from denserk.cli.app import app
 from denserk.cli.console import console
 from denserk.cli.options import command
 from denserk.settings.formats import CorpusSettings
-from denserk.settings.retrieval import Bm25Settings, IndexPaths, IndexSettings
+from denserk.settings.milvus import MilvusIndexSettings
+from denserk.settings.retrieval import Bm25Settings, Engine, IndexPaths, IndexSettings
 
 
 @command(
@@ -14,11 +15,27 @@ from denserk.settings.retrieval import Bm25Settings, IndexPaths, IndexSettings
     settings="Index",
     words="Words, for --type bm25",
     corpus="Corpus, for --type bm25",
+    milvus="Milvus, for --engine milvus",
 )
 def index(
-    paths: IndexPaths, settings: IndexSettings, words: Bm25Settings, corpus: CorpusSettings
+    paths: IndexPaths,
+    settings: IndexSettings,
+    words: Bm25Settings,
+    corpus: CorpusSettings,
+    milvus: MilvusIndexSettings,
 ) -> None:
     """Turn vectors, or the words of a corpus, into an index."""
+    if settings.engine is Engine.MILVUS:
+        from denserk.tasks.build_collection import build_collection
+
+        loaded = build_collection(paths, settings, milvus, console())
+        recall = "" if loaded.recall is None else f", recall {loaded.recall:.3f}"
+        console().note(
+            f"{milvus.place}: {loaded.count:,} passages, {loaded.rows:,} rows{recall}, "
+            f"in {loaded.seconds:,.1f} s"
+        )
+        return
+    milvus.refuse_in_vain()
     from denserk.tasks.build_index import build_index
 
     result = build_index(paths, settings, words, corpus, console())

@@ -16,6 +16,7 @@ from denserk.settings.encoding import ComputeSettings, RepresentationSettings, T
 from denserk.settings.evaluation import ReportSettings
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.fusion import FusionSettings
+from denserk.settings.milvus import MilvusSearchSettings
 from denserk.settings.models import RepresentationShorthands
 from denserk.settings.retrieval import SearchPaths, SearchSettings
 from denserk.settings.suites import SuiteSearchSettings
@@ -34,6 +35,7 @@ from denserk.settings.suites import SuiteSearchSettings
     text_shorthands="Text, where it differs from the model's own",
     corpus="Corpus, for --rerank and --suite",
     compute="Computation",
+    milvus="Milvus, for --engine milvus",
 )
 def search(
     paths: SearchPaths,
@@ -46,6 +48,7 @@ def search(
     text_shorthands: TextShorthands,
     corpus: CorpusSettings,
     compute: ComputeSettings,
+    milvus: MilvusSearchSettings,
     more: Annotated[
         list[str] | None, typer.Argument(metavar="RUN", help="With --fuse: its other runs.")
     ] = None,
@@ -53,6 +56,8 @@ def search(
     """Search an index, rerank a run, or fuse several, and write a run; or run whole suites."""
     if not paths.suite:
         suites.refuse_in_vain()
+    if paths.engine is None:
+        milvus.refuse_in_vain()
     if more or paths.fuse:
         _fuse(paths, more or [], fusion, settings)
         return
@@ -79,7 +84,7 @@ def search(
         return
     from denserk.tasks.search import search as task
 
-    result = task(paths, settings, representing, texts, compute, console())
+    result = task(paths, settings, representing, texts, compute, console(), milvus)
     console().note(
         f"{paths.output}: {result.queries:,} queries, {result.hits:,} hits, "
         f"{result.per_second:,.1f} queries a second"

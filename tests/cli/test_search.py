@@ -45,6 +45,8 @@ def test_weights_go_by_order(files):
         (["--fuse", "a", "nowhere"], "nowhere: no such file"),
         (["--fuse", "a", "b", "--index", "i"], "--fuse reads runs alone, and --index not"),
         (["--index", "i", "--topics", "t", "--alpha", "0.5"], "--alpha is for fusion"),
+        (["--index", "s-*", "--topics", "t"], "--index s-*: the pattern matches nothing"),
+        (["--index", "i", "--index", "i", "--topics", "t"], "--index i is given twice"),
         (["--fuse", "a", "b", "--weights", "1,x"], "a comma list of numbers is expected"),
     ],
 )
