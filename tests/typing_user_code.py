@@ -18,7 +18,8 @@ from denserk.settings.encode import EncodeSettings
 from denserk.settings.encoding import ComputeSettings, Dtype, Representation, VectorDtype
 from denserk.settings.evaluation import EvaluationSettings
 from denserk.settings.formats import CorpusFormat, CorpusSettings
-from denserk.tasks.encode import EncodeResult, encode
+from denserk.tasks.encode import encode
+from denserk.tasks.encode_tally import EncodeResult
 from denserk.tasks.evaluate import evaluate
 
 

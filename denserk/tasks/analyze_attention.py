@@ -1,7 +1,7 @@
 """Trained models -> how widely their [CLS] looks, layer by layer: Condenser's Figure 2."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -135,7 +135,7 @@ def _measure(
     text |= {"join": settings.join} if settings.join is not None else {}
     states = {"representation": Representation.MEAN}  # any would do: no vectors are made
     try:
-        encoder = TextEncoder.load(model, states, text, compute, reporter)
+        encoder = TextEncoder.load(model, states, text, replace(compute, plain=True), reporter)
     except UsageError as error:
         raise UsageError(f"{label}: {error.message}", error.hint) from None
     entropies = _entropies(label, encoder, passages, reporter)
@@ -161,7 +161,7 @@ def _entropies(
     ids = side.tokenizer.passages(passages)
     lengths = [len(text) for text in ids]
     column = 4 * backbone.last_layer * backbone.heads * max(lengths)
-    tokens = min(encoder.compute.batch_tokens, MAP_BYTES // column)
+    tokens = min(encoder.batch_tokens, MAP_BYTES // column)
     entropies = np.empty((len(ids), backbone.last_layer))
     with reporter.track(f"attention of {label}", len(ids), "passages") as progress:
         for members in by_length(lengths, tokens, encoder.compute.batch_size):

@@ -136,10 +136,10 @@ def _measure(
     with reporter.track(f"encoding with {label}", len(batches), "batches") as progress:
         seconds = time_each(encoder.encode_queries, batches, finish)
         progress.advance(len(batches))
-    device, threads = _name(encoder.device), torch.get_num_threads()
+    device, threads = _name(encoder.device), encoder.threads_for(len(batches[0]))
     reporter.note(
         f"{label}: {len(batches):,} times after {warm_up} to warm up, on {device}, "
-        f"{threads} thread{'' if threads == 1 else 's'}, {encoder.compute.dtype}; from text to "
+        f"{threads} thread{'' if threads == 1 else 's'}, {encoder.compute.precision}; from text to "
         "vector, tokenisation included"
     )
     times = seconds * 1000
@@ -171,6 +171,6 @@ def _row(
     measured = (*found.percentiles, found.times.mean())
     return (
         *(found.label, found.model, settings.topics, str(len(found.times) * size)),
-        *map(str, (*chosen, compute.dtype, found.dimension)),
+        *map(str, (*chosen, compute.precision, found.dimension)),
         *(f"{value:.4f}" for value in measured),
     )

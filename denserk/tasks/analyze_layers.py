@@ -188,9 +188,7 @@ def _wins(
     side = encoder.passage_side
     within = {name: _between(rows, first, first + len(block)) for name, rows in sets.items()}
     ids = side.tokenizer.passages(block)
-    plan = by_length(
-        [len(text) for text in ids], encoder.compute.batch_tokens, encoder.compute.batch_size
-    )
+    plan = by_length([len(text) for text in ids], encoder.batch_tokens, encoder.compute.batch_size)
     for members in plan:
         batch = pad([ids[i] for i in members], side.tokenizer.pad_id).to(encoder.device)
         vectors = side.encoder.passage_vectors(batch)

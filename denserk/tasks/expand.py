@@ -26,7 +26,7 @@ from denserk.modeling.decoders import CausalDecoder, Seq2SeqDecoder
 from denserk.modeling.generator import Generator
 from denserk.records import Passage
 from denserk.reporting import SILENT, Progress, Reporter
-from denserk.settings.encoding import ComputeSettings, Dtype, TextSettings
+from denserk.settings.encoding import BATCH_TOKENS, ComputeSettings, Dtype, TextSettings
 from denserk.settings.expand import (
     ContinuationDrawing,
     ExpandSettings,
@@ -119,9 +119,8 @@ class _Plan:
             "dtype": self.compute.dtype.value,
         }
         if self.compute.dtype is not Dtype.FLOAT32:
-            chosen |= {
-                k: getattr(self.compute, k) for k in ("device", "batch_tokens", "batch_size")
-            }
+            chosen |= {k: getattr(self.compute, k) for k in ("device", "batch_size")}
+            chosen["batch_tokens"] = self.compute.batch_tokens or BATCH_TOKENS
         models = {key: made.description() for key, made in writers.by_key().items()}
         return Manifest(
             kind=Kind.EXPANSIONS,

@@ -1,10 +1,11 @@
 """The chain model -> vectors -> index -> run: which model made what, and whether two agree."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from denserk.errors import MismatchError
 from denserk.formats.manifest import Manifest, differences
+from denserk.formats.vectors import VectorSource
 from denserk.settings.encoding import RepresentationSettings
 from denserk.settings.options import as_json
 
@@ -62,3 +63,16 @@ def refuse_other_model(
     found = [] if made is None or asked is None else model_differences(made, asked)
     if found:
         raise MismatchError(f"{what} were not made alike: {'; '.join(found)}", hint)
+
+
+def common_model(sources: Sequence[VectorSource]) -> Description | None:
+    """The one model that made all vectors, as far as they say.
+
+    Raises:
+        MismatchError: they were made by several.
+    """
+    models = [(source.name, model_of(source.manifest)) for source in sources]
+    first, made = models[0]
+    for name, model in models[1:]:
+        refuse_other_model(made, model, f"{first} and {name}", "index vectors of one model")
+    return None if any(model is None for _, model in models) else made

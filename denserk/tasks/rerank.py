@@ -175,7 +175,7 @@ class _Hits:
         scratch: Path,
     ) -> None:
         self._run, self._paths, self._settings, self._scratch = run, paths, settings, scratch
-        self._name = paths.run or f"the run of {paths.index}"
+        self._name = paths.run or f"the run of {', '.join(paths.index)}"
         self._tokenizer = scorer.tokenizer
         self.count = 0
 

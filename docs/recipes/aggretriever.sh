@@ -23,15 +23,6 @@ case $scale in
     ;;
 esac
 
-# variant STAGE OPTIONS...: the first round otherwise.
-variant() {
-  local stage=$1
-  shift
-  heading "$stage: $*"
-  train "$stage" --model "$model" --train-data "$own/data/bm25.jsonl" "${round[@]}" "$@"
-  retrieve "$stage"
-}
-
 bm25
 heading "round1: negatives of BM25"
 train round1 --model "$model" --train-data "$own/data/bm25.jsonl" "${round[@]}"

@@ -206,6 +206,15 @@ two_rounds() {
   retrieve "$3"
 }
 
+# variant STAGE OPTIONS...: the first round otherwise, with the recipe's options `round`.
+variant() {
+  local stage=$1
+  shift
+  heading "$stage: $*"
+  train "$stage" --model "$model" --train-data "$own/data/bm25.jsonl" "${round[@]}" "$@"
+  retrieve "$stage"
+}
+
 # show: every stage's figures, beside those that the paper prints for it.
 show() {
   heading "The figures of every stage, beside the paper's"

@@ -67,8 +67,8 @@ mine_to_score() {
   mine retriever2 distil
 }
 
-# variant NAME OPTIONS...: another pre-training, and its two retrievers.
-variant() {
+# otherwise NAME OPTIONS...: another pre-training, and its two retrievers.
+otherwise() {
   local name=$1
   shift
   heading "Pre-training otherwise: $*"
@@ -100,14 +100,14 @@ retrieve distil
 
 if ((ablations)); then
   if ((${#expansions[@]})); then
-    variant no-cpr --tasks npr,dor,gor
-    variant no-rpr --tasks mkp,cmp,dor,gor
-    variant no-por --tasks mkp,cmp,npr
+    otherwise no-cpr --tasks npr,dor,gor
+    otherwise no-rpr --tasks mkp,cmp,dor,gor
+    otherwise no-por --tasks mkp,cmp,npr
   fi
-  variant shared --decoders shared
-  variant encoder15- --mlm-probability 0.15
-  variant encoder50- --mlm-probability 0.5
-  variant decoder30- --decoder-mlm-probability 0.3
-  variant decoder70- --decoder-mlm-probability 0.7
+  otherwise shared --decoders shared
+  otherwise encoder15- --mlm-probability 0.15
+  otherwise encoder50- --mlm-probability 0.5
+  otherwise decoder30- --decoder-mlm-probability 0.3
+  otherwise decoder70- --decoder-mlm-probability 0.7
 fi
 show

@@ -47,23 +47,9 @@ def test_too_many_places_keep_their_distance_all_the_same():
     assert spread([1.0, 1.0, 1.0], 2.0, 0.0, 3.0) == [0.0, 2.0, 4.0]
 
 
-def drawn(path, monkeypatch, curves=CURVES):
-    """The axes that were saved."""
-    figure = pytest.importorskip("matplotlib.figure")
-    kept = []
-    savefig = figure.Figure.savefig
-
-    def keep(self, *arguments, **named):
-        kept.append(self)
-        savefig(self, *arguments, **named)
-
-    monkeypatch.setattr(figure.Figure, "savefig", keep)
-    draw(curves, "entropy (nats)", path)
-    return kept[0].axes[0]
-
-
-def test_every_model_has_its_curve_and_its_name(tmp_path, monkeypatch):
-    axes = drawn(tmp_path / "p.png", monkeypatch)
+def test_every_model_has_its_curve_and_its_name(tmp_path, figures):
+    draw(CURVES, "entropy (nats)", tmp_path / "p.png")
+    axes = figures[0].axes[0]
     assert [list(line.get_ydata()) for line in axes.lines] == list(CURVES.values())
     assert [list(line.get_xdata()) for line in axes.lines][0::2] == [[1, 2, 3], [1]]
     assert [text.get_text() for text in axes.texts] == list(CURVES)
@@ -74,8 +60,9 @@ MANY = {"/a/long/path/to/a/model/" * 3 + str(i): [0.0, 1.0, 2.0 + i / 100] for i
 
 
 @pytest.mark.parametrize("curves", [CURVES, MANY], ids=["few", "many"])
-def test_names_do_not_overlap_and_stand_right_of_the_curves(tmp_path, monkeypatch, curves):
-    axes = drawn(tmp_path / "p.png", monkeypatch, curves)
+def test_names_do_not_overlap_and_stand_right_of_the_curves(tmp_path, figures, curves):
+    draw(curves, "entropy (nats)", tmp_path / "p.png")
+    axes = figures[0].axes[0]
     axes.figure.draw_without_rendering()
     extent = pytest.importorskip("matplotlib.text").Text.get_window_extent  # without the arrow
     boxes = [extent(text) for text in axes.texts]
@@ -88,8 +75,9 @@ def test_names_do_not_overlap_and_stand_right_of_the_curves(tmp_path, monkeypatc
         assert whole.y0 <= box.y0 < box.y1 <= whole.y1
 
 
-def test_curves_differ_without_their_colour(tmp_path, monkeypatch):
-    axes = drawn(tmp_path / "p.png", monkeypatch, {str(i): [1.0, i] for i in range(40)})
+def test_curves_differ_without_their_colour(tmp_path, figures):
+    draw({str(i): [1.0, i] for i in range(40)}, "entropy (nats)", tmp_path / "p.png")
+    axes = figures[0].axes[0]
     looks = {(line.get_marker(), str(line._dash_pattern)) for line in axes.lines}
     assert len(looks) == len(MARKS) * len(DASHES) == 40
     assert axes.lines[7].get_color() == INKS[7 % len(INKS)]
@@ -105,6 +93,7 @@ def test_kinds_of_pictures(tmp_path, suffix, start):
     assert path.read_bytes().startswith(start)
 
 
-def test_one_layer_is_drawn_too(tmp_path, monkeypatch):
-    axes = drawn(tmp_path / "p.png", monkeypatch, {"one": [1.0]})
+def test_one_layer_is_drawn_too(tmp_path, figures):
+    draw({"one": [1.0]}, "entropy (nats)", tmp_path / "p.png")
+    axes = figures[0].axes[0]
     assert [tick for tick in axes.get_xticks() if 0.5 < tick < 1.5] == [1.0]

@@ -88,7 +88,7 @@ def bm25(corpus: str, topics: str, run: Path, hits: int) -> None:
             IndexSettings(type=IndexType.BM25),
         )
         search(
-            SearchPaths(index=str(index), topics=topics, output=str(run)),
+            SearchPaths(index=(str(index),), topics=topics, output=str(run)),
             SearchSettings(hits=hits),
         )
 
@@ -156,7 +156,7 @@ def retrieve(
     )
     build_index(IndexPaths(input=(str(vectors),), output=str(index), overwrite=True))
     topics = str(run.with_name("topics.jsonl"))
-    paths = SearchPaths(index=str(index), topics=topics, model=model, output=str(run))
+    paths = SearchPaths(index=(str(index),), topics=topics, model=model, output=str(run))
     search(paths, SearchSettings(hits=DEPTH), representation, text, compute)
     for folder in (vectors, index):
         shutil.rmtree(folder)

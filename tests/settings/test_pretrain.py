@@ -157,7 +157,7 @@ def test_recipes_name_settings_that_exist(cls):
         ("mlm", {"vocabulary_size": 5000}, {}, "--vocabulary-size 5000: a model or tokenizer"),
         ("mlm", {"tokenizer": "t"}, {}, "--tokenizer t: a model brings its own"),
         ("mlm", {"expansions": "e"}, {}, "--expansions are master's; --objective is mlm"),
-        ("cocondenser", {}, {"cache_chunk_size": 5}, "spans by two; give an even number"),
+        ("cocondenser", {}, {"chunk_tokens": 0}, "--chunk-tokens 0: at least 1"),
         ("cocondenser", {}, {"fp16": True}, "--dtype float16: cocondenser's"),
         ("mlm", {}, {"cache_chunk_size": 0}, "--cache-chunk-size 0: at least 1"),
         ("mlm", {}, {"max_length": 2}, "--max-length 2: at least 3"),

@@ -6,7 +6,6 @@ from typing import Any
 
 import orjson
 
-from denserk.reporting import Reporter
 from denserk.settings.finetune import FinetuneRun, put_together
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.preset import CLASSES, OWNERS
@@ -24,20 +23,6 @@ SMALL = {
 }
 """Ten steps of four queries with three passages each; checkpoints at 4, 8 and 10."""
 AGG = {"representation": "agg", "agg_dim": 20, "cls_dim": 6}
-
-
-class Heard(Reporter):
-    """Keeps what was told."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        self.warnings: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)
 
 
 def write_examples(path: Path, queries: Iterable[int], *, scored: bool = False) -> str:

@@ -13,12 +13,12 @@ from denserk.formats.training import read_training
 from denserk.formats.trec_run import read_run
 from denserk.formats.vector_folder import open_vectors
 from denserk.formats.vectors import read_vector_blocks
-from denserk.reporting import Reporter
 from denserk.settings.conversion import ConversionSettings, Kind, TrainingFormat
 from denserk.settings.encoding import VectorFormat
 from denserk.settings.formats import CorpusFormat, QrelsFormat, RunFormat, TopicsFormat
 from denserk.tasks.convert import CONVERSIONS, convert
 from tests.conftest import PASSAGES, QRELS, QUERIES
+from tests.reporters import Heard
 
 
 def turn(source, target, to=None, **settings):
@@ -176,14 +176,6 @@ def test_models_from_one_layout_to_another(tiny_agg, tmp_path):
     assert (tmp_path / "b" / name).read_bytes() == (source / name).read_bytes()
     with pytest.raises(UsageError, match="is not empty"):
         turn(source, tmp_path / "a", "denserk")
-
-
-class Heard(Reporter):
-    def __init__(self):
-        self.notes = []
-
-    def note(self, text):
-        self.notes.append(text)
 
 
 def test_what_was_detected_is_told(toy, tmp_path):

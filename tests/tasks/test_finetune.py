@@ -22,7 +22,8 @@ from denserk.tasks import run_folder
 from denserk.tasks.encode import encode
 from denserk.tasks.finetune import finetune
 from tests.conftest import WORDS
-from tests.tasks.finetuning import AGG, Heard, run_of, tune, weights, write_examples
+from tests.reporters import Heard
+from tests.tasks.finetuning import AGG, run_of, tune, weights, write_examples
 
 
 @pytest.fixture(scope="module")

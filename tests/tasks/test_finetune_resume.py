@@ -1,10 +1,8 @@
 """A run that was stopped goes on to the weights of one that was not, bit for bit."""
 
 import json
-import signal
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
@@ -15,8 +13,9 @@ from denserk.settings.training import DevMetric
 from denserk.tasks import run_folder
 from denserk.tasks.finetune import finetune
 from denserk.training.trainer import StepTrainer
-from tests.faults import Stopped, stopped_at
-from tests.tasks.finetuning import AGG, Heard, run_of, tune, weights, write_examples
+from tests.faults import Stopped, contents, kill_and_resume, stopped_at
+from tests.reporters import Heard
+from tests.tasks.finetuning import AGG, run_of, tune, weights, write_examples
 
 MEAN = {"representation": Representation.MEAN}
 KINDS: dict[str, dict[str, Any]] = {
@@ -118,16 +117,31 @@ def test_another_setting_is_refused_by_name(tiny, train, tmp_path):
     assert weights(tmp_path / "out") == before
 
 
-def test_other_data_is_refused(tiny, tmp_path):
-    train = write_examples(tmp_path / "train.jsonl", range(24))
-    tune(tmp_path / "out", tiny("bert"), train, **MEAN)
-    write_examples(tmp_path / "train.jsonl", range(1, 25))
-    with pytest.raises(MismatchError, match=r"data.training-data.file 1.sha256 was"):
-        tune(tmp_path / "out", tiny("bert"), train, **MEAN, resume=True)
-    write_examples(tmp_path / "train.jsonl", range(24))
+@pytest.mark.parametrize("part", ["train", "dev"])
+def test_other_data_is_refused_and_nothing_is_lost(tiny, tmp_path, part):
+    files = {
+        name: write_examples(tmp_path / f"{name}.jsonl", range(24)) for name in ("train", "dev")
+    }
+    out, options = tmp_path / "out", MEAN | {"dev_data": files["dev"]}
+    tune(out, tiny("bert"), files["train"], **options)
+    folder = out / {"train": "training-data", "dev": "dev-data"}[part]
+    before, prepared = weights(out), contents(folder)
+    write_examples(tmp_path / f"{part}.jsonl", range(1, 25))
+    with pytest.raises(MismatchError, match=r"made otherwise: file 1.sha256 was"):
+        tune(out, tiny("bert"), files["train"], **options, resume=True)
+    assert (weights(out), contents(folder)) == (before, prepared)
+    write_examples(tmp_path / f"{part}.jsonl", range(24))
     heard = Heard()
-    finetune(run_of(tmp_path / "out", tiny("bert"), train, **MEAN, resume=True), heard)
-    assert any("is prepared again" in note for note in heard.notes)
+    finetune(run_of(out, tiny("bert"), files["train"], **options, resume=True), heard)
+    assert not any("prepared again" in note for note in heard.notes)
+
+
+def test_another_setting_is_refused_before_data_is_prepared_again(tiny, train, tmp_path):
+    tune(tmp_path / "out", tiny("bert"), train, **MEAN)
+    prepared = contents(tmp_path / "out" / "training-data")
+    with pytest.raises(MismatchError, match=r"text.passage_max_length was"):
+        tune(tmp_path / "out", tiny("bert"), train, **MEAN, passage_max_length=7, resume=True)
+    assert contents(tmp_path / "out" / "training-data") == prepared
 
 
 @pytest.mark.slow
@@ -139,15 +153,7 @@ def test_killed_in_the_middle(tiny, train, tmp_path):
     ]
     command = [sys.executable, "-m", "denserk", "finetune", *options]
     subprocess.run([*command, "--output", str(tmp_path / "whole")], check=True)
-    checkpoints = tmp_path / "killed" / "checkpoints"
-    process = subprocess.Popen([*command, "--output", str(tmp_path / "killed")])
-    while not any(checkpoints.glob("checkpoint-1?")):
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    assert not (tmp_path / "killed" / "config.json").exists()
-    subprocess.run([*command, "--output", str(tmp_path / "killed"), "--resume"], check=True)
+    kill_and_resume(command, tmp_path / "killed", "checkpoint-1?")
     assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
     told = json.loads((tmp_path / "killed" / "training.json").read_text())
     assert told["log"][-1]["step"] == 60

@@ -156,7 +156,7 @@ def made(seed, queries, depth):
 
 def test_memory_is_a_query_at_a_time(tmp_path):
     tracemalloc.start()
-    runs = [made(seed, 300, 100) for seed in (1, 2)]
+    runs = [made(seed, 900, 100) for seed in (1, 2)]
     whole = tracemalloc.get_traced_memory()[0]
     names = tuple(write(tmp_path / f"{n}", run) for n, run in enumerate(runs))
     tracemalloc.stop()

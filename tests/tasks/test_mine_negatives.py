@@ -10,66 +10,17 @@ from hypothesis import given
 from hypothesis import settings as budget
 from hypothesis import strategies as st
 
-from denserk.errors import InputError, UsageError
 from denserk.formats.manifest import Kind, beside, file_sha256, read_manifest
 from denserk.formats.training import read_training
 from denserk.records import Passage, Query
-from denserk.reporting import Reporter
 from denserk.settings.conversion import TrainingFormat
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.mining import AnswerBearing, MiningPaths, MiningSettings, SamplingStrategy
 from denserk.tasks.mine_negatives import mine_negatives
 from denserk.tasks.teacher_scores import load_teacher
 from tests.conftest import PASSAGES, QRELS, QUERIES
-
-RUN = {
-    "q1": {"d3": 9.0, "d10": 8.0, "d1": 7.0, "d2": 6.0},
-    "q3": {"d5": 5.0, "d4": 4.5, "d3": 4.0},
-    "q2": {"d5": 3.0, "d2": 2.5, "d1": 2.0, "d4": 1.5, "d3": 1.0},
-}
-ALL = MiningSettings(num_negatives=9)
-
-
-def run_text(run, tag="made"):
-    return "".join(
-        f"{qid} Q0 {docid} {rank} {score} {tag}\n"
-        for qid, hits in run.items()
-        for rank, (docid, score) in enumerate(hits.items(), start=1)
-    )
-
-
-class Told(Reporter):
-    def __init__(self):
-        self.lines: list[str] = []
-
-    def note(self, text):
-        self.lines.append(text)
-
-    warn = note
-
-
-@pytest.fixture
-def mine(toy, monkeypatch):
-    """`mine(settings, **paths)`: what came out, and the examples by query."""
-    monkeypatch.chdir(toy)
-    (toy / "run.trec").write_text(run_text(RUN))
-
-    def mined(settings=ALL, reporter=None, **given):
-        paths: dict[str, Any] = {"topics": "queries.tsv", "qrels": "qrels.txt"}
-        paths |= {"run": ("run.trec",), "corpus": "corpus.jsonl", "output": "mined.jsonl", **given}
-        result = mine_negatives(MiningPaths(**paths), settings, reporter=reporter or Reporter())
-        return result, {example.qid: example for example in read_training(paths["output"])}
-
-    return mined
-
-
-def ids(candidates):
-    return [candidate.docid for candidate in candidates]
-
-
-def negatives(examples):
-    return {qid: ids(example.negatives) for qid, example in examples.items()}
-
+from tests.reporters import Heard
+from tests.tasks.mining import ALL, RUN, ids, negatives, run_text
 
 EXPECTED = {"q1": ["d10", "d1", "d2"], "q2": ["d2", "d4", "d3"], "q3": ["d5", "d3"]}
 
@@ -94,7 +45,7 @@ def test_from_topics_and_judgements(mine):
 
 
 def test_the_manifest_says_what_it_was_made_from_and_what_fell(mine):
-    told = Told()
+    told = Heard()
     mine(MiningSettings(num_negatives=2, max_score=7.5), told)
     manifest = read_manifest("mined.jsonl", Kind.TRAINING)
     assert manifest.made_from["runs"] == [{"name": "run.trec", "sha256": file_sha256("run.trec")}]
@@ -102,7 +53,7 @@ def test_the_manifest_says_what_it_was_made_from_and_what_fell(mine):
     assert manifest.settings["max_score"] == 7.5
     assert manifest.contents["dropped"] == {"positives": 4, "max-score": 1}
     assert manifest.contents["sha256"] == file_sha256("mined.jsonl")
-    assert "hits dropped: positives: 4, max-score: 1" in told.lines
+    assert "hits dropped: positives: 4, max-score: 1" in told.notes
 
 
 TRAIN: dict[TrainingFormat, list[dict[str, Any]]] = {
@@ -415,110 +366,3 @@ def test_packed_output(mine, toy):
     assert (
         gzip.decompress((toy / "mined.jsonl.gz").read_bytes()) == (toy / "mined.jsonl").read_bytes()
     )
-
-
-FAULTS = {
-    "a query without hits": (
-        {"run": run_text({"q1": RUN["q1"], "q2": RUN["q2"]})},
-        "run.trec: found no hits for 1 of 3 queries (q3); expected hits for every query",
-        {"queries without hits": 1},
-        ["q1", "q2"],
-    ),
-    "a passage that the corpus lacks": (
-        {"run": run_text({**RUN, "q1": {"d10": 3.0, "d77": 2.0}})},
-        "corpus.jsonl: found no passages with 1 of the ids that runs and training data name (d77)",
-        {"not in the corpus": 1},
-        ["q1", "q2", "q3"],
-    ),
-    "a positive that the corpus lacks": (
-        {"qrels": "q1 0 d3 1\nq2 0 d88 1\nq3 0 d4 1\nq3 0 d99 1\n"},
-        "corpus.jsonl: found no passages with 2 of the ids that runs and training data name "
-        "(d88, d99)",
-        {"positives that the corpus lacks": 2, "queries without a positive left": 1},
-        ["q1", "q3"],
-    ),
-    "a passage twice": (
-        {"run": run_text(RUN) + "q2 Q0 d2 6 0.5 made\n"},
-        "run.trec, line 13: found passage d2 twice for query q2",
-        {"a passage twice for a query": 1},
-        ["q1", "q2", "q3"],
-    ),
-    "a run that is cut": (
-        {"run": run_text(RUN)[:-7]},
-        "run.trec, line 12: found a last line that is cut off (5 columns); expected a whole file",
-        {"a last line that is cut off": 1},
-        ["q1", "q2", "q3"],
-    ),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_faults_are_told_in_a_line_or_counted(fault, mine, toy):
-    files, told, counted, left = FAULTS[fault]
-    for name, text in files.items():
-        (toy / {"run": "run.trec", "qrels": "qrels.txt"}[name]).write_text(text)
-    with pytest.raises(InputError) as refusal:
-        mine()
-    assert str(refusal.value).startswith(told)
-    assert not (toy / "mined.jsonl").exists()
-    result, examples = mine(MiningSettings(num_negatives=9, skip_missing=True))
-    counts = result.left_out + result.noticed + result.dropped
-    assert {reason: counts[reason] for reason in counted} == counted
-    assert list(examples) == left
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "told"),
-    [
-        ("run.trec", "", "run.trec: found no hits; expected hits for the queries"),
-        ("run.trec", "q9 Q0 d1 1 1 t\n", "run.trec: found none of the 3 queries; expected hits"),
-        ("qrels.txt", "", "qrels.txt: found no judgements"),
-        ("qrels.txt", "q1 0 d3 0\n", "qrels.txt: found no query with a positive"),
-        (
-            "run.trec",
-            run_text({"q1": {"d1": 1}, "q2": {"d1": 1}}) + "q1 Q0 d2 1 1 t\n",
-            "run.trec, line 3: found query q1 again after query q2",
-        ),
-    ],
-)
-@pytest.mark.parametrize("skip", [True, False])
-def test_nothing_to_mine_is_refused_in_any_case(name, text, told, skip, mine, toy):
-    (toy / name).write_text(text)
-    with pytest.raises(InputError) as refusal:
-        mine(MiningSettings(skip_missing=skip))
-    assert str(refusal.value).startswith(told)
-
-
-def test_ties_fall_by_passage_id_and_are_told(mine, toy):
-    told = Told()
-    (toy / "run.trec").write_text(run_text({**RUN, "q1": {"d5": 1.0, "d2": 1.0, "d10": 1.0}}))
-    _, examples = mine(reporter=told)
-    assert negatives(examples)["q1"] == ["d10", "d2", "d5"]
-    assert "ties, which fall by passage id: 2" in told.lines
-
-
-@pytest.mark.parametrize(
-    ("settings", "paths", "told"),
-    [
-        ({"answer_bearing": AnswerBearing.DROP}, {}, "no query has answers"),
-        ({"shard_num": 4}, {}, "there are 3 queries"),
-        (
-            {"drop_literal": True},
-            {"corpus": None, "output_format": TrainingFormat.TEVATRON_IDS},
-            "there is no corpus",
-        ),
-    ],
-)
-def test_what_cannot_be_asked(settings, paths, told, mine):
-    with pytest.raises(UsageError, match=told):
-        mine(MiningSettings(**settings), **paths)
-
-
-def test_a_failure_leaves_the_earlier_output(mine, toy):
-    mine()
-    before = (toy / "mined.jsonl").read_bytes()
-    (toy / "run.trec").write_text("q1 Q0 d1\n")
-    with pytest.raises(InputError):
-        mine()
-    assert (toy / "mined.jsonl").read_bytes() == before
-    assert beside(toy / "mined.jsonl").exists()

@@ -19,8 +19,9 @@ from denserk.tasks import run_folder
 from denserk.tasks.finetune import finetune
 from denserk.tasks.pretrain import pretrain
 from tests.conftest import VOCABULARY
+from tests.reporters import Heard
 from tests.tasks import finetuning
-from tests.tasks.finetuning import AGG, Heard, tune, weights, write_examples
+from tests.tasks.finetuning import AGG, tune, weights, write_examples
 from tests.tasks.pretraining import OBJECTIVES, run_of, train, write_corpus, write_expansions
 from tests.tiny_models import write_tiny
 

@@ -229,7 +229,6 @@ def test_standard_input_is_read_once_and_not_asked_twice(command, corpus, monkey
         ({"skip_from": 1}, 2, "--skip-from is for condenser and cocondenser"),
         ({"objective": "condenser", "skip_from": 3}, 1, "the head cannot see layer 3"),
         ({"objective": "cocondenser", "dtype": "float16"}, 2, "--dtype float16"),
-        ({"objective": "cocondenser", "cache_chunk_size": 3}, 2, "--cache-chunk-size 3"),
         ({"objective": "cocondenser", "short_blocks": 0.5}, 2, "--short-blocks is for"),
         ({"objective": "master", "tasks": "mkp,abc"}, 2, "--tasks mkp,abc: abc"),
         ({"device": "tpu"}, 2, "auto, cpu or cuda"),

@@ -10,7 +10,7 @@ from denserk.errors import ModelError
 from denserk.settings.pretraining import Decoders, MasterPreset
 from denserk.tasks import run_folder
 from denserk.tasks.pretrain import pretrain
-from tests.tasks.finetuning import Heard
+from tests.reporters import Heard
 from tests.tasks.pretraining import run_of, train, write_corpus, write_expansions
 
 CONDENSER_FILE, MASTER_FILE = "condenser_head.safetensors", "master_decoders.safetensors"

@@ -1,21 +1,20 @@
 """A pre-training run that was stopped goes on to the weights of one that was not, bit for bit."""
 
 import json
-import signal
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
 
 from denserk.errors import MismatchError
-from denserk.settings.pretraining import Architecture
+from denserk.settings.pretraining import Architecture, KeywordWeight
 from denserk.tasks import run_folder
 from denserk.tasks.pretrain import pretrain
 from denserk.training.trainer import StepTrainer
-from tests.faults import Stopped, contents, stopped_at
-from tests.tasks.finetuning import Heard, weights
+from tests.faults import Stopped, contents, kill_and_resume, stopped_at
+from tests.reporters import Heard
+from tests.tasks.finetuning import weights
 from tests.tasks.pretraining import run_of, train, write_corpus, write_expansions
 
 KINDS = {
@@ -124,6 +123,23 @@ def test_from_nothing_a_changed_corpus_is_refused_and_nothing_lost(corpus, tmp_p
     assert {name: contents(tmp_path / "out" / name) for name in before} == before
 
 
+def test_a_changed_frequency_dict_is_refused(tiny, corpus, tmp_path):
+    table = tmp_path / "counts.json"
+    options: dict[str, Any] = {
+        "keyword_weight": KeywordWeight.INVERSE_FREQUENCY,
+        "frequency_dict": str(table),
+        "tasks": ("mkp",),
+        "max_steps": 2,
+    }
+    table.write_text(json.dumps({"cat": 3}))
+    train(tmp_path / "out", corpus, "master", tiny(), **options)
+    before = all_weights(tmp_path / "out")
+    table.write_text(json.dumps({"cat": 4}))
+    with pytest.raises(MismatchError, match=r"masking.frequency_dict_sha256 was"):
+        train(tmp_path / "out", corpus, "master", tiny(), **options, resume=True)
+    assert all_weights(tmp_path / "out") == before
+
+
 @pytest.mark.slow
 def test_killed_in_the_middle(tiny, corpus, tmp_path):
     options = [
@@ -133,15 +149,7 @@ def test_killed_in_the_middle(tiny, corpus, tmp_path):
     ]
     command = [sys.executable, "-m", "denserk", "pretrain", *options]
     subprocess.run([*command, "--output", str(tmp_path / "whole")], check=True)
-    checkpoints = tmp_path / "killed" / "checkpoints"
-    process = subprocess.Popen([*command, "--output", str(tmp_path / "killed")])
-    while not any(checkpoints.glob("checkpoint-1?")):
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    assert not (tmp_path / "killed" / "config.json").exists()
-    subprocess.run([*command, "--output", str(tmp_path / "killed"), "--resume"], check=True)
+    kill_and_resume(command, tmp_path / "killed", "checkpoint-1?")
     assert all_weights(tmp_path / "killed") == all_weights(tmp_path / "whole")
     told = json.loads((tmp_path / "killed" / "training.json").read_text())
     assert told["log"][-1]["step"] == 60

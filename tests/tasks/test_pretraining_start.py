@@ -11,7 +11,8 @@ from denserk.settings.pretraining import Architecture
 from denserk.tasks import run_folder
 from denserk.tasks.pretraining_start import start_folder
 from tests.faults import contents
-from tests.tasks.finetuning import Heard, weights
+from tests.reporters import Heard
+from tests.tasks.finetuning import weights
 from tests.tasks.pretraining import run_of, train, write_corpus
 
 NEW: dict[str, Any] = {"architecture": Architecture.TINY, "vocabulary_size": 200}

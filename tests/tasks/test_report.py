@@ -6,7 +6,6 @@ import pytest
 from denserk.errors import InputError, UsageError
 from denserk.evaluation.evaluator import EvaluationResult
 from denserk.formats.manifest import Kind, Manifest, write_manifest
-from denserk.reporting import Reporter
 from denserk.settings.evaluation import EvaluationSettings
 from denserk.settings.report import PageSettings
 from denserk.settings.suite import Suite
@@ -14,6 +13,7 @@ from denserk.settings.suites import SUITES
 from denserk.tasks.evaluate import evaluate
 from denserk.tasks.report import ReportSources, page_in, sources_of, write_report
 from tests.conftest import PASSAGES, QUERIES
+from tests.reporters import Heard
 from tests.suite_copies import write_beir, write_marco
 
 RUNS = {
@@ -21,14 +21,6 @@ RUNS = {
     "bad.trec": "q1 Q0 d1 1 3 t\nq1 Q0 d3 2 2 t\nq2 Q0 d2 1 3 t\nq3 Q0 d4 1 2 t\n",
 }
 FEW = EvaluationSettings(("RR@10 R@2",))
-
-
-class Listener(Reporter):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 @pytest.fixture
@@ -70,14 +62,14 @@ def test_the_corpus_is_read_no_further_than_needed(result: EvaluationResult, fil
 
 
 def test_what_is_lacking_is_told(result: EvaluationResult) -> None:
-    listener = Listener()
+    listener = Heard()
     settings = PageSettings(report="page")
     write_report(result, list(RUNS), ReportSources("toy", "qrels.txt"), settings, FEW, listener)
     assert listener.notes == [
         "The texts of queries (--topics) and passages (--corpus) are not known.",
         "No manifest beside the runs tells the size of an index or the time of a query.",
     ]
-    listener = Listener()
+    listener = Heard()
     write_report(result, list(RUNS), ReportSources("toy"), settings, FEW, listener)
     assert listener.notes[0].startswith("Recall by depth, scores and lists need judgements")
 

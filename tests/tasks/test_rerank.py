@@ -136,10 +136,10 @@ def test_an_index_is_searched_first(asked, toy, tiny, tiny_reranker):
     source = EncodeSettings(model=str(tiny()), corpus=str(toy / "corpus.jsonl"), output=vectors)
     encode(source, CorpusSettings(), {}, {}, CPU)
     build_index(IndexPaths(input=(vectors,), output=index), IndexSettings(engine=Engine.TORCH))
-    found = asked(SearchSettings(hits=3), index=index)
+    found = asked(SearchSettings(hits=3), index=(index,))
     assert {qid: len(hits) for qid, hits in found.items()} == {"q1": 3, "q2": 3, "q3": 3}
     assert found == by_hand(tiny_reranker(), {q: [d for d, _ in h] for q, h in found.items()})
-    deeper = asked(SearchSettings(hits=1, rerank_depth=6), index=index)
+    deeper = asked(SearchSettings(hits=1, rerank_depth=6), index=(index,))
     everything = by_hand(tiny_reranker(), {qid: list(PASSAGES) for qid in QUERIES})
     assert deeper == {qid: hits[:1] for qid, hits in everything.items()}
     made = read_manifest(toy / "out.trec", Kind.RUN).made_from

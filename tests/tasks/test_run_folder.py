@@ -6,7 +6,7 @@ import pytest
 
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.tasks.run_folder import begin, finish, make_ready
-from tests.tasks.finetuning import Heard
+from tests.reporters import Heard
 
 TOLD = {
     "versions": {"torch": "2"},
