@@ -43,7 +43,7 @@ from denserk.tasks.run_folder import (
 )
 from denserk.training.arguments import training_arguments
 from denserk.training.best import KeepBest, best_of, values_of
-from denserk.training.distributed import first_then_others, world
+from denserk.training.distributed import first_then_others, leaving, world
 from denserk.training.paths import take_training_paths
 from denserk.training.speed import Clock, Speed
 from denserk.training.step import Step
@@ -107,6 +107,7 @@ class FinetuneResult:
     speed: Speed | None = None
 
 
+@leaving()
 def finetune(run: FinetuneRun, reporter: Reporter = SILENT) -> FinetuneResult:
     """Trains a retriever, or a cross-encoder, and saves it as a folder that other commands take.
 

@@ -48,7 +48,7 @@ from denserk.tasks.run_folder import (
     told_of,
 )
 from denserk.training.arguments import training_arguments
-from denserk.training.distributed import first_then_others, world
+from denserk.training.distributed import first_then_others, leaving, world
 from denserk.training.kept import KeepSteps
 from denserk.training.length_groups import Limits
 from denserk.training.paths import take_training_paths
@@ -89,6 +89,7 @@ class _Trained:
             load_heads(folder, self.objective.layout, self.objective.heads())
 
 
+@leaving()
 def pretrain(run: PretrainRun, reporter: Reporter = SILENT) -> PretrainResult:
     """Pre-trains a backbone, and saves it as a folder that transformers and `finetune` take.
 

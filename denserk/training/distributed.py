@@ -5,7 +5,8 @@ its own alone; the sum of the processes' gradients is then the gradient of one p
 the whole batch.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -21,6 +22,19 @@ def world() -> tuple[int, int]:
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
+
+
+@contextmanager
+def leaving() -> Iterator[None]:
+    """Leaves the other processes when a run is over, however it ends.
+
+    A thread of theirs that still works while the interpreter ends would abort this process.
+    """
+    try:
+        yield
+    finally:
+        if dist.is_available() and dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def gather(tensor: Tensor) -> Tensor:

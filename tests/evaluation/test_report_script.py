@@ -136,7 +136,7 @@ def test_another_measure_and_another_run(opened: Any) -> None:
 def test_a_query_leads_to_its_lists(opened: Any) -> None:
     assert opened.get_attribute("#moved-3", "open") is None
     opened.click("#queries a[href='#moved-3']")
-    assert opened.get_attribute("#moved-3", "open") == ""
+    opened.wait_for_selector("#moved-3[open]")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -160,7 +160,7 @@ def test_a_folder_needs_a_name():
             build_index(IndexPaths(input=("v",)), settings)
 
 
-COUNT = 2000
+COUNT = 10_000  # more than ten attempts load before they are killed
 IDS = [f"d{n}" for n in range(COUNT)]
 VECTORS = np.random.default_rng(1).normal(size=(COUNT, 16)).astype(np.float32)
 
@@ -228,7 +228,7 @@ def test_a_load_that_is_killed_ten_times(tmp_path):
     there = [int(rows.replace(",", "")) for rows in onward]
     assert there == sorted(there)
     assert there[-1] > 0
-    assert "2,000 rows" in done.stderr
+    assert f"{COUNT:,} rows" in done.stderr
     assert_complete(tmp_path)
 
 
