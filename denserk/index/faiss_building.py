@@ -151,7 +151,7 @@ def build(
         try:
             with reporter.track(f"adding to {wanted}", count, "vectors") as progress:
                 for first in range(0, count, ADD_ROWS):
-                    block = np.array(vectors[first : first + ADD_ROWS])
+                    block = vectors[first : first + ADD_ROWS]
                     (lists or filled).add(block)
                     progress.advance(len(block))
             if moved is not None:
@@ -197,7 +197,7 @@ def _train(index: Any, vectors: StoredVectors, settings: IndexSettings, reporter
             count, settings.train_size, replace=False
         )
         rows = np.sort(drawn)
-    sample = np.array(vectors[rows])
+    sample = vectors[rows]
     reporter.note(f"training on {len(sample):,} vectors")
     with _clustering_warnings(reporter):
         index.train(sample)

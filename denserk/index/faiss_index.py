@@ -1,5 +1,8 @@
 """faiss: exact and approximate indexes, on the CPU or on its GPU."""
 
+import ctypes
+import mmap
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,9 @@ DEFAULT_EF = 64
 
 class FaissIndex:
     """An index that faiss holds; flat rows and inverted lists stay in its file, mapped.
+
+    A search lets go of the lists that it visited. Their pages, which stay in the file cache, would
+    else count as the process's memory until the system wants them back.
 
     Args:
         path: the file.
@@ -51,6 +57,7 @@ class FaissIndex:
         self._sign = 1.0 if self._index.metric_type == faiss.METRIC_INNER_PRODUCT else -1.0
         self._ef = settings.ef_search
         self._graphs: list[Any] = []
+        self._mapped: list[Any] = []
         self._set_breadth(settings)
         self._deep: TorchExact | None = None
         self._on_gpu = None if device == "cpu" else on_gpu(faiss, self._index, device)
@@ -75,6 +82,9 @@ class FaissIndex:
         parts = list(inner_indexes(self._faiss, self._index))
         self._graphs = [part for part in parts if isinstance(part, self._faiss.IndexHNSW)]
         lists = [part for part in parts if isinstance(part, self._faiss.IndexIVF)]
+        stored = [self._faiss.downcast_InvertedLists(part.invlists) for part in lists]
+        on_disk = getattr(self._faiss, "OnDiskInvertedLists", ())
+        self._mapped = [found for found in stored if isinstance(found, on_disk)]
         for name, given, where in (
             ("--ef-search", settings.ef_search, self._graphs),
             ("--nprobe", settings.nprobe, lists),
@@ -106,5 +116,14 @@ class FaissIndex:
             graph.hnsw.efSearch = self._ef or max(DEFAULT_EF, depth)
         index = self._index if self._on_gpu is None or depth > GPU_DEPTH else self._on_gpu
         scores, rows = index.search(np.ascontiguousarray(queries, dtype=np.float32), depth)
+        self._let_go()
         scores = np.where(rows < 0, -np.inf, self._sign * scores).astype(np.float32)
         return in_order(scores, rows)
+
+    def _let_go(self) -> None:
+        """Lets go of the pages of lists in memory, where the system has a word for it."""
+        if sys.platform == "linux":
+            advise = ctypes.CDLL(None).madvise
+            for lists in self._mapped:
+                place, size = ctypes.c_void_p(int(lists.ptr)), ctypes.c_size_t(lists.totsize)
+                advise(place, size, mmap.MADV_DONTNEED)

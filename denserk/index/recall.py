@@ -30,7 +30,11 @@ def recall_of_own_vectors(
     """
     queries = np.array(vectors[_asking(len(vectors), seed)], np.float32)
     blocks = (vectors[first : first + BLOCK] for first in range(0, len(vectors), BLOCK))
-    return _recall(index, queries, blocks, metric)
+    depth = min(DEPTH, len(index))
+    right = _exact(queries, blocks, metric, depth)
+    # one by one: a search holds the pages that it visits, and lets go of them
+    found = [index.search(query[None], depth)[1] for query in queries]
+    return _shared(right, np.concatenate(found)), depth, len(queries)
 
 
 def recall_over_blocks(
@@ -53,7 +57,9 @@ def recall_over_blocks(
         inside = asking[(asking >= first) & (asking < first + len(block))] - first
         drawn.append(np.array(block[inside], np.float32))
         first += len(block)
-    return _recall(index, np.concatenate(drawn), blocks(), metric)
+    queries, depth = np.concatenate(drawn), min(DEPTH, len(index))
+    _, found = index.search(queries, depth)
+    return _shared(_exact(queries, blocks(), metric, depth), found), depth, len(queries)
 
 
 def _asking(count: int, seed: int) -> Rows:
@@ -62,23 +68,19 @@ def _asking(count: int, seed: int) -> Rows:
     return np.sort(drawn)
 
 
-def _recall(
-    index: VectorIndex, queries: Vectors, blocks: Iterable[Vectors], metric: Metric
-) -> tuple[float, int, int]:
-    """The share of the exact hits among all blocks that the index finds."""
-    depth = min(DEPTH, len(index))
+def _exact(queries: Vectors, blocks: Iterable[Vectors], metric: Metric, depth: int) -> Rows:
+    """(B, D) -> (B, K) the exact hits among all blocks."""
     scores = np.empty((len(queries), 0), np.float32)
     right = np.empty((len(queries), 0), np.int64)
     first = 0
     for block in blocks:
-        exact = TorchExact(np.array(block, np.float32), metric)
+        exact = TorchExact(np.require(block, np.float32, ["C", "W"]), metric)
         new, rows = exact.search(queries, min(depth, len(block)))
         scores, right = np.hstack([scores, new]), np.hstack([right, rows + first])
         best = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
         scores, right = np.take_along_axis(scores, best, 1), np.take_along_axis(right, best, 1)
         first += len(block)
-    _, found = index.search(queries, depth)
-    return _shared(right, found), depth, len(queries)
+    return right
 
 
 def _shared(right: Rows, found: Rows) -> float:
