@@ -9,6 +9,7 @@ import pytest
 
 from denserk.errors import InputError, UsageError
 from denserk.formats.trec_run import read_run_scores, write_run
+from denserk.index.searcher import ordered
 from denserk.reporting import Reporter
 from denserk.settings.formats import RunFormat
 from denserk.settings.fusion import FusionMethod, FusionSettings, Missing, Normalization
@@ -52,6 +53,22 @@ def test_queries_come_in_the_order_of_the_first_run_then_of_the_others(fused):
 def test_the_rank_column_and_the_order_of_lines_mean_nothing_beside_scores(fused, tmp_path):
     (tmp_path / "beir.trec").write_text("q1 Q0 d2 0 5 t\nq1 Q0 d1 0 9 t\n")
     assert fused(str(tmp_path / "beir.trec"), VECTORS) == fused({"q1": WORDS["q1"]}, VECTORS)
+
+
+def test_runs_of_shards_become_the_run_of_all(fused, tmp_path):
+    rows, one, all_of_them = random.Random(1), SearchSettings(ties=Ties.KEEP), SearchSettings()
+    scores = {f"d{n}": rows.choice((-1.5, 0.25, 2.0)) for n in range(60)}
+    names = []
+    for shard in range(3):  # what each machine finds in its third of the passages
+        own = {docid: score for docid, score in scores.items() if int(docid[1:]) % 3 == shard}
+        names.append(str(tmp_path / f"node{shard}"))
+        write_run(names[-1], [("q", ordered(list(own), list(own.values()), one))])
+    fused(*names, method=FusionMethod.LINEAR, normalization=Normalization.NONE)
+    write_run(
+        str(tmp_path / "whole"),
+        [("q", ordered(list(scores), list(scores.values()), all_of_them))],
+    )
+    assert (tmp_path / "fused").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
 def test_equal_scores_fall_by_id_and_become_strict(fused):
