@@ -68,3 +68,12 @@ def kill_and_resume(command: list[str], output: Path, checkpoint: str) -> None:
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file of a folder by name."""
     return {item.name: item.read_bytes() for item in sorted(folder.iterdir())}
+
+
+def ranks(torchrun: int) -> dict[int, int]:
+    """The processes that a torchrun started, by rank; needs Linux's /proc."""
+    found: dict[int, int] = {}
+    for child in Path(f"/proc/{torchrun}/task/{torchrun}/children").read_text().split():
+        told = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+        found |= {int(word[5:]): int(child) for word in told if word.startswith(b"RANK=")}
+    return found

@@ -14,6 +14,7 @@ from threading import Barrier, BrokenBarrierError, Thread, current_thread
 import pytest
 
 from denserk.errors import InputError, MismatchError, UsageError
+from denserk.formats.block_journal import Block, journal_of, read_journals
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.settings.encode import EncodeSettings
 from denserk.settings.encoding import ComputeSettings, VectorFormat
@@ -21,7 +22,7 @@ from denserk.settings.formats import CorpusSettings
 from denserk.tasks.encode import encode
 from denserk.tasks.encode_processes import _device_of_rank, encode_everywhere
 from denserk.tasks.processes import ALONE, Crew
-from tests.faults import Stopped, contents, stopped_at
+from tests.faults import Stopped, contents, ranks, stopped_at
 from tests.tasks.encoding import StandIn
 
 
@@ -203,6 +204,11 @@ def test_devices_of_ranks(monkeypatch):
 
 
 OPTIONS = ("--corpus", "corpus.jsonl", "--block-size", "3", "--threads", "1")
+TORCHRUN = (
+    *(str(Path(sys.executable).with_name("torchrun")), "--standalone"),
+    *("--nproc-per-node", "2"),
+)
+BLOCKS = 200
 
 
 def command(model, output, *launch, device="cpu"):
@@ -213,13 +219,17 @@ def command(model, output, *launch, device="cpu"):
 
 @pytest.mark.slow
 def test_processes_and_torchrun_write_the_bytes_of_one(tiny, corpus, tmp_path):
-    torchrun = str(Path(sys.executable).with_name("torchrun"))
-    launch = [torchrun, "--standalone", "--nproc-per-node", "2"]
     subprocess.run(command(tiny(), "one"), cwd=tmp_path, check=True)
     subprocess.run(command(tiny(), "two", device="cpu,cpu"), cwd=tmp_path, check=True)
-    subprocess.run(command(tiny(), "launched", *launch), cwd=tmp_path, check=True)
+    subprocess.run(command(tiny(), "launched", *TORCHRUN), cwd=tmp_path, check=True)
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
     assert contents(tmp_path / "launched") == contents(tmp_path / "one")
+
+
+def write_many(corpus):
+    """Passages of BLOCKS blocks, so that whoever works at them can be met in the middle."""
+    lines = [json.dumps({"_id": f"d{n}", "text": f"the river {n}"}) for n in range(3 * BLOCKS)]
+    corpus.write_text("".join(f"{line}\n" for line in lines))
 
 
 def spawned_by(pid):
@@ -231,8 +241,7 @@ def spawned_by(pid):
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
 def test_a_killed_one_ends_all_and_is_made_up_for(tiny, corpus, tmp_path):
-    lines = [json.dumps({"_id": f"d{n}", "text": f"the river {n}"}) for n in range(600)]
-    corpus.write_text("".join(f"{line}\n" for line in lines))
+    write_many(corpus)
     several = command(tiny(), "v", device="cpu,cpu")
     process = subprocess.Popen(several, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     while not (tmp_path / "v" / "blocks-1.jsonl").exists():
@@ -245,6 +254,28 @@ def test_a_killed_one_ends_all_and_is_made_up_for(tiny, corpus, tmp_path):
     errors = [line for line in said.splitlines() if "error" in line or "Traceback" in line]
     assert errors == ["error: process 1 of this run, on cpu, was killed by signal 9"]
     assert not any(Path(f"/proc/{child}").exists() for child in children)
+    shutil.copytree(tmp_path / "v", tmp_path / "again")
+    subprocess.run([*several, "--resume"], cwd=tmp_path, check=True)
+    subprocess.run([*command(tiny(), "again"), "--resume"], cwd=tmp_path, check=True)
+    subprocess.run(command(tiny(), "one"), cwd=tmp_path, check=True)
+    assert contents(tmp_path / "v") == contents(tmp_path / "one")
+    assert contents(tmp_path / "again") == contents(tmp_path / "one")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_of_torchrun_is_made_up_for(tiny, corpus, tmp_path, rank):
+    write_many(corpus)
+    several = command(tiny(), "v", *TORCHRUN)
+    process = subprocess.Popen(several, cwd=tmp_path)
+    journal = tmp_path / "v" / journal_of(rank)
+    while not journal.exists() or not journal.stat().st_size:
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.kill(ranks(process.pid)[rank], signal.SIGKILL)
+    assert process.wait() == 1
+    assert 0 < len(read_journals(tmp_path / "v", Block)) < BLOCKS
     shutil.copytree(tmp_path / "v", tmp_path / "again")
     subprocess.run([*several, "--resume"], cwd=tmp_path, check=True)
     subprocess.run([*command(tiny(), "again"), "--resume"], cwd=tmp_path, check=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import VOCABULARY
+from tests.faults import ranks
 from tests.tasks.finetuning import write_examples
 from tests.tasks.pretraining import write_corpus
 from tests.tiny_models import write_tiny
@@ -41,15 +42,6 @@ def start(tmp_path_factory):
     return folder
 
 
-def workers(pid):
-    """The processes that torchrun started, by rank."""
-    found: dict[int, int] = {}
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        told = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
-        found |= {int(word[5:]): int(child) for word in told if word.startswith(b"RANK=")}
-    return found
-
-
 def losses(output):
     log = json.loads((output / "training.json").read_text())["log"]
     return {entry["step"]: entry["loss"] for entry in log if "loss" in entry}
@@ -70,7 +62,7 @@ def test_a_killed_rank_is_made_up_for(start, tmp_path, kind):
     while not any((two / "checkpoints").glob("checkpoint-1?")):
         assert process.poll() is None
         time.sleep(0.01)
-    os.kill(workers(process.pid)[1], signal.SIGKILL)
+    os.kill(ranks(process.pid)[1], signal.SIGKILL)
     assert process.wait() == 1
     assert not (two / "config.json").exists()
     subprocess.run([*several, "--resume"], cwd=start, check=True)
