@@ -12,7 +12,7 @@ from denserk.formats.vectors import WRITERS, open_writer, read_vector_blocks
 from denserk.reporting import Reporter
 from denserk.settings.encoding import VectorFormat
 from tests.mangling import mangled
-from tests.peers import run_anserini, run_pyserini
+from tests.peers import run_pyserini
 
 IDS = [f"d{i}" for i in range(1500)]
 TEXTS = [f"text of {docid}" for docid in IDS]
@@ -174,38 +174,6 @@ def test_mangled_json_lines_are_refused_or_read(data, tmp_path):
     with suppress(DenserkError):
         for ids, vectors in read_vector_blocks(str(tmp_path / "v.jsonl")).blocks():
             assert len(ids) == len(vectors)
-
-
-@pytest.mark.peer
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("form", "collection"),
-    [
-        (VectorFormat.ANSERINI_JSONL, "JsonDenseVectorCollection"),
-        (VectorFormat.PARQUET, "ParquetDenseVectorCollection"),
-    ],
-)
-def test_anserini_indexes_them_and_finds_the_nearest(form, collection, tmp_path):
-    lines = form is VectorFormat.ANSERINI_JSONL
-    write(tmp_path / "v" / "v.jsonl" if lines else tmp_path / "v", form, UNIT)
-    with open_writer(str(tmp_path / "q.jsonl"), VectorFormat.ANSERINI_JSONL, queries=True) as out:
-        out.write(["q0", "q1"], UNIT[:2])
-    run_anserini(
-        "index.IndexFlatDenseVectors",
-        *("-collection", collection, "-input", tmp_path / "v", "-index", tmp_path / "i"),
-        *("-generator", "DenseVectorDocumentGenerator", "-threads", "1"),
-        folder=tmp_path,
-    )
-    run_anserini(
-        "search.SearchFlatDenseVectors",
-        *("-index", tmp_path / "i", "-topics", tmp_path / "q.jsonl", "-hits", "3"),
-        *("-topicReader", "JsonStringVector", "-topicField", "vector", "-threads", "1"),
-        *("-output", tmp_path / "run"),
-        folder=tmp_path,
-    )
-    found = [line.split()[2] for line in (tmp_path / "run").read_text().splitlines()]
-    expected = np.argsort(-(UNIT[:2] @ UNIT.T), axis=1, kind="stable")[:, :3]
-    assert found == [IDS[row] for row in expected.ravel()]
 
 
 @pytest.mark.peer

@@ -1,133 +1,161 @@
-"""Pyserini opens the folder, Anserini indexes the vectors: both rank as denserk does."""
+"""Other toolkits on what denserk wrote: Pyserini opens its index, Anserini its vectors."""
 
-import gzip
 import json
+import random
 
 import numpy as np
 import pytest
 
+from denserk.cli.app import run
+from denserk.formats import vector_parquet
 from denserk.formats.trec_run import read_run_scores
-from denserk.formats.vectors import open_writer
 from denserk.settings.encode import EncodeSettings
-from denserk.settings.encoding import (
-    ComputeSettings,
-    Representation,
-    RepresentationSettings,
-    VectorFormat,
-)
+from denserk.settings.encoding import ComputeSettings, Representation, RepresentationSettings
 from denserk.settings.formats import CorpusSettings
-from denserk.settings.retrieval import (
-    IndexPaths,
-    IndexSettings,
-    IndexType,
-    SearchPaths,
-    SearchSettings,
-)
+from denserk.settings.retrieval import IndexPaths, SearchPaths, SearchSettings
 from denserk.tasks.build_index import build_index
 from denserk.tasks.encode import encode
 from denserk.tasks.search import search
 from tests.conftest import QUERIES as QUERY_TEXTS
+from tests.conftest import WORDS
 from tests.peers import run_anserini, run_pyserini
 from tests.tiny_models import write_tiny_aggretriever
 
-PASSAGES, QUERIES, DIMENSION, HITS = 300, 12, 24, 20
-
-SEARCH = """
-import json, sys
-import numpy as np
-from pyserini.search.faiss import FaissSearcher
-folder, queries, hits, output = sys.argv[1:]
-searcher = FaissSearcher(folder, object())
-queries = np.load(queries)
-found = searcher.batch_search(queries, [f"q{n}" for n in range(len(queries))], k=int(hits))
-ranked = {q: [(hit.docid, float(hit.score)) for hit in hits] for q, hits in found.items()}
-json.dump(ranked, open(output, "w"))
-"""
+PASSAGES, QUERIES, HITS = 2000, 20, 20
+FORMATS = {"parquet": "ParquetDenseVectorCollection", "json": "JsonDenseVectorCollection"}
 
 
-def unit(seed, rows):
-    vectors = np.random.default_rng(seed).normal(size=(rows, DIMENSION)).astype(np.float32)
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+def denserk(*words):
+    """One command, which must succeed."""
+    assert run([str(word) for word in words]) == 0
+
+
+@pytest.fixture(scope="module")
+def encoded(tiny, tmp_path_factory):
+    """A folder with passages and queries as `denserk encode` writes them, of length 1.
+
+    parquet (two files), json: the passages, for Anserini. queries.jsonl, queries: the queries,
+    for Anserini and for Pyserini. queries.tsv: their texts.
+    """
+    folder = tmp_path_factory.mktemp("encoded")
+    drawn = random.Random(5)
+    texts = [" ".join(drawn.sample(WORDS, 8)) for _ in range(PASSAGES + QUERIES)]
+    with (folder / "corpus.jsonl").open("w") as out:
+        for n, text in enumerate(texts[QUERIES:]):
+            out.write(json.dumps({"_id": f"d{n}", "text": text}) + "\n")
+    asked = "".join(f"q{n}\t{text}\n" for n, text in enumerate(texts[:QUERIES]))
+    (folder / "queries.tsv").write_text(asked)
+    (folder / "json").mkdir()
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(vector_parquet, "ROWS_A_FILE", PASSAGES // 2 + 1)
+        for option, source, form, output in (
+            ("--corpus", "corpus.jsonl", "parquet", "parquet"),
+            ("--corpus", "corpus.jsonl", "anserini-jsonl", "json/vectors.jsonl"),
+            ("--topics", "queries.tsv", "anserini-jsonl", "queries.jsonl"),
+            ("--topics", "queries.tsv", "pyserini-queries", "queries"),
+        ):
+            denserk(
+                *("encode", "--model", tiny("bert"), "--representation", "mean", "--l2-norm"),
+                *(option, folder / source, "--output-format", form, "--output", folder / output),
+                *("--device", "cpu", "--threads", "1"),
+            )
+    return folder
 
 
 @pytest.fixture
-def collection(tmp_path):
-    """Unit vectors of passages in Anserini's lines, and of queries."""
-    (tmp_path / "passages").mkdir()
-    passages = str(tmp_path / "passages" / "vectors.jsonl")
-    with open_writer(passages, VectorFormat.ANSERINI_JSONL) as writer:
-        ids = [f"d{n}" for n in range(PASSAGES)]
-        writer.write(ids, unit(1, PASSAGES), ["text"] * PASSAGES)
-    with open_writer(
-        str(tmp_path / "queries.jsonl"), VectorFormat.ANSERINI_JSONL, queries=True
-    ) as writer:
-        qids = [f"q{n}" for n in range(QUERIES)]
-        writer.write(qids, unit(2, QUERIES), ["text"] * QUERIES)
-    np.save(tmp_path / "queries.npy", unit(2, QUERIES))
-    return tmp_path
+def own_run(encoded, tmp_path):
+    """`own_run(hits, *options of index)`: the index in tmp_path, and its run as mappings."""
 
+    def searched(hits, *options):
+        made = ("--output", tmp_path / "index", "--threads", "1", *options)
+        denserk("index", "--input", encoded / "parquet", *made)
+        queries = ("--encoded-queries", encoded / "queries.jsonl", "--hits", hits)
+        denserk("search", "--index", tmp_path / "index", *queries, "--output", tmp_path / "own")
+        return read_run_scores(tmp_path / "own")
 
-def own_run(folder, **settings):
-    paths = IndexPaths(input=(str(folder / "passages"),), output=str(folder / "index"))
-    build_index(paths, IndexSettings(threads=1, **settings))
-    search(
-        SearchPaths(
-            index=(str(folder / "index"),),
-            encoded_queries=str(folder / "queries.jsonl"),
-            output=str(folder / "own.trec"),
-        ),
-        SearchSettings(hits=HITS),
-    )
-    return read_run_scores(folder / "own.trec")
-
-
-def assert_same(own, theirs, scale=lambda score: score):
-    assert {qid: list(hits) for qid, hits in own.items()} == {
-        qid: list(hits) for qid, hits in theirs.items()
-    }
-    for qid, hits in own.items():
-        scores = [scale(score) for score in hits.values()]
-        np.testing.assert_allclose(scores, list(theirs[qid].values()), atol=2e-6)
+    return searched
 
 
 @pytest.mark.peer
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [{}, {"type": IndexType.SQ8}], ids=["flat", "sq8"])
-def test_pyserini_opens_the_folder(collection, kind):
-    own = own_run(collection, **kind)
-    output = collection / "theirs.json"
+@pytest.mark.parametrize("kind", ["flat", "sq8"])
+def test_pyserini_opens_the_index_with_encoded_queries(encoded, own_run, kind, tmp_path):
+    own = own_run(HITS, "--type", kind)
     run_pyserini(
-        SEARCH,
-        *(collection / "index", collection / "queries.npy", str(HITS), output),
-        folder=collection,
+        'import runpy; runpy.run_module("pyserini.search.faiss", run_name="__main__")',
+        *("--index", tmp_path / "index", "--topics", encoded / "queries.tsv"),
+        *("--encoded-queries", encoded / "queries", "--hits", str(HITS)),
+        *("--output", tmp_path / "theirs"),
+        folder=tmp_path,
     )
-    theirs = {qid: dict(hits) for qid, hits in json.loads(output.read_text()).items()}
-    assert_same(own, theirs)
+    theirs = read_run_scores(tmp_path / "theirs")
+    assert {qid: [*hits] for qid, hits in own.items()} == {q: [*hits] for q, hits in theirs.items()}
+    for qid, hits in own.items():
+        np.testing.assert_allclose([*hits.values()], [*theirs[qid].values()], atol=2e-6)
+
+
+@pytest.fixture(scope="module")
+def anserini_run(encoded, tmp_path_factory):
+    """`anserini_run(kind, form)`: denserk's vectors in a Lucene index, and its run as mappings."""
+
+    def searched(kind, form, *options):
+        folder = tmp_path_factory.mktemp(f"{kind}-{form}")
+        run_anserini(
+            f"index.Index{kind}DenseVectors",
+            *("-collection", FORMATS[form], "-input", encoded / form, "-index", folder / "lucene"),
+            *("-generator", "DenseVectorDocumentGenerator", "-threads", "1"),
+            folder=folder,
+        )
+        run_anserini(
+            f"search.Search{kind}DenseVectors",
+            *("-index", folder / "lucene", "-topics", encoded / "queries.jsonl"),
+            *("-topicReader", "JsonStringVector", "-topicField", "vector", "-threads", "1"),
+            *("-hits", str(HITS), "-output", folder / "theirs", *options),
+            folder=folder,
+        )
+        return read_run_scores(folder / "theirs")
+
+    return searched
+
+
+def lucene_score(product):
+    """An inner product as Lucene keeps it, which has no negative scores."""
+    return (1 + product) / 2
+
+
+def assert_scores(theirs, exact):
+    """Every hit has the score that exact search gives its passage."""
+    assert theirs.keys() == exact.keys()
+    for qid, hits in theirs.items():
+        expected = [lucene_score(exact[qid][docid]) for docid in hits]
+        np.testing.assert_allclose([*hits.values()], expected, atol=2e-6)
 
 
 @pytest.mark.peer
 @pytest.mark.slow
-def test_anserini_indexes_the_vectors(collection):
-    own = own_run(collection)
-    lucene = collection / "lucene"
-    run_anserini(
-        "index.IndexFlatDenseVectors",
-        *("-collection", "JsonDenseVectorCollection", "-input", collection / "passages"),
-        *("-generator", "DenseVectorDocumentGenerator", "-index", lucene, "-threads", "1"),
-        folder=collection,
-    )
-    topics = collection / "topics.jsonl.gz"
-    with gzip.open(topics, "wb") as packed:
-        packed.write((collection / "queries.jsonl").read_bytes())
-    run_anserini(
-        "search.SearchFlatDenseVectors",
-        *("-index", lucene, "-topics", topics, "-topicReader", "JsonStringVector"),
-        *("-topicField", "vector", "-hits", str(HITS), "-threads", "1"),
-        *("-output", collection / "theirs.trec"),
-        folder=collection,
-    )
-    theirs = read_run_scores(collection / "theirs.trec")
-    assert_same(own, theirs, scale=lambda score: (1 + score) / 2)
+@pytest.mark.parametrize("form", FORMATS)
+def test_lucenes_flat_index_ranks_as_exact_search(own_run, anserini_run, form):
+    exact = own_run(PASSAGES)
+    theirs = anserini_run("Flat", form)
+    assert_scores(theirs, exact)
+    for qid, hits in theirs.items():  # what is equal up to Lucene's six decimals may change places
+        best = [lucene_score(score) for score in [*exact[qid].values()][:HITS]]
+        np.testing.assert_allclose([*hits.values()], best, atol=2e-6)
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMATS)
+def test_lucenes_graph_finds_most_of_exact_search(
+    own_run, anserini_run, form, record_testsuite_property
+):
+    exact = own_run(PASSAGES)
+    theirs = anserini_run("Hnsw", form, "-efSearch", str(HITS))
+    assert_scores(theirs, exact)
+    shared = sum(len(theirs[qid].keys() & [*hits][:HITS]) for qid, hits in exact.items())
+    overlap = shared / (HITS * QUERIES)
+    record_testsuite_property(f"overlap at {HITS}, {form} in a Lucene graph", overlap)
+    assert overlap >= 0.9
 
 
 SEARCH_AGGRETRIEVER = """
