@@ -39,7 +39,7 @@ def pair_products(
 
 
 def _sampled(block: Tensor, queries: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    begins = torch.searchsorted(rows, torch.arange(len(block) + 1))
+    begins = torch.searchsorted(rows.contiguous(), torch.arange(len(block) + 1))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch calls its sparse tensors unfinished
         pairs = torch.sparse_csr_tensor(
