@@ -15,8 +15,12 @@ INDEX = "index"
 IDS = "docid"
 
 
-def read(folder: str | Path) -> Iterator[VectorBlock]:
+def read(folder: str | Path, size: int = 1) -> Iterator[VectorBlock]:
     """Reads blocks of vectors, the file mapped into memory.
+
+    Args:
+        folder: holds index and ids.
+        size: how many neighbouring vectors are one passage; their lines end in "#" and a number.
 
     Raises:
         InputError: the index is not flat (other kinds do not hold the vectors as they were), or
@@ -24,9 +28,13 @@ def read(folder: str | Path) -> Iterator[VectorBlock]:
     """
     rows, _ = map_flat(Path(folder) / INDEX)
     lines = read_text_lines(Path(folder) / IDS)
-    for start in range(0, len(rows), ROWS):
-        ids = [line.rstrip() for _, line in islice(lines, min(ROWS, len(rows) - start))]
-        yield checked_block(ids, rows[start : start + ROWS], None, folder)
+    for start in range(0, len(rows), ROWS * size):
+        some = rows[start : start + ROWS * size]
+        ids = [line.rstrip() for _, line in islice(lines, len(some))]
+        block = checked_block(ids, some, None, folder)
+        if size > 1:
+            block = block._replace(ids=[line.rpartition("#")[0] for line in block.ids[::size]])
+        yield block
     if next(lines, None) is not None:
         found = f"more than {len(rows):,} ids"
         raise InputError(Path(folder) / IDS, None, found, "one for each vector")

@@ -21,7 +21,8 @@ from denserk.formats import (
     vector_pickle,
 )
 from denserk.formats.files import STREAM, open_binary
-from denserk.formats.manifest import NAME, Manifest
+from denserk.formats.flat_file import map_flat
+from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest
 from denserk.formats.vector_block import (
     ROWS,
     VectorBlock,
@@ -137,7 +138,7 @@ def _open_folder(folder: Path, allow_pickle: bool) -> VectorSource:
         read = partial(_read_own, own)
         return VectorSource(name, "npy", read, own.manifest, own.vectors_per_passage)
     if (folder / vector_faiss.INDEX).exists() and (folder / vector_faiss.IDS).exists():
-        return VectorSource(name, "pyserini-faiss", partial(vector_faiss.read, folder))
+        return _open_flat(folder)
     paths = _files(folder)
     if not paths:
         raise UsageError(
@@ -149,6 +150,15 @@ def _open_folder(folder: Path, allow_pickle: bool) -> VectorSource:
         raise InputError(folder, None, f"files of {' and '.join(sorted(forms))}", "one shape")
     form = forms.pop()
     return VectorSource(name, form, partial(_read_files, paths, form, allow_pickle))
+
+
+def _open_flat(folder: Path) -> VectorSource:
+    """A flat index as vectors: denserk's own tells what made it, Pyserini's has no manifest."""
+    manifest = read_manifest(folder, Kind.INDEX) if (folder / NAME).exists() else None
+    size = 1 if manifest is None else int(manifest.contents.get("vectors_per_passage", 1))
+    map_flat(folder / vector_faiss.INDEX)  # looked at before anything is written
+    read = partial(vector_faiss.read, folder, size)
+    return VectorSource(str(folder), "pyserini-faiss", read, manifest, size)
 
 
 def _read_own(folder: vector_folder.VectorFolder) -> Iterator[VectorBlock]:

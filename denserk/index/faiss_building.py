@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from denserk.errors import InputError, OutputError, UsageError
+from denserk.errors import InputError, MismatchError, OutputError, UsageError
 from denserk.formats.files import whole_binary
 from denserk.index.faiss_library import inner_indexes, load_faiss, on_gpu, reason
 from denserk.index.faiss_needs import building_needs, smaller
 from denserk.index.inverted_lists import ListsOnDisk
 from denserk.index.memory_needs import tell_needs
+from denserk.index.trained_part import TrainedPart
 from denserk.index.vector_index import Rows, StoredVectors
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.retrieval import IndexSettings, IndexType, Metric
@@ -104,40 +105,54 @@ def _clustering_warnings(reporter: Reporter) -> Iterator[None]:
 
 
 def tell_memory(
-    count: int, dimension: int, settings: IndexSettings, reporter: Reporter = SILENT
+    count: int,
+    dimension: int,
+    settings: IndexSettings,
+    reporter: Reporter = SILENT,
+    trained: TrainedPart | None = None,
 ) -> None:
     """Tells what building an index of so many vectors will hold in memory; nothing is built.
 
     Raises:
         UsageError: it does not fit; or as for `build`.
+        MismatchError: as for `build`.
     """
-    wanted = factory_string(settings, count, dimension)
-    with _refusals(wanted, count):
-        index = _empty(wanted, dimension, settings, SILENT)
+    wanted, index = _begun(count, dimension, settings, SILENT, trained)
     needs = building_needs(index, count, settings)
     tell_needs(f"building {wanted}", needs, smaller(index, count, dimension), reporter)
 
 
 def build(
-    vectors: StoredVectors, path: Path, settings: IndexSettings, reporter: Reporter = SILENT
+    vectors: StoredVectors,
+    path: Path,
+    settings: IndexSettings,
+    reporter: Reporter = SILENT,
+    trained: TrainedPart | None = None,
 ) -> str:
     """Trains, fills and writes an index of (N, D) vectors; returns its factory string.
 
     Vectors are added in blocks. Inverted lists that grow large are put on the disk meanwhile, and
     joined in the file at the end; codes and graphs of other kinds are held in memory.
 
+    Args:
+        vectors: what is indexed.
+        path: the file.
+        settings: what kind of index it is.
+        reporter: told what goes on.
+        trained: what another index learned, filled in place of training.
+
     Raises:
         InputError: too few vectors to train on.
         UsageError: faiss does not know the factory string, or refuses the metric.
+        MismatchError: the trained part takes vectors of another dimension.
         OutputError: the index cannot be written.
     """
     faiss = load_faiss()
     if settings.threads:
         faiss.omp_set_num_threads(settings.threads)
     count, dimension = vectors.shape
-    wanted = factory_string(settings, count, dimension)
+    wanted, index = _begun(count, dimension, settings, reporter, trained)
     with _refusals(wanted, count):
-        index = _empty(wanted, dimension, settings, reporter)
         moved = None
         if settings.device != "cpu":
             moved = on_gpu(faiss, index, settings.device)
@@ -171,6 +186,27 @@ def _write(index: Any, lists: ListsOnDisk | None, path: Path) -> None:
                 load_faiss().write_index(index, handle.name)
         except RuntimeError as error:
             raise OutputError(f"{path} cannot be written: {reason(error)}") from None
+
+
+def _begun(
+    count: int,
+    dimension: int,
+    settings: IndexSettings,
+    reporter: Reporter,
+    trained: TrainedPart | None,
+) -> tuple[str, Any]:
+    """An index without vectors, and its factory string."""
+    if trained is None:
+        wanted = factory_string(settings, count, dimension)
+        with _refusals(wanted, count):
+            return wanted, _empty(wanted, dimension, settings, reporter)
+    if trained.dimension != dimension:
+        raise MismatchError(
+            f"{trained.name} was trained on vectors of {trained.dimension} dimensions, "
+            f"and the input has {dimension}",
+            "index vectors of the model that it was trained for",
+        )
+    return trained.factory, trained.index
 
 
 def _empty(wanted: str, dimension: int, settings: IndexSettings, reporter: Reporter) -> Any:

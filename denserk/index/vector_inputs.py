@@ -61,9 +61,18 @@ def expanded(inputs: Sequence[str], option: str = "--input") -> list[str]:
 
 
 def open_sources(
-    inputs: Sequence[str], allow_pickle: bool = False, reporter: Reporter = SILENT
+    inputs: Sequence[str],
+    allow_pickle: bool = False,
+    reporter: Reporter = SILENT,
+    others_elsewhere: bool = False,
 ) -> list[VectorSource]:
     """Opens every input before anything is written.
+
+    Args:
+        inputs: names and patterns.
+        allow_pickle: whether pickles are read.
+        reporter: told the shapes; warned where shards of one corpus are missing.
+        others_elsewhere: they are missing on purpose.
 
     Raises:
         UsageError: an input is not there, or is not vectors.
@@ -80,11 +89,12 @@ def open_sources(
                 f"{first.name} has {first.vectors_per_passage} vectors a passage, "
                 f"{source.name} has {source.vectors_per_passage}"
             )
-    _look_at_shards(opened, reporter)
+    if not others_elsewhere:
+        warn_of_missing_shards(opened, reporter)
     return opened
 
 
-def _look_at_shards(sources: Sequence[VectorSource], reporter: Reporter) -> None:
+def warn_of_missing_shards(sources: Sequence[VectorSource], reporter: Reporter) -> None:
     """Warns where shards of one corpus are missing."""
     manifests = [source.manifest for source in sources if source.manifest is not None]
     numbers = {manifest.settings.get("shard_num", 1) for manifest in manifests}
@@ -146,16 +156,32 @@ class CheckedBlocks:
         Raises:
             InputError: one did.
         """
-        repeat = self._ledger.first_repeat()
-        if repeat is not None:
-            first, second = repeat
-            raise InputError(
-                self._source_at(second),
-                None,
-                f"the id {name_of(second)} again (vector {second + 1:,}; first as vector "
-                f"{first + 1:,}, in {self._source_at(first)})",
-                "each id once",
-            )
+        refuse_repeat(self._ledger, self._source_at, name_of)
+
+
+def refuse_repeat(
+    ledger: IdLedger, source_at: Callable[[int], str], name_of: Callable[[int], str]
+) -> None:
+    """Refuses ids that came twice; called at the end.
+
+    Args:
+        ledger: took every id.
+        source_at: the source of the passage at a position.
+        name_of: its id.
+
+    Raises:
+        InputError: one did.
+    """
+    repeat = ledger.first_repeat()
+    if repeat is not None:
+        first, second = repeat
+        raise InputError(
+            source_at(second),
+            None,
+            f"the id {name_of(second)} again (vector {second + 1:,}; first as vector "
+            f"{first + 1:,}, in {source_at(first)})",
+            "each id once",
+        )
 
 
 def gather(

@@ -78,11 +78,14 @@ class IndexPaths:
     input: tuple[str, ...] = option(
         (), "--embeddings", metavar="DIR|FILE|GLOB|-", repeat=True, shown_default="--corpus"
     )
-    """Vectors: folders, files, patterns, or - for JSON lines from standard input; repeatable."""
+    """Vectors: folders, files, patterns, or - for JSON lines from standard input; or index folders
+    that were trained alike, to be merged; repeatable."""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
     """Passages, for --type bm25: a file, a folder, irds:NAME, beir:NAME, or - (standard input)."""
     output: str = option("", metavar="DIR", shown_default="none: needed but for --engine milvus")
     """The index folder."""
+    trained_as: str | None = option(None, metavar="DIR", shown_default="trained anew")
+    """An index folder whose trained part (rotation, lists, quantisers) is filled with --input."""
     allow_pickle: bool = False
     """Also read vectors from pickles; a pickle can run any code, so only your own."""
     resume: bool = False
@@ -94,6 +97,8 @@ class IndexPaths:
         """Refuses two kinds of input, and two ways with an existing folder."""
         if bool(self.input) == bool(self.corpus):
             raise UsageError("give one of --input (vectors) and --corpus (passages, --type bm25)")
+        if self.trained_as and self.corpus:
+            raise UsageError("--trained-as is for --input: nothing is trained for words")
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite exclude each other")
 

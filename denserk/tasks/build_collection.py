@@ -117,6 +117,10 @@ def _result(manifest: Manifest, began: float) -> CollectionResult:
 def _refuse_folder_options(paths: IndexPaths, settings: IndexSettings) -> None:
     if paths.corpus is not None:
         raise UsageError("--engine milvus holds vectors; --corpus holds text", "give --input")
+    if paths.trained_as:
+        raise UsageError(
+            f"--trained-as {paths.trained_as}: Milvus trains its own indexes", "leave it out"
+        )
     if paths.output:
         raise UsageError(
             f"--output {paths.output}: --engine milvus makes no folder",

@@ -1,13 +1,13 @@
 """Vectors, or words, -> an index folder that denserk and Pyserini open."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from denserk.errors import MismatchError, UsageError
-from denserk.formats.files import prepare_folder, whole_text
+from denserk.formats.files import STREAM, prepare_folder, whole_text
 from denserk.formats.flat_file import FlatRows
 from denserk.formats.manifest import (
     NAME,
@@ -24,10 +24,12 @@ from denserk.index.backends import chosen_engine, open_vector_index
 from denserk.index.bm25_index import Bm25Builder
 from denserk.index.faiss_building import build, tell_memory
 from denserk.index.index_folder import DOCID, INDEX, folder_bytes, refuse_input_as_output
+from denserk.index.index_merging import is_filled, look_at_parts
 from denserk.index.lucene_index import LuceneBuilder
 from denserk.index.memory_needs import in_units
 from denserk.index.recall import recall_of_own_vectors
-from denserk.index.vector_inputs import Gathered, gather, known_count, open_sources
+from denserk.index.trained_part import TrainedPart, read_trained
+from denserk.index.vector_inputs import expanded, gather, known_count, open_sources
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.formats import DETECTED, CorpusSettings
 from denserk.settings.options import as_json
@@ -39,7 +41,8 @@ from denserk.settings.retrieval import (
     IndexType,
     SearchSettings,
 )
-from denserk.tasks.model_chain import common_model
+from denserk.tasks.merge_indexes import described_parts, merge_indexes
+from denserk.tasks.model_chain import common_model, model_of, refuse_other_model
 
 VECTORS = "vectors"
 """Where the vectors of an approximate index stand while it is built."""
@@ -97,34 +100,113 @@ def build_index(
             f"--type {settings.type} indexes vectors; --corpus holds text",
             "give --type bm25, or encode the corpus and give --input",
         )
-    settings = replace(settings, engine=chosen_engine(settings))
-    refuse_input_as_output(paths.output, paths.input or [paths.corpus or ""])
-    chosen: dict[str, Any] = as_json(settings)
-    sources: list[VectorSource] = []
-    builder: Bm25Builder | LuceneBuilder | None = None
+    inputs = expanded(paths.input) if paths.input else [paths.corpus or ""]
+    refuse_input_as_output(paths.output, [*inputs, paths.trained_as or STREAM])
     if wants_words:
-        in_lucene = settings.engine is Engine.LUCENE
-        builder = LuceneBuilder(words, settings.threads) if in_lucene else Bm25Builder(words)
-        chosen |= {"bm25": as_json(words), "corpus": as_json(corpus)}
-        made_from: dict[str, Any] = {"texts": paths.corpus}
+        filling = _with_words(paths, settings, words, corpus, reporter)
+    elif any(map(is_filled, inputs)):
+        filling = _with_indexes(paths, inputs, settings, reporter)
     else:
-        sources = open_sources(paths.input, paths.allow_pickle, reporter)
-        made_from = {"vectors": [s.name for s in sources], "model": common_model(sources)}
-        _tell_size(sources, settings, reporter)
-    manifest = Manifest(Kind.INDEX, False, chosen, made_from)
+        filling = _with_vectors(paths, inputs, settings, reporter)
+    manifest = Manifest(Kind.INDEX, False, filling.settings, filling.made_from)
     folder, finished = _begin(paths, manifest, reporter)
     if finished is not None:
         return _result(finished, folder, start)
-    if builder is not None:
-        texts = _texts(paths.corpus or "", words, corpus, reporter)
-        contents = _index_words(folder, texts, builder, reporter)
-    else:
-        contents = _index_vectors(folder, sources, settings, reporter)
+    contents = filling.fill(folder)
     named = [folder / INDEX, folder / DOCID, *folder.glob("segments_*")]
     contents["sha256"] = {item.name: file_sha256(item) for item in named if item.exists()}
     manifest = replace(manifest, complete=True, contents=contents)
     write_manifest(folder, manifest)
     return _result(manifest, folder, start)
+
+
+@dataclass(frozen=True)
+class _Filling:
+    """What a folder will hold: everything was looked at, nothing is written.
+
+    Attributes:
+        settings: of its manifest.
+        made_from: of its manifest.
+        fill: writes ids and index into the folder; returns the manifest's contents.
+    """
+
+    settings: Mapping[str, Any]
+    made_from: Mapping[str, Any]
+    fill: Callable[[Path], dict[str, Any]]
+
+
+def _with_words(
+    paths: IndexPaths,
+    settings: IndexSettings,
+    words: Bm25Settings,
+    corpus: CorpusSettings,
+    reporter: Reporter,
+) -> _Filling:
+    settings = replace(settings, engine=chosen_engine(settings))
+    in_lucene = settings.engine is Engine.LUCENE
+    builder = LuceneBuilder(words, settings.threads) if in_lucene else Bm25Builder(words)
+
+    def fill(folder: Path) -> dict[str, Any]:
+        texts = _texts(paths.corpus or "", words, corpus, reporter)
+        return _index_words(folder, texts, builder, reporter)
+
+    chosen = as_json(settings) | {"bm25": as_json(words), "corpus": as_json(corpus)}
+    return _Filling(chosen, {"texts": paths.corpus}, fill)
+
+
+def _with_indexes(
+    paths: IndexPaths, inputs: Sequence[str], settings: IndexSettings, reporter: Reporter
+) -> _Filling:
+    if paths.trained_as is not None:
+        raise UsageError(
+            f"--trained-as {paths.trained_as} is for vectors, and the inputs are indexes",
+            "leave it out: indexes that were trained alike are merged as they are",
+        )
+    merged = look_at_parts(inputs, reporter)
+    settings = merged.trained.settings(settings)
+    settings = replace(settings, engine=chosen_engine(settings))
+
+    def fill(folder: Path) -> dict[str, Any]:
+        return merge_indexes(folder, merged, settings, paths.allow_pickle, reporter)
+
+    return _Filling(as_json(settings), described_parts(merged), fill)
+
+
+def _with_vectors(
+    paths: IndexPaths, inputs: Sequence[str], settings: IndexSettings, reporter: Reporter
+) -> _Filling:
+    trained = None
+    if paths.trained_as is not None:
+        trained = read_trained(paths.trained_as)
+        trained.refuse_untrained()
+        settings = trained.settings(settings)
+    settings = replace(settings, engine=chosen_engine(settings))
+    is_part = trained is not None
+    sources = open_sources(inputs, paths.allow_pickle, reporter, others_elsewhere=is_part)
+    made_from = {"vectors": [s.name for s in sources], "model": common_model(sources)}
+    if trained is not None:
+        made_from |= _trained_as(trained, made_from)
+    _tell_size(sources, settings, trained, reporter)
+
+    def fill(folder: Path) -> dict[str, Any]:
+        return _index_vectors(folder, sources, settings, trained, reporter)
+
+    return _Filling(as_json(settings), made_from, fill)
+
+
+def _trained_as(trained: TrainedPart, made_from: Mapping[str, Any]) -> dict[str, Any]:
+    """What the manifest tells of the index that a trained part was taken from.
+
+    Raises:
+        MismatchError: that index holds vectors of another model.
+    """
+    refuse_other_model(
+        model_of(trained.manifest),
+        made_from["model"],
+        f"the index {trained.name} and the vectors {made_from['vectors'][0]}",
+        "fill what was trained on vectors of the same model",
+    )
+    return {"trained_as": {"name": trained.name, "sha256": trained.digest()}}
 
 
 def _result(manifest: Manifest, folder: Path, start: float) -> IndexResult:
@@ -175,7 +257,10 @@ def _is_flat(settings: IndexSettings) -> bool:
 
 
 def _tell_size(
-    sources: Sequence[VectorSource], settings: IndexSettings, reporter: Reporter
+    sources: Sequence[VectorSource],
+    settings: IndexSettings,
+    trained: TrainedPart | None,
+    reporter: Reporter,
 ) -> None:
     """Tells what is coming and what it needs, where the inputs say how much they hold."""
     count = known_count(sources)
@@ -184,14 +269,20 @@ def _tell_size(
     rows = count * sources[0].vectors_per_passage
     dimension = int(sources[0].manifest.contents["dimension"])
     is_flat = _is_flat(settings)
-    where = "on the disk, mapped into memory when searched" if is_flat else "to train and fill from"
+    where = "on the disk, mapped into memory when searched" if is_flat else "to fill from"
+    if not is_flat and trained is None:
+        where = "to train and fill from"
     reporter.note(f"vectors: {_size(rows, dimension)} {where}")
     if not is_flat:
-        tell_memory(rows, dimension, settings, reporter)
+        tell_memory(rows, dimension, settings, reporter, trained)
 
 
 def _index_vectors(
-    folder: Path, sources: Sequence[VectorSource], settings: IndexSettings, reporter: Reporter
+    folder: Path,
+    sources: Sequence[VectorSource],
+    settings: IndexSettings,
+    trained: TrainedPart | None,
+    reporter: Reporter,
 ) -> dict[str, Any]:
     """Fills the folder with an index of vectors; returns the manifest's contents."""
     is_flat = _is_flat(settings)
@@ -205,18 +296,22 @@ def _index_vectors(
     if not is_flat:
         if known_count(sources) is None:
             rows = gathered.passages * gathered.vectors_per_passage
-            tell_memory(rows, gathered.dimension, settings, reporter)
-        contents |= _approximate(folder, target, gathered, settings, reporter)
+            tell_memory(rows, gathered.dimension, settings, reporter, trained)
+        contents |= _approximate(folder, target, settings, trained, reporter)
         target.unlink()
     return contents
 
 
 def _approximate(
-    folder: Path, flat: Path, gathered: Gathered, settings: IndexSettings, reporter: Reporter
+    folder: Path,
+    flat: Path,
+    settings: IndexSettings,
+    trained: TrainedPart | None,
+    reporter: Reporter,
 ) -> dict[str, Any]:
     """Turns the flat file into another index, and measures what that costs in recall."""
     vectors = FlatRows(flat)
-    factory = build(vectors, folder / INDEX, settings, reporter)
+    factory = build(vectors, folder / INDEX, settings, reporter, trained)
     index = open_vector_index(
         folder, Engine.FAISS, SearchSettings(), threads=settings.threads, reporter=reporter
     )

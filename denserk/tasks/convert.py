@@ -167,10 +167,11 @@ def _single_vectors(source: VectorSource) -> Iterator[VectorBlock]:
 def _write_folder(job: _Job, source: VectorSource) -> int:
     """Writes denserk's own folder; what made the vectors is carried over where it is known."""
     made_from = dict(source.manifest.made_from) if source.manifest else {}
+    was_vectors = source.manifest is not None and source.manifest.kind is ManifestKind.VECTORS
     manifest = Manifest(
         ManifestKind.VECTORS,
         complete=False,
-        settings=dict(source.manifest.settings) if source.manifest else {},
+        settings=dict(source.manifest.settings) if source.manifest and was_vectors else {},
         made_from=made_from | {"converted_from": job.source},
     )
     blocks = iter(regrouped(_single_vectors(source), BLOCK_SIZE))

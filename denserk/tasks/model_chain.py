@@ -1,11 +1,10 @@
 """The chain model -> vectors -> index -> run: which model made what, and whether two agree."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from denserk.errors import MismatchError
 from denserk.formats.manifest import Manifest, differences
-from denserk.formats.vectors import VectorSource
 from denserk.settings.encoding import RepresentationSettings
 from denserk.settings.options import as_json
 
@@ -65,7 +64,19 @@ def refuse_other_model(
         raise MismatchError(f"{what} were not made alike: {'; '.join(found)}", hint)
 
 
-def common_model(sources: Sequence[VectorSource]) -> Description | None:
+class Made(Protocol):
+    """What a model may have made: a source of vectors, an index."""
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """What made it, where that is known."""
+
+
+def common_model(sources: Sequence[Made]) -> Description | None:
     """The one model that made all vectors, as far as they say.
 
     Raises:
