@@ -142,6 +142,7 @@ def test_kinds_of_index_that_the_server_does_not_know(tmp_path, capsys):
     ("paths", "settings", "message"),
     [
         ({"input": ("v",), "output": "o"}, {}, "makes no folder"),
+        ({"input": ("v",), "trained_as": "i"}, {}, "--trained-as i: Milvus trains its own"),
         ({"corpus": "c"}, {}, "holds vectors; --corpus holds text"),
         ({"input": ("v",)}, {"type": IndexType.HNSW}, "--type hnsw is not for --engine milvus"),
         ({"input": ("v",)}, {"factory": "Flat"}, "--factory Flat is not for"),

@@ -225,10 +225,15 @@ def test_settings_that_contradict_each_other(settings, message):
 
 @pytest.mark.parametrize(
     "paths",
-    [{}, {"input": ("a",), "corpus": "b"}, {"input": ("a",), "resume": True, "overwrite": True}],
+    [
+        {},
+        {"input": ("a",), "corpus": "b"},
+        {"input": ("a",), "resume": True, "overwrite": True},
+        {"corpus": "b", "trained_as": "c"},
+    ],
 )
 def test_paths_that_contradict_each_other(paths):
-    with pytest.raises(UsageError, match=r"--input|--resume"):
+    with pytest.raises(UsageError, match=r"--input|--resume|--trained-as"):
         IndexPaths(output="o", **paths)
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from denserk.errors import DenserkError, UsageError
 from denserk.formats.expansions import Expansion, write_expansions
+from denserk.formats.manifest import Kind as ManifestKind
+from denserk.formats.manifest import Manifest, write_manifest
 from denserk.formats.sources import read_passages, read_qrels, read_queries
 from denserk.formats.training import read_training
 from denserk.formats.trec_run import read_run
@@ -148,6 +150,17 @@ def test_a_folder_of_vectors_is_cut_anew_and_keeps_what_made_it(tmp_path, monkey
     assert (tmp_path / "b" / "block-00001.npy").read_bytes() == (
         tmp_path / "a" / "block-00001.npy"
     ).read_bytes()
+
+
+def test_a_flat_index_as_vectors_keeps_the_model_and_not_the_settings_of_an_index(tmp_path):
+    turn(lines(tmp_path), tmp_path / "a", "pyserini-faiss")
+    model = {"name": "m", "fingerprint": "1"}
+    made = Manifest(ManifestKind.INDEX, True, {"type": "flat"}, {"model": model})
+    write_manifest(tmp_path / "a", made)
+    turn(tmp_path / "a", tmp_path / "b", "npy")
+    folder = open_vectors(tmp_path / "b")
+    assert folder.manifest.made_from["model"] == model
+    assert folder.manifest.settings == {}
 
 
 def test_pickles_are_read_only_when_asked_for(tmp_path):
