@@ -229,10 +229,9 @@ def _train(index: Any, vectors: StoredVectors, settings: IndexSettings, reporter
     count = len(vectors)
     rows: slice | Rows = slice(None)
     if count > settings.train_size:
-        drawn = np.random.default_rng(settings.seed).choice(
-            count, settings.train_size, replace=False
-        )
-        rows = np.sort(drawn)
+        draw = np.random.default_rng(settings.seed)
+        # nothing else may keep what is drawn: it is a view of the numbers of all rows
+        rows = np.sort(draw.choice(count, settings.train_size, replace=False))
     sample = vectors[rows]
     reporter.note(f"training on {len(sample):,} vectors")
     with _clustering_warnings(reporter):

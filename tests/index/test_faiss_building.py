@@ -1,3 +1,4 @@
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -6,7 +7,7 @@ import pytest
 
 from denserk.errors import InputError, UsageError
 from denserk.formats.flat_file import map_flat
-from denserk.index.faiss_building import build, factory_string
+from denserk.index.faiss_building import _train, build, factory_string
 from denserk.index.faiss_index import FaissIndex
 from denserk.index.recall import recall_of_own_vectors
 from denserk.reporting import Reporter
@@ -54,6 +55,22 @@ def test_the_training_sample_is_drawn_by_its_seed(tmp_path):
         settings = IndexSettings(type=IndexType.PQ, train_size=650, seed=seed, **SMALL)
         build(VECTORS, tmp_path / name, settings)
     assert (tmp_path / "a").read_bytes() != (tmp_path / "b").read_bytes()
+
+
+def test_training_holds_the_sample_alone():
+    held = []
+
+    class Index:
+        def train(self, sample):
+            held.append(tracemalloc.get_traced_memory()[0] - sample.nbytes)
+
+    vectors = np.zeros((400_000, 2), np.float32)
+    tracemalloc.start()
+    try:
+        _train(Index(), vectors, IndexSettings(train_size=100_000), Remembering())
+    finally:
+        tracemalloc.stop()
+    assert held[0] < 2 * 8 * 100_000  # the numbers of the rows, not those of all
 
 
 def test_flat_files_are_those_of_faiss(tmp_path):
