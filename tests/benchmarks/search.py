@@ -11,10 +11,8 @@ where what is beside the scan would be more than 5 % of a search in 8,841,823 pa
 
 import argparse
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,6 +29,7 @@ from denserk.index.searcher import Searcher
 from denserk.index.torch_exact import TorchExact
 from denserk.modeling.devices import has_bfloat16
 from denserk.settings.retrieval import Metric, SearchSettings
+from tests.benchmarks.timing import largest, resident
 
 D, DEPTH, BATCH, LARGE = 768, 1000, 256, 1024
 AT_ONCE = 65_536
@@ -84,30 +83,6 @@ def interleaved(work: dict[str, Callable[[], Any]], rounds: int) -> dict[str, fl
     return {name: median(times[1:]) for name, times in found.items()}
 
 
-def resident(kind: str) -> float:
-    """MiB of this process that are its own (RssAnon) or those of files it maps (RssFile)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(kind)) / 1024
-
-
-@contextmanager
-def peak_of_own() -> Iterator[list[float]]:
-    """MiB by which the process's own memory grew at most, looked at a thousand times a second."""
-    before, grown, ended = resident("RssAnon"), [0.0], threading.Event()
-
-    def look() -> None:
-        while not ended.wait(0.001):
-            grown[0] = max(grown[0], resident("RssAnon") - before)
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield grown
-    finally:
-        ended.set()
-        thread.join()
-
-
 def matrix_rates(rounds: int) -> dict[str, float]:
     """GFLOP/s of CPU time of products of a block with a batch, in the caches."""
     rates = {}
@@ -152,7 +127,8 @@ def compare(path: Path, kind: str, queries: Vectors, rates: dict[str, float], ro
         theirs.add(np.array(vectors[first : first + AT_ONCE]))
     fast, plain = TorchExact(vectors, bfloat16=has_bfloat16()), TorchExact(vectors)
     batch = queries[:BATCH]
-    with peak_of_own() as grown:
+    before = resident("RssAnon")
+    with largest("RssAnon", looks=1000) as held_while:
         mine = fast.search(batch, DEPTH)
     ties, apart = differences(vectors, batch, mine, theirs.search(batch, DEPTH))
     found = interleaved(
@@ -174,7 +150,8 @@ def compare(path: Path, kind: str, queries: Vectors, rates: dict[str, float], ro
         shares = "".join(f" {flops / rates[kind]:8.0%}" for kind in ("float32", "bfloat16"))
         print(f"{name:26} {rate:10,.0f} {rate / base:8.2f} {flops:8,.0f}{shares}")
     held = count * D * 4 / 2**20
-    print(f"own memory: faiss {held:,.0f} MiB; denserk {grown[0]:,.0f} MiB, the file is mapped")
+    own = held_while[0] - before
+    print(f"own memory: faiss {held:,.0f} MiB; denserk {own:,.0f} MiB, the file is mapped")
     print(f"the same ids but {ties} of {mine[1].size:,} near ties; scores within {apart:.1e}")
     single = interleaved(
         {
