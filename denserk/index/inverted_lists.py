@@ -23,7 +23,7 @@ from denserk.reporting import Progress
 HELD_BYTES = 1 << 25
 LIST_BYTES = 1 << 12
 """Codes and ids that stay in memory before they are put on the disk: in all, or of a list."""
-JOINED_BYTES = 1 << 26
+JOINED_BYTES = 1 << 25
 """Codes and ids that are joined at once."""
 ID_BYTES = 8
 HEADER = struct.Struct("<4sQQ4sQ")
