@@ -130,7 +130,7 @@ def test_the_memory_is_told_and_what_does_not_fit_is_refused(tmp_path, monkeypat
     reporter = Heard()
     look_at_parts(names(parts), reporter)
     (told,) = reporter.notes
-    assert told.startswith("merging 3 indexes of IVF9,SQ8 needs 134.2 MB of memory")
+    assert told.startswith("merging 3 indexes of IVF9,SQ8 needs 67.1 MB of memory")
     monkeypatch.setattr(memory_needs, "available_bytes", lambda: 100)
     with pytest.raises(UsageError, match="can be had") as refused:
         look_at_parts(names(parts))
