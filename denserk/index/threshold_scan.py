@@ -28,6 +28,7 @@ from torch import Tensor
 from denserk.index.candidates import Candidates
 from denserk.index.chained_vectors import ChainedVectors
 from denserk.index.hit_keys import MOST_ROWS, Keys
+from denserk.index.one_query import product_with_one
 from denserk.index.pair_products import Places, pair_products
 from denserk.settings.retrieval import Metric
 
@@ -43,6 +44,8 @@ WIDE = 8
 """For a few queries, blocks are so many times larger."""
 FEW = 32
 """Up to so many queries a search waits for the memory, and bfloat16 does not help."""
+LARGE = 1 << 28
+"""Floats of a collection for whose sake faiss is loaded when a query comes alone: 1 GiB."""
 UNIT = 2.0**-8
 """Half the distance from 1 to the next bfloat16."""
 SUMS = 2.0**-22
@@ -224,7 +227,9 @@ class _Part:
         if len(queries) > 2:
             products = block @ queries.T
         else:
-            products = torch.stack([block @ query for query in queries], dim=1)
+            vectors = self._scan._vectors
+            multiply = torch.mv if math.prod(vectors.shape) < LARGE else product_with_one
+            products = torch.stack([multiply(block, query) for query in queries], dim=1)
         if self._scan._metric is Metric.L2:
             products = _distances(products, block, queries)
         scores = products.numpy()
