@@ -62,10 +62,10 @@ def inputs(
 ) -> tuple[Any, Any, Any, Any]:
     torch.manual_seed(1)
     count = offsets[-1]
-    drawn = [
-        torch.randn(count, HIDDEN, dtype=dtype),
-        torch.randn(vocabulary, HIDDEN, dtype=dtype),
-        torch.randn(vocabulary, dtype=dtype),
+    drawn = [  # products without any rounding, so that what ties does so on every processor
+        torch.randn(count, HIDDEN, dtype=dtype).mul(1024).round().div(1024),
+        torch.randn(vocabulary, HIDDEN, dtype=dtype).mul(1024).round().div(1024),
+        torch.randn(vocabulary, dtype=dtype).mul(1024).round().div(1024),
         WEIGHT_RULES[rule](torch.randn(count, dtype=dtype)),
     ]
     states, weight, bias, terms = (tensor.to(DEVICE).requires_grad_() for tensor in drawn)

@@ -110,7 +110,10 @@ def test_vectors_are_searched_without_an_index(toy, model):
             shard_num=2,
         )
         encode(cut, CorpusSettings(), {"representation": "mean", "l2_norm": True}, {}, CPU)
-    assert ranked(toy, str(toy / "s?")) == expected
+    found = ranked(toy, str(toy / "s?"))  # encoded in other batches, which may round otherwise
+    for qid, hits in expected.items():
+        assert [docid for docid, _ in found[qid]] == [docid for docid, _ in hits]
+        assert [score for _, score in found[qid]] == pytest.approx([score for _, score in hits])
     named = read_manifest(toy / "run.trec", Kind.RUN).made_from["index"]
     assert [part["name"] for part in named] == [str(toy / "s0"), str(toy / "s1")]
     words = words_of(toy)
