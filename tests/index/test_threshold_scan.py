@@ -128,10 +128,11 @@ def test_places_of_what_is_true(width):
     ],
 )
 def test_the_bound_lets_nothing_through_and_is_needed(monkeypatch, kind, bound):
-    """With floors that exactly the right rows reach, a row lost is a query misled."""
+    """With floors that the right rows just reach, a row lost is a query misled."""
     vectors, queries = collection(kind)
     right = TorchExact(vectors, plain=True).search(queries, 300)
-    lowest = right[0][:, -1] - np.abs(right[0][:, -1]) * np.float32(1e-6)
+    rounding = 1e-6 * np.linalg.norm(queries, axis=1) * np.linalg.norm(vectors, axis=1).max()
+    lowest = right[0][:, -1] - rounding.astype(np.float32)
     prepared, limits = ThresholdScan._prepared, ThresholdScan._limits
 
     def exact(self, asked, depth):
