@@ -1,11 +1,11 @@
-"""Four IVF-PQ indexes merged into one, at two sizes: seconds, peak memory, and how it grows.
+"""Four IVF-PQ indexes merged into one, at two sizes: seconds, own memory, and how it grows.
 
 `python -m tests.benchmarks.scale_merging [--counts N,N] [--dimension D] [--factory F] [--folder
 DIR]` writes N random float16 vectors, has `denserk index` build F of them, makes three more parts
 of that index under other ids, and has `denserk index` merge the four, a process on one thread. The
 vectors are not at hand then, so that what is measured is the merge alone. The claim: from the
-smaller size to the larger the peak grows by no more than a tenth, where the merged lists of both
-are larger than what is joined at once (64 MB). Its exit status is 1 where it does not hold.
+smaller size to the larger the process's own memory grows by no more than a tenth, where the merged
+lists of both are larger than what is joined at once. Its exit status is 1 where it does not hold.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from tests.benchmarks.timing import DENSERK, Child, watch
 PARTS = 4
 BLOCK = 65_536
 GROWTH = 1.1
-"""How much larger the larger peak may be."""
+"""How many times as large the own memory of the larger may be."""
 
 
 def write_vectors(path: Path, count: int, dimension: int) -> None:
@@ -56,7 +56,7 @@ def measure(folder: Path, count: int, given: Any) -> Child:
     size = (merged / "index").stat().st_size
     print(
         f"{PARTS} x {count:10,} {size / 1e6:8,.0f} MB {child.seconds:8.1f} s "
-        f"{child.cpu_seconds:8.1f} CPU s {child.peak_mib:8,.0f} MiB",
+        f"{child.cpu_seconds:8.1f} CPU s {child.own_mib:8,.0f} MiB",
         flush=True,
     )
     return child
@@ -75,8 +75,8 @@ def main() -> None:
     peaks = []
     for count in map(int, given.counts.split(",")):
         with tempfile.TemporaryDirectory(dir=given.folder) as temporary:
-            peaks.append(measure(Path(temporary), count, given).peak_mib)
-    print(f"the peak grew {peaks[-1] / peaks[0]:.2f} times")
+            peaks.append(measure(Path(temporary), count, given).own_mib)
+    print(f"the process's own memory grew {peaks[-1] / peaks[0]:.2f} times")
     if peaks[-1] > GROWTH * peaks[0]:
         raise SystemExit("the claim does not hold")
 
