@@ -1,7 +1,12 @@
-"""A tiny vocabulary, tiny random models, and a toy collection; nothing is downloaded."""
+"""Environment of all tests, a tiny vocabulary, tiny random models, and a toy collection.
+
+The variables of the user's shell are removed before any library is imported, here and so in every
+subprocess: no test may depend on thread counts, locale, colours or caches that are set there.
+"""
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +14,21 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+KEPT = re.compile(
+    r"HOME|PATH|USER|LOGNAME|TMPDIR|VIRTUAL_ENV|PYTHONPATH|LD_LIBRARY_PATH|JAVA_HOME|CI"
+    r"|\w+_proxy|\w+_CA_BUNDLE|(PIP|PYTEST|SSL_CERT|CUDA|NVIDIA)_\w+",
+    re.IGNORECASE,
+)
+SET = {
+    "HF_HUB_OFFLINE": "1",
+    "LANG": "C.UTF-8",
+    "OMP_NUM_THREADS": "1",  # two test processes share the cores
+    "TOKENIZERS_PARALLELISM": "false",
+}
+for _name in [name for name in os.environ if not KEPT.fullmatch(name)]:
+    del os.environ[_name]
+os.environ.update(SET)
+
 settings.register_profile("house", deadline=None)  # a busy machine is no failure
 settings.load_profile("house")
 

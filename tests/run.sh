@@ -18,8 +18,6 @@ fi
 environment "$extras" ${peers[@]+"${peers[@]}"}
 
 cd "$repository"
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}  # two test processes share the cores
-export HF_HUB_OFFLINE=1
 status=0
 ruff check || status=1
 ruff format --check || status=1
