@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from denserk import __version__
 from denserk.cli.console import console
-from denserk.errors import DenserkError, OutputError
+from denserk.errors import DenserkError, OutputError, UsageError
 
 
 class _Row(NamedTuple):
@@ -112,10 +112,24 @@ def _register_named(arguments: Sequence[str]) -> None:
         register(command)
 
 
+def _check_utf8(arguments: Sequence[str]) -> None:
+    """Reject arguments whose bytes the locale cannot decode: no manifest could hold them."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"argument {os.fsencode(argument)!r} is not valid {sys.getfilesystemencoding()}",
+                "rename the file, or set a UTF-8 locale: export LC_ALL=C.UTF-8",
+            ) from None
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line; returns its exit status. No error leaves as a traceback unasked."""
-    _register_named(sys.argv[1:] if arguments is None else arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    _register_named(given)
     try:
+        _check_utf8(given)
         status = app(args=arguments, prog_name="denserk", standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
