@@ -60,5 +60,5 @@ def _draw(grid: "Grid") -> None:
         )
     out = Console()
     out.print(table)
-    for note in grid.notes:
+    for note in grid.legend("green"):
         out.print(Text(note))

@@ -14,7 +14,12 @@ from denserk.cli.options import command
 from denserk.errors import UsageError
 from denserk.settings.answers import AnswerInput, AnswerSettings, refuse_idle
 from denserk.settings.comparison import ComparisonSettings
-from denserk.settings.evaluation import EvaluationSettings, ReportSettings
+from denserk.settings.evaluation import (
+    TREC_EVAL_MEASURES,
+    EvaluationSettings,
+    OutputFormat,
+    ReportSettings,
+)
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.report import PageSettings
 from denserk.settings.suite import Suite
@@ -70,7 +75,7 @@ def evaluate(
 ) -> None:
     """Measure runs against judgements."""
     from denserk.evaluation.gates import require
-    from denserk.evaluation.inputs import sort_inputs
+    from denserk.evaluation.inputs import find_baseline, sort_inputs
     from denserk.evaluation.table import FORMATS, as_grids
     from denserk.tasks.evaluate import compare_runs, gates_of
     from denserk.tasks.evaluate import evaluate as task
@@ -78,14 +83,20 @@ def evaluate(
     if suites.list_suites:
         console().table(SuiteRow._fields, list_suites())
         return
-    named = [*(files or []), *(run or [])]
-    baseline = comparison.baseline
-    added = [baseline] if baseline is not None and baseline not in named else []
-    runs: Sequence[str] = [*added, *named]
+    runs: Sequence[str] = [*(files or []), *(run or [])]
     _refuse_idle(suites, answers, matching, corpus, page)
+    if not suites.suite and answers.answers is None:
+        inputs = sort_inputs(files or [], run or [], qrels)
+        runs, qrels = inputs.runs, inputs.qrels
+        if not settings.measures and shape_of(report) is OutputFormat.TREC_EVAL:
+            settings = replace(settings, measures=TREC_EVAL_MEASURES)
+    if comparison.baseline is not None:
+        baseline = find_baseline(comparison.baseline, runs)
+        comparison = replace(comparison, baseline=baseline)
+        runs = [*([baseline] if baseline not in runs else []), *runs]
     _refuse_page(page, [*runs, *filter(None, [qrels])])
     suite = None
-    if suites.suite is not None:
+    if suites.suite:
         suite = _one_suite(suites, runs, qrels)
         if suite is None:
             _on_several(suites, runs, settings, matching, comparison, report, page, answers.corpus)
@@ -98,13 +109,13 @@ def evaluate(
 
         _refuse_qrels(f"--answers {answers.answers} stands", qrels)
         result = evaluate_answers(
-            runs, answers.answers, answers.corpus, settings, console(), matching, corpus
+            *(runs, answers.answers, answers.corpus, settings, console(), matching, corpus),
+            topics=page.topics,
         )
     else:
-        inputs = sort_inputs([*added, *(files or [])], run or [], qrels)
-        runs, qrels = inputs.runs, inputs.qrels
-        result = task(runs, inputs.qrels, settings, console())
-    if baseline is not None:
+        assert qrels is not None  # found by sort_inputs
+        result = task(runs, qrels, settings, console())
+    if comparison.baseline is not None:
         result = compare_runs(result, runs, comparison)
     shape = shape_of(report)
     show(FORMATS[shape](result, report), as_grids(result, report), shape)
@@ -129,7 +140,14 @@ def _refuse_idle(
 ) -> None:
     """Refuses options about answers and texts where there are none."""
     texts = [] if page.report is not None else [corpus]
-    if suites.suite is None and answers.answers is None:
+    written = not suites.suite and matching.outputs
+    if page.topics is not None and page.report is None and not written:
+        raise UsageError(
+            f"--topics {page.topics}: for --report, or --answers with --write-dpr-json",
+            "add --report DIR",
+        )
+    named = " and ".join(suites.suite)
+    if not suites.suite and answers.answers is None:
         why = "for evaluation by answers, and there are none"
         refuse_idle([matching, *texts], why, "add --answers FILE --corpus FILE")
         if answers.corpus is not None and page.report is None:
@@ -137,13 +155,13 @@ def _refuse_idle(
                 f"--corpus {answers.corpus}: texts are read for answers and for a page alone",
                 "add --answers FILE or --report DIR, or leave --corpus out",
             )
-    if suites.suite is not None:
-        why = f"--suite {suites.suite} has its own judgements or answers, and its own corpus"
+    if suites.suite:
+        why = f"--suite {named} has its own judgements or answers, and its own corpus"
         own = replace(answers, corpus=None) if page.report is not None else answers
         refuse_idle([own, *texts], why, "leave out one or the other")
-        entry = find_suite(suites.suite)
-        if not isinstance(entry, Suite) or entry.answers is None:
-            why = f"for evaluation by answers, and {suites.suite} has judgements"
+        entries = [find_suite(name) for name in suites.suite]
+        if not any(isinstance(entry, Suite) and entry.answers for entry in entries):
+            why = f"for evaluation by answers, and {named} has judgements"
             refuse_idle([matching], why, "leave it out")
 
 
@@ -177,13 +195,14 @@ def _write_page(
 
 
 def _one_suite(suites: SuiteSettings, runs: Sequence[str], qrels: str | None) -> Suite | None:
-    """The suite that is asked for; None where it is a group, or folders of runs are named."""
-    _refuse_qrels(f"--suite {suites.suite} stands", qrels)
+    """The suite that is asked for; None where they are several, or folders of runs are named."""
+    _refuse_qrels(f"--suite {suites.suite[0]} stands", qrels)
     if not runs:
-        raise UsageError("no run is named", f"denserk eval run.trec --suite {suites.suite}")
-    entry = find_suite(suites.suite or "")
-    folders = any(Path(path).is_dir() for path in runs)
-    return entry if isinstance(entry, Suite) and not folders else None
+        raise UsageError("no run is named", f"denserk eval run.trec --suite {suites.suite[0]}")
+    if len(set(suites.suite)) > 1 or any(Path(path).is_dir() for path in runs):
+        return None
+    entry = find_suite(suites.suite[0])
+    return entry if isinstance(entry, Suite) else None
 
 
 def _on_several(
@@ -209,12 +228,11 @@ def _on_several(
     )
     if given := [option for option, value in asked if value]:
         raise UsageError(
-            f"{' and '.join(given)}: for one suite, and {suites.suite} in a folder may be several",
+            f"{' and '.join(given)}: for one suite, and {' and '.join(suites.suite)} in a folder "
+            "may be several",
             "name one run and its own suite",
         )
-    result = evaluate_suites(
-        folders, [suites.suite or ""], settings, suites.against, console(), matching
-    )
+    result = evaluate_suites(folders, suites.suite, settings, suites.against, console(), matching)
     show_suites(result, report)
     if page.report is not None:
         from denserk.tasks.report import write_suites_report

@@ -28,8 +28,30 @@ class _Value(str):
     __slots__ = ()
 
 
+ONE_INPUT = ("answers", "baseline", "corpus", "encoded_queries", "qrels", "topics")
+"""Inputs that are one file: the parser would keep the last of several and ignore the others."""
+
+
 class Command(TyperCommand):
     """A command whose help lists its options panel by panel, in plain text: quick, nothing cut."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses the arguments.
+
+        Raises:
+            UsageError: an input that can be given once is given again.
+        """
+        order = [parameter.name for parameter in self.make_parser(ctx).parse_args(list(args))[2]]
+        for parameter in self.params:
+            if parameter.name in ONE_INPUT and order.count(parameter.name) > 1:
+                if getattr(parameter, "multiple", False):
+                    continue
+                raise UsageError(
+                    f"{parameter.opts[0]} is given {order.count(parameter.name)} times, and one is "
+                    "read",
+                    "run the command once for each, or name one file",
+                )
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Writes one section a panel, in the order of the settings groups."""

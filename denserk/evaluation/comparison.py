@@ -1,11 +1,11 @@
 """Runs against a baseline: every run and measure tested, and the tests corrected together."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from denserk.errors import UsageError
-from denserk.evaluation.measures import Measure, is_count
-from denserk.evaluation.significance import Difference, compare, correct
+from denserk.evaluation.measures import Measure, is_mean
+from denserk.evaluation.significance import Difference, compare, correct, correction_factors
 from denserk.settings.comparison import ComparisonSettings
 
 PerQuery = Mapping[str, Mapping[str, float]]
@@ -52,7 +52,7 @@ def compare_with(
     others = [name for name in runs if name != baseline]
     if not others:
         raise UsageError(f"--baseline {baseline} is the only run", "name a run to compare with it")
-    names = [str(measure) for measure in measures if not is_count(measure)]
+    names = [str(measure) for measure in measures if is_mean(measure)]
     found = {
         (run, measure): compare(
             runs[run][measure],
@@ -65,8 +65,8 @@ def compare_with(
         for run in others
         for measure in names
     }
-    corrected = correct([difference.p for difference in found.values()], settings.correction)
+    factors = correction_factors([one.p for one in found.values()], settings.correction)
     differences: dict[str, dict[str, Difference]] = {run: {} for run in others}
-    for ((name, measure), difference), p in zip(found.items(), corrected, strict=True):
-        differences[name][measure] = replace(difference, corrected=p)
+    for ((name, measure), difference), factor in zip(found.items(), factors, strict=True):
+        differences[name][measure] = correct(difference, factor, settings.alpha)
     return Comparison(baseline, settings, differences)

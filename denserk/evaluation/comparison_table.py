@@ -9,7 +9,7 @@ from denserk.evaluation.grid import DIFFERS, Cell, Grid
 from denserk.settings.comparison import Correction, PairedTest
 
 LEAST = 0.0005
-"""P-values below it are not told apart in tables."""
+"""P-values below it are shown with an exponent."""
 TESTS = {PairedTest.T: "paired t-test", PairedTest.RANDOMISATION: "paired randomisation test"}
 CORRECTIONS = {
     Correction.HOLM: "Holm's correction",
@@ -22,11 +22,16 @@ def note_on(comparison: Comparison) -> str:
     """What the dagger means."""
     settings = comparison.settings
     tests = sum(map(len, comparison.differences.values()))
-    over = "" if settings.correction is Correction.NONE else f" over {tests} tests"
+    correction = f"; {CORRECTIONS[settings.correction]}"
+    if settings.correction is not Correction.NONE:
+        correction = f"{correction} of p and interval for {tests} tests" if tests > 1 else ""
     return (
-        f"{DIFFERS} differs from {comparison.baseline} (p < {settings.alpha:g}; "
-        f"{TESTS[settings.test]}, {CORRECTIONS[settings.correction]}{over})"
+        f"{DIFFERS} differs from {comparison.baseline} "
+        f"(p < {settings.alpha:g}; {TESTS[settings.test]}{correction})"
     )
+
+
+LEGEND = "d: Cohen's d of the paired differences; +/=/-: queries better, equal, worse"
 
 
 def as_difference_grid(comparison: Comparison, places: int) -> Grid:
@@ -34,7 +39,7 @@ def as_difference_grid(comparison: Comparison, places: int) -> Grid:
 
     The last column: on how many queries the run is better, equal, worse.
     """
-    share = f"{100 * (1 - comparison.settings.alpha):g} %"
+    share = f"{100 * (1 - comparison.settings.alpha):g}% interval"
     header = ("run", "measure", "difference", share, "d", "p", "+/=/-")
     rows = [
         (
@@ -43,13 +48,13 @@ def as_difference_grid(comparison: Comparison, places: int) -> Grid:
             Cell(f"{found.mean:+.{places}f}", differs=comparison.significant(run, measure)),
             Cell(f"{found.low:+.{places}f}..{found.high:+.{places}f}"),
             Cell(f"{found.effect:.2f}"),
-            Cell("<.0005" if found.corrected < LEAST else f"{found.corrected:.3f}"),
+            Cell(f"{found.corrected:.1e}" if found.corrected < LEAST else f"{found.corrected:.3f}"),
             Cell(f"{found.wins}/{found.ties}/{found.losses}"),
         )
         for run, measures in comparison.differences.items()
         for measure, found in measures.items()
     ]
-    return Grid(header, 2, tuple(rows), (note_on(comparison),))
+    return Grid(header, 2, tuple(rows), (note_on(comparison), LEGEND))
 
 
 def difference_lines(comparison: Comparison, places: int) -> Iterator[str]:

@@ -18,7 +18,7 @@ from ir_measures.providers.base import NOT_PROVIDED
 
 from denserk.errors import DenserkError, MismatchError
 from denserk.evaluation.comparison import Comparison
-from denserk.evaluation.measures import Measure, is_count, providers_of
+from denserk.evaluation.measures import Measure, is_mean, per_query_measure, providers_of
 from denserk.evaluation.published import PublishedRow
 
 T = TypeVar("T")
@@ -52,6 +52,7 @@ class RunResult:
         unjudged: queries of the run without judgements.
         ties: lines whose order depends on the reader.
         over_relations: measure -> mean over the means of EntityQuestions' relations.
+        run_id: the tag of the run, where it was asked for.
     """
 
     name: str
@@ -61,6 +62,7 @@ class RunResult:
     unjudged: tuple[str, ...]
     ties: Ties
     over_relations: Mapping[str, float] = field(default_factory=dict)
+    run_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,16 @@ def without_own_query(run: Run) -> dict[str, dict[str, float]]:
     return {qid: hits for qid, hits in kept.items() if hits}
 
 
+def first_hits(hits: Mapping[str, float], count: int) -> dict[str, float]:
+    """The first hits of a query in trec_eval's order: by score as float32, ties by id descending.
+
+    >>> first_hits({"a": 1.0, "b": 2.0, "c": 1.0}, 2)
+    {'b': 2.0, 'c': 1.0}
+    """
+    ranked = sorted(zip(array("f", hits.values()), hits, strict=True), reverse=True)
+    return {docid: hits[docid] for _, docid in ranked[:count]}
+
+
 class Evaluator:
     """Measures and judgements, made ready for any number of runs.
 
@@ -168,8 +180,9 @@ class Evaluator:
             values.update(part.values(run))
         counted = [qid for qid in self.queries if self.complete or qid in run]
         per_query = {
-            name: {qid: values[name][qid] for qid in counted if qid in values[name]}
-            for name in map(str, self.measures)
+            str(measure): {qid: found[qid] for qid in counted if qid in found}
+            for measure in self.measures
+            for found in [values[str(per_query_measure(measure))]]
         }
         return RunResult(
             name,
@@ -260,10 +273,12 @@ class _FirstHitsPart(_Part):
 
 
 def _summary(measure: Measure, values: Mapping[str, float]) -> float:
-    total = math.fsum(values.values())
-    if is_count(measure):
-        return total
-    return total / len(values) if values else math.nan
+    if is_mean(measure):
+        return math.fsum(values.values()) / len(values) if values else math.nan
+    aggregator = measure.aggregator()
+    for value in values.values():
+        aggregator.add(value)
+    return float(aggregator.result())
 
 
 def some(names: Iterable[str], limit: int = 3) -> str:

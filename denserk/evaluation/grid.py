@@ -25,6 +25,11 @@ class Grid:
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
 
+    def legend(self, mark: str) -> tuple[str, ...]:
+        """Return the notes, and before them what marks the best values, where there are any."""
+        best = any(cell.best for row in self.rows for cell in row)
+        return (*([f"{mark}: best run by each measure"] if best else []), *self.notes)
+
 
 def as_text(grid: Grid) -> str:
     """Aligned columns in plain text; a star marks the best, a dagger what differs."""
@@ -48,7 +53,7 @@ def as_text(grid: Grid) -> str:
         for line in lines
     ]
     table = "".join("  ".join(line).rstrip() + "\n" for line in aligned)
-    return table + "".join(f"{note}\n" for note in grid.notes)
+    return table + "".join(f"{note}\n" for note in grid.legend("*"))
 
 
 def as_markdown_table(grid: Grid) -> str:
@@ -63,5 +68,5 @@ def as_markdown_table(grid: Grid) -> str:
 
     rule = "---|" * grid.labels + "---:|" * (len(grid.header) - grid.labels)
     rows = "".join(line(map(shown, row)) for row in grid.rows)
-    notes = "".join(f"\n{note}\n" for note in grid.notes)
+    notes = "".join(f"\n{note}\n" for note in grid.legend("**bold**"))
     return line(grid.header) + f"|{rule}\n" + rows + notes

@@ -41,11 +41,8 @@ def content_of(name: str) -> Content | None:
         return None
     if path.is_dir() or (not path.exists() and _is_collection(name)):
         return Content.JUDGEMENTS
-    number, line = next(
-        ((n, text) for n, text in read_text_lines(name) if text.strip()), (None, "")
-    )
-    columns = line.split()
-    if line.startswith("{") or len(columns) == 6:
+    number, columns = _first_columns(name)
+    if len(columns) >= 6 or (columns and columns[0][0] == "{"):
         return Content.RUN
     if len(columns) == 4:
         return Content.JUDGEMENTS
@@ -57,6 +54,18 @@ def content_of(name: str) -> Content | None:
         f"{len(columns)} columns" if columns else "nothing",
         "a run (6 columns, or 3) or judgements (4 columns, or BEIR's header query-id ...)",
     )
+
+
+def _first_columns(name: str) -> tuple[int | None, list[str]]:
+    """The columns of the first line that is not blank, and its number; not of a comment, if any."""
+    first: tuple[int | None, list[str]] = (None, [])
+    for number, text in read_text_lines(name):
+        columns = text.split()
+        if columns and columns[0][0] != "#":
+            return number, columns
+        if columns and not first[1]:
+            first = number, columns
+    return first
 
 
 def _is_collection(name: str) -> bool:
@@ -102,12 +111,33 @@ def _refuse_swapped(
         raise UsageError(
             f"{', '.join(wrong)} holds judgements, not a run", "are --run and --qrels swapped?"
         )
-    if qrels and Path(qrels).is_file() and content_of(qrels) is Content.RUN:
-        columns = next(iter(read_text_lines(qrels)))[1].split()
-        if len(columns) != 3:  # three columns without a header may be judgements after all
-            raise UsageError(
-                f"--qrels {qrels} holds a run, not judgements", "are --run and --qrels swapped?"
-            )
+    # three columns without a header may be judgements after all
+    is_run = qrels and Path(qrels).is_file() and content_of(qrels) is Content.RUN
+    if qrels and is_run and len(_first_columns(qrels)[1]) != 3:
+        raise UsageError(
+            f"--qrels {qrels} holds a run, not judgements", "are --run and --qrels swapped?"
+        )
+
+
+def find_baseline(name: str, runs: Sequence[str]) -> str:
+    """The run that --baseline names: a file, or one of the runs by its name in tables.
+
+    Raises:
+        UsageError: there is no such file, and not exactly one run is called so.
+    """
+    if name in runs or name == STREAM or Path(name).is_file():
+        return name
+    shown = short_names(runs) if runs else []
+    names = zip(runs, shown, strict=True)
+    called = [run for run, short in names if name in (short, Path(run).name)]
+    if len(called) == 1:
+        return called[0]
+    if Path(name).exists():  # a pipe, or a folder, which is refused where it is read
+        return name
+    raise UsageError(
+        f"--baseline {name}: no such file, and {len(called) or 'no'} runs are called so",
+        f"the runs are called {', '.join(shown) or 'nothing: name one'}",
+    )
 
 
 def short_names(paths: Sequence[str]) -> list[str]:

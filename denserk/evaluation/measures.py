@@ -10,10 +10,10 @@ import re
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import ir_measures
-from ir_measures.measures import SumAgg
+from ir_measures.measures import MeanAgg, SumAgg
 from ir_measures.providers import Provider
 from ir_measures.providers.base import NOT_PROVIDED
 
@@ -36,10 +36,50 @@ class MeasureChoice:
     Attributes:
         measures: ir-measures' measures.
         left_out: what a set such as `official` also names and ir-measures does not know.
+        run_id: trec_eval's `runid` is among them, which is the run's tag.
     """
 
     measures: tuple[Measure, ...]
     left_out: tuple[str, ...] = ()
+    run_id: bool = False
+
+
+MIN_GEO_MEAN = 0.00001
+"""A smaller value counts as this much in a geometric mean, as in trec_eval."""
+
+
+class GeometricMean(MeanAgg):
+    """Aggregate values by their geometric mean."""
+
+    def add(self, value: float) -> None:
+        """Add a query's value."""
+        super().add(math.log(max(value, MIN_GEO_MEAN)))  # type: ignore[no-untyped-call]
+
+    def result(self) -> float:
+        """Return the mean; NaN without values."""
+        return math.exp(super().result())  # type: ignore[no-untyped-call]
+
+
+class _GMAP(type(ir_measures.AP)):  # type: ignore[misc]
+    """Geometric mean of the queries' average precision (trec_eval's gm_map)."""
+
+    __name__ = NAME = "GMAP"
+    SUPPORTED_PARAMS: ClassVar = {"rel": ir_measures.AP.SUPPORTED_PARAMS["rel"]}
+
+    def aggregator(self) -> GeometricMean:
+        return GeometricMean()  # type: ignore[no-untyped-call]
+
+
+ir_measures.measures.register(_GMAP())  # type: ignore[no-untyped-call]
+
+
+def per_query_measure(measure: Measure) -> Measure:
+    """Return the measure whose values of single queries a measure summarises.
+
+    >>> per_query_measure(parse_measures(["gm_map"], 2).measures[0])
+    AP(rel=2)
+    """
+    return ir_measures.AP(**measure.params) if isinstance(measure, _GMAP) else measure
 
 
 class _Mistake(ValueError):
@@ -60,6 +100,11 @@ def is_count(measure: Measure) -> bool:
     return isinstance(measure.aggregator(), SumAgg)
 
 
+def is_mean(measure: Measure) -> bool:
+    """Return whether a measure's summary is the arithmetic mean over queries."""
+    return type(measure.aggregator()) is MeanAgg
+
+
 def parse_measures(texts: Iterable[str], relevance_level: int = 1) -> MeasureChoice:
     """Reads measures in ir-measures' notation, its aliases, and trec_eval's names and sets.
 
@@ -77,10 +122,13 @@ def parse_measures(texts: Iterable[str], relevance_level: int = 1) -> MeasureCho
     found: dict[str, Measure] = {}
     left_out: list[str] = []
     mistakes: list[str] = []
+    run_id = False
     for token in (token for text in texts for token in split_measures(text)):
         try:
+            names = TREC_SETS.get(token, (token,))
+            run_id = run_id or "runid" in names
             if token in TREC_SETS:
-                left_out += [name for name in TREC_SETS[token] if name in TREC_ONLY]
+                left_out += [name for name in names if name in TREC_ONLY]
             for notation in _in_notation(token):
                 measure = _parse(notation, relevance_level)
                 found.setdefault(str(measure), measure)
@@ -94,11 +142,13 @@ def parse_measures(texts: Iterable[str], relevance_level: int = 1) -> MeasureCho
             "measures are written as in ir-measures (nDCG@10 RR@10 AP(rel=2)@100 R@1000) "
             "or trec_eval (ndcg_cut.10 recip_rank map recall.1000)",
         )
-    return MeasureChoice(tuple(found.values()), tuple(dict.fromkeys(left_out)))
+    return MeasureChoice(tuple(found.values()), tuple(dict.fromkeys(left_out)), run_id)
 
 
 def _in_notation(token: str) -> list[str]:
     """One token as measures in ir-measures' notation."""
+    if token == "runid":
+        return []
     if token in TREC_SETS:
         return [m for name in TREC_SETS[token] if name in TREC_NAMES for m in _in_notation(name)]
     split = split_name(token)
@@ -166,7 +216,8 @@ def _checked(notation: str, measure: Measure) -> Measure:
             raise _Mistake(f"{notation} needs a {name}, as in {measure.NAME}@{example}")
         if not (_fits(info, value) and _possible(name, value)):
             raise _Mistake(f"{notation}: {name} cannot be {value!r}")
-    if not any(p.supports(measure) and p.is_available() for p in PROVIDERS):
+    computed = per_query_measure(measure)
+    if not any(p.supports(computed) and p.is_available() for p in PROVIDERS):
         raise _Mistake(f"{notation} {_what_it_needs(measure)}")
     return measure
 
@@ -202,7 +253,7 @@ def providers_of(measures: Sequence[Measure]) -> dict[Provider, list[Measure]]:
     {'pytrec_eval': ['nDCG@10'], 'msmarco': ['RR@10']}
     """
     shares: dict[Provider, list[Measure]] = {}
-    left = list(measures)
+    left = list(dict.fromkeys(map(per_query_measure, measures)))
     for provider in PROVIDERS:
         mine = [measure for measure in left if provider.supports(measure)]
         if mine and provider.is_available():

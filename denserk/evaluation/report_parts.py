@@ -34,7 +34,7 @@ def grid_table(grid: Grid) -> Html:
         rows.append(tag("tr", *cells))
     header = tag("tr", *(head(place, text) for place, text in enumerate(grid.header)))
     table = tag("table", tag("thead", header), tag("tbody", *rows))
-    notes = [tag("p", note, class_="note") for note in grid.notes]
+    notes = [tag("p", note, class_="note") for note in grid.legend("bold")]
     return join(scrolling(table, f"table of {', '.join(grid.header[: grid.labels])}"), notes)
 
 

@@ -7,7 +7,7 @@ correction is of "A Simple Sequentially Rejective Multiple Test Procedure" (1979
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ class Difference:
 
     Attributes:
         mean: of the differences, run minus baseline.
-        low, high: the confidence interval of the mean, of Student's t.
+        low, high: the confidence interval of the mean, of Student's t; wider after a correction.
         effect: Cohen's d of paired samples: the mean over the differences' standard deviation.
         p: the test's two-sided p-value, before any correction.
         wins, ties, losses: queries on which the run is better, equal, worse.
@@ -102,25 +102,53 @@ def randomisation_test(differences: Values, permutations: int, seed: int) -> flo
     return (extreme + 1) / (permutations + 1)
 
 
-def correct(p_values: Sequence[float], correction: Correction) -> list[float]:
-    """P-values of several tests, corrected for there being several; NaN stays out of the count.
+def correction_factors(p_values: Sequence[float], correction: Correction) -> list[float]:
+    """What each p-value of several tests is multiplied by; NaN stays out of the count.
 
-    >>> correct([0.01, 0.04, 0.03], Correction.HOLM)
-    [0.03, 0.06, 0.06]
-    >>> correct([0.01, 0.04, 0.03], Correction.BONFERRONI)
-    [0.03, 0.12, 0.09]
+    >>> correction_factors([0.01, 0.04, 0.03], Correction.HOLM)
+    [3.0, 1.5, 2.0]
+    >>> correction_factors([0.01, 0.04, 0.03], Correction.BONFERRONI)
+    [3.0, 3.0, 3.0]
     """
     known = [i for i, p in enumerate(p_values) if not math.isnan(p)]
-    corrected = list(p_values)
+    factors = [1.0] * len(p_values)
     if correction is Correction.NONE:
-        return corrected
+        return factors
     highest = 0.0
     for rank, i in enumerate(sorted(known, key=lambda i: p_values[i])):
-        factor = len(known) - (rank if correction is Correction.HOLM else 0)
-        value = min(1.0, factor * p_values[i])
-        highest = max(highest, value) if correction is Correction.HOLM else value
-        corrected[i] = highest
-    return corrected
+        factors[i] = float(len(known))
+        if correction is Correction.HOLM:
+            factors[i] -= rank
+            highest = max(highest, factors[i] * p_values[i])
+            if p_values[i] > 0:  # no corrected value is below that of a smaller p-value
+                factors[i] = max(factors[i], highest / p_values[i])
+    return factors
+
+
+def correct(difference: Difference, factor: float, alpha: float) -> Difference:
+    """A difference with its p-value corrected and its interval widened alike.
+
+    The p-value is multiplied by the factor, and the interval is that of level 1 - alpha / factor.
+    So an interval of a t-test leaves out 0 exactly where the corrected p-value is below alpha.
+
+    Args:
+        difference: its interval is that of level 1 - alpha.
+        factor: see `correction_factors`.
+        alpha: the level of the tests.
+    """
+    if math.isnan(difference.p):
+        return difference
+    from scipy.special import stdtrit
+
+    degrees = difference.wins + difference.ties + difference.losses - 1
+    wider = stdtrit(degrees, 1 - alpha / factor / 2) / stdtrit(degrees, 1 - alpha / 2)
+    half = float(wider) * (difference.high - difference.mean)
+    return replace(
+        difference,
+        corrected=min(1.0, factor * difference.p),
+        low=difference.mean - half,
+        high=difference.mean + half,
+    )
 
 
 def compare(
@@ -149,7 +177,7 @@ def compare(
     n = len(differences)
     mean = float(differences.mean()) if n else math.nan
     deviation = float(differences.std(ddof=1)) if n > 1 else math.nan
-    half = float(stdtrit(n - 1, (1 + confidence) / 2)) * deviation / math.sqrt(n) if n > 1 else mean
+    half = float(stdtrit(n - 1, (1 + confidence) / 2)) * deviation / math.sqrt(n or 1)
     if deviation > SAME:
         effect = mean / deviation
     else:

@@ -25,6 +25,10 @@ ALL = "all"
 """The line of the summary among queries."""
 
 
+SUMMARY_ONLY = ("num_q", "gm_map")
+"""Measures that trec_eval prints for all queries together, and not for each."""
+
+
 def number(measure: Measure, value: float, places: int = 4) -> str:
     """A value as people read it: counts whole, the rest with `places` decimals."""
     if is_count(measure) and not math.isnan(value):
@@ -193,6 +197,8 @@ def as_json(result: EvaluationResult, report: ReportSettings) -> str:
 def as_trec_eval(result: EvaluationResult, report: ReportSettings) -> str:
     """trec_eval's lines and names, where it has them; a line `runid` opens each of several runs.
 
+    The summary of a single run begins with it where it was asked for.
+
     Raises:
         UsageError: the runs are compared with a baseline or with papers, which trec_eval has no
             lines for.
@@ -205,11 +211,13 @@ def as_trec_eval(result: EvaluationResult, report: ReportSettings) -> str:
     lines = []
     for i, run in enumerate(result.runs):
         if len(result.runs) > 1:
-            lines.append(f"{'runid':<22}\t{ALL}\t{run.name}\n")
+            lines.append(f"{'runid':<22}\t{ALL}\t{run.run_id or run.name}\n")
         for qid, runs in _sections(result, report):
+            if qid == ALL and run.run_id is not None and len(result.runs) == 1:
+                lines.append(f"{'runid':<22}\t{ALL}\t{run.run_id}\n")
             for measure in result.measures:
                 name = trec_spelling(str(measure), result.relevance_level)
-                if str(measure) in runs[i] and (name != "num_q" or qid == ALL):
+                if str(measure) in runs[i] and (qid == ALL or name not in SUMMARY_ONLY):
                     lines.append(f"{name:<22}\t{qid}\t{number(measure, runs[i][str(measure)])}\n")
     return "".join(lines)
 

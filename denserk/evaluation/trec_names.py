@@ -36,6 +36,7 @@ TREC_NAMES = {
     "num_rel": TrecName("NumRel"),
     "num_rel_ret": TrecName("NumRelRet"),
     "map": TrecName("AP"),
+    "gm_map": TrecName("GMAP"),
     "Rprec": TrecName("Rprec"),
     "bpref": TrecName("Bpref"),
     "recip_rank": TrecName("RR"),
@@ -56,13 +57,13 @@ TREC_NAMES = {
 """trec_eval's name -> ir-measures', in the order in which trec_eval prints them."""
 
 TREC_ONLY = (
-    *("runid", "relstring", "gm_map", "gm_bpref", "Rprec_mult", "utility", "11pt_avg", "binG", "G"),
+    *("relstring", "gm_bpref", "Rprec_mult", "utility", "11pt_avg", "binG", "G"),
     *("ndcg_rel", "Rndcg", "relative_P", "num_nonrel_judged_ret", "rbp", "rbp_resid", "unj"),
 )
 """Names of trec_eval that ir-measures does not know."""
 
 _OFFICIAL = (
-    *("num_q", "num_ret", "num_rel", "num_rel_ret", "map", "gm_map", "Rprec", "bpref"),
+    *("runid", "num_q", "num_ret", "num_rel", "num_rel_ret", "map", "gm_map", "Rprec", "bpref"),
     *("recip_rank", "iprec_at_recall", "P"),
 )
 _SET = (
@@ -72,7 +73,7 @@ _SET = (
 TREC_SETS = {
     "official": _OFFICIAL,
     "set": _SET,
-    "all_trec": (*TREC_NAMES, *(name for name in TREC_ONLY if name not in ("runid", "relstring"))),
+    "all_trec": ("runid", *TREC_NAMES, *(name for name in TREC_ONLY if name != "relstring")),
 }
 """trec_eval's names for sets of measures."""
 

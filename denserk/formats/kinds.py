@@ -139,7 +139,8 @@ def _of_columns(head: bytes, start: bytes) -> Set[Kind]:
         return {Kind.QRELS}
     if sorted(tabs) == ["id", "text", "title"]:
         return {Kind.CORPUS}
-    if len(words) == 6 and is_number(words[3]) and is_number(words[4]):
+    tagged = len(words) == 6 or (len(words) > 6 and words[1] == "Q0")  # text may follow the tag
+    if tagged and is_number(words[3]) and is_number(words[4]):
         return {Kind.RUN}
     if len(words) == 4 and is_number(words[3]):
         return {Kind.QRELS}

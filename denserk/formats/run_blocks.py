@@ -101,6 +101,8 @@ def take_apart(block: bytes, form: RunFormat) -> CleanLines | None:
     begins = _changes(qids)
     docids = Names(text, ends[:, docid - 1] + 1, ends[:, docid])
     names = qids.at(begins[:-1]).strings()
+    if any(name.startswith("#") for name in names):  # these may be comments
+        return None
     return CleanLines(names, begins.tolist(), docids, scores, starts)
 
 

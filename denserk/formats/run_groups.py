@@ -5,16 +5,16 @@ is accepted and what is refused is the same.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from denserk.errors import InputError
-from denserk.formats.files import look_ahead, open_binary
+from denserk.formats.files import look_ahead, number_lines, open_binary
 from denserk.formats.run_blocks import HEAD, CleanLines, form_of, read_blocks, take_apart
-from denserk.formats.run_lines import again, parse_lines, twice
+from denserk.formats.run_lines import Hit, again, parse_lines, twice
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.formats import RunFormat
 
@@ -42,6 +42,8 @@ def read_groups(
     reporter: Reporter = SILENT,
     form: RunFormat | None = None,
     passed: Counter[str] | None = None,
+    *,
+    by_rank: bool = False,
 ) -> Iterator[RunGroup]:
     """Hits of a run, query by query, in the order of the file, in constant memory.
 
@@ -51,6 +53,7 @@ def read_groups(
         form: its shape; None detects it.
         passed: where given, counts a passage that comes twice for a query (its best score counts)
             and a last line that is cut off, in place of refusing them.
+        by_rank: the score is the negative of the rank column.
 
     Raises:
         UsageError: there is no such file.
@@ -59,7 +62,7 @@ def read_groups(
     """
     finished: set[str] = set()
     open_part: RunPart | None = None
-    for part in read_parts(path, reporter, form, passed, tell_cut_off=True):
+    for part in read_parts(path, reporter, form, passed, tell_cut_off=True, by_rank=by_rank):
         if open_part is not None and part.qid == open_part.qid:
             open_part.docids += part.docids
             open_part.scores += part.scores
@@ -97,6 +100,7 @@ def read_parts(
     *,
     tell_cut_off: bool = False,
     plain: bool = False,
+    by_rank: bool = False,
 ) -> Iterator[RunPart]:
     """Hits of a run, as stretches of one query, in the order of the file, in constant memory.
 
@@ -109,6 +113,7 @@ def read_parts(
         passed: see `read_groups`; passages that come twice are left to the caller.
         tell_cut_off: a broken last line without an end is refused as one that is cut off.
         plain: every line is read by itself.
+        by_rank: the score is the negative of the rank column.
 
     Raises:
         UsageError: there is no such file.
@@ -119,13 +124,20 @@ def read_parts(
         detected = form_of(head, path, reporter, form)
         if detected is None:
             return
+        if by_rank:  # a rank is looked for in all lines of a query, so they are read as one block
+            numbered = number_lines(handle, path)
+            yield from _any_parts(parse_lines(numbered, detected, path, by_rank=True), path)
+            return
         first = 1
         for block in read_blocks(handle, path):
             lines = None if plain else take_apart(block, detected)
             if lines is not None:
                 yield from _cut(lines, first)
             else:
-                yield from _any_parts(block, first, detected, path, passed, tell_cut_off)
+                numbered = enumerate(block.removesuffix(b"\n").split(b"\n"), start=first)
+                hits = parse_lines(numbered, detected, path)
+                last = None if block.endswith(b"\n") else first
+                yield from _any_parts(hits, path, last, passed, tell_cut_off)
             first += block.count(b"\n")
 
 
@@ -137,18 +149,16 @@ def _cut(lines: CleanLines, first: int) -> Iterator[RunPart]:
 
 
 def _any_parts(
-    block: bytes,
-    first: int,
-    form: RunFormat,
+    hits: Iterable[Hit],
     path: str | Path,
-    passed: Counter[str] | None,
-    tell_cut_off: bool,
+    last: int | None = None,
+    passed: Counter[str] | None = None,
+    tell_cut_off: bool = False,
 ) -> Iterator[RunPart]:
-    """The parts of any block, line by line."""
-    numbered = enumerate(block.removesuffix(b"\n").split(b"\n"), start=first)
+    """The parts of any lines, one by one; `last` is the number of a last line without an end."""
     part: RunPart | None = None
     try:
-        for line, qid, docid, score, _ in parse_lines(numbered, form, path):
+        for line, qid, docid, score, _ in hits:
             if part is None or qid != part.qid:
                 if part is not None:
                     yield part
@@ -158,10 +168,10 @@ def _any_parts(
             part.scores.append(score)
             lines.append(line)
     except InputError as error:
-        if block.endswith(b"\n"):
+        if last is None:
             raise
         if passed is None:
-            raise (_cut_off(error, path, first) if tell_cut_off else error) from None
+            raise (_cut_off(error, path, last) if tell_cut_off else error) from None
         passed["a last line that is cut off"] += 1
     if part is not None:
         yield part

@@ -10,7 +10,7 @@ from math import isfinite
 from pathlib import Path
 
 from denserk.errors import InputError
-from denserk.formats.detection import columns, list_keys, told
+from denserk.formats.detection import columns, is_number, list_keys, told
 from denserk.formats.files import decode_lines
 from denserk.formats.identifiers import identifier
 from denserk.formats.json_lines import parse_objects
@@ -46,23 +46,64 @@ def look(
     looked = list(islice((item for item in numbered if item[1].strip()), LOOK))
     if not looked:
         return None, numbered
-    detected = form or detect(looked, path)
+    hits = [item for item in looked if not item[1].lstrip().startswith(b"#")]
+    detected = form or detect(hits or looked, path)
     if form is None:
         reporter.note(f"{told(path)}: {detected} run ({_COLUMNS[detected]})")
     return detected, chain(looked, numbered)
 
 
+def is_comment(line: bytes) -> bool:
+    """Return whether a line of a TREC run is a comment of trec_eval 10: it begins with `#`.
+
+    A hit of a query whose id begins so is none, which shows in the Q0 of its second column.
+
+    >>> [is_comment(line) for line in (b"q1 Q0 d1 1 2.5 t", b" # k1 = 0.9", b"#1 Q0 d1 1 2.5 t")]
+    [False, True, False]
+    """
+    start = line.lstrip()
+    return start.startswith(b"#") and start.split(None, 2)[1:2] != [b"Q0"]
+
+
 def parse_lines(
-    lines: Iterable[tuple[int, bytes]], form: RunFormat, path: str | Path
+    lines: Iterable[tuple[int, bytes]],
+    form: RunFormat,
+    path: str | Path,
+    *,
+    by_rank: bool = False,
 ) -> Iterator[Hit]:
     """Hits of numbered lines: (line number, query, passage, score, rank as the file spells it).
 
+    Args:
+        lines: blank ones among them are skipped, and so are comments in a TREC run.
+        form: the shape.
+        path: names the file in errors.
+        by_rank: the score is the negative of the rank column, whatever the score column holds.
+
     Raises:
-        InputError: a line is broken, or its score is not finite.
+        InputError: a line is broken, its score is not finite, or by rank: there is none, or a query
+            has it twice.
     """
-    if form is RunFormat.JSONL:
-        return _json_hits(lines, path)
-    return _column_hits(lines, form, path)
+    read = _json_hits(lines, path) if form is RunFormat.JSONL else _column_hits(lines, form, path)
+    return _ranked_hits(read, path) if by_rank else read
+
+
+def _ranked_hits(hits: Iterable[Hit], path: str | Path) -> Iterator[Hit]:
+    seen: dict[tuple[str, int], int] = {}
+    for line, qid, docid, _, place in hits:
+        if not (place.isascii() and place.isdecimal() and len(place) < 19):
+            found = f"rank {place[:40]!r}" if place else "no rank"
+            raise InputError(path, line, found, "a whole number", "--order score reads the scores")
+        rank = int(place)
+        if (first := seen.setdefault((qid, rank), line)) != line:
+            raise InputError(
+                path,
+                line,
+                f"rank {rank} of query {qid} again (first in line {first})",
+                "each rank once a query",
+                "--order score reads the scores",
+            )
+        yield line, qid, docid, -float(rank), place
 
 
 def detect(lines: Sequence[tuple[int, bytes]], path: str | Path) -> RunFormat:
@@ -80,7 +121,7 @@ def detect(lines: Sequence[tuple[int, bytes]], path: str | Path) -> RunFormat:
     if first.lstrip().startswith(b"{"):
         return RunFormat.JSONL
     count = len(first.split())
-    if count == 6:
+    if count >= 6:  # whatever follows the tag is ignored
         return RunFormat.TREC
     if count != 3:
         raise _wrong_columns(count, None, path, line)
@@ -112,7 +153,11 @@ def _column_hits(
     for line, text in lines:
         try:
             if trec:
-                qid, _, docid, place, number, _ = text.decode().split()
+                qid, iteration, docid, place, number, tag, *more = text.decode().split()
+                if qid[0] == "#" and iteration != "Q0":  # a comment
+                    continue
+                if more and _holds_a_blank(place, tag):
+                    raise ValueError(tag)
             else:
                 qid, docid, number = text.decode().split()
             score = float(number)
@@ -122,17 +167,29 @@ def _column_hits(
                 place = number
                 score = -float(int(number))
         except ValueError:
-            if not text.strip():
+            if not text.strip() or (trec and is_comment(text)):
                 continue
             raise _broken(text, form, path, line) from None
         yield line, qid, docid, score, place
+
+
+def _holds_a_blank(place: str, tag: str) -> bool:
+    """Whether a line of more than six columns has them because an id holds a blank.
+
+    Text after the tag is ignored, as in trec_eval. But where the fourth column is no rank, or the
+    sixth is a number, the columns are shifted.
+    """
+    return not place.removeprefix("-").isdecimal() or is_number(tag)
 
 
 def _broken(text: bytes, form: RunFormat, path: str | Path, line: int) -> InputError:
     """What is wrong with a line that has the wrong columns or no finite number among them."""
     [(_, decoded)] = decode_lines([(line, text)], path)
     parts = decoded.split()
-    if len(parts) != (6 if form is RunFormat.TREC else 3):
+    if form is RunFormat.TREC and len(parts) > 6 and _holds_a_blank(parts[3], parts[5]):
+        hint = "does an id hold a blank? text may follow the tag, and an id holds none"
+        return InputError(path, line, columns(len(parts)), _COLUMNS[form], hint)
+    if not (len(parts) >= 6 if form is RunFormat.TREC else len(parts) == 3):
         return _wrong_columns(len(parts), form, path, line)
     number = parts[4] if form is RunFormat.TREC else parts[2]
     if form is RunFormat.MSMARCO:

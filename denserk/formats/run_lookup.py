@@ -18,7 +18,7 @@ from denserk.formats.files import (
     open_binary,
     write_errors,
 )
-from denserk.formats.run_lines import again, look
+from denserk.formats.run_lines import again, is_comment, look
 from denserk.formats.trec_run import parse_query
 from denserk.records import ScoredPassage
 from denserk.reporting import SILENT, Reporter
@@ -82,7 +82,8 @@ class RunLookup:
                 if number == 1 and line.startswith(BOM):
                     offset = len(BOM)
                     line = line[offset:]
-                qid = self._query(number, line, form) if line.strip() else current
+                skipped = not line.strip() or (form is RunFormat.TREC and is_comment(line))
+                qid = current if skipped else self._query(number, line, form)
                 if qid != current and qid is not None:
                     if qid in found:
                         raise again(qid, current, self.path, number)

@@ -8,7 +8,7 @@ itself where no such path exists.
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from denserk.errors import InputError, UsageError
+from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats import data_sets, question_answers, trec_qrels
 from denserk.formats.corpus_file import count_corpus_file, read_corpus_file
 from denserk.formats.detection import told
@@ -140,7 +140,10 @@ def count_passages(source: str, settings: CorpusSettings = DETECTED) -> int | No
 
 
 def read_queries(
-    source: str, form: TopicsFormat | None = None, reporter: Reporter = SILENT
+    source: str,
+    form: TopicsFormat | None = None,
+    reporter: Reporter = SILENT,
+    qrels: str | None = None,
 ) -> Iterator[Query]:
     """Queries of a source, in its order.
 
@@ -149,19 +152,37 @@ def read_queries(
             EntityQuestions); "-"; `irds:NAME`; `beir:NAME`; `beir:NAME/SPLIT` (its judged queries).
         form: the shape; None detects it.
         reporter: is told what was detected.
+        qrels: keep only the queries that these judge (BEIR's queries.jsonl holds all splits).
 
     Raises:
         UsageError: there is no such source.
         InputError: it holds no queries, a line of it is broken, or an id comes twice.
+        MismatchError: the qrels judge none of them.
     """
+    judged = None if qrels is None else read_qrels_map(qrels, reporter)
     seen: set[str] = set()
+    kept = 0
     for query in _queries(source, form, reporter):
         if query.qid in seen:
             raise InputError(source, None, f"the query id {query.qid} twice", "each id once")
         seen.add(query.qid)
-        yield query
+        if judged is None or query.qid in judged:
+            kept += 1
+            yield query
     if not seen:
         raise InputError(source, None, "no queries", "at least one")
+    if judged is not None:
+        if not kept:
+            raise MismatchError(
+                f"{qrels} judges queries such as {next(iter(judged))}, and none of the "
+                f"{len(seen):,} queries of {source}, such as {next(iter(seen))}",
+                "name the qrels of these queries",
+            )
+        lacking = len(judged) - kept
+        reporter.note(
+            f"{told(source)}: {kept:,} of {len(seen):,} queries are judged in {qrels}"
+            + (f", which judges {lacking:,} more" if lacking else "")
+        )
 
 
 def _queries(

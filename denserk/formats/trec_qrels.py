@@ -38,7 +38,7 @@ def read_qrels(
     detected = form
     for line, text in read_text_lines(path):
         parts = text.split()
-        if not parts:
+        if not parts or (parts[0][0] == "#" and not _judges(parts)):
             continue
         if detected is None:
             detected = _detect(parts, path, line)
@@ -63,6 +63,12 @@ def read_qrels(
         yield Qrel(qid, docid, relevance)
     if not judged:
         raise InputError(path, None, "no judgements", _COLUMNS[detected or QrelsFormat.TREC])
+
+
+def _judges(parts: list[str]) -> bool:
+    """Whether a line that begins with `#` is a judgement, not a comment of trec_eval 10."""
+    number = _INTEGER.fullmatch(parts[-1]) is not None
+    return number and (len(parts) == 3 or (len(parts) == 4 and parts[1] in ("0", "Q0")))
 
 
 def _relevance(grade: str, path: str | Path, line: int) -> int:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from denserk.formats.files import number_lines, open_binary
+from denserk.formats.files import STREAM, number_lines, open_binary, read_lines
 from denserk.formats.run_groups import read_parts
-from denserk.formats.run_lines import Hit, again, look, parse_lines, twice
+from denserk.formats.run_lines import Hit, again, is_comment, look, parse_lines, twice
 from denserk.formats.run_writer import run_writer
 from denserk.records import ScoredPassage
 from denserk.reporting import SILENT, Reporter
@@ -48,6 +48,21 @@ def read_run(
         yield ScoredPassage(qid, docid, score, _rank(place))
 
 
+def read_run_tag(path: str | Path) -> str | None:
+    """The tag of a run's last line, which trec_eval prints as `runid`.
+
+    None where the file has no tags or cannot be read twice (standard input, a pipe).
+    """
+    if str(path) == STREAM or not Path(path).is_file():
+        return None
+    last = b""
+    for _, line in read_lines(path):
+        if line.strip() and not is_comment(line):
+            last = line
+    columns = [] if last.lstrip().startswith(b"{") else last.split(None, 6)
+    return columns[5].decode("utf-8", "replace") if len(columns) > 5 else None
+
+
 def parse_query(
     lines: Iterable[tuple[int, bytes]], form: RunFormat, path: str | Path
 ) -> list[ScoredPassage]:
@@ -74,6 +89,7 @@ def read_run_scores(
     form: RunFormat | None = None,
     *,
     plain: bool = False,
+    by_rank: bool = False,
 ) -> dict[str, dict[str, float]]:
     """A whole run: query -> passage -> score, in the file's order; queries may be interleaved.
 
@@ -82,12 +98,14 @@ def read_run_scores(
         reporter: is told the shape, where it was detected.
         form: its shape; None detects it.
         plain: every line is read by itself, not many as arrays.
+        by_rank: the score is the negative of the rank column.
 
     Raises:
-        InputError: a line is broken, its score is not finite, or a passage comes twice for a query.
+        InputError: a line is broken, its score is not finite, a passage comes twice for a query, or
+            by rank: a line has none, or a query has it twice.
     """
     run: dict[str, dict[str, float]] = {}
-    for part in read_parts(path, reporter, form, plain=plain):
+    for part in read_parts(path, reporter, form, plain=plain, by_rank=by_rank):
         hits = run.setdefault(part.qid, {})
         before = len(hits)
         hits.update(zip(part.docids, part.scores, strict=True))

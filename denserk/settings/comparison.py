@@ -32,11 +32,11 @@ class ComparisonSettings:
     """Whether runs differ from one of them."""
 
     baseline: str | None = option(None, metavar="RUN", shown_default="no test")
-    """Test every other run against this one, per measure."""
+    """Test every other run against this one, per measure: a file, or a run's name in the table."""
     test: PairedTest = PairedTest.T
     """The paired test."""
     correction: Correction = Correction.HOLM
-    """Over all runs and measures tested."""
+    """Correction of p-values and intervals over all runs and measures tested."""
     alpha: float = 0.05
     """Corrected p-values below it are marked; 1 - alpha is the confidence of the intervals."""
     permutations: int = 100_000

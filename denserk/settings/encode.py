@@ -23,6 +23,8 @@ class EncodeSettings:
     """Queries to encode, in place of --corpus."""
     topics_format: TopicsFormat | None = option(None, shown_default="detected")
     """Shape of the queries."""
+    qrels: str | None = option(None, metavar="FILE|DIR|NAME")
+    """Keep only the queries of --topics with judgments in these qrels: one split of BEIR."""
     output: str = option(REQUIRED, "--embeddings", "--encode-output-path", metavar="DIR|FILE|-")
     """Where the vectors go: a folder, or a file for the one-file shapes."""
     output_format: VectorFormat = VectorFormat.NPY
@@ -46,6 +48,8 @@ class EncodeSettings:
         """Refuses combinations that cannot be done."""
         if (self.corpus is None) == (self.topics is None):
             raise UsageError("give one of --corpus (passages) and --topics (queries)")
+        if self.qrels is not None and self.topics is None:
+            raise UsageError(f"--qrels {self.qrels}: it selects queries", "add --topics")
         if self.block_size < 1:
             raise UsageError(f"--block-size {self.block_size}: at least 1 is needed")
         if self.workers < 1:

@@ -26,6 +26,19 @@ class OutputFormat(StrEnum):
     """A table for a README; the best of several runs in bold."""
 
 
+TREC_EVAL_MEASURES = ("official",)
+"""The default measures of --format trec_eval: those that trec_eval prints."""
+
+
+class RunOrder(StrEnum):
+    """Column of a run that orders the hits of a query."""
+
+    SCORE = "score"
+    """The score, as in trec_eval; equal scores are ties."""
+    RANK = "rank"
+    """The rank, as in MS MARCO's scripts; scores are not read."""
+
+
 @dataclass(frozen=True)
 class EvaluationSettings:
     """What is measured, over which queries, and what is demanded of it."""
@@ -33,11 +46,18 @@ class EvaluationSettings:
     measures: tuple[str, ...] = option(
         (), "-m", repeat=True, metavar="MEASURES", shown_default=" ".join(DEFAULT_MEASURES)
     )
-    """Measures in ir-measures' notation (nDCG@10) or trec_eval's (ndcg_cut.10), spaces between."""
+    """Measures in ir-measures' notation (nDCG@10) or trec_eval's (ndcg_cut.10), spaces between;
+    --format trec_eval has trec_eval's official measures as its default."""
     relevance_level: int = option(1, "-l")
     """Lowest grade that counts as relevant, for measures that name none; nDCG keeps the grades."""
     complete: bool = option(True, "-c")
     """Queries missing from a run count as 0; without it they are left out of the means."""
+    order: RunOrder = RunOrder.SCORE
+    """Column of the run that orders the hits: the score (trec_eval) or the rank (MS MARCO)."""
+    max_hits: int | None = option(
+        None, "-M", "--Max-retrieved-per-topic", metavar="N", shown_default="all"
+    )
+    """Evaluate only the first N hits of each query."""
     remove_query: bool = False
     """Drop hits whose passage id is the query's own (ArguAna, Quora)."""
     min: tuple[str, ...] = option((), repeat=True, metavar="MEASURE=VALUE")
@@ -52,6 +72,8 @@ class EvaluationSettings:
                 f"--relevance-level {self.relevance_level}: grade 0 means not relevant",
                 "1 is the least",
             )
+        if self.max_hits is not None and self.max_hits < 1:
+            raise UsageError(f"--max-hits {self.max_hits}: at least 1 is needed")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ class PageSettings:
     report: str | None = option(None, metavar="DIR", shown_default="no page")
     """Also write DIR/index.html: tables, curves, queries side by side, in one file."""
     topics: str | None = option(None, metavar="FILE|DIR|NAME", shown_default="as the runs know")
-    """--report: the queries, whose texts are shown; the passages are those of --corpus."""
+    """Queries whose texts --report shows, and --write-dpr-json writes where --answers has none."""
     report_queries: int = 20
     """--report: how many of the queries that moved most have their lists side by side."""
     report_passages: int = 5
@@ -21,9 +21,10 @@ class PageSettings:
 
     def __post_init__(self) -> None:
         """Refuses what would show nothing, and options for no page."""
-        if self.report is None and self.asked:
-            told = " and ".join(self.asked)
-            raise UsageError(f"{told}: for --report alone", "add --report DIR")
+        if self.report is None:
+            told = [option for option in self.asked if not option.startswith("--topics ")]
+            if told:
+                raise UsageError(f"{' and '.join(told)}: for --report alone", "add --report DIR")
         if self.report_queries < 0:
             raise UsageError(f"--report-queries {self.report_queries}: 0 is the least")
         if self.report_passages < 1:

@@ -202,6 +202,8 @@ class SearchPaths:
     """Queries: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
     topics_format: TopicsFormat | None = option(None, shown_default="detected")
     """Shape of the queries."""
+    qrels: str | None = option(None, metavar="FILE|DIR|NAME")
+    """Keep only the queries of --topics with judgments in these qrels: one split of BEIR."""
     model: str | None = option(
         None,
         "--encoder",
@@ -240,11 +242,16 @@ class SearchPaths:
         self._refuse_half_a_reranking()
         if self.topics is None and self.encoded_queries is None:
             raise UsageError("no queries: give --topics, or --encoded-queries")
+        if self.qrels is not None and (self.topics is None or self.run is not None):
+            raise UsageError(
+                f"--qrels {self.qrels}: it selects the queries of --topics that are searched",
+                "add --topics" if self.run is None else "leave it out; --run has its own queries",
+            )
         if self.model is not None and self.encoded_queries is not None:
             raise UsageError("--model and --encoded-queries exclude each other", "give one of them")
 
     def _refuse_more_than_runs(self) -> None:
-        others = ("suite", "index", "engine", "topics", "model", "encoded_queries")
+        others = ("suite", "index", "engine", "topics", "qrels", "model", "encoded_queries")
         given = self._given(*others, "rerank", "run", "corpus")
         if given:
             raise UsageError(
@@ -256,7 +263,7 @@ class SearchPaths:
         return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name)]
 
     def _refuse_more_than_a_model(self) -> None:
-        others = ("index", "engine", "topics", "topics_format", "encoded_queries")
+        others = ("index", "engine", "topics", "topics_format", "qrels", "encoded_queries")
         if given := self._given(*others, "rerank", "run", "corpus"):
             raise UsageError(
                 f"--suite brings its own queries and passages; {' and '.join(given)} cannot be "

@@ -21,10 +21,13 @@ GROUPS = {group.name: group for group in suites_beir.GROUPS}
 
 @dataclass(frozen=True)
 class SuiteSettings:
-    """A suite of the field, in place of judgements."""
+    """Suites of the field, in place of judgements."""
 
-    suite: str | None = option(None, metavar="NAME", shown_default="the judgements that are named")
-    """Judgements, measures and rules of a suite by its name; see --list-suites."""
+    suite: tuple[str, ...] = option(
+        (), repeat=True, metavar="NAME", shown_default="the judgements that are named"
+    )
+    """Judgements, measures and rules of a suite by its name; see --list-suites. Repeatable, for
+    folders that hold a run of each."""
     against: tuple[Paper, ...] = option(
         (), repeat=True, metavar="|".join(Paper), shown_default="none"
     )
@@ -34,13 +37,12 @@ class SuiteSettings:
 
     def __post_init__(self) -> None:
         """Refuses a paper without a suite, and a suite that does not exist."""
-        if self.against and self.suite is None:
+        if self.against and not self.suite:
             raise UsageError(
                 f"--against {self.against[0]}: a paper's figures are for a suite",
                 "add --suite NAME; --list-suites prints them",
             )
-        if self.suite is not None:
-            find_suites([self.suite])
+        find_suites(self.suite)
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ import orjson
 from denserk.data.passage_texts import PassageTexts
 from denserk.data.scratch_records import ScratchRecords
 from denserk.errors import InputError, MismatchError
-from denserk.evaluation.evaluator import some
+from denserk.evaluation.evaluator import first_hits, some
 from denserk.formats.detection import told
 from denserk.formats.run_groups import read_groups
 from denserk.reporting import Reporter
+from denserk.settings.evaluation import EvaluationSettings, RunOrder
 
 
 def best_hits(docids: list[str], scores: list[float], depth: int) -> dict[str, float]:
@@ -52,7 +53,14 @@ class AnswerHits:
         self._rows = np.full(len(number_of), -1, dtype=np.int64)
         self.unanswered: list[str] = []
 
-    def read(self, run: str, name: str, texts: PassageTexts, reporter: Reporter) -> None:
+    def read(
+        self,
+        run: str,
+        name: str,
+        texts: PassageTexts,
+        reporter: Reporter,
+        settings: EvaluationSettings = EvaluationSettings(),  # noqa: B008  (frozen)
+    ) -> None:
         """Takes the hits of a run.
 
         Args:
@@ -60,19 +68,23 @@ class AnswerHits:
             name: what tables call it.
             texts: told of the passages that are kept.
             reporter: told what was detected, and of progress.
+            settings: which column orders the hits, and how many of a query count.
 
         Raises:
             InputError: a line is broken, or the lines of a query do not stand together.
             MismatchError: none of its queries is among the questions.
         """
         with reporter.track(f"reading {told(run)}", None, "queries") as progress:
-            for group in read_groups(run, reporter):
+            for group in read_groups(run, reporter, by_rank=settings.order is RunOrder.RANK):
                 progress.advance()
                 number = self._number_of.get(group.qid)
                 if number is None:
                     self.unanswered.append(group.qid)
                     continue
-                kept = best_hits(group.docids, group.scores, self._depth)
+                hits = dict(zip(group.docids, group.scores, strict=True))
+                if settings.max_hits is not None:
+                    hits = first_hits(hits, settings.max_hits)
+                kept = best_hits(list(hits), list(hits.values()), self._depth)
                 texts.refer(list(kept))
                 self._rows[number] = self._records.append(orjson.dumps(kept))
         if (self._rows < 0).all():

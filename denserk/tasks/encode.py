@@ -57,7 +57,8 @@ class _Texts:
         self._told = True
         if self.settings.topics is None:
             return read_passages(self.settings.source, self.corpus, reporter, self.fields)
-        return read_queries(self.settings.source, self.settings.topics_format, reporter)
+        chosen = self.settings
+        return read_queries(chosen.source, chosen.topics_format, reporter, chosen.qrels)
 
     def plan(self, encoder: TextEncoder, records: Records) -> PlannedTexts:
         if self.settings.topics is None:
@@ -109,6 +110,7 @@ def _manifest(
         "batch_tokens": encoder.batch_tokens,
         "batch_size": compute.batch_size,
         "threads": compute.threads,
+        **({"qrels": settings.qrels} if settings.qrels else {}),
     }
     return Manifest(
         kind=Kind.VECTORS,

@@ -8,6 +8,7 @@ from denserk.evaluation.evaluator import (
     EvaluationResult,
     Evaluator,
     RunResult,
+    first_hits,
     some,
     without_own_query,
 )
@@ -17,10 +18,15 @@ from denserk.evaluation.inputs import short_names
 from denserk.evaluation.judgement_counts import JudgementCounts
 from denserk.evaluation.measures import MeasureChoice, parse_measures
 from denserk.formats.sources import read_qrels_map
-from denserk.formats.trec_run import read_run_scores
+from denserk.formats.trec_run import read_run_scores, read_run_tag
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.comparison import ComparisonSettings
-from denserk.settings.evaluation import DEFAULT_MEASURES, EvaluationSettings, parse_bound
+from denserk.settings.evaluation import (
+    DEFAULT_MEASURES,
+    EvaluationSettings,
+    RunOrder,
+    parse_bound,
+)
 
 TIE_ORDER = {
     "pytrec_eval": "passage id descending",
@@ -62,7 +68,8 @@ def evaluate(
     evaluator = Evaluator(
         choice.measures, judgements, complete=settings.complete, plain=settings.plain
     )
-    plain = settings.plain or settings.remove_query
+    plain = settings.plain or settings.remove_query or settings.max_hits is not None
+    plain = plain or settings.order is RunOrder.RANK
     sight = None if plain else Sight.of(choice.measures, judgements)
     results = []
     for name, path in zip(short_names(runs), runs, strict=True):
@@ -70,10 +77,9 @@ def evaluate(
         if seen:
             results.append(evaluator.evaluate(name, seen.run, seen.ties))
         else:
-            run = read_run_scores(path, reporter, plain=settings.plain)
-            if settings.remove_query:
-                run = without_own_query(run)
-            results.append(evaluator.evaluate(name, run))
+            results.append(evaluator.evaluate(name, read_hits(path, settings, reporter)))
+        if choice.run_id:
+            results[-1] = replace(results[-1], run_id=read_run_tag(path) or name)
         _tell(results[-1], evaluator, settings, reporter)
     return EvaluationResult(
         choice.measures,
@@ -82,6 +88,24 @@ def evaluate(
         tuple(results),
         evaluator.providers,
     )
+
+
+def read_hits(
+    path: str, settings: EvaluationSettings, reporter: Reporter = SILENT
+) -> dict[str, dict[str, float]]:
+    """Read the hits of a run that are evaluated: query id -> passage id -> score.
+
+    Raises:
+        UsageError: there is no such file.
+        InputError: a line is broken, or has no rank where ranks order the hits.
+    """
+    by_rank = settings.order is RunOrder.RANK
+    run = read_run_scores(path, reporter, plain=settings.plain, by_rank=by_rank)
+    if settings.remove_query:
+        run = without_own_query(run)
+    if settings.max_hits is None:
+        return run
+    return {qid: first_hits(hits, settings.max_hits) for qid, hits in run.items()}
 
 
 def compare_runs(
@@ -116,7 +140,7 @@ def gates_of(settings: EvaluationSettings) -> tuple[Gate, ...]:
 def _choose(settings: EvaluationSettings) -> MeasureChoice:
     choice = parse_measures(settings.measures or DEFAULT_MEASURES, settings.relevance_level)
     extra = [gate.measure for gate in gates_of(settings) if gate.measure not in choice.measures]
-    return MeasureChoice((*choice.measures, *dict.fromkeys(extra)), choice.left_out)
+    return replace(choice, measures=(*choice.measures, *dict.fromkeys(extra)))
 
 
 def _tell(

@@ -22,7 +22,7 @@ from denserk.evaluation.inputs import short_names
 from denserk.evaluation.measures import Measure
 from denserk.formats.files import STREAM
 from denserk.formats.retrieved_contexts import Context, Write, dpr_json, pyserini_json
-from denserk.formats.sources import read_passages, read_questions
+from denserk.formats.sources import read_passages, read_queries, read_questions
 from denserk.records import Passage, Query
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.answers import DEFAULT_ANSWER_MEASURES, MATCHING, AnswerSettings
@@ -51,6 +51,7 @@ def evaluate_answers(
     reporter: Reporter = SILENT,
     matching: AnswerSettings = MATCHING,
     shape: CorpusSettings = DETECTED,
+    topics: str | None = None,
 ) -> EvaluationResult:
     """Measures runs by the answers that their passages hold.
 
@@ -63,6 +64,8 @@ def evaluate_answers(
             and of progress.
         matching: how answers are matched, and what is written of it.
         shape: how the corpus is read.
+        topics: queries that hold the questions' texts, where `answers` does not and they are
+            written.
 
     Returns:
         The measures asked for, and those of the gates, over all questions.
@@ -77,11 +80,14 @@ def evaluate_answers(
     measures = _measures(settings, matching)
     _refuse(runs, [answers, corpus], settings, matching)
     questions = list(read_questions(answers, reporter))
-    _refuse_textless(questions, answers, matching)
+    if topics is not None:
+        questions = _with_texts(questions, topics, reporter)
+    _refuse_textless(questions, topics or answers, matching)
     evaluator = AnswerEvaluator(short_names(runs), measures, complete=settings.complete)
     doubts = _Doubts()
     with TemporaryDirectory(prefix="denserk-answers-") as scratch, ExitStack() as files:
-        gathered = _Gathered(questions, runs, depth_of(measures), Path(scratch), files, reporter)
+        depth = depth_of(measures)
+        gathered = _Gathered(questions, runs, depth, settings, Path(scratch), files, reporter)
         gathered.find_texts(corpus, shape, matching.skip_missing)
         judge = files.enter_context(judging(matching))
         writers = [files.enter_context(opened) for opened in _outputs(matching)]
@@ -90,7 +96,7 @@ def evaluate_answers(
                 evaluator.add([found.question for found in batch])
                 doubts.take(batch)
                 for write in writers:
-                    _write(batch, write, depth_of(measures))
+                    _write(batch, write, depth)
                 progress.advance(len(batch))
         results = evaluator.results([hits.unanswered for hits in gathered.hits])
     doubts.tell(matching, reporter)
@@ -140,12 +146,19 @@ def _refuse(
         )
 
 
-def _refuse_textless(questions: Sequence[Query], answers: str, matching: AnswerSettings) -> None:
-    if matching.outputs and not all(query.text for query in questions):
+def _with_texts(questions: Sequence[Query], topics: str, reporter: Reporter) -> list[Query]:
+    """The questions, with the texts that the queries of the same id have."""
+    texts = {query.qid: query.text for query in read_queries(topics, reporter=reporter)}
+    return [query._replace(text=texts.get(query.qid, query.text)) for query in questions]
+
+
+def _refuse_textless(questions: Sequence[Query], source: str, matching: AnswerSettings) -> None:
+    lacking = [query.qid for query in questions if not query.text]
+    if matching.outputs and lacking:
         raise UsageError(
-            f"{answers} has answers without their questions, and "
-            f"{' and '.join(matching.outputs)} would be without them",
-            "name a file that has both, such as DPR's .qa.csv",
+            f"{source} lacks the text of {len(lacking):,} of {len(questions):,} questions "
+            f"({some(lacking)}), which {' and '.join(matching.outputs)} would hold",
+            "add --topics FILE, the queries with these ids",
         )
 
 
@@ -164,6 +177,7 @@ class _Gathered:
         questions: Sequence[Query],
         runs: Sequence[str],
         depth: int,
+        settings: EvaluationSettings,
         scratch: Path,
         files: ExitStack,
         reporter: Reporter,
@@ -175,7 +189,7 @@ class _Gathered:
         for run, name in zip(runs, short_names(runs), strict=True):
             hits = AnswerHits(scratch / f"hits-{len(self.hits)}", number_of, depth)
             self.hits.append(files.enter_context(closing(hits)))
-            hits.read(run, name, self._texts, reporter)
+            hits.read(run, name, self._texts, reporter, settings)
 
     def find_texts(self, corpus: str, shape: CorpusSettings, skip_missing: bool) -> None:
         """Takes the texts of all hits from the corpus."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from denserk.errors import UsageError
-from denserk.evaluation.evaluator import EvaluationResult, without_own_query
+from denserk.evaluation.evaluator import EvaluationResult
 from denserk.evaluation.query_differences import QueryRow, main_measure, query_rows, reference_of
 from denserk.evaluation.report import Report, as_page, as_suites_page
 from denserk.evaluation.report_figures import Cost
@@ -18,13 +18,13 @@ from denserk.formats.files import STREAM, whole_text, write_errors
 from denserk.formats.manifest import Kind, Manifest, beside, read_manifest
 from denserk.formats.sources import read_passages, read_qrels_map, read_queries
 from denserk.formats.suite_sources import find_parts, is_here
-from denserk.formats.trec_run import read_run_scores
 from denserk.records import Passage
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.evaluation import EvaluationSettings
 from denserk.settings.formats import DETECTED, CorpusSettings
 from denserk.settings.report import PageSettings
 from denserk.settings.suite import Suite
+from denserk.tasks.evaluate import read_hits
 
 NAME = "index.html"
 
@@ -114,8 +114,7 @@ def write_report(
     if sources.qrels is not None:
         judgements = read_qrels_map(sources.qrels)
         for run, measured in zip(runs, result.runs, strict=True):
-            hits = read_run_scores(run)
-            hits = without_own_query(hits) if evaluation.remove_query else hits
+            hits = read_hits(run, evaluation)
             missing = () if evaluation.complete else frozenset(measured.missing)
             counted = [qid for qid in result.queries if qid not in missing]
             level, moved = _level(result), [row.qid for row in shown]

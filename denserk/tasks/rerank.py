@@ -105,7 +105,7 @@ def rerank(
         scratch = Path(name)
         topics, run = (_spooled(source, scratch) for source in (paths.topics, paths.run))
         told = SILENT if paths.index else reporter  # searching tells of queries and of the run
-        queries = {q.qid: q for q in read_queries(topics, paths.topics_format, told)}
+        queries = {q.qid: q for q in read_queries(topics, paths.topics_format, told, paths.qrels)}
         if paths.index:
             run = _search(
                 paths, topics, scratch, settings, (representation, text), compute, reporter

@@ -113,7 +113,7 @@ def _search(
     """Searches what is open."""
     queries = None
     if paths.topics is not None:
-        queries = list(read_queries(paths.topics, paths.topics_format, reporter))
+        queries = list(read_queries(paths.topics, paths.topics_format, reporter, paths.qrels))
     result = SearchResult()
     if opened.holds_words:
         questions = _texts(paths, opened, queries)
@@ -295,6 +295,7 @@ def _write_manifest(
         "model": questions.model,
         "encoded_queries": paths.encoded_queries,
         "topics": {"name": paths.topics, "sha256": queries_sha256(queries)} if queries else None,
+        **({"qrels": paths.qrels} if paths.qrels else {}),
     }
     contents = {
         "queries": result.queries,

@@ -49,6 +49,7 @@ def test_several_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == (
         "| run | RR@10 | AP |\n|---|---:|---:|\n"
         "| good | **0.8333** | **0.8333** |\n| bad | 0.3333 | 0.1667 |\n"
+        "\n**bold**: best run by each measure\n"
     )
 
 
@@ -271,7 +272,7 @@ def test_a_page_of_the_runs(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--topics", "queries.tsv"], "--topics queries.tsv: for --report alone"),
+        (["--topics", "queries.tsv"], "--topics queries.tsv: for --report, or --answers with"),
         (["--report-queries", "5"], "--report-queries 5: for --report alone"),
         (["--corpus", "corpus.jsonl"], "texts are read for answers and for a page alone"),
         (["--report", "qrels.txt"], "--report qrels.txt: a file; a folder is expected"),
@@ -303,3 +304,116 @@ def test_a_page_of_several_suites_shows_no_texts(
     capsys.readouterr()
     assert run([*arguments, "beir/scifact", "--topics", "a", "--corpus", "b"]) == 2
     assert "--topics a and --corpus b: for one suite" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("files")
+def test_an_input_given_twice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("other.txt").write_text("q1 0 d3 1\n")
+    for option, one, other in (
+        ("--qrels", "qrels.txt", "other.txt"),
+        ("--baseline", "good.trec", "bad.trec"),
+        ("--answers", "a.jsonl", "b.jsonl"),
+        ("--corpus", "corpus.jsonl", "corpus.jsonl"),
+    ):
+        assert run(["eval", "good.trec", option, one, option, other]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.splitlines()[0] == f"error: {option} is given 2 times, and one is read"
+
+
+def test_several_suites_are_all_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DENSERK_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    write_beir(tmp_path, "scifact")
+    write_marco(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for name in ("scifact", "dl19"):
+        (tmp_path / "runs" / f"{name}.trec").write_text("q1 Q0 d3 1 3 t\n")
+    suites = ["--suite", "beir/scifact", "--suite", "dl19", "--suite", "dl19", "--quiet"]
+    assert run(["eval", "runs", *suites]) == 0
+    names = [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()]
+    assert list(dict.fromkeys(names)) == ["beir/scifact", "dl19"]
+    assert run(["eval", "runs/dl19.trec", *suites]) == 2
+    assert "several suites are asked for, and a run is of one" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("name", ["bad", "bad.trec", "out/bad.trec"])
+def test_a_baseline_by_the_name_in_the_table(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("out").mkdir()
+    Path("bad.trec").rename("out/bad.trec")
+    asked = ["good.trec", "out/bad.trec", "qrels.txt", "-m", "RR@10", "--quiet", "-o", "table"]
+    assert run(["eval", *asked, "--baseline", name]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(
+        "run    RR@10\ngood  0.8333*\nbad   0.3333\n*: best run by each measure\n"
+    )
+    assert "\u2020 differs from bad (p < 0.05; paired t-test)\n" in out  # one test: no correction
+    assert "+/=/-: queries better, equal, worse" in out
+
+
+@pytest.mark.usefixtures("files")
+def test_a_baseline_that_no_run_is_called(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["eval", "good.trec", "bad.trec", "qrels.txt", "--baseline", "bm25"]) == 2
+    err = capsys.readouterr().err
+    assert "--baseline bm25: no such file, and no runs are called so" in err
+    assert "the runs are called good, bad" in err
+
+
+def test_intervals_are_corrected_as_the_p_values_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At each level of the tests, an interval leaves out 0 exactly where p is below the level."""
+    monkeypatch.chdir(tmp_path)
+    queries = [f"q{number}" for number in range(12)]
+    Path("qrels").write_text("".join(f"{qid} 0 d 1\n" for qid in queries))
+    runs = {"base": "555555555555", "a": "111114551555", "b": "444155444454", "c": "555155555555"}
+    for name, ranks in runs.items():
+        lines = (
+            f"{qid} Q0 {'d' if place == int(rank) else f'x{place}'} {place} {9 - place} t\n"
+            for qid, rank in zip(queries, ranks, strict=True)
+            for place in range(1, 6)
+        )
+        Path(name).write_text("".join(lines))
+
+    def compared(*asked: str) -> dict[str, dict[str, float]]:
+        command = ["eval", *runs, "qrels", "-m", "RR@10", "-o", "json", "--quiet"]
+        assert run([*command, "--baseline", "base", *asked]) == 0
+        found = json.loads(capsys.readouterr().out)["comparison"]["runs"]
+        return {name: one["RR@10"] for name, one in found.items()}
+
+    plain = compared("--correction", "none")
+    for correction in ("holm", "bonferroni"):
+        p = {name: one["corrected"] for name, one in compared("--correction", correction).items()}
+        assert 0 < min(p.values()) < 0.2 < max(p.values())
+        for name, value in p.items():
+            if value == 1:
+                continue
+            for alpha in (value * 0.99, value * 1.01):
+                one = compared("--correction", correction, "--alpha", f"{alpha:.17g}")[name]
+                assert (one["low"] > 0) is (value < alpha)
+        widened = compared("--correction", correction)
+        assert all(widened[name]["low"] <= plain[name]["low"] + 1e-12 for name in p)
+        assert all(
+            one["low"] + one["high"] == pytest.approx(2 * one["mean"]) for one in widened.values()
+        )
+
+
+def test_questions_of_dpr_json_may_come_from_topics(
+    answered: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = Path("answers.jsonl").read_text().splitlines()
+    textless = [{key: one[key] for key in ("_id", "answers")} for one in map(json.loads, lines)]
+    Path("answers.jsonl").write_text("".join(json.dumps(one) + "\n" for one in textless))
+    asked = ["eval", "good.trec", *answered, "--write-dpr-json", "d.json"]
+    assert run(asked) == 2
+    assert "lacks the text of 3 of 3 questions ('q1', 'q2', 'q3')" in capsys.readouterr().err
+    Path("two.tsv").write_text("q1\tone\nq2\ttwo\n")
+    assert run([*asked, "--topics", "two.tsv"]) == 2
+    assert "two.tsv lacks the text of 1 of 3 questions ('q3')" in capsys.readouterr().err
+    assert run([*asked, "--topics", "queries.tsv"]) == 0
+    entries = json.loads(Path("d.json").read_text())
+    texts = [line.split("\t")[1] for line in Path("queries.tsv").read_text().splitlines()]
+    assert [entry["question"] for entry in entries] == texts

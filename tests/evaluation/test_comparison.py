@@ -76,7 +76,8 @@ def test_tables_mark_what_differs_and_say_how_it_was_tested(form: OutputFormat) 
     assert len(marked) == 1
     assert "far" in marked[0]
     assert "11/1/0" in text
-    assert "† differs from base (p < 0.05; paired t-test, Holm's correction over 4 tests)" in text
+    assert "† differs from base (p < 0.05; paired t-test; Holm's correction of p and " in text
+    assert "interval for 4 tests)" in text
 
 
 def test_lines_and_json_hold_every_figure() -> None:

@@ -59,7 +59,7 @@ def test_content(name: str, content: Content | None) -> None:
         ("", "odd: found nothing; expected a run"),
         ("\n \n", "odd: found nothing; expected a run"),
         ("\na b\n", "odd, line 2: found 2 columns; expected a run"),
-        ("a b c d e f g\n", "odd, line 1: found 7 columns"),
+        ("a b c d e\n", "odd, line 1: found 5 columns"),
     ],
 )
 def test_neither(here: Path, text: str, told: str) -> None:

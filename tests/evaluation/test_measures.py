@@ -73,7 +73,7 @@ def test_every_trec_name_is_measured(name: str) -> None:
         ("NDGC@5", "NDGC@5 is unknown (nearest: nDCG@5"),
         ("ndcg_cutt.10", "ndcg_cutt.10 is not how a measure is written (nearest: ndcg_cut.10"),
         ("qqq", "qqq is unknown"),
-        ("gm_map", "gm_map is a measure of trec_eval that ir-measures does not know"),
+        ("gm_bpref", "gm_bpref is a measure of trec_eval that ir-measures does not know"),
         ("relative_P_5", "relative_P_5 is a measure of trec_eval that ir-measures does not know"),
         ("recip_rank.10", "recip_rank.10: trec_eval's recip_rank takes no parameter"),
         ("R", "R needs a cutoff, as in R@10"),

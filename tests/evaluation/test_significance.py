@@ -11,7 +11,7 @@ from scipy import stats
 
 from denserk.evaluation.significance import (
     compare,
-    correct,
+    correction_factors,
     randomisation_test,
     t_test,
 )
@@ -76,16 +76,19 @@ def test_no_difference_is_no_evidence() -> None:
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
 def test_corrections_keep_order_and_never_sharpen(p_values: list[float]) -> None:
-    holm = correct(p_values, Correction.HOLM)
-    bonferroni = correct(p_values, Correction.BONFERRONI)
-    assert all(p <= h <= b for p, h, b in zip(p_values, holm, bonferroni, strict=True))
+    holm, bonferroni = (
+        correction_factors(p_values, kind) for kind in (Correction.HOLM, Correction.BONFERRONI)
+    )
+    assert bonferroni == [len(p_values)] * len(p_values)
+    assert all(1 <= h <= b * (1 + 1e-12) for h, b in zip(holm, bonferroni, strict=True))
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    assert [holm[i] for i in order] == sorted(holm)
-    assert correct(p_values, Correction.NONE) == p_values
+    corrected = [holm[i] * p_values[i] for i in order]
+    assert corrected == pytest.approx(sorted(corrected), rel=1e-12)
+    assert correction_factors(p_values, Correction.NONE) == [1] * len(p_values)
 
 
 def test_a_missing_p_value_is_not_counted() -> None:
-    assert correct([0.01, math.nan], Correction.BONFERRONI)[0] == 0.01
+    assert correction_factors([0.01, math.nan], Correction.BONFERRONI)[0] == 1
 
 
 def test_wins_ties_losses_over_common_queries() -> None:

@@ -86,6 +86,7 @@ def test_table():
         "dl19     b    0.50\n"
         "beir/nq  a    0.00*\n"
         "beir/nq  b\n"
+        "*: best run by each measure\n"
     )
 
 

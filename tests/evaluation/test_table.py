@@ -103,6 +103,7 @@ def test_table_lines_up_and_stars_the_best() -> None:
         "run         RR@10   NumRet(rel=1)\n"
         "good       0.7500*              3\n"
         "long|name  0.2500               1\n"
+        "*: best run by each measure\n"
     )
     assert shown(OutputFormat.TABLE, "good") == (
         "run    RR@10  NumRet(rel=1)\ngood  0.7500              3\n"
@@ -112,6 +113,7 @@ def test_table_lines_up_and_stars_the_best() -> None:
 def test_markdown_has_the_best_in_bold_and_no_broken_cells() -> None:
     assert shown(OutputFormat.MARKDOWN, "good", "long|name", measures="RR@10") == (
         "| run | RR@10 |\n|---|---:|\n| good | **0.7500** |\n| long\\|name | 0.2500 |\n"
+        "\n**bold**: best run by each measure\n"
     )
 
 

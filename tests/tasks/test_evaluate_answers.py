@@ -174,7 +174,10 @@ def test_broken_answers_are_named_with_their_line(text, told):
         ({"runs": ("mine.trec", "mine.trec")}, "mine.trec: named twice"),
         ({"runs": ("-",), "answers": "-"}, r"standard input \(-\) can be only one"),
         ({"runs": ("mine.trec", "b.trec"), "write_dpr_json": "d.json"}, "d.json: the passages of"),
-        ({"answers": "ids.jsonl", "write_dpr_json": "d.json"}, "ids.jsonl has answers without"),
+        (
+            {"answers": "ids.jsonl", "write_dpr_json": "d.json"},
+            "ids.jsonl lacks the text of 1 of 1",
+        ),
         ({"answers": "none.qa.csv"}, "none.qa.csv: no such file"),
     ],
 )
