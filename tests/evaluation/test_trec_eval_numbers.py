@@ -108,7 +108,7 @@ def test_every_topic_of_a_real_run_at_level_2(shared_data: Path) -> None:
     assert expected.pop(("num_rel", "all")) == "1794"
     assert numbers["num_rel", "all"] == str(sum(topics)) == "984"
     assert {key: numbers[key] for key in expected} == expected
-    assert len(expected) == 64 * 50 + 64
+    assert len(expected) == 64 * 50 + 66
 
 
 @pytest.mark.parametrize(
