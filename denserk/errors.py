@@ -10,6 +10,8 @@
     ├── ModelError              a model cannot be loaded, or cannot do what is asked of it
     └── GateError               a measure stayed under the minimum that was asked for
 
+`Interrupted` stands apart: a signal ended the command.
+
 Catch `DenserkError` for all of them. A message is one sentence of what was wrong, with the value;
 `hint` is what to type or change next.
 """
@@ -101,3 +103,16 @@ class ModelError(DenserkError):
 
 class GateError(DenserkError):
     """A measure below the minimum asked for."""
+
+
+class Interrupted(BaseException):
+    """A signal that ends the command; raised in the main thread, so that files are cleaned up.
+
+    Args:
+        signum: SIGINT, SIGTERM or SIGHUP.
+    """
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum
+        self.kept = ""  # outputs that --resume can continue

@@ -74,10 +74,8 @@ def specs() -> Path:
     return where
 
 
-@pytest.fixture
-def toy(tmp_path: Path) -> Path:
-    """A folder with corpus.jsonl (BEIR), queries.tsv and qrels.txt (TREC)."""
-    folder = tmp_path / "toy"
+def write_toy(folder: Path) -> Path:
+    """Write corpus.jsonl (BEIR), queries.tsv and qrels.txt (TREC) into a new folder."""
     folder.mkdir()
     with (folder / "corpus.jsonl").open("w") as out:
         for docid, (title, text) in PASSAGES.items():
@@ -87,6 +85,12 @@ def toy(tmp_path: Path) -> Path:
         "".join(f"{q} 0 {d} {r}\n" for q, judged in QRELS.items() for d, r in judged.items())
     )
     return folder
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    """A folder with corpus.jsonl (BEIR), queries.tsv and qrels.txt (TREC)."""
+    return write_toy(tmp_path / "toy")
 
 
 @pytest.fixture(scope="session")

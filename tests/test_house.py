@@ -31,7 +31,7 @@ BELOW = {
     "analysis": tensors | {"modeling", "index"},
     "tasks": (work := losses | {"objectives", "training", "index", "evaluation", "analysis"}),
     "cli": work | {"tasks"},
-    "__main__": {"cli"},
+    "__main__": {"cli", "errors"},
 }
 """Floor -> the floors it may import; its own modules too, as long as they form no circle."""
 LIGHT = ("settings", "formats", "evaluation", "cli")

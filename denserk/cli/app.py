@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -12,8 +13,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from denserk import __version__
-from denserk.cli.console import console
-from denserk.errors import DenserkError, OutputError, UsageError
+from denserk.cli.console import ConsoleSettings, configure, console, printable
+from denserk.errors import DenserkError, Interrupted, OutputError, UsageError
 
 
 class _Row(NamedTuple):
@@ -94,9 +95,13 @@ class _Shown(Protocol):
     """What typer's own errors can do; its public base class does not say so."""
 
     exit_code: int
+    ctx: Any
 
     def show(self) -> None:
-        """Prints the message, and where to find help, on stderr."""
+        """Print the message, and where to find help, on stderr."""
+
+    def format_message(self) -> str:
+        """The message alone; empty where help is shown in its place."""
 
 
 def register(command: str | None = None) -> None:
@@ -125,18 +130,19 @@ def _check_utf8(arguments: Sequence[str]) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command line; returns its exit status. No error leaves as a traceback unasked."""
+    """Run a command line and return its exit status; no error leaves as a traceback unasked."""
     given = sys.argv[1:] if arguments is None else arguments
+    configure(ConsoleSettings(log_json="--log-json" in given))  # for errors of the command line
     _register_named(given)
     try:
         _check_utf8(given)
         status = app(args=arguments, prog_name="denserk", standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
-    except typer.TyperException as error:  # wrong usage, told as typer tells it
-        shown = cast(_Shown, error)
-        shown.show()
-        return shown.exit_code
+    except typer.TyperException as error:
+        return _usage_error(cast(_Shown, error))
+    except (Interrupted, KeyboardInterrupt, typer.Abort) as stop:
+        return _interrupted(stop if isinstance(stop, Interrupted) else Interrupted(signal.SIGINT))
     except DenserkError as error:
         return _tell(error, error.exit_status)
     except BrokenPipeError:
@@ -145,24 +151,38 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if isinstance(end.__context__, BrokenPipeError):
             return _closed_pipe()
         raise
-    except (KeyboardInterrupt, typer.Abort):
-        return _tell(DenserkError("interrupted"), 130)
-    except MemoryError:
-        return _tell(
-            DenserkError("out of memory", "smaller batches (--batch-tokens) or blocks need less"), 1
-        )
-    except OSError as error:
+    except Exception as error:  # noqa: BLE001  (whatever it is, it is reported in one line)
+        return _tell(_unexpected(error), 1)
+
+
+def _unexpected(error: Exception) -> DenserkError:
+    if isinstance(error, MemoryError):
+        return DenserkError("out of memory", "smaller batches (--batch-tokens) or blocks need less")
+    if isinstance(error, OSError):
         full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-        refusal = OutputError if full else DenserkError
-        return _tell(refusal(f"{error.filename or 'the system'}: {error.strerror or error}"), 1)
-    except Exception as error:  # noqa: BLE001 - the last door: whatever it is, one line leaves
-        what = f"{type(error).__name__}: {error}".splitlines()[0]
-        return _tell(
-            DenserkError(
-                f"a defect in denserk: {what}", "add --traceback and report what it prints"
-            ),
-            1,
-        )
+        raised = OutputError if full else DenserkError
+        return raised(f"{error.filename or 'the system'}: {error.strerror or error}")
+    what = f"{type(error).__name__}: {error}"
+    return DenserkError(f"a defect in denserk: {what}", "add --traceback and report what it prints")
+
+
+def _usage_error(error: _Shown) -> int:
+    message = error.format_message()
+    if not message.strip() or type(error).__name__ == "NoArgsIsHelpError":  # help was asked for
+        error.show()
+        return error.exit_code
+    context = getattr(error, "ctx", None)
+    hint = f"see {context.command_path} --help" if context else None
+    return _tell(UsageError(message, hint), error.exit_code)
+
+
+def _interrupted(stop: Interrupted) -> int:
+    name = "Ctrl-C" if stop.signum == signal.SIGINT else signal.Signals(stop.signum).name
+    kept, hint = "no output was written", None
+    if stop.kept:
+        kept = f"what is finished is kept in {stop.kept}"
+        hint = "give the command again, with --resume and without --overwrite, to continue"
+    return _tell(DenserkError(f"interrupted by {name}: {kept}", hint), 128 + stop.signum)
 
 
 def _closed_pipe() -> int:
@@ -173,6 +193,7 @@ def _closed_pipe() -> int:
 
 def _tell(error: DenserkError, status: int) -> int:
     if console().settings.traceback:
-        traceback.print_exc()
+        for line in traceback.format_exc().splitlines():
+            print(printable(line, None), file=sys.stderr)  # noqa: T201
     console().error(error)
     return status

@@ -29,6 +29,20 @@ class ConsoleSettings:
     """Show Python's own traceback of an error, for a bug report."""
 
 
+LONGEST = 400  # characters of a message
+
+
+def printable(text: str, longest: int | None = LONGEST) -> str:
+    r"""A text with its control characters escaped; a long one is cut in the middle.
+
+    >>> printable("a\x1b[2Jb"), printable("0123456789", 5)
+    ('a\\x1b[2Jb', '01 … 89')
+    """
+    if longest is not None and len(text) > longest:
+        text = f"{text[: longest // 2]} … {text[-(longest // 2) :]}"
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 class _PlainProgress(Progress):
     """Progress where nobody watches a terminal: a line every ten seconds, from the second on."""
 
@@ -71,6 +85,7 @@ class Console(Reporter):
 
     def event(self, level: str, text: str, hint: str | None = None) -> None:
         """One line (and a hint's) on stderr."""
+        text, hint = printable(text), hint and printable(hint)
         if self.settings.log_json:
             record = {"level": level, "message": text} | ({"hint": hint} if hint else {})
             print(json.dumps(record, ensure_ascii=False), file=sys.stderr)  # noqa: T201
@@ -93,7 +108,7 @@ class Console(Reporter):
 
         table = Table(*header, box=None, header_style="bold", pad_edge=False)
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*(printable(cell, None) for cell in row))
         Terminal().print(table)
 
     def entries(self, entries: Sequence[tuple[str, Sequence[str]]]) -> None:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from denserk.cli.console import printable
 from denserk.settings.evaluation import OutputFormat, ReportSettings
 
 if TYPE_CHECKING:
@@ -27,9 +28,12 @@ def shape_of(report: ReportSettings) -> OutputFormat:
 
 def show(text: str, grids: "Sequence[Grid]", shape: OutputFormat) -> None:
     """Writes a table in colour to a terminal, anything else as it is."""
-    if shape is OutputFormat.TABLE and sys.stdout.isatty() and "NO_COLOR" not in os.environ:
+    on_terminal = sys.stdout.isatty()
+    if shape is OutputFormat.TABLE and on_terminal and "NO_COLOR" not in os.environ:
         for grid in grids:
             _draw(grid)
+    elif on_terminal:
+        sys.stdout.write("".join(c if c in "\n\t" else printable(c) for c in text))
     else:
         sys.stdout.write(text)
     sys.stdout.flush()
@@ -46,7 +50,7 @@ def _draw(grid: "Grid") -> None:
     for column, name in enumerate(grid.header):
         label = column < grid.labels
         table.add_column(
-            Text(name),
+            Text(printable(name, None)),
             justify="left" if label else "right",
             no_wrap=not label,
             min_width=7 if label else None,
@@ -54,7 +58,10 @@ def _draw(grid: "Grid") -> None:
     for row in grid.rows:
         table.add_row(
             *(
-                Text(cell.text + DIFFERS * cell.differs, "bold green" if cell.best else "")
+                Text(
+                    printable(cell.text, None) + DIFFERS * cell.differs,
+                    "bold green" if cell.best else "",
+                )
                 for cell in row
             )
         )

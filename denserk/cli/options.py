@@ -8,8 +8,11 @@ the command is called, and so keeps defaults, help, refusals and manifests in on
 import dataclasses
 import functools
 import inspect
+import os
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
@@ -20,6 +23,18 @@ from denserk.errors import UsageError
 from denserk.settings.options import REQUIRED, field_docs, shape_of, without_none
 
 T = TypeVar("T")
+
+
+OUTPUTS = ("output", "tokenize_to", "write_dpr_json", "write_pyserini_json", "target", "report")
+"""Options that name what a command writes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OverwriteSettings:
+    """For commands whose outputs are files that are written in one pass."""
+
+    overwrite: bool = False
+    """Replace an output that exists."""
 
 
 class _Value(str):
@@ -178,6 +193,31 @@ class _Group:
         return self._unset(values) if self._unset else self._settings(**values)
 
 
+def _claimed(settings: Sequence[Any]) -> AbstractContextManager[None]:
+    """Guard the outputs that settings objects and mappings name against their inputs and others.
+
+    Of several processes under torchrun the first one holds them for all.
+    """
+    values: dict[str, Any] = {}
+    for group in settings:
+        values |= vars(group) if dataclasses.is_dataclass(group) else dict(group or {})
+    outputs = [values[name] for name in OUTPUTS if values.get(name)]
+    if values.get("report"):
+        outputs[-1] = str(Path(outputs[-1], "index.html"))
+    outputs += [p for s in settings if (p := getattr(s, "picture", None)) and not p.is_dir()]
+    if not outputs or os.environ.get("RANK", "0") != "0":
+        return nullcontext()
+    from denserk.formats.outputs import claim, named_paths
+
+    read = {name: value for name, value in values.items() if name not in (*OUTPUTS, "tag", "plot")}
+    return claim(
+        outputs,
+        inputs=named_paths(read),
+        overwrite=bool(values.get("overwrite")),
+        resume=bool(values.get("resume")),
+    )
+
+
 def command(
     app: typer.Typer, name: str, **panels: str
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -189,6 +229,7 @@ def command(
     def register(function: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(function, include_extras=True)
         console_group = _Group(ConsoleSettings, "Console")
+        overwrite_group = None
         groups: dict[str, _Group] = {}
         plain: list[inspect.Parameter] = []
         for parameter in inspect.signature(function).parameters.values():
@@ -200,13 +241,20 @@ def command(
                 groups[parameter.name] = _Group(settings, panel, unset)
             else:
                 plain.append(parameter.replace(annotation=hint))
-        options = [o for group in (*groups.values(), console_group) for o in group.parameters()]
+        options = [o for group in groups.values() for o in group.parameters()]
+        names = {option.name for option in options}
+        if "overwrite" not in names and names & set(OUTPUTS):
+            overwrite_group = _Group(OverwriteSettings, "Output")
+            options += overwrite_group.parameters()
+        options += console_group.parameters()
 
         @functools.wraps(function)
         def run(**given: Any) -> None:
             configure(console_group.build(given))
+            overwrite = overwrite_group.build(given) if overwrite_group else None
             built = {group: made.build(given) for group, made in groups.items()}
-            function(**built, **given)
+            with _claimed([*built.values(), overwrite, given]):
+                function(**built, **given)
 
         run.__signature__ = inspect.Signature(plain + options)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in plain + options}

@@ -19,9 +19,9 @@ from denserk.data.sentences import split_sentences
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError, MismatchError
 from denserk.formats.expansions import read_expansions
-from denserk.formats.files import whole_folder
 from denserk.formats.id_ledger import IdLedger, digest
 from denserk.formats.manifest import NAME, Kind, read_manifest, write_manifest
+from denserk.formats.outputs import whole_folder
 from denserk.formats.pretraining_text import Document, TokenDocument, read_documents
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.encoding import TextSettings
@@ -119,7 +119,7 @@ def prepare(
     settings = inputs.settings() | {"tokenizer": text_tokenizer.fingerprint()}
     plan = plan_of(settings, inputs.named(), Kind.PRETRAINING)
     if not is_prepared(folder, plan, reporter, again=again):
-        with whole_folder(folder, overwrite=True) as part:
+        with whole_folder(folder, own=True) as part:
             work = _Preparation(inputs, part, tokenizer, text_tokenizer, reporter)
             write_manifest(part, replace(plan, contents=work.run(), complete=True))
     store = PretrainingStore(folder)

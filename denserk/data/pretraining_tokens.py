@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from denserk.data.prepared_folder import is_prepared
 from denserk.data.pretraining_store import Layout, PretrainingStore
-from denserk.formats.files import whole_binary, whole_folder
+from denserk.formats.files import whole_binary
 from denserk.formats.json_lines import write_objects
 from denserk.formats.manifest import Kind, Manifest, read_manifest, write_manifest
+from denserk.formats.outputs import whole_folder
 from denserk.formats.pretraining_text import TOKENS
 from denserk.reporting import SILENT, Reporter
 

@@ -18,8 +18,8 @@ from denserk.data.prepared_folder import is_prepared, plan_of, rules_of
 from denserk.data.token_store import ArrayWriter, Ragged, RaggedWriter, open_array
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError
-from denserk.formats.files import whole_folder
 from denserk.formats.manifest import Kind, read_manifest, write_manifest
+from denserk.formats.outputs import whole_folder
 from denserk.formats.sentence_pairs import read_sentences
 from denserk.records import SentenceExample
 from denserk.reporting import SILENT, Reporter
@@ -91,7 +91,7 @@ def prepare_sentences(
     settings = {"layout": LAYOUT, "size": size, "label_scale": scale}
     plan = plan_of(settings | {"sentence": rules_of(tokenizer)}, inputs)
     if not is_prepared(folder, plan, reporter, again=again):
-        with whole_folder(folder, overwrite=True) as part:
+        with whole_folder(folder, own=True) as part:
             examples = _read(sources, size, scale, reporter)
             count = _write(part, examples, tokenizer)
             write_manifest(part, replace(plan, contents={"examples": count}, complete=True))

@@ -9,8 +9,8 @@ from denserk.data.prepared_folder import is_prepared, plan_of, rules_of
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_preparation import Preparation, TrainingInputs
 from denserk.data.training_store import TrainingStore
-from denserk.formats.files import whole_folder
 from denserk.formats.manifest import Manifest, write_manifest
+from denserk.formats.outputs import whole_folder
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.conversion import TrainingFormat
 from denserk.settings.formats import DETECTED, CorpusSettings
@@ -71,7 +71,7 @@ def prepare(
     )
     plan = _plan(inputs, query_tokenizer, passage_tokenizer)
     if not is_prepared(folder, plan, reporter, again=again):
-        with whole_folder(folder, overwrite=True) as part:
+        with whole_folder(folder, own=True) as part:
             work = Preparation(
                 inputs, part, query_tokenizer, passage_tokenizer, require_scores, reporter
             )

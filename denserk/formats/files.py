@@ -4,7 +4,7 @@ import errno
 import gzip
 import io
 import os
-import shutil
+import secrets
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
@@ -187,11 +187,31 @@ def write_errors(path: str | Path) -> Iterator[None]:
         raise _write_error(path, error) from error
 
 
+def temporary_beside(target: Path) -> Path:
+    """A new hidden name beside `target`, which `is_temporary` knows again."""
+    whole = target.absolute()
+    return whole.with_name(f".{whole.name}.{secrets.token_hex(4)}.part")
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a name is one that denserk gives to unfinished files, folders and locks.
+
+    >>> is_temporary(Path("out/.run.trec.0123abcd.part")), is_temporary(Path("out/.bashrc"))
+    (True, False)
+    """
+    return path.name.startswith(".") and path.suffix in (".part", ".lock")
+
+
+def is_special(path: Path) -> bool:
+    """Whether there is a pipe or a device of this name, which is written to as it stands."""
+    return path.exists() and not (path.is_file() or path.is_dir())
+
+
 @contextmanager
 def whole_binary(path: str | Path) -> Iterator[BinaryIO]:
-    """Opens an output that takes its name only once it is whole.
+    """Open an output that appears under its name only once it is whole.
 
-    Written beside the target under a temporary name, flushed to the disk, then renamed; removed if
+    Written to a new temporary file beside the target, flushed to the disk, then renamed; removed if
     anything fails. `.gz` is compressed (without a time stamp, so equal content gives equal bytes).
     "-" is standard output. Parent folders are made.
 
@@ -203,15 +223,15 @@ def whole_binary(path: str | Path) -> Iterator[BinaryIO]:
         sys.stdout.buffer.flush()
         return
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+    temporary = temporary_beside(target)
     try:
         with write_errors(path):
             target.parent.mkdir(parents=True, exist_ok=True)
-            if target.exists() and not target.is_file():  # /dev/stdout, /dev/full, a named pipe
+            if target.is_dir() or is_special(target):  # /dev/stdout, /dev/full, a named pipe
                 with target.open("wb") as special:
                     yield special
                 return
-            with temporary.open("wb") as raw:
+            with temporary.open("xb") as raw:
                 if target.suffix == ".gz":
                     with gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed:
                         yield cast(BinaryIO, packed)
@@ -237,30 +257,6 @@ def whole_text(path: str | Path) -> Iterator[TextIO]:
             text.detach()
 
 
-@contextmanager
-def whole_folder(folder: str | Path, *, overwrite: bool) -> Iterator[Path]:
-    """Yields a folder to write into; it takes its name only once everything in it is written.
-
-    Raises:
-        UsageError: see `refuse_occupied`.
-        OutputError: no room, no permission.
-    """
-    refuse_occupied(folder, overwrite=overwrite, resumable=False)
-    target = Path(folder)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with write_errors(folder):
-            temporary.mkdir(parents=True)
-            yield temporary
-            for item in list(target.iterdir()) if target.exists() else []:
-                item.unlink()
-            if target.exists():
-                target.rmdir()
-            temporary.replace(target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
 def write_lines(path: str | Path, lines: Iterable[str], header: str = "") -> int:
     """Writes lines that carry their own ends, under a header that does not count; returns how many.
 
@@ -274,45 +270,3 @@ def write_lines(path: str | Path, lines: Iterable[str], header: str = "") -> int
             out.write(line)
             count += 1
     return count
-
-
-def refuse_occupied(
-    folder: str | Path, *, overwrite: bool, resume: bool = False, resumable: bool = True
-) -> None:
-    """Refuses an output folder that holds something, unless a flag says what becomes of it.
-
-    Raises:
-        UsageError: it is a file, it holds something and neither flag was given, or it holds
-        folders.
-    """
-    path = Path(folder)
-    if path.exists() and not path.is_dir():
-        raise UsageError(f"{folder} is a file; a folder is expected", "choose another --output")
-    present = sorted(path.iterdir()) if path.is_dir() and not resume else []
-    if present and not overwrite:
-        raise UsageError(
-            f"{folder} is not empty (it holds {present[0].name})",
-            f"add --overwrite to replace it, {'--resume to continue it, ' * resumable}"
-            "or choose another output",
-        )
-    for item in present:
-        if item.is_dir() and not item.is_symlink():
-            raise UsageError(
-                f"{folder} holds a folder, {item.name}, and is not cleared", "remove it yourself"
-            )
-
-
-def prepare_folder(folder: str | Path, *, overwrite: bool, resume: bool = False) -> Path:
-    """Makes an output folder ready: emptied under `overwrite`, left alone under `resume`.
-
-    Raises:
-        UsageError: see `refuse_occupied`.
-        OutputError: it cannot be made or emptied.
-    """
-    refuse_occupied(folder, overwrite=overwrite, resume=resume)
-    path = Path(folder)
-    with write_errors(folder):
-        path.mkdir(parents=True, exist_ok=True)
-        for item in [] if resume else list(path.iterdir()):
-            item.unlink()
-    return path

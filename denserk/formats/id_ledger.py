@@ -5,8 +5,8 @@ and compared bucket by bucket at the end. Two different ids share a hash with a 
 1e-18 at a billion ids.
 """
 
-import tempfile
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import ExitStack
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.formats.files import write_errors
+from denserk.formats.outputs import scratch_folder
 
 BUCKETS = 256
 BUFFER = 1 << 16
@@ -38,7 +39,8 @@ class IdLedger:
     """
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="denserk-ids-")
+        self._open = ExitStack()
+        self._folder = self._open.enter_context(scratch_folder("ids"))
         self._pending = bytearray()
         self.count = 0
 
@@ -51,7 +53,7 @@ class IdLedger:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._folder.cleanup()
+        self._open.close()
 
     def add(self, docid: str) -> None:
         """Takes the next id."""
@@ -84,11 +86,11 @@ class IdLedger:
         bucket = records["high"].astype(np.uint64) >> np.uint64(56)
         order = np.argsort(bucket, kind="stable")
         ends = np.searchsorted(bucket[order], np.arange(BUCKETS + 1, dtype=np.uint64))
-        with write_errors(self._folder.name):
+        with write_errors(self._folder):
             for number in range(BUCKETS):
                 part = records[order[ends[number] : ends[number + 1]]]
                 if len(part):
-                    with (Path(self._folder.name) / str(number)).open("ab") as out:
+                    with (Path(self._folder) / str(number)).open("ab") as out:
                         out.write(part.tobytes())
 
     def first_repeat(self) -> tuple[int, int] | None:
@@ -97,7 +99,7 @@ class IdLedger:
             repeat = _first_repeat(self._records())
             return None if repeat is None else (repeat[1], repeat[0])
         self._spill()
-        buckets = (np.fromfile(where, RECORD) for where in Path(self._folder.name).iterdir())
+        buckets = (np.fromfile(where, RECORD) for where in Path(self._folder).iterdir())
         repeats = [repeat for repeat in map(_first_repeat, buckets) if repeat is not None]
         if not repeats:
             return None

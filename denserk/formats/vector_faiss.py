@@ -6,8 +6,9 @@ from itertools import islice
 from pathlib import Path
 
 from denserk.errors import InputError
-from denserk.formats.files import read_text_lines, whole_folder
+from denserk.formats.files import read_text_lines
 from denserk.formats.flat_file import FlatWriter, map_flat
+from denserk.formats.outputs import whole_folder
 from denserk.formats.vector_block import ROWS, VectorBlock, checked_block
 from denserk.settings.retrieval import Metric
 
@@ -44,7 +45,7 @@ def read(folder: str | Path, size: int = 1) -> Iterator[VectorBlock]:
 def open_sink(folder: str | Path, *, overwrite: bool) -> Iterator[Callable[[VectorBlock], None]]:
     """Yields a function that appends a block; the folder appears whole or not at all."""
     with (
-        whole_folder(folder, overwrite=overwrite) as temporary,
+        whole_folder(folder, overwrite=overwrite, export=True) as temporary,
         (temporary / INDEX).open("wb") as rows,
         (temporary / IDS).open("w", encoding="utf-8", newline="\n") as ids,
     ):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from denserk.errors import InputError
 from denserk.extras import require
-from denserk.formats.files import whole_folder
+from denserk.formats.outputs import whole_folder
 from denserk.formats.vector_block import ROWS, VectorBlock, checked_block
 
 ROWS_A_FILE = 1_000_000
@@ -117,7 +117,7 @@ def open_sink(folder: str | Path, *, overwrite: bool) -> Iterator[Callable[[Vect
     Raises:
         MissingExtraError: pyarrow is not installed.
     """
-    with whole_folder(folder, overwrite=overwrite) as temporary:
+    with whole_folder(folder, overwrite=overwrite, export=True) as temporary:
         files = _Files(temporary)
         try:
             yield files.write

@@ -18,7 +18,8 @@ import numpy as np
 
 from denserk.errors import DenserkError, InputError, UsageError
 from denserk.extras import require
-from denserk.formats.files import open_binary, whole_binary, whole_folder
+from denserk.formats.files import open_binary, whole_binary
+from denserk.formats.outputs import whole_folder
 from denserk.formats.vector_block import ROWS, VectorBlock, checked_block, joined
 
 QUERIES_FILE = "embedding.pkl"
@@ -146,7 +147,7 @@ def open_queries_sink(
     """
     pandas = require("pandas", "Pyserini's folder of encoded queries")
     blocks: list[VectorBlock] = []
-    with whole_folder(folder, overwrite=overwrite) as temporary:
+    with whole_folder(folder, overwrite=overwrite, export=True) as temporary:
         yield blocks.append
         whole = joined(blocks)
         if whole.texts is None or not all(whole.texts):

@@ -131,18 +131,6 @@ def part_names(docid: str, count: int) -> list[str]:
     return [docid] if count == 1 else [f"{docid}{PART}{part}" for part in range(count)]
 
 
-def refuse_input_as_output(output: str, inputs: Sequence[str]) -> None:
-    """Refuses an output folder that is also an input, which --overwrite would clear.
-
-    Raises:
-        UsageError: they are one.
-    """
-    target = Path(output).resolve()
-    for source in inputs:
-        if source != "-" and Path(source).resolve() in (target, *target.parents):
-            raise UsageError(f"--output {output} lies in the input {source}", "choose another one")
-
-
 def folder_bytes(folder: Path) -> int:
     """Bytes of the files in a folder."""
     return sum(item.stat().st_size for item in folder.iterdir() if item.is_file())

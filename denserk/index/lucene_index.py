@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from denserk.errors import InputError, OutputError, UsageError
 from denserk.formats.files import write_errors
+from denserk.formats.outputs import scratch_folder
 from denserk.formats.run_lookup import RunLookup
 from denserk.index.java import anserini_jar, fault, find_java, run_anserini
 from denserk.index.vector_index import Rows, Scores
@@ -60,7 +60,7 @@ class LuceneBuilder:
             InputError: no passage has text.
             OutputError: Lucene did not index all of them.
         """
-        with TemporaryDirectory(prefix="denserk-lucene-") as texts:
+        with scratch_folder("lucene") as texts:
             count = _write_texts(Path(texts), passages)
             done, told = run_anserini(
                 "index.IndexCollection",
@@ -163,7 +163,7 @@ class LuceneIndex:
         scores = np.full((len(queries), depth), -np.inf, dtype=np.float32)
         rows = np.full((len(queries), depth), -1, dtype=np.int64)
         self.ids.clear()
-        with TemporaryDirectory(prefix="denserk-lucene-") as name:
+        with scratch_folder("lucene") as name:
             run = RunLookup(self._run(list(queries), depth, Path(name)), Path(name))
             for query in range(len(queries)):
                 hits = run.hits(str(query))

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 from denserk.errors import UsageError
@@ -94,14 +93,6 @@ class FinetuneRun:
         for settings in (*(getattr(self, name) for name in classes), self.finetune):
             values |= as_json(settings)
         return values
-
-    def input_paths(self) -> tuple[Path, ...]:
-        """The files and folders that the run reads; names of data sets are not among them."""
-        told, dev = self.finetune, self.validation
-        single = (told.corpus, told.queries, told.qrels)
-        held_out = (dev.dev_data, dev.dev_corpus, dev.dev_topics, dev.dev_qrels)
-        named = [name for name in (*told.train_data, *single, *held_out) if name is not None]
-        return tuple(path for path in map(Path, named) if path.exists())
 
     def as_json(self) -> dict[str, Any]:
         """Everything that was chosen, as plain JSON."""

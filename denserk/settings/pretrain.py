@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from denserk.errors import UsageError
@@ -109,13 +108,6 @@ class PretrainRun:
         """Everything that was chosen, as plain JSON."""
         names = ("pretrain", "corpus", "units", "masking", "objective", "optimizer")
         return {name: as_json(getattr(self, name)) for name in names}
-
-    def input_paths(self) -> tuple[Path, ...]:
-        """The files and folders that the run reads; names of data sets are not among them."""
-        told = self.pretrain
-        single = (told.model, told.tokenizer, told.expansions, self.masking.frequency_dict)
-        named = [name for name in (*told.corpus, *single) if name is not None]
-        return tuple(path for path in map(Path, named) if path.exists())
 
 
 def put_together(

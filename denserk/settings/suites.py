@@ -52,7 +52,7 @@ class SuiteSearchSettings:
     resume: bool = False
     """--suite: keep the runs that are finished, continue with what is not."""
     overwrite: bool = False
-    """--suite: make every run anew."""
+    """Replace a run that exists; with --suite, all of them."""
     discard_vectors: bool = False
     """--suite: remove a corpus's vectors and index once its runs are there."""
 
@@ -67,7 +67,7 @@ class SuiteSearchSettings:
         Raises:
             UsageError: one is given; called where there is no --suite.
         """
-        given = [name for name in ("resume", "overwrite", "discard_vectors") if getattr(self, name)]
+        given = [name for name in ("resume", "discard_vectors") if getattr(self, name)]
         if given:
             raise UsageError(f"--{given[0].replace('_', '-')} is for --suite", "add --suite NAME")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from denserk.errors import MismatchError, UsageError
-from denserk.formats.files import STREAM, prepare_folder, whole_text
+from denserk.formats.files import whole_text
 from denserk.formats.flat_file import FlatRows
 from denserk.formats.manifest import (
     NAME,
@@ -18,12 +18,13 @@ from denserk.formats.manifest import (
     read_manifest,
     write_manifest,
 )
+from denserk.formats.outputs import prepare_folder
 from denserk.formats.sources import read_passages, refuse_duplicates
 from denserk.formats.vectors import VectorSource
 from denserk.index.backends import chosen_engine, open_vector_index
 from denserk.index.bm25_index import Bm25Builder
 from denserk.index.faiss_building import build, tell_memory
-from denserk.index.index_folder import DOCID, INDEX, folder_bytes, refuse_input_as_output
+from denserk.index.index_folder import DOCID, INDEX, folder_bytes
 from denserk.index.index_merging import is_filled, look_at_parts
 from denserk.index.lucene_index import LuceneBuilder
 from denserk.index.memory_needs import in_units
@@ -101,7 +102,6 @@ def build_index(
             "give --type bm25, or encode the corpus and give --input",
         )
     inputs = expanded(paths.input) if paths.input else [paths.corpus or ""]
-    refuse_input_as_output(paths.output, [*inputs, paths.trained_as or STREAM])
     if wants_words:
         filling = _with_words(paths, settings, words, corpus, reporter)
     elif any(map(is_filled, inputs)):

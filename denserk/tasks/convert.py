@@ -15,10 +15,11 @@ from denserk.errors import UsageError
 from denserk.formats import corpus_file, sources, topics_file, training, trec_qrels, trec_run
 from denserk.formats.block_journal import Block
 from denserk.formats.expansions import append_queries
-from denserk.formats.files import STREAM, prepare_folder, whole_folder
+from denserk.formats.files import STREAM
 from denserk.formats.kinds import detect_kind, shape_by_name
 from denserk.formats.manifest import Kind as ManifestKind
 from denserk.formats.manifest import Manifest
+from denserk.formats.outputs import prepare_folder, whole_folder
 from denserk.formats.vector_block import VectorBlock, regrouped
 from denserk.formats.vector_folder import VectorFolderWriter
 from denserk.formats.vectors import VectorSource, open_writer, read_vector_blocks
@@ -196,7 +197,7 @@ def _model(job: _Job, form: StrEnum) -> int:
     from denserk.modeling.model_conversion import convert_model  # torch is for models alone
 
     job.source_shape(ModelLayout)  # its files tell the layout; the name must still be one
-    with whole_folder(job.target, overwrite=job.settings.overwrite) as folder:
+    with whole_folder(job.target, overwrite=job.settings.overwrite, export=True) as folder:
         convert_model(
             job.source,
             folder,

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from denserk.data.passage_texts import PassageTexts
@@ -21,6 +20,7 @@ from denserk.evaluation.evaluator import EvaluationResult, RunResult, some
 from denserk.evaluation.inputs import short_names
 from denserk.evaluation.measures import Measure
 from denserk.formats.files import STREAM
+from denserk.formats.outputs import scratch_folder
 from denserk.formats.retrieved_contexts import Context, Write, dpr_json, pyserini_json
 from denserk.formats.sources import read_passages, read_queries, read_questions
 from denserk.records import Passage, Query
@@ -85,9 +85,9 @@ def evaluate_answers(
     _refuse_textless(questions, topics or answers, matching)
     evaluator = AnswerEvaluator(short_names(runs), measures, complete=settings.complete)
     doubts = _Doubts()
-    with TemporaryDirectory(prefix="denserk-answers-") as scratch, ExitStack() as files:
+    with scratch_folder("answers") as scratch, ExitStack() as files:
         depth = depth_of(measures)
-        gathered = _Gathered(questions, runs, depth, settings, Path(scratch), files, reporter)
+        gathered = _Gathered(questions, runs, depth, settings, scratch, files, reporter)
         gathered.find_texts(corpus, shape, matching.skip_missing)
         judge = files.enter_context(judging(matching))
         writers = [files.enter_context(opened) for opened in _outputs(matching)]

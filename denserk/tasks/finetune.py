@@ -137,8 +137,7 @@ def finetune(run: FinetuneRun, reporter: Reporter = SILENT) -> FinetuneResult:
         trained = begin_retriever_training(run, reporter)
     chosen = {"representation": as_json(trained.representation), "text": as_json(trained.texts)}
     if rank == 0:
-        inputs = (trained.root, *run.input_paths())
-        make_ready(output, inputs, resume=settings.resume, overwrite=settings.overwrite)
+        make_ready(output, resume=settings.resume, overwrite=settings.overwrite)
         if goes_on(output):
             refuse_changes(output, run.as_json() | chosen)  # before anything is made again
     source = SENTENCES if trains_on_sentences(run) else QUERIES

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from denserk.errors import InputError, UsageError
 from denserk.formats.files import STREAM
 from denserk.formats.manifest import Kind, Manifest, file_sha256, write_manifest
+from denserk.formats.outputs import scratch_folder
 from denserk.formats.run_lookup import RunLookup
 from denserk.formats.trec_run import write_run
 from denserk.index.fusion import reciprocal_ranks, weighted_scores
@@ -62,7 +62,7 @@ def fuse(
         raise UsageError("standard input (-) can be only one of the runs")
     weights = fusion.weights_of(len(paths.fuse))
     forget_manifest(paths.output)
-    with TemporaryDirectory(prefix="denserk-fuse-") as scratch:
+    with scratch_folder("fuse") as scratch:
         runs = [_open(path, Path(scratch), fusion, reporter) for path in paths.fuse]
         qids = list(dict.fromkeys(qid for run in runs for qid in run.queries))
         result = FusionResult(len(qids), queries_of=[len(run.queries) for run in runs])

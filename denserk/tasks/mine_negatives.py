@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from denserk.data.negatives import Drops, Hit, choose, guard_scores
@@ -19,6 +18,7 @@ from denserk.data.passage_texts import PassageTexts
 from denserk.errors import UsageError
 from denserk.formats.detection import told
 from denserk.formats.manifest import Kind, Manifest, file_sha256, write_manifest
+from denserk.formats.outputs import scratch_folder
 from denserk.formats.sources import read_passages
 from denserk.formats.training import write_training
 from denserk.records import Candidate, Passage, TrainingExample
@@ -77,7 +77,7 @@ def mine_negatives(
         InputError: an input is broken, or does not fit the others.
         OutputError: the output cannot be written.
     """
-    with TemporaryDirectory(prefix="denserk-mining-") as scratch, ExitStack() as files:
+    with scratch_folder("mining") as scratch, ExitStack() as files:
         mining = _Mining(paths, settings, Path(scratch), files, reporter)
         teach = mining.lesson(text, compute)
         mining.gather(corpus)

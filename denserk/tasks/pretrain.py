@@ -111,8 +111,7 @@ def pretrain(run: PretrainRun, reporter: Reporter = SILENT) -> PretrainResult:
         trained = _start(run, output, reporter)
     if rank == 0:
         look_at_inputs(run)
-        inputs = run.input_paths()
-        make_ready(output, inputs, resume=settings.resume, overwrite=settings.overwrite)
+        make_ready(output, resume=settings.resume, overwrite=settings.overwrite)
         if goes_on(output):
             refuse_changes(output, _chosen(run))  # before anything is made again
     trained = trained or _start(run, output, reporter)

@@ -11,8 +11,9 @@ from denserk.data.pretraining_batches import refuse_generated
 from denserk.data.tokenization import load_tokenizer
 from denserk.data.vocabulary import POSITIONS, new_model, save_tokenizer, train_vocabulary
 from denserk.errors import InputError, UsageError
-from denserk.formats.files import STREAM, whole_folder, write_errors
+from denserk.formats.files import STREAM, write_errors
 from denserk.formats.manifest import Kind, write_manifest
+from denserk.formats.outputs import whole_folder
 from denserk.formats.pretraining_text import Document, TokenDocument, read_documents
 from denserk.modeling.head_files import CONDENSER, MASTER, RETROMAE, HeadLayout
 from denserk.modeling.model_folder import write_tensors
@@ -116,7 +117,7 @@ def _begin_from_nothing(run: PretrainRun, folder: Path, again: bool, reporter: R
     plan = plan_of(settings, inputs, Kind.START)
     if is_prepared(folder, plan, reporter, again=again):
         return
-    with whole_folder(folder, overwrite=True) as part:
+    with whole_folder(folder, own=True) as part:
         entries = _write_tokenizer(run, part, positions, reporter)
         _write_model(told.architecture, entries, run.masking.seed, positions, part)
         write_manifest(part, replace(plan, contents={"vocabulary": entries}, complete=True))

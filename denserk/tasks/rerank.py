@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +24,7 @@ from denserk.data.token_store import ArrayWriter, Ragged, open_array
 from denserk.errors import InputError
 from denserk.formats.files import STREAM
 from denserk.formats.manifest import Kind, Manifest, file_sha256, read_manifest, write_manifest
+from denserk.formats.outputs import scratch_folder
 from denserk.formats.sources import read_passages, read_queries
 from denserk.formats.trec_run import read_run, write_run
 from denserk.index.searcher import Hits, ordered
@@ -101,7 +101,7 @@ def rerank(
     assert paths.topics is not None
     own = NOTHING if paths.index else text
     scorer = PairScorer.load(paths.rerank, own, settings.pair_max_length, compute, reporter)
-    with TemporaryDirectory(prefix="denserk-rerank-") as name:
+    with scratch_folder("rerank") as name:
         scratch = Path(name)
         topics, run = (_spooled(source, scratch) for source in (paths.topics, paths.run))
         told = SILENT if paths.index else reporter  # searching tells of queries and of the run

@@ -11,7 +11,7 @@ training.png        curves of the log
 """
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +22,15 @@ import transformers
 from denserk import __version__
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.extras import installed
-from denserk.formats.files import whole_binary, write_errors
+from denserk.formats.files import whole_binary
 from denserk.formats.manifest import Kind, differences, read_manifest
-from denserk.modeling.folder_layouts import PASSAGE_SIDE, QUERY_SIDE
+from denserk.formats.outputs import foreign_items, prepare_folder
 from denserk.reporting import SILENT, Reporter
 from denserk.training.curves import draw
 from denserk.training.distributed import world
 
 CHECKPOINTS, BEST, DATA, DEV_DATA, LOGS = "checkpoints", "best", "training-data", "dev-data", "logs"
 STEPS, START = "steps", "start"
-OWN_FOLDERS = (CHECKPOINTS, BEST, STEPS, START, DATA, DEV_DATA, LOGS, QUERY_SIDE, PASSAGE_SIDE)
-"""Folders that a run makes; --overwrite removes no others."""
 TOLD, CURVES = "training.json", "training.png"
 FREE = {
     "finetune": ("output", "device", "resume", "overwrite"),
@@ -43,50 +41,16 @@ FREE = {
 NOT_COMPARED = ("preset", "versions", "processes", "log")
 
 
-def make_ready(output: Path, inputs: Iterable[Path], *, resume: bool, overwrite: bool) -> None:
-    """Refuses an output folder that holds something; clears an earlier run's, if asked to.
-
-    Args:
-        output: the folder.
-        inputs: what the run reads; clearing must not meet it.
-        resume: leave what is there.
-        overwrite: clear what is there.
+def make_ready(output: Path, *, resume: bool, overwrite: bool) -> None:
+    """Make the folder of a run ready; what an earlier run left goes where `overwrite` says so.
 
     Raises:
-        UsageError: it is a file, it holds something and no flag says what becomes of it, or it
-            holds folders that no run made, or an input.
+        UsageError: see `denserk.formats.outputs.refuse_occupied`.
         OutputError: it cannot be made or cleared.
     """
-    if output.exists() and not output.is_dir():
-        raise UsageError(f"{output} is a file; a folder is expected", "choose another --output")
-    if resume:
-        return
-    present = sorted(output.iterdir()) if output.is_dir() else []
-    if present and not overwrite:
-        raise UsageError(
-            f"{output} is not empty (it holds {present[0].name})",
-            "add --resume to continue it, --overwrite to replace it, or choose another --output",
-        )
-    for path in inputs:
-        if present and path.resolve().is_relative_to(output.resolve()):
-            raise UsageError(
-                f"--overwrite would remove {path}, which the run reads, with all of {output}",
-                "choose another --output",
-            )
-    strange = [item.name for item in present if item.is_dir() and not _made_by_a_run(item)]
-    if strange:
-        raise UsageError(
-            f"{output} holds the folder {strange[0]}, which no run made", "remove it yourself"
-        )
-    with write_errors(output):
-        output.mkdir(parents=True, exist_ok=True)
-        for item in present:
-            shutil.rmtree(item) if item.is_dir() else item.unlink()
-
-
-def _made_by_a_run(folder: Path) -> bool:
-    unfinished = folder.name.startswith(".") and folder.name.endswith(".part")
-    return folder.name in OWN_FOLDERS or unfinished
+    prepare_folder(output, overwrite=overwrite, resume=resume)
+    if not (output / TOLD).exists():  # from now on the folder is known to be denserk's
+        _write(output, {"versions": {"denserk": __version__}})
 
 
 def told_of(chosen: Mapping[str, Any], output: Path, kind: Kind = Kind.TRAINING) -> dict[str, Any]:
@@ -120,8 +84,12 @@ def begin(output: Path, told: Mapping[str, Any], reporter: Reporter) -> None:
     if goes_on(output):
         refuse_changes(output, told, reporter)
     else:  # nothing to resume: what a run left that never came to a checkpoint is not this one's
-        for name in (BEST, STEPS, LOGS):
-            shutil.rmtree(output / name, ignore_errors=True)
+        left = [output / name for name in (BEST, STEPS, LOGS)]
+        foreign = [item for item in foreign_items(output) if any(map(item.is_relative_to, left))]
+        if foreign:
+            raise UsageError(f"{foreign[0]}: denserk did not write it", "remove it yourself")
+        for folder in left:
+            shutil.rmtree(folder, ignore_errors=True)
     _write(output, told)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from denserk.errors import MismatchError
 from denserk.evaluation.suites_result import SuitesResult
-from denserk.formats.files import refuse_occupied, write_errors
+from denserk.formats.files import write_errors
 from denserk.formats.manifest import (
     NAME,
     Kind,
@@ -25,6 +25,7 @@ from denserk.formats.manifest import (
     read_manifest,
     write_manifest,
 )
+from denserk.formats.outputs import refuse_occupied
 from denserk.formats.suite_sources import find_parts, where_it_goes
 from denserk.modeling.folder_layouts import read_model_folder
 from denserk.modeling.model_names import find_model

@@ -1,13 +1,12 @@
 """Weights that a run keeps beside its checkpoints: written whole, as folders of their own."""
 
-import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
 
-from denserk.formats.files import write_errors
+from denserk.formats.outputs import whole_folder
 
 Save = Callable[[Path], None]
 
@@ -18,16 +17,8 @@ def save_whole(folder: Path, save: Save) -> None:
     Raises:
         OutputError: it cannot be written.
     """
-    part = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    try:
-        with write_errors(folder):
-            part.parent.mkdir(parents=True, exist_ok=True)
-            save(part)
-            shutil.rmtree(folder, ignore_errors=True)
-            part.replace(folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+    with whole_folder(folder, own=True) as part:
+        save(part)
 
 
 class KeepSteps(TrainerCallback):

@@ -208,7 +208,7 @@ class StepTrainer(Trainer):
         try:
             with torch_write_errors(self._folder):
                 super()._save_checkpoint(model, trial)
-        except OutputError:
+        except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
             raise
         self.accelerator.wait_for_everyone()
@@ -244,6 +244,9 @@ class StepTrainer(Trainer):
         if resume and self._folder.is_dir():
             last = get_last_checkpoint(str(self._folder))  # type: ignore[no-untyped-call]
         set_seed(self.args.seed)
+        if self.args.should_save:  # what a killed run left
+            shutil.rmtree(self._folder / STAGING, ignore_errors=True)
+            self._forget_old()
         if last is None:
             self.train()
             return 0

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from denserk.errors import DenserkError, InputError, OutputError, UsageError
+from denserk.errors import InputError, OutputError, UsageError
 from denserk.formats import files
 
 LINES = [(1, b"one"), (2, b""), (3, "zw\u00f6lf".encode())]
@@ -131,37 +131,3 @@ def test_write_lines_counts_without_the_header(tmp_path):
 def test_stdout_takes_an_output(capsysbinary):
     files.write_lines("-", ["a\n"])
     assert capsysbinary.readouterr().out == b"a\n"
-
-
-def test_output_folders(tmp_path):
-    folder = tmp_path / "a" / "b"
-    files.prepare_folder(folder, overwrite=False)
-    files.prepare_folder(folder, overwrite=False)  # empty: fine
-    (folder / "x").write_text("")
-    files.prepare_folder(folder, overwrite=False, resume=True)
-    assert (folder / "x").exists()
-    with pytest.raises(UsageError, match=r"is not empty .it holds x"):
-        files.prepare_folder(folder, overwrite=False)
-    files.prepare_folder(folder, overwrite=True)
-    assert not list(folder.iterdir())
-    (folder / "sub").mkdir()
-    with pytest.raises(UsageError, match=r"holds a folder, sub"):
-        files.prepare_folder(folder, overwrite=True)
-    (tmp_path / "f").write_text("")
-    with pytest.raises(DenserkError, match=r"is a file"):
-        files.prepare_folder(tmp_path / "f", overwrite=True)
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_folder_appears_whole_or_not_at_all(tmp_path, overwrite):
-    target = tmp_path / "out"
-    if overwrite:
-        target.mkdir()
-        (target / "old").write_text("old")
-    folders = files.whole_folder(target, overwrite=overwrite)
-    with pytest.raises(ZeroDivisionError), folders as folder:
-        (folder / "new").write_text(str(1 / 0))
-    assert [p.name for p in tmp_path.rglob("*")] == (["out", "old"] if overwrite else [])
-    with files.whole_folder(target, overwrite=overwrite) as folder:
-        (folder / "new").write_text("new")
-    assert [p.name for p in tmp_path.rglob("*")] == ["out", "new"]

@@ -8,7 +8,6 @@ from denserk.index.index_folder import (
     PassageIds,
     check_count,
     read_index_manifest,
-    refuse_input_as_output,
 )
 
 
@@ -63,10 +62,3 @@ def test_what_is_no_index(tmp_path):
         PassageIds(tmp_path / "docid")
     with pytest.raises(MismatchError, match="3 vectors but 2 ids"):
         check_count(tmp_path, 3, 2)
-
-
-def test_the_output_may_not_lie_in_an_input(tmp_path):
-    for output in (tmp_path, tmp_path / "inside"):
-        with pytest.raises(UsageError, match="lies in the input"):
-            refuse_input_as_output(str(output), ["-", str(tmp_path)])
-    refuse_input_as_output(str(tmp_path / "a"), [str(tmp_path / "b")])

@@ -1,6 +1,5 @@
 """A run put together from a preset and what was given by hand."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,19 +87,6 @@ def test_without_dev_data_a_preset_keeps_the_last_weights_and_says_so():
 
 def test_paths_are_settings():
     assert set(OWNERS) >= PATHS
-
-
-def test_inputs_are_what_lies_on_the_disk(tmp_path):
-    for name in ("a.jsonl", "dev.jsonl", "corpus.tsv"):
-        (tmp_path / name).write_text("")
-    run = together(
-        train_data=(str(tmp_path / "a.jsonl"), str(tmp_path / "absent.jsonl")),
-        corpus=str(tmp_path / "corpus.tsv"),
-        queries="irds:some/data-set",
-        dev_data=str(tmp_path / "dev.jsonl"),
-    )
-    found = {Path(path).name for path in run.input_paths()}
-    assert found == {"a.jsonl", "corpus.tsv", "dev.jsonl"}
 
 
 @pytest.mark.parametrize(

@@ -176,11 +176,3 @@ def test_recipes_name_settings_that_exist(cls):
 def test_refusals(objective, settings, options, phrase):
     with pytest.raises(UsageError, match=phrase):
         together(objective, settings=settings, **options)
-
-
-def test_inputs_are_the_paths_that_are_there(tmp_path):
-    corpus, model = tmp_path / "c.jsonl", tmp_path / "model"
-    corpus.touch()
-    model.mkdir()
-    named = {"corpus": (str(corpus), "irds:some/thing"), "model": str(model)}
-    assert set(together("mlm", settings=named).input_paths()) == {corpus, model}

@@ -31,44 +31,8 @@ def output(tmp_path):
     return folder
 
 
-def ready(folder, *inputs, resume=False, overwrite=False):
-    make_ready(folder, inputs, resume=resume, overwrite=overwrite)
-
-
-def test_a_new_folder_is_made(tmp_path):
-    ready(tmp_path / "a" / "b")
-    assert (tmp_path / "a" / "b").is_dir()
-
-
-def test_what_is_there_is_refused_unless_a_flag_says_more(output):
-    with pytest.raises(UsageError, match=r"is not empty \(it holds checkpoints\)") as refusal:
-        ready(output)
-    assert refusal.value.hint is not None
-    assert "--resume" in refusal.value.hint
-    ready(output, resume=True)
-    assert (output / "checkpoints" / "checkpoint-4").is_dir()
-
-
-def test_overwrite_clears_what_runs_make(output):
-    for name in ("best", "query", "document", "logs", ".best.part", ".training-data.12.part"):
-        (output / name).mkdir()
-    ready(output, overwrite=True)
-    assert list(output.iterdir()) == []
-
-
-def test_overwrite_spares_what_no_run_made(output):
-    (output / "photographs").mkdir()
-    with pytest.raises(UsageError, match="photographs, which no run made"):
-        ready(output, overwrite=True)
-    assert (output / "training.json").is_file()
-
-
-@pytest.mark.parametrize("inside", [".", "train.jsonl", "checkpoints/checkpoint-4"])
-def test_overwrite_never_removes_what_the_run_reads(output, inside):
-    (output / "train.jsonl").write_text("x")
-    with pytest.raises(UsageError, match="would remove"):
-        ready(output, output / inside, overwrite=True)
-    assert (output / "train.jsonl").is_file()
+def ready(folder, *, resume=False, overwrite=False):
+    make_ready(folder, resume=resume, overwrite=overwrite)
 
 
 def test_a_file_is_no_folder(tmp_path):

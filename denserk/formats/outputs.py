@@ -1,0 +1,372 @@
+"""Guard of everything that denserk writes.
+
+An output is claimed before any work begins: an input is never overwritten, a file that denserk did
+not write is never deleted, and a lock beside the output keeps every other denserk away from it.
+Needs neither torch nor transformers.
+"""
+
+import ctypes
+import fcntl
+import json
+import os
+import re
+import shutil
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from fnmatch import fnmatchcase
+from glob import glob, has_magic
+from pathlib import Path
+from tempfile import gettempdir, mkdtemp
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from denserk.errors import Interrupted, OutputError, UsageError
+from denserk.formats.files import (
+    STREAM,
+    is_special,
+    is_temporary,
+    temporary_beside,
+    whole_binary,
+    write_errors,
+)
+
+MANIFEST, TRAINING, MODEL = "manifest.json", "training.json", "denserk.json"
+EXPORT = ".denserk.json"  # lists the files of a folder in another tool's format
+UNFINISHED = ".unfinished"  # suffix of the folder beside a file that is written block by block
+MODEL_FILES = (
+    *("config.json", "generation_config.json", MODEL, "README.md", "modules.json", "model.pt"),
+    *("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin"),
+    *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
+    *("vocab.txt", "vocab.json", "merges.txt", "*.model"),
+    *("config_sentence_transformers.json", "sentence_bert_config.json"),
+)
+FILES: Mapping[str, tuple[str, ...]] = {
+    MANIFEST: (
+        *("blocks*.jsonl", "block-[0-9]*.npy", "block-[0-9]*.docid", "tokens.jsonl"),
+        *("word-frequencies.json", "index", "docid", "vectors", "*.index.npy", "*.index.json"),
+        *("segments_*", "_*.*", "write.lock"),
+    ),
+    TRAINING: (
+        *MODEL_FILES,
+        *("training.png", "events.out.tfevents.*", "optimizer.pt", "scheduler.pt", "scaler.pt"),
+        *("rng_state*.pth", "trainer_state.json", MANIFEST, "*.npy", "*.bin"),
+    ),
+    MODEL: MODEL_FILES,
+}
+"""Patterns of what denserk writes into a folder, by the file that says denserk made it."""
+FOLDERS = (
+    *("checkpoints", "checkpoint-*", "best", "steps", "step-*", "start", "logs"),
+    *("training-data", "dev-data", "scratch", ".saving", "query", "document", "[0-9]_*"),
+)
+"""Patterns of the folders beneath a model folder or the folder of a training run."""
+SCRATCH = "denserk-"
+"""How names of temporary folders begin."""
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _made_by_denserk(folder: Path, marker: str) -> bool:
+    found = _json(folder / marker)
+    versions = found.get("versions")
+    return (
+        (marker == MANIFEST and {"kind", "complete", "settings"} <= found.keys())
+        or (marker == TRAINING and isinstance(versions, dict) and "denserk" in versions)
+        or (marker == MODEL and "denserk_version" in found)
+    )
+
+
+def _marker(folder: Path) -> str | None:
+    """The file that says denserk made the folder; None where there is none."""
+    if isinstance(_json(folder / EXPORT).get("files"), list):
+        return EXPORT
+    return next((name for name in FILES if _made_by_denserk(folder, name)), None)
+
+
+def foreign_items(folder: Path) -> Iterator[Path]:
+    """Yield what denserk did not write into `folder`.
+
+    A folder is denserk's if it holds a manifest, the settings of a training run, or the list of an
+    export. In it only files and folders of names that denserk gives are denserk's.
+    """
+    marker = _marker(folder)
+    if marker in (None, EXPORT):
+        names = [EXPORT, *_json(folder / EXPORT)["files"]] if marker else []
+        for item in sorted(folder.iterdir()):
+            if item.name not in names and not is_temporary(item):
+                yield item
+        return
+    patterns = (marker, *FILES[marker])
+    for place, folders, files in os.walk(folder):
+        for name in list(folders):
+            path = Path(place, name)
+            known = marker != MANIFEST and any(fnmatchcase(name, p) for p in FOLDERS)
+            if path.is_symlink() or not known:
+                folders.remove(name)
+                if path.is_symlink() or not is_temporary(path):
+                    yield path
+        for name in files:
+            path = Path(place, name)
+            if not (any(fnmatchcase(name, p) for p in patterns) or is_temporary(path)):
+                yield path
+
+
+def refuse_occupied(
+    folder: str | Path, *, overwrite: bool, resume: bool = False, resumable: bool = True
+) -> None:
+    """Raise an error for an output folder whose content may not be replaced or continued.
+
+    Raises:
+        UsageError: it is a file; it is not empty and no flag says what becomes of it; it holds
+            something that denserk did not write.
+    """
+    path = Path(folder)
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{folder} is a file; a folder is expected", "choose another --output")
+    present = [item for item in path.iterdir() if not is_temporary(item)] if path.is_dir() else []
+    if not present:
+        return
+    if not (overwrite or resume):
+        raise UsageError(
+            f"{folder} is not empty (it holds {min(present).name})",
+            f"add --overwrite to replace it, {'--resume to continue it, ' * resumable}"
+            "or choose another output",
+        )
+    foreign = next(foreign_items(path), None)
+    if foreign is None or (resume and _marker(path)):
+        return
+    raise UsageError(
+        f"{folder} holds {foreign.relative_to(path)}, which denserk did not write",
+        f"choose another output, or remove {folder} yourself",
+    )
+
+
+def clear_folder(folder: Path) -> None:
+    """Empty a folder that `refuse_occupied` let pass; what says `complete` goes first."""
+    manifest = folder / MANIFEST
+    if _made_by_denserk(folder, MANIFEST):  # it goes last: the rest is known by it
+        with whole_binary(manifest) as out:
+            out.write(json.dumps({**_json(manifest), "complete": False}).encode())
+    marks = (MANIFEST, TRAINING, MODEL, EXPORT)
+    for item in sorted(folder.iterdir(), key=lambda item: item.name in marks):
+        shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
+
+
+def prepare_folder(folder: str | Path, *, overwrite: bool, resume: bool = False) -> Path:
+    """Make an output folder ready: emptied under `overwrite`, left alone under `resume`.
+
+    Raises:
+        UsageError: see `refuse_occupied`.
+        OutputError: it cannot be made or emptied.
+    """
+    refuse_occupied(folder, overwrite=overwrite, resume=resume)
+    path = Path(folder)
+    with write_errors(folder):
+        path.mkdir(parents=True, exist_ok=True)
+        if not resume:
+            clear_folder(path)
+    return path
+
+
+@contextmanager
+def whole_folder(
+    folder: str | Path, *, overwrite: bool = False, export: bool = False, own: bool = False
+) -> Iterator[Path]:
+    """Yield a temporary folder that takes the place of `folder` once everything in it is written.
+
+    Args:
+        folder: the final name.
+        overwrite: replace a folder that is not empty.
+        export: the files are in another tool's format; their names are recorded, so that denserk
+            knows its own folder again.
+        own: it lies in a folder that is known to be denserk's, and is replaced unasked.
+
+    Raises:
+        UsageError: see `refuse_occupied`.
+        OutputError: no room, no permission.
+    """
+    if not own:
+        refuse_occupied(folder, overwrite=overwrite, resumable=False)
+    target = Path(folder)
+    temporary = temporary_beside(target)
+    try:
+        with write_errors(folder):
+            temporary.mkdir(parents=True)
+            yield temporary
+            if export:
+                names = sorted(item.name for item in temporary.iterdir())
+                (temporary / EXPORT).write_text(json.dumps({"files": names}) + "\n")
+            if target.exists():
+                _exchange(temporary, target)
+            else:
+                temporary.replace(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Exchange the names of two folders, at once where the file system can."""
+    exchange = 2  # RENAME_EXCHANGE of Linux
+    at_here = -100  # AT_FDCWD
+    library = ctypes.CDLL(None, use_errno=True)
+    if hasattr(library, "renameat2") and not library.renameat2(
+        at_here, os.fsencode(one), at_here, os.fsencode(other), exchange
+    ):
+        return
+    aside = temporary_beside(other)
+    other.replace(aside)
+    one.replace(other)
+    aside.replace(one)
+
+
+def named_paths(*given: Any) -> Iterator[Path]:
+    """Yield the existing files and folders that options name, however deep they stand."""
+    for value in given:
+        if isinstance(value, Path) or (isinstance(value, str) and value not in ("", STREAM)):
+            with suppress(OSError, ValueError):  # a text too long for a path is no path
+                if has_magic(str(value)):
+                    yield from map(Path, glob(str(value)))  # noqa: PTH207  (patterns may be absolute)
+                if Path(value).exists():
+                    yield Path(value)
+        elif isinstance(value, Mapping):
+            yield from named_paths(*value.values())
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            yield from named_paths(*value)
+
+
+@contextmanager
+def claim(
+    outputs: Iterable[str | Path],
+    *,
+    inputs: Iterable[Path] = (),
+    overwrite: bool = False,
+    resume: bool = False,
+) -> Iterator[None]:
+    """Hold outputs while they are written; pipes, devices and `-` need no guard.
+
+    Args:
+        outputs: files or folders.
+        inputs: existing files and folders that the command reads.
+        overwrite: outputs may replace what denserk wrote before.
+        resume: outputs may be continued.
+
+    Raises:
+        UsageError: an output is an input, holds one or exists.
+        OutputError: another process writes it, or it cannot be locked.
+    """
+    targets = [Path(name) for name in outputs if str(name) != STREAM and not is_special(Path(name))]
+    read = list(inputs)
+    with ExitStack() as stack:
+        for target in targets:
+            _refuse_inputs(target, read, resume=resume)
+            stack.enter_context(_locked(target))
+            if target.is_file() and not (overwrite or resume):
+                raise UsageError(
+                    f"{target} exists", "add --overwrite to replace it, or choose another output"
+                )
+            _remove_leftovers(target)
+        try:
+            yield
+        except Interrupted as stop:
+            stop.kept = ", ".join(str(target) for target in targets if _is_begun(target))
+            raise
+
+
+def _is_begun(target: Path) -> bool:
+    """Whether --resume finds something to continue."""
+    return (
+        target.with_name(target.name + UNFINISHED).is_dir()
+        or _json(target / MANIFEST).get("complete") is False
+        or any((target / "checkpoints").glob("checkpoint-*"))
+    )
+
+
+def _refuse_inputs(target: Path, inputs: Iterable[Path], *, resume: bool) -> None:
+    real = target.resolve()
+    for path in inputs:
+        source = path.resolve()
+        if source == real or (target.is_file() and path.is_file() and target.samefile(path)):
+            raise UsageError(f"{path} is both input and output", "choose another output")
+        if real.is_dir() and source.is_relative_to(real) and not resume:
+            raise UsageError(f"the output {target} holds an input, {path}", "choose another output")
+
+
+def _lock_of(target: Path) -> Path:
+    """The lock beside an output; inside a folder whose parent may not be written."""
+    whole = target.absolute()
+    inside = whole.is_dir() and not os.access(whole.parent, os.W_OK)
+    return (whole if inside else whole.parent) / f".{whole.name}.lock"
+
+
+@contextmanager
+def _locked(target: Path) -> Iterator[None]:
+    place = _lock_of(target)
+    with write_errors(target):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(place, blocking=False)
+        try:
+            lock.acquire()
+        except Timeout:
+            holder = ""
+            with suppress(OSError):
+                holder = place.read_text("utf-8", "replace").strip()
+            raise OutputError(
+                f"{target} is being written by {holder or 'another denserk'}",
+                "wait for it to end, or choose another output",
+            ) from None
+    try:
+        with suppress(OSError):  # for the message above
+            started = time.strftime("%H:%M:%S")
+            place.write_text(
+                f"process {os.getpid()} on {socket.gethostname()}, started at {started}\n", "utf-8"
+            )
+        yield
+    finally:
+        place.unlink(missing_ok=True)  # before the release: FileLock takes no lock without a name
+        lock.release()
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Remove the temporary files of killed processes: the lock says that nobody writes them."""
+    whole = target.absolute()
+    own = re.compile(rf"\.{re.escape(whole.name)}(\.{re.escape(MANIFEST)})?\.[0-9a-f]{{8}}\.part")
+    left = [path for path in whole.parent.iterdir() if own.fullmatch(path.name)]
+    if whole.is_dir() and _marker(whole):
+        left += [path for path in whole.rglob(".*.part") if is_temporary(path)]
+    for path in left:
+        with suppress(OSError):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@contextmanager
+def scratch_folder(purpose: str) -> Iterator[Path]:
+    """Yield a temporary folder, removed at the end; folders of killed processes go too.
+
+    A process holds a lock in its folder for as long as it lives, so that a folder whose lock is
+    free belongs to none.
+    """
+    root = Path(gettempdir())
+    for lock in root.glob(f"{SCRATCH}*/lock"):
+        with suppress(OSError), lock.open("r+b") as handle:
+            if lock.stat().st_uid == os.getuid():
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock.parent, ignore_errors=True)
+    with write_errors(root):
+        folder = Path(mkdtemp(prefix=f"{SCRATCH}{purpose}-"))
+        handle = (folder / "new").open("wb")
+    try:
+        with handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            (folder / "new").rename(folder / "lock")
+            (folder / "files").mkdir()
+            yield folder / "files"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
