@@ -266,17 +266,15 @@ def test_a_signal_says_what_was_kept_and_leaves_nothing_behind(at, signum, statu
         [*DENSERK, *command], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdin is not None
-    process.stdin.write(lines)
-    process.stdin.flush()  # and it stays open: the command waits for more
+    process.stdin.write(lines)  # it stays open: the command waits for more
     deadline = time.monotonic() + 60
     while not list(at.glob("out/block-00003.npy" if form == "npy" else ".out.*.part")):
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signum)
-    assert process.stderr is not None
-    told = process.stderr.read()
-    assert process.wait(timeout=60) == status, told
+    told = process.communicate(timeout=60)[1]
+    assert process.returncode == status, told
     last = [line for line in told.splitlines() if "interrupted" in line]
     assert len(last) == 1
     assert name in last[0]
