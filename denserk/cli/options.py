@@ -202,8 +202,8 @@ def _claimed(settings: Sequence[Any]) -> AbstractContextManager[None]:
     for group in settings:
         values |= vars(group) if dataclasses.is_dataclass(group) else dict(group or {})
     outputs = [values[name] for name in OUTPUTS if values.get(name)]
-    if values.get("report"):
-        outputs[-1] = str(Path(outputs[-1], "index.html"))
+    if report := values.get("report"):
+        outputs[-1:] = [str(Path(report, "index.html"))] * (not Path(report).is_file())
     outputs += [p for s in settings if (p := getattr(s, "picture", None)) and not p.is_dir()]
     if not outputs or os.environ.get("RANK", "0") != "0":
         return nullcontext()

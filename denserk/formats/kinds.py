@@ -84,7 +84,8 @@ def _of_folder(folder: Path) -> Set[Kind]:
         return {Kind.CORPUS, Kind.QUERIES, Kind.QRELS}
     if any(is_relation_file(name) for name in names):
         return {Kind.QUERIES}
-    files = sorted(item for item in folder.iterdir() if item.is_file())
+    visible = (item for item in folder.iterdir() if not item.name.startswith("."))
+    files = sorted(item for item in visible if item.is_file())
     return _of_file(files[0]) if files else set()
 
 

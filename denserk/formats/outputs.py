@@ -34,7 +34,7 @@ from denserk.formats.files import (
 )
 
 MANIFEST, TRAINING, MODEL = "manifest.json", "training.json", "denserk.json"
-EXPORT = ".denserk.json"  # lists the files of a folder in another tool's format
+EXPORT = ".denserk"  # lists the files of a folder in another tool's format
 UNFINISHED = ".unfinished"  # suffix of the folder beside a file that is written block by block
 MODEL_FILES = (
     *("config.json", "generation_config.json", MODEL, "README.md", "modules.json", "model.pt"),
@@ -361,10 +361,9 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
                 shutil.rmtree(lock.parent, ignore_errors=True)
     with write_errors(root):
         folder = Path(mkdtemp(prefix=f"{SCRATCH}{purpose}-"))
-        handle = (folder / "new").open("wb")
     try:
-        with handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        with (folder / "new").open("wb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
             (folder / "new").rename(folder / "lock")
             (folder / "files").mkdir()
             yield folder / "files"

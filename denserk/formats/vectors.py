@@ -122,7 +122,9 @@ def _files(folder: Path) -> list[Path]:
     return sorted(
         path
         for path in folder.iterdir()
-        if path.is_file() and (path.name.endswith(SUFFIXES) or path.suffix == "")
+        if path.is_file()
+        and not path.name.startswith(".")
+        and (path.name.endswith(SUFFIXES) or path.suffix == "")
     )
 
 

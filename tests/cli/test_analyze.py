@@ -58,7 +58,15 @@ def test_data_that_cannot_be_measured(tiny, tmp_path, capsys, content, status, s
 
 def entropy(tmp_path, *arguments):
     return run(
-        ["analyze", "attention-entropy", *arguments, "--output", str(tmp_path / "e.csv"), "--quiet"]
+        [
+            "analyze",
+            "attention-entropy",
+            *arguments,
+            "--output",
+            str(tmp_path / "e.csv"),
+            "--overwrite",
+            "--quiet",
+        ]
     )
 
 

@@ -49,8 +49,8 @@ def test_a_reader_that_leaves_early_is_no_failure(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "status", "told"),
     [
-        (["nothing.tsv", "corpus.jsonl"], 2, "nothing.tsv: no such file"),
-        (["-", "corpus.jsonl"], 2, "add --kind with one of corpus, queries"),
+        (["nothing.tsv", "new.jsonl"], 2, "nothing.tsv: no such file"),
+        (["-", "new.jsonl"], 2, "add --kind with one of corpus, queries"),
         (["corpus.jsonl", "-"], 2, "add --to with one of anserini, beir, tevatron"),
         (
             ["corpus.jsonl", "x", "--kind", "qrels", "--to", "trec"],

@@ -298,7 +298,7 @@ def test_a_page_of_several_suites_shows_no_texts(
     (tmp_path / "runs").mkdir()
     for name in ("scifact", "dl19"):
         (tmp_path / "runs" / f"{name}.trec").write_text("q1 Q0 d3 1 3 t\n")
-    arguments = ["eval", "runs", "--report", "page", "--suite"]
+    arguments = ["eval", "runs", "--overwrite", "--report", "page", "--suite"]
     assert run([*arguments, "beir/scifact"]) == 0
     assert "beir/scifact" in Path("page/index.html").read_text("utf-8")
     capsys.readouterr()

@@ -34,6 +34,7 @@ def test_runs_stand_behind_one_option_or_each_behind_its_own(files, runs):
 
 def test_weights_go_by_order(files):
     command = ["search", "--method", "linear", "--norm", "none", "--ties", "keep", "--quiet"]
+    command.append("--overwrite")
     for runs, best in ((["a", "b"], "d1"), (["b", "a"], "d2")):
         assert run([*command, "--weights", "1,0.01", "--output", "out", "--fuse", *runs]) == 0
         assert (files / "out").read_text().split()[2] == best

@@ -67,6 +67,7 @@ def test_what_changes_nothing_may_differ(output):
 def test_without_a_checkpoint_a_run_begins_anew(output):
     (output / "checkpoints" / "checkpoint-4").rmdir()
     (output / "best").mkdir()
+    (output / "training.json").write_text(json.dumps({"versions": {"denserk": "1"}}))
     begin(output, told(optimizer={"lr": 0.2}), Heard())
     assert json.loads((output / "training.json").read_text())["optimizer"]["lr"] == 0.2
     assert not (output / "best").exists()
