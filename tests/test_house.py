@@ -38,6 +38,7 @@ LIGHT = ("settings", "formats", "evaluation", "cli")
 """Floors that the command line stands on before a command has begun."""
 HEAVY = {"torch", "transformers", "faiss"}
 LATE = {
+    "denserk.__main__": {"denserk.cli.app"},  # signals are caught while it is imported
     "denserk.tasks.convert": {"denserk.modeling.model_conversion", "denserk.tasks.teacher_scores"},
     "denserk.modeling.fused_aggregation": {"denserk.modeling.lexical_kernels"},
     "denserk.tasks.mine_negatives": {"denserk.tasks.teacher_scores"},
