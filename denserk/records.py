@@ -1,6 +1,6 @@
 """The nouns of retrieval: what readers yield, what searches return, what writers take."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -88,3 +88,14 @@ class SentenceExample(NamedTuple):
 
     texts: tuple[str, ...]
     label: float | None = None
+
+
+def best_first(hits: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Sort (id, score) pairs by score descending; equal scores by id descending, like trec_eval.
+
+    Ids compare by code point, which is also the byte order of their UTF-8.
+
+    >>> best_first([("d10", 1.0), ("d9", 1.0), ("d1", 2.0)])
+    [('d1', 2.0), ('d9', 1.0), ('d10', 1.0)]
+    """
+    return sorted(hits, key=lambda hit: (hit[1], hit[0]), reverse=True)

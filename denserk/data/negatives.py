@@ -1,8 +1,8 @@
 """Which hits of a query may become negatives, and which of them do: pure functions.
 
-A run's hits are ranked by score, ties by passage id, whatever the file's order and rank column
-say. A guard that suspects a hit of being relevant counts in all runs of a query: what stands too
-high in one run is no negative for standing lower in another.
+A run's hits are ranked by score, ties by descending passage id, whatever the file's order and rank
+column say. A guard that suspects a hit of being relevant counts in all runs of a query: what stands
+too high in one run is no negative for standing lower in another.
 """
 
 from collections import Counter
@@ -11,6 +11,7 @@ from hashlib import shake_128
 from math import inf
 from typing import NamedTuple
 
+from denserk.records import best_first
 from denserk.settings.mining import MiningSettings, SamplingStrategy
 
 Drops = Counter[str]
@@ -45,15 +46,14 @@ class Pool(NamedTuple):
 
 
 def rank_hits(docids: Sequence[str], scores: Sequence[float]) -> Ranked:
-    """Hits by score, ties by passage id.
+    """Sort hits by score, equal scores by passage id, both descending.
 
     >>> rank_hits(["d2", "d1", "d3"], [1.0, 1.0, 2.0]).docids
-    ('d3', 'd1', 'd2')
+    ('d3', 'd2', 'd1')
     """
     if not scores or (not count_ties(scores) and sorted(scores, reverse=True) == scores):
         return Ranked(docids, scores)
-    pairs = sorted(zip(docids, scores, strict=True), key=lambda pair: (-pair[1], pair[0]))
-    return Ranked(*zip(*pairs, strict=True))
+    return Ranked(*zip(*best_first(zip(docids, scores, strict=True)), strict=True))
 
 
 def count_ties(scores: Sequence[float]) -> int:

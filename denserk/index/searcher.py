@@ -1,6 +1,7 @@
 """Queries x index -> ranked passages: names for rows, one order, a depth that is deep enough."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -11,6 +12,8 @@ from denserk.formats.names import Names
 from denserk.index.index_folder import PART, PassageIds
 from denserk.index.shard_ids import ShardIds
 from denserk.index.vector_index import Rows, Scores, SearchableIndex
+from denserk.records import best_first
+from denserk.reporting import Reporter
 from denserk.settings.retrieval import SearchSettings, Ties
 
 Hits = list[tuple[str, float]]
@@ -22,6 +25,30 @@ Ranked = tuple[Ids, Scores]
 
 SPARE = 8
 """Hits fetched beyond those asked for, so that a tie at the cut is seen."""
+
+
+@dataclass
+class TieCount:
+    """Count of hits that have the same score as the hit above them, and of their queries."""
+
+    order: str = "by descending id"
+    hits: int = 0
+    queries: int = 0
+
+    def add(self, scores: NDArray[np.floating[Any]]) -> None:
+        """Count the equal scores of one query, given (K,) scores, best first."""
+        tied = int(np.count_nonzero(scores[1:] == scores[:-1]))
+        self.hits += tied
+        self.queries += tied > 0
+
+    def report(self, settings: SearchSettings, reporter: Reporter) -> None:
+        """Log how many ties were broken, if any."""
+        if self.hits:
+            then = "scores kept" if settings.ties is Ties.KEEP else "scores made to decrease"
+            reporter.note(
+                f"ties: {self.hits:,} hits of {self.queries:,} queries have the score of the hit "
+                f"above; ordered {self.order}, {then}"
+            )
 
 
 def strictly_decreasing(scores: Scores) -> Scores:
@@ -52,28 +79,41 @@ def without_ties(hits: Hits) -> Hits:
     return list(zip(names, lowered.tolist(), strict=True))
 
 
-def ordered(docids: Sequence[str], scores: Sequence[float], settings: SearchSettings) -> Hits:
-    """A query's scored passages as the run has them: best first, ties by id.
+def ordered(
+    docids: Sequence[str],
+    scores: Sequence[float],
+    settings: SearchSettings,
+    ties: TieCount | None = None,
+) -> Hits:
+    """A query's scored passages as the run has them: best first, equal scores by descending id.
 
-    >>> ordered(["d2", "d1", "d3"], [1.0, 1.0, 5.0], SearchSettings(hits=2))
-    [('d3', 5.0), ('d1', 1.0)]
+    Args:
+        docids: K passages.
+        scores: K scores.
+        settings: depth, documents, ties.
+        ties: counts the hits whose scores are equal.
+
+    >>> ordered(["d1", "d2", "d3"], [1.0, 1.0, 5.0], SearchSettings(hits=2))
+    [('d3', 5.0), ('d2', 1.0)]
     """
     names: Sequence[str] = docids
     if settings.max_passage:
         names = [docid.partition(settings.max_passage_delimiter)[0] for docid in docids]
     best: dict[str, float] = {}
-    for name, score in sorted(zip(names, scores, strict=True), key=lambda hit: (-hit[1], hit[0])):
+    for name, score in best_first(zip(names, scores, strict=True)):
         best.setdefault(name, score)
     hits = list(islice(best.items(), settings.kept))
+    if ties is not None:
+        ties.add(np.array([score for _, score in hits]))
     return hits if settings.ties is Ties.KEEP else without_ties(hits)
 
 
 class Searcher:
     """Searches an index and names what it finds.
 
-    Equal scores fall by id, also at the cut: an index that compares every row is searched deeper
-    until the last score fetched lies below the last one kept. The same deepening finds enough
-    passages where several rows share one.
+    Equal scores are ordered by descending id, also at the cut: an index that compares every row is
+    searched deeper until the last score fetched lies below the last one kept. The same deepening
+    finds enough passages where several rows share one.
 
     Args:
         index: an open index.
@@ -81,6 +121,10 @@ class Searcher:
         settings: depth, filters, ties.
         vectors_per_passage: how many neighbouring rows are one passage; above 1, ids end in "#"
             and a number.
+        engine_order: keep the engine's own order of equal scores.
+
+    Attributes:
+        ties: equal scores among the hits so far.
     """
 
     def __init__(
@@ -89,9 +133,12 @@ class Searcher:
         ids: Sequence[str],
         settings: SearchSettings,
         vectors_per_passage: int = 1,
+        *,
+        engine_order: bool = False,
     ) -> None:
         self._index, self._ids, self._settings = index, ids, settings
-        self._size = vectors_per_passage
+        self._size, self._engine_order = vectors_per_passage, engine_order
+        self.ties = TieCount("as the engine orders them") if engine_order else TieCount()
 
     def search(self, qids: Sequence[str], queries: NDArray[Any]) -> Iterator[tuple[str, Hits]]:
         """Yields (query id, its hits) in the order of the queries.
@@ -112,6 +159,7 @@ class Searcher:
             batch = slice(first, first + self._settings.query_batch)
             answers = self._batch(qids[batch], queries[batch])
             for qid, (names, scores) in zip(qids[batch], answers, strict=True):
+                self.ties.add(scores)
                 keep = self._settings.ties is Ties.KEEP
                 yield qid, names, scores if keep else strictly_decreasing(scores)
 
@@ -145,16 +193,17 @@ class Searcher:
         return (names, found), (short or tied) and not ran_out
 
     def _named(self, scores: Scores, rows: Rows) -> Ranked:
-        """Every hit by its passage's id, once each, ties by id."""
+        """Every hit by its passage's id, once each, equal scores by descending id."""
         if self._size > 1:
             firsts = np.sort(np.unique(rows // self._size, return_index=True)[1])
             scores, rows = scores[firsts], rows[firsts]
         tied = np.flatnonzero(scores[1:] == scores[:-1])
-        if len(tied):
+        if len(tied) and not self._engine_order:
             tied = np.union1d(tied, tied + 1)
             names = self._ids_of(rows[tied])
             strings = names.strings() if isinstance(names, Names) else names
-            order = sorted(range(len(tied)), key=lambda i: (-scores[tied[i]], strings[i]))
+            keys = list(zip(scores[tied].tolist(), strings, strict=True))
+            order = sorted(range(len(tied)), key=keys.__getitem__, reverse=True)
             rows = rows.copy()
             rows[tied] = rows[tied[order]]
         return self._ids_of(rows), scores
@@ -182,5 +231,5 @@ class Searcher:
         for name, score in zip(names, scores.tolist(), strict=True):
             if not (self._settings.remove_query and name == qid):
                 best.setdefault(name, score)
-        hits = sorted(best.items(), key=lambda hit: (-hit[1], hit[0]))
+        hits = list(best.items()) if self._engine_order else best_first(best.items())
         return [name for name, _ in hits], np.array([score for _, score in hits], np.float32)

@@ -46,6 +46,8 @@ FEW = 32
 """Up to so many queries a search waits for the memory, and bfloat16 does not help."""
 LARGE = 1 << 28
 """Floats of a collection for whose sake faiss is loaded when a query comes alone: 1 GiB."""
+ROWS = 64
+"""Products are made of so many rows at a time; see `padded`."""
 UNIT = 2.0**-8
 """Half the distance from 1 to the next bfloat16."""
 SUMS = 2.0**-22
@@ -225,11 +227,12 @@ class _Part:
         """Takes what reaches its floor, in float32."""
         queries = self._asked.float32[tile]
         if len(queries) > 2:
-            products = block @ queries.T
+            products = (padded(block) @ queries.T)[: len(block)]
         else:
             vectors = self._scan._vectors
             multiply = torch.mv if math.prod(vectors.shape) < LARGE else product_with_one
-            products = torch.stack([multiply(block, query) for query in queries], dim=1)
+            products = torch.stack([multiply(padded(block), query) for query in queries], dim=1)
+            products = products[: len(block)]
         if self._scan._metric is Metric.L2:
             products = _distances(products, block, queries)
         scores = products.numpy()
@@ -258,6 +261,16 @@ class _Part:
         rows, columns = places(mask)
         exact = pair_products(block, queries, rows, columns).numpy()
         self.candidates.add(columns + tile.start, rows + number * self._scan._step, exact)
+
+
+def padded(block: Tensor) -> Tensor:
+    """Append zero rows to (n, D) vectors, up to a multiple of ROWS.
+
+    BLAS computes the last rows of a matrix with another kernel, whose sums end in other digits.
+    Without them equal vectors have equal scores wherever they stand, and are recognised as ties.
+    """
+    missing = -len(block) % ROWS
+    return torch.nn.functional.pad(block, (0, 0, 0, missing)) if missing else block
 
 
 def places(mask: NDArray[np.bool_]) -> tuple[Places, Places]:

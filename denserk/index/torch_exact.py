@@ -10,7 +10,7 @@ from torch import Tensor
 from denserk.formats.flat_file import map_flat
 from denserk.index.gpu_scan import GpuScan
 from denserk.index.hit_keys import hits_of
-from denserk.index.threshold_scan import Stored, ThresholdScan, can_scan
+from denserk.index.threshold_scan import ROWS, Stored, ThresholdScan, can_scan, padded
 from denserk.index.top_k import best_of_each, merge_top_k, ordered, top_k
 from denserk.index.vector_index import Rows, Scores, Vectors
 from denserk.settings.retrieval import Metric
@@ -92,14 +92,15 @@ class TorchExact:
     def _blocks(self, queries: int) -> Iterator[tuple[int, Tensor]]:
         """Yields (first row, (n, D) vectors on the device), whole passages at a time."""
         rows = self._block_floats // max(queries, self.dimension)
-        step = max(rows // self._size, 1) * self._size
+        together = ROWS * self._size  # rows that need no padding
+        step = rows // together * together or max(rows // self._size, 1) * self._size
         for first in range(0, len(self), step):
             block = torch.from_numpy(np.asarray(self._vectors[first : first + step]))
             yield first, block.to(self._device, torch.float32)
 
     def _similarity(self, queries: Tensor, block: Tensor) -> Tensor:
         """(B, D), (n, D) -> (B, n), higher is closer."""
-        products = queries @ block.T
+        products = (queries @ padded(block).T)[:, : len(block)]
         if self._metric is Metric.INNER:
             return products
         lengths = queries.square().sum(1)[:, None] + block.square().sum(1)

@@ -13,27 +13,24 @@ from denserk.errors import InputError, MismatchError
 from denserk.evaluation.evaluator import first_hits, some
 from denserk.formats.detection import told
 from denserk.formats.run_groups import read_groups
+from denserk.records import best_first
 from denserk.reporting import Reporter
 from denserk.settings.evaluation import EvaluationSettings, RunOrder
 
 
 def best_hits(docids: list[str], scores: list[float], depth: int) -> dict[str, float]:
-    """The hits that can be among the first `depth`, best first; ties by id ascending.
+    """The hits that can be among the first `depth`, best first; ties by id descending.
 
     Scores are compared as float32, so that whichever way a reader orders ties, what it puts among
     the first is there.
 
     >>> best_hits(["a", "b", "c", "d"], [1.0, 3.0, 2.0, 2.0], 2)
-    {'b': 3.0, 'c': 2.0, 'd': 2.0}
+    {'b': 3.0, 'd': 2.0, 'c': 2.0}
     """
     rounded = array("f", scores)
     least = sorted(rounded, reverse=True)[:depth][-1]
-    kept = [
-        (-score, docid)
-        for docid, score, at in zip(docids, scores, rounded, strict=True)
-        if at >= least
-    ]
-    return {docid: -negative for negative, docid in sorted(kept)}
+    kept = zip(docids, scores, rounded, strict=True)
+    return dict(best_first((docid, score) for docid, score, at in kept if at >= least))
 
 
 class AnswerHits:

@@ -23,6 +23,7 @@ from denserk.formats.outputs import prepare_folder, whole_folder
 from denserk.formats.vector_block import VectorBlock, regrouped
 from denserk.formats.vector_folder import VectorFolderWriter
 from denserk.formats.vectors import VectorSource, open_writer, read_vector_blocks
+from denserk.records import best_first
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.conversion import ConversionSettings, Kind, TrainingFormat
 from denserk.settings.encoding import ComputeSettings, VectorFormat
@@ -110,7 +111,7 @@ def _qrels(job: _Job, form: StrEnum) -> int:
 def _run(job: _Job, form: StrEnum) -> int:
     hits = trec_run.read_run(job.source, job.reporter, job.source_shape(RunFormat))
     results = (
-        (qid, sorted(((h.docid, h.score) for h in group), key=lambda hit: (-hit[1], hit[0])))
+        (qid, best_first((hit.docid, hit.score) for hit in group))
         for qid, group in groupby(job.watched(hits, "hits"), attrgetter("qid"))
     )
     return trec_run.write_run(job.target, results, cast(RunFormat, form), job.settings.tag)

@@ -93,8 +93,10 @@ def _of_collection(run: FinetuneRun, tokenizers: Tokenizers, reporter: Reporter)
     assert validation.dev_topics is not None
     assert validation.dev_qrels is not None
     judged = read_qrels_map(validation.dev_qrels, reporter)
-    passages = sorted(  # by id, as equal scores are ranked
-        read_passages(validation.dev_corpus, run.corpus, reporter), key=lambda each: each.docid
+    passages = sorted(  # by descending id, as equal scores are ranked
+        read_passages(validation.dev_corpus, run.corpus, reporter),
+        key=lambda each: each.docid,
+        reverse=True,
     )
     row_of = {passage.docid: row for row, passage in enumerate(passages)}
     queries, relevant = [], []

@@ -16,7 +16,7 @@ from denserk.formats.outputs import scratch_folder
 from denserk.formats.run_lookup import RunLookup
 from denserk.formats.trec_run import write_run
 from denserk.index.fusion import reciprocal_ranks, weighted_scores
-from denserk.index.searcher import Hits, ordered
+from denserk.index.searcher import Hits, TieCount, ordered
 from denserk.reporting import SILENT, Progress, Reporter
 from denserk.settings.formats import RunFormat
 from denserk.settings.fusion import FusionMethod, FusionSettings, Missing, Normalization
@@ -68,8 +68,10 @@ def fuse(
         result = FusionResult(len(qids), queries_of=[len(run.queries) for run in runs])
         _tell_missing(runs, qids, reporter)
         with reporter.track("fusing", len(qids), "queries") as progress:
-            answers = _answers(runs, qids, weights, fusion, settings, progress)
+            ties = TieCount()
+            answers = _answers(runs, qids, weights, fusion, settings, ties, progress)
             result.hits = write_run(paths.output, answers, settings.output_format, settings.tag)
+        ties.report(settings, reporter)
         _write_manifest(paths, fusion, settings, runs, result)
     return result
 
@@ -105,6 +107,7 @@ def _answers(
     weights: Sequence[float],
     fusion: FusionSettings,
     settings: SearchSettings,
+    ties: TieCount,
     progress: Progress,
 ) -> Iterator[tuple[str, Hits]]:
     """Each query with its fused hits."""
@@ -125,7 +128,7 @@ def _answers(
         else:
             scores = weighted_scores(hits, weights, fusion.normalization, missing)
         progress.advance()
-        yield qid, ordered(list(scores), list(scores.values()), fused)
+        yield qid, ordered(list(scores), list(scores.values()), fused, ties)
 
 
 def _best_first(run: RunLookup, qid: str, settings: SearchSettings) -> Hits:

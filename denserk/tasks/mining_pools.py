@@ -27,7 +27,7 @@ from denserk.settings.mining import MiningSettings
 from denserk.tasks.mining_queries import MiningQueries, named
 
 ASKED_FOR = "queries of a run that are not asked for"
-TIES = "ties, which fall by passage id"
+TIES = "ties, ordered by descending passage id"
 
 
 class MiningPools:

@@ -12,7 +12,7 @@ from denserk.data.sampling import choose_records
 from denserk.errors import MismatchError
 from denserk.formats.sources import read_passages, read_qrels, read_queries
 from denserk.formats.trec_run import read_run
-from denserk.records import Passage, Query
+from denserk.records import Passage, Query, best_first
 from denserk.reporting import Reporter
 from denserk.settings.analysis import WinningVectorSettings
 from denserk.settings.formats import CorpusSettings
@@ -108,8 +108,8 @@ def _positives(source: str, level: int, reporter: Reporter) -> Docids:
 def _retrieved(path: str, depth: int, reporter: Reporter) -> Docids:
     docids: Docids = {}
     for qid, hits in groupby(read_run(path, reporter), attrgetter("qid")):
-        ranked = sorted(hits, key=lambda hit: (-hit.score, hit.docid))
-        docids[qid] = [hit.docid for hit in ranked[:depth]]
+        ranked = best_first((hit.docid, hit.score) for hit in hits)
+        docids[qid] = [docid for docid, _ in ranked[:depth]]
     return docids
 
 

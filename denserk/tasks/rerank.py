@@ -27,9 +27,9 @@ from denserk.formats.manifest import Kind, Manifest, file_sha256, read_manifest,
 from denserk.formats.outputs import scratch_folder
 from denserk.formats.sources import read_passages, read_queries
 from denserk.formats.trec_run import read_run, write_run
-from denserk.index.searcher import Hits, ordered
+from denserk.index.searcher import Hits, TieCount, ordered
 from denserk.modeling.pair_scorer import PairScorer
-from denserk.records import Passage, Query
+from denserk.records import Passage, Query, best_first
 from denserk.reporting import SILENT, Progress, Reporter
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.formats import DETECTED, CorpusSettings, RunFormat
@@ -115,8 +115,10 @@ def rerank(
         forget_manifest(paths.output)
         result = RerankResult()
         with reporter.track("reranking", source.count, "pairs") as progress:
-            answers = _answers(source, queries, scorer, settings, result, progress)
+            ties = TieCount()
+            answers = _answers(source, queries, scorer, settings, result, ties, progress)
             result.hits = write_run(paths.output, answers, settings.output_format, settings.tag)
+        ties.report(settings, reporter)
         _write_manifest(paths, settings, corpus, scorer, (run, queries), result)
     return result
 
@@ -182,8 +184,7 @@ class _Hits:
     def _groups(self, reporter: Reporter = SILENT) -> Iterator[tuple[str, list[str]]]:
         """Each query with its hits, best first."""
         for qid, hits in groupby(read_run(self._run, reporter), attrgetter("qid")):
-            ranked = sorted(hits, key=lambda hit: (-hit.score, hit.docid))
-            docids = [hit.docid for hit in ranked]
+            docids = [docid for docid, _ in best_first((hit.docid, hit.score) for hit in hits)]
             if self._settings.remove_query:
                 docids = [docid for docid in docids if docid != qid]
             yield qid, docids[: self._settings.rerank_depth]
@@ -279,6 +280,7 @@ def _answers(
     scorer: PairScorer,
     settings: SearchSettings,
     result: RerankResult,
+    ties: TieCount,
     progress: Progress,
 ) -> Iterator[tuple[str, Hits]]:
     """Scores a few queries at a time, in the order of the run; counts on the way."""
@@ -297,7 +299,7 @@ def _answers(
         result.pairs += len(scores)
         ends = np.cumsum([len(group.docids) for group in groups])
         for group, own in zip(groups, np.split(scores, ends[:-1]), strict=True):
-            yield group.qid, ordered(group.docids, own.tolist(), settings)
+            yield group.qid, ordered(group.docids, own.tolist(), settings, ties)
         progress.advance(len(scores))
 
 

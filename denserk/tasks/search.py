@@ -16,7 +16,7 @@ from denserk.formats.sources import read_queries
 from denserk.formats.vectors import read_vector_blocks
 from denserk.index.lucene_index import LuceneIndex
 from denserk.index.milvus_index import MilvusIndex
-from denserk.index.searcher import Searcher
+from denserk.index.searcher import Searcher, TieCount
 from denserk.index.vector_index import VectorIndex
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.records import Query
@@ -41,10 +41,11 @@ Asked = Iterator[tuple[Sequence[str], NDArray[Any]]]
 
 @dataclass
 class SearchResult:
-    """What came out: queries, hits, the queries without any; seconds of encoding and searching."""
+    """Counts of queries, hits and ties, queries without hits, seconds of encoding and search."""
 
     queries: int = 0
     hits: int = 0
+    ties: TieCount = field(default_factory=TieCount)
     without_hits: list[str] = field(default_factory=list)
     encoding_seconds: float = 0.0
     searching_seconds: float = 0.0
@@ -124,7 +125,13 @@ def _search(
         questions = _encoding(paths, opened, encoder, queries or [], result)
     if isinstance(opened.index, LuceneIndex):
         settings = opened.index.many_at_once(settings)
-    searcher = Searcher(opened.index, opened.ids, settings, opened.vectors_per_passage)
+    searcher = Searcher(
+        opened.index,
+        opened.ids,
+        settings,
+        opened.vectors_per_passage,
+        engine_order=isinstance(opened.index, LuceneIndex),
+    )
     forget_manifest(paths.output)
     start = time.perf_counter()
     with reporter.track("searching", questions.count, "queries") as progress:
@@ -132,6 +139,8 @@ def _search(
         with run_writer(paths.output, form, tag, plain=compute.plain) as writer:
             _answer(questions, searcher, writer, result, progress)
     result.searching_seconds = time.perf_counter() - start - result.encoding_seconds
+    result.ties = searcher.ties
+    result.ties.report(settings, reporter)
     _tell_missing(result.without_hits, reporter)
     _write_manifest(paths, settings, opened, questions, queries, result)
     return result
@@ -300,6 +309,7 @@ def _write_manifest(
     contents = {
         "queries": result.queries,
         "hits": result.hits,
+        "ties": result.ties.hits,
         "without_hits": len(result.without_hits),
         "seconds": {"encoding": result.encoding_seconds, "searching": result.searching_seconds},
         "sha256": file_sha256(paths.output),

@@ -36,7 +36,7 @@ POSITIVES = st.sets(st.sampled_from(["d1", "d2", "d3"]))
 
 def slow_guard(run, positives, settings):
     """The law, hit by hit: -> (ids that pass, ids that are suspected, why the others fell)."""
-    ranked = sorted(run, key=lambda docid: (-run[docid], docid))
+    ranked = sorted(run, key=lambda docid: (run[docid], docid), reverse=True)
     best = max((run[docid] for docid in positives if docid in run), default=None)
     passed: list[str] = []
     suspected: list[str] = []
@@ -98,7 +98,7 @@ def test_with_a_teacher_the_runs_scores_are_no_guard():
 @given(RUN)
 def test_ranks_follow_scores_then_ids(run):
     docids = rank_hits(list(run), list(run.values())).docids
-    assert list(docids) == sorted(run, key=lambda docid: (-run[docid], docid))
+    assert list(docids) == sorted(run, key=lambda docid: (run[docid], docid), reverse=True)
 
 
 @pytest.mark.parametrize(

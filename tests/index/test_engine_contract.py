@@ -1,4 +1,4 @@
-"""Every exact engine ranks 2,000 random vectors alike: score descending, then id ascending."""
+"""Every exact engine ranks 2,000 random vectors alike: score descending, then id descending."""
 
 from typing import Any
 
@@ -36,12 +36,12 @@ QIDS = [f"q{number}" for number in range(8)]
 def right(kind):
     """The run, from every score in double precision."""
     scores = drawn(kind, len(QIDS), 2).astype(np.float64) @ drawn(kind, COUNT, 1).T
-    ranked = [sorted(zip(-line, IDS, strict=True))[:DEPTH] for line in scores]
+    ranked = [sorted(zip(line, IDS, strict=True), reverse=True)[:DEPTH] for line in scores]
     if kind == "real":  # no two are so close that rounding to float32 could swap them
-        assert all(np.diff([score for score, _ in line]).min() > 1e-5 for line in ranked)
+        assert all(np.diff([score for score, _ in line]).max() < -1e-5 for line in ranked)
     else:
         cuts = [
-            (-line[-1][0], np.sort(s)[-1 - DEPTH]) for line, s in zip(ranked, scores, strict=True)
+            (line[-1][0], np.sort(s)[-1 - DEPTH]) for line, s in zip(ranked, scores, strict=True)
         ]
         assert sum(kept == dropped for kept, dropped in cuts) > 1  # a tie lies across the cut
     return [[docid for _, docid in line] for line in ranked]

@@ -69,7 +69,9 @@ def flat(folder, ids, vectors, *, size=1, metric=Metric.INNER):
 def by_hand(ids, vectors, query, hits, size=1):
     """Every passage scored and sorted."""
     scores = (vectors.astype(np.float64) @ query).reshape(-1, size).max(1)
-    return sorted(zip(ids, scores.tolist(), strict=True), key=lambda hit: (-hit[1], hit[0]))[:hits]
+    return sorted(zip(ids, scores.tolist(), strict=True), key=lambda hit: hit[::-1], reverse=True)[
+        :hits
+    ]
 
 
 def found(names, queries, settings, reporter=None, compute=CPU):
@@ -154,7 +156,8 @@ def test_distances_hold_for_raw_vectors_beside_an_index_of_distances(tmp_path):
         queries, found(names, queries, SearchSettings(hits=20, ties=Ties.KEEP)), strict=True
     ):
         scores = -np.square(vectors - query).sum(1)
-        expected = sorted(zip(ids, scores.tolist(), strict=True), key=lambda hit: (-hit[1], hit[0]))
+        pairs = zip(ids, scores.tolist(), strict=True)
+        expected = sorted(pairs, key=lambda hit: hit[::-1], reverse=True)
         assert hits == expected
 
 

@@ -23,7 +23,7 @@ def test_whatever_the_order_of_ties_the_first_are_kept(hits, depth):
         by_id = sorted(hits, reverse=last)
         first = sorted(by_id, key=lambda docid: -hits[docid])[:depth]
         assert set(first) <= set(kept)
-    assert list(kept) == sorted(kept, key=lambda docid: (-kept[docid], docid))
+    assert list(kept) == sorted(kept, key=lambda docid: (kept[docid], docid), reverse=True)
     assert len(kept) == len(hits) or min(kept.values()) >= sorted(hits.values())[-depth]
 
 

@@ -68,10 +68,10 @@ def test_a_passage_named_twice_is_searched_once(tmp_path, tokenizers):
     assert dev.groups[1, 1] == dev.groups[0, 0] == dev.relevant[0][0]
 
 
-def test_a_collection_stands_in_the_order_of_ids(toy, tmp_path, tokenizers):
+def test_a_collection_is_sorted_by_descending_id(toy, tmp_path, tokenizers):
     (dev,) = sets(tmp_path, tokenizers, **collection(toy))
-    docids = sorted(PASSAGES)
-    assert docids.index("d10") < docids.index("d2")
+    docids = sorted(PASSAGES, reverse=True)
+    assert docids.index("d10") > docids.index("d2")
     assert len(dev.passages) == len(docids)
     found = [{docids[row] for row in rows} for rows in dev.relevant]
     assert found == [{"d3"}, {"d1", "d5"}, {"d4"}]

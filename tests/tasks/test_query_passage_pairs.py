@@ -40,7 +40,7 @@ def test_positives_from_a_grade_on(toy, level, expected):
 @pytest.mark.parametrize(
     ("depth", "expected"),
     [
-        (1, [("q3", "d1"), ("q1", "d3")]),
+        (1, [("q1", "d3"), ("q3", "d10")]),
         (2, [("q1", "d1"), ("q3", "d1"), ("q1", "d3"), ("q3", "d10")]),
     ],
 )
@@ -52,7 +52,7 @@ def test_both_look_at_the_same_queries(toy):
     found = chosen(toy, qrels=str(toy / "qrels.txt"), run=str(toy / "run.trec"), depth=1)
     assert found == {
         "positive": [("q1", "d3"), ("q3", "d4")],
-        "retrieved": [("q3", "d1"), ("q1", "d3")],
+        "retrieved": [("q1", "d3"), ("q3", "d10")],
     }
 
 

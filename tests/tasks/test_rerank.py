@@ -116,7 +116,7 @@ def test_first_means_by_score_then_by_id(asked, toy, tiny_reranker):
     (toy / "in.trec").write_text(
         "q1 Q0 d5 1 1.5 t\nq1 Q0 d2 2 3 t\nq1 Q0 d10 3 3 t\nq1 Q0 d1 4 3 t\n"
     )
-    expected = by_hand(tiny_reranker(), {"q1": ["d1", "d10"]})
+    expected = by_hand(tiny_reranker(), {"q1": ["d2", "d10"]})
     assert asked(SearchSettings(rerank_depth=2), run=str(toy / "in.trec")) == expected
 
 

