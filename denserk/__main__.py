@@ -24,6 +24,8 @@ _started = os.getpid()
 
 def main() -> None:
     """Run the command line and exit with its status; output is UTF-8 in every locale."""
+    # idle threads of OpenMP sleep: spinning ones halve the speed of a busy machine
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")

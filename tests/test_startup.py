@@ -1,12 +1,13 @@
 """What the command line must not load: no help is worth a second of waiting for torch."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 import typer
 
-from denserk.cli.app import COMMANDS, app, register
+from denserk.cli.app import COMMANDS, app, register, run
 
 DRIVER = """
 import sys
@@ -65,3 +66,52 @@ def test_eval_does_without_torch(toy):
     run_file.write_text("q1 Q0 d3 1 2.0 x\nq2 Q0 d5 1 2.0 x\nq3 Q0 d1 1 1.0 x\n")
     heavy = {"faiss", "torch", "transformers", "scipy", "pandas", "rich"}
     assert not loaded(["eval", str(run_file), str(toy / "qrels.txt")], heavy=heavy)
+
+
+def test_only_encoding_queries_loads_torch(toy, tiny):
+    """Index, search, fuse, convert, mine and measure without a model: torch stays out."""
+    model, vectors, queries = tiny("bert"), toy / "vectors", toy / "queries"
+    for side, output in (("--corpus", vectors), ("--topics", queries)):
+        source = toy / ("corpus.jsonl" if side == "--corpus" else "queries.tsv")
+        encode = ["encode", "--model", model, side, source, "--output", output]
+        assert run([str(word) for word in encode]) == 0
+    topics, bm25, runs = ["--topics", toy / "queries.tsv"], toy / "bm25", [toy / "a", toy / "b"]
+    corpus = ["--corpus", toy / "corpus.jsonl"]
+    encoded = ["--encoded-queries", queries]
+    lines = [
+        ["index", "--type", "bm25", *corpus, "--output", bm25],
+        ["index", "--input", vectors, "--output", toy / "flat"],
+        ["index", "--input", vectors, "--factory", "HNSW8,RFlat", "--output", toy / "hnsw"],
+        ["search", "--index", bm25, *topics, "--output", runs[0]],
+        ["search", "--index", toy / "flat", *encoded, "--output", runs[1]],
+        ["search", "--index", toy / "hnsw", *encoded, "--output", toy / "c"],
+        ["search", "--fuse", *runs, "--output", toy / "fused"],
+        ["convert", toy / "fused", toy / "fused.tsv", "--to", "msmarco"],
+        [
+            *("mine-negatives", "--run", toy / "fused", *topics, "--qrels", toy / "qrels.txt"),
+            *(*corpus, "--output", toy / "train.jsonl"),
+        ],
+        ["eval", toy / "fused", toy / "qrels.txt"],
+    ]
+    every = [[str(word) for word in line] for line in lines]
+    assert not loaded(*every, heavy=("torch", "transformers"))
+
+
+@pytest.mark.parametrize(("given", "policy"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_idle_threads_sleep_unless_the_user_chose_otherwise(given, policy):
+    """OMP_WAIT_POLICY is read once, when torch is loaded: the entry point sets it before."""
+    script = """
+import os, sys
+from denserk.__main__ import main
+sys.argv = ["denserk", "--version"]
+try:
+    main()
+finally:
+    print("torch" in sys.modules, os.environ["OMP_WAIT_POLICY"])
+"""
+    env = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    env |= {} if given is None else {"OMP_WAIT_POLICY": given}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == f"False {policy}"

@@ -9,7 +9,7 @@ import typer
 from denserk.cli.app import app
 from denserk.cli.console import console
 from denserk.cli.drawing import show_suites
-from denserk.cli.options import Overrides, command
+from denserk.cli.options import Given, Overrides, command
 from denserk.errors import UsageError
 from denserk.settings.encode import TextShorthands
 from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
@@ -34,7 +34,7 @@ from denserk.settings.suites import SuiteSearchSettings
     text="Text, where it differs from the model's own",
     text_shorthands="Text, where it differs from the model's own",
     corpus="Corpus, for --rerank and --suite",
-    compute="Computation",
+    computing="Computation",
     milvus="Milvus, for --engine milvus",
 )
 def search(
@@ -47,13 +47,15 @@ def search(
     text: Overrides[TextSettings],
     text_shorthands: TextShorthands,
     corpus: CorpusSettings,
-    compute: ComputeSettings,
+    computing: Given[ComputeSettings],
     milvus: MilvusSearchSettings,
     more: Annotated[
         list[str] | None, typer.Argument(metavar="RUN", help="With --fuse: its other runs.")
     ] = None,
 ) -> None:
     """Search an index, rerank a run, or fuse several, and write a run; or run whole suites."""
+    compute = ComputeSettings(**computing)
+    own_precision = not {"dtype", "fp16", "bf16", "head_dtype"}.isdisjoint(computing)
     if not paths.suite:
         suites.refuse_in_vain()
     if paths.engine is None:
@@ -76,7 +78,16 @@ def search(
     if paths.rerank is not None:
         from denserk.tasks.rerank import rerank
 
-        reranked = rerank(paths, settings, representing, texts, compute, corpus, console())
+        reranked = rerank(
+            paths,
+            settings,
+            representing,
+            texts,
+            compute,
+            corpus,
+            console(),
+            own_precision=own_precision,
+        )
         console().note(
             f"{paths.output}: {reranked.queries:,} queries, {reranked.pairs:,} pairs, "
             f"{reranked.per_second:,.1f} pairs a second"
@@ -84,7 +95,16 @@ def search(
         return
     from denserk.tasks.search import search as task
 
-    result = task(paths, settings, representing, texts, compute, console(), milvus)
+    result = task(
+        paths,
+        settings,
+        representing,
+        texts,
+        compute,
+        console(),
+        milvus,
+        own_precision=own_precision,
+    )
     console().note(
         f"{paths.output}: {result.queries:,} queries, {result.hits:,} hits, "
         f"{result.per_second:,.1f} queries a second"

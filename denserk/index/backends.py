@@ -108,9 +108,8 @@ def open_vector_index(
         elif device == "cpu" and bfloat16 and not plain:
             torch_serves = True
     if torch_serves:
-        for name, given in (("--ef-search", settings.ef_search), ("--nprobe", settings.nprobe)):
-            if given is not None:
-                raise UsageError(f"{name} {given}: {folder} is searched exactly")
+        for name, given in settings.index_options.items():
+            raise UsageError(f"{name} {given}: {folder} is searched exactly")
         opened: VectorIndex = engine_class(Engine.TORCH).open(
             path, device, vectors_per_passage, threads, bfloat16=bfloat16, plain=plain
         )

@@ -14,13 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from denserk.errors import InputError
 from denserk.extras import require
 from denserk.formats.files import write_errors
-from denserk.index.top_k import ordered, top_k
+from denserk.index.hit_keys import hit_keys, hits_of
 from denserk.index.vector_index import Rows, Scores
 from denserk.index.words import Words
 from denserk.settings.retrieval import Bm25Settings
@@ -110,8 +109,8 @@ class Bm25Index:
         if numbers:
             of_all = self._model.get_scores_from_ids(numbers)
             found = np.flatnonzero(of_all > 0)
-            hits = top_k(torch.from_numpy(of_all[found])[None], torch.from_numpy(found), depth)
-            best, where = ordered(*hits)
-            count = best.shape[1]
-            scores[:count], rows[:count] = best[0].numpy(), where[0].numpy()
+            keys = hit_keys(of_all[found], found)
+            if len(keys) > depth:
+                keys = np.partition(keys, depth - 1)[:depth]
+            scores[: len(keys)], rows[: len(keys)] = hits_of(np.sort(keys))
         return scores, rows

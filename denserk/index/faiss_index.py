@@ -12,8 +12,7 @@ from denserk.errors import InputError, UsageError
 from denserk.formats.flat_file import is_flat
 from denserk.index.faiss_library import inner_indexes, load_faiss, on_gpu, reason
 from denserk.index.hit_keys import in_order
-from denserk.index.torch_exact import TorchExact
-from denserk.index.vector_index import Rows, Scores, Vectors
+from denserk.index.vector_index import Rows, Scores, VectorIndex, Vectors
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.retrieval import SearchSettings
 
@@ -21,6 +20,8 @@ GPU_DEPTH = 2048
 """faiss on a GPU returns no more hits than this."""
 DEFAULT_EF = 64
 """hnsw: breadth of a shallow search."""
+DEFAULT_K_FACTOR = 4.0
+"""RFlat, Refine(...): candidates that are scored again for each hit."""
 
 
 class FaissIndex:
@@ -56,10 +57,11 @@ class FaissIndex:
         self._index = self._read(path)
         self._sign = 1.0 if self._index.metric_type == faiss.METRIC_INNER_PRODUCT else -1.0
         self._ef = settings.ef_search
+        self._k_factor = 1.0
         self._graphs: list[Any] = []
         self._mapped: list[Any] = []
         self._set_breadth(settings)
-        self._deep: TorchExact | None = None
+        self._deep: VectorIndex | None = None
         self._on_gpu = None if device == "cpu" else on_gpu(faiss, self._index, device)
         if device != "cpu" and self._on_gpu is None:
             reporter.note("faiss searches this index on the CPU; it has no GPU form")
@@ -85,12 +87,13 @@ class FaissIndex:
         stored = [self._faiss.downcast_InvertedLists(part.invlists) for part in lists]
         on_disk = getattr(self._faiss, "OnDiskInvertedLists", ())
         self._mapped = [found for found in stored if isinstance(found, on_disk)]
-        for name, given, where in (
-            ("--ef-search", settings.ef_search, self._graphs),
-            ("--nprobe", settings.nprobe, lists),
-        ):
-            if given is not None and not where:
+        refined = [part for part in parts if isinstance(part, self._faiss.IndexRefine)]
+        applies = {"--ef-search": self._graphs, "--nprobe": lists, "--k-factor": refined}
+        for name, given in settings.index_options.items():
+            if not applies[name]:
                 raise UsageError(f"{name} {given}: {self._path.parent} has nothing it applies to")
+        for part in refined:
+            part.k_factor = self._k_factor = settings.k_factor or DEFAULT_K_FACTOR
         for part in lists:
             part.nprobe = min(settings.nprobe or max(1, part.nlist // 16), part.nlist)
 
@@ -110,11 +113,14 @@ class FaissIndex:
     def search(self, queries: Vectors, depth: int) -> tuple[Scores, Rows]:
         """The `depth` best rows for each of (B, D) queries; fewer are padded with -inf and -1."""
         if self._on_gpu is not None and depth > GPU_DEPTH and is_flat(self._path):
+            from denserk.index.torch_exact import TorchExact  # torch takes a second to import
+
             self._deep = self._deep or TorchExact.open(self._path, self._device)
             return self._deep.search(queries, depth)
+        candidates = int(depth * self._k_factor)
         for graph in self._graphs:
-            graph.hnsw.efSearch = self._ef or max(DEFAULT_EF, depth)
-        index = self._index if self._on_gpu is None or depth > GPU_DEPTH else self._on_gpu
+            graph.hnsw.efSearch = self._ef or max(DEFAULT_EF, candidates)
+        index = self._index if self._on_gpu is None or candidates > GPU_DEPTH else self._on_gpu
         scores, rows = index.search(np.ascontiguousarray(queries, dtype=np.float32), depth)
         self._let_go()
         scores = np.where(rows < 0, -np.inf, self._sign * scores).astype(np.float32)

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from denserk.index.torch_exact import TorchExact
+from denserk.index.hit_keys import hit_keys, hits_of
 from denserk.index.vector_index import Rows, StoredVectors, VectorIndex, Vectors
 from denserk.settings.retrieval import Metric
 
 QUERIES = 100
 DEPTH = 10
-BLOCK = 65_536
+BLOCK = 16_384
 """Vectors compared at once."""
 
 
@@ -70,17 +70,19 @@ def _asking(count: int, seed: int) -> Rows:
 
 def _exact(queries: Vectors, blocks: Iterable[Vectors], metric: Metric, depth: int) -> Rows:
     """(B, D) -> (B, K) the exact hits among all blocks."""
-    scores = np.empty((len(queries), 0), np.float32)
-    right = np.empty((len(queries), 0), np.int64)
+    best = np.empty((len(queries), 0), np.uint64)
     first = 0
     for block in blocks:
-        exact = TorchExact(np.require(block, np.float32, ["C", "W"]), metric)
-        new, rows = exact.search(queries, min(depth, len(block)))
-        scores, right = np.hstack([scores, new]), np.hstack([right, rows + first])
-        best = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
-        scores, right = np.take_along_axis(scores, best, 1), np.take_along_axis(right, best, 1)
-        first += len(block)
-    return right
+        vectors = np.asarray(block, np.float32)
+        scores = queries @ vectors.T
+        if metric is Metric.L2:  # the query's own length changes no order
+            scores = 2 * scores - np.square(vectors).sum(1)
+        keys = hit_keys(scores, np.arange(first, first + len(vectors)))
+        best = np.hstack([best, keys])
+        if best.shape[1] > depth:
+            best = np.partition(best, depth - 1, axis=1)[:, :depth]
+        first += len(vectors)
+    return hits_of(np.sort(best, axis=1))[1]
 
 
 def _shared(right: Rows, found: Rows) -> float:

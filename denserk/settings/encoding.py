@@ -271,7 +271,8 @@ class ComputeSettings:
     """The device; only `auto` falls back to the CPU where no GPU is seen. `encode` takes several,
     such as cuda:0,cuda:1, and starts a process on each."""
     dtype: Dtype = Dtype.FLOAT32
-    """Precision of the computation; vectors are stored as --vector-dtype says."""
+    """Precision of the computation; vectors are stored as --vector-dtype says. Without it `search`
+    encodes queries in the precision that made the index."""
     batch_tokens: int | None = option(None, shown_default="8192; 2048 to encode on the CPU")
     """Tokens of a batch, padding included: batches of short texts hold more of them."""
     batch_size: int | None = option(

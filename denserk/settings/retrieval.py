@@ -1,5 +1,6 @@
 """How vectors or words are indexed and searched."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -315,6 +316,8 @@ class SearchSettings:
     """hnsw: breadth of the search."""
     nprobe: int | None = option(None, shown_default="a sixteenth of the lists, at least 1")
     """ivf: lists visited for a query."""
+    k_factor: float | None = option(None, shown_default="4")
+    """--factory with RFlat or Refine(...): so many candidates for each hit are scored again."""
     query_batch: int = 1024
     """Queries searched together; an exact search reads all vectors once for each batch."""
     index_device: str | None = option(
@@ -344,15 +347,25 @@ class SearchSettings:
 
     def __post_init__(self) -> None:
         """Refuses an empty depth and a tag that would break a line."""
-        counts = ("hits", "query_batch", "ef_search", "nprobe", "max_passage_hits")
+        counts = ("hits", "query_batch", "ef_search", "nprobe", "k_factor", "max_passage_hits")
         for name in (*counts, "rerank_depth", "pair_max_length"):
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if value is not None and not value >= 1:
                 raise UsageError(f"--{name.replace('_', '-')} {value}: at least 1 is needed")
         if not self.tag or any(character.isspace() for character in self.tag):
             raise UsageError(f"--tag {self.tag!r}: a run's last column holds no white space")
         if not self.max_passage_delimiter:
             raise UsageError("--max-passage-delimiter is empty", 'for example "#"')
+
+    @property
+    def index_options(self) -> Mapping[str, float]:
+        """The options that were given for an approximate index, by name."""
+        given = {
+            "--ef-search": self.ef_search,
+            "--nprobe": self.nprobe,
+            "--k-factor": self.k_factor,
+        }
+        return {name: value for name, value in given.items() if value is not None}
 
     @property
     def kept(self) -> int:

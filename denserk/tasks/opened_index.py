@@ -1,11 +1,10 @@
 """An index, or many shards as one, opened to be asked: its engine, its ids, what made it."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from denserk.errors import UsageError
 from denserk.formats.manifest import Manifest
@@ -14,6 +13,7 @@ from denserk.index.bm25_index import Bm25Index
 from denserk.index.chained_vectors import ChainedVectors
 from denserk.index.index_folder import (
     DOCID,
+    INDEX,
     PassageIds,
     folder_bytes,
     foreign_engine,
@@ -21,7 +21,6 @@ from denserk.index.index_folder import (
 )
 from denserk.index.lucene_index import LuceneIndex
 from denserk.index.memory_needs import Need, tell_needs
-from denserk.index.search_needs import exact_needs
 from denserk.index.searcher import SPARE
 from denserk.index.shards import (
     LastOpened,
@@ -31,16 +30,18 @@ from denserk.index.shards import (
     is_vector_folder,
     look_at,
 )
-from denserk.index.torch_exact import TorchExact
 from denserk.index.vector_index import SearchableIndex, VectorIndex
 from denserk.index.vector_inputs import expanded
-from denserk.modeling.devices import choose_device, has_bfloat16
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.options import from_json
 from denserk.settings.retrieval import WORD_ENGINES, Bm25Settings, Engine, Metric, SearchSettings
 from denserk.tasks.model_chain import Description, model_of, refuse_other_model
 
+LARGE = 1 << 30
+"""Bytes of a flat index that is scanned by torch even if only the scan needs torch."""
+GPU_NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+"""Device files on Linux, one of which exists where torch can use a GPU."""
 IDS, INDEX_HELD = "where ids stand", "the largest approximate index"
 INSTEAD = {
     IDS: "search folders of vectors in place of the indexes: their ids stay on disk",
@@ -100,7 +101,12 @@ class OpenedIndex:
 
 
 def open_index(
-    indexes: Sequence[str], settings: SearchSettings, compute: ComputeSettings, reporter: Reporter
+    indexes: Sequence[str],
+    settings: SearchSettings,
+    compute: ComputeSettings,
+    reporter: Reporter,
+    *,
+    encodes: bool = True,
 ) -> OpenedIndex:
     """Opens an index folder with the engine that it names, or several folders as one index.
 
@@ -109,6 +115,7 @@ def open_index(
         settings: how they are searched.
         compute: where, and on how many threads.
         reporter: told which engine serves, and of the memory that many shards need.
+        encodes: a model encodes the queries, so that torch is imported in any case.
 
     Raises:
         UsageError: a folder is not there or not an index, or the memory does not suffice.
@@ -133,7 +140,7 @@ def open_index(
         index = Bm25Index(Path(name), words, compute.threads)
     else:
         size = int(contents.get("vectors_per_passage", 1))
-        index = _engine_of(name, engine, size, settings, compute, reporter)
+        index = _engine_of(name, engine, size, settings, compute, reporter, encodes=encodes)
     ids = PassageIds(Path(name) / DOCID, len(index))
     return OpenedIndex(names, index, ids, [manifest], engine in WORD_ENGINES)
 
@@ -145,8 +152,15 @@ def _engine_of(
     settings: SearchSettings,
     compute: ComputeSettings,
     reporter: Reporter,
+    *,
+    encodes: bool = True,
 ) -> VectorIndex:
-    """Opens one index of vectors."""
+    """Opens one index of vectors.
+
+    A flat index is scanned by torch where that is faster, and worth the import.
+    """
+    path = Path(name) / INDEX
+    large = path.is_file() and path.stat().st_size >= LARGE
     return open_vector_index(
         name,
         engine,
@@ -154,14 +168,30 @@ def _engine_of(
         device=_device(settings, compute),
         threads=compute.threads,
         vectors_per_passage=size,
-        bfloat16=has_bfloat16(),
+        bfloat16=(encodes or large) and _has_bfloat16(),
         plain=compute.plain,
         reporter=reporter,
     )
 
 
 def _device(settings: SearchSettings, compute: ComputeSettings) -> str:
-    return str(choose_device(settings.index_device or compute.device))
+    """Where the index is searched; torch is asked only where there may be a GPU."""
+    name = settings.index_device or compute.device
+    if name == "cpu" or (name == "auto" and sys.platform == "linux" and not _has_gpu_driver()):
+        return "cpu"
+    from denserk.modeling.devices import choose_device
+
+    return str(choose_device(name))
+
+
+def _has_gpu_driver() -> bool:
+    return any(Path(node).exists() for node in GPU_NODES)
+
+
+def _has_bfloat16() -> bool:
+    from denserk.modeling.devices import has_bfloat16
+
+    return has_bfloat16()
 
 
 def _shards(
@@ -176,17 +206,21 @@ def _shards(
     shards = [look_at(name, approximate) for name in names]
     metric = common_metric(shards)
     _refuse_other_models(shards)
-    for name, given in (("--ef-search", settings.ef_search), ("--nprobe", settings.nprobe)):
-        if given is not None and all(shard.is_exact for shard in shards):
+    for name, given in settings.index_options.items():
+        if all(shard.is_exact for shard in shards):
             raise UsageError(f"{name} {given}: every shard is searched exactly")
     _tell_memory(max(shard.held_bytes for shard in shards), shards, settings, compute, reporter)
-    if compute.threads:
-        torch.set_num_threads(compute.threads)
 
     def exact(vectors: ChainedVectors) -> VectorIndex:
+        import torch
+
+        from denserk.index.torch_exact import TorchExact
+
+        if compute.threads:
+            torch.set_num_threads(compute.threads)
         device, size = _device(settings, compute), shards[0].size
         return TorchExact(
-            vectors, metric, device, size, bfloat16=has_bfloat16(), plain=compute.plain
+            vectors, metric, device, size, bfloat16=_has_bfloat16(), plain=compute.plain
         )
 
     index = ShardedIndex(shards, exact, approximate)
@@ -220,6 +254,10 @@ def _tell_memory(
     """Tells how much memory the search needs, and refuses it where there is less."""
     needs: list[Need] = []
     if any(shard.is_exact for shard in shards):
+        import torch
+
+        from denserk.index.search_needs import exact_needs
+
         first = shards[0]
         depth = min(settings.hits + SPARE, sum(shard.rows for shard in shards))
         threads = compute.threads or torch.get_num_threads()

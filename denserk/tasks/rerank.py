@@ -78,6 +78,8 @@ def rerank(
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008
     corpus: CorpusSettings = DETECTED,
     reporter: Reporter = SILENT,
+    *,
+    own_precision: bool = False,
 ) -> RerankResult:
     """Scores the hits of a run, or of an index, with a cross-encoder, and writes the new run.
 
@@ -90,6 +92,7 @@ def rerank(
         compute: where and how.
         corpus: how the passages are read.
         reporter: told what goes on.
+        own_precision: of the search, as for `search`.
 
     Raises:
         UsageError: options do not go together, or something named is not there.
@@ -108,7 +111,14 @@ def rerank(
         queries = {q.qid: q for q in read_queries(topics, paths.topics_format, told, paths.qrels)}
         if paths.index:
             run = _search(
-                paths, topics, scratch, settings, (representation, text), compute, reporter
+                paths,
+                topics,
+                scratch,
+                settings,
+                (representation, text),
+                compute,
+                reporter,
+                own_precision,
             )
         source = _Hits(run, paths, settings, scorer, scratch)
         source.find(queries, corpus, own.get("fields"), reporter)
@@ -141,6 +151,7 @@ def _search(
     overrides: tuple[Mapping[str, Any], Mapping[str, Any]],
     compute: ComputeSettings,
     reporter: Reporter,
+    own_precision: bool,
 ) -> str:
     """Searches the index into a run of its own; documents are made of passages afterwards."""
     target = str(scratch / "run.trec")
@@ -153,7 +164,7 @@ def _search(
         max_passage=False,
         output_format=RunFormat.TREC,
     )
-    search(asked, deep, *overrides, compute, reporter)
+    search(asked, deep, *overrides, compute, reporter, own_precision=own_precision)
     return target
 
 

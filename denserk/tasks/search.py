@@ -3,8 +3,8 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,16 +18,18 @@ from denserk.index.lucene_index import LuceneIndex
 from denserk.index.milvus_index import MilvusIndex
 from denserk.index.searcher import Searcher, TieCount
 from denserk.index.vector_index import VectorIndex
-from denserk.modeling.text_encoder import TextEncoder
 from denserk.records import Query
 from denserk.reporting import SILENT, Progress, Reporter
-from denserk.settings.encoding import ComputeSettings
+from denserk.settings.encoding import ComputeSettings, Dtype
 from denserk.settings.milvus import MilvusSearchSettings
 from denserk.settings.options import as_json
 from denserk.settings.retrieval import Engine, SearchPaths, SearchSettings
 from denserk.tasks.model_chain import Description, model_of, refuse_other_model
 from denserk.tasks.opened_index import OpenedIndex, open_index
 from denserk.tasks.run_manifest import forget_manifest, has_manifest, queries_sha256
+
+if TYPE_CHECKING:  # torch is imported only where queries are encoded
+    from denserk.modeling.text_encoder import TextEncoder
 
 ENCODED_AT_ONCE = 4096
 """Queries encoded together, sorted by length."""
@@ -73,6 +75,8 @@ def search(
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008
     reporter: Reporter = SILENT,
     milvus: MilvusSearchSettings = MilvusSearchSettings(),  # noqa: B008
+    *,
+    own_precision: bool = False,
 ) -> SearchResult:
     """Searches an index and writes the run, in the order of the queries.
 
@@ -84,6 +88,8 @@ def search(
         compute: where queries are encoded and, unless `settings` says otherwise, searched.
         reporter: told what goes on.
         milvus: the collection that is searched where `paths` has no index.
+        own_precision: encode queries in the precision of `compute`, even if it is the default;
+            otherwise that default gives way to the precision that made the index.
 
     Raises:
         UsageError: options do not go together, or something named is not there.
@@ -92,11 +98,12 @@ def search(
         OutputError: the run cannot be written.
         ServerError: a server does not answer, or refuses.
     """
-    given = (representation, text, compute, reporter)
+    own_precision |= (compute.dtype, compute.head_dtype) != (Dtype.FLOAT32, None)
+    given = (representation, text, compute, own_precision, reporter)
     if paths.engine is not Engine.MILVUS:
-        return _search(
-            paths, open_index(paths.index, settings, compute, reporter), settings, *given
-        )
+        encodes = paths.encoded_queries is None
+        opened = open_index(paths.index, settings, compute, reporter, encodes=encodes)
+        return _search(paths, opened, settings, *given)
     with closing(MilvusIndex(milvus, settings, reporter)) as index:
         opened = OpenedIndex((index.place,), index, index.ids, (index.manifest,))
         return _search(paths, opened, settings, *given)
@@ -109,6 +116,7 @@ def _search(
     representation: Mapping[str, Any],
     text: Mapping[str, Any],
     compute: ComputeSettings,
+    own_precision: bool,
     reporter: Reporter,
 ) -> SearchResult:
     """Searches what is open."""
@@ -121,7 +129,8 @@ def _search(
     elif paths.encoded_queries is not None:
         questions = _encoded(paths, opened, queries, reporter)
     else:
-        encoder = _load_encoder(paths, opened, (representation, text), compute, reporter)
+        precise = _in_precision_of(opened, compute, own_precision, reporter)
+        encoder = _load_encoder(paths, opened, (representation, text), precise, reporter)
         questions = _encoding(paths, opened, encoder, queries or [], result)
     if isinstance(opened.index, LuceneIndex):
         settings = opened.index.many_at_once(settings)
@@ -189,13 +198,44 @@ def _encoded(
     return _Questions(iter([(qids, asked)]), len(qids), model_of(source.manifest))
 
 
+def _in_precision_of(
+    opened: OpenedIndex, compute: ComputeSettings, own: bool, reporter: Reporter
+) -> ComputeSettings:
+    """Set the precision of queries: that which made the index, unless `own` keeps that given."""
+    made = opened.model or {}
+    dtype = next((known for known in Dtype if known == made.get("dtype")), None)
+    if dtype is None:
+        return compute
+    head = next((known for known in Dtype if known == made.get("head_dtype")), dtype)
+    from denserk.modeling.devices import choose_device
+
+    on_cpu = choose_device(compute.device).type == "cpu"
+    own_head = head if on_cpu and not compute.plain and head is not dtype else None
+    wanted = replace(compute, dtype=dtype, head_dtype=own_head, fp16=False, bf16=False)
+    if wanted.precision == compute.precision:
+        return compute
+    impossible = on_cpu and dtype is Dtype.FLOAT16
+    if own or impossible:
+        why = "as a CPU computes no float16" if impossible and not own else "as --dtype says"
+        reporter.note(
+            f"queries are encoded in {compute.precision}, {why}; the {opened.kind} was encoded in "
+            f"{wanted.precision}"
+        )
+        return compute
+    reporter.note(
+        f"queries are encoded in {wanted.precision}, as the {opened.kind} was; --dtype chooses "
+        "another precision"
+    )
+    return wanted
+
+
 def _load_encoder(
     paths: SearchPaths,
     opened: OpenedIndex,
     overrides: tuple[Mapping[str, Any], Mapping[str, Any]],
     compute: ComputeSettings,
     reporter: Reporter,
-) -> TextEncoder:
+) -> "TextEncoder":
     """The model of the queries; the index's own, and set up as it was for the index, by default."""
     made = opened.model
     name = paths.model or (made or {}).get("name")
@@ -205,6 +245,8 @@ def _load_encoder(
         )
     if paths.model is None:
         reporter.note(f"queries are encoded by {name}, which made the {opened.kind}")
+    from denserk.modeling.text_encoder import TextEncoder
+
     encoder = TextEncoder.load(name, *overrides, compute, reporter)
     if made is None or paths.force or made.get("fingerprint") != encoder.fingerprint:
         return encoder
@@ -220,7 +262,7 @@ def _load_encoder(
 def _encoding(
     paths: SearchPaths,
     opened: OpenedIndex,
-    encoder: TextEncoder,
+    encoder: "TextEncoder",
     queries: Sequence[Query],
     result: SearchResult,
 ) -> _Questions:

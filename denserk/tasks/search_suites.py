@@ -260,7 +260,9 @@ def _search(job: _Job, suite: Suite, parts: Mapping[str, str]) -> None:
         index=(str(index),), topics=parts["topics"], model=job.model.name, output=str(run)
     )
     with where_it_goes(suite, "topics", parts["topics"]):
-        search(asked, rules, job.representation, text, job.compute, job.reporter)
+        search(
+            asked, rules, job.representation, text, job.compute, job.reporter, own_precision=True
+        )
     made = read_manifest(run, Kind.RUN)
     write_manifest(run, replace(made, made_from={**made.made_from, "suite": _named(suite)}))
 
