@@ -123,7 +123,7 @@ def test_default_figures_are_those_of_the_raw_scores(collection, engine, tiny, c
     assert figures(collection, "run.trec", capsys) == pytest.approx(right, abs=1e-12)
     scores: dict[str, list[float]] = {}
     for qid, _, _, _, score, _ in lines_of(collection / "run.trec"):
-        scores.setdefault(qid, []).append(np.float32(score))
+        scores.setdefault(qid, []).append(float(np.float32(score)))
     assert all((np.diff(line) < 0).all() for line in scores.values())
 
 
@@ -144,7 +144,8 @@ def test_equal_vectors_have_equal_scores_wherever_they_stand(tmp_path, engine, c
         command("index", "--input", tmp_path / "v.jsonl", "--output", index, "--engine", engine)
         for batch in (1, 3, 40):
             asked = ["--index", index, "--encoded-queries", tmp_path / "q.jsonl"]
-            more = ["--ties", "keep", "--hits", count, "--query-batch", batch, "--quiet"]
+            more = ["--ties", "keep", "--hits", count, "--query-batch", batch]
+            more += ["--overwrite", "--quiet"]
             command("search", *asked, *more, "--output", tmp_path / "run.trec")
             found: dict[tuple[str, int], set[str]] = {}
             for qid, _, docid, _, score, _ in lines_of(tmp_path / "run.trec"):

@@ -126,7 +126,7 @@ def encoded(toy, tiny, *options):
     asked = ["encode", "--model", tiny("bert"), "--device", "cpu", *options]
     walk(*asked, "--corpus", toy / "corpus.jsonl", "--output", toy / "vectors")
     walk("index", "--input", toy / "vectors", "--output", toy / "index")
-    return ["search", "--topics", toy / "queries.tsv", "--output", toy / "run.trec"]
+    return ["search", "--topics", toy / "queries.tsv", "--output", toy / "run.trec", "--overwrite"]
 
 
 def queries_of(toy):
@@ -183,7 +183,7 @@ def test_a_refined_index_finds_more(tmp_path, factory, capsys):
         with (tmp_path / f"{name}.jsonl").open("w") as out:
             for number, vector in enumerate(random.normal(size=(count, 16)).tolist()):
                 out.write(json.dumps({"id": f"{name}{number}", "vector": vector}) + "\n")
-    recalls = []
+    recalls: list[float] = []
     for made in (factory.rpartition(",")[0], factory):
         folder = tmp_path / str(len(recalls))
         walk("index", "--input", tmp_path / "v.jsonl", "--factory", made, "--output", folder)
@@ -200,7 +200,7 @@ def test_a_refined_index_finds_more(tmp_path, factory, capsys):
         ["--index", tmp_path / "1"],
         ["--index", tmp_path / "1", "--k-factor", 16],
     ):
-        walk("search", *encoded, *options, "--output", tmp_path / "run.trec")
+        walk("search", *encoded, *options, "--output", tmp_path / "run.trec", "--overwrite")
         found = ranking(tmp_path / "run.trec")
         right = right or found
         shared.append(sum(len(set(found[qid]) & set(right[qid])) for qid in right))
