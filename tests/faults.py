@@ -1,5 +1,6 @@
 """Faults on purpose: a stop at the nth file that takes its name, a disk that is full."""
 
+import os
 import resource
 import signal
 import subprocess
@@ -44,6 +45,8 @@ def limit_file_size(size: int) -> None:
     """No file of this process may grow past `size` bytes (for a child process: preexec_fn)."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    # Python before 3.14 keeps bytecode that was cut off at the limit, and every later import fails
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 
 def kill_and_resume(command: list[str], output: Path, checkpoint: str) -> None:

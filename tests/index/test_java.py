@@ -103,11 +103,11 @@ def test_a_process_that_fails_is_told(place, monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(home))
     monkeypatch.setattr(java, "anserini_jar", lambda: tmp_path / "a.jar")
     script = '#!/bin/sh\n[ "$2" = -version ] && echo \'version "21"\' && exit 0\n'
-    (home / "bin/java").write_text(f'{script}echo "$@" >&2; exit $CODE\n')
+    (home / "bin/java").write_text(f'{script}printf "%s\\n" "$@" >&2; exit $CODE\n')
     monkeypatch.setenv("CODE", "0")
     done, told = java.run_anserini("index.Any", "-index", tmp_path)
     assert done
-    assert told.split()[-5:] == [
+    assert told.splitlines()[-5:] == [
         "-cp",
         f"{tmp_path}/a.jar",
         "io.anserini.index.Any",
