@@ -26,6 +26,7 @@ BELOW = {
     "index": files,
     "data": files,
     "modeling": (tensors := files | {"data"}),
+    "integrations": tensors | {"modeling"},
     "objectives": (losses := tensors | {"modeling"}),
     "training": losses | {"objectives"},
     "analysis": tensors | {"modeling", "index"},

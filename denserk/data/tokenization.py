@@ -171,10 +171,15 @@ class TextTokenizer:
         texts = [query_input(query, self.settings) for query in queries]
         return self._ids(texts, self.settings.query_max_length)
 
-    def sentences(self, texts: Sequence[str]) -> list[TokenIds]:
-        """The ids of bare texts under the settings of passages, fields aside."""
+    def sentences(self, texts: Sequence[TokenizerInput]) -> list[TokenIds]:
+        """The ids of bare texts or pairs under the settings of passages, fields aside."""
         prefix = self.settings.passage_prefix
-        inputs = [prefix + text.strip() for text in texts]
+        inputs: list[TokenizerInput] = [
+            prefix + text.strip()
+            if isinstance(text, str)
+            else (prefix + text[0].strip(), text[1].strip())
+            for text in texts
+        ]
         return self._ids(inputs, self.settings.passage_max_length)
 
     def pieces(self, texts: Sequence[str]) -> list[TokenIds]:

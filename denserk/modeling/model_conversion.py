@@ -50,6 +50,7 @@ class LoadedModel:
     passage: Encoder
     tokenizer: Any
     text: TextSettings
+    base: str
 
     @property
     def settings(self) -> RepresentationSettings:
@@ -81,17 +82,16 @@ def convert_model(
             given.
         OutputError: the target cannot be written.
     """
-    _, folder = find_model(source, reporter)
+    name, folder = find_model(source, reporter)
     stored = read_model_folder(folder)
     query, passage = stored.build(override(stored.representation, representation))
-    model = LoadedModel(
-        query, passage, load_tokenizer(stored.passage.folder), override(stored.text, text)
-    )
+    tokenizer = load_tokenizer(stored.passage.folder)
+    model = LoadedModel(query, passage, tokenizer, override(stored.text, text), name)
     WRITERS[layout](target, model, reporter)
 
 
 def _write_denserk(target: Path, model: LoadedModel, reporter: Reporter) -> None:
-    save_model(target, model.passage, model.tokenizer, model.text, model.query)
+    save_model(target, model.passage, model.tokenizer, model.text, model.query, model.base)
 
 
 def _write_pyserini(target: Path, model: LoadedModel, reporter: Reporter) -> None:

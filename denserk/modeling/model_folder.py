@@ -17,6 +17,7 @@ from denserk.formats.files import whole_binary, whole_text, write_errors
 from denserk.modeling.backbone import Backbone
 from denserk.modeling.encoder import Encoder
 from denserk.modeling.folder_layouts import DENSERK_FILE, FORMAT_VERSION, PASSAGE_SIDE, QUERY_SIDE
+from denserk.modeling.sentence_transformers_folder import write_sentence_transformers
 from denserk.settings.encoding import MlmHead, TextSettings
 from denserk.settings.options import as_json
 
@@ -38,8 +39,9 @@ def save_model(
     tokenizer: Any,
     text: TextSettings,
     query: Encoder | None = None,
+    base: str = "",
 ) -> None:
-    """Writes a model so that denserk, transformers and, for Aggretriever, Pyserini load it.
+    """Writes a model so that denserk, transformers, sentence-transformers and Pyserini load it.
 
     `model.safetensors` holds the masked-LM model's tensors by their usual names, tied ones
     included, and the representation's own beside them; `denserk.json` how vectors are made. A model
@@ -52,25 +54,30 @@ def save_model(
         tokenizer: a fast tokenizer of transformers.
         text: how records become text.
         query: the encoder of queries, where it has weights of its own.
+        base: the model that it was made from, for the model card.
 
     Raises:
         OutputError: the folder cannot be written.
     """
     if query is None or query is passage:
-        _save_side(folder, passage, tokenizer, text)
+        _save_side(folder, passage, tokenizer, text, base)
         return
-    _save_side(folder / QUERY_SIDE, query, tokenizer, text)
-    _save_side(folder / PASSAGE_SIDE, passage, tokenizer, text)
+    _save_side(folder / QUERY_SIDE, query, tokenizer, text, base)
+    _save_side(folder / PASSAGE_SIDE, passage, tokenizer, text, base)
+    write_sentence_transformers(folder, passage, text, base, tied=False)
     _write_own_file(folder, passage, text)
 
 
-def _save_side(folder: Path, encoder: Encoder, tokenizer: Any, text: TextSettings) -> None:
+def _save_side(
+    folder: Path, encoder: Encoder, tokenizer: Any, text: TextSettings, base: str
+) -> None:
     heads = head_tensors(encoder)
     tensors = {**encoder.backbone.canonical(), **heads}
     write_tensors(folder / "model.safetensors", tensors)
     if heads:  # Pyserini's newer readers take the heads from here
         write_pickled_tensors(folder / "pytorch_model.bin", heads)
     save_tokenizer(folder, tokenizer, text, encoder.backbone)
+    write_sentence_transformers(folder, encoder, text, base)
     _write_own_file(folder, encoder, text)
     write_config(folder, encoder.backbone, hidden_states=bool(heads))
 

@@ -31,6 +31,7 @@ class RetrieverTraining:
 
     Attributes:
         run: what was chosen.
+        name: the model it starts from.
         stored: the weights it starts from.
         representation: how vectors are made.
         texts: how records become text.
@@ -39,6 +40,7 @@ class RetrieverTraining:
     """
 
     run: FinetuneRun
+    name: str
     stored: StoredModel
     representation: RepresentationSettings
     texts: TextSettings
@@ -65,7 +67,7 @@ class RetrieverTraining:
         """Writes a folder that `encode` and `search` take."""
         query = None if self.model.shared else self.model.query
         tokenizer = load_tokenizer(self.stored.passage.folder)
-        save_model(folder, self.model.passage, tokenizer, self.texts, query)
+        save_model(folder, self.model.passage, tokenizer, self.texts, query, self.name)
 
     def load(self, folder: Path) -> None:
         """Takes the weights from a folder that `save` wrote."""
@@ -106,7 +108,7 @@ def begin_retriever_training(run: FinetuneRun, reporter: Reporter = SILENT) -> R
         across_devices=run.finetune.negatives_x_device,
         plain=run.optimizer.plain,
     )
-    return RetrieverTraining(run, stored, chosen, texts, model, step)
+    return RetrieverTraining(run, name, stored, chosen, texts, model, step)
 
 
 def objective_of(

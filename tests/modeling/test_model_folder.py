@@ -103,7 +103,10 @@ def test_two_sides_with_weights_of_their_own(tiny, tmp_path):
         read_model_folder(tiny("bert", seed=seed)).build(settings)[0] for seed in (7, 8)
     )
     save_model(tmp_path / "m", passage, load_tokenizer(tiny()), TEXT, query)
-    assert {p.name for p in (tmp_path / "m").iterdir()} == {"query", "document", "denserk.json"}
+    assert {p.name for p in (tmp_path / "m").iterdir()} == {
+        *("query", "document", "denserk.json"),
+        *("modules.json", "config_sentence_transformers.json", "README.md"),
+    }
     stored = read_model_folder(tmp_path / "m")
     assert not stored.shared
     both = vectors(tmp_path / "m")

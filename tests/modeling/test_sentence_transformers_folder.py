@@ -4,13 +4,14 @@ import shutil
 import numpy as np
 import pytest
 
+from denserk.cli.app import run
 from denserk.errors import ModelError
 from denserk.modeling.folder_layouts import read_model_folder
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from denserk.settings.encoding import ComputeSettings, Representation
 
-ST = "sentence_transformers.models."
+ST, LENGTHS = "sentence_transformers.models.", "sentence_bert_config.json"
 
 
 def make(source, target, *, modules=("Transformer", "Pooling", "Normalize"), **files):
@@ -69,6 +70,7 @@ def test_poolings(tiny, tmp_path, config, expected):
         ({"1_Pooling/config.json": {"pooling_mode": ["cls", "mean"]}}, "pools by cls and mean"),
         ({"1_Pooling/config.json": {"include_prompt": False}}, "leaves the prompt out"),
         ({"sentence_bert_config.json": {"do_lower_case": True}}, "lower-cases"),
+        ({"sentence_bert_config.json": {"query_expansion": {"length": 9}}}, "expands queries"),
         ({"sentence_bert_config.json": {"transformer_task": "fill-mask"}}, "fill-mask"),
     ],
 )
@@ -96,6 +98,75 @@ def test_prompts_become_prefixes(tiny, tmp_path, prompts, query, passage):
 def test_without_a_length_the_tokenizer_s_limit_holds(tiny, tmp_path):
     folder = make(tiny(), tmp_path / "m", **{"sentence_bert_config.json": {}})
     assert read_model_folder(folder).text.passage_max_length == 64
+
+
+def test_lengths_of_the_two_tasks_are_read(tiny, tmp_path):
+    lengths = {"max_seq_length": 20, "query_length": 9}
+    text = read_model_folder(make(tiny(), tmp_path / "a", **{LENGTHS: lengths})).text
+    assert (text.query_max_length, text.passage_max_length) == (9, 20)
+    lengths = {"max_seq_length": 20, "document_length": 12}
+    text = read_model_folder(make(tiny(), tmp_path / "b", **{LENGTHS: lengths})).text
+    assert (text.query_max_length, text.passage_max_length) == (20, 12)
+
+
+def saved(source, target, *options):
+    """What `denserk convert` writes."""
+    words = ("convert", source, target, "--kind", "model", "--to", "denserk", *options)
+    assert run([str(word) for word in words]) == 0
+    return target
+
+
+def test_the_files_that_are_saved(tiny, tmp_path):
+    options = ("--query-prefix", "the ", "--passage-prefix", "a ", "--passage-max-length", "500")
+    folder = saved(tiny(), tmp_path / "m", "--representation", "last", "--l2-norm", *options)
+    names = ("modules.json", "1_Pooling/config.json", LENGTHS, "config_sentence_transformers.json")
+    chain, pooling, lengths, prompts = (json.loads((folder / n).read_text()) for n in names)
+    assert [(m["path"], m["type"]) for m in chain] == [
+        ("", ST + "Transformer"),
+        ("1_Pooling", ST + "Pooling"),
+        ("2_Normalize", ST + "Normalize"),
+    ]
+    assert pooling["word_embedding_dimension"] == 16
+    assert [key for key, value in pooling.items() if value is True] == [
+        "pooling_mode_lasttoken",
+        "include_prompt",
+    ]
+    assert lengths == {"max_seq_length": 64, "do_lower_case": False, "query_length": 32}
+    assert prompts["prompts"] == {"query": "the ", "document": "a "}
+    assert prompts["default_prompt_name"] == "document"
+    bare = saved(tiny(), tmp_path / "b", "--representation", "mean", "--query-max-length", "128")
+    assert [m["type"] for m in json.loads((bare / "modules.json").read_text())] == [
+        ST + "Transformer",
+        ST + "Pooling",
+    ]
+    assert "query_length" not in json.loads((bare / LENGTHS).read_text())
+
+
+def test_denserk_reads_its_own_file_and_not_these(tiny, tmp_path):
+    folder = saved(tiny(), tmp_path / "m", "--representation", "cls", "--query-prefix", "the ")
+    before = read_model_folder(folder)
+    for path in folder.rglob("*"):
+        if path.name in ("modules.json", LENGTHS, "config_sentence_transformers.json", "README.md"):
+            path.write_text("[]")
+    (folder / "1_Pooling/config.json").unlink()
+    after = read_model_folder(folder)
+    assert (after.representation, after.text) == (before.representation, before.text)
+    assert after.fingerprint() == before.fingerprint()
+
+
+def test_the_model_card(tiny, tmp_path):
+    options = ("--l2-norm", "--query-prefix", "a|b\nc: ", "--join", "sep")
+    card = (
+        saved(tiny(), tmp_path / "m", "--representation", "mean", *options) / "README.md"
+    ).read_text()
+    assert '| Base model | `"bert-True-7"` |' in card
+    assert "| Embedding | `mean`, L2-normalised, 16 dimensions |" in card
+    assert r'| Query | at most 32 tokens, prefix `"a\|b\nc: "` |' in card
+    assert "A passage is its title and text, joined by the tokenizer's separator token." in card
+    assert "`encode_query` reads 32 tokens; `encode` reads 64" in card
+    assert "trust_remote_code" not in card
+    assert "licen" not in card.lower()
+    assert str(tmp_path) not in card
 
 
 def test_a_transformer_in_a_folder_of_its_own(tiny, tmp_path):

@@ -203,6 +203,7 @@ def test_what_lies_in_the_folder(tiny, train, dev, tmp_path):
     assert found == {
         *("model.safetensors", "pytorch_model.bin", "config.json", "denserk.json"),
         *("tokenizer.json", "tokenizer_config.json", "training.json"),
+        *("modules.json", "config_sentence_transformers.json", "README.md"),
         *("checkpoints", "best", "training-data", "dev-data"),
     }
     kept = {item.name for item in (tmp_path / "out" / "checkpoints").iterdir()}
@@ -215,6 +216,8 @@ def test_the_same_run_twice_is_the_same_model(tiny, train, tmp_path):
     tune(tmp_path / "other", tiny("bert"), train, **typed(AGG), max_steps=3, seed=7)
     assert weights(tmp_path / "one") == weights(tmp_path / "two")
     assert weights(tmp_path / "one") != weights(tmp_path / "other")
+    for name in ("README.md", "modules.json", "config_sentence_transformers.json"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
 def learnable(number):

@@ -1,0 +1,154 @@
+"""Module class by which sentence-transformers opens models that its own modules cannot express.
+
+`modules.json` of such a folder names `Encoder`; sentence-transformers imports it only under
+`SentenceTransformer(folder, trust_remote_code=True)`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sentence_transformers.base.modules import InputModule
+from torch import Tensor
+
+from denserk.data.batches import TokenBatch, pad
+from denserk.data.tokenization import PAIR, TextTokenizer, TokenizerInput, load_tokenizer
+from denserk.errors import ModelError, UsageError
+from denserk.modeling.folder_layouts import read_model_folder
+from denserk.modeling.model_folder import save_model
+from denserk.modeling.stored_model import StoredModel
+from denserk.modeling.text_encoder import fit_lengths
+from denserk.records import Query
+
+
+class QueryPrompt(str):
+    """A prompt that also says that the text is a query."""
+
+    __slots__ = ()
+
+
+class PassagePrompt(str):
+    """A prompt that also says that the text is a passage."""
+
+    __slots__ = ()
+
+
+class Encoder(InputModule):
+    """Query and passage encoder of a denserk model; embeddings equal those of `denserk encode`.
+
+    Queries are texts given to `encode_query`, or with `task="query"` or `prompt_name="query"`;
+    all others are passages.
+
+    Args:
+        stored: the model.
+
+    Raises:
+        ModelError: its passages have several embeddings.
+    """
+
+    def __init__(self, stored: StoredModel) -> None:
+        super().__init__()
+        self.query, self.passage = stored.build(stored.representation)
+        count = self.passage.vectors_per_passage
+        if count > 1:
+            raise ModelError(
+                f"{stored.root} has {count} embeddings per passage, and sentence-transformers has "
+                "one per text: open it with denserk (denserk encode, denserk search)"
+            )
+        self.tokenizer = load_tokenizer(stored.passage.folder)
+        self.query_tokenizer = load_tokenizer(stored.query.folder)
+        self.text = fit_lengths(stored.text, {}, stored.passage.max_length)
+
+    @classmethod
+    def load(
+        cls,
+        model_name_or_path: str,
+        subfolder: str = "",
+        token: bool | str | None = None,
+        cache_folder: str | None = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        backend: str = "torch",
+        **named: Any,
+    ) -> "Encoder":
+        """Load a folder, or a repository on the hub.
+
+        Raises:
+            UsageError: another backend than torch, or arguments for transformers' loaders.
+            ModelError: the model cannot be loaded.
+        """
+        ignored = [name for name, value in named.items() if name.endswith("_kwargs") and value]
+        if ignored or backend != "torch":
+            given = ", ".join(ignored or [f"backend={backend!r}"])
+            raise UsageError(f"{model_name_or_path} is loaded by denserk, which takes no {given}")
+        folder = cls.load_dir_path(
+            model_name_or_path, subfolder, token, cache_folder, revision, local_files_only
+        )
+        if folder is None:
+            raise ModelError(f"{model_name_or_path}: no such folder, and not on the hub")
+        return cls(read_model_folder(Path(folder)))
+
+    def on_model_ready(self, model: Any) -> None:
+        """Mark the two prompts, so that `prompt_name` also chooses the encoder and the length."""
+        model.prompts["query"] = QueryPrompt(model.prompts["query"])
+        model.prompts["document"] = PassagePrompt(model.prompts["document"])
+
+    def preprocess(
+        self,
+        inputs: Sequence[TokenizerInput],
+        prompt: str | None = None,
+        task: str | None = None,
+    ) -> dict[str, Any]:
+        """Tokenize queries or passages.
+
+        Args:
+            inputs: texts; for a model that joins fields as a pair, also (title, text).
+            prompt: replaces the model's own prefix.
+            task: "query" or "document".
+
+        Raises:
+            UsageError: a prompt of the caller's own without a task, or a pair that the model
+                does not take.
+        """
+        if task is None and type(prompt) is str:
+            raise UsageError(
+                f"the prompt {prompt!r} does not say whether the texts are queries or passages: "
+                "call encode_query or encode_document"
+            )
+        is_query = task == "query" or (task is None and isinstance(prompt, QueryPrompt))
+        if self.text.join != PAIR and not all(isinstance(text, str) for text in inputs):
+            raise UsageError("this model reads each text as one string, not as a pair")
+        text = self.text
+        if prompt is not None:
+            text = replace(text, query_prefix=str(prompt), passage_prefix=str(prompt))
+        tokenizer = TextTokenizer(self.query_tokenizer if is_query else self.tokenizer, text)
+        if is_query:
+            ids = tokenizer.queries([Query("", str(text)) for text in inputs])
+        else:
+            ids = tokenizer.sentences(inputs)
+        batch = pad(ids, tokenizer.pad_id)
+        return {**batch._asdict(), "is_query": is_query}
+
+    def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
+        """Add `sentence_embedding`, (B, D) float32."""
+        batch = TokenBatch(features["input_ids"], features["attention_mask"])
+        vectors: Tensor
+        if features["is_query"]:
+            vectors = self.query(batch)
+        else:
+            vectors = self.passage.stored_vectors(batch)[:, 0]
+        return {**features, "sentence_embedding": vectors}
+
+    @property
+    def max_seq_length(self) -> int:
+        """Tokens of a passage; a length of the caller's own is set by training or converting."""
+        return self.text.passage_max_length
+
+    def get_embedding_dimension(self) -> int:
+        """Return D."""
+        return self.passage.dimension
+
+    def save(self, output_path: str, *_: Any, **__: Any) -> None:
+        """Save as a denserk model; sentence-transformers adds its own files."""
+        save_model(Path(output_path), self.passage, self.tokenizer, self.text, self.query)

@@ -1,0 +1,182 @@
+"""Folders saved by denserk, opened by sentence-transformers: equal embeddings or a clear error."""
+
+import json
+
+import numpy as np
+import pytest
+
+from denserk.cli.app import run
+from denserk.errors import ModelError, UsageError
+from tests.tasks.finetuning import write_examples
+from tests.tiny_models import BACKBONES
+
+SHORT = slice(4)
+TEXTS = ["river boat", "", "the old cat’s house", "a", "moon star " * 30, "red fish " * 8]
+PREFIXES = ("--query-prefix", "the ", "--passage-prefix", "a ")
+LENGTHS = ("--query-max-length", "12", "--passage-max-length", "20")
+pytestmark = pytest.mark.peer
+
+
+@pytest.fixture(scope="module")
+def opened():
+    """`opened(folder, **named)`: a SentenceTransformer on the CPU."""
+    st = pytest.importorskip("sentence_transformers", minversion="6.0")
+    return lambda folder, **named: st.SentenceTransformer(str(folder), device="cpu", **named)
+
+
+def converted(source, target, *options):
+    """A model folder made by `denserk convert`."""
+    words = ("convert", source, target, "--kind", "model", "--to", "denserk", *options)
+    assert run([str(word) for word in words]) == 0
+    return target
+
+
+def finetuned(source, target, tmp_path, *options):
+    """A model folder made by `denserk finetune`, two steps long."""
+    data = write_examples(tmp_path / "train.jsonl", range(8))
+    words = ("finetune", "--model", source, "--train-data", data, "--output", target, *options)
+    usual = ("--max-steps", "2", "--batch-size", "4", "--group-size", "2", "--device", "cpu")
+    assert run([str(word) for word in (*words, *usual)]) == 0
+    return target
+
+
+def encoded(folder, tmp_path, source="--corpus"):
+    """What `denserk encode` makes of `TEXTS`."""
+    texts, vectors = tmp_path / "texts.jsonl", tmp_path / "vectors.jsonl"
+    lines = [json.dumps({"_id": str(i), "text": text}) for i, text in enumerate(TEXTS)]
+    texts.write_text("\n".join(lines) + "\n")
+    words = ("encode", "--model", folder, source, texts, "--output", vectors, "--overwrite")
+    assert run([str(word) for word in (*words, "--output-format", "jsonl")]) == 0
+    records = [json.loads(line) for line in vectors.read_text().splitlines()]
+    vectors.unlink()
+    by_id = {record["id"]: record["vector"] for record in records}
+    return np.array([by_id[str(i)] for i in range(len(TEXTS))])
+
+
+def check_equal(folder, model, tmp_path, whole=slice(None)):
+    """Compare both sides; `whole`: the texts that `prompt_name="query"` is compared on."""
+    passages, asked = encoded(folder, tmp_path), encoded(folder, tmp_path, "--queries")
+    for ours, theirs in (
+        (passages, model.encode(TEXTS)),
+        (passages, model.encode_document(TEXTS)),
+        (passages, model.encode(TEXTS, prompt_name="document")),
+        (asked, model.encode_query(TEXTS)),
+        (asked[whole], model.encode(TEXTS[whole], prompt_name="query")),
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+    assert abs(passages - asked).max() > 1e-3
+
+
+@pytest.mark.parametrize("norm", ["--l2-norm", "--no-l2-norm"])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max", "last"])
+def test_pooled_models(tiny, tmp_path, opened, pooling, norm):
+    options = ("--representation", pooling, norm, *PREFIXES, *LENGTHS)
+    folder = converted(tiny(), tmp_path / "m", *options)
+    check_equal(folder, opened(folder), tmp_path, SHORT)
+
+
+@pytest.mark.parametrize("kind", BACKBONES)
+def test_backbones(tiny, tmp_path, opened, kind):
+    folder = converted(tiny(kind), tmp_path / "m", "--representation", "mean", *LENGTHS)
+    np.testing.assert_allclose(
+        encoded(folder, tmp_path), opened(folder).encode(TEXTS), rtol=0, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("best", [False, True])
+def test_a_trained_model(tiny, tmp_path, opened, best):
+    options = ["--representation", "cls", *PREFIXES, *LENGTHS]
+    if best:
+        dev = write_examples(tmp_path / "dev.jsonl", range(4))
+        options += ["--dev-data", dev, "--best-by", "dev-loss", "--eval-steps", "1"]
+    folder = finetuned(tiny(), tmp_path / "m", tmp_path, *options)
+    assert (folder / "best").is_dir() is best
+    check_equal(folder, opened(folder), tmp_path, SHORT)
+
+
+CUSTOM = {
+    "agg": ("--representation", "agg", "--agg-dim", "20", "--cls-dim", "6"),
+    "mlr": ("--representation", "mlr", "--layers", "1,2", "--reduction", "scalar-mix"),
+    "me-bert": ("--representation", "me-bert", "--vectors", "3", "--reduction", "average"),
+    "colbert": ("--representation", "colbert"),
+    "untied": ("--representation", "cls", "--untie"),
+    "quotes": ("--representation", "mean", "--normalize-quotes"),
+    "pair": ("--representation", "mean", "--join", "pair"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "prefixes"), [*((name, PREFIXES) for name in CUSTOM), ("agg", ()), ("untied", ())]
+)
+def test_other_models(tiny, tmp_path, opened, name, prefixes):
+    folder = finetuned(tiny(), tmp_path / "m", tmp_path, *CUSTOM[name], *prefixes, *LENGTHS)
+    with pytest.raises(ValueError, match="trust_remote_code=True"):
+        opened(folder)
+    assert (
+        'SentenceTransformer("PATH", trust_remote_code=True)' in (folder / "README.md").read_text()
+    )
+    model = opened(folder, trust_remote_code=True)
+    check_equal(folder, model, tmp_path)
+    assert model.get_embedding_dimension() == model.encode("a").shape[0]
+    model.save(str(tmp_path / "again"))
+    again = opened(tmp_path / "again", trust_remote_code=True)
+    np.testing.assert_array_equal(again.encode_query(TEXTS), model.encode_query(TEXTS))
+    np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
+    np.testing.assert_allclose(
+        encoded(tmp_path / "again", tmp_path), model.encode(TEXTS), rtol=0, atol=1e-5
+    )
+
+
+def test_what_would_give_other_vectors_is_an_error(tiny, tmp_path, opened):
+    folder = finetuned(tiny(), tmp_path / "m", tmp_path, *CUSTOM["untied"])
+    model = opened(folder, trust_remote_code=True)
+    with pytest.raises(UsageError, match="call encode_query or encode_document"):
+        model.encode(TEXTS, prompt="the ")
+    np.testing.assert_allclose(
+        model.encode_query(["cat"], prompt="the "), model.encode_query(["the cat"]), atol=1e-6
+    )
+    with pytest.raises(AttributeError):
+        model.max_seq_length = 5
+    with pytest.raises(UsageError, match="takes no model_kwargs"):
+        opened(folder, trust_remote_code=True, model_kwargs={"dtype": "float16"})
+
+
+@pytest.mark.parametrize("name", ["mlr", "me-bert"])
+def test_several_embeddings_per_passage_do_not_open(tiny, tmp_path, opened, name):
+    options = ("--representation", name, "--reduction", "multi-vector", "--vectors", "2")
+    folder = finetuned(tiny(), tmp_path / "m", tmp_path, *options)
+    assert "sentence-transformers cannot open it" in (folder / "README.md").read_text()
+    with pytest.raises(ValueError, match="trust_remote_code=True"):
+        opened(folder)
+    with pytest.raises(ModelError, match=r"2 embeddings per passage.*open it with denserk"):
+        opened(folder, trust_remote_code=True)
+
+
+def test_pairs_are_encoded_as_denserk_joins_title_and_text(tiny, tmp_path, opened):
+    folder = converted(
+        tiny(), tmp_path / "m", "--representation", "mean", "--join", "pair", *PREFIXES
+    )
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "title": "Moon", "text": "red fish"}\n')
+    words = ("encode", "--model", folder, "--corpus", tmp_path / "corpus.jsonl", "--output-format")
+    assert run([str(w) for w in (*words, "jsonl", "--output", tmp_path / "v.jsonl")]) == 0
+    ours = json.loads((tmp_path / "v.jsonl").read_text())["vector"]
+    model = opened(folder, trust_remote_code=True)
+    theirs = model.encode_document([("Moon", "red fish")])[0]
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+    joined = converted(tiny(), tmp_path / "j", "--representation", "mean", "--normalize-quotes")
+    with pytest.raises(UsageError, match="as one string"):
+        opened(joined, trust_remote_code=True).encode_document([("Moon", "red fish")])
+
+
+def test_a_folder_that_sentence_transformers_saved_again_keeps_its_lengths(tiny, tmp_path, opened):
+    options = ("--representation", "mean", *PREFIXES, *LENGTHS)
+    folder = converted(tiny(), tmp_path / "m", *options)
+    opened(folder).save(str(tmp_path / "again"))
+    assert not (tmp_path / "again" / "denserk.json").exists()
+    for source in ("--corpus", "--queries"):
+        np.testing.assert_allclose(
+            encoded(tmp_path / "again", tmp_path, source),
+            encoded(folder, tmp_path, source),
+            rtol=0,
+            atol=1e-5,
+        )
