@@ -88,6 +88,14 @@ class Architecture:
     cross: Callable[[Any, Tensor, Tensor, Tensor], Tensor] | None = None
     first_position: Callable[[PretrainedConfig], int] = lambda config: 0
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the name alone: functions cannot be pickled, and the table has them."""
+        return _by_name, (self.model_type,)
+
+
+def _by_name(model_type: str) -> Architecture:
+    return ARCHITECTURES[model_type]
+
 
 def _bert_transform(model: Any, hidden: Tensor) -> Tensor:
     transformed: Tensor = model.cls.predictions.transform(hidden)

@@ -1,6 +1,7 @@
 """Folders saved by denserk, opened by sentence-transformers: equal embeddings or a clear error."""
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -118,6 +119,10 @@ def test_other_models(tiny, tmp_path, opened, name, prefixes):
     model = opened(folder, trust_remote_code=True)
     check_equal(folder, model, tmp_path)
     assert model.get_embedding_dimension() == model.encode("a").shape[0]
+    copy = pickle.loads(pickle.dumps(model))  # as several processes get it
+    np.testing.assert_array_equal(
+        copy.encode(TEXTS, prompt_name="query"), model.encode(TEXTS, prompt_name="query")
+    )
     model.save(str(tmp_path / "again"))
     again = opened(tmp_path / "again", trust_remote_code=True)
     np.testing.assert_array_equal(again.encode_query(TEXTS), model.encode_query(TEXTS))
