@@ -117,9 +117,9 @@ def test_other_models(tiny, tmp_path, opened, name, prefixes):
         'SentenceTransformer("PATH", trust_remote_code=True)' in (folder / "README.md").read_text()
     )
     model = opened(folder, trust_remote_code=True)
+    copy = pickle.loads(pickle.dumps(model))  # as several processes get it
     check_equal(folder, model, tmp_path)
     assert model.get_embedding_dimension() == model.encode("a").shape[0]
-    copy = pickle.loads(pickle.dumps(model))  # as several processes get it
     np.testing.assert_array_equal(
         copy.encode(TEXTS, prompt_name="query"), model.encode(TEXTS, prompt_name="query")
     )
