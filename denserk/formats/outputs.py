@@ -99,9 +99,11 @@ def foreign_items(folder: Path) -> Iterator[Path]:
     """
     marker = _marker(folder)
     if marker in (None, EXPORT):
-        names = [EXPORT, *_json(folder / EXPORT)["files"]] if marker else []
-        for item in sorted(folder.iterdir()):
-            if item.name not in names and not is_temporary(item):
+        listed = [EXPORT, *map(str, _json(folder / EXPORT)["files"])] if marker else []
+        written = [folder / name for name in listed]
+        known = {path for file in written for path in (file, *file.parents)}
+        for item in sorted(folder.rglob("*") if marker else folder.iterdir()):
+            if item not in known and not is_temporary(item):
                 yield item
         return
     patterns = (marker, *FILES[marker])
@@ -202,7 +204,8 @@ def whole_folder(
             temporary.mkdir(parents=True)
             yield temporary
             if export:
-                names = sorted(item.name for item in temporary.iterdir())
+                files = (item for item in temporary.rglob("*") if item.is_file())
+                names = sorted(item.relative_to(temporary).as_posix() for item in files)
                 (temporary / EXPORT).write_text(json.dumps({"files": names}) + "\n")
             if target.exists():
                 _exchange(temporary, target)

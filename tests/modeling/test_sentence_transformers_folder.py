@@ -142,6 +142,17 @@ def test_the_files_that_are_saved(tiny, tmp_path):
     assert "query_length" not in json.loads((bare / LENGTHS).read_text())
 
 
+def test_a_saved_folder_is_replaced_whole_but_not_what_a_user_put_into_it(tiny, tmp_path):
+    folder = saved(tiny(), tmp_path / "m", "--representation", "mean")
+    saved(tiny(), folder, "--representation", "mean", "--normalize-quotes", "--overwrite")
+    assert not (folder / "1_Pooling").exists()
+    saved(tiny(), folder, "--representation", "mean", "--overwrite")
+    (folder / "1_Pooling/notes.txt").write_text("mine")
+    words = ("convert", tiny(), folder, "--kind", "model", "--to", "denserk", "--overwrite")
+    assert run([str(word) for word in words]) == 2
+    assert (folder / "1_Pooling/notes.txt").read_text() == "mine"
+
+
 def test_denserk_reads_its_own_file_and_not_these(tiny, tmp_path):
     folder = saved(tiny(), tmp_path / "m", "--representation", "cls", "--query-prefix", "the ")
     before = read_model_folder(folder)
