@@ -101,9 +101,9 @@ def foreign_items(folder: Path) -> Iterator[Path]:
     if marker in (None, EXPORT):
         listed = [EXPORT, *map(str, _json(folder / EXPORT)["files"])] if marker else []
         written = [folder / name for name in listed]
-        known = {path for file in written for path in (file, *file.parents)}
+        own = {path for file in written for path in (file, *file.parents)}
         for item in sorted(folder.rglob("*") if marker else folder.iterdir()):
-            if item not in known and not is_temporary(item):
+            if item not in own and not is_temporary(item):
                 yield item
         return
     patterns = (marker, *FILES[marker])
