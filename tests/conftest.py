@@ -25,9 +25,10 @@ SET = {
     "OMP_NUM_THREADS": "1",  # two test processes share the cores
     "TOKENIZERS_PARALLELISM": "false",
 }
-for _name in [name for name in os.environ if not KEPT.fullmatch(name)]:
-    del os.environ[_name]
-os.environ.update(SET)
+if os.environ.get("PYTEST_CLEAN") != "1":  # the pytest that a test starts gets what the test sets
+    for _name in [name for name in os.environ if not KEPT.fullmatch(name)]:
+        del os.environ[_name]
+    os.environ.update(SET, PYTEST_CLEAN="1")
 
 settings.register_profile("house", deadline=None)  # a busy machine is no failure
 settings.load_profile("house")

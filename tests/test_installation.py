@@ -28,6 +28,7 @@ fi
 exec "$(dirname "$0")/inner/bin/python" "$@"
 """
 ODD = {
+    "PYTEST_CLEAN": "",
     "COLUMNS": "37",
     "FORCE_COLOR": "1",
     "HF_HOME": "/nonexistent",
@@ -144,7 +145,7 @@ def test_the_constraints_resolve_from_the_package_index(script, tmp_path):
 
 
 def test_no_variable_of_the_shell_is_left():
-    assert not ODD.keys() & os.environ.keys() - {"HF_HUB_OFFLINE", "OMP_NUM_THREADS"}
+    assert ODD.keys() & os.environ.keys() == {"HF_HUB_OFFLINE", "OMP_NUM_THREADS", "PYTEST_CLEAN"}
     assert os.environ["HF_HUB_OFFLINE"] == os.environ["OMP_NUM_THREADS"] == "1"
 
 
