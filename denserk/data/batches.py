@@ -36,15 +36,17 @@ class TokenBatch(NamedTuple):
 class TrainingBatch(NamedTuple):
     """Queries with their groups of n passages: a batch, or one rank's part of it.
 
-    `queries`: B texts. `passages`: B * n texts; those of query i stand at i * n .. i * n + n - 1,
-    its positive first. `targets`: (B,) int64, the rows of the positives. `teacher`: (B, n) float32,
-    the teacher's scores of the groups, or None. `items`: (B,) int64, the queries' numbers in the
-    prepared data.
+    `queries`: B texts. `passages`: P texts. `groups`: (B, n) int64, each query's own passages as
+    rows of `passages`, the positive first, -1 where a negative is missing. `keys`: (P,) int64 from
+    0, equal for equal passages, in the parts of all ranks. `teacher`: (B, n) float32, the teacher's
+    scores of the groups, minus infinity where a negative is missing; or None. `items`: (B,) int64,
+    the queries' numbers in the prepared data.
     """
 
     queries: TokenBatch
     passages: TokenBatch
-    targets: Tensor
+    groups: Tensor
+    keys: Tensor
     teacher: Tensor | None
     items: Tensor
 
@@ -53,7 +55,8 @@ class TrainingBatch(NamedTuple):
         return TrainingBatch(
             self.queries.to(device),
             self.passages.to(device),
-            self.targets.to(device, non_blocking=True),
+            self.groups.to(device, non_blocking=True),
+            self.keys.to(device, non_blocking=True),
             None if self.teacher is None else self.teacher.to(device, non_blocking=True),
             self.items.to(device, non_blocking=True),
         )

@@ -57,17 +57,20 @@ class PairBatch(NamedTuple):
 class PairTrainingBatch(NamedTuple):
     """Queries with their groups of passages: a batch, or one rank's part of it.
 
-    `pairs`: B * n inputs; those of query i stand at i * n .. i * n + n - 1, its positive first.
-    `group`: n. `items`: (B,) int64, the queries' numbers in the prepared data.
+    `pairs`: P inputs, those of one query after those of another. `groups`: (B, n) int64, the rows
+    of each query's pairs, the positive first, -1 where a negative is missing. `items`: (B,) int64,
+    the queries' numbers in the prepared data.
     """
 
     pairs: PairBatch
-    group: int
+    groups: Tensor
     items: Tensor
 
     def to(self, device: "torch.device | str") -> "PairTrainingBatch":
         """The same batch on another device."""
-        return PairTrainingBatch(self.pairs.to(device), self.group, self.items.to(device))
+        return PairTrainingBatch(
+            self.pairs.to(device), self.groups.to(device), self.items.to(device)
+        )
 
 
 @dataclass(frozen=True)
@@ -179,9 +182,14 @@ class PairTrainingBatches(Dataset[PairTrainingBatch]):
     def __getitem__(self, step: int) -> PairTrainingBatch:
         batch = self._batches[step]
         queries, passages = _unpadded(batch.queries), _unpadded(batch.passages)
-        group = len(passages) // len(queries)
-        pairs = [self._joiner.join(queries[i // group], p) for i, p in enumerate(passages)]
-        return PairTrainingBatch(self._joiner.batch(pairs), group, batch.items)
+        present = batch.groups >= 0
+        pairs = [
+            self._joiner.join(queries[query], passages[batch.groups[query, place]])
+            for query, place in present.nonzero().tolist()
+        ]
+        groups = torch.full_like(batch.groups, -1)
+        groups[present] = torch.arange(len(pairs))
+        return PairTrainingBatch(self._joiner.batch(pairs), groups, batch.items)
 
 
 def _unpadded(batch: TokenBatch) -> list[NDArray[np.int64]]:

@@ -26,10 +26,23 @@ BLOCK = 4096
 PART = 1 << 19
 """Digests sorted at once."""
 DIGEST = np.dtype("S16")
+LARGEST_KEY = np.int64(0x7FFFFFFFFFFFFFFF)
 
 Text = TypeVar("Text", Passage, Query)
 Digests = NDArray[np.bytes_]
 Rows = NDArray[np.int64]
+
+
+def keys_of(texts: Sequence[Passage | Query]) -> Rows:
+    """Numbers from 0 that are equal where two records are the same: by id, by text without one.
+
+    >>> one, other, none = Passage("d1", "a"), Passage("d1", "b"), Passage("", "a")
+    >>> keys = keys_of([one, other, none, none])
+    >>> len(set(keys.tolist())), keys[0] == keys[1], keys[2] == keys[3]
+    (2, np.True_, np.True_)
+    """
+    names = [f"id {text[0]}" if text[0] else f"text {text[1:3]}" for text in texts]
+    return _digests(names).view("<i8")[::2] & LARGEST_KEY
 
 
 def sort_unique(source: Path, target: Path) -> Digests:
@@ -65,6 +78,7 @@ class Texts(Generic[Text]):
         name: the stem of the files.
         tokenize: records -> token ids.
         vocabulary_size: token ids are below it.
+        keyed: also write the key of each text (see `keys_of`).
     """
 
     def __init__(
@@ -74,12 +88,17 @@ class Texts(Generic[Text]):
         name: str,
         tokenize: Callable[[Sequence[Text]], list[list[int]]],
         vocabulary_size: int,
+        *,
+        keyed: bool = False,
     ) -> None:
         small = vocabulary_size <= np.iinfo(np.uint16).max + 1
         self._files = ExitStack()
         self._tokens = self._files.enter_context(
             closing(RaggedWriter(folder, name, np.uint16 if small else np.int32))
         )
+        self._keys = ArrayWriter(folder / f"{name}-keys.npy", np.int64) if keyed else None
+        if self._keys is not None:
+            self._files.enter_context(closing(self._keys))
         self._scratch, self._name = scratch, name
         self._tokenize: Callable[[Sequence[Text]], list[list[int]]] = tokenize
         self._digests = self._files.enter_context(
@@ -122,6 +141,8 @@ class Texts(Generic[Text]):
 
     def _flush_texts(self) -> None:
         self._tokens.extend(self._tokenize(self._texts))
+        if self._keys is not None:
+            self._keys.append(keys_of(self._texts))
         self._texts.clear()
 
     def _flush_references(self) -> None:

@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.settings.training import NegativeChoice, PositiveChoice
+from denserk.settings.training import FillNegatives, NegativeChoice, PositiveChoice
 
 Items = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -130,12 +130,18 @@ def choose_positives(
 
 
 def choose_negatives(
-    choice: NegativeChoice, counts: Items, items: Items, seed: int, epoch: int, wanted: int
+    choice: NegativeChoice,
+    counts: Items,
+    items: Items,
+    seed: int,
+    epoch: int,
+    wanted: int,
+    fill: FillNegatives = FillNegatives.MASK,
 ) -> Items:
-    """The negatives of each visit: (B, wanted) positions in the item's list.
+    """The negatives of each visit: (B, wanted) positions in the item's list, -1 for none.
 
-    An item with fewer than `wanted` draws with replacement, whatever the law. A window starts at
-    (epoch * wanted) modulo the item's count and wraps round.
+    An item with fewer than `wanted` uses all of them, or draws with replacement, whatever the law.
+    A window starts at (epoch * wanted) modulo the item's count and wraps round.
 
     Args:
         choice: the law.
@@ -144,6 +150,7 @@ def choose_negatives(
         seed: of the run.
         epoch: from 0.
         wanted: negatives of a visit.
+        fill: what an item with fewer has in their place.
 
     >>> one = np.array([9]), np.array([0])
     >>> visits = [choose_negatives(NegativeChoice.WINDOW, *one, 42, epoch, 3) for epoch in range(3)]
@@ -161,9 +168,13 @@ def choose_negatives(
         chosen = np.take_along_axis(shuffled, columns, axis=1)
     short = counts < wanted
     if short.any():
-        drawn = random_words(seed, Purpose.REPLACEMENT, items, epoch, wanted)
-        replaced = (drawn % counts.astype(np.uint64)[:, None]).astype(np.int64)
-        chosen = np.where(short[:, None], replaced, chosen)
+        if fill is FillNegatives.REPEAT:
+            drawn = random_words(seed, Purpose.REPLACEMENT, items, epoch, wanted)
+            filled = (drawn % counts.astype(np.uint64)[:, None]).astype(np.int64)
+        else:
+            places = np.arange(wanted)
+            filled = np.where(places < counts[:, None], places, -1)
+        chosen = np.where(short[:, None], filled, chosen)
     return chosen
 
 

@@ -15,7 +15,7 @@ from denserk.data.schedule import Schedule, items_of_run
 from denserk.data.training_store import TrainingStore
 from denserk.errors import InputError
 from denserk.reporting import SILENT, Reporter
-from denserk.settings.training import SamplingSettings
+from denserk.settings.training import FillNegatives, SamplingSettings
 
 
 class TrainingBatches(Dataset[TrainingBatch]):
@@ -104,8 +104,11 @@ class TrainingBatches(Dataset[TrainingBatch]):
         wanted = self.sampling.group_size - 1
         counts = self._negatives(self.items)
         if short := int(((counts > 0) & (counts < wanted)).sum()):
+            repeated = self.sampling.fill_negatives is FillNegatives.REPEAT
             reporter.warn(
-                f"queries with fewer than {wanted} negatives, drawn with replacement: {short:,}"
+                f"queries with fewer than the {wanted} negatives of --group-size {wanted + 1}, "
+                f"{'drawn with replacement' if repeated else 'the missing ones masked'}: {short:,} "
+                f"of {len(counts):,} (the longest list has {counts.max():,})"
             )
         lacking = self.items[counts == 0] if wanted else self.items[:0]
         if len(lacking):
@@ -134,10 +137,13 @@ class TrainingBatches(Dataset[TrainingBatch]):
         return self._assemble(self._schedule.part(step), self.epoch_of(step))
 
     def groups(self, items: Items, epoch: int) -> Items:
-        """(B, n) the passages of a visit of each item, as rows of the store; the positive first."""
+        """(B, n) the passages of a visit of each item, as rows of the store; the positive first.
+
+        Unless negatives are repeated, a missing or repeated one is -1.
+        """
         store = self.store
         places = self._places(items, epoch)
-        rows = store.candidates.values[places]
+        rows = np.where(places < 0, -1, store.candidates.values[places])
         lacking = np.flatnonzero(self._negatives(items) == 0)
         for number in lacking if places.shape[1] > 1 else ():
             item = int(items[number])
@@ -149,21 +155,47 @@ class TrainingBatches(Dataset[TrainingBatch]):
                 epoch,
                 places.shape[1] - 1,
             )
+        if not self._repeats:
+            keys = self._keys(rows)
+            equal = np.tril(keys[:, :, None] == keys[:, None, :], -1)
+            rows[equal.any(axis=2)] = -1
         return rows
+
+    @property
+    def _repeats(self) -> bool:
+        return self.sampling.fill_negatives is FillNegatives.REPEAT
+
+    def _keys(self, rows: Items) -> Items:
+        keys: Items = np.where(rows < 0, -1, self.store.passage_keys[rows])
+        return keys
 
     def _assemble(self, items: Items, epoch: int) -> TrainingBatch:
         store, rows = self.store, self.groups(items, epoch)
         queries = store.query_rows[items]
+        if self._repeats:  # every occurrence is a passage of its own
+            keys = items[:, None] * rows.shape[1] + np.arange(rows.shape[1])
+        else:
+            keys = self._keys(rows)
+        taken, first = [], dict[int, int]()
+        groups = np.full_like(rows, -1)
+        for place in np.flatnonzero(rows.ravel() >= 0):
+            key = int(keys.flat[place])
+            if key not in first:
+                first[key] = len(taken)
+                taken.append(int(rows.flat[place]))
+            groups.flat[place] = first[key]
         return TrainingBatch(
             pad([store.queries[row] for row in queries], store.query_pad_id),
-            pad([store.passages[int(row)] for row in rows.ravel()], store.passage_pad_id),
-            torch.arange(len(items)) * rows.shape[1],
-            self._scores(items, epoch) if self.with_scores else None,
+            pad([store.passages[row] for row in taken], store.passage_pad_id),
+            torch.from_numpy(groups),
+            torch.tensor(list(first), dtype=torch.int64),
+            self._scores(items, epoch, groups) if self.with_scores else None,
             torch.from_numpy(items.copy()),
         )
 
-    def _scores(self, items: Items, epoch: int) -> torch.Tensor:
-        return torch.from_numpy(self.store.scores[self._places(items, epoch)])
+    def _scores(self, items: Items, epoch: int, groups: Items) -> torch.Tensor:
+        scores = self.store.scores[self._places(items, epoch)]
+        return torch.from_numpy(np.where(groups < 0, np.float32(-np.inf), scores))
 
     def _negatives(self, items: Items) -> Items:
         """(B,) how many negatives each item may choose from."""
@@ -173,7 +205,10 @@ class TrainingBatches(Dataset[TrainingBatch]):
         return counts if pool is None else np.minimum(counts, pool)
 
     def _places(self, items: Items, epoch: int) -> Items:
-        """(B, n) where groups stand among the candidates; an item without negatives repeats."""
+        """(B, n) where groups stand among the candidates, -1 for a missing negative.
+
+        An item without negatives repeats its first candidate.
+        """
         settings = self.sampling
         positives = self.store.positive_counts[items]
         first = choose_positives(settings.positive, positives, items, settings.seed, epoch)
@@ -184,8 +219,11 @@ class TrainingBatches(Dataset[TrainingBatch]):
             settings.seed,
             epoch,
             settings.group_size - 1,
+            settings.fill_negatives,
         )
+        missing = others < 0
         others = np.where(self._negatives(items)[:, None] > 0, others + positives[:, None], 0)
         starts = self.store.candidates.ends[items]
         places: Items = starts[:, None] + np.concatenate([first[:, None], others], axis=1)
+        places[:, 1:][missing] = -1
         return places

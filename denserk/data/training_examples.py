@@ -16,7 +16,7 @@ from denserk.settings.conversion import TrainingFormat
 from denserk.settings.formats import DETECTED, CorpusSettings
 from denserk.settings.options import as_json
 
-LAYOUT = 1
+LAYOUT = 2
 """Number of the layout of a prepared folder; another number is prepared again."""
 
 

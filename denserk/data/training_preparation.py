@@ -106,7 +106,8 @@ class Preparation:
             folder, self.scratch, "queries", query.queries, query.vocabulary_size
         )
         self.passages: Texts[Passage] = Texts(
-            folder, self.scratch, "passages", passage.passages, passage.vocabulary_size
+            *(folder, self.scratch, "passages", passage.passages, passage.vocabulary_size),
+            keyed=True,
         )
         self.found: Counter[str] = Counter()
         self.first_unscored: dict[str, str] | None = None

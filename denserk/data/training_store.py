@@ -1,6 +1,7 @@
 """Prepared training data: tokenised queries and passages, who belongs to whom, memory-mapped.
 
 queries.npy, passages.npy       token ids, one text after another (see `token_store`)
+passages-keys.npy               equal for equal passages: by id, by text where there is none
 candidates.npy                  each query's positives, then its negatives, as rows of passages
 positive-counts.npy             how many of a query's candidates are positives
 scores.npy                      the teacher's score of each candidate, NaN where it has none
@@ -41,6 +42,7 @@ class TrainingStore:
         self.passage_pad_id = int(manifest.settings["passage"]["pad_id"])
         self.queries = Ragged(folder, "queries")
         self.passages = Ragged(folder, "passages")
+        self.passage_keys: NDArray[np.int64] = open_array(folder / "passages-keys.npy")
         self.candidates = Ragged(folder, "candidates")
         self.positive_counts: NDArray[np.int64] = open_array(folder / "positive-counts.npy")
         self.scores: NDArray[np.float32] = open_array(folder / "scores.npy")

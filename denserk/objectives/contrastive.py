@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from denserk.modeling.similarity import PassageVectors, dot, max_similarity, vector_scores
+from denserk.objectives.candidates import first_rows
 
 
 def contrastive_loss(scores: Tensor, targets: Tensor, temperature: float = 1.0) -> Tensor:
@@ -28,18 +29,23 @@ def contrastive_loss(scores: Tensor, targets: Tensor, temperature: float = 1.0) 
 
 
 def full_contrastive_scores(
-    scores: Tensor, queries: Tensor, positives: PassageVectors, query_positive: Tensor
+    scores: Tensor,
+    queries: Tensor,
+    positives: PassageVectors,
+    query_positive: Tensor,
+    targets: Tensor,
 ) -> Tensor:
     """SimLM's four blocks side by side, the diagonals of the last three left out.
 
     Query i against all passages, its positive against the other queries, query i against the other
-    queries, its positive against the other positives.
+    queries, its positive against the other positives, each passage among them once.
 
     Args:
         scores: (B, P), the first block.
         queries: (B, D).
         positives: (B, S, D), each query's positive; where it asks, it does so by vector 0.
         query_positive: (B, B), the score of query i with the positive of query j.
+        targets: (B,) int64, the row of each query's positive; equal for the same passage.
 
     Returns:
         (B, P + 3 B).
@@ -47,5 +53,11 @@ def full_contrastive_scores(
     own = torch.eye(len(queries), dtype=torch.bool, device=queries.device)
     among_positives = vector_scores(positives.values[:, 0], positives.values)
     positive_positive = max_similarity(among_positives, positives.mask)
-    others = [query_positive.T, dot(queries, queries), positive_positive]
-    return torch.cat([scores, *(s.masked_fill(own, -torch.inf) for s in others)], 1)
+    again = first_rows(targets) != torch.arange(len(targets), device=targets.device)
+    same = targets[:, None] == targets
+    others = (
+        (query_positive.T, own),
+        (dot(queries, queries), own),
+        (positive_positive, same | again),
+    )
+    return torch.cat([scores, *(s.masked_fill(mask, -torch.inf) for s, mask in others)], 1)

@@ -25,7 +25,10 @@ def self_contrastive_scores(scores: Tensor, targets: Tensor, mask: Tensor | None
 def layer_regulariser(
     scores: Tensor, targets: Tensor, mask: Tensor | None = None, temperature: float = 1.0
 ) -> Tensor:
-    """Equation 6: a softmax over the own positive's vectors, the kept one the label -> scalar."""
+    """Equation 6: a softmax over the own positive's vectors, the kept one the label -> scalar.
+
+    The paper's temperature is 1, whatever divides the scores of equation 5.
+    """
     rows = torch.arange(len(targets), device=scores.device)
     positive = scores[rows, targets]
     if mask is not None:
@@ -44,5 +47,5 @@ def self_contrastive_loss(
     main = contrastive_loss(self_contrastive_scores(scores, targets, mask), targets, temperature)
     return {
         "contrastive": main,
-        "layers": weight * layer_regulariser(scores, targets, mask, temperature),
+        "layers": weight * layer_regulariser(scores, targets, mask),
     }

@@ -20,6 +20,7 @@ AGG = {
     "cls_weight": 0.5,
     "agg_weight": 0.5,
     "negative": "window",
+    "fill_negatives": "repeat",
     "warmup_ratio": 0.1,
     "weight_decay": 0.0,
     "max_grad_norm": 1.0,
@@ -29,7 +30,7 @@ AGG = {
 """The model and its loss; the optimiser's settings are Tevatron's, which the authors kept."""
 FROM_CODE = marked(
     Source.RELEASED,
-    *("cls_weight", "agg_weight", "negative", "positive"),
+    *("cls_weight", "agg_weight", "negative", "fill_negatives", "positive"),
     *("warmup_ratio", "weight_decay", "max_grad_norm", "adam_epsilon", "seed"),
 )
 MARCO = AGG | {

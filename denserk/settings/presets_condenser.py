@@ -25,13 +25,15 @@ MARCO = CLS | {
     "group_size": 8,
     "positive": "rotate",
     "negative": "window",
+    "fill_negatives": "repeat",
     "lr": 5e-6,
     "epochs": 3,
     "warmup_ratio": 0.1,
     "max_grad_norm": 1.0,
 }
 FROM_TOOLKIT = marked(
-    Source.CITED, "positive", "negative", "warmup_ratio", "max_grad_norm", "weight_decay"
+    Source.CITED,
+    *("positive", "negative", "fill_negatives", "warmup_ratio", "max_grad_norm", "weight_decay"),
 )
 QUESTIONS = CLS | {
     "untie": True,
@@ -43,6 +45,7 @@ QUESTIONS = CLS | {
     "group_size": 2,
     "positive": "first",
     "negative": "shuffle",
+    "fill_negatives": "repeat",
     "lr": 1e-5,
     "epochs": 40,
     "warmup_steps": 1237,
@@ -51,7 +54,7 @@ QUESTIONS = CLS | {
 }
 FROM_DPR = marked(
     Source.CITED,
-    *("join", "normalize_quotes", "positive", "negative"),
+    *("join", "normalize_quotes", "positive", "negative", "fill_negatives"),
     *("warmup_steps", "max_grad_norm", "weight_decay", "seed"),
 )
 

@@ -26,6 +26,7 @@ SIMLM = TEXT | {
     "join": "pair",
     "query_max_length": 32,
     "negative": "window",
+    "fill_negatives": "repeat",
     "warmup_steps": 1000,
     "max_grad_norm": 1.0,
 }
@@ -34,6 +35,7 @@ SIMLM_RERANKER = TEXT | {
     "join": ": ",
     "query_max_length": 32,
     "negative": "window",
+    "fill_negatives": "repeat",
     "lr": 3e-5,
     "warmup_steps": 1000,
     "max_grad_norm": 1.0,

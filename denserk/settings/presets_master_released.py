@@ -31,6 +31,7 @@ RETRIEVER = TEXT | {
     "query_max_length": 32,
     "passage_max_length": 128,
     "negative": "shuffle",
+    "fill_negatives": "repeat",
     "max_grad_norm": 2.0,
 }
 MARCO = RETRIEVER | {
@@ -53,6 +54,7 @@ RERANKER = TEXT | {
     "join": "sep",
     "passage_max_length": 128,
     "negative": "shuffle",
+    "fill_negatives": "repeat",
     "batch_size": 64,
     "lr": 1e-5,
     "max_grad_norm": 2.0,

@@ -17,6 +17,7 @@ COMMON = {
     "contrastive": "in-batch",
     "fields": ("title", "text"),
     "negative": "shuffle",
+    "fill_negatives": "repeat",
     "warmup_ratio": 0.05,
     "weight_decay": 0.0,
     "max_grad_norm": 2.0,
@@ -27,7 +28,7 @@ COMMON = {
 }
 FROM_CODE = marked(
     Source.RELEASED,
-    *("negative", "positive", "negative_pool", "normalize_quotes", "join"),
+    *("negative", "fill_negatives", "positive", "negative_pool", "normalize_quotes", "join"),
     *("warmup_ratio", "weight_decay", "max_grad_norm", "adam_epsilon", "seed"),
     *("grad_cache", "q_chunk", "p_chunk"),
 )

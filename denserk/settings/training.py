@@ -31,6 +31,17 @@ class NegativeChoice(StrEnum):
     """The first of the list, always."""
 
 
+class FillNegatives(StrEnum):
+    """What fills the group of a query with fewer negatives than --group-size asks for."""
+
+    MASK = "mask"
+    """Nothing: the missing ones are masked. A passage of several groups of the batch is encoded
+    once and counted once in each softmax."""
+    REPEAT = "repeat"
+    """Its negatives again, drawn with replacement; every occurrence is encoded and counted (the
+    papers' code)."""
+
+
 class Objective(StrEnum):
     """What training data teaches."""
 
@@ -78,6 +89,9 @@ class ObjectiveSettings:
     """agg: weight of the loss of the lexical part alone."""
     layer_weight: float = option(1.0, "--lambda")
     """Self-contrastive pooling: weight of the softmax over the positive's own vectors."""
+    layer_temperature: float = 1.0
+    """Self-contrastive pooling: divides the scores in the softmax over the positive's own vectors,
+    which --temperature does not."""
     distillation: Distillation | None = option(None, shown_default="no teacher")
     """Learn from the teacher's scores in the training data."""
     contrastive_weight: float | None = option(None, shown_default="1; 0.2 beside --distillation")
@@ -91,8 +105,10 @@ class ObjectiveSettings:
         """Refuses a temperature or a scale that is none, and negative weights."""
         if self.label_scale <= 0:
             raise UsageError(f"--label-scale {self.label_scale}: above 0")
-        if self.temperature <= 0:
-            raise UsageError(f"--temperature {self.temperature}: above 0")
+        for name in ("temperature", "layer_temperature"):
+            if getattr(self, name) <= 0:
+                flag = f"--{name.replace('_', '-')}"
+                raise UsageError(f"{flag} {getattr(self, name)}: above 0")
         weights = ("cls_weight", "agg_weight", "layer_weight", "contrastive_weight")
         for name in (*weights, "margin"):
             value = getattr(self, name)
@@ -141,6 +157,8 @@ class SamplingSettings:
     """Which hard negatives a visit uses."""
     negative_pool: int | None = option(None, shown_default="all")
     """Use only the first so many negatives of each list."""
+    fill_negatives: FillNegatives = FillNegatives.MASK
+    """What fills the group of a query with fewer negatives than --group-size asks for."""
     train_queries: int | None = option(None, shown_default="all")
     """Train on so many queries (pairs, triplets), drawn with --seed."""
     train_fraction: float | None = option(None, shown_default="1")
@@ -229,7 +247,9 @@ class OptimizerSettings:
     """Steps between two checkpoints."""
     keep_checkpoints: int = option(1, "--save-total-limit")
     """Checkpoints that are kept, the newest; 0 keeps all."""
-    logging_steps: int = 20
+    logging_steps: int | None = option(
+        None, shown_default="20, or as many as give a short run 20 lines"
+    )
     """Steps between two lines of the log."""
     num_workers: int | None = option(
         None, "--dataloader-num-workers", shown_default="2 for a GPU, 0 for a CPU"
@@ -240,9 +260,9 @@ class OptimizerSettings:
         """Refuses runs without steps, rates that are none, contradicting precisions."""
         object.__setattr__(self, "precision", short_form(self.precision, self.fp16, self.bf16))
         for name in ("batch_size", "save_steps", "logging_steps"):
-            if getattr(self, name) < 1:
-                flag = f"--{name.replace('_', '-')}"
-                raise UsageError(f"{flag} {getattr(self, name)}: at least 1 is needed")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"--{name.replace('_', '-')} {value}: at least 1 is needed")
         if self.epochs <= 0 or (self.max_steps is not None and self.max_steps < 1):
             raise UsageError(f"--epochs {self.epochs} --max-steps {self.max_steps}: above 0")
         if self.num_workers is not None and self.num_workers < 0:

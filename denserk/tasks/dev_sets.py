@@ -60,12 +60,13 @@ def _of_training_data(store: TrainingStore, run: FinetuneRun) -> DevSet:
     batches = TrainingBatches(store, sampling, 1, shuffle=False, keep_last=True)
     items = batches.items
     kept, same_as = _distinct(store)
+    groups = batches.groups(items, 0)
     return DevSet(
         queries=[store.queries[int(row)] for row in store.query_rows[items]],
         passages=[store.passages[row] for row in kept],
         pad_ids=(store.query_pad_id, store.passage_pad_id),
         relevant=[same_as[store.positives(int(item))].tolist() for item in items],
-        groups=torch.from_numpy(same_as[batches.groups(items, 0)]),
+        groups=torch.from_numpy(np.where(groups < 0, -1, same_as[groups])),
     )
 
 

@@ -18,6 +18,7 @@ from denserk.reporting import SILENT, Progress, Reporter
 from denserk.settings.encoding import RepresentationSettings, TextSettings
 from denserk.settings.finetune import FinetuneRun
 from denserk.settings.options import as_json
+from denserk.settings.training import Precision
 from denserk.tasks.dev_sets import dev_sets
 from denserk.tasks.finetune_reranker import begin_reranker_training, trains_reranker
 from denserk.tasks.finetune_retriever import begin_retriever_training
@@ -41,11 +42,11 @@ from denserk.tasks.run_folder import (
     refuse_changes,
     told_of,
 )
-from denserk.training.arguments import training_arguments
+from denserk.training.arguments import set_steps, training_arguments
 from denserk.training.best import KeepBest, best_of, values_of
 from denserk.training.distributed import first_then_others, leaving, world
 from denserk.training.paths import take_training_paths
-from denserk.training.speed import Clock, Speed
+from denserk.training.speed import Clock, Speed, estimate
 from denserk.training.step import Step
 from denserk.training.telling import follow
 from denserk.training.trainer import StepTrainer
@@ -149,16 +150,19 @@ def finetune(run: FinetuneRun, reporter: Reporter = SILENT) -> FinetuneResult:
         begin(output, told, reporter)
 
     batches = source.batches(run, store, reporter)
-    arguments.max_steps = len(batches)
+    set_steps(arguments, run.optimizer, len(batches))
     if dev:
         arguments.eval_strategy = IntervalStrategy.STEPS
         arguments.eval_steps = run.validation.eval_steps or batches.steps_per_epoch
+    steps = trained.batches(batches)
+    halved = run.optimizer.precision is not Precision.FLOAT32
+    reporter.note(estimate(steps[0], trained.model, run.cache, halved=halved))
     clock = Clock(trained.step.work)
     with reporter.track("training", len(batches), "steps") as progress:
         trainer = StepTrainer(
             trained.model,
             trained.step,
-            trained.batches(batches),
+            steps,
             arguments,
             steps_per_epoch=batches.steps_per_epoch,
             save=trained.save,

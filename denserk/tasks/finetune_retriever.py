@@ -1,10 +1,13 @@
 """What a fine-tuning run trains when it trains a retriever."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.data.training_batches import TrainingBatches
+from denserk.errors import DenserkError, UsageError
 from denserk.modeling.folder_layouts import read_model_folder
 from denserk.modeling.model_folder import save_model
 from denserk.modeling.model_names import find_model
@@ -12,6 +15,7 @@ from denserk.modeling.representation import Aggretriever
 from denserk.modeling.retriever import Retriever
 from denserk.modeling.stored_model import StoredModel
 from denserk.modeling.text_encoder import fit_lengths, override
+from denserk.modeling.weight_files import read_json
 from denserk.objectives.retrieval import RetrievalObjective
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.encoding import (
@@ -21,8 +25,13 @@ from denserk.settings.encoding import (
     TextSettings,
 )
 from denserk.settings.finetune import FinetuneRun
+from denserk.settings.training import Objective
+from denserk.tasks.run_folder import TOLD
 from denserk.training.dev_measures import DevSet, measure
 from denserk.training.retrieval_step import RetrievalStep
+
+USUAL_TEMPERATURE = 0.05
+"""Of L2-normalised vectors, as most published models have it (sentence-transformers' scale 20)."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,7 @@ def begin_retriever_training(run: FinetuneRun, reporter: Reporter = SILENT) -> R
     name, folder = find_model(run.finetune.model, reporter)
     stored = read_model_folder(folder)
     chosen = override(stored.representation, run.representation)
+    _refuse_flat_softmax(run, chosen, folder)
     if not (stored.told or run.representation):
         reporter.note(
             f"{name} does not say how its vectors are made: training {chosen.representation}"
@@ -109,6 +119,24 @@ def begin_retriever_training(run: FinetuneRun, reporter: Reporter = SILENT) -> R
         plain=run.optimizer.plain,
     )
     return RetrieverTraining(run, name, stored, chosen, texts, model, step)
+
+
+def _refuse_flat_softmax(run: FinetuneRun, chosen: RepresentationSettings, folder: Path) -> None:
+    """Reject L2-normalised vectors at temperature 1, which hardly learn."""
+    objective = run.objective
+    if not chosen.l2_norm or objective.objective is not Objective.RETRIEVAL:
+        return
+    if objective.temperature < 1:
+        return
+    recorded: Any = None
+    with suppress(DenserkError, KeyError, AttributeError):  # it need not be there
+        recorded = read_json(folder / TOLD)["objective"].get("temperature")
+    usual = recorded if isinstance(recorded, float) and 0 < recorded < 1 else USUAL_TEMPERATURE
+    raise UsageError(
+        f"--temperature {objective.temperature:g} with L2-normalised vectors: scores lie between "
+        "-1 and 1, and a softmax over them hardly learns",
+        f"add --temperature {usual:g}, or --no-l2-norm for vectors that are not normalised",
+    )
 
 
 def objective_of(

@@ -147,8 +147,11 @@ def begin_sentence_training(run: FinetuneRun, reporter: Reporter = SILENT) -> Se
 def _refuse_settings_of_retrieval(run: FinetuneRun) -> None:
     told, sampling, objective, dev = run.finetune, run.sampling, run.objective, run.validation
     usual, loss = SamplingSettings(), ObjectiveSettings()
-    drawing = ("group_size", "positive", "negative", "negative_pool")
-    scoring = ("temperature", "contrastive", "distillation", "contrastive_weight")
+    drawing = ("group_size", "positive", "negative", "negative_pool", "fill_negatives")
+    scoring = (
+        *("temperature", "layer_temperature"),
+        *("contrastive", "distillation", "contrastive_weight"),
+    )
     refused = {
         "--representation cross-encoder": run.representation.get("representation")
         == Representation.CROSS_ENCODER,

@@ -47,7 +47,7 @@ from denserk.tasks.run_folder import (
     refuse_changes,
     told_of,
 )
-from denserk.training.arguments import training_arguments
+from denserk.training.arguments import set_steps, training_arguments
 from denserk.training.distributed import first_then_others, leaving, world
 from denserk.training.kept import KeepSteps
 from denserk.training.length_groups import Limits
@@ -127,7 +127,7 @@ def pretrain(run: PretrainRun, reporter: Reporter = SILENT) -> PretrainResult:
         f"steps of {run.optimizer.batch_size:,}, {len(batches) / batches.steps_per_epoch:.3g} "
         "epochs"
     )
-    arguments.max_steps = len(batches)
+    set_steps(arguments, run.optimizer, len(batches))
     step = _step(run, trained.objective)
     clock = Clock(step.work)
     with reporter.track("pre-training", len(batches), "steps") as progress:

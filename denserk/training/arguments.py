@@ -9,6 +9,8 @@ from transformers import TrainingArguments
 from denserk.errors import UsageError
 from denserk.settings.training import OptimizerSettings, Precision
 
+LOG_LINES = 20
+"""Lines of the log that a run has at least, and steps between two of them at most."""
 GPU_WORKERS = 2
 """Processes that keep batches ahead of a GPU."""
 
@@ -55,7 +57,6 @@ def training_arguments(
         fp16=optimizer.precision is Precision.FLOAT16,
         save_steps=optimizer.save_steps,
         save_total_limit=optimizer.keep_checkpoints or None,
-        logging_steps=optimizer.logging_steps,
         logging_nan_inf_filter=False,  # such a loss stops the run: see `StepTrainer`
         dataloader_num_workers=workers,
         seed=seed,
@@ -63,3 +64,9 @@ def training_arguments(
         disable_tqdm=True,
         report_to="none",  # TensorBoard's files are a callback's: see `telling.follow`
     )
+
+
+def set_steps(arguments: TrainingArguments, optimizer: OptimizerSettings, steps: int) -> None:
+    """Set the number of steps of a run, and how many stand between two lines of its log."""
+    arguments.max_steps = steps
+    arguments.logging_steps = optimizer.logging_steps or max(1, min(LOG_LINES, steps // LOG_LINES))

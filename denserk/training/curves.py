@@ -9,6 +9,8 @@ from denserk.extras import require
 from denserk.formats.files import whole_binary
 
 HIDDEN = ("loss", "grad_norm", "learning_rate", "epoch", "step")
+FEW = 40
+"""Points up to which each is marked."""
 INKS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Colours that stay apart for colour-blind eyes and in print."""
 
@@ -39,10 +41,14 @@ def draw(history: Sequence[Mapping[str, Any]], path: Path) -> None:
     axes = figure.subplots(2 + len(dev), 1, sharex=True, squeeze=False)[:, 0]
     parts = names_of(history, "loss_")
     for ink, name in zip(INKS, ["loss", *parts] if len(parts) > 1 else ["loss"], strict=False):
-        axes[0].plot(*series(history, name), color=ink, label=name.removeprefix("loss_"))
+        points = series(history, name)
+        marker = "." if len(points[0]) <= FEW else None
+        axes[0].plot(*points, color=ink, marker=marker, label=name.removeprefix("loss_"))
     axes[0].set_ylabel("training loss")
     if len(parts) > 1:
-        axes[0].legend(frameon=False)
+        axes[0].legend(  # above the axes: inside it would cover a curve
+            frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=4, borderaxespad=0
+        )
     axes[1].plot(*series(history, "learning_rate"), color=INKS[0])
     axes[1].set_ylabel("learning rate")
     axes[1].ticklabel_format(axis="y", style="sci", scilimits=(0, 0))

@@ -40,8 +40,8 @@ class DevSet:
         passages: token ids of each passage.
         pad_ids: the tokenizers' padding, of queries and of passages.
         relevant: rows of each query's relevant passages.
-        groups: (queries, N) rows of each query's group, its positive first; None where there are
-            judgements but no groups.
+        groups: (queries, N) rows of each query's group, its positive first, negative where it has
+            no passage; None where there are judgements but no groups.
     """
 
     queries: Tokens
@@ -106,10 +106,10 @@ def reciprocal_ranks(scores: Tensor, relevant: Sequence[Sequence[int]]) -> list[
 
 
 def in_batch_loss(scores: Tensor, groups: Tensor, temperature: float) -> Tensor:
-    """Summed cross-entropy of one batch as training sees it. (Q, P), (Q, N) -> scalar."""
-    among = scores[:, groups.flatten()] / temperature
-    targets = torch.arange(len(groups), device=scores.device) * groups.shape[1]
-    return F.cross_entropy(among, targets, reduction="sum")
+    """Summed cross-entropy of one batch, each passage counted once. (Q, P), (Q, N) -> scalar."""
+    rows, places = groups.unique(return_inverse=True)
+    among = scores[:, rows].masked_fill(rows < 0, -torch.inf) / temperature
+    return F.cross_entropy(among, places[:, 0], reduction="sum")
 
 
 @torch.no_grad()

@@ -57,10 +57,11 @@ def widest(size: int, device: torch.device) -> int:
     return int(value)
 
 
-def widen(tensor: Tensor, size: int) -> Tensor:
-    """Fills axis 1 with zeros (False) up to a size. (N, S, ...) -> (N, size, ...)."""
-    missing = size - tensor.shape[1]
-    return F.pad(tensor, [0, 0] * (tensor.dim() - 2) + [0, missing]) if missing else tensor
+def widen(tensor: Tensor, size: int, axis: int = 1, value: float = 0) -> Tensor:
+    """Fills an axis with zeros (False), or a value, up to a size. (N, S, ...) -> (N, size, ...)."""
+    missing = size - tensor.shape[axis]
+    after = [0, 0] * (tensor.dim() - axis - 1)
+    return F.pad(tensor, [*after, 0, missing], value=value) if missing else tensor
 
 
 def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:

@@ -1,6 +1,7 @@
 """Held-out queries measured while a cross-encoder is trained: each with its own group alone."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from denserk.data.pair_batches import PairJoiner
@@ -24,8 +25,9 @@ def measure_groups(
     assert dev.groups is not None
     found: list[Tensor] = []
     for query, rows in enumerate(dev.groups.tolist()):
-        pairs = [joiner.join(dev.queries[query], dev.passages[row]) for row in rows]
-        found.append(model(joiner.batch(pairs).to(device)))
+        pairs = [joiner.join(dev.queries[query], dev.passages[row]) for row in rows if row >= 0]
+        own = model(joiner.batch(pairs).to(device))
+        found.append(F.pad(own, [0, len(rows) - len(own)], value=-torch.inf))
     scores = torch.stack(found)
     before = ranks(scores, torch.zeros(len(scores), dtype=torch.long, device=device)).double()
     return {

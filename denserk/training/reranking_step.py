@@ -46,22 +46,29 @@ class RerankingStep:
         """See `denserk.training.step.Step`."""
         queries = len(batch.items)
         total = int(gather(batch.items.new_tensor([queries])).sum())
-        chunk = items_at_once(self.cache, batch.group, batch.pairs.tokens)
+        chunk, ends = queries, (batch.groups.amax(1) + 1).tolist()
+        if self.cache.grad_cache:
+            chunk = items_at_once(self.cache, batch.groups.shape[1], batch.pairs.tokens)
         found: Terms = {}
         for first in range(0, queries, chunk):
             last = min(first + chunk, queries)
-            pairs = batch.pairs.part(first * batch.group, last * batch.group)
+            start = ends[first - 1] if first else 0
+            pairs = batch.pairs.part(start, ends[last - 1])
+            groups = batch.groups[first:last] - start
             terms = {
                 name: term * ((last - first) / total)
-                for name, term in self._terms(pairs, batch.group, autocast).items()
+                for name, term in self._terms(pairs, groups, autocast).items()
             }
             backward(torch.stack(list(terms.values())).sum())
             for name, term in terms.items():
                 found[name] = found.get(name, 0) + term.detach()
         return {name: gather(term.reshape(1)).sum() for name, term in found.items()}
 
-    def _terms(self, pairs: PairBatch, size: int, autocast: Autocast) -> Terms:
-        """The loss's terms, means over the queries of a chunk."""
+    def _terms(self, pairs: PairBatch, places: Tensor, autocast: Autocast) -> Terms:
+        """The loss's terms, means over the queries of a chunk.
+
+        places: (B, n), the rows of each query's pairs, negative where there is none.
+        """
         parts = group(pairs.tokens, work=self.work, plain=self.plain)
         groups = zip(parts.batches, parts.rows, strict=True)
         batches = [PairBatch(tokens, pairs.types(rows, tokens)) for tokens, rows in groups]
@@ -69,7 +76,8 @@ class RerankingStep:
         def scores() -> Tensor:
             with autocast():
                 found = torch.cat([self.model(batch) for batch in batches])
-            return found[parts.back].reshape(-1, size)
+            own = found[parts.back][places.clamp_min(0)]
+            return own.masked_fill(places < 0, -torch.inf)
 
         if not self.settings.r_drop:
             return {"listwise": listwise_loss(scores())}

@@ -14,6 +14,7 @@ from denserk.data.batches import TokenBatch, TrainingBatch
 from denserk.modeling.multi_vector import MultiVector
 from denserk.modeling.retriever import Retriever
 from denserk.modeling.similarity import PassageVectors
+from denserk.objectives.candidates import find_candidates
 from denserk.objectives.retrieval import RetrievalObjective
 from denserk.settings.training import CacheSettings
 from denserk.training.distributed import gather, widen, widest, world
@@ -119,7 +120,7 @@ class RetrievalStep:
             masks.append(vectors.mask)
             return vectors.values
 
-        device = batch.targets.device
+        device = batch.groups.device
         asked = self._group(batch.queries, Limits.of(self.cache, self.cache.q_chunk))
         read = self._group(batch.passages, Limits.of(self.cache, self.cache.p_chunk))
         queries = CachedVectors(encode_queries, asked.batches, device)
@@ -135,19 +136,20 @@ class RetrievalStep:
     def _loss(
         self, queries: Tensor, passages: PassageVectors, batch: TrainingBatch, backward: Backward
     ) -> Terms:
-        targets, teacher = batch.targets, batch.teacher
-        processes = world()[1]
+        groups, keys, teacher = batch.groups, batch.keys, batch.teacher
+        rank, processes = world()
         if processes > 1 and self.across_devices:
-            size = widest(passages.values.shape[1], targets.device)
-            mask = passages.mask
-            targets = torch.cat([targets + r * len(passages.values) for r in range(processes)])
+            values, mask = passages
+            count, size = (widest(values.shape[axis], keys.device) for axis in (0, 1))
+            groups = gather(torch.where(groups < 0, groups, groups + rank * count))
+            keys = gather(widen(keys, count, axis=0, value=-1))
             queries = gather(queries)
-            passages = PassageVectors(
-                gather(widen(passages.values, size)),
-                None if mask is None else gather(widen(mask, size).to(torch.uint8)).bool(),
-            )
+            values = gather(widen(widen(values, size), count, axis=0))
+            if mask is not None:
+                mask = gather(widen(widen(mask, size), count, axis=0).to(torch.uint8)).bool()
+            passages = PassageVectors(values, mask)
             teacher = None if teacher is None else gather(teacher)
-        terms = self.objective(queries, passages, targets, teacher)
+        terms = self.objective(queries, passages, find_candidates(groups, keys), teacher)
         if not self.across_devices:
             terms = {name: term / processes for name, term in terms.items()}
         backward(torch.stack(list(terms.values())).sum())

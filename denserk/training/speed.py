@@ -6,12 +6,23 @@ import time
 from typing import Any, NamedTuple
 
 import torch
-from transformers import TrainerCallback
+from torch import nn
+from transformers import PreTrainedModel, TrainerCallback
 
+from denserk.data.batches import TokenBatch
+from denserk.data.pair_batches import PairBatch
+from denserk.settings.training import CacheSettings
 from denserk.training.distributed import gather
 from denserk.training.length_groups import Work
 
 MIB = 1 << 20
+PROCESS_BYTES = 1 << 29
+"""Bytes of a process before anything is trained: libraries, or a GPU's context."""
+WEIGHT_BYTES = 16
+"""Bytes of a weight in training: itself, its gradient, and AdamW's two moments, in float32."""
+ACTIVATION_BYTES = 66
+"""Bytes that a layer keeps of a token for the backward pass, for each hidden dimension: some 16
+float32 values and the masks of dropout."""
 
 
 class Speed(NamedTuple):
@@ -35,6 +46,42 @@ class Speed(NamedTuple):
             f"{self.waiting:.0%} of the time waiting for data), "
             f"at most {self.peak_mib:,.0f} MiB"
         )
+
+
+def estimate(batch: Any, model: nn.Module, cache: CacheSettings, *, halved: bool) -> str:
+    """Describe what a step encodes, and about how much memory training takes.
+
+    Args:
+        batch: this process's part of a step.
+        model: what is trained.
+        cache: how much of it passes through the encoder at once.
+        halved: activations are in 16 bits.
+    """
+    texts = {
+        name: part if isinstance(part, TokenBatch) else part.tokens
+        for name, part in batch._asdict().items()
+        if isinstance(part, TokenBatch | PairBatch)
+    }
+    at_once = 0
+    for name, (ids, _) in texts.items():
+        count, width = ids.shape
+        if cache.grad_cache:
+            most = cache.q_chunk if name == "queries" else cache.p_chunk
+            by_tokens = cache.chunk_tokens and max(1, cache.chunk_tokens // max(1, width))
+            at_once = max(at_once, width * min(count, by_tokens or most))
+        else:
+            at_once += ids.numel()
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    config = next(m.config for m in model.modules() if isinstance(m, PreTrainedModel))
+    values = at_once * config.num_hidden_layers * config.hidden_size
+    needed = (
+        PROCESS_BYTES + weights * WEIGHT_BYTES + values * ACTIVATION_BYTES // (2 if halved else 1)
+    )
+    parts = (f"{len(ids):,} {name} of {ids.shape[1]:,}" for name, (ids, _) in texts.items())
+    return (
+        f"the first step encodes {' and '.join(parts)} tokens; training takes about "
+        f"{needed / 2**30:.1f} GiB (smaller: --batch-size, --group-size, --grad-cache)"
+    )
 
 
 class Clock(TrainerCallback):

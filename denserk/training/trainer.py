@@ -32,6 +32,8 @@ from denserk.formats.files import write_errors
 from denserk.training.distributed import sum_gradients
 from denserk.training.step import Step
 
+LARGEST_GROWTH = 1e4
+"""Growth of the norm of all weights above which training has diverged."""
 STAGING = ".saving"
 """Where a checkpoint is written before it takes its name."""
 TORCH_WRITER = re.compile("inline_container|PytorchStreamWriter|iostream error")
@@ -120,6 +122,7 @@ class StepTrainer(Trainer):
         self._sums: dict[str, Tensor] = {}
         self._summed = 0
         self._handled = -1
+        self._first_norm = 0.0
         self._folder = Path(str(arguments.output_dir))
 
     @property
@@ -199,8 +202,31 @@ class StepTrainer(Trainer):
     def _get_output_dir(self, trial: Any) -> str:
         return str(self._folder / STAGING)
 
+    def _norm(self) -> float:
+        """The norm of all weights."""
+        assert self.model is not None
+        norms = [
+            torch.linalg.vector_norm(parameter.detach(), dtype=torch.float64)
+            for parameter in self.model.parameters()
+        ]
+        return float(torch.stack(norms).norm())
+
+    def _check_weights(self) -> None:
+        """Raise DenserkError if the weights are not finite, or have grown beyond all measure."""
+        norm = self._norm()
+        if norm <= LARGEST_GROWTH * self._first_norm:  # False for NaN
+            return
+        whole = get_last_checkpoint(str(self._folder))  # type: ignore[no-untyped-call]
+        raise DenserkError(
+            f"training diverged: after step {self.state.global_step} the weights have the norm "
+            f"{norm:.3g}, {self._first_norm:.3g} at the start; no model is saved",
+            "lower --lr, or use --dtype float32 in place of float16, and start again"
+            + (f"; {whole} is the last good checkpoint" if whole else ""),
+        )
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Writes the checkpoint aside, then lets it take its name; older ones go after that."""
+        self._check_weights()
         staging = self._folder / STAGING
         if self.args.should_save:
             shutil.rmtree(staging, ignore_errors=True)
@@ -241,6 +267,7 @@ class StepTrainer(Trainer):
         taken up again: its weights and its log are loaded.
         """
         last = None
+        self._first_norm = self._norm()
         if resume and self._folder.is_dir():
             last = get_last_checkpoint(str(self._folder))  # type: ignore[no-untyped-call]
         set_seed(self.args.seed)
@@ -249,6 +276,7 @@ class StepTrainer(Trainer):
             self._forget_old()
         if last is None:
             self.train()
+            self._check_weights()
             return 0
         state = TrainerState.load_from_json(str(Path(last) / "trainer_state.json"))
         control = state.stateful_callbacks["TrainerControl"]
@@ -257,4 +285,5 @@ class StepTrainer(Trainer):
             self._load_model(Path(last))
         else:
             self.train(resume_from_checkpoint=last)
+            self._check_weights()
         return int(Path(last).name.rpartition("-")[2])

@@ -72,8 +72,9 @@ def batch(machine: Machine) -> TrainingBatch:
 
     queries = texts([int(n) for n in draw.integers(4, 17, QUERIES)])
     passages = texts([n + 2 for n in lengths(QUERIES * GROUP)])
-    targets = torch.arange(QUERIES) * GROUP
-    made = TrainingBatch(queries, passages, targets, None, torch.arange(QUERIES))
+    keys = torch.arange(QUERIES * GROUP)
+    groups = keys.view(QUERIES, GROUP)
+    made = TrainingBatch(queries, passages, groups, keys, None, torch.arange(QUERIES))
     return made.to(machine.device)
 
 

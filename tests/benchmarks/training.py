@@ -97,8 +97,9 @@ def retrieval_batch(draw: random.Random, queries: int, passages: int) -> Trainin
         [101, *draw.sample(texts[n * passages][1:-1], draw.randint(3, 8)), 102]
         for n in range(queries)
     ]
-    targets = torch.arange(queries) * passages
-    return TrainingBatch(pad(asked, 0), pad(texts, 0), targets, None, torch.arange(queries))
+    keys = torch.arange(len(texts))
+    groups = keys.view(queries, passages)
+    return TrainingBatch(pad(asked, 0), pad(texts, 0), groups, keys, None, torch.arange(queries))
 
 
 def masked_batch(draw: random.Random, count: int) -> PretrainingBatch:
@@ -154,7 +155,7 @@ def contrastive(made: Backbone, batches: Callable[[], TrainingBatch]) -> Learner
         batch = batches()
         query = made.encoder(**widened(batch.queries, QUERY)).last_hidden_state[:, 0]
         passage = made.encoder(**widened(batch.passages, PASSAGE)).last_hidden_state[:, 0]
-        loss = F.cross_entropy(query @ passage.T, batch.targets)
+        loss = F.cross_entropy(query @ passage.T, batch.groups[:, 0])
         loss.backward()
         return loss.detach()
 

@@ -111,7 +111,7 @@ def test_training_pairs_are_those_of_the_training_batches(tokenizer, tmp_path, w
     assert len(pairs) == len(batches) == 4
     for step in range(4):
         found, given = pairs[step].to("cpu"), batches[step]
-        assert found.group == 3
+        assert found.groups.tolist() == [[0, 1, 2], [3, 4, 5]]
         assert found.items.equal(given.items)
         assert found.pairs.tokens.input_ids.shape[0] == 6
         for row in range(6):

@@ -16,7 +16,7 @@ from denserk.data.sampling import (
     order_items,
     random_words,
 )
-from denserk.settings.training import NegativeChoice, PositiveChoice
+from denserk.settings.training import FillNegatives, NegativeChoice, PositiveChoice
 
 STEP = 0x9E3779B97F4A7C15
 SEEDS = st.integers(-(2**40), 2**40)
@@ -49,7 +49,9 @@ def positive(choice, count, item, seed, epoch):
     return random_word(seed, Purpose.POSITIVE, item, epoch, 0) % count
 
 
-def negatives(choice, count, item, seed, epoch, wanted):
+def negatives(choice, count, item, seed, epoch, wanted, fill=FillNegatives.REPEAT):
+    if count < wanted and fill is FillNegatives.MASK:
+        return [*range(count), *[-1] * (wanted - count)]
     if count < wanted:
         return [
             random_word(seed, Purpose.REPLACEMENT, item, epoch, n) % count for n in range(wanted)
@@ -88,12 +90,15 @@ def test_positives(choice, counts, seed, epoch):
     assert drawn.tolist() == expected
 
 
-@given(st.sampled_from(NegativeChoice), COUNTS, st.integers(0, 2**20), EPOCHS, st.integers(0, 8))
-def test_negatives(choice, counts, seed, epoch, wanted):
+@given(
+    *(st.sampled_from(NegativeChoice), st.sampled_from(FillNegatives)),
+    *(COUNTS, st.integers(0, 2**20), EPOCHS, st.integers(0, 8)),
+)
+def test_negatives(choice, fill, counts, seed, epoch, wanted):
     items = np.arange(len(counts)) * 7
-    drawn = choose_negatives(choice, np.array(counts), items, seed, epoch, wanted)
+    drawn = choose_negatives(choice, np.array(counts), items, seed, epoch, wanted, fill)
     assert drawn.tolist() == [
-        negatives(choice, c, int(i), seed, epoch, wanted)
+        negatives(choice, c, int(i), seed, epoch, wanted, fill)
         for c, i in zip(counts, items, strict=True)
     ]
 

@@ -16,7 +16,12 @@ from denserk.data.training_batches import TrainingBatches
 from denserk.data.training_examples import prepare
 from denserk.errors import InputError, UsageError
 from denserk.reporting import Reporter
-from denserk.settings.training import NegativeChoice, PositiveChoice, SamplingSettings
+from denserk.settings.training import (
+    FillNegatives,
+    NegativeChoice,
+    PositiveChoice,
+    SamplingSettings,
+)
 from tests.data.conftest import inline
 from tests.data.test_sampling import negatives, positive
 
@@ -58,7 +63,13 @@ def texts(batch: TokenBatch):
 def plain(batch):
     """A batch as lists that compare, free of padding."""
     teacher = None if batch.teacher is None else batch.teacher.tolist()
-    return texts(batch.queries), texts(batch.passages), teacher, batch.items.tolist()
+    return texts(batch.queries), grouped(batch), teacher, batch.items.tolist()
+
+
+def grouped(batch):
+    """The passages of each query, positive first; None where a negative is missing."""
+    passages = [*texts(batch.passages), None]
+    return [[passages[row] for row in group] for group in batch.groups.tolist()]
 
 
 def joined(parts):
@@ -68,9 +79,12 @@ def joined(parts):
 
 @pytest.mark.parametrize("positive_choice", PositiveChoice)
 @pytest.mark.parametrize("negative_choice", NegativeChoice)
+@pytest.mark.parametrize("fill", FillNegatives)
 @pytest.mark.parametrize("pool", [None, 4])
-def test_groups_are_what_the_laws_say(store, positive_choice, negative_choice, pool):
-    settings = SamplingSettings(4, positive_choice, negative_choice, negative_pool=pool, seed=5)
+def test_groups_are_what_the_laws_say(store, positive_choice, negative_choice, pool, fill):
+    settings = SamplingSettings(
+        *(6, positive_choice, negative_choice), negative_pool=pool, fill_negatives=fill, seed=5
+    )
     batches = TrainingBatches(store, settings, 5, epochs=3, with_scores=True)
     assert (len(batches), batches.steps_per_epoch) == (12, 4)
     for step in range(len(batches)):
@@ -79,17 +93,24 @@ def test_groups_are_what_the_laws_say(store, positive_choice, negative_choice, p
         items = order[step % 4 * 5 : step % 4 * 5 + 5]
         batch = batches[step]
         assert batch.items.tolist() == items
-        assert batch.targets.tolist() == [0, 4, 8, 12, 16]
         wanted, scores = [], []
         for item in items:
             own, others = store.positives(item), store.negatives(item)
             count = len(others) if pool is None else min(pool, len(others))
             first = positive(positive_choice, len(own), item, 5, epoch)
-            rest = negatives(negative_choice, count, item, 5, epoch, 3)
-            wanted += [store.passages[row].tolist() for row in (own[first], *others[rest])]
+            rest = negatives(negative_choice, count, item, 5, epoch, 5, fill)
+            rows = [own[first], *(others[place] if place >= 0 else -1 for place in rest)]
+            wanted.append([store.passages[row].tolist() if row >= 0 else None for row in rows])
             places = [first, *(len(own) + place for place in rest)]
-            scores.append([item + place / 100 for place in places])
-        assert texts(batch.passages) == wanted
+            present = zip(places, [first, *rest], strict=True)
+            scores.append([item + p / 100 if place >= 0 else -torch.inf for p, place in present])
+        assert grouped(batch) == wanted
+        flat = [text for group in wanted for text in group if text]
+        if fill is FillNegatives.REPEAT:
+            assert texts(batch.passages) == flat
+        else:
+            assert len(batch.passages.input_ids) == len(set(map(tuple, flat)))
+        assert len(set(batch.keys.tolist())) == len(batch.passages.input_ids)
         assert texts(batch.queries) == [store.queries[item].tolist() for item in items]
         torch.testing.assert_close(batch.teacher, torch.tensor(scores))
 
@@ -99,7 +120,8 @@ def test_shapes(store):
     longest = max(map(len, texts(batch.passages)))
     assert batch.passages.input_ids.shape == batch.passages.attention_mask.shape == (12, longest)
     assert batch.queries.input_ids.shape == (4, max(map(len, texts(batch.queries))))
-    assert batch.passages.input_ids.dtype == batch.items.dtype == batch.targets.dtype == torch.int64
+    numbers = (batch.passages.input_ids, batch.items, batch.groups, batch.keys)
+    assert {each.dtype for each in numbers} == {torch.int64}
     assert batch.teacher is None
     assert plain(batch.to("cpu")) == plain(batch)
 
@@ -115,7 +137,7 @@ def test_the_parts_of_all_ranks_are_the_batch(store, world):
     ]
     for step in range(len(whole)):
         assert joined(part[step] for part in parts) == plain(whole[step])
-        assert parts[0][step].targets.tolist() == list(range(0, 18 // world, 3))
+        assert parts[0][step].groups[:, 0].tolist() == list(range(0, 18 // world, 3))
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
@@ -193,13 +215,47 @@ def test_more_queries_than_there_are(store):
     assert heard.warnings == ["--train-queries 50: there are only 23"]
 
 
-def test_short_lists_are_counted_once(store):
+@pytest.mark.parametrize("fill", FillNegatives)
+def test_short_lists_are_counted_once(store, fill):
     heard = Heard()
-    batches = TrainingBatches(store, SamplingSettings(6), 4, reporter=heard)
-    assert all(len(texts(batches[step].passages)) == 24 for step in range(len(batches)))
+    settings = SamplingSettings(6, fill_negatives=fill)
+    batches = TrainingBatches(store, settings, 4, reporter=heard)
+    encoded = [len(texts(batches[step].passages)) for step in range(len(batches))]
+    assert all(count == 24 for count in encoded) is (fill is FillNegatives.REPEAT)
     short = sum(3 + query % 5 < 5 for query in range(QUERIES))
+    what = {"mask": "the missing ones masked", "repeat": "drawn with replacement"}[fill]
     assert heard.warnings == [
-        f"queries with fewer than 5 negatives, drawn with replacement: {short}"
+        f"queries with fewer than the 5 negatives of --group-size 6, {what}: {short} of 23 "
+        "(the longest list has 7)"
+    ]
+
+
+def test_one_passage_of_several_queries_is_one_row(write, tmp_path, tokenizer):
+    """By its id where it has one, else by its text; a copy within a group is masked."""
+    lines = [inline(query, 1, 2, scored=True) for query in range(4)]
+    shared = lines[0]["positive_passages"][0]
+    lines[1]["positive_passages"] = [{"docid": shared["docid"], "text": "zoo", "score": 5.0}]
+    lines[2]["negative_passages"][0] = {"docid": "", "text": "bird", "score": 6.0}
+    lines[3]["negative_passages"] = [
+        {"docid": "", "text": "bird", "score": 7.0},
+        {"docid": "", "text": "bird", "score": 8.0},
+    ]
+    store = prepare([write(lines)], tmp_path / "prepared", tokenizer, tokenizer)
+    settings = SamplingSettings(3, negative=NegativeChoice.TOP)
+    batches = TrainingBatches(store, settings, 4, shuffle=False, with_scores=True)
+    batch = batches[0]
+    assert batch.groups.tolist() == [[0, 1, 2], [0, 3, 4], [5, 6, 7], [8, 6, -1]]
+    assert batch.teacher is not None
+    assert batch.teacher[3].tolist() == [3.0, 7.0, -torch.inf]
+    assert len(texts(batch.passages)) == len(set(batch.keys.tolist())) == 9
+    halves = [
+        TrainingBatches(store, settings, 4, shuffle=False, with_scores=True, rank=rank, world=2)[0]
+        for rank in range(2)
+    ]
+    assert halves[1].groups.tolist() == [[0, 1, 2], [3, 1, -1]]
+    assert [half.keys.tolist() for half in halves] == [
+        batch.keys[:5].tolist(),
+        batch.keys[5:].tolist(),
     ]
 
 
@@ -207,12 +263,11 @@ def test_a_random_passage_stands_in_for_no_negatives(lacking):
     heard = Heard()
     batch = TrainingBatches(lacking, SamplingSettings(3), 10, reporter=heard)[0]
     assert heard.warnings == ["queries without a negative get random passages: 5"]
-    passages = texts(batch.passages)
-    for number, item in enumerate(batch.items.tolist()):
+    for group, item in zip(grouped(batch), batch.items.tolist(), strict=True):
         own = [lacking.passages[row].tolist() for row in lacking.candidates[item]]
-        group = passages[3 * number : 3 * number + 3]
         assert group[0] == own[0]
-        assert all((text in own) == (item % 2 == 1) for text in group[1:])
+        assert all((text in own) == (item % 2 == 1) for text in group[1:] if text)
+        assert group[1]
     assert plain(TrainingBatches(lacking, SamplingSettings(3), 10)[0]) == plain(batch)
 
 
@@ -228,7 +283,7 @@ def test_a_random_passage_has_no_score(lacking):
 
 def test_positives_alone(lacking):
     batch = TrainingBatches(lacking, SamplingSettings(1), 10)[0]
-    assert batch.targets.tolist() == list(range(10))
+    assert batch.groups.tolist() == [[row] for row in range(10)]
     own = [lacking.passages[lacking.positives(item)[0]].tolist() for item in batch.items.tolist()]
     assert texts(batch.passages) == own
 

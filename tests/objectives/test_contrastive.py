@@ -43,7 +43,7 @@ def test_condenser_example(specs):
 def full_scores(queries, passages, targets):
     scores = dot(queries, passages)
     positives = PassageVectors(passages[targets].unsqueeze(1))
-    return full_contrastive_scores(scores, queries, positives, scores[:, targets])
+    return full_contrastive_scores(scores, queries, positives, scores[:, targets], targets)
 
 
 def test_simlm_example(specs):

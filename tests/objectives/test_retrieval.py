@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from denserk.modeling.similarity import PassageVectors, dot
+from denserk.objectives.candidates import find_candidates
 from denserk.objectives.contrastive import contrastive_loss
 from denserk.objectives.distillation import kl_divergence
 from denserk.objectives.layer_contrast import self_contrastive_loss
@@ -11,7 +12,8 @@ from denserk.objectives.retrieval import RetrievalObjective
 from denserk.settings.training import ContrastiveKind, Distillation, ObjectiveSettings
 
 B, N, S, D = 3, 2, 4, 6
-TARGETS = torch.arange(B) * N
+GROUPS = torch.arange(B * N).view(B, N)
+TARGETS = GROUPS[:, 0]
 
 
 @pytest.fixture
@@ -36,7 +38,8 @@ def loss(
     objective = RetrievalObjective(
         ObjectiveSettings(**settings), parts=parts, self_contrastive=self_contrastive
     )
-    return objective(queries, PassageVectors(values, mask), TARGETS, teacher)
+    candidates = find_candidates(GROUPS, torch.arange(B * N))
+    return objective(queries, PassageVectors(values, mask), candidates, teacher)
 
 
 def test_one_vector_is_the_dual_encoder(queries, passages):

@@ -92,4 +92,6 @@ def read_row(row: str) -> dict[str, Any]:
         assert len(found) == 1, f"{part!r} is understood in {len(found)} ways"
         assert not settings.keys() & found[0].keys(), f"{part!r} says something again"
         settings |= found[0]
+    if "negative" in settings:  # every published loader repeats negatives where there are too few
+        settings["fill_negatives"] = "repeat"
     return settings

@@ -5,7 +5,7 @@ import random
 
 import torch
 
-from denserk.data.batches import TrainingBatch, pad
+from denserk.data.batches import TokenBatch, TrainingBatch, pad
 from denserk.modeling.folder_layouts import read_model_folder
 from denserk.modeling.retriever import Retriever
 from denserk.objectives.retrieval import RetrievalObjective
@@ -91,20 +91,35 @@ def batch_of(queries: int, seed=0, vocabulary=100) -> TrainingBatch:
     asked = pad([text(1, 4) for _ in range(queries)], 0)
     passages = pad([text(1, 9) for _ in range(queries * GROUP)], 0)
     teacher = torch.tensor([[draw.gauss(0, 1) for _ in range(GROUP)] for _ in range(queries)])
-    items = torch.arange(queries)
-    return TrainingBatch(asked, passages, items * GROUP, teacher, items)
+    rows = torch.arange(queries * GROUP)
+    return TrainingBatch(
+        asked, passages, rows.view(queries, GROUP), rows, teacher, torch.arange(queries)
+    )
+
+
+def uneven_batch(seed=0) -> TrainingBatch:
+    """Four queries over five passages: one negative is missing, two queries share their positive,
+    one's negative is another's positive."""
+    whole = batch_of(3, seed)
+    groups = torch.tensor([[0, 1], [2, 3], [0, 4], [3, -1]])
+    teacher = torch.tensor([[1.0, -0.5], [0.3, 0.8], [0.1, 0.0], [2.0, -torch.inf]])
+    queries = TokenBatch(*(part[[0, 1, 2, 0]] for part in whole.queries))
+    passages = TokenBatch(*(part[:5] for part in whole.passages))
+    return TrainingBatch(queries, passages, groups, torch.arange(5) + 70, teacher, torch.arange(4))
 
 
 def part_of(batch: TrainingBatch, rank: int, size: int) -> TrainingBatch:
     """One process's share of a batch."""
     queries = len(batch.items) // size
     rows = slice(rank * queries, (rank + 1) * queries)
-    wide = slice(rank * queries * GROUP, (rank + 1) * queries * GROUP)
+    groups = batch.groups[rows]
+    own = groups[groups >= 0].unique()
     assert batch.teacher is not None
     return TrainingBatch(
         type(batch.queries)(*(part[rows] for part in batch.queries)),
-        type(batch.passages)(*(part[wide] for part in batch.passages)),
-        torch.arange(queries) * GROUP,
+        type(batch.passages)(*(part[own] for part in batch.passages)),
+        torch.where(groups < 0, groups, torch.searchsorted(own, groups)),
+        batch.keys[own],
         batch.teacher[rows],
         batch.items[rows],
     )

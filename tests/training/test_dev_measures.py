@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 QUERIES = [[2, 10 + n, 20 + n, 3] for n in range(5)]
 PASSAGES = [[2, *range(10 + n, 14 + 2 * n), 3] for n in range(12)]
 RELEVANT = [[0], [3, 7], [11], [5], [2, 4, 6]]
-GROUPS = torch.tensor([[0, 1], [3, 8], [11, 2], [5, 9], [2, 10]])
+GROUPS = torch.tensor([[0, 1], [3, 8], [11, 2], [5, -1], [2, 10]])
 DEV = DevSet(QUERIES, PASSAGES, (0, 0), RELEVANT, GROUPS)
 
 
@@ -44,7 +44,8 @@ def measured_by_hand(scores, batch, temperature):
     losses, positions, reciprocal = [], [], []
     for number, row in enumerate(scores):
         start = number // batch * batch
-        among = [row[p] / temperature for p in GROUPS[start : start + batch].flatten().tolist()]
+        passages = set(GROUPS[start : start + batch].flatten().tolist()) - {-1}
+        among = [row[p] / temperature for p in passages]
         positive = row[GROUPS[number, 0]]
         losses.append(math.log(sum(map(math.exp, among))) - positive / temperature)
         positions.append(sum(other > positive for other in row))

@@ -17,11 +17,11 @@ from tests.training.retrievers import (
     LOSSES,
     REPRESENTATIONS,
     assert_same,
-    batch_of,
     gradients,
     objective,
     part_of,
     retriever,
+    uneven_batch,
 )
 
 CHUNKS = CacheSettings(grad_cache=True, q_chunk=1, p_chunk=3)
@@ -51,7 +51,7 @@ def one_of_two(rank, folder, meeting, out):
     """What each process does: every case; then the helpers, where processes differ."""
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     torch.set_num_threads(1)
-    batch = part_of(batch_of(4), rank, 2)
+    batch = part_of(uneven_batch(), rank, 2)
     found = {case: trained(folder, case, batch) for case in CASES}
     device = torch.device("cpu")
     own = nn.Linear(2, 2)
@@ -83,7 +83,7 @@ def two(tiny, tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [c for c in CASES if c[3]], ids=str)
 def test_together_they_do_the_whole_batch(two, tiny, case):
-    terms, expected = trained(tiny("bert"), case, batch_of(4))
+    terms, expected = trained(tiny("bert"), case, uneven_batch())
     for found, _ in two:
         found_terms, found_gradients = found[case]
         assert_same(found_gradients, expected, 1e-6)
@@ -93,7 +93,7 @@ def test_together_they_do_the_whole_batch(two, tiny, case):
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [c for c in CASES if not c[3]], ids=str)
 def test_without_each_other_their_losses_are_averaged(two, tiny, case):
-    halves = [trained(tiny("bert"), case, part_of(batch_of(4), rank, 2)) for rank in range(2)]
+    halves = [trained(tiny("bert"), case, part_of(uneven_batch(), rank, 2)) for rank in range(2)]
     expected = {
         name: None if first is None else (first + halves[1][1][name]) / 2
         for name, first in halves[0][1].items()

@@ -40,7 +40,8 @@ def batch_of(tiny, first=0, last=ALL):
     pairs = [
         joiner.join(QUERIES[i // GROUP], PASSAGES[i]) for i in range(first * GROUP, last * GROUP)
     ]
-    return PairTrainingBatch(joiner.batch(pairs), GROUP, torch.arange(first, last))
+    groups = torch.arange(len(pairs)).view(-1, GROUP)
+    return PairTrainingBatch(joiner.batch(pairs), groups, torch.arange(first, last))
 
 
 def gradients(model, batch, settings=None, cache=None):
