@@ -55,6 +55,7 @@ _HEADED = (PretrainingObjective.CONDENSER, PretrainingObjective.COCONDENSER)
 _MASTER = (PretrainingObjective.MASTER,)
 OF_SOME: Mapping[str, tuple[PretrainingObjective, ...]] = {
     "n_head_layers": (*_HEADED, *_MASTER),
+    "fresh_heads": (*_HEADED, *_MASTER, PretrainingObjective.RETROMAE),
     "skip_from": _HEADED,
     "late_mlm": _HEADED,
     "lm_scale": (PretrainingObjective.COCONDENSER,),

@@ -169,7 +169,7 @@ class PretrainSettings:
     model: str | None = option(
         None, "--model-name-or-path", metavar="NAME|DIR|HUB_ID", shown_default="none"
     )
-    """Weights to start from; a head or decoders beside them go on too."""
+    """Weights to start from; a head or decoders beside them go on too, unless --fresh-heads."""
     architecture: Architecture | None = option(None, shown_default="the model's")
     """In place of --model, a random BERT: 2 layers x 128, 4 x 256, 4 x 512, 8 x 512, 12 x 768."""
     vocabulary_size: int = VOCABULARY
@@ -332,6 +332,8 @@ class PretrainingObjectiveSettings:
         DecoderInit.NORMAL, shown_default="normal; released: library"
     )
     """master: how new decoders start, from N(0, 0.02) or as PyTorch draws them."""
+    fresh_heads: bool = False
+    """Start with a randomly initialised head or decoders, whatever lies beside --model."""
     loss_average: LossAverage = LossAverage.UPDATE
     """The token losses' mean is over all labels of an update, or over each chunk's, all chunks
     weighing the same (the released code)."""

@@ -242,7 +242,14 @@ def _fill_heads(run: PretrainRun, root: Path, objective: Objective, reporter: Re
     if objective.layout is None:
         return
     names = ", ".join(objective.heads())
-    read = load_heads(root, objective.layout, objective.heads())
+    if run.objective.fresh_heads:
+        reporter.note(f"{names}: new, from random weights (--fresh-heads)")
+        return
+    try:
+        read = load_heads(root, objective.layout, objective.heads())
+    except ModelError as error:
+        error.hint = error.hint or "add --fresh-heads to start with new ones"
+        raise
     if read is not None:
         reporter.note(f"{names}: from {read}")
     elif run.pretrain.objective is PretrainingObjective.COCONDENSER:

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import orjson
 import pytest
+import torch
 
 from denserk.cli.app import run
 from denserk.formats.files import whole_binary
 from denserk.modeling.folder_layouts import read_model_folder
 from denserk.tasks import run_folder
+from tests.conftest import WORDS
 from tests.data.conftest import inline
 from tests.faults import limit_file_size
 from tests.tasks.finetuning import write_examples
@@ -85,7 +87,11 @@ def test_fewer_negatives_than_asked_are_counted(command, lines):
     lines[3]["negative_passages"] = lines[3]["negative_passages"][:1]
     status, told = command(lines)
     assert status == 0
-    assert "warning: queries with fewer than 2 negatives, drawn with replacement: 1\n" in told
+    short = "warning: queries with fewer than the 2 negatives of --group-size 3, {}: 1 of 8 (the "
+    assert short.format("the missing ones masked") in told
+    status, told = command(lines, "--fill-negatives", "repeat", "--overwrite")
+    assert status == 0
+    assert short.format("drawn with replacement") in told
 
 
 def test_a_docid_outside_the_corpus(command, lines, tmp_path):
@@ -137,14 +143,78 @@ def test_too_little_for_a_batch(command, lines):
 
 
 def test_a_loss_that_is_no_number(command, lines, tmp_path):
-    options = ("--lr", "1e30", "--max-steps", "30", "--save-steps", "1", "--warmup-ratio", "0")
+    options = ("--lr", "1e30", "--max-steps", "30", "--warmup-ratio", "0")
     status, told = command(lines, *options)
     assert status == 1
     assert re.search(r"error: the loss of step \d+ is not a number \(contrastive", told)
     assert "lower --lr" in told
-    checkpoints = list((tmp_path / "out" / "checkpoints").iterdir())
-    assert [item.name.startswith("checkpoint-") for item in checkpoints] == [True]
     assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("lr", ["1e30", "1e6"])
+def test_weights_that_exploded_are_no_model(command, lines, tmp_path, lr):
+    """The loss before the last update is finite: the weights after it are looked at."""
+    options = ("--lr", lr, "--max-steps", "1", "--warmup-ratio", "0")
+    status, told = command(lines, *options)
+    assert status == 1
+    assert re.search(r"^error: training diverged: after step 1 the weights ", told, re.MULTILINE)
+    assert "lower --lr" in told
+    assert not list((tmp_path / "out").rglob("*.safetensors"))
+
+
+def test_a_checkpoint_before_the_weights_explode_stays(command, lines, tmp_path):
+    rising = (
+        "--lr",
+        "1e7",
+        "--max-steps",
+        "1000000",
+        "--save-steps",
+        "5",
+        "--warmup-steps",
+        "1000000",
+    )
+    status, told = command(lines, *rising)
+    assert status == 1
+    (kept,) = (tmp_path / "out" / "checkpoints").iterdir()
+    assert f"{kept} is the last good checkpoint" in told
+    assert command(lines, "--model", str(kept), "--overwrite")[0] == 2  # it lies in the output
+    assert command(lines, "--model", str(kept), "--output", str(tmp_path / "next"))[0] == 0
+
+
+def test_normalised_vectors_need_a_temperature(command, lines, tmp_path):
+    status, told = command(lines, "--l2-norm")
+    assert status == 2
+    assert "add --temperature 0.05, or --no-l2-norm" in told
+    assert not (tmp_path / "out").exists()
+    assert command(lines, "--temperature", "0.02", "--l2-norm")[0] == 0
+    given = ("--model", str(tmp_path / "out"), "--output", str(tmp_path / "next"))
+    status, told = command(lines, *given, "--representation", None)
+    assert status == 2  # the folder's vectors are normalised
+    assert "add --temperature 0.02" in told
+
+
+@pytest.mark.parametrize(("fill", "passages"), [("mask", 7), ("repeat", 32)])
+@pytest.mark.parametrize("cached", [False, True])
+def test_distinct_passages_alone_are_encoded(command, fill, passages, cached):
+    """Four triples of one negative each; two share their positive, which is encoded once."""
+    texts = [f"{word} {word}" for word in WORDS[:8]]
+    triples = [(WORDS[n], texts[max(n, 1)], texts[4 + n]) for n in range(4)]
+    content = "".join("\t".join(triple) + "\n" for triple in triples).encode()
+    counted = []
+
+    def count(module, given):
+        if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
+            counted.append(len(given[0]))
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(count)
+    options = ("--group-size", "8", "--max-steps", "1", "--fill-negatives", fill, "--plain")
+    try:
+        status, told = command(content, *options, *(["--grad-cache"] if cached else []))
+    finally:
+        hook.remove()
+    assert status == 0, told
+    assert sum(counted) == (2 if cached else 1) * (4 + passages)
+    assert f"the first step encodes 4 queries of 3 and {passages} passages of 4 tokens" in told
 
 
 @pytest.mark.parametrize(

@@ -136,8 +136,23 @@ def test_fewer_tasks_take_their_decoders_alone(trained, data, tmp_path):
 )
 def test_decoders_of_another_kind_are_refused(trained, data, tmp_path, options, phrase):
     folder = trained("master", expansions=data["expansions"], preset=MasterPreset.RELEASED)
-    with pytest.raises(ModelError, match=phrase):
-        begun(tmp_path / "out", data["corpus"], "master", folder, tasks=("mkp",), **options)
+    options["tasks"] = ("mkp",)
+    with pytest.raises(ModelError, match=phrase) as error:
+        begun(tmp_path / "out", data["corpus"], "master", folder, **options)
+    assert "--fresh-heads" in str(error.value.hint)
+    heard = begun(tmp_path / "out", data["corpus"], "master", folder, fresh_heads=True, **options)
+    assert any("new, from random weights (--fresh-heads)" in note for note in heard.notes)
+    after = load_file(tmp_path / "out" / MASTER_FILE)
+    assert any(name.startswith(phrase) for name in after)
+
+
+def test_fresh_heads_do_not_come_from_the_folder(trained, data, tmp_path):
+    folder = trained("condenser")
+    begun(tmp_path / "out", data["corpus"], "condenser", folder, fresh_heads=True)
+    before, after = load_file(folder / CONDENSER_FILE), load_file(tmp_path / "out" / CONDENSER_FILE)
+    assert before.keys() == after.keys()
+    name = next(name for name in before if name.endswith("attention.self.query.weight"))
+    assert not torch.allclose(before[name], after[name])
 
 
 @pytest.mark.parametrize("objective", ["mlm", "retromae", "condenser"])
