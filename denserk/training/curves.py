@@ -11,7 +11,17 @@ from denserk.formats.files import whole_binary
 HIDDEN = ("loss", "grad_norm", "learning_rate", "epoch", "step")
 FEW = 40
 """Points up to which each is marked."""
-INKS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+INKS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#e69f00",
+    "#56b4e9",
+    "#000000",
+    "#999999",
+    "#f0e442",
+)
 """Colours that stay apart for colour-blind eyes and in print."""
 
 

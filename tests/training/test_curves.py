@@ -50,3 +50,13 @@ def test_short_logs_are_drawn_too(tmp_path, history):
 def test_one_part_is_the_loss_itself(tmp_path, figures):
     one = [{key: v for key, v in entry.items() if key != "loss_b"} for entry in HISTORY]
     assert len(lines(drawn(one, tmp_path / "curves.png", figures)[0])) == 1
+
+
+def test_the_legend_stands_above_the_curves_and_names_every_part(tmp_path, figures):
+    parts = {f"loss_{number}": float(number) for number in range(8)}
+    history = [{"step": 1, "loss": 28.0, "learning_rate": 0.1, **parts}]
+    axis = drawn(history, tmp_path / "curves.png", figures)[0]
+    assert len(axis.lines) == len(axis.get_legend().get_texts()) == 9
+    box = axis.get_legend().get_window_extent()
+    assert box.y0 >= axis.get_window_extent().y1
+    assert len({line.get_color() for line in axis.lines}) == 9
