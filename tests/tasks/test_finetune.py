@@ -250,7 +250,7 @@ def test_it_learns(tiny, tmp_path):
         *(tmp_path / "out", tiny("bert"), train),
         **typed({"representation": "mean", "l2_norm": True, "temperature": 0.1, "lr": 0.003}),
         dev_data=str(train),
-        max_steps=200,
+        max_steps=300,
         eval_steps=20,
         save_steps=1000,
     )
