@@ -176,14 +176,14 @@ class TrainingBatches(Dataset[TrainingBatch]):
             keys = items[:, None] * rows.shape[1] + np.arange(rows.shape[1])
         else:
             keys = self._keys(rows)
-        taken, first = [], dict[int, int]()
-        groups = np.full_like(rows, -1)
-        for place in np.flatnonzero(rows.ravel() >= 0):
-            key = int(keys.flat[place])
-            if key not in first:
+        taken: list[int] = []
+        first: dict[int, int] = {}
+        for row, key in zip(rows.ravel().tolist(), keys.ravel().tolist(), strict=True):
+            if row >= 0 and key not in first:
                 first[key] = len(taken)
-                taken.append(int(rows.flat[place]))
-            groups.flat[place] = first[key]
+                taken.append(row)
+        own = [first[key] if key >= 0 else -1 for key in keys.ravel().tolist()]
+        groups = np.array(own, dtype=np.int64).reshape(rows.shape)
         return TrainingBatch(
             pad([store.queries[row] for row in queries], store.query_pad_id),
             pad([store.passages[row] for row in taken], store.passage_pad_id),

@@ -53,7 +53,7 @@ def first_rows(keys: Tensor) -> Tensor:
     >>> first_rows(torch.tensor([5, 3, 5, 5])).tolist()
     [0, 1, 0, 0]
     """
-    found, inverse = keys.unique(return_inverse=True)
+    found, inverse = keys.unique(return_inverse=True)  # type: ignore[no-untyped-call]
     rows = torch.arange(len(keys), device=keys.device)
     first = torch.full_like(found, len(keys)).scatter_reduce(0, inverse, rows, "amin")
     return first[inverse]

@@ -107,7 +107,7 @@ def reciprocal_ranks(scores: Tensor, relevant: Sequence[Sequence[int]]) -> list[
 
 def in_batch_loss(scores: Tensor, groups: Tensor, temperature: float) -> Tensor:
     """Summed cross-entropy of one batch, each passage counted once. (Q, P), (Q, N) -> scalar."""
-    rows, places = groups.unique(return_inverse=True)
+    rows, places = groups.unique(return_inverse=True)  # type: ignore[no-untyped-call]
     among = scores[:, rows].masked_fill(rows < 0, -torch.inf) / temperature
     return F.cross_entropy(among, places[:, 0], reduction="sum")
 
