@@ -134,8 +134,8 @@ def test_passages_of_several_vectors_are_grouped_without_loss(tmp_path, hits):
         index.close()
     best = (QUERIES @ WHOLE.T).reshape(len(QUERIES), 50, 4).max(axis=2)
     for qid, line in zip(qids, best, strict=True):
-        ranked = sorted((-score, f"p{n}") for n, score in enumerate(line.tolist()))[:hits]
-        assert found[qid] == [(docid, -score) for score, docid in ranked]
+        ranked = sorted(((score, f"p{n}") for n, score in enumerate(line.tolist())), reverse=True)
+        assert found[qid] == [(docid, score) for score, docid in ranked[:hits]]
     with pytest.raises(UsageError, match="--hits 4097 of 4 vectors each: Milvus returns at most"):
         MilvusIndex(collection(tmp_path / "a.db"), SearchSettings(hits=4097))
 
