@@ -8,18 +8,23 @@ from types import FrameType
 
 from denserk.errors import Interrupted
 
-
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    """Raise in the main process, so that temporary files go; a second signal ends it at once."""
-    if os.getpid() != _started:
-        os._exit(128 + signum)
-    for each in SIGNALS:
-        signal.signal(each, signal.SIG_DFL)
-    raise Interrupted(signum)
-
-
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_started = os.getpid()
+
+
+def _catch_signals() -> None:
+    """Turn signals into `Interrupted`, so that temporary files go; a second one ends at once."""
+    started = os.getpid()
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        if os.getpid() != started:  # a worker process: its parent cleans up
+            os._exit(128 + signum)
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+        raise Interrupted(signum)
+
+    for each in SIGNALS:
+        if signal.getsignal(each) != signal.SIG_IGN:  # under nohup
+            signal.signal(each, interrupt)
 
 
 def main() -> None:
@@ -29,14 +34,12 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-    for each in SIGNALS:
-        if signal.getsignal(each) != signal.SIG_IGN:  # nohup stays as it is
-            signal.signal(each, _interrupt)
     try:
+        _catch_signals()
         from denserk.cli.app import run
 
         status = run()
-    except Interrupted as stop:  # before the command line was there
+    except Interrupted as stop:  # before or after the command itself
         status = 128 + stop.signum
     raise SystemExit(status)
 
