@@ -6,6 +6,7 @@ WORK is a folder that is made. Prints a line a command, and exits with 1 at the 
 """
 
 import argparse
+import faulthandler
 import json
 import os
 import random
@@ -22,6 +23,8 @@ from tests.tasks.pretraining import write_corpus
 from tests.tiny_models import write_tiny
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+LOG = "../log"  # of the last command
+PATIENCE = 200  # seconds after which a command counts as hanging
 CHANGING = ("training.json", "training.png")  # times
 TRAINING = ["--device", "cpu", "--batch-size", "4", "--save-steps", "2", "--max-steps", "12"]
 PASSAGES = 200
@@ -36,54 +39,25 @@ class Case(NamedTuple):
 
 
 ENCODE = ["encode", "--model", "model", "--corpus", "passages.jsonl", "--block-size", "8"]
+FINETUNE = ["finetune", "--model", "model", "--train-data", "train.jsonl", *TRAINING]
+PRETRAIN = ["pretrain", "--objective", "mlm", "--model", "model", "--corpus", "text.jsonl"]
+INDEX = ["index", "--input", "vectors"]
+SEARCH = ["search", "--index", "index", "--topics", "queries.tsv", "--hits"]
+MINE = ["mine-negatives", "--topics", "queries.tsv", "--qrels", "qrels.txt", "--run", "a.trec"]
+MINE += ["--corpus", "passages.jsonl", "--depth", "50", "--num-negatives", "20"]
 CASES = {
     "encode": Case(ENCODE),
     "encode --overwrite": Case([*ENCODE, "--representation", "mean"], "--overwrite", "encode"),
     "encode jsonl": Case([*ENCODE, "--output-format", "jsonl"], "--overwrite"),
     "encode pyserini-faiss": Case([*ENCODE, "--output-format", "pyserini-faiss"], "--overwrite"),
-    "index": Case(["index", "--input", "vectors"]),
-    "index --overwrite": Case(
-        ["index", "--input", "vectors", "--type", "hnsw", "--threads", "1"], "--overwrite", "index"
-    ),
+    "index": Case(INDEX),
+    "index --overwrite": Case([*INDEX, "--type", "hnsw", "--threads", "1"], "--overwrite", "index"),
     "bm25": Case(["index", "--corpus", "passages.jsonl", "--type", "bm25"]),
-    "finetune": Case(
-        [
-            "finetune",
-            "--model",
-            "model",
-            "--train-data",
-            "train.jsonl",
-            "--group-size",
-            "2",
-            *TRAINING,
-        ]
-    ),
-    "pretrain": Case(
-        ["pretrain", "--objective", "mlm", "--model", "model", "--corpus", "text.jsonl"]
-        + ["--max-length", "16", *TRAINING]
-    ),
-    "finetune --overwrite": Case(
-        [
-            "finetune",
-            "--model",
-            "model",
-            "--train-data",
-            "train.jsonl",
-            "--group-size",
-            "3",
-            *TRAINING,
-        ],
-        "--overwrite",
-        "finetune",
-    ),
-    "search": Case(
-        ["search", "--index", "index", "--topics", "queries.tsv", "--hits", "100"], "--overwrite"
-    ),
-    "mine": Case(
-        ["mine-negatives", "--topics", "queries.tsv", "--qrels", "qrels.txt", "--run", "a.trec"]
-        + ["--corpus", "passages.jsonl", "--depth", "50", "--num-negatives", "20"],
-        "--overwrite",
-    ),
+    "finetune": Case([*FINETUNE, "--group-size", "2"]),
+    "finetune --overwrite": Case([*FINETUNE, "--group-size", "3"], "--overwrite", "finetune"),
+    "pretrain": Case([*PRETRAIN, "--max-length", "16", *TRAINING]),
+    "search": Case([*SEARCH, "100"], "--overwrite"),
+    "mine": Case(MINE, "--overwrite"),
     "fuse": Case(["search", "--fuse", "a.trec", "--fuse", "b.trec"], "--overwrite"),
     "convert": Case(["convert", "passages.jsonl", "--to", "anserini"], "--overwrite"),
     "convert vectors": Case(["convert", "vectors", "--to", "parquet"], "--overwrite"),
@@ -95,10 +69,12 @@ def command(arguments: list[str], delay: float | None = None, how: int = 0) -> t
     start = time.monotonic()
     child = os.fork()
     if child == 0:
-        quiet = os.open(os.devnull, os.O_RDWR)
-        for number in (0, 1, 2):
-            os.dup2(quiet, number)
-        sys.argv = ["denserk", *arguments, "--quiet"]
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        log = os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        faulthandler.dump_traceback_later(PATIENCE, file=2, exit=True)
+        sys.argv = ["denserk", *arguments, "--quiet", "--traceback"]
         status = 1
         try:
             from denserk.__main__ import main
@@ -158,23 +134,10 @@ def prepare(work: Path) -> None:
     (work / "logs").mkdir()
     (work / "logs" / "letters.txt").write_text("mine")
     os.chdir(work)
-    for each in (
-        [*ENCODE, "--output", "vectors"],
-        ["index", "--input", "vectors", "--output", "index"],
-        ["search", "--index", "index", "--topics", "queries.tsv", "--output", "a.trec"],
-        [
-            "search",
-            "--index",
-            "index",
-            "--topics",
-            "queries.tsv",
-            "--hits",
-            "9",
-            "--output",
-            "b.trec",
-        ],
-    ):
-        assert command(each)[0] == 0, each
+    assert command([*ENCODE, "--output", "vectors"])[0] == 0
+    assert command([*INDEX, "--output", "index"])[0] == 0
+    assert command([*SEARCH, "1000", "--output", "a.trec"])[0] == 0
+    assert command([*SEARCH, "9", "--output", "b.trec"])[0] == 0
 
 
 def kill_and_compare(work: Path, name: str, draw: random.Random, kills: int) -> int:
@@ -197,19 +160,20 @@ def kill_and_compare(work: Path, name: str, draw: random.Random, kills: int) -> 
             arguments = with_output(case, "out-k", *more)
             status, _ = command(arguments, draw.uniform(0, 1.1) * seconds, how)
             hit += status != 0
-            assert status in (0, -how, 128 + how), f"{name}: status {status} after signal {how}"
+            assert status in (0, -how, 128 + how), (
+                f"{name}: status {status} after signal {how}:\n{Path(LOG).read_text()}"
+            )
             done += 1
             if status == 0:
                 break
             more = [case.again]
         if status != 0:
             status = command(with_output(case, "out-k", case.again))[0]
-            assert status == 0, f"{name}: status {status} when run again"
+            assert status == 0, Path(LOG).read_text()
         found = state(work / "out-k")
-        differ = [
-            key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key)
-        ]
-        assert not differ and expected.keys() == found.keys(), f"{name}: {sorted(differ)} differ"
+        names = expected.keys() | found.keys()
+        differ = [key for key in names if expected.get(key, b"-") != found.get(key, b"-")]
+        assert not differ, f"{name}: {sorted(differ)} differ"
         assert everything_else(work) == outside, f"{name}: a file that is not its own changed"
     for output in ("out-k", "timed-out", "ref-out"):
         clear(work, output)

@@ -134,6 +134,10 @@ def refuse_occupied(
     if path.exists() and not path.is_dir():
         raise UsageError(f"{folder} is a file; a folder is expected", "choose another --output")
     present = [item for item in path.iterdir() if not is_temporary(item)] if path.is_dir() else []
+    if [item.name for item in present] == [TRAINING] and _json(path / TRAINING).keys() == {
+        "versions"
+    }:
+        return  # a training run that came to nothing
     if not present:
         return
     if not (overwrite or resume):

@@ -238,10 +238,10 @@ def test_of_ten_writers_one_output_stays_whole(at, name):
         out = at / "out"
         made = files(out) if out.is_dir() else out.read_bytes()
         if isinstance(expected, dict):
-            assert made.keys() == expected.keys()  # type: ignore[union-attr]
-            assert json.loads(made["manifest.json"])["complete"] is True  # type: ignore[index]
+            assert made.keys() == expected.keys()
+            assert json.loads(made["manifest.json"])["complete"] is True
             for each in expected.keys() - {"manifest.json"}:
-                assert made[each] == expected[each]  # type: ignore[index,call-overload]
+                assert made[each] == expected[each]
         else:
             assert made == expected
         assert not list(at.glob(".out*"))

@@ -1,0 +1,13 @@
+"""The short version of `python -m tests.kills`: a few signals for each command."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.slow
+def test_killed_commands_come_to_the_same_bytes(tmp_path):
+    command = [sys.executable, "-m", "tests.kills", str(tmp_path / "work"), "--kills", "15"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
