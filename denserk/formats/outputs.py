@@ -273,7 +273,7 @@ def claim(
     read = list(inputs)
     with ExitStack() as stack:
         for target in targets:
-            _refuse_inputs(target, read, resume=resume)
+            refuse_inputs(target, read, resume=resume)
             stack.enter_context(_locked(target))
             if target.is_file() and not (overwrite or resume):
                 raise UsageError(
@@ -296,7 +296,12 @@ def _is_begun(target: Path) -> bool:
     )
 
 
-def _refuse_inputs(target: Path, inputs: Iterable[Path], *, resume: bool) -> None:
+def refuse_inputs(target: Path, inputs: Iterable[Path], *, resume: bool = False) -> None:
+    """Raise an error for an output that is an input, or a folder that holds one.
+
+    Raises:
+        UsageError: as said.
+    """
     real = target.resolve()
     for path in inputs:
         source = path.resolve()

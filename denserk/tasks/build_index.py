@@ -18,7 +18,7 @@ from denserk.formats.manifest import (
     read_manifest,
     write_manifest,
 )
-from denserk.formats.outputs import prepare_folder
+from denserk.formats.outputs import named_paths, prepare_folder, refuse_inputs
 from denserk.formats.sources import read_passages, refuse_duplicates
 from denserk.formats.vectors import VectorSource
 from denserk.index.backends import chosen_engine, open_vector_index
@@ -102,6 +102,7 @@ def build_index(
             "give --type bm25, or encode the corpus and give --input",
         )
     inputs = expanded(paths.input) if paths.input else [paths.corpus or ""]
+    refuse_inputs(Path(paths.output), named_paths(inputs, paths.trained_as), resume=paths.resume)
     if wants_words:
         filling = _with_words(paths, settings, words, corpus, reporter)
     elif any(map(is_filled, inputs)):

@@ -103,7 +103,7 @@ def test_other_vectors_are_refused(tmp_path):
     vector_folder(tmp_path / "foreign", ["a"], VECTORS[:1], model=model)
     with pytest.raises(MismatchError, match="other weights: m and n"):
         index(tmp_path / "other", (tmp_path / "foreign",), trained_as=first)
-    with pytest.raises(UsageError, match="lies in the input"):
+    with pytest.raises(UsageError, match="both input and output"):
         index(tmp_path / "first", (shards[1],), trained_as=first, overwrite=True)
     assert not (tmp_path / "other").exists()
 

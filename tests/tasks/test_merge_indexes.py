@@ -142,7 +142,7 @@ def test_what_a_merge_cannot_do_is_refused(tmp_path, given, paths, message):
 def test_an_output_that_the_pattern_matches_is_refused(tmp_path):
     parts = write_parts(tmp_path, IVF)
     index(tmp_path / "parts" / "3", (parts[0], parts[2]))
-    with pytest.raises(UsageError, match="lies in the input"):
+    with pytest.raises(UsageError, match="both input and output"):
         index(tmp_path / "parts" / "3", (tmp_path / "parts" / "*",), overwrite=True)
 
 
