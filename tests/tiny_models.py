@@ -56,10 +56,17 @@ def words_of(vocabulary: list[str]) -> list[str]:
     return [word for word in vocabulary if not word.startswith("[")]
 
 
+def numbered(words: list[str]) -> dict[str, int]:
+    """Ids of words; of one that stands twice the later, and the last words fill the gaps."""
+    ids = {word: i for i, word in enumerate(words)}
+    free = iter(sorted(set(range(len(ids))) - set(ids.values())))
+    return {word: i if i < len(ids) else next(free) for word, i in ids.items()}
+
+
 def tiny_tokenizer(kind: str, vocabulary: list[str]) -> PreTrainedTokenizerFast:
     """A lower-casing WordPiece tokenizer with the special tokens of that kind of model."""
     specials = SPECIALS[kind]
-    ids = {word: i for i, word in enumerate([*specials.values(), *words_of(vocabulary)])}
+    ids = numbered([*specials.values(), *words_of(vocabulary)])
     backend = Tokenizer(models.WordPiece(ids, unk_token=specials["unk"]))
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import PreTrainedTokenizerFast
 
 from tests.conftest import VOCABULARY
-from tests.tiny_models import words_of
+from tests.tiny_models import numbered, words_of
 
 SPECIALS = {
     "t5": {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"},
@@ -22,7 +22,7 @@ POSITIONS = 64
 def writing_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     """A lower-casing WordPiece tokenizer; T5's puts an end behind each text."""
     specials = SPECIALS[kind]
-    ids = {word: i for i, word in enumerate([*specials.values(), *words_of(VOCABULARY)])}
+    ids = numbered([*specials.values(), *words_of(VOCABULARY)])
     backend = Tokenizer(models.WordPiece(ids, unk_token=specials["unk"]))
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

@@ -10,6 +10,7 @@ import orjson
 from transformers import AutoTokenizer
 
 from denserk.errors import ModelError
+from denserk.formats.files import read_file
 from denserk.records import Passage, Query
 from denserk.settings.encoding import TextSettings
 
@@ -117,7 +118,22 @@ def load_tokenizer(folder: Path) -> Any:
         ) from None
     if not tokenizer.is_fast:
         raise ModelError(f"{folder}: its tokenizer has no fast form, which denserk needs")
+    _refuse_unknown_ids(folder, tokenizer)
     return tokenizer
+
+
+def _refuse_unknown_ids(folder: Path, tokenizer: Any) -> None:
+    """Raise an error where a token has an id beyond the vocabulary that config.json names."""
+    path = folder / "config.json"
+    values = orjson.loads(read_file(path)) if path.is_file() else {}
+    size = values.get("vocab_size") if isinstance(values, dict) else None
+    name, last = max(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
+    if type(size) is int and last >= size:
+        raise ModelError(
+            f"{folder}: the tokenizer gives {name[:40]!r} the id {last:,}, and the model has "
+            f"{size:,} tokens",
+            "take the tokenizer that the model was trained with",
+        )
 
 
 class TextTokenizer:

@@ -1,14 +1,16 @@
 """What is finished of an output that is made block by block: JSON lines beside it."""
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 import orjson
 
 from denserk.errors import InputError
-from denserk.formats.files import whole_binary, write_errors
+from denserk.formats.files import read_file, whole_binary, write_errors
+from denserk.formats.schema import TEXT, mapping, record, require, whole
 
 JOURNAL = "blocks.jsonl"
 OTHERS = "blocks-*.jsonl"
@@ -26,11 +28,15 @@ def journal_of(rank: int) -> str:
 
 @dataclass(frozen=True)
 class Block:
-    """One finished block: its number in the corpus, its count, the SHA-256 of its texts."""
+    """One finished block: its number in the corpus, its count, the SHA-256 of its texts.
+
+    `sha256` holds the SHA-256 of its files by their suffix; empty in journals of older versions.
+    """
 
     number: int
     count: int
     input_sha256: str
+    sha256: Mapping[str, str] = field(default_factory=dict, compare=False, kw_only=True)
 
     @property
     def name(self) -> str:
@@ -43,6 +49,10 @@ class Block:
 
 
 B = TypeVar("B", bound=Block)
+_LINE = record(
+    {"number": whole(), "count": whole(1), "input_sha256": TEXT},
+    {"end": whole(), "sha256": mapping(TEXT)},
+)
 
 
 def read_journal(folder: Path, kind: type[B], name: str = JOURNAL) -> list[B]:
@@ -52,27 +62,29 @@ def read_journal(folder: Path, kind: type[B], name: str = JOURNAL) -> list[B]:
         InputError: another line is broken.
     """
     where = folder / name
-    if not where.exists():
+    if not os.path.lexists(where):
         return []
     blocks: list[B] = []
-    for line in where.read_bytes().splitlines(keepends=True):
+    hint = "start over with --overwrite"
+    for number, line in enumerate(read_file(where).splitlines(keepends=True), start=1):
         if not line.endswith(b"\n"):
             break
         try:
-            blocks.append(kind(**orjson.loads(line)))
+            values = orjson.loads(line)
+            require(values, _LINE, where, number, hint)
+            blocks.append(kind(**values))
         except (ValueError, TypeError):
             raise InputError(
-                where,
-                len(blocks) + 1,
-                "a broken line",
-                "one finished block a line",
-                "start over with --overwrite",
+                where, number, "a broken line", "one finished block a line", hint
             ) from None
     return blocks
 
 
 def _line(block: Block) -> bytes:
-    return orjson.dumps(asdict(block), option=orjson.OPT_APPEND_NEWLINE)
+    values = asdict(block)
+    if not block.sha256:
+        del values["sha256"]
+    return orjson.dumps(values, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def write_journal(folder: Path, blocks: Iterable[Block]) -> None:

@@ -9,6 +9,7 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
@@ -16,6 +17,8 @@ from denserk.errors import InputError, OutputError, UsageError
 
 STREAM = "-"
 BOM = b"\xef\xbb\xbf"
+LONGEST_LINE = 1 << 28
+"""Bytes of a line from which on a file is rejected: it holds no lines, or a gzip bomb."""
 
 
 @contextmanager
@@ -38,17 +41,20 @@ def open_binary(path: str | Path) -> Iterator[BinaryIO]:
             raise UsageError(f"{path}: no such file") from None
         except IsADirectoryError:
             raise UsageError(f"{path} is a folder; a file is expected") from None
-        except PermissionError:
-            raise InputError(path, None, "a file that may not be read", "a readable one") from None
+        except OSError as error:
+            raise read_failure(path, None, error) from None
         yield cast(BinaryIO, handle)
 
 
-BROKEN_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
-"""What reading a damaged compressed file raises."""
+READ_FAILURES = (EOFError, OSError, zlib.error)
+"""What reading an open input raises where it is damaged, or the system cannot read it."""
 
 
-def breaks_off(path: str | Path, line: int | None, error: BaseException) -> InputError:
-    """What a `BROKEN_GZIP` error means to the user."""
+def read_failure(path: str | Path, line: int | None, error: BaseException) -> InputError:
+    """The error about an input that raised one of `READ_FAILURES`."""
+    if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
+        reason = error.strerror or str(error)
+        return InputError(path, line, f"a file that cannot be read ({reason})", "a readable file")
     return InputError(
         path,
         line,
@@ -62,16 +68,24 @@ def number_lines(handle: BinaryIO, path: str | Path) -> Iterator[tuple[int, byte
     """The lines of an open input, as `read_lines` yields them; `path` names it in errors.
 
     Raises:
-        InputError: the file is cut short or is not gzip although its name says so.
+        InputError: the file cannot be read, is cut short, is not gzip although its name says so,
+            or has a line longer than `LONGEST_LINE`.
     """
     number = 0
     try:
-        for number, line in enumerate(handle, start=1):
+        for number, line in enumerate(iter(partial(handle.readline, LONGEST_LINE), b""), start=1):
+            if len(line) == LONGEST_LINE:
+                raise endless_line(path, number)
             if number == 1 and line.startswith(BOM):
                 line = line[len(BOM) :]
             yield number, line.rstrip(b"\r\n")
-    except BROKEN_GZIP as error:
-        raise breaks_off(path, number + 1, error) from None
+    except READ_FAILURES as error:
+        raise read_failure(path, number + 1, error) from None
+
+
+def endless_line(path: str | Path, line: int | None) -> InputError:
+    """The error about a line that memory should not be filled with."""
+    return InputError(path, line, f"a line of {LONGEST_LINE:,} bytes or more", "shorter lines")
 
 
 def read_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
@@ -116,8 +130,8 @@ def look_ahead(handle: BinaryIO, path: str | Path, size: int = 1 << 20) -> tuple
     """
     try:
         head = handle.read(size)
-    except BROKEN_GZIP as error:
-        raise breaks_off(path, None, error) from None
+    except READ_FAILURES as error:
+        raise read_failure(path, None, error) from None
     return head, io.BufferedReader(_Rewound(head, handle), 1 << 16)
 
 
@@ -129,8 +143,8 @@ def read_all(handle: BinaryIO, path: str | Path) -> bytes:
     """
     try:
         return handle.read()
-    except BROKEN_GZIP as error:
-        raise breaks_off(path, None, error) from None
+    except READ_FAILURES as error:
+        raise read_failure(path, None, error) from None
 
 
 def read_text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
@@ -270,3 +284,35 @@ def write_lines(path: str | Path, lines: Iterable[str], header: str = "") -> int
             out.write(line)
             count += 1
     return count
+
+
+@contextmanager
+def read_errors(path: str | Path) -> Iterator[None]:
+    """Turn a failed read of a file into an `InputError`, also where an output is being written."""
+    try:
+        yield
+    except OSError as error:
+        raise read_failure(path, None, error) from None
+
+
+def read_file(path: str | Path) -> bytes:
+    """The bytes of a small file.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    with read_errors(path):
+        return Path(path).read_bytes()
+
+
+def read_chunks(handle: BinaryIO, path: str | Path, size: int = 1 << 20) -> Iterator[bytes]:
+    """The rest of an open input, piece by piece; `path` names it in errors.
+
+    Raises:
+        InputError: it cannot be read, is cut short, or is not gzip although its name says so.
+    """
+    try:
+        while chunk := handle.read(size):
+            yield chunk
+    except READ_FAILURES as error:
+        raise read_failure(path, None, error) from None

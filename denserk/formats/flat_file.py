@@ -10,6 +10,7 @@ memory.
 """
 
 import mmap
+import os
 import struct
 import sys
 from io import FileIO
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.errors import InputError
+from denserk.formats.files import read_errors
 from denserk.settings.retrieval import Metric
 
 HEADER = struct.Struct("<4siqqq?iQ")
@@ -70,8 +72,12 @@ class FlatWriter:
 
 
 def is_flat(path: Path) -> bool:
-    """Whether a file begins as a flat index does."""
-    with path.open("rb") as handle:
+    """Whether a file begins as a flat index does.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    with read_errors(path), path.open("rb") as handle:
         return handle.read(4) in MAGIC.values()
 
 
@@ -81,14 +87,14 @@ def map_flat(path: Path) -> tuple[NDArray[np.float32], Metric]:
     Raises:
         InputError: the file is not a flat index, or is cut short.
     """
-    size = path.stat().st_size
-    with path.open("rb") as handle:
+    with read_errors(path), path.open("rb") as handle:
+        size = os.fstat(handle.fileno()).st_size
         header = handle.read(HEADER.size)
     if header[:4] not in MAGIC.values() or len(header) < HEADER.size:
         raise InputError(path, None, f"a file that begins {header[:4]!r}", "a flat index of faiss")
     magic, dimension, count, *_ = HEADER.unpack(header)
     expected = HEADER.size + 4 * dimension * count
-    if size != expected:
+    if dimension < 1 or count < 0 or size != expected:
         raise InputError(
             path,
             None,
@@ -123,7 +129,7 @@ class FlatRows:
     def __getitem__(self, wanted: slice | NDArray[np.int64]) -> NDArray[np.float32]:
         """(n, D): neighbouring rows by a slice without a step, or some by their sorted numbers."""
         size = 4 * self.shape[1]
-        with self._path.open("rb", buffering=0) as handle:
+        with read_errors(self._path), self._path.open("rb", buffering=0) as handle:
             if isinstance(wanted, slice):
                 first, last, _ = wanted.indices(len(self))
                 handle.seek(HEADER.size + first * size)

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from denserk.errors import InputError
-from denserk.formats.files import BOM, BROKEN_GZIP, breaks_off
+from denserk.formats.files import BOM, READ_FAILURES, read_failure
 
 CHUNK = 1 << 20
 LONGEST = 1 << 26
@@ -30,8 +30,8 @@ class _Window:
         """Reads on; False at the end of the file."""
         try:
             chunk = self._handle.read(CHUNK)
-        except BROKEN_GZIP as error:
-            raise breaks_off(self.path, self.line, error) from None
+        except READ_FAILURES as error:
+            raise read_failure(self.path, self.line, error) from None
         self.data, self.at = self.data[self.at :] + chunk, 0
         return bool(chunk)
 

@@ -6,8 +6,9 @@ vectors -> index -> run, so that each step can refuse what was not made for it.
 """
 
 import hashlib
+import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,25 @@ import orjson
 
 from denserk import __version__
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.formats.files import whole_binary
+from denserk.formats.files import read_errors, read_file, whole_binary
+from denserk.formats.schema import (
+    OBJECT,
+    TEXT,
+    TRUTH,
+    Rule,
+    mapping,
+    number,
+    one_of,
+    optional,
+    record,
+    require,
+    whole,
+)
+from denserk.settings.retrieval import Engine, Metric
 
 NAME = "manifest.json"
+DTYPES = ("float16", "float32")
+"""Types of stored vectors."""
 
 
 class Kind(StrEnum):
@@ -51,6 +68,49 @@ class Manifest:
     version: str = __version__
 
 
+_MODEL = record({}, {"name": TEXT, "fingerprint": TEXT, "representation": OBJECT, "text": OBJECT})
+_MADE_FROM = record({}, {"model": optional(_MODEL)})
+_SIZES = {"dimension": whole(1), "vectors_per_passage": whole(1)}
+_SETTINGS = {
+    Kind.VECTORS: record({}, {"shard_id": whole(), "shard_num": whole(1)}),
+    Kind.INDEX: record(
+        {"engine": one_of(*Engine)},
+        {"type": TEXT, "factory": optional(TEXT), "metric": one_of(*Metric), "bm25": OBJECT},
+    ),
+}
+_CONTENTS = {
+    Kind.VECTORS: record(
+        {"count": whole(), "dimension": whole(1), "dtype": one_of(*DTYPES)},
+        {**_SIZES, "blocks": whole(), "journal_sha256": TEXT},
+    ),
+    Kind.INDEX: record(
+        {"count": whole()},
+        {
+            **_SIZES,
+            "factory": TEXT,
+            "recall": optional(number(0, 1)),
+            "sha256": mapping(TEXT),
+            "bytes": mapping(whole()),
+        },
+    ),
+    Kind.RUN: record({}, {"sha256": TEXT}),
+}
+
+
+def _rule(kind: Kind, *, complete: bool) -> Rule:
+    """What a manifest of one kind holds; other commands read what is complete."""
+    return record(
+        {
+            "kind": TEXT,
+            "complete": TRUTH,
+            "settings": _SETTINGS.get(kind, OBJECT) if complete else OBJECT,
+            "made_from": _MADE_FROM,
+            "contents": _CONTENTS.get(kind, OBJECT) if complete else OBJECT,
+            "version": TEXT,
+        }
+    )
+
+
 def beside(path: str | Path) -> Path:
     """Where the manifest of a folder, or of a single file such as a run, stands."""
     path = Path(path)
@@ -72,13 +132,17 @@ def decoded(data: bytes | str, where: str | Path) -> Manifest:
     Raises:
         InputError: it is not a manifest.
     """
+    expected, hint = "a manifest that denserk wrote", "make it again with --overwrite"
     try:
         values = orjson.loads(data)
-        return Manifest(**{**values, "kind": Kind(values["kind"])})
-    except (ValueError, TypeError, KeyError) as error:
-        raise InputError(
-            where, None, f"a broken manifest ({error})", "a manifest that denserk wrote"
-        ) from None
+    except ValueError as error:
+        raise InputError(where, None, f"text that is not JSON ({error})", expected, hint) from None
+    require(values, record({"kind": one_of(*Kind), "complete": TRUTH}), where, None, hint)
+    kind = Kind(values["kind"])
+    require(values, _rule(kind, complete=values["complete"]), where, None, hint)
+    if others := sorted(values.keys() - {field.name for field in fields(Manifest)}):
+        raise InputError(where, None, f"the field {others[0][:60]}", expected, hint)
+    return Manifest(**{**values, "kind": kind})
 
 
 def write_manifest(path: str | Path, manifest: Manifest) -> None:
@@ -101,13 +165,11 @@ def read_manifest(path: str | Path, kind: Kind, *, unfinished: bool = False) -> 
         InputError: it is not a manifest.
     """
     where = beside(path)
-    try:
-        data = where.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        if not Path(path).exists():
-            raise UsageError(f"{path}: no such file or folder") from None
-        raise UsageError(f"{path} has no {NAME}: it is not {kind} that denserk wrote") from None
-    manifest = decoded(data, where)
+    if not os.path.lexists(where):
+        if not os.path.lexists(path):
+            raise UsageError(f"{path}: no such file or folder")
+        raise UsageError(f"{path} has no {NAME}: it is not {kind} that denserk wrote")
+    manifest = decoded(read_file(where), where)
     if manifest.kind is not kind:
         raise MismatchError(f"{path} holds {manifest.kind}, not {kind}")
     if not manifest.complete and not unfinished:
@@ -135,6 +197,10 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 
 
 def file_sha256(path: str | Path) -> str:
-    """Hexadecimal SHA-256 of a file's bytes."""
-    with Path(path).open("rb") as handle:
+    """Hexadecimal SHA-256 of a file's bytes.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    with read_errors(path), Path(path).open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -12,7 +12,14 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from denserk.formats.decimals import Bytes, Numbers, Places, parse_decimals
-from denserk.formats.files import BOM, BROKEN_GZIP, breaks_off, number_lines
+from denserk.formats.files import (
+    BOM,
+    LONGEST_LINE,
+    READ_FAILURES,
+    endless_line,
+    number_lines,
+    read_failure,
+)
 from denserk.formats.names import PADDING, Names
 from denserk.formats.run_lines import look
 from denserk.reporting import SILENT, Reporter
@@ -58,22 +65,23 @@ class CleanLines(NamedTuple):
 
 def read_blocks(handle: BinaryIO, path: str | Path) -> Iterator[bytes]:
     """Whole lines with Unix ends, many at once; what follows the last line end comes by itself."""
-    rest = b""
+    rest: list[bytes] = []
     try:
-        start = handle.read(len(BOM))
-        rest = start.removeprefix(BOM)
+        rest.append(handle.read(len(BOM)).removeprefix(BOM))
         while data := handle.read(BLOCK):
             whole, end, tail = data.rpartition(b"\n")
             if end:
-                block = rest + whole + end
+                block = b"".join([*rest, whole, end])
                 yield block.replace(b"\r\n", b"\n") if b"\r" in block else block
-                rest = tail
+                rest = [tail]
             else:
-                rest += data
-    except BROKEN_GZIP as error:
-        raise breaks_off(path, None, error) from None
-    if rest:
-        yield rest
+                rest.append(data)
+                if sum(map(len, rest)) >= LONGEST_LINE:
+                    raise endless_line(path, None)
+    except READ_FAILURES as error:
+        raise read_failure(path, None, error) from None
+    if last := b"".join(rest):
+        yield last
 
 
 def take_apart(block: bytes, form: RunFormat) -> CleanLines | None:

@@ -3,19 +3,20 @@
 Memory grows with the queries and not with their hits: of each is kept where its lines stand.
 """
 
-import shutil
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from denserk.formats.files import (
     BOM,
-    BROKEN_GZIP,
+    LONGEST_LINE,
     STREAM,
-    breaks_off,
+    endless_line,
     number_lines,
     open_binary,
+    read_chunks,
     write_errors,
 )
 from denserk.formats.run_lines import again, is_comment, look
@@ -78,7 +79,10 @@ class RunLookup:
         found: set[str] = set()
         offset = start = first = 0
         with self.file.open("rb") as raw:
-            for number, line in enumerate(raw, start=1):
+            lines = iter(partial(raw.readline, LONGEST_LINE), b"")
+            for number, line in enumerate(lines, start=1):
+                if len(line) == LONGEST_LINE:
+                    raise endless_line(self.path, number)
                 if number == 1 and line.startswith(BOM):
                     offset = len(BOM)
                     line = line[offset:]
@@ -112,8 +116,5 @@ def _seekable(path: str | Path, scratch: Path) -> Path:
         if str(path) != STREAM and source.suffix != ".gz" and source.is_file():
             return source
         with write_errors(scratch), tempfile.NamedTemporaryFile(dir=scratch, delete=False) as out:
-            try:
-                shutil.copyfileobj(raw, out)
-            except BROKEN_GZIP as error:
-                raise breaks_off(path, None, error) from None
+            out.writelines(read_chunks(raw, path))
     return Path(out.name)

@@ -1,24 +1,31 @@
 """denserk's folder of vectors: blocks that stand alone, a journal of the finished ones, a manifest.
 
-    block-00000.npy      (n, D) float32 or float16, C order, memory-mappable block-00000.docid    n
-    ids, one a line blocks.jsonl         one line a finished block: its name, count, and the SHA-256
-    of what it was made from manifest.json        what made it; `complete: false` until the last
-    block is there
+    block-00000.npy      (n, D) float32 or float16, C order, memory-mappable
+    block-00000.docid    n ids, one a line
+    blocks.jsonl         one line a finished block: its number, count, the SHA-256 of its texts
+                         and of its two files
+    manifest.json        what made it, `complete: false` until the last block is there; then also
+                         counts and the SHA-256 of blocks.jsonl
 
 Blocks hold `block_size` passages in corpus order and are numbered through the whole corpus, so the
 folders of shards 0..N-1, one after another, are the folder of one run, block for block.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from tokenize import TokenError
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.errors import InputError, MismatchError
+from denserk.errors import InputError
 from denserk.formats.block_journal import (
+    JOURNAL,
     Block,
     append_to_journal,
     journal_of,
@@ -26,8 +33,9 @@ from denserk.formats.block_journal import (
     read_journals,
     write_only_journal,
 )
-from denserk.formats.files import read_text_lines, whole_binary
-from denserk.formats.manifest import Kind, Manifest, read_manifest, write_manifest
+from denserk.formats.files import read_errors, read_text_lines, whole_binary
+from denserk.formats.folder_checks import check_vectors
+from denserk.formats.manifest import Kind, Manifest, file_sha256, read_manifest, write_manifest
 
 
 def refuse_non_finite(
@@ -97,14 +105,21 @@ class VectorFolderWriter:
         with np.errstate(over="ignore"):
             stored = np.ascontiguousarray(vectors, dtype=self._dtype)
         refuse_non_finite(self._folder, ids, stored)
-        with whole_binary(self._folder / f"{block.name}.npy") as handle:
-            # not write_array: for a file it writes through C, which loses the error of a full disk
-            np.lib.format.write_array_header_1_0(
-                handle, np.lib.format.header_data_from_array_1_0(stored)
-            )
-            handle.write(stored.data)
-        with whole_binary(self._folder / f"{block.name}.docid") as handle:
-            handle.write("".join(f"{docid}\n" for docid in ids).encode("utf-8"))
+        header = BytesIO()
+        # not write_array: for a file it writes through C, which loses the error of a full disk
+        np.lib.format.write_array_header_1_0(
+            header, np.lib.format.header_data_from_array_1_0(stored)
+        )
+        lines = "".join(f"{docid}\n" for docid in ids).encode("utf-8")
+        digests = {}
+        for suffix, parts in (("npy", (header.getvalue(), stored.data)), ("docid", (lines,))):
+            digest = sha256()
+            with whole_binary(self._folder / f"{block.name}.{suffix}") as handle:
+                for part in parts:
+                    handle.write(part)
+                    digest.update(part)
+            digests[suffix] = digest.hexdigest()
+        block = replace(block, sha256=digests)
         append_to_journal(self._folder, block, self._journal)
         self.finished[block.number] = block
 
@@ -115,6 +130,7 @@ class VectorFolderWriter:
             "count": sum(block.count for block in self.finished.values()),
             "blocks": len(self.finished),
             "dtype": self._dtype.name,
+            "journal_sha256": file_sha256(self._folder / JOURNAL),
         }
         manifest = replace(self._manifest, complete=True, contents={**counts, **contents})
         write_manifest(self._folder, manifest)
@@ -137,7 +153,8 @@ class VectorFolder:
     @property
     def dimension(self) -> int:
         """Length of a vector."""
-        return int(self.manifest.contents["dimension"])
+        size: int = self.manifest.contents["dimension"]
+        return size
 
     @property
     def vectors_per_passage(self) -> int:
@@ -174,34 +191,49 @@ class VectorFolder:
             InputError: it is missing, or does not hold what the journal says.
         """
         where = self.folder / f"{block.name}.npy"
-        try:
-            vectors = np.load(where, mmap_mode="c" if private else "r", allow_pickle=False)
-        except FileNotFoundError:
-            raise InputError(where, None, "nothing", "a block of vectors", "encode again") from None
-        except (ValueError, EOFError) as error:
-            raise InputError(
-                where, None, f"a broken file ({error})", "a NumPy array", "encode again"
-            ) from None
-        expected = (block.count * self.vectors_per_passage, self.dimension)
-        if vectors.shape != expected:
-            raise InputError(where, None, str(vectors.shape), str(expected), "encode again")
-        mapped: NDArray[np.floating[Any]] = vectors
-        return mapped
+        if not os.path.lexists(where):
+            raise InputError(where, None, "nothing", "a block of vectors", "encode again")
+        vectors = map_array(where, "c" if private else "r")
+        shape = (block.count * self.vectors_per_passage, self.dimension)
+        dtype = self.manifest.contents["dtype"]
+        if (vectors.shape, vectors.dtype) != (shape, dtype):
+            found, expected = f"{vectors.dtype} {vectors.shape}", f"{dtype} {shape}"
+            raise InputError(where, None, found, expected, "encode again")
+        return vectors
+
+
+BROKEN_ARRAY = (
+    ArithmeticError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    SyntaxError,
+    TokenError,
+    TypeError,
+    ValueError,
+)
+"""What NumPy raises for a file that is none of its own; headers break in all these ways."""
+
+
+def map_array(path: str | Path, mode: Literal["r", "c"] = "r") -> NDArray[Any]:
+    """A .npy file, mapped into memory.
+
+    Raises:
+        InputError: it cannot be read, or is not a NumPy array.
+    """
+    try:
+        with read_errors(path):
+            array: NDArray[Any] = np.load(path, mmap_mode=mode, allow_pickle=False)
+    except BROKEN_ARRAY as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise InputError(path, None, f"a broken file ({reason})", "a NumPy array") from None
+    return array
 
 
 def _lines(path: Path) -> list[str]:
-    """The ids of a block.
-
-    Raises:
-        InputError: a line is not UTF-8.
-    """
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except (OSError, UnicodeDecodeError):
-        text = "\r"
-    if "\r" in text or not text.endswith("\n"):  # nothing that denserk writes
-        return [line for _, line in read_text_lines(path)]
-    return text[:-1].split("\n")
+    """The ids of a block; `check_vectors` looked at them."""
+    return [line.rstrip() for _, line in read_text_lines(path)]
 
 
 def open_vectors(folder: str | Path) -> VectorFolder:
@@ -209,16 +241,11 @@ def open_vectors(folder: str | Path) -> VectorFolder:
 
     Raises:
         UsageError: it is not a folder of vectors.
+        InputError: its journal or ids are broken, or were changed.
         MismatchError: it is unfinished, or shards of it are missing in the middle.
     """
     path = Path(folder)
     manifest = read_manifest(path, Kind.VECTORS)
     blocks = tuple(sorted(read_journal(path, Block), key=lambda block: block.number))
-    numbers = [block.number for block in blocks]
-    if numbers != list(
-        range(numbers[0] if numbers else 0, (numbers[0] if numbers else 0) + len(numbers))
-    ):
-        raise MismatchError(
-            f"{folder} lacks blocks between {numbers[0]} and {numbers[-1]}", "encode with --resume"
-        )
+    check_vectors(path, manifest, blocks)
     return VectorFolder(path, manifest, blocks)

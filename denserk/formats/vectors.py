@@ -22,6 +22,7 @@ from denserk.formats import (
 )
 from denserk.formats.files import STREAM, open_binary
 from denserk.formats.flat_file import map_flat
+from denserk.formats.folder_checks import check_index
 from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest
 from denserk.formats.vector_block import (
     ROWS,
@@ -83,10 +84,7 @@ def _read_file(path: str | Path, form: str, allow_pickle: bool) -> Iterator[Vect
 
 def _read_array(path: str | Path) -> Iterator[VectorBlock]:
     """A bare NumPy array: ids are the row numbers from 0."""
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise InputError(path, None, f"a broken file ({error})", "a NumPy array") from None
+    array = vector_folder.map_array(path)
     if array.ndim != 2:
         raise InputError(path, None, f"an array of shape {array.shape}", "(vectors, dimensions)")
     for start in range(0, len(array), ROWS):
@@ -157,6 +155,7 @@ def _open_folder(folder: Path, allow_pickle: bool) -> VectorSource:
 def _open_flat(folder: Path) -> VectorSource:
     """A flat index as vectors: denserk's own tells what made it, Pyserini's has no manifest."""
     manifest = read_manifest(folder, Kind.INDEX) if (folder / NAME).exists() else None
+    check_index(folder, manifest)
     size = 1 if manifest is None else int(manifest.contents.get("vectors_per_passage", 1))
     map_flat(folder / vector_faiss.INDEX)  # looked at before anything is written
     read = partial(vector_faiss.read, folder, size)

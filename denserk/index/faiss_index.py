@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from denserk.errors import InputError, UsageError
+from denserk.errors import UsageError
 from denserk.formats.flat_file import is_flat
-from denserk.index.faiss_library import inner_indexes, load_faiss, on_gpu, reason
+from denserk.index.faiss_library import faiss_errors, inner_indexes, load_faiss, on_gpu
 from denserk.index.hit_keys import in_order
 from denserk.index.vector_index import Rows, Scores, VectorIndex, Vectors
 from denserk.reporting import SILENT, Reporter
@@ -73,12 +73,8 @@ class FaissIndex:
         if not is_flat(path):
             maps_lists = self._device == "cpu" and hasattr(faiss, "OnDiskInvertedLists")
             flags = faiss.IO_FLAG_MMAP if maps_lists else 0
-        try:
+        with faiss_errors(path):
             return faiss.read_index(str(path), flags)
-        except RuntimeError as error:
-            raise InputError(
-                path, None, f"a file that faiss cannot read ({reason(error)})", "an index of faiss"
-            ) from None
 
     def _set_breadth(self, settings: SearchSettings) -> None:
         parts = list(inner_indexes(self._faiss, self._index))
@@ -121,7 +117,8 @@ class FaissIndex:
         for graph in self._graphs:
             graph.hnsw.efSearch = self._ef or max(DEFAULT_EF, candidates)
         index = self._index if self._on_gpu is None or candidates > GPU_DEPTH else self._on_gpu
-        scores, rows = index.search(np.ascontiguousarray(queries, dtype=np.float32), depth)
+        with faiss_errors(self._path):
+            scores, rows = index.search(np.ascontiguousarray(queries, dtype=np.float32), depth)
         self._let_go()
         scores = np.where(rows < 0, -np.inf, self._sign * scores).astype(np.float32)
         return in_order(scores, rows)

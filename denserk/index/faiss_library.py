@@ -3,11 +3,12 @@
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from denserk.errors import UsageError
+from denserk.errors import InputError, UsageError
 from denserk.extras import require
 
 CORE = "OPENBLAS_CORETYPE"
@@ -44,10 +45,25 @@ def _has_avx512(told: Path = Path("/proc/cpuinfo")) -> bool:
     return "avx512f" in flags
 
 
-def reason(error: RuntimeError) -> str:
+def reason(error: Exception) -> str:
     """The words of faiss, without its C++ signatures and file names."""
     text = str(error).strip()
     return re.split(r" failed: |\.cpp:\d+: |\.h:\d+: ", text)[-1].strip()
+
+
+@contextmanager
+def faiss_errors(path: Path) -> Iterator[None]:
+    """Turn what faiss raises for a broken file into one line.
+
+    Raises:
+        InputError: it cannot read the file, or the file holds no whole index.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        raise InputError(
+            path, None, f"a file that faiss cannot read ({reason(error)})", "an index of faiss"
+        ) from None
 
 
 def inner_indexes(faiss: Any, index: Any) -> Iterator[Any]:

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.errors import MismatchError, UsageError
+from denserk.formats.folder_checks import DOCID, check_index
 from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest
 from denserk.formats.names import Names
 from denserk.settings.retrieval import Engine
 
 INDEX = "index"
-DOCID = "docid"
 PART = "#"
 NEWLINE, SPACE = b"\n "
 AT_ONCE = 1 << 20
@@ -94,11 +94,13 @@ def read_index_manifest(folder: str | Path) -> Manifest | None:
     Raises:
         UsageError: there is no such folder, or it is not an index.
         MismatchError: it is unfinished, or holds something else.
+        InputError: its ids are broken, or a file was changed.
     """
     path = Path(folder)
-    if foreign_engine(path) and not (path / NAME).exists():
-        return None
-    return read_manifest(path, Kind.INDEX)
+    is_foreign = foreign_engine(path) and not (path / NAME).exists()
+    manifest = None if is_foreign else read_manifest(path, Kind.INDEX)
+    check_index(path, manifest)
+    return manifest
 
 
 def foreign_engine(folder: str | Path) -> Engine | None:

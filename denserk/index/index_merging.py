@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from denserk.errors import MismatchError, UsageError
-from denserk.formats.files import read_text_lines, whole_binary, whole_text
+from denserk.formats.files import read_file, read_text_lines, whole_binary, whole_text
 from denserk.formats.flat_file import is_flat
 from denserk.formats.id_ledger import IdLedger
 from denserk.formats.manifest import NAME, Kind, Manifest, decoded, read_manifest
@@ -125,7 +125,7 @@ def is_filled(name: str) -> bool:
 
 def _is_index(name: str) -> bool:
     manifest = Path(name) / NAME
-    return manifest.is_file() and decoded(manifest.read_bytes(), manifest).kind is Kind.INDEX
+    return manifest.is_file() and decoded(read_file(manifest), manifest).kind is Kind.INDEX
 
 
 def look_at_parts(names: Sequence[str], reporter: Reporter = SILENT) -> IndexParts:

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.errors import MismatchError, UsageError
+from denserk.formats.files import read_file
 from denserk.formats.flat_file import is_flat, map_flat
-from denserk.formats.manifest import NAME, Kind, Manifest, beside, decoded
+from denserk.formats.manifest import NAME, Kind, Manifest, decoded
 from denserk.formats.vector_folder import VectorFolder, open_vectors
 from denserk.index.chained_vectors import ChainedVectors, Piece
 from denserk.index.hit_keys import MOST_ROWS
@@ -91,7 +92,7 @@ def is_vector_folder(name: str) -> bool:
     where = Path(name) / NAME
     if not where.is_file() or (Path(name) / INDEX).exists():
         return False
-    return decoded(where.read_bytes(), beside(name)).kind is Kind.VECTORS
+    return decoded(read_file(where), where).kind is Kind.VECTORS
 
 
 def look_at(name: str, open_index: OpenIndex) -> Shard:

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.errors import InputError, MismatchError, UsageError
+from denserk.formats.folder_checks import check_index
 from denserk.formats.manifest import Kind, Manifest, read_manifest
-from denserk.index.faiss_library import inner_indexes, load_faiss, reason
+from denserk.index.faiss_library import faiss_errors, inner_indexes, load_faiss
 from denserk.index.index_folder import INDEX
 from denserk.index.inverted_lists import ListsInFile, ListsOnDisk, list_sizes, lists_header
 from denserk.settings.options import from_json
@@ -116,17 +117,14 @@ def read_trained(name: str) -> TrainedPart:
         InputError: faiss cannot read it, or it is cut short.
     """
     manifest, path = read_manifest(name, Kind.INDEX), Path(name) / INDEX
+    check_index(Path(name), manifest)
     if not path.is_file():
         raise MismatchError(f"{name} is an index of words, not of vectors")
     if "factory" not in manifest.contents:
         raise _needs_none(name, "flat")
     faiss = load_faiss()
-    try:
+    with faiss_errors(path):
         index = _mapped(faiss, path)
-    except RuntimeError as error:
-        raise InputError(
-            path, None, f"a file that faiss cannot read ({reason(error)})", "an index of faiss"
-        ) from None
     sizes = _emptied(faiss, index)
     lists = None
     if sizes is not None and ListsOnDisk.spillable(index):

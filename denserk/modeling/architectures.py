@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from denserk.errors import ModelError
-from denserk.modeling.weight_files import read_json
+from denserk.modeling.model_config import read_model_type
 
 
 @dataclass(frozen=True)
@@ -273,9 +273,7 @@ def architecture_of(folder: Path) -> Architecture:
     Raises:
         ModelError: there is no config.json, or it names an architecture outside the table.
     """
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"{folder} has no config.json: it is not a saved transformer")
-    model_type = read_json(folder / "config.json").get("model_type")
+    model_type = read_model_type(folder)
     if model_type not in ARCHITECTURES:
         raise ModelError(
             f"{folder}: the backbone {model_type!r} is not supported",

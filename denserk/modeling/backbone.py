@@ -6,13 +6,14 @@ from typing import Any
 
 import transformers
 from torch import Tensor, nn
-from transformers import AutoConfig, PretrainedConfig
+from transformers import PretrainedConfig
 from transformers.initialization import no_init_weights
 from transformers.masking_utils import create_bidirectional_mask
 
 from denserk.data.batches import TokenBatch
 from denserk.modeling.architectures import Architecture
 from denserk.modeling.lean_forward import LeanForward
+from denserk.modeling.model_config import config_errors, read_config
 from denserk.modeling.tensor_names import check_names, check_shapes
 from denserk.modeling.unpadded_forward import UnpaddedForward
 
@@ -54,7 +55,9 @@ class Backbone(nn.Module):
         Raises:
             ModelError: tensors are missing or left over; all of them are named.
         """
-        backbone = cls(architecture, AutoConfig.from_pretrained(folder), with_head=with_head)
+        config = read_config(folder)
+        with config_errors(folder):
+            backbone = cls(architecture, config, with_head=with_head)
         backbone.load_tensors(folder, tensors)
         return backbone.float().eval()
 

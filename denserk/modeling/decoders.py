@@ -22,7 +22,8 @@ from transformers.utils import logging
 from denserk.data.batches import TokenBatch, pad
 from denserk.data.tokenization import TokenIds
 from denserk.errors import ModelError
-from denserk.modeling.weight_files import UNREADABLE, read_json, weight_files
+from denserk.modeling.model_config import read_config, read_model_type
+from denserk.modeling.weight_files import UNREADABLE, weight_files
 
 
 class Decoder(ABC):
@@ -251,7 +252,7 @@ def load_decoder(kind: type[D], name: str, folder: Path, *, allow_pickle: bool) 
     Raises:
         ModelError: it is another kind of model, lacks weights, or cannot be read.
     """
-    _refuse_kind(kind, name, read_json(folder / "config.json").get("model_type"))
+    _refuse_kind(kind, name, read_model_type(folder))
     if any(path.suffix == ".bin" for path in weight_files(folder)) and not allow_pickle:
         raise ModelError(
             f"{kind.option} {name}: its weights are a pickle, {weight_files(folder)[-1].name}",
@@ -263,6 +264,7 @@ def load_decoder(kind: type[D], name: str, folder: Path, *, allow_pickle: bool) 
     try:
         model, info = kind.auto_class.from_pretrained(
             folder,
+            config=read_config(folder),
             dtype=torch.float32,
             trust_remote_code=False,
             local_files_only=True,

@@ -88,13 +88,6 @@ class Generator:
         self._settles = compute.dtype is Dtype.FLOAT32
 
     def _check(self, decoder: Decoder) -> None:
-        rows = int(decoder.model.get_input_embeddings().weight.shape[0])
-        if len(self._tokenizer) > rows:
-            raise ModelError(
-                f"{self.name}: its tokenizer has {len(self._tokenizer):,} entries, and the model "
-                f"{rows:,}",
-                "take the tokenizer that the model was trained with",
-            )
         room = decoder.room(self.drawing.max_tokens)
         if room is not None and room < 1:
             raise UsageError(

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from denserk.data.batches import by_length
 from denserk.data.pair_batches import Pair
-from denserk.errors import ModelError
 from denserk.modeling.devices import choose_device, choose_dtype
 from denserk.modeling.model_names import find_model
 from denserk.modeling.reranker_folder import StoredReranker, read_reranker
@@ -47,12 +46,6 @@ class PairScorer:
         self.fingerprint = stored.fingerprint()
         self.backbone = stored.reranker.architecture.model_type
         self.tokenizer, self.joiner = stored.tokenizer(), stored.joiner()
-        known = int(stored.reranker.config.vocab_size)
-        if self.tokenizer.vocabulary_size > known:
-            raise ModelError(
-                f"{stored.folder}: the tokenizer knows {self.tokenizer.vocabulary_size} tokens, "
-                f"the backbone {known}"
-            )
         self.device = choose_device(compute.device, reporter)
         dtype = choose_dtype(compute.dtype, self.device)
         self._reranker = stored.reranker.to(self.device).compute_in(dtype).eval()

@@ -14,12 +14,13 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers import AutoConfig, PretrainedConfig
+from transformers import PretrainedConfig
 from transformers.initialization import no_init_weights
 
 from denserk.data.pair_batches import PairBatch
 from denserk.errors import ModelError
 from denserk.modeling.architectures import Architecture, architecture_of
+from denserk.modeling.model_config import config_errors, read_config
 from denserk.modeling.pooling import at_least_float32
 from denserk.modeling.stored_model import StoredEncoder
 from denserk.modeling.tensor_names import check_names, check_shapes, modern_names
@@ -56,7 +57,7 @@ class Reranker(nn.Module):
             ModelError: the backbone has no [CLS], or its weights are not those of its config.json.
         """
         refuse_backbone(stored.architecture)
-        reranker = cls(stored.architecture, AutoConfig.from_pretrained(stored.folder), LINEAR)
+        reranker = cls(stored.architecture, read_config(stored.folder), LINEAR)
         head = stored.architecture.head or ("\0",)
         encoder = {n: t for n, t in stored.tensors.items() if not n.startswith(head)}
         generator = torch.Generator().manual_seed(seed)
@@ -75,7 +76,9 @@ class Reranker(nn.Module):
         """
         architecture = architecture_of(folder)
         refuse_backbone(architecture)
-        reranker = cls(architecture, AutoConfig.from_pretrained(folder), kind)
+        config = read_config(folder)
+        with config_errors(folder):
+            reranker = cls(architecture, config, kind)
         given = modern_names(tensors)
         expected = reranker.model.state_dict().keys()
         unused = architecture.ignored or ("\0",)

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig
-
 from denserk.data.pair_batches import PairJoiner, Template
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.errors import ModelError, UsageError
@@ -21,6 +19,7 @@ from denserk.modeling.folder_layouts import (
     read_model_folder,
     read_own_file,
 )
+from denserk.modeling.model_config import read_config
 from denserk.modeling.model_folder import (
     save_limited_tokenizer,
     write_config,
@@ -137,8 +136,8 @@ def is_reranker(folder: Path) -> bool:
 
 
 def _class_of(folder: Path) -> str:
-    names = read_json(folder / "config.json").get("architectures") or [""]
-    return str(names[0])
+    names = read_json(folder / "config.json").get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else ""
 
 
 def read_reranker(folder: Path) -> StoredReranker:
@@ -157,7 +156,7 @@ def read_reranker(folder: Path) -> StoredReranker:
             "(a sequence classifier of transformers with one label)",
         )
     kind = PUBLISHED if _class_of(folder).endswith(PUBLISHED) else LINEAR
-    config = AutoConfig.from_pretrained(folder)
+    config = read_config(folder)
     if config.num_labels != 1:
         raise ModelError(
             f"{folder} tells {config.num_labels} classes apart; a reranker has one label, the score"

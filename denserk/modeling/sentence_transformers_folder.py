@@ -12,6 +12,7 @@ from denserk.modeling.encoder import Encoder
 from denserk.modeling.model_card import model_card
 from denserk.modeling.stored_model import StoredEncoder, StoredModel
 from denserk.modeling.weight_files import (
+    inside,
     read_json,
     read_json_list,
     weight_files,
@@ -65,8 +66,10 @@ def read_sentence_transformers(folder: Path) -> StoredModel:
             f"{folder} chains the modules {', '.join(kinds)}",
             "denserk loads Transformer, Pooling and, where it is there, Normalize",
         )
-    inner = folder / str(modules[0].get("path", ""))
-    pooling_file = folder / str(modules[1].get("path", "")) / "config.json"
+    inner, second = (
+        inside(folder, str(module.get("path", "")), folder / MODULES_FILE) for module in modules[:2]
+    )
+    pooling_file = second / "config.json"
     pooling = _pooling(folder, read_json(pooling_file))
     transformer = sorted(inner.glob("sentence_*_config.json"))
     settings = read_json(transformer[0]) if transformer else {}

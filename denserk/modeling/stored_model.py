@@ -7,12 +7,12 @@ from pathlib import Path
 
 import transformers
 from torch import Tensor
-from transformers import AutoConfig
 
 from denserk.errors import ModelError
 from denserk.modeling.architectures import Architecture, architecture_of
 from denserk.modeling.backbone import Backbone
 from denserk.modeling.encoder import Encoder
+from denserk.modeling.model_config import config_errors, read_config
 from denserk.modeling.representation import needs_mlm_head, refuse_architecture
 from denserk.modeling.retriever import Retriever
 from denserk.modeling.tensor_names import canonical_tensors, check_names, check_shapes
@@ -57,7 +57,7 @@ class StoredEncoder:
     @property
     def max_length(self) -> int | None:
         """The longest text it has positions for, special tokens included; None: any length."""
-        return self.architecture.positions(AutoConfig.from_pretrained(self.folder))
+        return self.architecture.positions(read_config(self.folder))
 
     @property
     def has_mlm_head(self) -> bool:
@@ -149,8 +149,9 @@ class StoredEncoder:
 
     def _fresh_head(self) -> dict[str, Tensor]:
         architecture = self.architecture
-        config = AutoConfig.from_pretrained(self.folder)
-        model = getattr(transformers, str(architecture.masked_lm))(config)
+        config = read_config(self.folder)
+        with config_errors(self.folder):
+            model = getattr(transformers, str(architecture.masked_lm))(config)
         head = {n: t for n, t in model.state_dict().items() if n.startswith(architecture.head)}
         tied = {
             name: self.tensors[source]

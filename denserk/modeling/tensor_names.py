@@ -61,7 +61,7 @@ def check_names(
 
 
 def check_shapes(where: Path, expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
-    """Refuses tensors of another shape than the model's.
+    """Reject tensors of another shape than the model's, and tensors of whole numbers.
 
     Raises:
         ModelError: all of them are named.
@@ -70,6 +70,11 @@ def check_shapes(where: Path, expected: Mapping[str, Tensor], given: Mapping[str
         f"{name} is {tuple(given[name].shape)}, expected {tuple(tensor.shape)}"
         for name, tensor in expected.items()
         if given[name].shape != tensor.shape
+    ]
+    wrong += [
+        f"{name} holds {str(given[name].dtype).removeprefix('torch.')}, expected floating point"
+        for name in expected
+        if not given[name].is_floating_point()
     ]
     if wrong:
         raise ModelError(f"{where}: {'; '.join(wrong)}")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from denserk.data.batches import PlannedTexts, TokenBatch, plan
 from denserk.data.tokenization import TextTokenizer, TokenIds, load_tokenizer
-from denserk.errors import ModelError, UsageError
+from denserk.errors import UsageError
 from denserk.modeling.devices import choose_device, choose_dtype, on_threads
 from denserk.modeling.encoder import Encoder
 from denserk.modeling.folder_layouts import read_model_folder
@@ -129,11 +129,6 @@ class TextEncoder:
 
     def _side(self, encoder: Encoder, folder: Path, dtype: torch.dtype) -> Side:
         tokenizer = load_tokenizer(folder)
-        if len(tokenizer) > encoder.backbone.vocabulary:
-            raise ModelError(
-                f"{folder}: the tokenizer knows {len(tokenizer)} tokens, "
-                f"the backbone {encoder.backbone.vocabulary}"
-            )
         return Side(encoder.compute_in(dtype), TextTokenizer(tokenizer, self.text))
 
     @classmethod

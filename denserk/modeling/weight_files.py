@@ -3,6 +3,7 @@
 import hashlib
 import json
 import pickle
+import re
 import struct
 import warnings
 from collections.abc import Iterable
@@ -15,7 +16,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from denserk.errors import InputError, ModelError
+from denserk.formats.files import read_errors, read_file
 from denserk.formats.manifest import file_sha256
+from denserk.formats.schema import TEXT, mapping, record, require
 
 WEIGHTS = (
     "model.safetensors",
@@ -43,11 +46,11 @@ UNREADABLE = (
 
 
 def _read(path: Path, kind: type, name: str) -> Any:
+    if not path.exists():
+        raise ModelError(f"{path} is missing")
     try:
-        value = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise ModelError(f"{path} is missing") from None
-    except ValueError as error:
+        value = json.loads(read_file(path))
+    except (ValueError, RecursionError) as error:
         raise InputError(path, None, f"text that is not JSON ({error})", name) from None
     if not isinstance(value, kind):
         raise InputError(path, None, f"JSON {type(value).__name__}", name)
@@ -59,7 +62,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
     Raises:
         ModelError: there is no such file.
-        InputError: the file holds something else.
+        InputError: the file cannot be read, or holds something else.
     """
     value: dict[str, Any] = _read(path, dict, "a JSON object")
     return value
@@ -89,12 +92,25 @@ def weight_files(folder: Path) -> list[Path]:
         if not path.is_file():
             continue
         if path.suffix == ".json":
-            parts = sorted(set(read_json(path)["weight_map"].values()))
-            return [path, *(folder / part for part in parts)]
+            index = read_json(path)
+            require(index, record({"weight_map": mapping(TEXT)}), path)
+            parts = sorted(set(index["weight_map"].values()))
+            return [path, *(inside(folder, part, path) for part in parts)]
         return [path]
     raise ModelError(
         f"{folder} holds no weights", f"one of these is expected: {', '.join(WEIGHTS)}"
     )
+
+
+def inside(folder: Path, name: str, where: Path) -> Path:
+    """A file or folder that a file of a model names; it must lie in the model's folder.
+
+    Raises:
+        InputError: the name leads out of it.
+    """
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise InputError(where, None, f"the path {name[:80]!r}", f"a name inside {folder}")
+    return folder / name
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -103,22 +119,31 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     Raises:
         ModelError: the file is absent, cut short, or holds more than tensors.
     """
+    if not path.exists():
+        raise ModelError(f"{path} is missing")
+    with read_errors(path), path.open("rb") as handle:
+        handle.read(1)  # the readers below take a file that may not be read for a missing one
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
         with warnings.catch_warnings(action="ignore"):  # old pickles are fine; others fail below
             tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise ModelError(f"{path} is missing") from None
     except UNREADABLE as error:
-        reason = str(error).strip().partition("\n")[0]
         raise ModelError(
-            f"{path} cannot be read as a file of tensors ({reason})",
+            f"{path} cannot be read as a file of tensors ({_reason(error)})",
             "fetch the file again; files that hold more than tensors are never opened",
         ) from None
     if not isinstance(tensors, dict) or not all(isinstance(t, Tensor) for t in tensors.values()):
         raise ModelError(f"{path} holds something other than named tensors")
     return tensors
+
+
+def _reason(error: Exception) -> str:
+    """Why tensors cannot be read, without torch's advice to open the file all the same."""
+    if isinstance(error, pickle.UnpicklingError):
+        named = re.search(r"GLOBAL ([\w.]+)", str(error))
+        return f"it asks for {named[1]}, which no tensor needs" if named else "a broken pickle"
+    return str(error).strip().partition("\n")[0]
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:

@@ -93,9 +93,13 @@ class IndexPaths:
     """Leave a finished index alone, start an interrupted one over."""
     overwrite: bool = False
     """Replace what is in the output folder."""
+    verify: bool = False
+    """Read the input folders once more beforehand, and compare every file with its checksum."""
 
     def __post_init__(self) -> None:
         """Refuses two kinds of input, and two ways with an existing folder."""
+        if self.verify and self.corpus:
+            raise UsageError("--verify is for --input: a corpus has no checksums")
         if bool(self.input) == bool(self.corpus):
             raise UsageError("give one of --input (vectors) and --corpus (passages, --type bm25)")
         if self.trained_as and self.corpus:
@@ -231,6 +235,9 @@ class SearchPaths:
     """Also read --encoded-queries from pickles; a pickle can run any code, so only your own."""
     force: bool = False
     """Search although model and index were made with different settings."""
+    verify: bool = False
+    """Read --index and --encoded-queries once more beforehand, and compare every file with its
+    checksum."""
 
     def __post_init__(self) -> None:
         """Refuses a search without queries, two sources of vectors, and half a reranking."""
@@ -252,7 +259,7 @@ class SearchPaths:
             raise UsageError("--model and --encoded-queries exclude each other", "give one of them")
 
     def _refuse_more_than_runs(self) -> None:
-        others = ("suite", "index", "engine", "topics", "qrels", "model", "encoded_queries")
+        others = ("suite", "index", "engine", "topics", "qrels", "model", "encoded_queries", "verify")
         given = self._given(*others, "rerank", "run", "corpus")
         if given:
             raise UsageError(
@@ -264,7 +271,7 @@ class SearchPaths:
         return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name)]
 
     def _refuse_more_than_a_model(self) -> None:
-        others = ("index", "engine", "topics", "topics_format", "qrels", "encoded_queries")
+        others = ("index", "engine", "topics", "topics_format", "qrels", "encoded_queries", "verify")
         if given := self._given(*others, "rerank", "run", "corpus"):
             raise UsageError(
                 f"--suite brings its own queries and passages; {' and '.join(given)} cannot be "
@@ -281,6 +288,8 @@ class SearchPaths:
             raise UsageError(f"--engine {self.engine}: an index folder names its own engine")
         if self.engine and self.index:
             raise UsageError("--engine milvus searches a collection, and --index a folder")
+        if self.engine and self.verify and not self.encoded_queries:
+            raise UsageError("--verify is for folders, and --engine milvus searches a collection")
         if not self.index and not self.engine:
             raise UsageError("no index: give --index, --fuse, or --rerank with --run")
 
@@ -302,6 +311,8 @@ class SearchPaths:
             raise UsageError("--rerank reads texts", "give both --topics and --corpus")
         if self.run is not None and (self.model or self.encoded_queries):
             raise UsageError("--model and --encoded-queries search an index; --run needs neither")
+        if self.run is not None and self.verify:
+            raise UsageError("--verify is for --index and --encoded-queries; --run has neither")
         if [self.topics, self.run, self.corpus].count("-") > 1:
             raise UsageError("standard input (-) can be only one of --topics, --run and --corpus")
 

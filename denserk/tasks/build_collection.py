@@ -8,6 +8,7 @@ from typing import Any
 
 from denserk.errors import MismatchError, ServerError, UsageError
 from denserk.formats.files import STREAM
+from denserk.formats.folder_checks import verify_folders
 from denserk.formats.manifest import Kind, Manifest, differences
 from denserk.formats.vectors import VectorSource
 from denserk.index.milvus_collection import Collection
@@ -16,7 +17,7 @@ from denserk.index.milvus_index import EXHAUSTIVE, MilvusIndex
 from denserk.index.milvus_loading import load
 from denserk.index.recall import DEPTH, recall_over_blocks
 from denserk.index.vector_index import Vectors
-from denserk.index.vector_inputs import Gathered, open_sources
+from denserk.index.vector_inputs import Gathered, expanded, open_sources
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.milvus import MilvusIndexSettings, MilvusSearchSettings, parameters
 from denserk.settings.retrieval import Engine, IndexPaths, IndexSettings, SearchSettings
@@ -56,6 +57,8 @@ def build_collection(
     """
     began, place = time.perf_counter(), milvus.place
     _refuse_folder_options(paths, settings)
+    if paths.verify:
+        verify_folders(expanded(paths.input), reporter)
     sources = open_sources(paths.input, paths.allow_pickle, reporter)
     manifest = Manifest(
         Kind.INDEX, False, _described(milvus), _made_from(sources), contents={"dimension": 0}

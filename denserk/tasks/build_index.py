@@ -9,6 +9,7 @@ from typing import Any
 from denserk.errors import MismatchError, UsageError
 from denserk.formats.files import whole_text
 from denserk.formats.flat_file import FlatRows
+from denserk.formats.folder_checks import verify_folders
 from denserk.formats.manifest import (
     NAME,
     Kind,
@@ -103,6 +104,8 @@ def build_index(
         )
     inputs = expanded(paths.input) if paths.input else [paths.corpus or ""]
     refuse_inputs(Path(paths.output), named_paths(inputs, paths.trained_as), resume=paths.resume)
+    if paths.verify:
+        verify_folders([*inputs, *filter(None, [paths.trained_as])], reporter)
     if wants_words:
         filling = _with_words(paths, settings, words, corpus, reporter)
     elif any(map(is_filled, inputs)):
@@ -114,8 +117,9 @@ def build_index(
     if finished is not None:
         return _result(finished, folder, start)
     contents = filling.fill(folder)
-    named = [folder / INDEX, folder / DOCID, *folder.glob("segments_*")]
-    contents["sha256"] = {item.name: file_sha256(item) for item in named if item.exists()}
+    files = [item for item in sorted(folder.iterdir()) if item.is_file() and item.name != NAME]
+    contents["sha256"] = {item.name: file_sha256(item) for item in files}
+    contents["bytes"] = {item.name: item.stat().st_size for item in files}
     manifest = replace(manifest, complete=True, contents=contents)
     write_manifest(folder, manifest)
     return _result(manifest, folder, start)

@@ -261,7 +261,7 @@ def convert(
         InputError: the source does not keep to its shape.
         OutputError: the target cannot be written.
     """
-    if source != STREAM and target != STREAM and Path(source).resolve() == Path(target).resolve():
+    if source != STREAM and target != STREAM and os.path.realpath(source) == os.path.realpath(target):
         raise UsageError(f"{source} is both source and target", "choose another target")
     kind = settings.kind or detect_kind(source, target)
     if settings.kind is None:

@@ -175,12 +175,6 @@ def _start(run: PretrainRun, output: Path, reporter: Reporter) -> _Trained:
     set_seed(run.masking.seed)
     backbone = _backbone(run, root, reporter)
     tokenizer = load_tokenizer(root)
-    if len(tokenizer) > backbone.vocabulary:
-        raise ModelError(
-            f"{root}: the tokenizer has {len(tokenizer):,} entries, the model "
-            f"{backbone.vocabulary:,}",
-            "give the tokenizer that the model was trained with",
-        )
     objective = _objective(run, backbone)
     if isinstance(objective, Condenser):
         reporter.note(

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.errors import InputError, MismatchError, UsageError
+from denserk.formats.folder_checks import verify_folders
 from denserk.formats.manifest import Kind, Manifest, file_sha256, write_manifest
 from denserk.formats.run_writer import RunWriter, run_writer
 from denserk.formats.sources import read_queries
@@ -18,6 +19,7 @@ from denserk.index.lucene_index import LuceneIndex
 from denserk.index.milvus_index import MilvusIndex
 from denserk.index.searcher import Searcher, TieCount
 from denserk.index.vector_index import VectorIndex
+from denserk.index.vector_inputs import expanded
 from denserk.records import Query
 from denserk.reporting import SILENT, Progress, Reporter
 from denserk.settings.encoding import ComputeSettings, Dtype
@@ -100,6 +102,9 @@ def search(
     """
     own_precision |= (compute.dtype, compute.head_dtype) != (Dtype.FLOAT32, None)
     given = (representation, text, compute, own_precision, reporter)
+    if paths.verify:
+        named = [*expanded(paths.index, "--index"), *filter(None, [paths.encoded_queries])]
+        verify_folders(named, reporter)
     if paths.engine is not Engine.MILVUS:
         encodes = paths.encoded_queries is None
         opened = open_index(paths.index, settings, compute, reporter, encodes=encodes)
@@ -251,8 +256,8 @@ def _load_encoder(
     if made is None or paths.force or made.get("fingerprint") != encoder.fingerprint:
         return encoder
     # the same weights: what was chosen when the passages were encoded holds for the queries too
-    representation = {**made["representation"], **overrides[0]}
-    text = {**made["text"], **overrides[1]}
+    representation = {**made.get("representation", {}), **overrides[0]}
+    text = {**made.get("text", {}), **overrides[1]}
     now = encoder.description()
     if (now["representation"], now["text"]) != (representation, text):
         encoder = TextEncoder.load(name, representation, text, compute)

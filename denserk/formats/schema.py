@@ -1,0 +1,122 @@
+"""Declared types of JSON values: what a manifest, a journal or a config.json may hold.
+
+A `Rule` describes one value. `require` compares a value with a rule, field by field, and raises an
+error that names the first field that does not fit.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from denserk.errors import InputError
+
+LARGEST = 2**63 - 1
+"""The largest whole number that a field may hold."""
+SHOWN = 60
+"""Characters of a wrong value that an error shows."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a value must be.
+
+    Attributes:
+        expected: in words, for the error.
+        fits: whether a value is of the right type and in range.
+        fields: rules of an object's fields; fields without a rule may hold anything.
+        required: the fields that an object must have.
+        values: the rule of every value of an object or list.
+    """
+
+    expected: str
+    fits: Callable[[Any], bool]
+    fields: Mapping[str, "Rule"] = field(default_factory=dict)
+    required: Collection[str] = ()
+    values: "Rule | None" = None
+
+
+TEXT = Rule("a string", lambda value: isinstance(value, str))
+TRUTH = Rule("true or false", lambda value: isinstance(value, bool))
+OBJECT = Rule("a JSON object", lambda value: isinstance(value, dict))
+
+
+def whole(least: int = 0, most: int = LARGEST) -> Rule:
+    """A whole number in a range."""
+    limit = f"of at least {least:,}" if most == LARGEST else f"from {least:,} to {most:,}"
+    return Rule(
+        f"a whole number {limit}", lambda value: type(value) is int and least <= value <= most
+    )
+
+
+def number(least: float, most: float) -> Rule:
+    """A finite number in a range."""
+    return Rule(
+        f"a number from {least:g} to {most:g}",
+        lambda value: type(value) in (int, float) and isfinite(value) and least <= value <= most,
+    )
+
+
+def one_of(*choices: str) -> Rule:
+    """One of several strings."""
+    return Rule(", ".join(choices), lambda value: isinstance(value, str) and value in choices)
+
+
+def optional(rule: Rule) -> Rule:
+    """A value that may be null."""
+    return Rule(
+        f"{rule.expected}, or null",
+        lambda value: value is None or rule.fits(value),
+        rule.fields,
+        rule.required,
+        rule.values,
+    )
+
+
+def record(required: Mapping[str, Rule], others: Mapping[str, Rule] | None = None) -> Rule:
+    """An object with some fields that must be there and others that may."""
+    return Rule(OBJECT.expected, OBJECT.fits, {**required, **(others or {})}, tuple(required))
+
+
+def mapping(values: Rule) -> Rule:
+    """An object whose values all obey one rule."""
+    return Rule(OBJECT.expected, OBJECT.fits, values=values)
+
+
+def mistake(value: Any, rule: Rule, name: str = "") -> tuple[str, str] | None:
+    """Return what is wrong with a value and what is expected there; None where it obeys its rule.
+
+    >>> mistake({"count": "3"}, record({"count": whole(1)}))
+    ("count that is '3'", 'a whole number of at least 1')
+    >>> mistake({"count": 3}, record({"count": whole(1)}))
+    """
+    if not rule.fits(value):
+        return f"{name + ' that is ' if name else ''}{_shown(value)}", rule.expected
+    inside = {key: rule.values for key in value} if rule.values and value else rule.fields
+    for key, inner in inside.items() if isinstance(value, dict) else ():
+        place = f"{name}.{key}"[:SHOWN] if name else key[:SHOWN]
+        if key not in value:
+            if key in rule.required:
+                return f"no {place}", inner.expected
+        elif (found := mistake(value[key], inner, place)) is not None:
+            return found
+    return None
+
+
+def _shown(value: Any) -> str:
+    text = "null" if value is None else repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def require(
+    value: Any, rule: Rule, path: str | Path, line: int | None = None, hint: str | None = None
+) -> None:
+    """Compare a value with a rule.
+
+    Raises:
+        InputError: it does not obey; the error names the field, its value and what is expected.
+    """
+    found = mistake(value, rule)
+    if found is not None:
+        raise InputError(path, line, *found, hint)
