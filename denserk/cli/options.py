@@ -8,6 +8,7 @@ the command is called, and so keeps defaults, help, refusals and manifests in on
 import dataclasses
 import functools
 import inspect
+import math
 import os
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,8 @@ from denserk.errors import UsageError
 from denserk.settings.options import REQUIRED, field_docs, shape_of, without_none
 
 T = TypeVar("T")
+LARGEST = 2**31 - 1
+"""The largest whole number that an option takes."""
 
 
 OUTPUTS = ("output", "tokenize_to", "write_dpr_json", "write_pyserini_json", "target", "report")
@@ -109,10 +112,25 @@ def _comma_list(name: str, text: str | None, kind: Callable[[str], Any]) -> tupl
     if text is None:
         return None
     try:
-        return tuple(kind(part.strip()) for part in text.split(",") if part.strip())
+        values = tuple(kind(part.strip()) for part in text.split(",") if part.strip())
     except ValueError:
         flag, what = _flag(name, negatable=False), "whole numbers" if kind is int else "numbers"
         raise UsageError(f"{flag} {text}: a comma list of {what} is expected") from None
+    _refuse_extremes(name, values)
+    return values
+
+
+def _refuse_extremes(name: str, value: Any) -> None:
+    """Reject numbers that no option means: NaN, infinity, and what fits into no 32 bits.
+
+    Raises:
+        UsageError: the value, or one of several, is such a number.
+    """
+    for one in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(one, float) and not math.isfinite(one):
+            raise UsageError(f"{_flag(name, negatable=False)} {one}: a finite number is expected")
+        if isinstance(one, int) and abs(one) > LARGEST:
+            raise UsageError(f"{_flag(name, negatable=False)} {one}: at most {LARGEST} is expected")
 
 
 def _flag(name: str, *, negatable: bool) -> str:
@@ -250,6 +268,8 @@ def command(
 
         @functools.wraps(function)
         def run(**given: Any) -> None:
+            for option, value in given.items():
+                _refuse_extremes(option, value)
             configure(console_group.build(given))
             overwrite = overwrite_group.build(given) if overwrite_group else None
             built = {group: made.build(given) for group, made in groups.items()}

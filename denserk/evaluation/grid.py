@@ -1,7 +1,9 @@
 """A table before it is drawn, and the plain texts it is drawn as."""
 
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from html import escape
 
 DIFFERS = "\u2020"
 """Stands behind a value that differs from the baseline's."""
@@ -56,17 +58,27 @@ def as_text(grid: Grid) -> str:
     return table + "".join(f"{note}\n" for note in grid.legend("*"))
 
 
+def as_markdown_text(text: str) -> str:
+    r"""A text as markdown shows it as it stands: no markup of its own, of HTML or of the table.
+
+    >>> print(as_markdown_text("a|b <img src=x> [x](y)"))
+    a\|b &lt;img src=x&gt; \[x\](y)
+    """
+    return re.sub(r"([\\`*\[\]|])", r"\\\1", escape(text, quote=False))
+
+
 def as_markdown_table(grid: Grid) -> str:
     """A table in markdown; the best in bold."""
 
     def line(texts: Iterable[str]) -> str:
-        return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |\n"
+        return "| " + " | ".join(texts) + " |\n"
 
     def shown(cell: Cell) -> str:
-        text = f"**{cell.text}**" if cell.best else cell.text
+        text = f"**{as_markdown_text(cell.text)}**" if cell.best else as_markdown_text(cell.text)
         return text + DIFFERS if cell.differs else text
 
     rule = "---|" * grid.labels + "---:|" * (len(grid.header) - grid.labels)
     rows = "".join(line(map(shown, row)) for row in grid.rows)
-    notes = "".join(f"\n{note}\n" for note in grid.legend("**bold**"))
-    return line(grid.header) + f"|{rule}\n" + rows + notes
+    escaped = replace(grid, notes=tuple(map(as_markdown_text, grid.notes)))
+    notes = "".join(f"\n{note}\n" for note in escaped.legend("**bold**"))
+    return line(map(as_markdown_text, grid.header)) + f"|{rule}\n" + rows + notes

@@ -82,6 +82,10 @@ def per_query_measure(measure: Measure) -> Measure:
     return ir_measures.AP(**measure.params) if isinstance(measure, _GMAP) else measure
 
 
+LARGEST = 2**31 - 1
+"""The largest whole number that trec_eval's C takes."""
+
+
 class _Mistake(ValueError):
     """Why one measure is refused, as a phrase that begins with it."""
 
@@ -230,10 +234,10 @@ def _possible(name: str, value: Any) -> bool:
     if value is NOT_PROVIDED:
         return True
     if name == "cutoff":
-        return type(value) is int and value >= 1
+        return type(value) is int and 1 <= value <= LARGEST
     if name == "recall":  # trec_eval knows its levels to two places
         return 0 <= value <= 1 and math.isclose(value, round(value, 2))
-    return True
+    return type(value) is not int or abs(value) <= LARGEST
 
 
 def _what_it_needs(measure: Measure) -> str:

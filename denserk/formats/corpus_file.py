@@ -107,7 +107,12 @@ def count_corpus_file(path: str | Path, settings: CorpusSettings = DETECTED) -> 
         elif (form or detect_columns(start, path)) is CorpusFormat.DPR:
             lines = decode_lines(number_lines(handle, path), path)
             return sum(1 for _ in tsv.read_passages(lines, CorpusFormat.DPR, path))
-        return sum(1 for _, line in number_lines(handle, path) if line.strip())
+        return sum(1 for _, line in number_lines(handle, path) if not _is_blank(line))
+
+
+def _is_blank(line: bytes) -> bool:
+    """Whether readers pass over a line: it holds nothing but white space, Unicode's included."""
+    return not b"!" <= line[:1] <= b"~" and not line.decode("utf-8", "replace").strip()
 
 
 def detect_columns(start: bytes, path: str | Path) -> CorpusFormat:

@@ -8,10 +8,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from denserk.errors import DenserkError, InputError, UsageError
 from denserk.extras import installed, require
+from denserk.formats.files import write_errors
 from denserk.formats.identifiers import identifier
 from denserk.records import NO_FIELDS, Passage, Qrel, Query
 from denserk.reporting import SILENT, Reporter
@@ -174,6 +176,8 @@ def beir_folder(name: str, reporter: Reporter = SILENT) -> Path:
     Raises:
         UsageError: it is not there, and cannot be fetched.
     """
+    if not all(part.strip(".") and "\\" not in part for part in name.split("/")):
+        raise UsageError(f"{BEIR}{name} is no name of a data set", f"for example {BEIR}scifact")
     places = [cache_folder() / "beir" / name, Path("datasets") / name]
     for place in places:
         if place.is_dir():
@@ -193,14 +197,17 @@ def beir_folder(name: str, reporter: Reporter = SILENT) -> Path:
 def _fetch(name: str, place: Path, put: str) -> Path:
     util = require("beir.util", f"the collection {BEIR}{name}")
     archive = name.partition("/")[0]
-    packed = cache_folder() / "beir" / f"{archive}.zip"
-    try:
-        util.download_and_unzip(BEIR_ARCHIVE.format(name=archive), str(packed.parent))
-    except Exception as error:
-        packed.unlink(missing_ok=True)
-        reason = " ".join(str(error).split())[:160]
-        raise UsageError(f"{BEIR}{name} cannot be fetched: {reason}", put) from error
-    packed.unlink(missing_ok=True)
+    kept = cache_folder() / "beir"
+    with write_errors(kept):
+        kept.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=f".{archive}.", suffix=".part", dir=kept) as temporary:
+            try:
+                util.download_and_unzip(BEIR_ARCHIVE.format(name=archive), temporary)
+            except Exception as error:
+                reason = " ".join(str(error).split())[:160]
+                raise UsageError(f"{BEIR}{name} cannot be fetched: {reason}", put) from error
+            if (Path(temporary) / archive).is_dir() and not (kept / archive).exists():
+                (Path(temporary) / archive).rename(kept / archive)
     if not place.is_dir():
         raise UsageError(f"{BEIR}{name}: the archive of {archive} holds no such data set", put)
     return place

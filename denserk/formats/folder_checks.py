@@ -149,8 +149,11 @@ def _check_ids(ids: _Ids) -> None:
                 lines += chunk.count(b"\n")
         if digest.hexdigest() != ids.sha256:
             raise InputError(
-                ids.path, None, "ids that differ from the checksum written with them",
-                ids.sha256[:12], AGAIN,
+                ids.path,
+                None,
+                "ids that differ from the checksum written with them",
+                ids.sha256[:12],
+                AGAIN,
             )
     if ids.lines is not None and lines != ids.lines:
         raise InputError(ids.path, None, f"{lines:,} ids", f"{ids.lines:,} ids", AGAIN)
@@ -160,7 +163,9 @@ def _check_each(ids: _Ids) -> int:
     """Check that every line is an id and, where asked for, that no id stands twice."""
     hashes = [np.empty(0, np.int64)]
     for number, names in _in_parts(ids.path):
-        for line, name in enumerate(names, start=number) if names != " ".join(names).split() else ():
+        for line, name in (
+            enumerate(names, start=number) if names != " ".join(names).split() else ()
+        ):
             identifier(name, ids.path, line, "passage")
         hashes.append(np.fromiter(map(hash, names), np.int64, len(names)))
     keys = np.concatenate(hashes)
@@ -178,8 +183,11 @@ def _refuse_repeats(path: Path, hashes: set[int]) -> None:
         for line, name in enumerate(names, start=number):
             if hash(name) in hashes and seen.setdefault(name, line) != line:
                 raise InputError(
-                    path, line, f"the id {name} again (first in line {seen[name]:,})",
-                    "each id once", "remove one of them and index again",
+                    path,
+                    line,
+                    f"the id {name} again (first in line {seen[name]:,})",
+                    "each id once",
+                    "remove one of them and index again",
                 )
 
 

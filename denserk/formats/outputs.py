@@ -302,9 +302,9 @@ def refuse_inputs(target: Path, inputs: Iterable[Path], *, resume: bool = False)
     Raises:
         UsageError: as said.
     """
-    real = target.resolve()
+    real = Path(os.path.realpath(target))  # resolve() takes no link to itself
     for path in inputs:
-        source = path.resolve()
+        source = Path(os.path.realpath(path))
         if source == real or (target.is_file() and path.is_file() and target.samefile(path)):
             raise UsageError(f"{path} is both input and output", "choose another output")
         if real.is_dir() and source.is_relative_to(real) and not resume:

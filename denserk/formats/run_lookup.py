@@ -5,6 +5,7 @@ Memory grows with the queries and not with their hits: of each is kept where its
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -102,10 +103,8 @@ class RunLookup:
     def _query(self, number: int, line: bytes, form: RunFormat) -> str:
         """The query id of one line."""
         if form is not RunFormat.JSONL:
-            try:
-                return line.split(None, 1)[0].decode()
-            except UnicodeDecodeError:
-                pass  # the parser says what is wrong
+            with suppress(UnicodeDecodeError, IndexError):  # the parser says what is wrong
+                return line.decode().split(None, 1)[0]  # columns end where the parser ends them
         return parse_query([(number, line)], form, self.path)[0].qid
 
 

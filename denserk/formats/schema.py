@@ -93,7 +93,7 @@ def mistake(value: Any, rule: Rule, name: str = "") -> tuple[str, str] | None:
     """
     if not rule.fits(value):
         return f"{name + ' that is ' if name else ''}{_shown(value)}", rule.expected
-    inside = {key: rule.values for key in value} if rule.values and value else rule.fields
+    inside = dict.fromkeys(value, rule.values) if rule.values and value else rule.fields
     for key, inner in inside.items() if isinstance(value, dict) else ():
         place = f"{name}.{key}"[:SHOWN] if name else key[:SHOWN]
         if key not in value:

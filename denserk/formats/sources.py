@@ -5,8 +5,10 @@ A source is a file, a folder, "-" for standard input, `irds:NAME` (a data set of
 itself where no such path exists.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats import data_sets, question_answers, trec_qrels
@@ -72,13 +74,17 @@ def read_passages(
     count = empty = 0
     for passage in _passages(source, settings, reporter, fields):
         count += 1
-        if not passage.text and not passage.title:
+        if _is_blank(passage.text) and _is_blank(passage.title):
             empty += 1
         yield passage
     if not count:
         raise InputError(source, None, "no passages", "at least one")
     if empty:
         reporter.note(f"{told(source)}: {empty:,} of {count:,} passages are empty")
+
+
+def _is_blank(text: str) -> bool:
+    return not text or text.isspace()
 
 
 def _passages(
@@ -264,13 +270,19 @@ def _qrels_file(folder: Path, split: str | None) -> Path:
     if split is None and len(names) == 1:
         return splits[0]
     if split is None or split not in names:
-        there = ", ".join(names) or "none"
+        there = ", ".join(sorted(names, key=_preference)) or "none"
         asked = f"no split {split}" if split else "several splits"
         raise UsageError(
             f"{where}: {asked if names else 'no judgements'} (there: {there})",
-            f"name one: {where / (next(iter(names)) + '.tsv')}" if names else None,
+            f"name one: {where / (min(names, key=_preference) + '.tsv')}" if names else None,
         )
     return names[split]
+
+
+def _preference(split: str) -> tuple[int, str]:
+    """Sort key of splits: the one that results are published on comes first."""
+    order = ("test", "dev", "train")
+    return order.index(split) if split in order else len(order), split
 
 
 def read_answers(source: str, reporter: Reporter = SILENT) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -307,24 +319,40 @@ def read_questions(source: str, reporter: Reporter = SILENT) -> Iterator[Query]:
         raise InputError(source, None, "no answers", "questions with `answers`")
 
 
-def refuse_duplicates(passages: Iterable[Passage], source: str) -> Iterator[Passage]:
-    """Passes passages through; after the last one, refuses a corpus that has an id twice.
+def duplicate(
+    source: str, unit: str, positions: tuple[int, int], read: Callable[[], Iterator[Sequence[Any]]]
+) -> InputError:
+    """Return the error about an id that occurs twice.
+
+    Args:
+        source: what was read.
+        unit: "passages" or "queries".
+        positions: of both, from 0.
+        read: reads the source once more, for the id; standard input is not read again.
+    """
+    first, second = positions
+    name = "an id" if source == STREAM else f"the id {next(islice(read(), second, None))[0]}"
+    return InputError(
+        source,
+        None,
+        f"{name} twice: {unit} {first + 1:,} and {second + 1:,}",
+        "ids that occur once",
+        "remove or rename one of them",
+    )
+
+
+def refuse_duplicates(read: Callable[[], Iterator[Passage]], source: str) -> Iterator[Passage]:
+    """Yield the passages of a source; after the last one, reject a corpus that has an id twice.
 
     Ids are kept as 128-bit hashes on the disk (see `IdLedger`), 24 bytes each; memory is constant.
 
     Raises:
-        InputError: an id occurs twice; both positions are told.
+        InputError: an id occurs twice.
     """
     with IdLedger() as ledger:
-        for passage in passages:
+        for passage in read():
             ledger.add(passage.docid)
             yield passage
         repeat = ledger.first_repeat()
     if repeat is not None:
-        first, second = repeat
-        raise InputError(
-            source,
-            None,
-            f"the id of passage {first + 1:,} again at passage {second + 1:,}",
-            "each id once",
-        )
+        raise duplicate(source, "passages", repeat, read)

@@ -8,6 +8,7 @@ Robertson et al., Okapi at TREC-3 (1994); Kamphuis et al., Which BM25 Do You Mea
 Lucene itself rounds lengths to one byte, so that its scores differ in the third digit.
 """
 
+import errno
 import os
 from array import array
 from concurrent.futures import ThreadPoolExecutor
@@ -59,7 +60,12 @@ class Bm25Builder:
             (self._passages, self._vocabulary), create_empty_token=False, show_progress=False
         )
         with write_errors(folder):
-            model.save(folder, show_progress=False)
+            try:
+                model.save(folder, show_progress=False)
+            except OSError as error:
+                if error.errno is None:  # NumPy tells how many bytes were written, and not why
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+                raise
             for item in sorted(folder.glob("*.index.*")):
                 with item.open("rb") as written:
                     os.fsync(written.fileno())

@@ -259,7 +259,16 @@ class SearchPaths:
             raise UsageError("--model and --encoded-queries exclude each other", "give one of them")
 
     def _refuse_more_than_runs(self) -> None:
-        others = ("suite", "index", "engine", "topics", "qrels", "model", "encoded_queries", "verify")
+        others = (
+            "suite",
+            "index",
+            "engine",
+            "topics",
+            "qrels",
+            "model",
+            "encoded_queries",
+            "verify",
+        )
         given = self._given(*others, "rerank", "run", "corpus")
         if given:
             raise UsageError(
@@ -271,7 +280,15 @@ class SearchPaths:
         return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name)]
 
     def _refuse_more_than_a_model(self) -> None:
-        others = ("index", "engine", "topics", "topics_format", "qrels", "encoded_queries", "verify")
+        others = (
+            "index",
+            "engine",
+            "topics",
+            "topics_format",
+            "qrels",
+            "encoded_queries",
+            "verify",
+        )
         if given := self._given(*others, "rerank", "run", "corpus"):
             raise UsageError(
                 f"--suite brings its own queries and passages; {' and '.join(given)} cannot be "

@@ -10,6 +10,7 @@ from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.files import STREAM
 from denserk.formats.id_ledger import IdLedger
 from denserk.formats.manifest import Manifest, differences
+from denserk.formats.sources import duplicate
 from denserk.records import Passage, Query
 from denserk.reporting import Reporter
 from denserk.tasks.processes import Crew
@@ -45,17 +46,8 @@ def check_ids(source: str, unit: str, read: Reading, ledger: IdLedger) -> None:
     if ledger.count == 0:
         raise InputError(source, None, f"no {unit}", "at least one")
     repeat = ledger.first_repeat()
-    if repeat is None:
-        return
-    first, second = repeat
-    name = "" if source == STREAM else f" ({next(islice(read(), second, None))[0]})"
-    raise InputError(
-        source,
-        None,
-        f"the id of {unit} {first + 1:,} and {second + 1:,} twice{name}",
-        "ids that occur once",
-        "remove or rename one of them",
-    )
+    if repeat is not None:
+        raise duplicate(source, unit, repeat, read)
 
 
 def blocks_of_shard(

@@ -32,6 +32,7 @@ from denserk.index.memory_needs import in_units
 from denserk.index.recall import recall_of_own_vectors
 from denserk.index.trained_part import TrainedPart, read_trained
 from denserk.index.vector_inputs import expanded, gather, known_count, open_sources
+from denserk.records import Passage
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.formats import DETECTED, CorpusSettings
 from denserk.settings.options import as_json
@@ -334,8 +335,11 @@ def _texts(
     """Passage ids, and the texts whose words are indexed."""
     names = words.fields or DEFAULT_FIELDS
     with reporter.track("reading words", None, "passages") as progress:
-        passages = read_passages(source, corpus, reporter, words.fields)
-        for passage in refuse_duplicates(passages, source):
+
+        def read() -> Iterator[Passage]:
+            return read_passages(source, corpus, reporter, words.fields)
+
+        for passage in refuse_duplicates(read, source):
             yield passage.docid, " ".join(passage.field(name) for name in names)
             progress.advance()
 

@@ -1,12 +1,12 @@
 """One shape of data -> another shape of the same kind, streaming."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 from itertools import groupby
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -261,7 +261,11 @@ def convert(
         InputError: the source does not keep to its shape.
         OutputError: the target cannot be written.
     """
-    if source != STREAM and target != STREAM and os.path.realpath(source) == os.path.realpath(target):
+    if (
+        source != STREAM
+        and target != STREAM
+        and os.path.realpath(source) == os.path.realpath(target)
+    ):
         raise UsageError(f"{source} is both source and target", "choose another target")
     kind = settings.kind or detect_kind(source, target)
     if settings.kind is None:

@@ -1,6 +1,5 @@
 """Broken, changed and crafted vector folders and indexes, through the commands that read them."""
 
-import io
 import json
 import shutil
 import struct
@@ -205,9 +204,10 @@ def test_counts_that_disagree(own, search, refused):
     assert "holds 3 blocks by its journal, 4 by its manifest" in refused(search(folder))
 
 
-HEADERS = ["(", "9" * 400, "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 99999999999999999999), }",
-    "{'descr': '<f4', 'fortran_order': False, 'shape': (-2, 16), }",
-    "{'descr': '<x9', 'fortran_order': False, 'shape': (2, 16), }", "\0\0\0"]  # fmt: skip
+HEADERS = ["(", "9" * 400, "\0\0\0"] + [
+    f"{{'descr': '<{kind}', 'fortran_order': False, 'shape': {shape}, }}"
+    for kind, shape in (("f4", (2, 10**20)), ("f4", (-2, 16)), ("x9", (2, 16)))
+]
 
 
 @pytest.mark.parametrize("header", HEADERS)
@@ -355,8 +355,7 @@ def test_a_file_that_cannot_be_read(own, search, index, refused, file):
 
 def test_a_symlink_to_itself(tmp_path, index, refused):
     (tmp_path / "loop").symlink_to("loop")
-    line = refused(index(tmp_path / "loop"), 2)
-    assert "loop: no such file" in line or "loop: too many" in line.lower()
+    assert "Too many levels of symbolic links" in refused(index(tmp_path / "loop"))
 
 
 def test_resumed_blocks_have_the_same_journal(made, own, tiny, tmp_path):

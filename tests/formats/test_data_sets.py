@@ -128,7 +128,31 @@ def test_a_beir_archive_is_fetched_into_the_cache(here, monkeypatch, parts):
     monkeypatch.setattr(data_sets, "installed", lambda module: True)
     monkeypatch.setattr(data_sets, "require", lambda module, purpose: util)
     assert data_sets.beir_folder(parts) == here / "cache" / "beir" / parts
-    assert not list(here.rglob("*.zip"))
+    assert [path.name for path in (here / "cache" / "beir").iterdir()] == ["toy"]
+
+
+def test_an_archive_appears_whole_or_not_at_all(here, monkeypatch):
+    """A download that breaks off in the middle of unpacking leaves nothing that looks like one."""
+
+    def download_and_unzip(url, folder):
+        (Path(folder) / "toy").mkdir(parents=True)
+        (Path(folder) / "toy" / "corpus.jsonl").write_text("half")
+        raise KeyboardInterrupt
+
+    util = SimpleNamespace(download_and_unzip=download_and_unzip)
+    monkeypatch.setattr(data_sets, "installed", lambda module: True)
+    monkeypatch.setattr(data_sets, "require", lambda module, purpose: util)
+    with pytest.raises(KeyboardInterrupt):
+        data_sets.beir_folder("toy")
+    assert not list((here / "cache" / "beir").iterdir())
+
+
+@pytest.mark.parametrize("name", ["../secret", "a/../../secret", "..", "a//b", "a/.", "a\\b", ""])
+def test_a_name_of_beir_leads_nowhere_else(here, name):
+    (here / "cache" / "secret").mkdir(parents=True)
+    (here / "secret").mkdir()
+    with pytest.raises(UsageError, match="is no name of a data set"):
+        data_sets.beir_folder(name)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from denserk.formats.manifest import (
     write_manifest,
 )
 
-MANIFEST = Manifest(Kind.INDEX, True, {"hits": 3}, {"model": "m"}, {"count": 2})
+MANIFEST = Manifest(Kind.INDEX, True, {"engine": "torch"}, {"model": {"name": "m"}}, {"count": 2})
 
 
 def test_a_manifest_reads_back(tmp_path):
@@ -28,7 +28,7 @@ def test_a_file_has_its_manifest_beside_it(tmp_path):
     run.write_text("")
     write_manifest(run, replace(MANIFEST, kind=Kind.RUN))
     assert beside(run) == tmp_path / "run.trec.manifest.json"
-    assert read_manifest(run, Kind.RUN).settings == {"hits": 3}
+    assert read_manifest(run, Kind.RUN).settings == {"engine": "torch"}
 
 
 def test_an_unfinished_folder_is_refused_unless_asked_for(tmp_path):
@@ -57,7 +57,7 @@ def test_no_manifest(tmp_path):
 )
 def test_a_broken_manifest_is_told(tmp_path, text):
     (tmp_path / NAME).write_text(text)
-    with pytest.raises(InputError, match=r"a broken manifest"):
+    with pytest.raises(InputError, match=r"manifest.json: found"):
         read_manifest(tmp_path, Kind.INDEX)
 
 

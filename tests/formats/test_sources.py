@@ -90,9 +90,9 @@ def test_a_beir_folder(tmp_path):
     folder = str(beir(tmp_path / "toy"))
     assert [passage.docid for passage in sources.read_passages(folder)] == list(PASSAGES)
     assert {query.qid: query.text for query in sources.read_queries(folder)} == QUERIES
-    with pytest.raises(UsageError, match=r"several splits .there: dev, test") as refusal:
+    with pytest.raises(UsageError, match=r"several splits .there: test, dev") as refusal:
         sources.read_qrels_map(folder)
-    assert refusal.value.hint == f"name one: {folder}/qrels/dev.tsv"
+    assert refusal.value.hint == f"name one: {folder}/qrels/test.tsv"
     (tmp_path / "toy" / "qrels" / "dev.tsv").unlink()
     assert sources.read_qrels_map(folder) == {q: QRELS[q] for q in ("q1", "q2")}
 
@@ -103,7 +103,7 @@ def test_a_beir_name(here):  # noqa: F811 - the fixture
     assert [query.qid for query in sources.read_queries("beir:toy")] == list(QUERIES)
     assert [query.qid for query in sources.read_queries("beir:toy/dev")] == ["q3"]
     assert list(sources.read_qrels("beir:toy/dev")) == [Qrel("q3", "d4", 1)]
-    with pytest.raises(UsageError, match=r"no split train .there: dev, test"):
+    with pytest.raises(UsageError, match=r"no split train .there: test, dev"):
         sources.read_qrels_map("beir:toy/train")
     with pytest.raises(UsageError, match=r"several splits"):
         sources.read_qrels_map("beir:toy")
@@ -129,6 +129,14 @@ def test_a_folder_is_read_by_name(tmp_path):
     assert sources.count_passages(str(tmp_path)) == 3
 
 
+@pytest.mark.parametrize("line", ["\u2028", "\u3000 ", "\x1c", " \t", ""])
+def test_lines_that_readers_pass_over_are_not_counted(tmp_path, line):
+    """Bounds of shards come from the count."""
+    (tmp_path / "c.tsv").write_text(f"d1\tone\n{line}\n{line}")
+    passages = list(sources.read_passages(str(tmp_path / "c.tsv")))
+    assert sources.count_passages(str(tmp_path / "c.tsv")) == len(passages) == 1
+
+
 def test_a_stream_is_not_counted(monkeypatch):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"d1\tone\n")))
     assert sources.count_passages("-") is None
@@ -136,10 +144,10 @@ def test_a_stream_is_not_counted(monkeypatch):
 
 
 def test_empty_passages_are_counted_once(tmp_path):
-    (tmp_path / "c.tsv").write_text("d1\t\nd2\ttwo\nd3\t\n")
+    (tmp_path / "c.tsv").write_text("d1\t\nd2\ttwo\nd3\t \u3000\n")
     notes = Heard()
     read = list(sources.read_passages(str(tmp_path / "c.tsv"), reporter=notes))
-    assert [passage.text for passage in read] == ["", "two", ""]
+    assert [passage.text for passage in read] == ["", "two", " \u3000"]
     assert notes.notes[1:] == ["c.tsv: 2 of 3 passages are empty"]
 
 
@@ -221,11 +229,11 @@ def test_a_name_that_is_no_path(tmp_path, monkeypatch):
 
 def test_an_id_that_comes_twice(tmp_path):
     passages = [Passage("a", ""), Passage("b", ""), Passage("a", "")]
-    watched = sources.refuse_duplicates(passages, "c.tsv")
+    watched = sources.refuse_duplicates(lambda: iter(passages), "c.tsv")
     assert [next(watched).docid for _ in passages] == ["a", "b", "a"]
-    with pytest.raises(InputError, match=r"c.tsv: found the id of passage 1 again at passage 3"):
+    with pytest.raises(InputError, match=r"c.tsv: found the id a twice: passages 1 and 3"):
         next(watched)
-    assert list(sources.refuse_duplicates(passages[:2], "c.tsv")) == passages[:2]
+    assert list(sources.refuse_duplicates(lambda: iter(passages[:2]), "c.tsv")) == passages[:2]
     (tmp_path / "q").write_text("q1\ta\nq1\tb\n")
     with pytest.raises(InputError, match=r"found the query id q1 twice"):
         list(sources.read_queries(str(tmp_path / "q")))
