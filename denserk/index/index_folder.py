@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.errors import MismatchError, UsageError
-from denserk.formats.folder_checks import DOCID, check_index
+from denserk.formats.folder_checks import DOCID as DOCID
+from denserk.formats.folder_checks import check_index
 from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest
 from denserk.formats.names import Names
 from denserk.settings.retrieval import Engine

@@ -1,5 +1,6 @@
 """Index folders that share a trained part, for tests of taking it and of merging them."""
 
+import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,6 +18,15 @@ VECTORS = np.random.default_rng(11).normal(size=(COUNT, 8)).astype(np.float32)
 CUTS = (0, 500, 510, COUNT)
 """Where one part ends and the next begins; the second is smaller than a block of BLAS."""
 MODEL = {"name": "m", "fingerprint": "1"}
+
+
+def forget_checks(folder: Path) -> Path:
+    """Takes sizes and checksums out of an index's manifest, as older versions wrote it."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["contents"] |= {"bytes": {}, "sha256": {}}
+    path.write_text(json.dumps(manifest))
+    return folder
 
 
 def settings_for(factory: str | None = None, **given: object) -> IndexSettings:

@@ -47,7 +47,7 @@ def test_an_index_of_another_tool_has_no_manifest(tmp_path):
     (tmp_path / "index").touch()
     (tmp_path / "docid").touch()
     assert read_index_manifest(tmp_path) is None
-    write_manifest(tmp_path, Manifest(Kind.VECTORS, True))
+    write_manifest(tmp_path, Manifest(Kind.VECTORS, False))
     with pytest.raises(MismatchError, match="holds vectors, not index"):
         read_index_manifest(tmp_path)
     write_manifest(tmp_path, Manifest(Kind.INDEX, False))

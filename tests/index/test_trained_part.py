@@ -4,7 +4,7 @@ from denserk.errors import DenserkError, InputError, MismatchError, UsageError
 from denserk.formats.manifest import Kind, read_manifest
 from denserk.index.trained_part import read_trained
 from denserk.settings.retrieval import Engine, IndexSettings, IndexType, Metric
-from tests.index.merging import VECTORS, index, settings_for, write_shards
+from tests.index.merging import VECTORS, forget_checks, index, settings_for, write_shards
 from tests.index.test_vector_inputs import vector_folder
 from tests.reporters import Heard
 
@@ -121,6 +121,10 @@ def test_a_file_that_is_cut_short_is_refused(tmp_path, left):
     index(tmp_path / "first", (shards[0],), settings_for("IVF9,SQ8"))
     path = tmp_path / "first" / "index"
     whole = path.read_bytes()
+    path.write_bytes(whole[: int(left * len(whole))])
+    with pytest.raises(InputError, match="index: found"):
+        read_trained(str(tmp_path / "first"))
+    forget_checks(tmp_path / "first")
     path.write_bytes(whole[: int(left * len(whole))])
     with pytest.raises(InputError, match="index: found"):
         read_trained(str(tmp_path / "first"))
