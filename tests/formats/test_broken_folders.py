@@ -49,7 +49,7 @@ def search(made, tmp_path):
         given = ["--encoded-queries", str(made / "q"), "--output", str(tmp_path / "run.trec")]
         if folder.name == "bm25":
             given[:2] = ["--topics", str(made / "q.tsv")]
-        given += ["--device", "cpu", "--quiet", *more]
+        given += ["--device", "cpu", "--overwrite", "--quiet", *more]
         return ["search", "--index", str(folder), *given]
 
     return command
