@@ -52,6 +52,8 @@ READ_FAILURES = (EOFError, OSError, zlib.error)
 
 def read_failure(path: str | Path, line: int | None, error: BaseException) -> InputError:
     """The error about an input that raised one of `READ_FAILURES`."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return InputError(path, line, "nothing", "a file")
     if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
         reason = error.strerror or str(error)
         return InputError(path, line, f"a file that cannot be read ({reason})", "a readable file")

@@ -25,6 +25,7 @@ from denserk.formats.manifest import (
     decoded,
     file_sha256,
     read_manifest,
+    require_fields,
 )
 from denserk.reporting import SILENT, Reporter
 
@@ -50,6 +51,7 @@ def check_vectors(folder: Path, manifest: Manifest, blocks: Sequence[Block]) -> 
         InputError: a file is missing or was changed, or a line is no id.
         MismatchError: counts disagree, or blocks are missing.
     """
+    require_fields(folder, manifest, "contents", "count", "dimension", "dtype")
     contents, numbers = manifest.contents, [block.number for block in blocks]
     digest = contents.get("journal_sha256")
     if digest is not None:
@@ -80,6 +82,8 @@ def check_index(folder: Path, manifest: Manifest | None) -> None:
         MismatchError: there are not as many ids as the manifest says.
     """
     contents = {} if manifest is None else manifest.contents
+    if manifest is not None:
+        require_fields(folder, manifest, "contents", "count")
     for name, size in contents.get("bytes", {}).items():
         with read_errors(folder / name):
             found = (folder / name).stat().st_size

@@ -70,21 +70,26 @@ class Manifest:
 
 _MODEL = record({}, {"name": TEXT, "fingerprint": TEXT, "representation": OBJECT, "text": OBJECT})
 _MADE_FROM = record({}, {"model": optional(_MODEL)})
-_SIZES = {"dimension": whole(1), "vectors_per_passage": whole(1)}
+_SIZES = {"count": whole(), "dimension": whole(1), "vectors_per_passage": whole(1)}
 _SETTINGS = {
     Kind.VECTORS: record({}, {"shard_id": whole(), "shard_num": whole(1)}),
     Kind.INDEX: record(
-        {"engine": one_of(*Engine)},
-        {"type": TEXT, "factory": optional(TEXT), "metric": one_of(*Metric), "bm25": OBJECT},
+        {},
+        {
+            "engine": one_of(*Engine),
+            "type": TEXT,
+            "factory": optional(TEXT),
+            "metric": one_of(*Metric),
+            "bm25": OBJECT,
+        },
     ),
 }
 _CONTENTS = {
     Kind.VECTORS: record(
-        {"count": whole(), "dimension": whole(1), "dtype": one_of(*DTYPES)},
-        {**_SIZES, "blocks": whole(), "journal_sha256": TEXT},
+        {}, {**_SIZES, "dtype": one_of(*DTYPES), "blocks": whole(), "journal_sha256": TEXT}
     ),
     Kind.INDEX: record(
-        {"count": whole()},
+        {},
         {
             **_SIZES,
             "factory": TEXT,
@@ -109,6 +114,23 @@ def _rule(kind: Kind, *, complete: bool) -> Rule:
             "version": TEXT,
         }
     )
+
+
+def require_fields(path: str | Path, manifest: Manifest, part: str, *names: str) -> None:
+    """Check that a part of a folder's manifest has some fields.
+
+    Raises:
+        InputError: it lacks one.
+    """
+    missing = [name for name in names if name not in getattr(manifest, part)]
+    if missing:
+        raise InputError(
+            beside(path),
+            None,
+            f"no {part}.{missing[0]}",
+            "a manifest that denserk wrote",
+            "make it again with --overwrite",
+        )
 
 
 def beside(path: str | Path) -> Path:

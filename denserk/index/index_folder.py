@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from denserk.errors import MismatchError, UsageError
 from denserk.formats.folder_checks import DOCID as DOCID
 from denserk.formats.folder_checks import check_index
-from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest
+from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest, require_fields
 from denserk.formats.names import Names
 from denserk.settings.retrieval import Engine
 
@@ -100,6 +100,8 @@ def read_index_manifest(folder: str | Path) -> Manifest | None:
     path = Path(folder)
     is_foreign = foreign_engine(path) and not (path / NAME).exists()
     manifest = None if is_foreign else read_manifest(path, Kind.INDEX)
+    if manifest is not None:
+        require_fields(path, manifest, "settings", "engine")
     check_index(path, manifest)
     return manifest
 

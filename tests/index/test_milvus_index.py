@@ -115,7 +115,8 @@ def test_breadths_that_an_index_lacks(opened):
 
 @pytest.mark.parametrize("hits", [1, 5, 12])
 def test_passages_of_several_vectors_are_grouped_without_loss(tmp_path, hits):
-    manifest = Manifest(Kind.VECTORS, True, {}, {}, {"vectors_per_passage": 4, "dimension": 6})
+    contents = {"count": 50, "dtype": "float32", "vectors_per_passage": 4, "dimension": 6}
+    manifest = Manifest(Kind.VECTORS, True, {}, {}, contents)
     folder = tmp_path / "v"
     folder.mkdir()
     np.save(folder / "block-00000.npy", WHOLE)

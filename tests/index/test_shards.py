@@ -61,7 +61,8 @@ def flat(folder, ids, vectors, *, size=1, metric=Metric.INNER):
     (folder / "docid").write_text("".join(f"{line}\n" for line in lines))
     if size > 1:
         settings = {"engine": "faiss", "metric": metric}
-        made = Manifest(Kind.INDEX, True, settings, model(), {"vectors_per_passage": size})
+        made = Manifest(Kind.INDEX, True, settings, model())
+        made = replace(made, contents={"count": len(ids), "vectors_per_passage": size})
         write_manifest(folder, made)
     return str(folder)
 
@@ -202,9 +203,12 @@ def test_what_is_not_there(tmp_path):
     name = raw(tmp_path / "a", *one(1))
     with pytest.raises(UsageError, match="no such file or folder"):
         found([name, str(tmp_path / "b")], np.ones((1, DIMENSION), "f4"), SearchSettings())
-    (tmp_path / "a" / "block-00000.docid").unlink()
+    ids = tmp_path / "a" / "block-00000.docid"
+    kept = ids.read_bytes()
+    ids.unlink()
     with pytest.raises(InputError, match=r"block-00000.docid: found nothing"):
         found([name], np.ones((1, DIMENSION), "f4"), SearchSettings())
+    ids.write_bytes(kept)
     (tmp_path / "a" / "block-00000.npy").unlink()
     with pytest.raises(InputError, match=r"block-00000.npy: found nothing"):
         found([name], np.ones((1, DIMENSION), "f4"), SearchSettings())

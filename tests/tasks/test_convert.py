@@ -155,7 +155,7 @@ def test_a_folder_of_vectors_is_cut_anew_and_keeps_what_made_it(tmp_path, monkey
 def test_a_flat_index_as_vectors_keeps_the_model_and_not_the_settings_of_an_index(tmp_path):
     turn(lines(tmp_path), tmp_path / "a", "pyserini-faiss")
     model = {"name": "m", "fingerprint": "1"}
-    made = Manifest(ManifestKind.INDEX, True, {"type": "flat"}, {"model": model})
+    made = Manifest(ManifestKind.INDEX, True, {"type": "flat"}, {"model": model}, {"count": 9})
     write_manifest(tmp_path / "a", made)
     turn(tmp_path / "a", tmp_path / "b", "npy")
     folder = open_vectors(tmp_path / "b")
