@@ -2,10 +2,14 @@
 
 import gzip
 import json
+import subprocess
+import sys
+from functools import partial
 
 import pytest
 
 from denserk.cli.app import run
+from tests.faults import limit_file_size
 
 SEARCH = ["search", "--index", "i", "--encoded-queries", "q", "--output", "o"]
 TRAIN = ["finetune", "--model", "m", "--train-data", "t", "--output", "o"]
@@ -85,6 +89,18 @@ def test_queries_of_a_run_are_the_same_to_all_readers(tmp_path, capfd):
     mined = {r["query_id"]: r for r in map(json.loads, lines)}
     for qid in ("q1", "q2"):
         assert [p["docid"] for p in mined[qid]["negative_passages"]] == ["d2"]
+
+
+def test_words_that_do_not_fit_on_the_disk(tmp_path):
+    """NumPy says how many bytes it wrote, and not that there was no room."""
+    texts = (json.dumps({"_id": f"d{n}", "text": f"word{n} river{n}"}) for n in range(900))
+    (tmp_path / "c.jsonl").write_text("\n".join([*texts, ""]))
+    command = [sys.executable, "-m", "denserk", "index", "--type", "bm25", "--quiet"]
+    command += ["--corpus", str(tmp_path / "c.jsonl"), "--output", str(tmp_path / "i")]
+    limit = partial(limit_file_size, 6_000)  # the ids fit, the scores do not
+    ended = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, check=False)
+    assert ended.returncode == 1
+    assert "cannot be written: no room left on the disk" in ended.stderr.splitlines()[0]
 
 
 def test_markdown_shows_names_as_they_are(tmp_path, capfd):

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from denserk.errors import MismatchError, UsageError
-from denserk.formats.manifest import Kind, read_manifest
+from denserk.formats.manifest import Kind, file_sha256, read_manifest
 from denserk.settings.retrieval import IndexType, Metric
 from tests.faults import Stopped, contents, stopped_at
 from tests.index.merging import (
@@ -52,6 +52,13 @@ def rename_a_passage(tmp_path):
     (tmp_path / "shards" / "1" / "block-00000.docid").write_text(
         "".join(f"x{n}\n" for n in range(10))
     )
+    journal = tmp_path / "shards" / "1" / "blocks.jsonl"
+    lines = [json.loads(line) | {"sha256": {}} for line in journal.read_text().splitlines()]
+    journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    manifest = tmp_path / "shards" / "1" / "manifest.json"
+    told = json.loads(manifest.read_text())
+    told["contents"]["journal_sha256"] = file_sha256(journal)
+    manifest.write_text(json.dumps(told))
 
 
 def forget(tmp_path):
