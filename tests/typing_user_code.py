@@ -58,7 +58,7 @@ class Listening(Reporter):
 def own_experiment() -> float:
     """A command's work as a function call, its result as a record."""
     settings = EncodeSettings(
-        model="mean", corpus="corpus.jsonl", output="vectors", vector_dtype=VectorDtype.FLOAT16
+        model="minilm", corpus="corpus.jsonl", output="vectors", vector_dtype=VectorDtype.FLOAT16
     )
     overrides = {"representation": Representation.MEAN, "l2_norm": True}
     try:

@@ -10,7 +10,7 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from denserk.data.tokenization import TOKENIZER_FILES
 from denserk.errors import ModelError, UsageError
 from denserk.reporting import SILENT, Reporter
-from denserk.settings.models import PUBLISHED_MODELS, WITHOUT_WEIGHTS, published
+from denserk.settings.models import PUBLISHED_MODELS, RENAMED, WITHOUT_WEIGHTS, published
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 SMALL_FILES = (
@@ -45,9 +45,9 @@ def find_model(
     """The full name of a model and the folder that holds it; a hub name is fetched, or cached.
 
     Args:
-        model: a short name of the table, a folder, or a name on the hub. A short name comes first:
-            a folder that is called like one is written `./agg`.
-        reporter: told what a short name stands for.
+        model: a folder, a short name of the table, or a name on the hub; the first of these that
+            exists is taken.
+        reporter: logs what a short name stands for, and a folder taken in place of one.
         option: how the user named it.
         beside: further files that are fetched, where there are such.
 
@@ -55,14 +55,18 @@ def find_model(
         UsageError: it is none of the three, or a name without published weights.
         ModelError: the hub does not give it, or cannot be reached and the cache does not have it.
     """
+    entry = published(model)
+    if Path(model).is_dir():
+        if entry is not None:
+            reporter.note(f"{option} {model}: the folder {model}/ is used, not {entry.hub_name}")
+        return model, Path(model)
     if model in WITHOUT_WEIGHTS:
         raise UsageError(f"{option} {model}: {WITHOUT_WEIGHTS[model]}")
-    entry = published(model)
+    if model in RENAMED:
+        raise UsageError(f"{option} {model} is now called {option} {RENAMED[model]}")
     if entry is not None:
         reporter.note(f"{model} is {entry.hub_name}")
         return entry.hub_name, _fetch(entry.hub_name, beside)
-    if Path(model).is_dir():
-        return model, Path(model)
     if not HUB_NAME.fullmatch(model) or model.startswith("."):
         raise UsageError(f"{option} {model}: no such folder")
     return model, _fetch(model, beside)

@@ -35,13 +35,13 @@ PUBLISHED_MODELS = (
         "Aggretriever on DistilBERT, trained on MS MARCO",
     ),
     PublishedModel(
-        "cls",
+        "cocondenser",
         "Luyu/co-condenser-marco-retriever",
         "coCondenser with [CLS] vectors, trained on MS MARCO with titles",
         text={"join": "sep"},
     ),
     PublishedModel(
-        "mean",
+        "minilm",
         "sentence-transformers/all-MiniLM-L6-v2",
         "a small general sentence encoder, mean of the tokens, length 1",
     ),
@@ -52,6 +52,9 @@ WITHOUT_WEIGHTS = {
     "mlr": "no weights of multi-layer representations are published: train some",
 }
 """Names of representations for which nobody published weights, with what to say about them."""
+
+RENAMED = {"cls": "cocondenser", "mean": "minilm"}
+"""Former short name -> the present one; a pooling is not a model."""
 
 
 def published(name: str) -> PublishedModel | None:

@@ -1,7 +1,11 @@
+import subprocess
+import sys
+
 import pytest
 from huggingface_hub import constants
 from huggingface_hub.errors import RepositoryNotFoundError
 
+from denserk.cli.app import run
 from denserk.errors import ModelError, UsageError
 from denserk.modeling import model_names
 from denserk.modeling.model_names import find_model
@@ -68,6 +72,28 @@ def test_a_path_that_is_not_there(name, tmp_path, monkeypatch):
 def test_a_representation_without_published_weights_says_so():
     with pytest.raises(UsageError, match="mlr: no weights"):
         find_model("mlr")
+
+
+@pytest.mark.parametrize("name", ["agg", "mean", "mlr"])
+def test_a_folder_that_exists_is_used_before_a_short_name(tmp_path, tiny, name):
+    (tmp_path / name).symlink_to(tiny(), target_is_directory=True)
+    (tmp_path / "c.tsv").write_text("1\ta text\n")
+    line = ["-m", "denserk", "encode", "--corpus", "c.tsv", "--output", "v", "--model", name]
+    done = subprocess.run(
+        [sys.executable, *line], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    used = "--model agg: the folder agg/ is used, not castorini/aggretriever-cocondenser"
+    assert (used in done.stderr.splitlines()) == (name == "agg")
+
+
+@pytest.mark.parametrize(("former", "present"), [("mean", "minilm"), ("cls", "cocondenser")])
+def test_a_former_short_name_shows_the_present_one(tmp_path, monkeypatch, capsys, former, present):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.tsv").write_text("1\ta text\n")
+    assert run(["encode", "--corpus", "c.tsv", "--output", "v", "--model", former]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert told[-1] == f"error: --model {former} is now called --model {present}"
 
 
 def test_a_name_unknown_to_the_hub(monkeypatch):

@@ -18,8 +18,8 @@ def test_the_table_of_published_weights():
     assert {m.name: m.hub_name for m in PUBLISHED_MODELS} == {
         "agg": "castorini/aggretriever-cocondenser",
         "agg-distilbert": "castorini/aggretriever-distilbert",
-        "cls": "Luyu/co-condenser-marco-retriever",
-        "mean": "sentence-transformers/all-MiniLM-L6-v2",
+        "cocondenser": "Luyu/co-condenser-marco-retriever",
+        "minilm": "sentence-transformers/all-MiniLM-L6-v2",
     }
     assert published("nothing") is None
     assert not {m.name for m in PUBLISHED_MODELS} & WITHOUT_WEIGHTS.keys()
