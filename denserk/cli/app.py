@@ -28,8 +28,8 @@ COMMANDS = {
     "convert": _Row("convert", "Turn data into another shape of its kind."),
     "encode": _Row("encode", "Turn passages or queries into vectors."),
     "eval": _Row("evaluate", "Measure runs against judgements."),
-    "expand": _Row("expand", "Generate queries and continuations of passages."),
     "finetune": _Row("finetune", "Train a retriever or a cross-encoder."),
+    "generate": _Row("generate", "Generate queries and continuations of passages."),
     "index": _Row("index", "Turn vectors, or the words of a corpus, into an index."),
     "mine-negatives": _Row(
         "mine_negatives", "Mine hard negatives from runs over training queries."
@@ -56,6 +56,11 @@ class _Commands(TyperGroup):
         row = COMMANDS.get(cmd_name)
         return self.commands.get(cmd_name) or (row and TyperCommand(cmd_name, help=row.line))
 
+
+MOVED = {
+    "expand": {"": "denserk generate --corpus CORPUS --queries-model MODEL --output FILE"},
+}
+"""Old spellings, by command and option, with the command that replaces each."""
 
 app = typer.Typer(
     name="denserk",
@@ -129,6 +134,15 @@ def _check_utf8(arguments: Sequence[str]) -> None:
             ) from None
 
 
+def _check_moved(arguments: Sequence[str]) -> None:
+    """Reject an old spelling with the command that replaces it."""
+    words = [word.partition("=")[0].replace("_", "-") for word in arguments]
+    old = next((word for word in words if not word.startswith("-")), "")
+    for word in ("", *words):
+        if new := MOVED.get(old, {}).get(word):
+            raise UsageError(f"{f'denserk {old} {word}'.rstrip()} is now: {new}")
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status; no error leaves as a traceback unasked."""
     given = sys.argv[1:] if arguments is None else arguments
@@ -136,6 +150,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     _register_named(given)
     try:
         _check_utf8(given)
+        _check_moved(given)
         status = app(args=arguments, prog_name="denserk", standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0

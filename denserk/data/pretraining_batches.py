@@ -41,7 +41,7 @@ def refuse_generated(tasks: frozenset[MasterTask]) -> None:
         rest = ",".join(task for task in MasterTask if task in tasks and task not in generated)
         raise UsageError(
             f"{' and '.join(generated)}: the corpus has no generated queries or continuations",
-            "make them with denserk expand and give them as --expansions"
+            "make them with denserk generate and give them as --expansions"
             + (f", or leave them out: --tasks {rest}" if rest else ""),
         )
 

@@ -329,7 +329,7 @@ class _Preparation:
             None,
             found,
             f"docids of passages of {names}",
-            "make them of this corpus, with denserk expand",
+            "make them of this corpus, with denserk generate",
         )
 
     def _refuse_nothing(self) -> None:

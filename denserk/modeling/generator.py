@@ -24,7 +24,7 @@ from denserk.modeling.sampling import draw, draw_one, row_keys
 from denserk.modeling.weight_files import fingerprint, weight_files
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.encoding import BATCH_TOKENS, ComputeSettings, Dtype
-from denserk.settings.expand import Drawing
+from denserk.settings.generate import Drawing
 
 TOLERANCE = 2.0**-17
 """How far a float32 logit may be from its true value, as a share of the row's largest."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from denserk.settings.expand import SamplingRule
+from denserk.settings.generate import SamplingRule
 
 STEP = 0x9E3779B97F4A7C15
 TOKEN = 0xD1B54A32D192ED03

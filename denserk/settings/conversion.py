@@ -58,7 +58,7 @@ class ConversionSettings:
     to_format: str | None = option(None, "--to", shown_default="by the target's name")
     """Shape of the target."""
     expansions: str | None = option(None, metavar="FILE", shown_default="none")
-    """corpus: generated queries, from `denserk expand`, to append to each passage's text."""
+    """corpus: generated queries, from `denserk generate`, to append to each passage's text."""
     corpus: str | None = None
     """training: the corpus whose passages stand behind bare ids."""
     queries: str | None = None

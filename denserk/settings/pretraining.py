@@ -181,7 +181,7 @@ class PretrainSettings:
     corpus: tuple[str, ...] = option(REQUIRED, "--train-dir", metavar="FILE|DIR|NAME", repeat=True)
     """Text to train on (docs/pretraining-data.md); repeatable, one after another."""
     expansions: str | None = option(None, metavar="FILE", shown_default="none")
-    """master: queries and continuations of the passages, as `denserk expand` writes them."""
+    """master: queries and continuations of the passages, as `denserk generate` writes them."""
     preset: MasterPreset = MasterPreset.PAPER
     """master: the paper's settings, or those of the released code."""
     output: str = option(REQUIRED, "--output-dir", metavar="DIR")

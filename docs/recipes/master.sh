@@ -46,7 +46,7 @@ expand_passages() {
     pretraining+=(--tasks "mkp,cmp,npr")
     return
   fi
-  make "$output" denserk expand --corpus "$text" "${from[@]}" "${expansion[@]}" --seed "$seed" --output "$output" --resume
+  make "$output" denserk generate --corpus "$text" "${from[@]}" "${expansion[@]}" --seed "$seed" --output "$output" --resume
   expansions=(--expansions "$output")
 }
 

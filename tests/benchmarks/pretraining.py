@@ -22,9 +22,9 @@ from typing import Any
 from denserk.formats.sources import read_passages, read_qrels_map, read_queries
 from denserk.settings.analysis import AttentionEntropySettings
 from denserk.settings.encoding import ComputeSettings, Dtype
-from denserk.settings.expand import ExpandSettings, ExpandTextSettings
 from denserk.settings.finetune import FinetuneRun
 from denserk.settings.formats import CorpusSettings
+from denserk.settings.generate import GenerateSettings, GenerateTextSettings
 from denserk.settings.pretrain import put_together
 from denserk.settings.pretraining import (
     Architecture,
@@ -42,8 +42,8 @@ from denserk.settings.training import (
     SamplingSettings,
 )
 from denserk.tasks.analyze_attention import attention_entropy
-from denserk.tasks.expand import expand
 from denserk.tasks.finetune import finetune
+from denserk.tasks.generate import generate
 from denserk.tasks.pretrain import pretrain
 from tests.benchmarks.pretraining_texts import documents, sources, write_texts
 from tests.benchmarks.pretraining_writers import train_asker, train_continuer
@@ -168,10 +168,10 @@ def train_writers(data: Path, work: Path) -> None:
     )
 
 
-def expand_passages(work: Path) -> None:
+def generate_texts(work: Path) -> None:
     """Queries and continuations of the passages."""
-    expand(
-        ExpandSettings(
+    generate(
+        GenerateSettings(
             corpus=str(work / "passages.jsonl"),
             queries_model=str(work / "asker"),
             continuation_model=str(work / "continuer"),
@@ -180,7 +180,7 @@ def expand_passages(work: Path) -> None:
         ),
         {"num_queries": QUERIES, "query_max_tokens": 20},
         {"continuation_max_tokens": CONTINUATION},
-        ExpandTextSettings(passage_max_length=80),
+        GenerateTextSettings(passage_max_length=80),
         CorpusSettings(),
         COMPUTE,
     )
@@ -250,7 +250,7 @@ def make(stage: str, data: Path, work: Path) -> None:
         "texts": ("train.jsonl", lambda: prepare_texts(data, work)),
         "start": (f"{START}/model.safetensors", lambda: train_start(data, work)),
         "writers": ("continuer/config.json", lambda: train_writers(data, work)),
-        "expansions": ("expansions.jsonl", lambda: expand_passages(work)),
+        "expansions": ("expansions.jsonl", lambda: generate_texts(work)),
         "entropy": ("attention-entropy-cls.csv", lambda: draw_entropy(work)),
     }
     parts = stage.split("-")

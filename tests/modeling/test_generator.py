@@ -15,7 +15,7 @@ from denserk.modeling.decoders import CausalDecoder, Seq2SeqDecoder
 from denserk.modeling.generator import Generator
 from denserk.modeling.sampling import draw_one, row_keys
 from denserk.settings.encoding import ComputeSettings
-from denserk.settings.expand import Drawing, SamplingRule
+from denserk.settings.generate import Drawing, SamplingRule
 from tests.conftest import WORDS
 from tests.writing_models import POSITIONS
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from denserk.modeling.sampling import draw, draw_one, gumbel_noise, row_keys
-from denserk.settings.expand import SamplingRule
+from denserk.settings.generate import SamplingRule
 
 RULES = [
     SamplingRule(),

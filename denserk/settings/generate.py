@@ -1,4 +1,4 @@
-"""What the expand command is asked to do."""
+"""Options of the generate command."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,8 +39,8 @@ class Drawing(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExpandSettings:
-    """One run of expanding passages: by whose weights, or from which file; what comes out."""
+class GenerateSettings:
+    """Models that generate, the passages, and the output."""
 
     corpus: str = option(REQUIRED, metavar="FILE|DIR|NAME|-")
     """Passages: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
@@ -59,7 +59,7 @@ class ExpandSettings:
     block_size: int = 1024
     """Passages a block; after a kill, what was done of the last block is done again."""
     shard_id: int = option(0, "--dataset-shard-index", "--shard-index")
-    """Which shard to expand, from 0."""
+    """Shard to generate for, from 0."""
     shard_num: int = option(1, "--num-shards", "--dataset-number-of-shards")
     """Number of shards: whole blocks each; their files, one after another, are the whole file."""
     resume: bool = False
@@ -159,7 +159,7 @@ class ContinuationDrawing:
 
 
 @dataclass(frozen=True)
-class ExpandTextSettings:
+class GenerateTextSettings:
     """How a passage becomes the text that the models read."""
 
     fields: tuple[str, ...] | None = option(None, shown_default="title,text")
@@ -184,7 +184,7 @@ class ExpandTextSettings:
 
 
 def drawings(
-    settings: ExpandSettings, queries: Mapping[str, Any], continuations: Mapping[str, Any]
+    settings: GenerateSettings, queries: Mapping[str, Any], continuations: Mapping[str, Any]
 ) -> tuple[QueryDrawing | None, ContinuationDrawing | None]:
     """How queries and continuations are drawn; None for what no model was given for.
 

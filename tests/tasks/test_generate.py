@@ -15,9 +15,9 @@ from denserk.formats.manifest import Kind, read_manifest
 from denserk.modeling.generator import Generator, Tally
 from denserk.reporting import Reporter
 from denserk.settings.encoding import ComputeSettings, Dtype
-from denserk.settings.expand import ExpandSettings, ExpandTextSettings
 from denserk.settings.formats import CorpusSettings
-from denserk.tasks.expand import expand
+from denserk.settings.generate import GenerateSettings, GenerateTextSettings
+from denserk.tasks.generate import generate
 from tests.conftest import WORDS
 from tests.faults import NAMING, Stopped, contents, stopped_at
 
@@ -62,17 +62,17 @@ class StandIn(Generator):
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    monkeypatch.setattr("denserk.tasks.expand.Generator", StandIn)
+    monkeypatch.setattr("denserk.tasks.generate.Generator", StandIn)
     monkeypatch.setattr(StandIn, "asked", 0)
 
 
 def run(output, corpus, *, compute=None, text=None, queries=None, reporter=None, **settings):
     given = {"queries_model": "q", "continuation_model": "c", "block_size": 2, **settings}
-    return expand(
-        ExpandSettings(corpus=str(corpus), output=str(output), **given),
+    return generate(
+        GenerateSettings(corpus=str(corpus), output=str(output), **given),
         {"num_queries": 2, **(queries or {})} if given["queries_model"] else {},
         {"continuation_max_tokens": 10} if given["continuation_model"] else {},
-        text or ExpandTextSettings(),
+        text or GenerateTextSettings(),
         CorpusSettings(),
         compute or ComputeSettings(device="cpu"),
         reporter or Reporter(),
@@ -92,7 +92,7 @@ def test_every_passage_in_the_order_of_the_corpus(writer, corpus, tmp_path):
     assert [own.docid for own in made] == [f"d{n}" for n in range(COUNT)]
     assert made[4].queries == made[4].next == ()
     assert all(own.queries and len(own.next) == 1 for own in made if own.docid != "d4")
-    assert (result.count, result.expanded, result.empty) == (COUNT, COUNT, 1)
+    assert (result.count, result.generated, result.empty) == (COUNT, COUNT, 1)
     assert result.queries == sum(len(own.queries) for own in made)
     assert result.continuations == COUNT - 1
     manifest = read_manifest(tmp_path / "x", Kind.EXPANSIONS)
@@ -134,7 +134,7 @@ def test_stopped_anywhere_and_resumed_gives_the_same_bytes(stand_in, corpus, tmp
     assert not (tmp_path / "v" / name).exists()
     result = run(tmp_path / "v" / name, corpus, resume=True)
     assert contents(tmp_path / "v") == contents(tmp_path / "w")
-    assert result.expanded == COUNT - 2 * max(0, (step - 2) // 2)
+    assert result.generated == COUNT - 2 * max(0, (step - 2) // 2)
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
@@ -162,7 +162,7 @@ def test_what_a_kill_left_of_a_block_is_written_again(stand_in, corpus, tmp_path
         lines.write(b'{"docid":"d6","quer')
     with (unfinished / "blocks.jsonl").open("ab") as journal:
         journal.write(b'{"number":3,"cou')
-    assert run(tmp_path / "x", corpus, resume=True).expanded == COUNT - 6
+    assert run(tmp_path / "x", corpus, resume=True).generated == COUNT - 6
     assert (tmp_path / "x").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
@@ -172,7 +172,7 @@ def test_lines_that_did_not_reach_the_disk_are_made_again(stand_in, corpus, tmp_
         run(tmp_path / "x", corpus)
     lines = tmp_path / "x.unfinished" / "lines"
     lines.write_bytes(lines.read_bytes()[:-1])
-    assert run(tmp_path / "x", corpus, resume=True).expanded == COUNT - 4
+    assert run(tmp_path / "x", corpus, resume=True).generated == COUNT - 4
     assert (tmp_path / "x").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
@@ -180,7 +180,7 @@ def test_resume_of_nothing_starts_and_of_the_whole_changes_nothing(stand_in, cor
     run(tmp_path / "x", corpus, resume=True)
     before, asked = contents(tmp_path), StandIn.asked
     result = run(tmp_path / "x", corpus, resume=True, compute=ComputeSettings(batch_size=3))
-    assert (result.count, result.expanded) == (COUNT, 0)
+    assert (result.count, result.generated) == (COUNT, 0)
     assert (contents(tmp_path), StandIn.asked) == (before, asked)
 
 
@@ -188,7 +188,7 @@ CHANGES = [
     ({"seed": 1}, "seed was 42, now 1"),
     ({"queries_model": "other"}, "queries_model.fingerprint was 'q', now 'other'"),
     ({"queries": {"query_top_k": 3}}, "queries.query_top_k was 10, now 3"),
-    ({"text": ExpandTextSettings(join=". ")}, "join was ' ', now '. '"),
+    ({"text": GenerateTextSettings(join=". ")}, "join was ' ', now '. '"),
     ({"compute": ComputeSettings(dtype=Dtype.BFLOAT16)}, "dtype was 'float32', now 'bfloat16'"),
 ]
 
@@ -222,7 +222,7 @@ def test_resume_after_the_corpus_changed(stand_in, corpus, tmp_path, finished, c
     corpus.write_text("".join(lines))
     with pytest.raises(MismatchError, match="other passages than"):
         run(tmp_path / "x", corpus, resume=True)
-    assert run(tmp_path / "x", corpus, overwrite=True).expanded == len(lines)
+    assert run(tmp_path / "x", corpus, overwrite=True).generated == len(lines)
 
 
 def test_what_is_there_is_not_replaced_unasked(stand_in, corpus, tmp_path):
@@ -241,7 +241,7 @@ def test_streams_in_and_out(stand_in, corpus, tmp_path, monkeypatch, capfdbinary
     run(tmp_path / "x", corpus)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(corpus.read_bytes())))
     result = run("-", "-")
-    assert result.expanded == COUNT
+    assert result.generated == COUNT
     assert capfdbinary.readouterr().out == (tmp_path / "x").read_bytes()
 
 
@@ -275,9 +275,9 @@ def test_one_model_alone_and_its_prompt(stand_in, corpus, tmp_path):
 def test_fields_and_their_join(stand_in, tmp_path):
     (tmp_path / "c.jsonl").write_text('{"_id": "a", "title": "Moon", "text": "it falls"}\n')
     for text, said in (
-        (ExpandTextSettings(), "Moon it falls"),
-        (ExpandTextSettings(fields=("text",)), "it falls"),
-        (ExpandTextSettings(join=" - "), "Moon - it falls"),
+        (GenerateTextSettings(), "Moon it falls"),
+        (GenerateTextSettings(fields=("text",)), "it falls"),
+        (GenerateTextSettings(join=" - "), "Moon - it falls"),
     ):
         run(tmp_path / "x", tmp_path / "c.jsonl", text=text, overwrite=True)
         assert next(read_expansions(tmp_path / "x")).next == (f"42 a {said}",)

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from denserk.cli.app import run
-from denserk.tasks import expand as task
-from denserk.tasks.expand import ExpandResult
+from denserk.tasks import generate as task
+from denserk.tasks.generate import GenerateResult
 
 BASIC = ("--corpus", "c", "--output", "o")
 
@@ -18,18 +18,18 @@ def asked(monkeypatch):
 
     def stand_in(*told):
         runs.append(told)
-        return ExpandResult(2000, 1500, 15000, 1490, 10, 100.0)
+        return GenerateResult(2000, 1500, 15000, 1490, 10, 100.0)
 
-    monkeypatch.setattr(task, "expand", stand_in)
+    monkeypatch.setattr(task, "generate", stand_in)
     return runs
 
 
 def test_the_end_tells_what_was_made_and_how_fast(asked, capsys):
-    assert run(["expand", *BASIC, "--queries-model", "m"]) == 0
+    assert run(["generate", *BASIC, "--queries-model", "m"]) == 0
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.splitlines()[-1] == (
-        "o: 2,000 passages; 1,500 expanded now (15,000 queries, 1,490 continuations; "
+        "o: 2,000 passages; 1,500 done now (15,000 queries, 1,490 continuations; "
         "10 without text), 15.0 a second"
     )
 
@@ -45,13 +45,13 @@ def test_the_end_tells_what_was_made_and_how_fast(asked, capsys):
     ],
 )
 def test_names_that_users_know(asked, words, place, field, value):
-    assert run(["expand", *BASIC, "--queries-model", "m", *words]) == 0
+    assert run(["generate", *BASIC, "--queries-model", "m", *words]) == 0
     assert getattr(asked[0][place], field) == value
 
 
 def test_only_what_was_given_of_the_drawing_is_handed_on(asked):
     given = ("--continuation-top-p", "0.5")
-    assert run(["expand", *BASIC, "--continuation-model", "m", *given]) == 0
+    assert run(["generate", *BASIC, "--continuation-model", "m", *given]) == 0
     assert (dict(asked[0][1]), dict(asked[0][2])) == ({}, {"continuation_top_p": 0.5})
 
 
@@ -59,20 +59,20 @@ def test_from_passages_to_expansions_to_a_corpus_for_bm25(writer, toy, tmp_path,
     made, corpus = tmp_path / "x.jsonl", str(toy / "corpus.jsonl")
     words = ("--num-queries", "3", "--query-max-tokens", "6", "--device", "cpu")
     models = ("--queries-model", str(writer("t5")))
-    assert run(["expand", "--corpus", corpus, "--output", str(made), *models, *words]) == 0
+    assert run(["generate", "--corpus", corpus, "--output", str(made), *models, *words]) == 0
     expanded = tmp_path / "expanded.jsonl"
     assert run(["convert", corpus, str(expanded), "--to", "beir", "--expansions", str(made)]) == 0
     lines = (path.read_text().splitlines() for path in (expanded, made))
     for line, own in zip(*lines, strict=True):
         assert json.loads(line)["text"].endswith(" ".join(json.loads(own)["queries"]))
     capfd.readouterr()
-    assert run(["expand", "--corpus", corpus, "--output", "-", *models, *words, "--quiet"]) == 0
+    assert run(["generate", "--corpus", corpus, "--output", "-", *models, *words, "--quiet"]) == 0
     assert capfd.readouterr() == (made.read_text(), "")
 
 
 def test_a_wrong_kind_of_model_is_one_line(writer, toy, tmp_path, capsys):
     words = ("--corpus", str(toy / "corpus.jsonl"), "--output", str(tmp_path / "x"))
-    assert run(["expand", *words, "--queries-model", str(writer("gpt2")), "--quiet"]) == 1
+    assert run(["generate", *words, "--queries-model", str(writer("gpt2")), "--quiet"]) == 1
     message, hint = capsys.readouterr().err.splitlines()[-2:]
     assert message.endswith("a sequence-to-sequence model is expected (t5, mt5)")
     assert hint.strip() == "give it as --continuation-model"

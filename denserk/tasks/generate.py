@@ -27,14 +27,14 @@ from denserk.modeling.generator import Generator
 from denserk.records import Passage
 from denserk.reporting import SILENT, Progress, Reporter
 from denserk.settings.encoding import BATCH_TOKENS, ComputeSettings, Dtype, TextSettings
-from denserk.settings.expand import (
+from denserk.settings.formats import CorpusSettings
+from denserk.settings.generate import (
     ContinuationDrawing,
-    ExpandSettings,
-    ExpandTextSettings,
+    GenerateSettings,
+    GenerateTextSettings,
     QueryDrawing,
     drawings,
 )
-from denserk.settings.formats import CorpusSettings
 from denserk.settings.options import as_json
 from denserk.tasks.blocks import (
     blocks_of_shard,
@@ -49,14 +49,14 @@ MODELS = ("queries_model", "continuation_model")
 
 
 @dataclass
-class ExpandResult:
-    """Passages in the output; of those expanded now: how many, what they got, in which time.
+class GenerateResult:
+    """Passages in the output; of those done now: how many, what they got, in which time.
 
     `empty` counts passages without text, which get nothing.
     """
 
     count: int = 0
-    expanded: int = 0
+    generated: int = 0
     queries: int = 0
     continuations: int = 0
     empty: int = 0
@@ -64,8 +64,8 @@ class ExpandResult:
 
     @property
     def per_second(self) -> float:
-        """Passages a second, of those expanded now."""
-        return self.expanded / self.seconds if self.seconds else 0.0
+        """Passages a second, of those done now."""
+        return self.generated / self.seconds if self.seconds else 0.0
 
 
 class _Stream:
@@ -86,10 +86,10 @@ class _Stream:
 class _Plan:
     """What one run is told, and how its passages become the text that the models read."""
 
-    settings: ExpandSettings
+    settings: GenerateSettings
     queries: QueryDrawing | None
     continuations: ContinuationDrawing | None
-    text: ExpandTextSettings
+    text: GenerateTextSettings
     corpus: CorpusSettings
     compute: ComputeSettings
 
@@ -163,7 +163,7 @@ class _Writers:
         both = zip(MODELS, (self._asks, self._continues), strict=True)
         return {key: generator for key, generator in both if generator is not None}
 
-    def expand(self, passages: Sequence[Passage]) -> tuple[list[Expansion], int]:
+    def generate(self, passages: Sequence[Passage]) -> tuple[list[Expansion], int]:
         """The expansions of passages, and how many of these have no text."""
         texts = [self._plan.text_of(passage) for passage in passages]
         names = [passage.docid for passage in passages]
@@ -199,15 +199,15 @@ class _Writers:
                 )
 
 
-def expand(
-    settings: ExpandSettings,
+def generate(
+    settings: GenerateSettings,
     queries: Mapping[str, Any],
     continuations: Mapping[str, Any],
-    text: ExpandTextSettings,
+    text: GenerateTextSettings,
     corpus: CorpusSettings,
     compute: ComputeSettings,
     reporter: Reporter = SILENT,
-) -> ExpandResult:
+) -> GenerateResult:
     """Writes the queries and continuations of every passage, in the order of the corpus.
 
     Args:
@@ -244,23 +244,23 @@ def expand(
         if streaming
         else UnfinishedLines(settings.output, manifest, overwrite=settings.overwrite)
     )
-    with reporter.track("expanding", total, "passages") as progress:
+    with reporter.track("generating", total, "passages") as progress:
         passages = plan.read(reporter if count is None else SILENT)
         blocks = numbered_blocks(passages, settings.block_size, bounds)
-        result = _expand_blocks(plan, writers, lines, blocks, progress)
+        result = _generate_blocks(plan, writers, lines, blocks, progress)
     writers.tell(reporter)
     return result
 
 
-def _expand_blocks(
+def _generate_blocks(
     plan: _Plan,
     writers: _Writers,
     lines: _Stream | UnfinishedLines,
     blocks: Iterator[tuple[int, list[Passage]]],
     progress: Progress,
-) -> ExpandResult:
+) -> GenerateResult:
     """Finished blocks are compared with the corpus and passed over; the others are made."""
-    settings, result, digest, seen = plan.settings, ExpandResult(), sha256(), set()
+    settings, result, digest, seen = plan.settings, GenerateResult(), sha256(), set()
     with IdLedger() as ledger:
         for number, passages in blocks:
             if settings.corpus == STREAM:
@@ -270,10 +270,10 @@ def _expand_blocks(
             finished = lines.finished.get(number)
             if finished is None:
                 start = time.perf_counter()
-                expansions, empty = writers.expand(passages)
+                expansions, empty = writers.generate(passages)
                 lines.write(block, b"".join(dump_json(made._asdict()) for made in expansions))
                 result.seconds += time.perf_counter() - start
-                result.expanded += len(expansions)
+                result.generated += len(expansions)
                 result.empty += empty
                 result.queries += sum(len(made.queries) for made in expansions)
                 result.continuations += sum(len(made.next) for made in expansions)
@@ -291,7 +291,9 @@ def _expand_blocks(
     return result
 
 
-def _compare_finished(plan: _Plan, found: Manifest, bounds: tuple[int, int | None]) -> ExpandResult:
+def _compare_finished(
+    plan: _Plan, found: Manifest, bounds: tuple[int, int | None]
+) -> GenerateResult:
     """Nothing is left to do, if the corpus is still what the output was made from."""
     digest, count = sha256(), 0
     for _, passages in numbered_blocks(plan.read(), plan.settings.block_size, bounds):
@@ -299,10 +301,10 @@ def _compare_finished(plan: _Plan, found: Manifest, bounds: tuple[int, int | Non
         count += len(passages)
     if found.contents != {"count": count, "input_sha256": digest.hexdigest()}:
         raise _changed(plan.settings)
-    return ExpandResult(count)
+    return GenerateResult(count)
 
 
-def _changed(settings: ExpandSettings) -> MismatchError:
+def _changed(settings: GenerateSettings) -> MismatchError:
     return MismatchError(
         f"{settings.output} was begun with other passages than {settings.corpus} holds now",
         "start over with --overwrite",

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from denserk.errors import UsageError
-from denserk.settings.expand import (
+from denserk.settings.generate import (
     ContinuationDrawing,
     Drawing,
-    ExpandSettings,
-    ExpandTextSettings,
+    GenerateSettings,
+    GenerateTextSettings,
     QueryDrawing,
     SamplingRule,
     drawings,
@@ -31,7 +31,7 @@ BASIC: dict[str, Any] = {"corpus": "c", "output": "o", "queries_model": "m"}
 )
 def test_what_cannot_be_done_is_refused(changes, said):
     with pytest.raises(UsageError, match=said):
-        ExpandSettings(**{**BASIC, **changes})
+        GenerateSettings(**{**BASIC, **changes})
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,9 @@ def test_what_cannot_be_done_is_refused(changes, said):
         (ContinuationDrawing, {"continuation_top_p": 1.5}, r"--continuation-top-p 1\.5: "),
         (ContinuationDrawing, {"continuation_max_tokens": 0}, "--continuation-max-tokens 0: "),
         (ContinuationDrawing, {"continuation_temperature": float("nan")}, "temperature nan: "),
-        (ExpandTextSettings, {"fields": ()}, "--fields names no field"),
-        (ExpandTextSettings, {"join": "sep"}, "--join sep: these models read plain text"),
-        (ExpandTextSettings, {"passage_max_length": 1}, "--passage-max-length 1: "),
+        (GenerateTextSettings, {"fields": ()}, "--fields names no field"),
+        (GenerateTextSettings, {"join": "sep"}, "--join sep: these models read plain text"),
+        (GenerateTextSettings, {"passage_max_length": 1}, "--passage-max-length 1: "),
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(kind, given, said):
@@ -54,7 +54,7 @@ def test_numbers_that_make_no_sense_are_refused(kind, given, said):
 
 
 def test_the_defaults_are_those_of_master():
-    settings = ExpandSettings(**BASIC, continuation_model="c")
+    settings = GenerateSettings(**BASIC, continuation_model="c")
     queries, continuations = drawings(settings, {}, {})
     assert queries is not None
     assert continuations is not None
@@ -64,7 +64,7 @@ def test_the_defaults_are_those_of_master():
 
 def test_an_option_of_a_model_that_is_not_there_is_refused():
     with pytest.raises(UsageError, match="--continuation-top-k needs --continuation-model"):
-        drawings(ExpandSettings(**BASIC), {"num_queries": 3}, {"continuation_top_k": 3})
-    queries, continuations = drawings(ExpandSettings(**BASIC), {"num_queries": 3}, {})
+        drawings(GenerateSettings(**BASIC), {"num_queries": 3}, {"continuation_top_k": 3})
+    queries, continuations = drawings(GenerateSettings(**BASIC), {"num_queries": 3}, {})
     assert queries is not None
     assert (queries.num_queries, continuations) == (3, None)
