@@ -16,6 +16,7 @@ import pytest
 
 from denserk.cli.app import run
 from denserk.formats.outputs import scratch_folder
+from tests import races
 from tests.conftest import write_toy
 from tests.tasks.finetuning import write_examples
 from tests.tasks.pretraining import write_corpus
@@ -207,51 +208,10 @@ with claim([sys.argv[1]]):
     assert not list(at.glob(".*"))
 
 
-TEN = {
-    "encode": (FOLDERS["encode"], ["--representation", "mean"]),
-    "index": (FOLDERS["index"], ["--type", "hnsw", "--threads", "1"]),
-    "search": (FILES["search"], ["--hits", "3"]),
-}
-ROUNDS = int(os.environ.get("DENSERK_ROUNDS", "1"))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TEN)
+@pytest.mark.parametrize("name", races.COMMANDS)
 def test_of_ten_writers_one_output_stays_whole(at, name):
-    """Ten processes, half of them with other settings: the output is all of one of them."""
-    command, other = TEN[name]
-    possible = []
-    for target, more in (("one", []), ("two", other)):
-        assert run([*command, target, *more]) == 0
-        possible.append(made_by(at / target, target))
-    code = "import sys; from denserk.cli.app import run; sys.exit(run(sys.argv[1:]))"
-    for round_number in range(ROUNDS):
-        flags = ["--overwrite"] if round_number else []
-        started = [
-            subprocess.Popen(
-                [sys.executable, "-c", code, *command, "out", "--quiet", *flags]
-                + (other if number % 2 else []),
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for number in range(10)
-        ]
-        told = [process.communicate()[1] for process in started]
-        statuses = {process.returncode for process in started}
-        assert 0 in statuses, told
-        assert statuses <= {0, 1, 2}, told
-        assert all(len(text.splitlines()) <= 2 for text in told), told
-        assert made_by(at / "out", "out") in possible
-        assert not list(at.glob(".out*"))
-
-
-def made_by(output, name):
-    """All bytes of an output but the manifest's; whether that is complete."""
-    if output.is_file():
-        return output.read_bytes()
-    found = {key: data.replace(name.encode(), b"") for key, data in files(output).items()}
-    manifest = json.loads(found.pop("manifest.json"))
-    return found, manifest["complete"], manifest["settings"]
+    races.race(at, name, rounds=2)
 
 
 @pytest.mark.parametrize(
