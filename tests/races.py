@@ -51,16 +51,18 @@ def race(work: Path, name: str, rounds: int) -> None:
     command, other = COMMANDS[name]
     possible = []
     for target, more in (("one", []), ("two", other)):
-        assert start(command, target, *more).wait() == 0
+        process = start(command, target, *more)
+        told = process.communicate()[1]
+        assert process.returncode == 0, told
         possible.append(content(work / target))
     for number in range(rounds):
         flags = ["--overwrite"] if number else []
         started = [start(command, "out", *flags, *other * (n % 2)) for n in range(WRITERS)]
-        told = [process.communicate()[1] for process in started]
-        statuses = {process.returncode for process in started}
-        assert 0 in statuses, told
-        assert statuses <= {0, 1, 2}, told
-        assert all(len(text.splitlines()) <= 2 for text in told), told
+        answers = [each.communicate()[1] for each in started]
+        statuses = {each.returncode for each in started}
+        assert 0 in statuses, answers
+        assert statuses <= {0, 1, 2}, answers
+        assert all(len(text.splitlines()) <= 2 for text in answers), answers
         assert content(work / "out") in possible
         assert not list(work.glob(".out*"))
 
