@@ -130,6 +130,9 @@ make() {
   printf '$%s\n' "$line"
   ((!dry)) || return 0
   mkdir -p "$(dirname "$output")" "$work/made"
+  if [[ -f $output ]]; then  # of a command that was interrupted before it was marked as made
+    set -- "$@" --overwrite
+  fi
   "$@"
   printf '%s' "$line" >"$mark"
 }
