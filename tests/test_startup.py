@@ -46,7 +46,7 @@ def test_help_loads_nothing_heavy():
 def test_only_the_command_that_is_typed_is_imported(line, modules):
     every = {f"denserk.cli.{row.module}" for row in COMMANDS.values()}
     assert set(loaded(line, heavy=every)) == modules
-    assert not loaded(line, heavy={"numpy", "ir_measures", "rich"})
+    assert not loaded(line, heavy={"numpy", "ir_measures", "rich", "yaml"})
 
 
 def test_the_lines_of_the_help_are_the_commands_own():
@@ -64,7 +64,7 @@ def test_version_loads_nothing_heavy():
 def test_eval_does_without_torch(toy):
     run_file = toy / "run.trec"
     run_file.write_text("q1 Q0 d3 1 2.0 x\nq2 Q0 d5 1 2.0 x\nq3 Q0 d1 1 1.0 x\n")
-    heavy = {"faiss", "torch", "transformers", "scipy", "pandas", "rich"}
+    heavy = {"faiss", "torch", "transformers", "scipy", "pandas", "rich", "yaml"}
     assert not loaded(["eval", str(run_file), str(toy / "qrels.txt")], heavy=heavy)
 
 

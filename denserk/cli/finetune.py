@@ -83,13 +83,6 @@ def finetune(
 def _list_presets() -> None:
     rows = list_rows()
     if sys.stdout.isatty():
-        last = "starts from {}; source: {}"
-        console().entries(
-            [(r.name, (r.summary, r.values, last.format(r.start, r.source))) for r in rows]
-        )
+        console().entries([(r.name, (r.summary, r.values, f"starts from {r.start}")) for r in rows])
     else:
-        header = ("preset", "what", "settings", "start", "data", "source", "other sources")
-        console().table(
-            header,
-            [(r.name, r.summary, r.values, r.start, r.data, r.source, r.differing) for r in rows],
-        )
+        console().table(("preset", "what", "settings", "start", "data"), rows)

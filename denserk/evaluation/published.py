@@ -1,16 +1,16 @@
 """The papers' own figures, and the rows of them that belong beside a suite's results.
 
-One file a paper under `papers/`: a line for each printed value, with the table and row it stands
-in, the system, its setting, the data set and the measure as the paper calls them.
+One CSV file a paper under `denserk/recipes/`: a line for each printed value, with the table and row
+it stands in, the system, its setting, the data set and the measure as the paper calls them.
 """
 
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 from typing import NamedTuple
 
+from denserk.settings.recipes import FOLDER
 from denserk.settings.suite import Group, Paper, Suite
 from denserk.settings.suites import find_suite
 
@@ -54,7 +54,7 @@ class PublishedRow:
 @cache
 def figures(paper: Paper) -> tuple[Figure, ...]:
     """Every value that is kept of a paper, in the order of its tables."""
-    text = files("denserk.evaluation").joinpath("papers", f"{paper}.csv").read_text("utf-8")
+    text = (FOLDER / f"{paper}.csv").read_text("utf-8")
     rows = csv.reader(text.splitlines())
     assert tuple(next(rows)) == Figure._fields
     return tuple(Figure(*row) for row in rows)

@@ -8,8 +8,7 @@ from denserk.errors import UsageError
 from denserk.settings.encoding import RepresentationSettings, TextSettings
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.options import as_json, option
-from denserk.settings.preset import Preset
-from denserk.settings.presets import apply, find_preset
+from denserk.settings.presets import Preset, apply, find_preset
 from denserk.settings.training import (
     CacheSettings,
     FinetuneSettings,
@@ -34,10 +33,11 @@ T = TypeVar("T")
 class PresetSettings:
     """A paper's settings to start from."""
 
-    preset: str | None = option(None, metavar="NAME", shown_default="none")
-    """A paper's settings, each of which other options override; --list-presets shows the names."""
+    preset: str | None = option(None, metavar="NAME|FILE", shown_default="none")
+    """Settings of a paper, or of a YAML file of your own. Options that you give override them;
+    --list-presets shows the names."""
     list_presets: bool = False
-    """Show all presets with their sources, and stop."""
+    """Print all presets and exit."""
 
 
 @dataclass(frozen=True)
@@ -58,32 +58,31 @@ class FinetuneRun:
     validation: ValidationSettings = field(default_factory=ValidationSettings)
     representation: Given = field(default_factory=dict)
     text: Given = field(default_factory=dict)
-    preset: str | None = None
+    preset: Preset | None = None
     given: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
     def lines(self) -> Iterator[str]:
-        """A preset's run: what was chosen, one line a setting, those given by hand marked."""
-        if self.preset is None:
+        """Describe a run with a preset, one line a setting; * marks what was given by hand."""
+        preset = self.preset
+        if preset is None:
             return
-        preset = find_preset(self.preset)
-        yield f"preset {preset.name}: {preset.summary}"
-        yield f"  starts from {preset.start}"
-        yield f"  data: {preset.data}"
-        yield f"  source: {preset.source}, where a line says no other; * was given by hand"
+        yield f"preset {preset.name}" + (f": {preset.summary}" if preset.summary else "")
+        if preset.start:
+            yield f"  starts from {preset.start}"
+        if preset.data:
+            yield f"  data: {preset.data}"
+        yield f"  values from {preset.file}; * was given by hand"
         told = [name for name in self._values() if name in preset.settings or name in self.given]
         width = max(map(len, told), default=0)
         for name in told:
             yield f"  {self._line(preset, name, width)}".rstrip()
-        yield from (f"  {step}" for step in preset.steps)
+        yield from (f"  {note}" for note in preset.notes)
 
     def _line(self, preset: Preset, name: str, width: int) -> str:
         flag, value = name.replace("_", "-"), shown(self._values()[name])
-        remark = ""
-        if name in self.given:
-            remark = f"preset: {shown(preset.settings[name])}" if name in preset.settings else ""
-        elif preset.source_of(name) is not preset.source:
-            remark = str(preset.source_of(name))
+        replaced = name in self.given and name in preset.settings
+        remark = f"preset: {shown(preset.settings[name])}" if replaced else ""
         return f"{'*' if name in self.given else ' '} {flag:{width}}  {value:12}  {remark}"
 
     def _values(self) -> dict[str, Any]:
@@ -101,7 +100,7 @@ class FinetuneRun:
             name: as_json(getattr(self, name)) for name in (*classes, "reranking", "validation")
         }
         return {
-            "preset": self.preset,
+            "preset": self.preset and self.preset.name,
             **chosen,
             "representation": dict(self.representation),
             "text": dict(self.text),
@@ -127,12 +126,13 @@ def put_together(
     """A run from a preset's settings, and from those given by hand, which win.
 
     Args:
-        preset_name: the preset's name, or None.
+        preset_name: the preset's name or its YAML file, or None.
         corpus: how a corpus is read.
         given: by settings class, the fields given by hand.
 
     Raises:
-        UsageError: no preset has that name, or what comes out cannot be.
+        UsageError: no preset has that name, or the settings contradict each other.
+        InputError: a preset's file is wrong.
     """
     preset = None if preset_name is None else find_preset(preset_name)
     merged = {cls: _merged(preset, cls, values) for cls, values in given.items()}
@@ -140,7 +140,7 @@ def put_together(
     required = {"model": "--model", "train_data": "--train-data", "output": "--output"}
     missing = [flag for name, flag in required.items() if name not in merged[FinetuneSettings]]
     if missing:
-        start = f"; the preset starts from {preset.start}" if preset is not None else ""
+        start = f"; the preset starts from {preset.start}" if preset and preset.start else ""
         raise UsageError(f"{' and '.join(missing)} must be given{start}", "denserk finetune --help")
 
     def made(cls: type[T]) -> T:
@@ -157,7 +157,7 @@ def put_together(
         validation=made(ValidationSettings),
         representation=merged.get(RepresentationSettings, {}),
         text=merged.get(TextSettings, {}),
-        preset=preset_name,
+        preset=preset,
         given=frozenset(name for values in given.values() for name in values) - PATHS,
         notes=notes,
     )

@@ -114,28 +114,67 @@ def without_none(kind: Any) -> Any:
     return kind
 
 
+def as_type(kind: Any, value: Any) -> Any:
+    """Convert a value as JSON and YAML have it to the type of a field.
+
+    Raises:
+        ValueError: the value does not fit the type.
+
+    >>> as_type(tuple[int, ...], [12, 10]), as_type(float | None, 1)
+    ((12, 10), 1)
+    """
+    if value is None and type(None) in get_args(kind):
+        return None
+    kind = without_none(kind)
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(as_type(inner[0], item) for item in value)
+    if origin is Mapping and isinstance(value, Mapping):
+        return {as_type(inner[0], k): as_type(inner[1], v) for k, v in value.items()}
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
+        return from_json(kind, value)
+    if isinstance(kind, type):
+        if issubclass(kind, Enum) and value in list(kind):
+            return kind(value)
+        fits = isinstance(value, (int, float) if kind is float else kind)
+        if fits and (kind is bool or not isinstance(value, bool)):
+            return value
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        expected = " or ".join(str(choice.value) for choice in kind)
+    else:
+        expected = _EXPECTED.get(origin or kind, str(kind))
+    raise ValueError(f"found {value!r}, expected {expected}")
+
+
+_EXPECTED = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    tuple: "a list",
+    Mapping: "a mapping",
+}
+
+
+_type_hints = cache(get_type_hints)
+
+
 def typed_values(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Values as JSON has them -> as the class's fields have them: enums, tuples.
 
     Raises:
-        UsageError: a name the class does not have, or a value outside its enum; all of them are
-        named.
+        UsageError: a name the class does not have, or a value that does not fit its type; all of
+        them are named.
     """
-    hints = {name: without_none(kind) for name, kind in get_type_hints(cls).items()}
+    hints = _type_hints(cls)
     typed: dict[str, Any] = {}
     mistakes: list[str] = []
     for name, value in values.items():
         if name not in hints:
             mistakes.append(f"{name} is not a setting of {cls.__name__}")
             continue
-        kind = hints[name]
         try:
-            if isinstance(value, list):
-                typed[name] = tuple(value)
-            elif isinstance(kind, type) and issubclass(kind, Enum) and value is not None:
-                typed[name] = kind(value)
-            else:
-                typed[name] = value
+            typed[name] = as_type(hints[name], value)
         except ValueError as error:
             mistakes.append(f"{name}: {error}")
     if mistakes:
@@ -150,8 +189,8 @@ def from_json(cls: type[T], values: Mapping[str, Any]) -> T:
     """The settings object that `as_json` wrote.
 
     Raises:
-        UsageError: a name the class does not have, or a value outside its enum; all of them are
-        named.
+        UsageError: a name the class does not have, or a value that does not fit its type; all of
+        them are named.
     """
     return cls(**typed_values(cls, values))
 

@@ -1,28 +1,61 @@
-"""The papers' fine-tuning settings as data: a name, the settings, and where each comes from."""
+"""The papers' fine-tuning settings by name, and presets from users' own YAML files."""
 
+import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from denserk.errors import UsageError
-from denserk.settings import (
-    presets_aggretriever,
-    presets_condenser,
-    presets_master,
-    presets_master_released,
-    presets_mlr,
+from denserk.settings.encoding import RepresentationSettings, TextSettings
+from denserk.settings.options import as_type, typed_values
+from denserk.settings.recipes import paper_sections, read_yaml
+from denserk.settings.training import (
+    CacheSettings,
+    FinetuneSettings,
+    ObjectiveSettings,
+    OptimizerSettings,
+    RerankingSettings,
+    SamplingSettings,
+    ValidationSettings,
 )
-from denserk.settings.options import typed_values
-from denserk.settings.preset import Preset, Source
 
-PRESETS: tuple[Preset, ...] = (
-    *presets_aggretriever.PRESETS,
-    *presets_condenser.PRESETS,
-    *presets_master.PRESETS,
-    *presets_master_released.PRESETS,
-    *presets_mlr.PRESETS,
+# What a preset may set; no field name occurs in two of them.
+CLASSES: tuple[type, ...] = (
+    RepresentationSettings,
+    TextSettings,
+    SamplingSettings,
+    ObjectiveSettings,
+    OptimizerSettings,
+    CacheSettings,
+    RerankingSettings,
+    ValidationSettings,
+    FinetuneSettings,
 )
-"""Every preset, paper by paper."""
+OWNERS = {f.name: cls for cls in CLASSES for f in dataclasses.fields(cls)}
+
+# Given by hand -> what a preset then no longer sets, because it would win over it.
+RIVALS = {"epochs": "max_steps", "warmup_ratio": "warmup_steps", "train_fraction": "train_queries"}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One row of a paper's settings, or a user's own file.
+
+    `settings` are typed values by field name. `start` names the weights to start from and `data`
+    describes the training data; the user gives both with --model and --train-data. `notes` are
+    what else belongs to the recipe. `file` is the YAML file, which has the sources as comments.
+    """
+
+    name: str
+    file: Path
+    settings: Mapping[str, Any]
+    summary: str = ""
+    start: str = ""
+    data: str = ""
+    notes: tuple[str, ...] = ()
 
 
 class PresetRow(NamedTuple):
@@ -30,39 +63,75 @@ class PresetRow(NamedTuple):
 
     name: str
     summary: str
-    source: str
     values: str
-    differing: str
     start: str
     data: str
 
 
-def find_preset(name: str) -> Preset:
-    """The preset of a name.
+def as_preset(name: str, file: Path, values: Mapping[str, Any]) -> Preset:
+    """Validate a preset as YAML has it.
 
     Raises:
-        UsageError: no preset is called so; the nearest names are told.
+        UsageError: a name that is not a setting, or a value of the wrong type; all are named.
+    """
+    described: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+    mistakes: list[str] = []
+    fields = {f.name: f.type for f in dataclasses.fields(Preset)[3:]}
+    for key, value in values.items():
+        field = key.replace("-", "_")
+        try:
+            if field in fields:
+                described[field] = as_type(fields[field], value)
+            elif field in OWNERS:
+                settings |= typed_values(OWNERS[field], {field: value})
+            else:
+                near = get_close_matches(field, OWNERS, n=1)
+                meant = f" (did you mean {near[0]}?)" if near else ""
+                mistakes.append(f"{key} is not a setting of finetune{meant}")
+        except UsageError as error:
+            mistakes.append(error.message)
+        except ValueError as error:
+            mistakes.append(f"{key}: {error}")
+    if mistakes:
+        raise UsageError(
+            f"{file}: {'; '.join(mistakes)}",
+            "denserk finetune --help shows the settings; summary, start, data and notes describe",
+        )
+    return Preset(name, file, settings, **described)
+
+
+@cache
+def presets() -> Mapping[str, Preset]:
+    """Return every preset of the papers by name, paper by paper."""
+    rows = paper_sections("presets")
+    return {name: as_preset(name, file, values) for name, (file, values) in rows.items()}
+
+
+def find_preset(name: str) -> Preset:
+    """Return the preset of a name, or the one in a YAML file.
+
+    Raises:
+        UsageError: there is no such preset or file, or the file has wrong settings.
+        InputError: the file is not YAML.
 
     >>> find_preset("condenser-marco").summary
     'MS MARCO: BM25 negatives'
     """
-    by_name = {preset.name: preset for preset in PRESETS}
-    if name not in by_name:
-        near = get_close_matches(name, by_name, n=3, cutoff=0.5)
+    if Path(name).suffix in (".yaml", ".yml") or Path(name).is_file():
+        return as_preset(name, Path(name), read_yaml(name))
+    if name not in presets():
+        near = get_close_matches(name, presets(), n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise UsageError(
-            f"no preset is called {name!r}",
+            f"no preset is called {name!r}, and there is no such file",
             f"{hint}denserk finetune --list-presets shows all of them",
         )
-    return by_name[name]
-
-
-RIVALS = {"epochs": "max_steps", "warmup_ratio": "warmup_steps", "train_fraction": "train_queries"}
-"""Given by hand -> what a preset then no longer says, because it would win over it."""
+    return presets()[name]
 
 
 def apply(preset: Preset, cls: type, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What a preset says about one settings class: field name -> value, enums and tuples made.
+    """Return what a preset sets of one settings class: field name -> value.
 
     Args:
         preset: the preset.
@@ -77,24 +146,16 @@ def apply(preset: Preset, cls: type, given: Mapping[str, Any] | None = None) -> 
     True
     """
     given = given or {}
-    values = typed_values(cls, preset.values.get(cls.__name__, {}))
     beaten = {RIVALS[name] for name in given if name in RIVALS}
-    return {name: value for name, value in values.items() if name not in beaten} | dict(given)
+    values = {n: v for n, v in preset.settings.items() if OWNERS[n] is cls and n not in beaten}
+    return values | dict(given)
 
 
 def list_rows() -> tuple[PresetRow, ...]:
-    """The listing of all presets."""
+    """Return the listing of all presets."""
     return tuple(
-        PresetRow(
-            preset.name,
-            preset.summary,
-            preset.source.value,
-            key_values(preset.settings),
-            differing(preset),
-            preset.start,
-            preset.data,
-        )
-        for preset in PRESETS
+        PresetRow(p.name, p.summary, key_values(p.settings), p.start, p.data)
+        for p in presets().values()
     )
 
 
@@ -121,19 +182,3 @@ def key_values(settings: Mapping[str, Any]) -> str:
     else:
         parts.append(f"{settings['epochs']:g} epochs")
     return ", ".join(parts)
-
-
-def differing(preset: Preset) -> str:
-    """The fields whose source is not the preset's, by source.
-
-    >>> differing(find_preset("master-nq-retriever1"))
-    'library default: max_grad_norm, weight_decay; decision: batch_size, normalize_quotes'
-    """
-    by_source = {
-        source: sorted(name for name, mark in preset.sources.items() if mark is source)
-        for source in Source
-        if source is not preset.source
-    }
-    return "; ".join(
-        f"{source}: {', '.join(names)}" for source, names in by_source.items() if names
-    )

@@ -1,55 +1,47 @@
 """All that one pre-training run is told, put together from a recipe and what was given by hand."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from denserk.errors import UsageError
 from denserk.settings.formats import CorpusSettings
-from denserk.settings.options import as_json
+from denserk.settings.options import as_json, typed_values
 from denserk.settings.pretraining import (
-    DecoderInit,
-    KeywordWeight,
     MaskingSettings,
     MasterPreset,
-    NprKind,
     PretrainingObjective,
     PretrainingObjectiveSettings,
     PretrainOptimizerSettings,
     PretrainSettings,
     TextUnitSettings,
 )
+from denserk.settings.recipes import paper_sections
 from denserk.settings.training import Precision
 
 Given = Mapping[str, Any]
 
-RECIPES: Mapping[PretrainingObjective, Given] = {
-    PretrainingObjective.MLM: {},
-    PretrainingObjective.CONDENSER: {},
-    PretrainingObjective.COCONDENSER: {"max_length": 128, "batch_size": 2048},
-    PretrainingObjective.MASTER: {
-        "max_length": 128,
-        "batch_size": 2048,
-        "lr": 3e-4,
-        "max_steps": 120_000,
-        "mlm_probability": 0.3,
-    },
-    PretrainingObjective.RETROMAE: {"mlm_probability": 0.3},
-}
-"""What an objective's paper sets otherwise than the classes above."""
+CLASSES: tuple[type, ...] = (
+    TextUnitSettings,
+    MaskingSettings,
+    PretrainingObjectiveSettings,
+    PretrainOptimizerSettings,
+)
 
-MASTER_PRESETS: Mapping[MasterPreset, Given] = {
-    MasterPreset.PAPER: {},
-    MasterPreset.RELEASED: {
-        "npr": NprKind.HALF,
-        "keyword_weight": KeywordWeight.INVERSE_FREQUENCY,
-        "cmp_encoder_rate": 0.5,
-        "cmp_pass": True,
-        "weigh_fragments": False,
-        "decoder_init": DecoderInit.LIBRARY,
-    },
-}
-"""What the released MASTER does otherwise than its paper."""
+
+def recipe(objective: PretrainingObjective, preset: MasterPreset = MasterPreset.PAPER) -> Given:
+    """Return where an objective's paper, or MASTER's released code, differs from the defaults.
+
+    >>> recipe(PretrainingObjective.COCONDENSER)
+    {'max_length': 128, 'batch_size': 2048}
+    """
+    rows = paper_sections("pretraining")
+    values = dict(rows[objective][1])
+    if objective is PretrainingObjective.MASTER and preset is MasterPreset.RELEASED:
+        values |= rows["master-released"][1]
+    owners = {f.name: cls for cls in CLASSES for f in fields(cls)}
+    return {n: typed_values(owners[n], {n: value})[n] for n, value in values.items()}
+
 
 _HEADED = (PretrainingObjective.CONDENSER, PretrainingObjective.COCONDENSER)
 _MASTER = (PretrainingObjective.MASTER,)
@@ -135,25 +127,16 @@ def put_together(
     (0.0001, 2048, 0.3)
     """
     _refuse_others(pretrain.objective, given)
-    recipe = dict(RECIPES[pretrain.objective])
-    if pretrain.objective is PretrainingObjective.MASTER:
-        recipe |= MASTER_PRESETS[pretrain.preset]
+    values = recipe(pretrain.objective, pretrain.preset)
 
     def made(cls: type[Any]) -> Any:
-        own = {name: recipe[name] for name in recipe.keys() & cls.__dataclass_fields__.keys()}
+        own = {name: values[name] for name in values.keys() & cls.__dataclass_fields__.keys()}
         by_hand = dict(given.get(cls, {}))
         if "epochs" in by_hand and "max_steps" not in by_hand:
             own.pop("max_steps", None)  # who gives epochs means them
         return cls(**(own | by_hand))
 
-    return PretrainRun(
-        pretrain,
-        corpus,
-        made(TextUnitSettings),
-        made(MaskingSettings),
-        made(PretrainingObjectiveSettings),
-        made(PretrainOptimizerSettings),
-    )
+    return PretrainRun(pretrain, corpus, *map(made, CLASSES))
 
 
 def _refuse_others(objective: PretrainingObjective, given: Mapping[type, Given]) -> None:

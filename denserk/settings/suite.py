@@ -98,10 +98,10 @@ class Suite:
     def measure_of(self, paper: Paper, metric: str) -> str | None:
         """The measure that a paper calls `metric`; None where there is no such measure.
 
-        >>> from denserk.settings.suites import SUITES
-        >>> SUITES["msmarco-titled-dev"].measure_of(Paper.MASTER, "R@1K")
+        >>> from denserk.settings.suites import benchmarks
+        >>> benchmarks()["msmarco-titled-dev"].measure_of(Paper.MASTER, "R@1K")
         'Success@1000'
-        >>> SUITES["nq-test"].measure_of(Paper.MLR, "R@20")
+        >>> benchmarks()["nq-test"].measure_of(Paper.MLR, "R@20")
         'Success@20'
         """
         measure = self.metrics.get(metric)

@@ -1,22 +1,54 @@
-"""The suites of the field as data: a name, its parts, its measures, the papers that report it."""
+"""The benchmarks of `denserk/recipes/benchmarks.yaml` by name, and the options that name them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 from denserk.errors import UsageError
-from denserk.settings import suites_beir, suites_marco, suites_questions
-from denserk.settings.options import option
-from denserk.settings.suite import Group, Paper, Source, Suite
+from denserk.settings.options import from_json, option
+from denserk.settings.recipes import FOLDER, read_yaml
+from denserk.settings.suite import Corpus, Group, Paper, Source, Suite
 
-SUITES = {
-    suite.name: suite
-    for suite in (*suites_marco.SUITES, *suites_questions.SUITES, *suites_beir.SUITES)
-}
-"""Every suite by its name."""
-GROUPS = {group.name: group for group in suites_beir.GROUPS}
-"""Every group by its name; one that counts in others stands before them."""
+
+@cache
+def _recipe() -> Mapping[str, Mapping[str, Any]]:
+    return read_yaml(FOLDER / "benchmarks.yaml")
+
+
+@cache
+def benchmarks() -> Mapping[str, Suite]:
+    """Return every benchmark by its name."""
+    corpora = {
+        name: from_json(Corpus, {"name": name, **values})
+        for name, values in _recipe()["corpora"].items()
+    }
+
+    def benchmark(name: str, values: Mapping[str, Any]) -> Suite:
+        if name.startswith("beir/"):
+            values = _beir(name, **values)
+        else:
+            values = {**values, "corpus": corpora[values["corpus"]]}
+        return from_json(Suite, {"name": name, **values})
+
+    return {name: benchmark(name, values) for name, values in _recipe()["benchmarks"].items()}
+
+
+def _beir(name: str, split: str = "test", fetched: bool = True, **values: Any) -> dict[str, Any]:
+    """Add the corpus, topics and qrels that the name of a BEIR set implies."""
+    beir = name.replace("/", ":", 1)
+    judged = Source((name,), f"{beir}/{split}", fetched)
+    source = Source((name,), beir, fetched)
+    corpus = Corpus(name, source, query_max_length=512, passage_max_length=512)
+    return {**values, "corpus": corpus, "topics": judged, "qrels": judged}
+
+
+@cache
+def groups() -> Mapping[str, Group]:
+    """Return every group by its name; one that counts in others stands before them."""
+    rows = _recipe()["groups"]
+    return {name: from_json(Group, {"name": name, **values}) for name, values in rows.items()}
 
 
 @dataclass(frozen=True)
@@ -91,7 +123,7 @@ def find_suite(name: str) -> Suite | Group:
     >>> find_suite("dl19").measures
     ('nDCG@10', 'AP(rel=2)', 'R(rel=2)@1000')
     """
-    known: dict[str, Suite | Group] = {**SUITES, **GROUPS}
+    known: dict[str, Suite | Group] = {**benchmarks(), **groups()}
     name = name.replace(":", "/") if name.startswith("beir:") else name.rstrip("/")
     if name not in known:
         near = get_close_matches(name, known, n=3, cutoff=0.4)
@@ -123,7 +155,7 @@ def find_suites(names: Iterable[str]) -> tuple[Suite, ...]:
 
 
 def groups_within(names: Iterable[str]) -> tuple[Group, ...]:
-    """The groups whose means can be told from suites of these names, in the order of `GROUPS`.
+    """The groups whose means can be told from suites of these names, in the order of `groups`.
 
     >>> [group.name for group in groups_within(["beir-small"])]
     ['beir-small']
@@ -131,7 +163,7 @@ def groups_within(names: Iterable[str]) -> tuple[Group, ...]:
     present = {suite.name for suite in find_suites(names)}
     return tuple(
         group
-        for group in GROUPS.values()
+        for group in groups().values()
         if all(suite.name in present for suite in find_suites([group.name]))
     )
 
@@ -146,9 +178,9 @@ def list_suites() -> list[SuiteRow]:
             " ".join(suite.measures),
             ", ".join(suite.labels),
         )
-        for suite in SUITES.values()
+        for suite in benchmarks().values()
     ]
-    for group in GROUPS.values():
+    for group in groups().values():
         measures = dict.fromkeys(m for s in find_suites([group.name]) for m in s.measures)
         short = (member.removeprefix("beir/") for member in group.members)
         rows.append(

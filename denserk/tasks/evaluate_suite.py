@@ -16,8 +16,7 @@ from denserk.reporting import SILENT, Reporter
 from denserk.settings.answers import MATCHING, AnswerSettings
 from denserk.settings.evaluation import EvaluationSettings
 from denserk.settings.suite import Paper, Suite
-from denserk.settings.suites import SUITES, find_suites, groups_within
-from denserk.settings.suites_marco import TITLED
+from denserk.settings.suites import benchmarks, find_suites, groups_within
 from denserk.tasks.evaluate import evaluate
 from denserk.tasks.evaluate_answers import evaluate_answers
 
@@ -116,7 +115,7 @@ def refuse_other_suite(path: str, suite: Suite, reporter: Reporter = SILENT) -> 
                 f"{suite.name} (corpus {suite.corpus.name})",
                 f"--suite {made['name']}",
             )
-    elif suite.corpus is TITLED:
+    elif suite.corpus.name == "msmarco-passage-titled":
         reporter.note(f"nothing says that {path} was made on the titled corpus: taken on your word")
 
 
@@ -209,11 +208,13 @@ def _rows(
 
 def _instead(paper: Paper, names: Sequence[str]) -> str:
     """The suites with the same judgements on another corpus that a paper does report."""
-    asked = [suite for suite in SUITES.values() if suite.name in names and suite.qrels is not None]
+    asked = [
+        suite for suite in benchmarks().values() if suite.name in names and suite.qrels is not None
+    ]
     others = [
         other.name
         for suite in asked
-        for other in SUITES.values()
+        for other in benchmarks().values()
         if other.qrels == suite.qrels and paper in other.labels
     ]
     return f"; it does on {', '.join(others)}" if others else ""

@@ -42,7 +42,7 @@ from denserk.settings.retrieval import (
     SearchSettings,
 )
 from denserk.settings.suite import Corpus, Suite
-from denserk.settings.suites import SUITES, SuiteSearchSettings, find_suites
+from denserk.settings.suites import SuiteSearchSettings, benchmarks, find_suites
 from denserk.tasks.build_index import build_index
 from denserk.tasks.encode import encode
 from denserk.tasks.evaluate_suite import evaluate_suites
@@ -212,7 +212,7 @@ def _clear(job: _Job) -> None:
     read_manifest(job.output, Kind.RUNS, unfinished=True)
     with write_errors(job.output):
         shutil.rmtree(job.output / CORPORA, ignore_errors=True)
-        for suite in SUITES.values():
+        for suite in benchmarks().values():
             for run in (job.output / f"{suite.short}.{end}" for end in set(ENDINGS.values())):
                 if beside(run).is_file():
                     run.unlink(missing_ok=True)
@@ -238,7 +238,7 @@ def _is_finished(job: _Job, suite: Suite) -> bool:
 
 
 def _finished(job: _Job) -> Iterator[Suite]:
-    return (suite for suite in SUITES.values() if _is_finished(job, suite))
+    return (suite for suite in benchmarks().values() if _is_finished(job, suite))
 
 
 def _named(suite: Suite) -> dict[str, str]:

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from denserk.cli.app import run
-from denserk.settings.presets import PRESETS
+from denserk.settings.presets import presets
 from denserk.tasks import finetune as task
 from denserk.tasks.finetune import FinetuneResult
 from tests.tasks.finetuning import write_examples
@@ -64,6 +64,51 @@ def test_several_files_one_after_another(asked):
     assert asked[0].finetune.train_data == ("t.jsonl", "u.jsonl")
 
 
+def test_a_file_of_ones_own_is_a_preset(asked, capsys, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "summary: a first run\nfields: [title, text]\nlr: 5e-6\nmax-steps: 300\n"
+        "positive: rotate\nlayers: &layers [12, 8]\nnegative_pool: null\nnormalize_quotes: true\n"
+    )
+    assert run(["finetune", *BASIC, "--preset", str(file), "--batch-size", "16"]) == 0
+    assert capsys.readouterr().err.startswith(f"preset {file}: a first run\n  values from {file}")
+    chosen = asked[0].as_json()
+    assert chosen["preset"] == str(file)
+    assert chosen["text"] == {"fields": ("title", "text"), "normalize_quotes": True}
+    assert chosen["representation"] == {"layers": (12, 8)}
+    picked = {name: chosen["optimizer"][name] for name in ("lr", "max_steps", "batch_size")}
+    assert picked == {"lr": 5e-6, "max_steps": 300, "batch_size": 16}
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "words"),
+    [
+        ("lr: fast\n", 2, ["lr: found 'fast', expected a number"]),
+        ("fields: title\nseed: 1.5\n", 2, ["fields: found 'title', expected a list", "seed"]),
+        ("grad_cache: 1\n", 2, ["grad_cache: found 1, expected true or false"]),
+        ("epochs: yes\n", 2, ["epochs: found True, expected a number"]),
+        ("positive: last\n", 2, ["positive: found 'last', expected rotate or first or random"]),
+        ("epoch: 3\n", 2, ["epoch is not a setting of finetune (did you mean epochs?)"]),
+        ("notes: none\n", 2, ["notes: found 'none', expected a list"]),
+        ("lr: 1e-5\nseed: 1\nlr: 2e-5\n", 1, ["line 3", "'lr' is repeated"]),
+        ("lr: [1e-5\n", 1, ["line 2", "invalid YAML"]),
+        ("- lr\n", 1, ["found a list"]),
+        ("", 1, ["found nothing"]),
+        ("\0", 1, ["invalid YAML"]),
+        (None, 2, ["cannot be read: No such file"]),
+    ],
+)
+def test_a_wrong_file_is_one_line(asked, capsys, tmp_path, text, status, words):
+    file = tmp_path / "mine.yaml"
+    if text is not None:
+        file.write_text(text)
+    assert run(["finetune", *BASIC, "--preset", str(file)]) == status
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith(f"error: {file}")
+    assert all(word in first for word in words)
+    assert not asked
+
+
 def test_other_processes_tell_nothing(asked, capsys, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     assert run(["finetune", *BASIC, "--preset", "aggretriever-marco"]) == 0
@@ -77,7 +122,7 @@ def test_presets_are_tab_separated_elsewhere(capsys):
     assert run(["finetune", "--list-presets"]) == 0
     header, *rows = capsys.readouterr().out.splitlines()
     assert header.split("\t")[:3] == ["preset", "what", "settings"]
-    assert [row.split("\t")[0] for row in rows] == [preset.name for preset in PRESETS]
+    assert [row.split("\t")[0] for row in rows] == list(presets())
     assert {row.count("\t") for row in rows} == {header.count("\t")}
 
 
@@ -109,7 +154,7 @@ def in_a_terminal(words, columns):
 @pytest.mark.parametrize("columns", [80, 100])
 def test_presets_fit_a_terminal(columns):
     lines = in_a_terminal(["finetune", "--list-presets"], columns).splitlines()
-    names = {preset.name for preset in PRESETS}
+    names = presets().keys()
     plain = [line.replace("\x1b[1m", "").replace("\x1b[0m", "").rstrip() for line in lines]
     assert names <= set(plain)
     assert max(map(len, plain)) <= columns

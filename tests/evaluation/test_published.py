@@ -5,9 +5,9 @@ import pytest
 from denserk.evaluation.published import figures, measures_of, published_rows
 from denserk.evaluation.published_table import as_json_rows, as_published_grid, published_lines
 from denserk.settings.suite import Paper
-from denserk.settings.suites import GROUPS, SUITES, find_suite
+from denserk.settings.suites import benchmarks, find_suite, groups
 
-KNOWN = {**SUITES, **GROUPS}
+KNOWN = {**benchmarks(), **groups()}
 NOT_RETRIEVAL = {"STS-b Test", "Wiki Section Test", "CoLA", "MRPC", "STS-B", "QQP"}
 """Data sets of the papers' other tables."""
 
@@ -30,7 +30,7 @@ def test_every_figure_is_what_the_paper_prints(paper, specs):
 def test_every_retrieval_figure_has_its_suite(paper):
     reported = {(f.label, f.metric, f.table, f.system, f.setting): f.value for f in figures(paper)}
     shown = sum(len(row.values) for name in KNOWN for row in published_rows(paper, name))
-    measured = {metric for suite in SUITES.values() for metric in suite.metrics}
+    measured = {metric for suite in benchmarks().values() for metric in suite.metrics}
     of_suites = [key for key in reported if key[1] in measured and key[0] not in NOT_RETRIEVAL]
     assert shown == len(of_suites)
 

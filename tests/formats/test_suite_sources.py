@@ -5,9 +5,9 @@ import pytest
 from denserk.errors import InputError, UsageError
 from denserk.formats import suite_sources
 from denserk.formats.suite_sources import find_parts, where_it_goes
-from denserk.settings.suites import SUITES, find_suites
+from denserk.settings.suites import benchmarks, find_suites
 
-DEV = SUITES["msmarco-dev"]
+DEV = benchmarks()["msmarco-dev"]
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_a_compressed_copy_is_found(cache):
 def test_dprs_files_are_found_under_either_name(cache):
     corpus = put(cache, "dpr/psgs_w100.tsv")
     questions = put(cache, "dpr/nq-test.csv")
-    assert find_parts([SUITES["nq-test"]]) == {
+    assert find_parts([benchmarks()["nq-test"]]) == {
         "nq-test": {"corpus": corpus, "topics": questions, "answers": questions}
     }
 
@@ -54,7 +54,7 @@ def test_dprs_files_are_found_under_either_name(cache):
 @pytest.mark.parametrize("folder", ["beir/robust04", "datasets/robust04"])
 def test_a_beir_folder_is_found_where_beirs_reader_looks(cache, folder):
     (cache / folder).mkdir(parents=True)
-    found = find_parts([SUITES["beir/robust04"]])["beir/robust04"]
+    found = find_parts([benchmarks()["beir/robust04"]])["beir/robust04"]
     assert found["qrels"] == "beir:robust04/test"
 
 
@@ -81,7 +81,7 @@ def test_what_nobody_fetches_is_told_all_at_once(cache):
 def test_a_package_that_would_fetch_is_told(cache, monkeypatch):
     monkeypatch.setattr(suite_sources, "installed", lambda module: False)
     with pytest.raises(UsageError, match=r"corpus\.|collection\.tsv") as refused:
-        find_parts([DEV, SUITES["beir/scifact"]])
+        find_parts([DEV, benchmarks()["beir/scifact"]])
     assert "pip install 'denserk[datasets]'" in (refused.value.hint or "")
 
 

@@ -70,7 +70,7 @@ def test_optional_enums_are_read_as_enums():
 def test_from_json_tells_all_mistakes():
     with pytest.raises(UsageError) as caught:
         from_json(Paint, {"colour": "blue", "width": 2})
-    assert "'blue' is not a valid Colour" in caught.value.message
+    assert "colour: found 'blue', expected red" in caught.value.message
     assert "width is not a setting of Paint" in caught.value.message
 
 

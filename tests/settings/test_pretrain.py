@@ -7,7 +7,7 @@ import pytest
 from denserk.errors import UsageError
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.options import shape_of
-from denserk.settings.pretrain import MASTER_PRESETS, OF_SOME, RECIPES, put_together
+from denserk.settings.pretrain import OF_SOME, put_together, recipe
 from denserk.settings.pretraining import (
     DecoderInit,
     KeywordWeight,
@@ -123,11 +123,15 @@ def test_several_are_told_as_words():
         together("retromae", n_head_layers=2)
 
 
-RECIPE_VALUES = [
-    (name, value)
-    for recipe in (*RECIPES.values(), *MASTER_PRESETS.values())
-    for name, value in recipe.items()
-]
+RECIPE_VALUES = sorted(
+    {
+        item
+        for objective in PretrainingObjective
+        for preset in MasterPreset
+        for item in recipe(objective, preset).items()
+    },
+    key=str,
+)
 
 
 @pytest.mark.parametrize(("name", "value"), RECIPE_VALUES, ids=str)

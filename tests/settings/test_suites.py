@@ -8,11 +8,11 @@ from denserk.cli.app import run
 from denserk.errors import UsageError
 from denserk.settings.suite import Group, Paper
 from denserk.settings.suites import (
-    GROUPS,
-    SUITES,
     SuiteSettings,
+    benchmarks,
     find_suite,
     find_suites,
+    groups,
     groups_within,
     list_suites,
 )
@@ -23,14 +23,12 @@ def names(*suites):
 
 
 def test_names_are_told_apart():
-    assert not SUITES.keys() & GROUPS.keys()
-    assert all(name == suite.name for name, suite in SUITES.items())
-    assert all(name == group.name for name, group in GROUPS.items())
-    shorts = [suite.short for suite in SUITES.values()]
+    assert not benchmarks().keys() & groups().keys()
+    shorts = [suite.short for suite in benchmarks().values()]
     assert len(set(shorts)) == len(shorts)
 
 
-@pytest.mark.parametrize("suite", SUITES.values(), ids=lambda suite: suite.name)
+@pytest.mark.parametrize("suite", benchmarks().values(), ids=lambda suite: suite.name)
 def test_every_suite_can_be_measured(suite):
     assert (suite.qrels is None) != (suite.answers is None)
     for name in (*suite.measures, *suite.metrics.values()):
@@ -44,7 +42,7 @@ def test_every_suite_can_be_measured(suite):
 
 def test_every_ir_datasets_name_exists():
     package = pytest.importorskip("ir_datasets")
-    sources = [s for suite in SUITES.values() for s in (suite.corpus.source, suite.topics)]
+    sources = [s for suite in benchmarks().values() for s in (suite.corpus.source, suite.topics)]
     names = {source.name for source in sources if source.name is not None}
     known = {name.removeprefix("irds:") for name in names if name.startswith("irds:")}
     assert len(known) > 5
@@ -54,7 +52,7 @@ def test_every_ir_datasets_name_exists():
 
 def test_a_corpus_of_one_name_is_one_corpus():
     by_name = groupby(
-        sorted((suite.corpus for suite in SUITES.values()), key=lambda corpus: corpus.name),
+        sorted((suite.corpus for suite in benchmarks().values()), key=lambda corpus: corpus.name),
         key=lambda corpus: corpus.name,
     )
     assert all(len(set(map(repr, corpora))) == 1 for _, corpora in by_name)
@@ -83,7 +81,7 @@ def test_what_the_means_leave_out():
     assert whole - set(names("beir-14")) == {"bioasq", "signal1m", "trec-news", "robust04"}
     assert all(s.corpus.source.fetched for s in find_suites(["beir-14"]))
     assert not any(
-        SUITES[f"beir/{name}"].corpus.source.fetched
+        benchmarks()[f"beir/{name}"].corpus.source.fetched
         for name in ("bioasq", "signal1m", "trec-news", "robust04")
     )
 
@@ -115,7 +113,7 @@ def test_a_papers_mean_is_the_mean_of_its_own_sets(number, specs):
 
 
 def test_official_and_titled_are_two():
-    official, titled = SUITES["msmarco-dev"], SUITES["msmarco-titled-dev"]
+    official, titled = benchmarks()["msmarco-dev"], benchmarks()["msmarco-titled-dev"]
     assert official.corpus.name != titled.corpus.name
     assert official.qrels == titled.qrels
     assert not official.labels.keys() & titled.labels.keys()
@@ -136,7 +134,7 @@ def test_official_and_titled_are_two():
     ],
 )
 def test_what_the_papers_call_a_measure(suite, paper, metric, measure):
-    assert SUITES[suite].measure_of(paper, metric) == measure
+    assert benchmarks()[suite].measure_of(paper, metric) == measure
 
 
 @pytest.mark.parametrize(
@@ -150,7 +148,7 @@ def test_an_unknown_name_is_told_with_the_nearest(name, near):
 
 
 def test_beirs_own_names_are_taken():
-    assert find_suite("beir:scifact") is SUITES["beir/scifact"]
+    assert find_suite("beir:scifact") is benchmarks()["beir/scifact"]
 
 
 def test_a_paper_needs_a_suite():
@@ -162,7 +160,7 @@ def test_the_listing_has_every_suite_and_its_papers(capsys):
     assert run(["eval", "--list-suites"]) == 0
     header, *lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert header == ["name", "title", "source", "measures", "papers"]
-    assert [line[0] for line in lines] == [*SUITES, *GROUPS]
+    assert [line[0] for line in lines] == [*benchmarks(), *groups()]
     by_name = {line[0]: line for line in lines}
     assert by_name["msmarco-titled-dev"][2:] == [
         "$DENSERK_CACHE/msmarco-titled/corpus.tsv + irds:msmarco-passage/dev/small",

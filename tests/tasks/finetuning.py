@@ -8,7 +8,7 @@ import orjson
 
 from denserk.settings.finetune import FinetuneRun, put_together
 from denserk.settings.formats import CorpusSettings
-from denserk.settings.preset import CLASSES, OWNERS
+from denserk.settings.presets import CLASSES, OWNERS
 from denserk.tasks.finetune import FinetuneResult, finetune
 from tests.data.conftest import inline
 
@@ -35,11 +35,10 @@ def write_examples(path: Path, queries: Iterable[int], *, scored: bool = False) 
 def run_of(output: Path, model: Path, train: str | Path, **options: Any) -> FinetuneRun:
     """A run of `SMALL` settings; options by field name replace or add to them."""
     given: dict[type, dict[str, Any]] = {cls: {} for cls in CLASSES}
-    by_name = {cls.__name__: cls for cls in CLASSES}
     paths = {"model": str(model), "train_data": (str(train),), "output": str(output)}
     preset = options.pop("preset", None)
     for name, value in {**SMALL, **paths, **options}.items():
-        given[by_name[OWNERS[name]]][name] = value
+        given[OWNERS[name]][name] = value
     return put_together(preset, CorpusSettings(), given)
 
 

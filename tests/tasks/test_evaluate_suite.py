@@ -11,7 +11,7 @@ from denserk.formats.manifest import Kind, Manifest, write_manifest
 from denserk.settings.answers import AnswerSettings
 from denserk.settings.evaluation import EvaluationSettings
 from denserk.settings.suite import Paper
-from denserk.settings.suites import SUITES
+from denserk.settings.suites import benchmarks
 from denserk.tasks.evaluate_suite import evaluate_suite, evaluate_suites, run_in_folder
 from tests.reporters import Heard
 from tests.suite_copies import write_beir, write_marco
@@ -29,7 +29,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def made_for(suite, path="run.trec"):
-    made = {"name": suite, "corpus": SUITES[suite].corpus.name}
+    made = {"name": suite, "corpus": benchmarks()[suite].corpus.name}
     write_manifest(path, Manifest(Kind.RUN, True, made_from={"suite": made}))
 
 
@@ -42,24 +42,26 @@ def runs_folder(name, *stems, text=RUN):
 
 def test_judgements_and_measures_come_by_the_name(cache):
     write_marco(cache)
-    result = evaluate_suite(["run.trec"], SUITES["msmarco-dev"])
+    result = evaluate_suite(["run.trec"], benchmarks()["msmarco-dev"])
     assert [str(measure) for measure in result.measures] == ["RR@10", "R@50", "R@1000"]
     assert result.runs[0].summary["RR@10"] == pytest.approx((1 + 1 + 1 / 2) / 3)
-    asked = evaluate_suite(["run.trec"], SUITES["msmarco-dev"], EvaluationSettings(("P@1",)))
+    asked = evaluate_suite(["run.trec"], benchmarks()["msmarco-dev"], EvaluationSettings(("P@1",)))
     assert [str(measure) for measure in asked.measures] == ["P@1"]
 
 
 def test_beirs_rule_of_the_querys_own_id_holds_without_being_asked_for(cache):
     write_beir(cache, "arguana")
     Path("run.trec").write_text("q1 Q0 q1 1 9 t\n" + RUN)
-    result = evaluate_suite(["run.trec"], SUITES["beir/arguana"], EvaluationSettings(("RR@10",)))
+    result = evaluate_suite(
+        ["run.trec"], benchmarks()["beir/arguana"], EvaluationSettings(("RR@10",))
+    )
     assert result.runs[0].per_query["RR@10"]["q1"] == 1.0
 
 
 def test_a_papers_measures_are_measured_too(cache):
     write_marco(cache)
     made_for("msmarco-titled-dev")
-    suite = SUITES["msmarco-titled-dev"]
+    suite = benchmarks()["msmarco-titled-dev"]
     result = evaluate_suite(["run.trec"], suite, against=(Paper.MASTER,))
     assert {"R@1000", "Success@1000"} <= set(result.runs[0].summary)
     assert {row.paper for row in result.published} == {Paper.MASTER}
@@ -72,14 +74,14 @@ def test_a_run_of_another_suite_or_corpus_is_refused(cache, made, asked):
     write_marco(cache)
     made_for(made)
     with pytest.raises(MismatchError, match=f"was made for {made}") as refused:
-        evaluate_suite(["run.trec"], SUITES[asked])
+        evaluate_suite(["run.trec"], benchmarks()[asked])
     assert refused.value.hint == f"--suite {made}"
 
 
 def test_a_run_that_says_nothing_is_taken_for_titled_with_a_word(cache):
     write_marco(cache)
     told = Heard()
-    evaluate_suite(["run.trec"], SUITES["msmarco-titled-dev"], reporter=told)
+    evaluate_suite(["run.trec"], benchmarks()["msmarco-titled-dev"], reporter=told)
     assert any("taken on your word" in note for note in told.notes)
 
 
@@ -87,7 +89,7 @@ def test_the_suite_that_a_paper_does_report_is_told(cache):
     write_marco(cache)
     told = Heard()
     against = (Paper.MASTER, Paper.AGGRETRIEVER)
-    result = evaluate_suite(["run.trec"], SUITES["msmarco-dev"], None, against, told)
+    result = evaluate_suite(["run.trec"], benchmarks()["msmarco-dev"], None, against, told)
     assert "master reports nothing on msmarco-dev; it does on msmarco-titled-dev" in told.notes
     assert {row.paper for row in result.published} == {Paper.AGGRETRIEVER}
 
@@ -98,7 +100,7 @@ def test_only_what_is_asked_for_is_compared(cache):
     for measures, left in (("nDCG@10", {"nDCG@10"}), ("P@5", set())):
         result = evaluate_suite(
             ["run.trec"],
-            SUITES["dl19"],
+            benchmarks()["dl19"],
             EvaluationSettings((measures,)),
             (Paper.AGGRETRIEVER,),
             told,
@@ -110,7 +112,7 @@ def test_only_what_is_asked_for_is_compared(cache):
 def test_missing_judgements_are_told_with_their_place(cache, monkeypatch):
     monkeypatch.setattr(suite_sources, "installed", lambda module: False)
     with pytest.raises(UsageError) as refused:
-        evaluate_suite(["run.trec"], SUITES["msmarco-dev"])
+        evaluate_suite(["run.trec"], benchmarks()["msmarco-dev"])
     place = cache / "msmarco" / "qrels.dev.small.tsv"
     assert refused.value.message == f"not on this disk: {place} (qrels of msmarco-dev)"
     assert "denserk[datasets]" in (refused.value.hint or "")
@@ -129,7 +131,7 @@ def test_a_failed_fetch_is_one_line_with_the_place(cache, monkeypatch):
 
     monkeypatch.setattr(ir_datasets, "load", lambda name: Unreachable())
     with pytest.raises(UsageError, match="could not fetch irds:msmarco-passage/dev/small") as told:
-        evaluate_suite(["run.trec"], SUITES["msmarco-dev"])
+        evaluate_suite(["run.trec"], benchmarks()["msmarco-dev"])
     assert str(cache / "msmarco" / "qrels.dev.small.tsv") in told.value.message
     assert "\n" not in told.value.message
 
@@ -157,15 +159,15 @@ def test_how_runs_are_named(cache, name):
     path = Path("runs") / name
     path.parent.mkdir(parents=True)
     path.touch()
-    assert run_in_folder("runs", SUITES["beir/cqadupstack/gis"]) == path
-    assert run_in_folder("runs", SUITES["beir/scifact"]) is None
+    assert run_in_folder("runs", benchmarks()["beir/cqadupstack/gis"]) == path
+    assert run_in_folder("runs", benchmarks()["beir/scifact"]) is None
 
 
 def test_two_runs_of_a_set_are_refused(cache):
     runs_folder("runs", "scifact")
     Path("runs/scifact.txt").touch()
     with pytest.raises(UsageError, match=r"scifact\.trec, scifact\.txt"):
-        run_in_folder("runs", SUITES["beir/scifact"])
+        run_in_folder("runs", benchmarks()["beir/scifact"])
 
 
 def test_a_folder_without_any_of_the_sets(cache):
@@ -227,7 +229,7 @@ def test_answers_come_by_the_name_as_well(cache):
     found = {}
     for name, strict in (("nq-test", False), ("nq-test", True), ("curated-test", False)):
         matching = AnswerSettings(topk=(1,), strict_dpr=strict)
-        result = evaluate_suite(["run.trec"], SUITES[name], matching=matching)
+        result = evaluate_suite(["run.trec"], benchmarks()[name], matching=matching)
         found[name, strict] = result.runs[0].summary
     assert list(found["nq-test", False]) == ["Success@5", "Success@20", "Success@100", "Success@1"]
     firsts = [summary["Success@1"] for summary in found.values()]

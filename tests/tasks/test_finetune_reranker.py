@@ -12,8 +12,7 @@ from denserk.modeling.reranker_folder import begin_reranker, read_reranker
 from denserk.settings.encoding import PairSettings
 from denserk.settings.finetune import FinetuneRun, put_together
 from denserk.settings.formats import CorpusSettings
-from denserk.settings.preset import CLASSES
-from denserk.settings.presets import PRESETS
+from denserk.settings.presets import CLASSES, presets
 from denserk.settings.training import (
     ContrastiveKind,
     Distillation,
@@ -176,7 +175,7 @@ def test_settings_of_vectors_are_refused(tiny, train, tmp_path, given, words):
         finetune(a_run(tiny(), train, tmp_path / "r", **given))
 
 
-PAPERS = [p for p in PRESETS if p.settings.get("representation") == "cross-encoder"]
+PAPERS = [p for p in presets().values() if p.settings.get("representation") == "cross-encoder"]
 
 
 @pytest.mark.parametrize("preset", PAPERS, ids=lambda preset: preset.name)

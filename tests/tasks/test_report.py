@@ -9,7 +9,7 @@ from denserk.formats.manifest import Kind, Manifest, write_manifest
 from denserk.settings.evaluation import EvaluationSettings
 from denserk.settings.report import PageSettings
 from denserk.settings.suite import Suite
-from denserk.settings.suites import SUITES
+from denserk.settings.suites import benchmarks
 from denserk.tasks.evaluate import evaluate
 from denserk.tasks.report import ReportSources, page_in, sources_of, write_report
 from tests.conftest import PASSAGES, QUERIES
@@ -115,7 +115,7 @@ def test_suites_on_this_disk_know_their_texts(
     monkeypatch.setenv("DENSERK_CACHE", str(tmp_path))
     write_beir(tmp_path, "scifact")
     write_marco(tmp_path)
-    suite: Suite = SUITES[name]
+    suite: Suite = benchmarks()[name]
     found = sources_of(suite, ReportSources("given", topics="mine"))
     assert (found.title, found.topics) == (suite.title, "mine")
     assert found.corpus is not None
