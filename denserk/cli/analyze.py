@@ -43,6 +43,14 @@ def group() -> None:
 @command(
     analyze,
     "sentence-similarity",
+    common=(
+        "model data output representation l2_norm passage_max_length passage_prefix "
+        "device dtype batch_size overwrite"
+    ),
+    examples=(
+        "denserk analyze sentence-similarity --model minilm --data sts.tsv",
+        "denserk analyze sentence-similarity --model model/ --data nli.jsonl --output out.csv",
+    ),
     settings="Input and output",
     representation="Representation, where it differs from the model's own",
     representation_shorthands="Representation, where it differs from the model's own",
@@ -69,6 +77,11 @@ def sentence_similarity(
 @command(
     analyze,
     "attention-entropy",
+    common=("model corpus sample seed max_length output plot device dtype batch_size overwrite"),
+    examples=(
+        "denserk analyze attention-entropy --model bert-base-uncased --corpus corpus.jsonl",
+        "denserk analyze attention-entropy --model a/ --model b/ --corpus corpus.jsonl",
+    ),
     settings="Input and output",
     corpus="Corpus",
     compute="Computation",
@@ -92,6 +105,14 @@ def attention_entropy(
 @command(
     analyze,
     "query-latency",
+    common=(
+        "model topics sample warm_up output plot representation query_max_length "
+        "query_prefix device dtype threads overwrite"
+    ),
+    examples=(
+        "denserk analyze query-latency --model minilm --topics queries.tsv",
+        "denserk analyze query-latency --model minilm --topics queries.tsv --threads 4",
+    ),
     settings="Input and output",
     representation="Representation, where it differs from the model's own",
     representation_shorthands="Representation, where it differs from the model's own",
@@ -120,6 +141,14 @@ def query_latency(
 @command(
     analyze,
     "layers",
+    common=(
+        "model topics corpus qrels run depth sample seed output plot representation "
+        "layers query_max_length passage_max_length device dtype batch_size overwrite"
+    ),
+    examples=(
+        "denserk analyze layers --model model/ --topics q.tsv --corpus c.jsonl --qrels qrels.txt",
+        "denserk analyze layers --model model/ --topics q.tsv --corpus c.jsonl --run run.trec",
+    ),
     settings="Input and output",
     representation="Representation, where it differs from the model's own",
     representation_shorthands="Representation, where it differs from the model's own",

@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import groupby
 from typing import Annotated, Any, NamedTuple, Protocol, cast
 
 import typer
@@ -18,30 +19,35 @@ from denserk.errors import DenserkError, Interrupted, OutputError, UsageError
 
 
 class _Row(NamedTuple):
-    """A command before it is imported: its module, and its line in the help."""
+    """A command before it is imported: its group, its module, and its line in the help."""
 
+    group: str
     module: str
     line: str
 
 
 COMMANDS = {
-    "convert": _Row("convert", "Turn data into another shape of its kind."),
-    "encode": _Row("encode", "Turn passages or queries into vectors."),
-    "eval": _Row("evaluate", "Measure runs against judgements."),
-    "finetune": _Row("finetune", "Train a retriever or a cross-encoder."),
-    "generate": _Row("generate", "Generate queries and continuations of passages."),
-    "index": _Row("index", "Turn vectors, or the words of a corpus, into an index."),
+    "pretrain": _Row("Train", "pretrain", "Pre-train a backbone for retrieval."),
+    "finetune": _Row("Train", "finetune", "Train a retriever or a cross-encoder."),
     "mine-negatives": _Row(
-        "mine_negatives", "Mine hard negatives from runs over training queries."
+        "Train", "mine_negatives", "Mine hard negatives from runs over training queries."
     ),
-    "pretrain": _Row("pretrain", "Pre-train a backbone for retrieval."),
+    "encode": _Row("Retrieve", "encode", "Turn passages or queries into vectors."),
+    "index": _Row("Retrieve", "index", "Turn vectors, or the words of a corpus, into an index."),
     "search": _Row(
+        "Retrieve",
         "search",
         "Search an index, rerank a run, or fuse several, and write a run; or run whole suites.",
     ),
-    "analyze": _Row("analyze", "Look into trained models."),
+    "eval": _Row("Evaluate", "evaluate", "Measure runs against judgements."),
+    "convert": _Row("Data", "convert", "Turn data into another shape of its kind."),
+    "generate": _Row("Data", "generate", "Generate queries and continuations of passages."),
+    "analyze": _Row("Inspect", "analyze", "Look into trained models."),
 }
-"""What a user may type first. Only the command that is typed is imported; help needs none."""
+"""What a user may type first, in workflow order.
+
+Only the command that is typed is imported; help needs none.
+"""
 
 
 class _Commands(TyperGroup):
@@ -56,6 +62,13 @@ class _Commands(TyperGroup):
         row = COMMANDS.get(cmd_name)
         return self.commands.get(cmd_name) or (row and TyperCommand(cmd_name, help=row.line))
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write one section a group."""
+        width = max(map(len, COMMANDS))
+        for group, names in groupby(COMMANDS, lambda name: COMMANDS[name].group):
+            with formatter.section(group):
+                formatter.write_dl([(name.ljust(width), COMMANDS[name].line) for name in names])
+
 
 MOVED = {
     "expand": {"": "denserk generate --corpus CORPUS --queries-model MODEL --output FILE"},
@@ -67,7 +80,6 @@ app = typer.Typer(
     cls=_Commands,
     help="Dense passage retrieval, from text to measures.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={
@@ -117,6 +129,9 @@ def register(command: str | None = None) -> None:
 
 
 def _register_named(arguments: Sequence[str]) -> None:
+    if "_DENSERK_COMPLETE" in os.environ:  # bash gives the line in the first, others in the second
+        line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+        arguments = line.split()[1:]
     command = next((word.replace("_", "-") for word in arguments if word[:1] != "-"), None)
     if command in COMMANDS:
         register(command)

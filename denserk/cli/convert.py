@@ -14,6 +14,15 @@ from denserk.settings.encoding import ComputeSettings, RepresentationSettings, T
 @command(
     app,
     "convert",
+    common=(
+        "kind from_format to_format expansions corpus queries teacher tag allow_pickle "
+        "overwrite representation l2_norm query_max_length passage_max_length device "
+        "dtype batch_size"
+    ),
+    examples=(
+        "denserk convert run.trec run.tsv --to msmarco",
+        "denserk convert checkpoint/ model/ --kind model --representation cls",
+    ),
     conversion="Kind and shapes",
     representation="model: what its folder does not say of its vectors",
     text="model: what its folder does not say of its texts (corpus: --fields inside `contents`)",

@@ -14,6 +14,15 @@ from denserk.settings.models import RepresentationShorthands
 @command(
     app,
     "encode",
+    common=(
+        "model corpus topics qrels output output_format resume overwrite shard_id "
+        "shard_num representation l2_norm max_length prefix device dtype batch_size "
+        "threads"
+    ),
+    examples=(
+        "denserk encode --model minilm --corpus corpus.jsonl --output vectors/",
+        "denserk encode --model minilm --topics queries.tsv --output encoded-queries/",
+    ),
     encoding="Input and output",
     corpus="Corpus",
     representation="Representation, where it differs from the model's own",

@@ -32,6 +32,14 @@ if TYPE_CHECKING:
 @command(
     app,
     "eval",
+    common=(
+        "measures relevance_level complete order per_query format places baseline test "
+        "correction min report topics corpus suite against answers topk"
+    ),
+    examples=(
+        "denserk eval run.trec qrels.txt --measures 'nDCG@10 RR@10 R@100'",
+        "denserk eval bm25.trec dense.trec qrels.txt --baseline bm25.trec",
+    ),
     settings="Measures",
     suites="Suites",
     answers="Answers",

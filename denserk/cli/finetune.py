@@ -24,6 +24,16 @@ from denserk.settings.training import (
 @command(
     app,
     "finetune",
+    common=(
+        "preset model train_data corpus output representation objective temperature "
+        "distillation batch_size epochs lr group_size grad_cache precision dev_data "
+        "device resume"
+    ),
+    examples=(
+        "denserk finetune --model bert-base-uncased --train-data train.jsonl --output model/",
+        "denserk finetune --model bert-base-uncased --representation agg --train-data t.jsonl "
+        "--output m/",
+    ),
     presets="Preset",
     finetuning="Input and output",
     corpus="Corpus",

@@ -16,6 +16,15 @@ from denserk.settings.generate import (
 @command(
     app,
     "generate",
+    common=(
+        "corpus output queries_model continuation_model num_queries query_top_k "
+        "query_max_tokens num_continuations continuation_max_tokens passage_max_length "
+        "seed resume overwrite shard_id shard_num device dtype batch_size"
+    ),
+    examples=(
+        "denserk generate --corpus corpus.jsonl --output out.jsonl --queries-model T5/",
+        "denserk generate --corpus corpus.jsonl --output out.jsonl --continuation-model gpt2",
+    ),
     settings="Input and output",
     queries="Queries",
     continuations="Continuations",

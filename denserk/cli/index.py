@@ -11,6 +11,14 @@ from denserk.settings.retrieval import Bm25Settings, Engine, IndexPaths, IndexSe
 @command(
     app,
     "index",
+    common=(
+        "input corpus output type factory engine metric M efC nlist pq_m train_size "
+        "threads device k1 b resume overwrite"
+    ),
+    examples=(
+        "denserk index --input vectors/ --output index/",
+        "denserk index --type bm25 --corpus corpus.jsonl --output bm25/",
+    ),
     paths="Input and output",
     settings="Index",
     words="Words, for --type bm25",

@@ -11,6 +11,15 @@ from denserk.settings.mining import MiningPaths, MiningSettings
 @command(
     app,
     "mine-negatives",
+    common=(
+        "train topics qrels run corpus output output_format depth num_negatives "
+        "sampling_strategy range_min max_score relative_margin answers teacher "
+        "skip_missing seed overwrite"
+    ),
+    examples=(
+        "denserk mine-negatives --train t.jsonl --run r.trec --corpus c.jsonl --output mined.jsonl",
+        "denserk mine-negatives --topics q.tsv --qrels qrels.txt --run r.trec --output out.jsonl",
+    ),
     paths="Input and output",
     settings="Mining",
     corpus="Corpus",

@@ -10,6 +10,7 @@ import functools
 import inspect
 import math
 import os
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -50,8 +51,17 @@ ONE_INPUT = ("answers", "baseline", "corpus", "encoded_queries", "qrels", "topic
 """Inputs that are one file: the parser would keep the last of several and ignore the others."""
 
 
+ALL_OPTIONS = "denserk.help_all"
+"""Entry of a context's `meta`: the help is to list every option."""
+
+
 class Command(TyperCommand):
-    """A command whose help lists its options panel by panel, in plain text: quick, nothing cut."""
+    """A command with a short help: its common options and examples; `--help-all` lists the rest."""
+
+    common: tuple[str, ...] = ()
+    """Parameters that --help shows, in this order; none: all of them."""
+    examples: tuple[str, ...] = ()
+    """Command lines that the help ends with."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses the arguments.
@@ -61,6 +71,8 @@ class Command(TyperCommand):
         """
         order = [parameter.name for parameter in self.make_parser(ctx).parse_args(list(args))[2]]
         for parameter in self.params:
+            if ctx.resilient_parsing:  # a shell completes the line
+                break
             if parameter.name in ONE_INPUT and order.count(parameter.name) > 1:
                 if getattr(parameter, "multiple", False):
                     continue
@@ -72,9 +84,16 @@ class Command(TyperCommand):
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Writes one section a panel, in the order of the settings groups."""
+        """Write the common options as one section, or all of them with one section a panel."""
         panels: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
+        parameters, short = self.get_params(ctx), self.common and ALL_OPTIONS not in ctx.meta
+        if short:
+            order = {name: i for i, name in enumerate((*self.common, "help_all", "help"))}
+            parameters = sorted(
+                (p for p in parameters if p.name in order or p.param_type_name == "argument"),
+                key=lambda p: order.get(p.name, -1),
+            )
+        for parameter in parameters:
             record = parameter.get_help_record(ctx)
             if record is not None:
                 shown = getattr(parameter, "show_default", None)
@@ -82,10 +101,51 @@ class Command(TyperCommand):
                     name, text = record
                     record = name, text.replace(f"default: ({shown})", f"default: {shown}")
                 panel = getattr(parameter, "rich_help_panel", None) or "Options"
+                if parameter.param_type_name == "argument":
+                    panel = "Arguments"
+                elif short:
+                    panel, record = "Options", (_without_aliases(parameter, record[0]), record[1])
                 panels.setdefault(panel, []).append(record)
         for panel, records in panels.items():
             with formatter.section(panel):
                 formatter.write_dl(records, col_max=34)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples."""
+        if self.examples:
+            with formatter.section("Examples"):
+                formatter.write("".join(f"  {example}\n" for example in self.examples))
+
+
+def _without_aliases(parameter: Any, names: str) -> str:
+    """The names of an option in the help, without those of other toolkits."""
+    first = next(name for name in parameter.opts if name[:2] == "--")
+    for other in parameter.opts:
+        names = names if other == first else re.sub(rf"(, )?{other}(?![\w-])(, )?", "", names)
+    return names
+
+
+def _show_all(ctx: typer.Context, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        ctx.meta[ALL_OPTIONS] = True
+        typer.echo(ctx.get_help())
+        raise typer.Exit
+
+
+HELP_ALL = inspect.Parameter(
+    "help_all",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool,
+        typer.Option(
+            "--help-all",
+            is_eager=True,
+            callback=_show_all,
+            help="Show all options and exit.",
+        ),
+    ],
+)
 
 
 class Overrides(Mapping[str, Any], Generic[T]):
@@ -181,9 +241,11 @@ class _Group:
 
     def _shown_default(self, field: "dataclasses.Field[Any]", default: Any) -> bool | str:
         """What the help says of the default: nothing, typer's own rendering, or a text."""
-        if self._unset is Overrides or field.default is False:
-            return False
         told = shape_of(field).shown_default
+        if self._unset is Overrides:
+            return told or "the model's own"
+        if field.default is False:
+            return False
         if self._unset is Given and told is None:
             return field.default not in (None, REQUIRED, ()) and self._in_words(field)
         return told or default is not None
@@ -237,11 +299,23 @@ def _claimed(settings: Sequence[Any]) -> AbstractContextManager[None]:
 
 
 def command(
-    app: typer.Typer, name: str, **panels: str
+    app: typer.Typer,
+    name: str,
+    *,
+    common: str = "",
+    examples: tuple[str, ...] = (),
+    **panels: str,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Registers a function as a command; `panels` names the help panel of each settings parameter.
+    """Register a function as a command.
 
     Parameters that are not settings classes are handed to typer as they stand.
+
+    Args:
+        app: where it is registered.
+        name: what one types.
+        common: the fields, separated by blanks, whose options --help shows; empty: all.
+        examples: command lines for the end of the help.
+        panels: the help panel of each settings parameter.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -264,12 +338,16 @@ def command(
         if "overwrite" not in names and names & set(OUTPUTS):
             overwrite_group = _Group(OverwriteSettings, "Output")
             options += overwrite_group.parameters()
-        options += console_group.parameters()
+        options += [*console_group.parameters(), HELP_ALL]
+        unknown = set(common.split()) - {parameter.name for parameter in plain + options}
+        if unknown:
+            raise ValueError(f"{name} has no options {unknown} to show in its help")
 
         @functools.wraps(function)
         def run(**given: Any) -> None:
             for option, value in given.items():
                 _refuse_extremes(option, value)
+            del given["help_all"]
             configure(console_group.build(given))
             overwrite = overwrite_group.build(given) if overwrite_group else None
             built = {group: made.build(given) for group, made in groups.items()}
@@ -278,7 +356,8 @@ def command(
 
         run.__signature__ = inspect.Signature(plain + options)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in plain + options}
-        app.command(name, cls=Command)(run)
+        parts = {"common": tuple(common.split()), "examples": examples}
+        app.command(name, cls=type("Command", (Command,), parts))(run)
         return run
 
     return register

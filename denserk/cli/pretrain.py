@@ -17,6 +17,16 @@ from denserk.settings.pretraining import (
 @command(
     app,
     "pretrain",
+    common=(
+        "objective model architecture corpus expansions output max_length spans "
+        "mlm_probability batch_size epochs max_steps lr precision save_steps seed device "
+        "resume"
+    ),
+    examples=(
+        "denserk pretrain --objective condenser --model bert-base-uncased --corpus t.txt "
+        "--output m/",
+        "denserk pretrain --objective mlm --architecture tiny --corpus t.txt --output m/",
+    ),
     pretraining="Input and output",
     corpus="Corpus",
     units="Text",

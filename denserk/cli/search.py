@@ -25,6 +25,14 @@ from denserk.settings.suites import SuiteSearchSettings
 @command(
     app,
     "search",
+    common=(
+        "index topics model encoded_queries output hits ef_search nprobe rerank run "
+        "corpus fuse method weights suite output_format device threads"
+    ),
+    examples=(
+        "denserk search --index index/ --topics queries.tsv --output run.trec",
+        "denserk search --fuse bm25.trec dense.trec --output fused.trec",
+    ),
     paths="Input and output",
     settings="Search",
     suites="Suites, for --suite",

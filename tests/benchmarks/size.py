@@ -50,9 +50,9 @@ def commands() -> Iterator[tuple[str, Any]]:
 
 
 def options(command: Any) -> set[str]:
-    """The first long name of each option; --help is not among them."""
+    """The first long name of each option; those of the help are not among them."""
     names = (next((o for o in each.opts if o[:2] == "--"), None) for each in command.params)
-    return {name for name in names if name}
+    return {name for name in names if name} - {"--help-all"}
 
 
 def help_lines(name: str, command: Any) -> int:

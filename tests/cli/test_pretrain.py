@@ -62,13 +62,13 @@ def test_a_size_in_place_of_a_model(asked):
 
 
 def test_the_help_is_quick_and_tells_values_as_one_types_them(capsys):
-    assert run(["pretrain", "--help"]) == 0
+    assert run(["pretrain", "--help-all"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "which decoders there are. [default: mkp,cmp,npr,dor,gor]" in text
     assert "[default: title,text]" in text
     assert "[default: late-mlm]" in text
     assert "[default: (512; cocondenser and master: 128)]" in text
-    heavy = "import sys; from denserk.cli.app import run; run(['pretrain', '--help']); "
+    heavy = "import sys; from denserk.cli.app import run; run(['pretrain', '--help-all']); "
     check = "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", heavy + check], capture_output=True, text=True, check=False
