@@ -48,8 +48,9 @@ PASSAGE_PROMPTS = ("document", "passage", "corpus")
 
 
 def is_sentence_transformers(folder: Path) -> bool:
-    """Whether a folder is one of theirs."""
-    return (folder / MODULES_FILE).is_file()
+    """Whether a folder is one of theirs; not one whose only module is denserk's own class."""
+    path = folder / MODULES_FILE
+    return path.is_file() and b"denserk.integrations" not in path.read_bytes()
 
 
 def read_sentence_transformers(folder: Path) -> StoredModel:

@@ -1,3 +1,4 @@
+from html import unescape
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ def test_the_baseline_alone_is_refused() -> None:
 
 @pytest.mark.parametrize("form", [OutputFormat.TABLE, OutputFormat.MARKDOWN])
 def test_tables_mark_what_differs_and_say_how_it_was_tested(form: OutputFormat) -> None:
-    text = FORMATS[form](result("base", "far", "near"), ReportSettings(places=2))
+    text = unescape(FORMATS[form](result("base", "far", "near"), ReportSettings(places=2)))
     measures = text.partition("difference")[0]
     marked = [line for line in measures.splitlines() if "†" in line]
     assert len(marked) == 1
