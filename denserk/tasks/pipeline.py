@@ -8,8 +8,8 @@ An error leaves as it would without threads: once everything before it is done.
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from queue import Queue
+from contextlib import contextmanager, suppress
+from queue import Empty, Full, Queue
 from threading import Thread
 from typing import TypeVar
 
@@ -78,7 +78,7 @@ def behind(finish: Callable[[T], object]) -> Iterator[Callable[[T], None]]:
     failures: list[BaseException] = []
 
     def work() -> None:
-        while (item := waiting.get()) is not None:
+        while (item := _next(waiting)) is not None:
             if not failures:
                 try:
                     finish(*item)
@@ -93,9 +93,9 @@ def behind(finish: Callable[[T], object]) -> Iterator[Callable[[T], None]]:
         refuse()
         waiting.put((item,))
 
-    thread = Thread(target=work, name="behind")
-    thread.start()
+    thread = Thread(target=work, name="behind", daemon=True)  # `_end` waits for it
     try:
+        thread.start()
         yield hand_over
     except Exception:
         _end(waiting, thread)
@@ -108,6 +108,18 @@ def behind(finish: Callable[[T], object]) -> Iterator[Callable[[T], None]]:
     refuse()
 
 
+# A signal that raises in the main thread can leave a queue's condition with a waiter that nobody
+# waits for any more, and the next notification is lost on it. So nothing here waits for ever.
+
+
+def _next(waiting: "Queue[tuple[T] | None]") -> tuple[T] | None:
+    while True:
+        with suppress(Empty):
+            return waiting.get(timeout=1)
+
+
 def _end(waiting: "Queue[tuple[T] | None]", thread: Thread) -> None:
-    waiting.put(None)
-    thread.join()
+    while thread.is_alive():
+        with suppress(Full):
+            waiting.put(None, timeout=0.1)
+        thread.join(0.1)
