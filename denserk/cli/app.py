@@ -43,6 +43,7 @@ COMMANDS = {
     "convert": _Row("Data", "convert", "Turn data into another shape of its kind."),
     "generate": _Row("Data", "generate", "Generate queries and continuations of passages."),
     "analyze": _Row("Inspect", "analyze", "Look into trained models."),
+    "doctor": _Row("Inspect", "doctor", "Check the installation and this machine."),
 }
 """What a user may type first, in workflow order.
 
