@@ -243,8 +243,7 @@ def test_an_occupied_folder_is_kept(corpus, tmp_path):
     (tmp_path / "v" / "mine").write_text("x")
     with pytest.raises(UsageError, match="not empty"):
         run(tmp_path / "v", corpus)
-    corpus.write_text("{broken\n")
-    with pytest.raises(InputError):
+    with pytest.raises(UsageError, match="mine, which denserk did not write"):
         run(tmp_path / "v", corpus, overwrite=True)
     assert contents(tmp_path / "v") == {"mine": b"x"}
 

@@ -111,7 +111,7 @@ def test_a_tokenizer_larger_than_the_model(command, tmp_path):
     (folder / "tokenizer.json").write_bytes((tmp_path / "larger/tokenizer.json").read_bytes())
     status, told = command(model=folder)
     assert status == 1
-    assert re.search(r"tokenizer has \d+ entries, the model \d+", errors(told)[0])
+    assert re.search(r"the id \d+, and the model has \d+ tokens", errors(told)[0])
 
 
 def test_missing_expansions_are_told_before_the_text_is_read(command, tmp_path):

@@ -26,7 +26,7 @@ def walk(folder, metric, values, patience=None, first=True):
     kept: list[int] = []
 
     def save(where):
-        where.mkdir()
+        where.mkdir(exist_ok=True)
         (where / "number").write_text(str(len(state.log_history)))
         kept.append(len(state.log_history) - 1)
 
@@ -69,7 +69,7 @@ def test_a_full_disk_leaves_the_best_so_far(tmp_path):
     (tmp_path / "best").mkdir()
 
     def save(where):
-        where.mkdir()
+        where.mkdir(exist_ok=True)
         raise OSError(28, "No space left on device")
 
     state.log_history.append({"eval_RR@10": 0.5})
