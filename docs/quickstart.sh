@@ -62,7 +62,7 @@ run denserk index --input demo/round2-vectors --output demo/round2-index
 run denserk search --index demo/round2-index --topics demo/queries.tsv --hits 100 --output demo/round2.trec --tag round2
 
 step "Words and vectors together"
-run denserk search --fuse demo/bm25.trec demo/round2.trec --output demo/bm25+round2.trec --tag bm25+round2
+run denserk fuse demo/bm25.trec demo/round2.trec --output demo/bm25+round2.trec --tag bm25+round2
 
 step "All of them against the judgements"
 runs=(demo/bm25.trec demo/minilm.trec demo/round1.trec demo/round2.trec demo/bm25+round2.trec)

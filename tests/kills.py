@@ -58,7 +58,7 @@ CASES = {
     "pretrain": Case([*PRETRAIN, "--max-length", "16", *TRAINING]),
     "search": Case([*SEARCH, "100"], "--overwrite"),
     "mine": Case(MINE, "--overwrite"),
-    "fuse": Case(["search", "--fuse", "a.trec", "--fuse", "b.trec"], "--overwrite"),
+    "fuse": Case(["fuse", "a.trec", "b.trec"], "--overwrite"),
     "convert": Case(["convert", "passages.jsonl", "--to", "anserini"], "--overwrite"),
     "convert vectors": Case(["convert", "vectors", "--to", "parquet"], "--overwrite"),
 }

@@ -85,7 +85,7 @@ def test_only_encoding_queries_loads_torch(toy, tiny):
         ["search", "--index", bm25, *topics, "--output", runs[0]],
         ["search", "--index", toy / "flat", *encoded, "--output", runs[1]],
         ["search", "--index", toy / "hnsw", *encoded, "--output", toy / "c"],
-        ["search", "--fuse", *runs, "--output", toy / "fused"],
+        ["fuse", *runs, "--output", toy / "fused"],
         ["convert", toy / "fused", toy / "fused.tsv", "--to", "msmarco"],
         [
             *("mine-negatives", "--run", toy / "fused", *topics, "--qrels", toy / "qrels.txt"),

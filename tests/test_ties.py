@@ -159,8 +159,8 @@ def test_fusion_and_conversion_order_ties_alike(tmp_path, capsys):
     command("convert", tmp_path / "a.trec", tmp_path / "c.tsv", "--to", "msmarco")
     assert (tmp_path / "c.tsv").read_text() == "q\td2\t1\nq\td9\t2\nq\td10\t3\n"
     capsys.readouterr()
-    runs = ["--fuse", tmp_path / "a.trec", "--fuse", tmp_path / "b.trec", "--hits", 3]
-    command("search", *runs, "--method", "linear", "--output", tmp_path / "fused.trec")
+    runs = [tmp_path / "a.trec", tmp_path / "b.trec", "--hits", 3]
+    command("fuse", *runs, "--method", "linear", "--output", tmp_path / "fused.trec")
     assert [line[2] for line in lines_of(tmp_path / "fused.trec")] == ["d2", "d10", "d9"]
-    command("search", *runs, "--fuse-depth", 2, "--output", tmp_path / "cut.trec")
+    command("fuse", *runs, "--depth", 2, "--output", tmp_path / "cut.trec")
     assert [line[2] for line in lines_of(tmp_path / "cut.trec")] == ["d2", "d10", "d9"]

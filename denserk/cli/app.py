@@ -34,12 +34,11 @@ COMMANDS = {
     ),
     "encode": _Row("Retrieve", "encode", "Turn passages or queries into vectors."),
     "index": _Row("Retrieve", "index", "Turn vectors, or the words of a corpus, into an index."),
-    "search": _Row(
-        "Retrieve",
-        "search",
-        "Search an index, rerank a run, or fuse several, and write a run; or run whole suites.",
-    ),
+    "search": _Row("Retrieve", "search", "Search an index and write a run."),
+    "rerank": _Row("Retrieve", "rerank", "Rerank the hits of a run with a cross-encoder."),
+    "fuse": _Row("Retrieve", "fuse", "Fuse several runs into one."),
     "eval": _Row("Evaluate", "evaluate", "Measure runs against judgements."),
+    "benchmark": _Row("Evaluate", "benchmark", "Measure runs, or a model, on benchmarks by name."),
     "convert": _Row("Data", "convert", "Turn data into another shape of its kind."),
     "generate": _Row("Data", "generate", "Generate queries and continuations of passages."),
     "analyze": _Row("Inspect", "analyze", "Look into trained models."),
@@ -73,6 +72,17 @@ class _Commands(TyperGroup):
 
 MOVED = {
     "expand": {"": "denserk generate --corpus CORPUS --queries-model MODEL --output FILE"},
+    "search": {
+        "--rerank": "denserk rerank --model MODEL --run RUN --topics QUERIES --corpus CORPUS "
+        "--output RUN",
+        "--fuse": "denserk fuse RUN RUN --output RUN",
+        "--suite": "denserk benchmark NAME --model MODEL --output FOLDER",
+    },
+    "eval": {
+        "--suite": "denserk benchmark NAME --runs RUN",
+        "--against": "denserk benchmark NAME --runs RUN --against PAPER",
+        "--list-suites": "denserk benchmark --list",
+    },
 }
 """Old spellings, by command and option, with the command that replaces each."""
 

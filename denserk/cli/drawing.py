@@ -5,10 +5,13 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from denserk.cli.console import printable
-from denserk.settings.evaluation import OutputFormat, ReportSettings
+from denserk.cli.console import console, printable
+from denserk.settings.comparison import ComparisonSettings
+from denserk.settings.evaluation import EvaluationSettings, OutputFormat, ReportSettings
+from denserk.settings.report import PageSettings, ReportSources
 
 if TYPE_CHECKING:
+    from denserk.evaluation.evaluator import EvaluationResult
     from denserk.evaluation.grid import Grid
     from denserk.evaluation.suites_result import SuitesResult
 
@@ -19,6 +22,32 @@ def show_suites(result: "SuitesResult", report: ReportSettings) -> None:
 
     shape = shape_of(report)
     show(SUITE_FORMATS[shape](result, report), as_suites_grids(result, report), shape)
+
+
+def finish(
+    result: "EvaluationResult",
+    runs: Sequence[str],
+    settings: EvaluationSettings,
+    comparison: ComparisonSettings,
+    report: ReportSettings,
+    page: PageSettings,
+    sources: ReportSources | None,
+) -> None:
+    """Compare runs with a baseline, print the measures, write the page, check minimum values."""
+    from denserk.evaluation.gates import require
+    from denserk.evaluation.table import FORMATS, as_grids
+    from denserk.tasks.evaluate import compare_runs, gates_of
+
+    if comparison.baseline is not None:
+        result = compare_runs(result, runs, comparison)
+    shape = shape_of(report)
+    show(FORMATS[shape](result, report), as_grids(result, report), shape)
+    if sources is not None:
+        from denserk.tasks.report import write_report
+
+        path = write_report(result, runs, sources, page, settings, console())
+        console().note(f"{path}: the page, {path.stat().st_size / 1000:,.0f} kB")
+    require(result, gates_of(settings))
 
 
 def shape_of(report: ReportSettings) -> OutputFormat:

@@ -14,7 +14,7 @@ from denserk.index.shard_ids import ShardIds
 from denserk.index.vector_index import Rows, Scores, SearchableIndex
 from denserk.records import best_first
 from denserk.reporting import Reporter
-from denserk.settings.retrieval import SearchSettings, Ties
+from denserk.settings.retrieval import RankingSettings, SearchSettings, Ties
 
 Hits = list[tuple[str, float]]
 """(passage id, score), best first."""
@@ -41,7 +41,7 @@ class TieCount:
         self.hits += tied
         self.queries += tied > 0
 
-    def report(self, settings: SearchSettings, reporter: Reporter) -> None:
+    def report(self, settings: RankingSettings, reporter: Reporter) -> None:
         """Log how many ties were broken, if any."""
         if self.hits:
             then = "scores kept" if settings.ties is Ties.KEEP else "scores made to decrease"
@@ -82,7 +82,7 @@ def without_ties(hits: Hits) -> Hits:
 def ordered(
     docids: Sequence[str],
     scores: Sequence[float],
-    settings: SearchSettings,
+    settings: RankingSettings,
     ties: TieCount | None = None,
 ) -> Hits:
     """A query's scored passages as the run has them: best first, equal scores by descending id.
@@ -93,7 +93,7 @@ def ordered(
         settings: depth, documents, ties.
         ties: counts the hits whose scores are equal.
 
-    >>> ordered(["d1", "d2", "d3"], [1.0, 1.0, 5.0], SearchSettings(hits=2))
+    >>> ordered(["d1", "d2", "d3"], [1.0, 1.0, 5.0], RankingSettings(hits=2))
     [('d3', 5.0), ('d2', 1.0)]
     """
     names: Sequence[str] = docids

@@ -88,7 +88,7 @@ def read_denserk(folder: Path) -> StoredModel:
     if representation.representation is Representation.CROSS_ENCODER:
         raise ModelError(
             f"{folder} is a cross-encoder: it makes no vectors",
-            "rerank with it: denserk search --rerank MODEL --run RUN --topics Q --corpus C",
+            "rerank with it: denserk rerank --model MODEL --run RUN --topics Q --corpus C",
         )
     separate = (folder / PASSAGE_SIDE).is_dir()
     sides = [folder / QUERY_SIDE, folder / PASSAGE_SIDE] if separate else [folder]

@@ -217,7 +217,7 @@ def refuse_architecture(settings: RepresentationSettings, architecture: Architec
     if chosen is Representation.CROSS_ENCODER:
         raise ModelError(
             "--representation cross-encoder: a cross-encoder makes no vectors",
-            "rerank with it: denserk search --rerank MODEL --run RUN --topics Q --corpus C",
+            "rerank with it: denserk rerank --model MODEL --run RUN --topics Q --corpus C",
         )
     if chosen in NEEDS_CLS and not architecture.has_cls:
         head = " and through a masked-language-model head" if chosen is Representation.AGG else ""

@@ -40,11 +40,15 @@ class RunOrder(StrEnum):
 
 
 @dataclass(frozen=True)
-class EvaluationSettings:
+class MeasureSettings:
     """What is measured, over which queries, and what is demanded of it."""
 
     measures: tuple[str, ...] = option(
-        (), "-m", repeat=True, metavar="MEASURES", shown_default=" ".join(DEFAULT_MEASURES)
+        (),
+        "-m",
+        repeat=True,
+        metavar="MEASURES",
+        shown_default="nDCG@10 RR@10 R@100, or the benchmark's",
     )
     """Measures in ir-measures' notation (nDCG@10) or trec_eval's (ndcg_cut.10), spaces between;
     --format trec_eval has trec_eval's official measures as its default."""
@@ -58,12 +62,8 @@ class EvaluationSettings:
         None, "-M", "--Max-retrieved-per-topic", metavar="N", shown_default="all"
     )
     """Evaluate only the first N hits of each query."""
-    remove_query: bool = False
-    """Drop hits whose passage id is the query's own (ArguAna, Quora)."""
     min: tuple[str, ...] = option((), repeat=True, metavar="MEASURE=VALUE")
     """Exit with status 1 where a run stays under a measure's value, for example nDCG@10=0.30."""
-    plain: bool = False
-    """Read every line by itself and hand every hit to the measures: slower, the same values."""
 
     def __post_init__(self) -> None:
         """Refuses a level that every judgement would pass."""
@@ -74,6 +74,16 @@ class EvaluationSettings:
             )
         if self.max_hits is not None and self.max_hits < 1:
             raise UsageError(f"--max-hits {self.max_hits}: at least 1 is needed")
+
+
+@dataclass(frozen=True)
+class EvaluationSettings(MeasureSettings):
+    """The same with the rules that a benchmark sets by itself."""
+
+    remove_query: bool = False
+    """Drop hits whose passage id is the query's own (ArguAna, Quora)."""
+    plain: bool = False
+    """Read every line by itself and hand every hit to the measures: slower, the same values."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """How several runs become one."""
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from enum import StrEnum
@@ -54,15 +53,15 @@ class FusionSettings:
     """linear: what is done to a query's scores in a run before they are added."""
     missing: Missing | None = option(None, shown_default="zero; lowest with zmuv")
     """linear: what a passage counts in a run that does not have it."""
-    fuse_depth: int | None = option(None, shown_default="all")
+    depth: int | None = option(None, "--fuse-depth", shown_default="all")
     """How many hits of a query are taken from each run."""
 
     def __post_init__(self) -> None:
         """Refuses weights that weigh nothing, and depths of nothing."""
         if self.rrf_k < 0:
             raise UsageError(f"--rrf-k {self.rrf_k}: at least 0 is needed")
-        if self.fuse_depth is not None and self.fuse_depth < 1:
-            raise UsageError(f"--fuse-depth {self.fuse_depth}: at least 1 is needed")
+        if self.depth is not None and self.depth < 1:
+            raise UsageError(f"--depth {self.depth}: at least 1 is needed")
         if self.weights is not None and self.alpha is not None:
             raise UsageError("--weights and --alpha exclude each other", "give one of them")
         if self.alpha is not None and not 0 <= self.alpha <= 1:
@@ -94,13 +93,3 @@ class FusionSettings:
                 "give one for each run, in their order",
             )
         return self.weights
-
-    def refuse_in_vain(self) -> None:
-        """Refuses settings of a fusion where nothing is fused.
-
-        Raises:
-            UsageError: one of them is not its default.
-        """
-        for field in dataclasses.fields(self):
-            if getattr(self, field.name) != field.default:
-                raise UsageError(f"--{field.name.replace('_', '-')} is for fusion", "add --fuse")

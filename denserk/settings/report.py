@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 
 from denserk.errors import UsageError
+from denserk.settings.formats import DETECTED, CorpusSettings
 from denserk.settings.options import option
 
 
@@ -43,3 +44,22 @@ class PageSettings:
             for field in about
             if getattr(self, field.name) != field.default
         )
+
+
+@dataclass(frozen=True)
+class ReportSources:
+    """What stands behind the measures of runs.
+
+    Attributes:
+        title: of the page.
+        qrels: the judgements; None where answers were matched instead.
+        topics: the queries; None where nobody said, and the runs' manifests are asked.
+        corpus: the passages; the same.
+        shape: how the corpus is read.
+    """
+
+    title: str
+    qrels: str | None = None
+    topics: str | None = None
+    corpus: str | None = None
+    shape: CorpusSettings = DETECTED

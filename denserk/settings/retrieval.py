@@ -187,22 +187,24 @@ class Bm25Settings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchPaths:
+class RunOutput:
+    """Where a run is written."""
+
+    output: str = option(REQUIRED, "--save-ranking-to", metavar="FILE|-")
+    """The run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPaths(RunOutput):
     """What is searched, with which queries, and where the run goes."""
 
     index: tuple[str, ...] = option(
-        (),
-        metavar="DIR|GLOB",
-        repeat=True,
-        shown_default="none, with --fuse, or --rerank and --run",
+        (), metavar="DIR|GLOB", repeat=True, shown_default="none: needed but for --engine milvus"
     )
     """An index folder, or a folder of vectors, searched exactly; several, also as a pattern in
     quotes, are searched as one; repeatable."""
     engine: Engine | None = option(None, metavar="milvus", shown_default="that of --index")
     """milvus: search the --collection of --uri in place of --index."""
-    suite: tuple[str, ...] = option((), metavar="NAME", repeat=True, shown_default="--topics")
-    """Every set of a suite (beir, msmarco-dev; `denserk eval --list-suites`): its corpus encoded,
-    indexed, searched, measured; repeatable."""
     topics: str | None = option(None, "--queries", metavar="FILE|DIR|NAME|-")
     """Queries: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
     topics_format: TopicsFormat | None = option(None, shown_default="detected")
@@ -219,18 +221,6 @@ class SearchPaths:
     """Weights that encode the queries."""
     encoded_queries: str | None = option(None, "--query-reps", metavar="DIR|FILE")
     """Vectors of the queries, in place of --model; with --topics, in the order of that file."""
-    output: str = option(REQUIRED, "--save-ranking-to", metavar="FILE|-")
-    """The run; a folder of runs for --suite."""
-    rerank: str | None = option(None, metavar="DIR|HUB_ID", shown_default="no reranking")
-    """A cross-encoder that scores the hits anew."""
-    run: str | None = option(None, metavar="FILE|-", shown_default="what --index gives")
-    """The run that --rerank reads, in place of --index."""
-    corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
-    """The texts of the passages, which --rerank reads."""
-    fuse: tuple[str, ...] = option(
-        (), metavar="RUN...|-", repeat=True, shown_default="nothing is fused"
-    )
-    """Two or more runs that become one; an index is not needed then."""
     allow_pickle: bool = False
     """Also read --encoded-queries from pickles; a pickle can run any code, so only your own."""
     force: bool = False
@@ -240,102 +230,96 @@ class SearchPaths:
     checksum."""
 
     def __post_init__(self) -> None:
-        """Refuses a search without queries, two sources of vectors, and half a reranking."""
-        if self.fuse:
-            self._refuse_more_than_runs()
-            return
-        if self.suite:
-            self._refuse_more_than_a_model()
-            return
-        self._refuse_half_a_reranking()
-        if self.topics is None and self.encoded_queries is None:
-            raise UsageError("no queries: give --topics, or --encoded-queries")
-        if self.qrels is not None and (self.topics is None or self.run is not None):
-            raise UsageError(
-                f"--qrels {self.qrels}: it selects the queries of --topics that are searched",
-                "add --topics" if self.run is None else "leave it out; --run has its own queries",
-            )
-        if self.model is not None and self.encoded_queries is not None:
-            raise UsageError("--model and --encoded-queries exclude each other", "give one of them")
-
-    def _refuse_more_than_runs(self) -> None:
-        others = (
-            "suite",
-            "index",
-            "engine",
-            "topics",
-            "qrels",
-            "model",
-            "encoded_queries",
-            "verify",
-        )
-        given = self._given(*others, "rerank", "run", "corpus")
-        if given:
-            raise UsageError(
-                f"--fuse reads runs alone, and {' and '.join(given)} not",
-                "search, fuse and rerank one after the other; runs go through pipes with -",
-            )
-
-    def _given(self, *names: str) -> list[str]:
-        return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name)]
-
-    def _refuse_more_than_a_model(self) -> None:
-        others = (
-            "index",
-            "engine",
-            "topics",
-            "topics_format",
-            "qrels",
-            "encoded_queries",
-            "verify",
-        )
-        if given := self._given(*others, "rerank", "run", "corpus"):
-            raise UsageError(
-                f"--suite brings its own queries and passages; {' and '.join(given)} cannot be "
-                "given too",
-                "give --suite, --model and --output",
-            )
-        if self.model is None:
-            raise UsageError("--suite needs weights to encode its sets", "give --model")
-        if self.output == "-":
-            raise UsageError("--output -: the runs of --suite are files", "name a folder")
-
-    def _refuse_two_places(self) -> None:
+        """Refuses a search without queries, and two sources of vectors or queries."""
         if self.engine not in (None, Engine.MILVUS):
             raise UsageError(f"--engine {self.engine}: an index folder names its own engine")
         if self.engine and self.index:
             raise UsageError("--engine milvus searches a collection, and --index a folder")
-        if self.engine and self.verify and not self.encoded_queries:
-            raise UsageError("--verify is for folders, and --engine milvus searches a collection")
         if not self.index and not self.engine:
-            raise UsageError("no index: give --index, --fuse, or --rerank with --run")
-
-    def _refuse_half_a_reranking(self) -> None:
-        if self.rerank is None:
-            for name in ("run", "corpus"):
-                if getattr(self, name) is not None:
-                    raise UsageError(f"--{name} is for reranking", "add --rerank MODEL")
-            self._refuse_two_places()
-            return
-        if self.engine:
+            raise UsageError("no index: give --index")
+        if self.topics is None and self.encoded_queries is None:
+            raise UsageError("no queries: give --topics, or --encoded-queries")
+        if self.qrels is not None and self.topics is None:
             raise UsageError(
-                f"--rerank does not search with --engine {self.engine}",
-                "search first: denserk search ... --output - | denserk search --rerank M --run -",
+                f"--qrels {self.qrels}: it selects the queries of --topics that are searched",
+                "add --topics",
             )
-        if bool(self.index) == bool(self.run):
-            raise UsageError("--rerank takes the hits of --index or those of --run", "give one")
-        if self.topics is None or self.corpus is None:
-            raise UsageError("--rerank reads texts", "give both --topics and --corpus")
-        if self.run is not None and (self.model or self.encoded_queries):
-            raise UsageError("--model and --encoded-queries search an index; --run needs neither")
-        if self.run is not None and self.verify:
-            raise UsageError("--verify is for --index and --encoded-queries; --run has neither")
+        if self.model is not None and self.encoded_queries is not None:
+            raise UsageError("--model and --encoded-queries exclude each other", "give one of them")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RerankPaths(RunOutput):
+    """Inputs of a reranking, and where the new run goes."""
+
+    model: str = option(REQUIRED, "--reranker", "--model-name-or-path", metavar="NAME|DIR|HUB_ID")
+    """The cross-encoder."""
+    run: str = option(REQUIRED, metavar="FILE|-")
+    """The run whose hits are scored."""
+    topics: str = option(REQUIRED, "--queries", metavar="FILE|DIR|NAME|-")
+    """Queries: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
+    topics_format: TopicsFormat | None = option(None, shown_default="detected")
+    """Format of the queries."""
+    corpus: str = option(REQUIRED, metavar="FILE|DIR|NAME|-")
+    """Passages: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
+
+    def __post_init__(self) -> None:
+        """Reject standard input for more than one file."""
         if [self.topics, self.run, self.corpus].count("-") > 1:
             raise UsageError("standard input (-) can be only one of --topics, --run and --corpus")
 
 
 @dataclass(frozen=True)
-class SearchSettings:
+class RankingSettings:
+    """Which hits a run holds, and how it is written."""
+
+    hits: int = option(1000, "-k")
+    """Passages returned for a query."""
+    remove_query: bool = False
+    """Drop the hit whose id is the query's own (ArguAna, Quora)."""
+    max_passage: bool = False
+    """Passage ids are "document<delimiter>part": keep each document's best part."""
+    max_passage_delimiter: str = "#"
+    """What stands between document and part."""
+    max_passage_hits: int | None = option(None, shown_default="--hits")
+    """Documents kept for a query under --max-passage."""
+    ties: Ties = Ties.BREAK
+    """What becomes of equal scores."""
+    tag: str = option("denserk", "--runtag", "--run-tag")
+    """Last column of the run."""
+    output_format: RunFormat = RunFormat.TREC
+    """Shape of the run."""
+
+    def __post_init__(self) -> None:
+        """Refuses an empty depth and a tag that would break a line."""
+        for name, value in vars(self).items():
+            if isinstance(value, int | float) and not isinstance(value, bool) and not value >= 1:
+                raise UsageError(f"--{name.replace('_', '-')} {value}: at least 1 is needed")
+        if not self.tag or any(character.isspace() for character in self.tag):
+            raise UsageError(f"--tag {self.tag!r}: a run's last column holds no white space")
+        if not self.max_passage_delimiter:
+            raise UsageError("--max-passage-delimiter is empty", 'for example "#"')
+
+    @property
+    def kept(self) -> int:
+        """How many hits of a query reach the run."""
+        return (self.max_passage_hits if self.max_passage else None) or self.hits
+
+
+@dataclass(frozen=True)
+class RerankSettings(RankingSettings):
+    """Which hits are scored, and what comes out."""
+
+    depth: int | None = option(None, "--rerank-depth", shown_default="all")
+    """How many hits of each query are scored, the best first; the others are left out."""
+    pair_max_length: int | None = option(
+        None, "--rerank-max-len", shown_default="the cross-encoder's own"
+    )
+    """Tokens of a query and its passage in one input; the passage is cut to fit."""
+
+
+@dataclass(frozen=True)
+class SearchSettings(RankingSettings):
     """How an index is searched and what comes out."""
 
     hits: int = option(1000, "--depth", "-k")
@@ -352,38 +336,6 @@ class SearchSettings:
         None, "--faiss-device", metavar="cpu|cuda|cuda:N", shown_default="as --device"
     )
     """Where the index is searched."""
-    remove_query: bool = False
-    """Drop the hit whose id is the query's own (ArguAna, Quora)."""
-    max_passage: bool = False
-    """Passage ids are "document<delimiter>part": keep each document's best part."""
-    max_passage_delimiter: str = "#"
-    """What stands between document and part."""
-    max_passage_hits: int | None = option(None, shown_default="--hits")
-    """Documents kept for a query under --max-passage."""
-    rerank_depth: int | None = option(None, shown_default="all of --run, or --hits of --index")
-    """--rerank: how many hits of a query are scored anew; the others are left out."""
-    pair_max_length: int | None = option(
-        None, "--rerank-max-len", shown_default="the cross-encoder's own"
-    )
-    """--rerank: tokens of a query and its passage in one input; the passage is cut to fit."""
-    ties: Ties = Ties.BREAK
-    """What becomes of equal scores."""
-    tag: str = option("denserk", "--runtag", "--run-tag")
-    """Last column of the run."""
-    output_format: RunFormat = RunFormat.TREC
-    """Shape of the run."""
-
-    def __post_init__(self) -> None:
-        """Refuses an empty depth and a tag that would break a line."""
-        counts = ("hits", "query_batch", "ef_search", "nprobe", "k_factor", "max_passage_hits")
-        for name in (*counts, "rerank_depth", "pair_max_length"):
-            value = getattr(self, name)
-            if value is not None and not value >= 1:
-                raise UsageError(f"--{name.replace('_', '-')} {value}: at least 1 is needed")
-        if not self.tag or any(character.isspace() for character in self.tag):
-            raise UsageError(f"--tag {self.tag!r}: a run's last column holds no white space")
-        if not self.max_passage_delimiter:
-            raise UsageError("--max-passage-delimiter is empty", 'for example "#"')
 
     @property
     def index_options(self) -> Mapping[str, float]:
@@ -394,8 +346,3 @@ class SearchSettings:
             "--k-factor": self.k_factor,
         }
         return {name: value for name, value in given.items() if value is not None}
-
-    @property
-    def kept(self) -> int:
-        """How many hits of a query reach the run."""
-        return (self.max_passage_hits if self.max_passage else None) or self.hits

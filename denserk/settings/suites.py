@@ -1,15 +1,14 @@
 """The benchmarks of `denserk/recipes/benchmarks.yaml` by name, and the options that name them."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from typing import Any, NamedTuple
 
 from denserk.errors import UsageError
-from denserk.settings.options import from_json, option
+from denserk.settings.options import from_json
 from denserk.settings.recipes import FOLDER, read_yaml
-from denserk.settings.suite import Corpus, Group, Paper, Source, Suite
+from denserk.settings.suite import Corpus, Group, Source, Suite
 
 
 @cache
@@ -51,59 +50,6 @@ def groups() -> Mapping[str, Group]:
     return {name: from_json(Group, {"name": name, **values}) for name, values in rows.items()}
 
 
-@dataclass(frozen=True)
-class SuiteSettings:
-    """Suites of the field, in place of judgements."""
-
-    suite: tuple[str, ...] = option(
-        (), repeat=True, metavar="NAME", shown_default="the judgements that are named"
-    )
-    """Judgements, measures and rules of a suite by its name; see --list-suites. Repeatable, for
-    folders that hold a run of each."""
-    against: tuple[Paper, ...] = option(
-        (), repeat=True, metavar="|".join(Paper), shown_default="none"
-    )
-    """--suite: a paper's figures for it beside the run's; repeatable."""
-    list_suites: bool = False
-    """Print every suite with its source, its measures and the papers that report it, and stop."""
-
-    def __post_init__(self) -> None:
-        """Refuses a paper without a suite, and a suite that does not exist."""
-        if self.against and not self.suite:
-            raise UsageError(
-                f"--against {self.against[0]}: a paper's figures are for a suite",
-                "add --suite NAME; --list-suites prints them",
-            )
-        find_suites(self.suite)
-
-
-@dataclass(frozen=True)
-class SuiteSearchSettings:
-    """How the sets of --suite are searched, one after the other."""
-
-    resume: bool = False
-    """--suite: keep the runs that are finished, continue with what is not."""
-    overwrite: bool = False
-    """Replace a run that exists; with --suite, all of them."""
-    discard_vectors: bool = False
-    """--suite: remove a corpus's vectors and index once its runs are there."""
-
-    def __post_init__(self) -> None:
-        """Refuses two ways with an existing folder."""
-        if self.resume and self.overwrite:
-            raise UsageError("--resume and --overwrite exclude each other")
-
-    def refuse_in_vain(self) -> None:
-        """Refuses options that only --suite reads.
-
-        Raises:
-            UsageError: one is given; called where there is no --suite.
-        """
-        given = [name for name in ("resume", "discard_vectors") if getattr(self, name)]
-        if given:
-            raise UsageError(f"--{given[0].replace('_', '-')} is for --suite", "add --suite NAME")
-
-
 class SuiteRow(NamedTuple):
     """One line of the listing; all of it text."""
 
@@ -130,7 +76,7 @@ def find_suite(name: str) -> Suite | Group:
         near += [other for other in known if other.endswith(f"/{name}") and other not in near]
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise UsageError(
-            f"no suite is called {name!r}", f"{hint}denserk eval --list-suites prints all of them"
+            f"no benchmark is called {name!r}", f"{hint}denserk benchmark --list prints all of them"
         )
     return known[name]
 

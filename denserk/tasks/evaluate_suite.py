@@ -113,7 +113,7 @@ def refuse_other_suite(path: str, suite: Suite, reporter: Reporter = SILENT) -> 
             raise MismatchError(
                 f"{path} was made for {made['name']} (corpus {made['corpus']}), not for "
                 f"{suite.name} (corpus {suite.corpus.name})",
-                f"--suite {made['name']}",
+                f"denserk benchmark {made['name']} --runs {path}",
             )
     elif suite.corpus.name == "msmarco-passage-titled":
         reporter.note(f"nothing says that {path} was made on the titled corpus: taken on your word")
@@ -153,7 +153,7 @@ def evaluate_suites(
         if len(missing) == len(suites):
             raise UsageError(
                 f"{folder} holds no run of {', '.join(names)}",
-                f"runs are named by their set, for example {suites[0].short}.trec",
+                f"runs are named by benchmark, for example {suites[0].short}.trec",
             )
         if missing:
             reporter.warn(f"{folder} has no run of {', '.join(missing)}: no mean that needs them")
@@ -180,8 +180,8 @@ def run_in_folder(folder: str | Path, suite: Suite) -> Path | None:
     """
     if not Path(folder).is_dir():
         raise UsageError(
-            f"{folder}: several suites are asked for, and a run is of one",
-            "name folders of runs named by their set, or one suite",
+            f"{folder}: several benchmarks are asked for, and a run is of one",
+            "name folders of runs named by benchmark, or one benchmark",
         )
     stems = dict.fromkeys((suite.short, suite.name.removeprefix("beir/"), suite.name))
     names = (f"{stem}{ending}{gz}" for stem in stems for ending in ENDINGS for gz in ("", ".gz"))

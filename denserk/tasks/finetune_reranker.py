@@ -71,7 +71,7 @@ class RerankerTraining:
         return PairTrainingBatches(batches, self.joiner)
 
     def save(self, folder: Path) -> None:
-        """Writes a folder that `search --rerank` takes."""
+        """Writes a folder that `rerank` takes."""
         self.stored.save(folder)
 
     def load(self, folder: Path) -> None:

@@ -21,7 +21,7 @@ from denserk.reporting import SILENT, Progress, Reporter
 from denserk.settings.formats import RunFormat
 from denserk.settings.fusion import FusionMethod, FusionSettings, Missing, Normalization
 from denserk.settings.options import as_json
-from denserk.settings.retrieval import SearchPaths, SearchSettings, Ties
+from denserk.settings.retrieval import RankingSettings, Ties
 from denserk.tasks.run_manifest import forget_manifest, has_manifest
 
 NAMED = 5
@@ -38,15 +38,17 @@ class FusionResult:
 
 
 def fuse(
-    paths: SearchPaths,
+    paths: Sequence[str],
+    output: str,
     fusion: FusionSettings = FusionSettings(),  # noqa: B008  (frozen)
-    settings: SearchSettings = SearchSettings(),  # noqa: B008
+    settings: RankingSettings = RankingSettings(),  # noqa: B008
     reporter: Reporter = SILENT,
 ) -> FusionResult:
     """Fuses runs; queries stand in the order of the first run, then in that of the others.
 
     Args:
-        paths: the runs, and where the new one goes.
+        paths: the runs.
+        output: where the new run goes.
         fusion: how scores become one.
         settings: how deep, filters, ties, and the shape of the run.
         reporter: told what goes on.
@@ -56,23 +58,23 @@ def fuse(
         InputError: a run is broken or empty, or has ranks in place of scores that are to be added.
         OutputError: the run cannot be written.
     """
-    if len(paths.fuse) < 2:
-        raise UsageError("--fuse needs two runs or more", "for example --fuse a.trec b.trec")
-    if paths.fuse.count(STREAM) > 1:
+    if len(paths) < 2:
+        raise UsageError("two runs or more are needed", "for example denserk fuse a.trec b.trec")
+    if paths.count(STREAM) > 1:
         raise UsageError("standard input (-) can be only one of the runs")
-    weights = fusion.weights_of(len(paths.fuse))
-    forget_manifest(paths.output)
+    weights = fusion.weights_of(len(paths))
+    forget_manifest(output)
     with scratch_folder("fuse") as scratch:
-        runs = [_open(path, Path(scratch), fusion, reporter) for path in paths.fuse]
+        runs = [_open(path, Path(scratch), fusion, reporter) for path in paths]
         qids = list(dict.fromkeys(qid for run in runs for qid in run.queries))
         result = FusionResult(len(qids), queries_of=[len(run.queries) for run in runs])
         _tell_missing(runs, qids, reporter)
         with reporter.track("fusing", len(qids), "queries") as progress:
             ties = TieCount()
             answers = _answers(runs, qids, weights, fusion, settings, ties, progress)
-            result.hits = write_run(paths.output, answers, settings.output_format, settings.tag)
+            result.hits = write_run(output, answers, settings.output_format, settings.tag)
         ties.report(settings, reporter)
-        _write_manifest(paths, fusion, settings, runs, result)
+        _write_manifest(output, fusion, settings, runs, result)
     return result
 
 
@@ -106,14 +108,14 @@ def _answers(
     qids: Sequence[str],
     weights: Sequence[float],
     fusion: FusionSettings,
-    settings: SearchSettings,
+    settings: RankingSettings,
     ties: TieCount,
     progress: Progress,
 ) -> Iterator[tuple[str, Hits]]:
     """Each query with its fused hits."""
     from_each = dataclasses.replace(
         settings,
-        hits=fusion.fuse_depth or sys.maxsize,
+        hits=fusion.depth or sys.maxsize,
         max_passage_hits=None,
         ties=Ties.KEEP,
     )
@@ -131,7 +133,7 @@ def _answers(
         yield qid, ordered(list(scores), list(scores.values()), fused, ties)
 
 
-def _best_first(run: RunLookup, qid: str, settings: SearchSettings) -> Hits:
+def _best_first(run: RunLookup, qid: str, settings: RankingSettings) -> Hits:
     """A query's hits in one run, in the order that counts."""
     hits = run.hits(qid)
     if settings.remove_query:
@@ -140,13 +142,13 @@ def _best_first(run: RunLookup, qid: str, settings: SearchSettings) -> Hits:
 
 
 def _write_manifest(
-    paths: SearchPaths,
+    output: str,
     fusion: FusionSettings,
-    settings: SearchSettings,
+    settings: RankingSettings,
     runs: Sequence[RunLookup],
     result: FusionResult,
 ) -> None:
-    if not has_manifest(paths.output):
+    if not has_manifest(output):
         return
     made_from = {
         "runs": [
@@ -157,7 +159,7 @@ def _write_manifest(
     contents = {
         "queries": result.queries,
         "hits": result.hits,
-        "sha256": file_sha256(paths.output),
+        "sha256": file_sha256(output),
     }
     chosen = {**as_json(settings), "fusion": as_json(fusion)}
-    write_manifest(paths.output, Manifest(Kind.RUN, True, chosen, made_from, contents))
+    write_manifest(output, Manifest(Kind.RUN, True, chosen, made_from, contents))

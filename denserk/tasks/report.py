@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,31 +21,12 @@ from denserk.formats.suite_sources import find_parts, is_here
 from denserk.records import Passage
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.evaluation import EvaluationSettings
-from denserk.settings.formats import DETECTED, CorpusSettings
-from denserk.settings.report import PageSettings
+from denserk.settings.formats import CorpusSettings
+from denserk.settings.report import PageSettings, ReportSources
 from denserk.settings.suite import Suite
 from denserk.tasks.evaluate import read_hits
 
 NAME = "index.html"
-
-
-@dataclass(frozen=True)
-class ReportSources:
-    """What stands behind the measures of runs.
-
-    Attributes:
-        title: of the page.
-        qrels: the judgements; None where answers were matched instead.
-        topics: the queries; None where nobody said, and the runs' manifests are asked.
-        corpus: the passages; the same.
-        shape: how the corpus is read.
-    """
-
-    title: str
-    qrels: str | None = None
-    topics: str | None = None
-    corpus: str | None = None
-    shape: CorpusSettings = DETECTED
 
 
 def page_in(settings: PageSettings, inputs: Iterable[str] = ()) -> Path:

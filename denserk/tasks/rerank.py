@@ -1,10 +1,9 @@
-"""A run, or the hits of an index, scored anew by a cross-encoder.
+"""Rerank a run with a cross-encoder.
 
 Memory does not grow with run or corpus: the passages that the run names are tokenised once, as the
 corpus streams by, into a temporary folder (TMPDIR says where), and memory-mapped from there.
 """
 
-import dataclasses
 import shutil
 import sys
 import time
@@ -23,7 +22,7 @@ from denserk.data.referenced_texts import Texts
 from denserk.data.token_store import ArrayWriter, Ragged, open_array
 from denserk.errors import InputError
 from denserk.formats.files import STREAM
-from denserk.formats.manifest import Kind, Manifest, file_sha256, read_manifest, write_manifest
+from denserk.formats.manifest import Kind, Manifest, file_sha256, write_manifest
 from denserk.formats.outputs import scratch_folder
 from denserk.formats.sources import read_passages, read_queries
 from denserk.formats.trec_run import read_run, write_run
@@ -32,11 +31,10 @@ from denserk.modeling.pair_scorer import PairScorer
 from denserk.records import Passage, Query, best_first
 from denserk.reporting import SILENT, Progress, Reporter
 from denserk.settings.encoding import ComputeSettings
-from denserk.settings.formats import DETECTED, CorpusSettings, RunFormat
+from denserk.settings.formats import DETECTED, CorpusSettings
 from denserk.settings.options import as_json
-from denserk.settings.retrieval import SearchPaths, SearchSettings
+from denserk.settings.retrieval import RerankPaths, RerankSettings
 from denserk.tasks.run_manifest import forget_manifest, has_manifest, queries_sha256
-from denserk.tasks.search import search
 
 NOTHING: Mapping[str, Any] = {}
 SCORED_TOGETHER = 8192
@@ -71,57 +69,36 @@ class _Group(NamedTuple):
 
 
 def rerank(
-    paths: SearchPaths,
-    settings: SearchSettings = SearchSettings(),  # noqa: B008  (frozen)
-    representation: Mapping[str, Any] = NOTHING,
+    paths: RerankPaths,
+    settings: RerankSettings = RerankSettings(),  # noqa: B008  (frozen)
     text: Mapping[str, Any] = NOTHING,
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008
     corpus: CorpusSettings = DETECTED,
     reporter: Reporter = SILENT,
-    *,
-    own_precision: bool = False,
 ) -> RerankResult:
-    """Scores the hits of a run, or of an index, with a cross-encoder, and writes the new run.
+    """Score the hits of a run with a cross-encoder, and write the new run.
 
     Args:
-        paths: the cross-encoder, the hits, queries and passages, and where the run goes.
+        paths: the cross-encoder, the run, queries and passages, and where the new run goes.
         settings: how deep, and the shape of the run.
-        representation: with an index: fields of RepresentationSettings that replace the model's.
-        text: fields of TextSettings that replace those of the index's model; with a run, those of
-            the cross-encoder.
+        text: fields of TextSettings that replace the cross-encoder's own.
         compute: where and how.
         corpus: how the passages are read.
         reporter: told what goes on.
-        own_precision: of the search, as for `search`.
 
     Raises:
-        UsageError: options do not go together, or something named is not there.
+        UsageError: something named is not there.
         InputError: an input is broken; a passage or a query of the run has no text.
         ModelError: the cross-encoder cannot be loaded.
         OutputError: the run cannot be written.
     """
-    assert paths.rerank is not None
-    assert paths.topics is not None
-    own = NOTHING if paths.index else text
-    scorer = PairScorer.load(paths.rerank, own, settings.pair_max_length, compute, reporter)
+    scorer = PairScorer.load(paths.model, text, settings.pair_max_length, compute, reporter)
     with scratch_folder("rerank") as name:
         scratch = Path(name)
         topics, run = (_spooled(source, scratch) for source in (paths.topics, paths.run))
-        told = SILENT if paths.index else reporter  # searching tells of queries and of the run
-        queries = {q.qid: q for q in read_queries(topics, paths.topics_format, told, paths.qrels)}
-        if paths.index:
-            run = _search(
-                paths,
-                topics,
-                scratch,
-                settings,
-                (representation, text),
-                compute,
-                reporter,
-                own_precision,
-            )
+        queries = {q.qid: q for q in read_queries(topics, paths.topics_format, reporter)}
         source = _Hits(run, paths, settings, scorer, scratch)
-        source.find(queries, corpus, own.get("fields"), reporter)
+        source.find(queries, corpus, text.get("fields"), reporter)
         forget_manifest(paths.output)
         result = RerankResult()
         with reporter.track("reranking", source.count, "pairs") as progress:
@@ -133,39 +110,14 @@ def rerank(
     return result
 
 
-def _spooled(source: str | None, scratch: Path) -> str:
+def _spooled(source: str, scratch: Path) -> str:
     """A path that can be read twice: standard input is written to a file first."""
     if source != STREAM:
-        return source or ""
+        return source
     target = scratch / "standard-input"
     with target.open("wb") as out:
         shutil.copyfileobj(sys.stdin.buffer, out)
     return str(target)
-
-
-def _search(
-    paths: SearchPaths,
-    topics: str,
-    scratch: Path,
-    settings: SearchSettings,
-    overrides: tuple[Mapping[str, Any], Mapping[str, Any]],
-    compute: ComputeSettings,
-    reporter: Reporter,
-    own_precision: bool,
-) -> str:
-    """Searches the index into a run of its own; documents are made of passages afterwards."""
-    target = str(scratch / "run.trec")
-    asked = dataclasses.replace(
-        paths, topics=topics, output=target, rerank=None, run=None, corpus=None
-    )
-    deep = dataclasses.replace(
-        settings,
-        hits=settings.rerank_depth or settings.hits,
-        max_passage=False,
-        output_format=RunFormat.TREC,
-    )
-    search(asked, deep, *overrides, compute, reporter, own_precision=own_precision)
-    return target
 
 
 class _Hits:
@@ -182,13 +134,12 @@ class _Hits:
     def __init__(
         self,
         run: str,
-        paths: SearchPaths,
-        settings: SearchSettings,
+        paths: RerankPaths,
+        settings: RerankSettings,
         scorer: PairScorer,
         scratch: Path,
     ) -> None:
         self._run, self._paths, self._settings, self._scratch = run, paths, settings, scratch
-        self._name = paths.run or f"the run of {', '.join(paths.index)}"
         self._tokenizer = scorer.tokenizer
         self.count = 0
 
@@ -198,7 +149,7 @@ class _Hits:
             docids = [docid for docid, _ in best_first((hit.docid, hit.score) for hit in hits)]
             if self._settings.remove_query:
                 docids = [docid for docid in docids if docid != qid]
-            yield qid, docids[: self._settings.rerank_depth]
+            yield qid, docids[: self._settings.depth]
 
     def find(
         self,
@@ -212,7 +163,6 @@ class _Hits:
         Raises:
             InputError: the run is empty, or names a query or a passage that is nowhere.
         """
-        assert self._paths.corpus is not None
         texts: Texts[Passage] = Texts(
             self._scratch,
             self._scratch,
@@ -233,17 +183,16 @@ class _Hits:
         self, texts: Texts[Passage], queries: Mapping[str, Query], reporter: Reporter
     ) -> None:
         missing: list[str] = []
-        told = SILENT if self._paths.index else reporter
-        for qid, docids in self._groups(told):
+        for qid, docids in self._groups(reporter):
             if qid not in queries:
                 missing.append(qid)
             for docid in docids:
                 texts.refer(docid)
         self.count = texts.references
         if missing:
-            raise _nowhere(self._name, "queries", missing, len(missing), self._paths.topics)
+            raise _nowhere(self._paths.run, "queries", missing, len(missing), self._paths.topics)
         if not self.count:
-            raise InputError(self._name, None, "no hits", "at least one")
+            raise InputError(self._paths.run, None, "no hits", "at least one")
 
     def _settle(self, texts: Texts[Passage]) -> None:
         """Notes the row of each hit."""
@@ -258,7 +207,7 @@ class _Hits:
                 lost += len(absent)
                 missing += map(texts.id_of, absent[: NAMED + 1 - len(missing)].tolist())
         if lost:
-            raise _nowhere(self._name, "passages", missing, lost, self._paths.corpus)
+            raise _nowhere(self._paths.run, "passages", missing, lost, self._paths.corpus)
 
     def __iter__(self) -> Iterator[_Group]:
         place = 0
@@ -271,9 +220,7 @@ class _Hits:
         return self._tokens[row]
 
 
-def _nowhere(
-    run: str, what: str, missing: Sequence[str], count: int, where: str | None
-) -> InputError:
+def _nowhere(run: str, what: str, missing: Sequence[str], count: int, where: str) -> InputError:
     names = list(dict.fromkeys(missing))
     named = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
     return InputError(
@@ -289,7 +236,7 @@ def _answers(
     source: _Hits,
     queries: Mapping[str, Query],
     scorer: PairScorer,
-    settings: SearchSettings,
+    settings: RerankSettings,
     result: RerankResult,
     ties: TieCount,
     progress: Progress,
@@ -328,8 +275,8 @@ def _batched(source: _Hits) -> Iterator[list[_Group]]:
 
 
 def _write_manifest(
-    paths: SearchPaths,
-    settings: SearchSettings,
+    paths: RerankPaths,
+    settings: RerankSettings,
     corpus: CorpusSettings,
     scorer: PairScorer,
     inputs: tuple[str, Mapping[str, Query]],
@@ -338,14 +285,12 @@ def _write_manifest(
     if not has_manifest(paths.output):
         return
     run, queries = inputs
-    made_from: dict[str, Any] = {
+    made_from = {
         "model": scorer.description(),
         "run": {"name": paths.run, "sha256": file_sha256(run)},
         "topics": {"name": paths.topics, "sha256": queries_sha256(queries.values())},
         "corpus": {"name": paths.corpus, **as_json(corpus)},
     }
-    if paths.index:
-        made_from["search"] = read_manifest(run, Kind.RUN).made_from
     contents = {
         "queries": result.queries,
         "pairs": result.pairs,

@@ -87,8 +87,8 @@ heading "reranker: the teacher, on the negatives of retriever2"
 mine retriever2 retriever2
 train reranker --model "$teacher" --train-data "$own/data/retriever2.jsonl" "${reranker[@]}"
 run=$own/runs/reranker.test.trec
-make "$run" denserk search --rerank "$own/models/reranker" --run "$own/runs/retriever2.test.trec" --topics "$test_topics" \
-  --corpus "$corpus" --rerank-depth "$depth" --output "$run" --tag reranker
+make "$run" denserk rerank --model "$own/models/reranker" --run "$own/runs/retriever2.test.trec" --topics "$test_topics" \
+  --corpus "$corpus" --depth "$depth" --output "$run" --tag reranker
 stages+=(reranker)
 
 heading "distil: from the pre-trained weights, with the teacher's scores"

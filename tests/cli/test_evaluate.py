@@ -240,8 +240,6 @@ def test_answers_in_place_of_judgements(
             ["--answers", "answers.jsonl", "--corpus", "corpus.jsonl", "-m", "R@5 nDGC@10"],
             "nDGC@10 is unknown (nearest: nDCG@10",
         ),
-        (["--suite", "dl19", "--strict-dpr"], "--strict-dpr: for evaluation by answers, and dl19"),
-        (["--suite", "nq-test", "--answers", "a.qa.csv", "--corpus", "c"], "--answers, --corpus: "),
         (["qrels.txt", "--topk", "5,x"], "--topk 5,x: a comma list of whole numbers"),
     ],
 )
@@ -298,12 +296,12 @@ def test_a_page_of_several_suites_shows_no_texts(
     (tmp_path / "runs").mkdir()
     for name in ("scifact", "dl19"):
         (tmp_path / "runs" / f"{name}.trec").write_text("q1 Q0 d3 1 3 t\n")
-    arguments = ["eval", "runs", "--overwrite", "--report", "page", "--suite"]
+    arguments = ["benchmark", "--runs", "runs", "--overwrite", "--report", "page"]
     assert run([*arguments, "beir/scifact"]) == 0
     assert "beir/scifact" in Path("page/index.html").read_text("utf-8")
     capsys.readouterr()
-    assert run([*arguments, "beir/scifact", "--topics", "a", "--corpus", "b"]) == 2
-    assert "--topics a and --corpus b: for one suite" in capsys.readouterr().err
+    assert run([*arguments, "beir/scifact", "--topics", "a"]) == 2
+    assert "--topics a: for run files of one benchmark" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("files")
@@ -331,12 +329,12 @@ def test_several_suites_are_all_used(
     (tmp_path / "runs").mkdir()
     for name in ("scifact", "dl19"):
         (tmp_path / "runs" / f"{name}.trec").write_text("q1 Q0 d3 1 3 t\n")
-    suites = ["--suite", "beir/scifact", "--suite", "dl19", "--suite", "dl19", "--quiet"]
-    assert run(["eval", "runs", *suites]) == 0
-    names = [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()]
-    assert list(dict.fromkeys(names)) == ["beir/scifact", "dl19"]
-    assert run(["eval", "runs/dl19.trec", *suites]) == 2
-    assert "several suites are asked for, and a run is of one" in capsys.readouterr().err
+    names = ["beir/scifact", "dl19", "dl19"]
+    assert run(["benchmark", *names, "--runs", "runs", "--quiet"]) == 0
+    found = [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()]
+    assert list(dict.fromkeys(found)) == ["beir/scifact", "dl19"]
+    assert run(["benchmark", *names, "--runs", "runs/dl19.trec"]) == 2
+    assert "several benchmarks are asked for, and a run is of one" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("files")

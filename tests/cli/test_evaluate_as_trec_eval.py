@@ -50,7 +50,7 @@ def test_lines_that_trec_eval_takes(
     expected = measured(capsys, "run", *asked)
     assert measured(capsys, "changed", *asked, *plain) == expected
     assert expected["AP"] == pytest.approx(((1 / 2 + 2 / 3) / 2 + 1 / 2) / 2, abs=1e-6)
-    assert run(["search", "--fuse", "changed", "run", "--output", "fused", "--quiet"]) == 0
+    assert run(["fuse", "changed", "run", "--output", "fused", "--quiet"]) == 0
     assert {line.split()[0] for line in Path("fused").read_text().splitlines()} == {"q1", "q2"}
 
 

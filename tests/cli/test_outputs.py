@@ -26,11 +26,12 @@ FAST = ["--device", "cpu", "--batch-size", "4", "--max-steps", "2", "--save-step
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory, tiny):
+def made(tmp_path_factory, tiny, tiny_reranker):
     """A folder with corpus.jsonl, queries.tsv, qrels.txt, a model, vectors, an index and runs."""
     work = tmp_path_factory.mktemp("made") / "work"
     write_toy(work)
     shutil.copytree(tiny(), work / "model")
+    shutil.copytree(tiny_reranker(), work / "reranker")
     write_examples(work / "train.jsonl", range(8))
     write_corpus(work / "text.jsonl", range(6))
     with contextlib.chdir(work):
@@ -64,6 +65,8 @@ PRETRAIN = ["pretrain", "--objective", "mlm", "--model", "model", "--corpus", "t
 PRETRAIN += ["--max-length", "16", *FAST]
 MINE = ["mine-negatives", "--topics", "queries.tsv", "--qrels", "qrels.txt", "--run", "a.trec"]
 MINE += ["--corpus", "corpus.jsonl", "--depth", "4", "--num-negatives", "1", "--skip-missing"]
+RERANK = ["rerank", "--model", "reranker", "--run", "a.trec", "--topics", "queries.tsv"]
+RERANK += ["--corpus", "corpus.jsonl"]
 FOLDERS = {
     "encode": [*ENCODE, "--output"],
     "pyserini-faiss": [*ENCODE, "--output-format", "pyserini-faiss", "--output"],
@@ -87,7 +90,8 @@ FOLDERS = {
 FILES = {
     "search": ["search", "--index", "index", "--topics", "queries.tsv", "--output"],
     "encode jsonl": [*ENCODE, "--output-format", "jsonl", "--output"],
-    "fuse": ["search", "--fuse", "a.trec", "--fuse", "b.trec", "--output"],
+    "fuse": ["fuse", "a.trec", "b.trec", "--output"],
+    "rerank": [*RERANK, "--output"],
     "mine": [*MINE, "--output"],
     "convert": ["convert", "corpus.jsonl", "--to", "anserini"],
 }
@@ -95,6 +99,7 @@ INPUTS = {
     "search": "queries.tsv",
     "encode jsonl": "corpus.jsonl",
     "fuse": "a.trec",
+    "rerank": "a.trec",
     "mine": "a.trec",
     "convert": "corpus.jsonl",
 }

@@ -3,14 +3,14 @@
 import pytest
 
 from denserk.errors import UsageError
-from denserk.settings.fusion import FusionSettings, Normalization
+from denserk.settings.fusion import FusionSettings
 
 
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
         ({"rrf_k": -1}, "--rrf-k -1"),
-        ({"fuse_depth": 0}, "--fuse-depth 0"),
+        ({"depth": 0}, "--depth 0"),
         ({"alpha": 1.5}, "--alpha 1.5"),
         ({"alpha": 0.5, "weights": (1.0, 2.0)}, "exclude each other"),
         ({"weights": (1.0, -0.5)}, "--weights 1,-0.5"),
@@ -31,9 +31,3 @@ def test_weights():
         FusionSettings(weights=(1, 2)).weights_of(3)
     with pytest.raises(UsageError, match="--alpha is for two runs"):
         FusionSettings(alpha=0.3).weights_of(3)
-
-
-def test_settings_of_a_fusion_without_one():
-    FusionSettings().refuse_in_vain()
-    with pytest.raises(UsageError, match="--normalization is for fusion"):
-        FusionSettings(normalization=Normalization.NONE).refuse_in_vain()

@@ -77,8 +77,6 @@ def test_what_does_not_go_with_milvus():
         SearchPaths(engine=Engine.MILVUS, index=("i",), **paths)
     with pytest.raises(UsageError, match="names its own engine"):
         SearchPaths(engine=Engine.FAISS, index=("i",), **paths)
-    with pytest.raises(UsageError, match="does not search with --engine milvus"):
-        SearchPaths(engine=Engine.MILVUS, rerank="m", corpus="c", **paths)
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_a_run_of_another_suite_or_corpus_is_refused(cache, made, asked):
     made_for(made)
     with pytest.raises(MismatchError, match=f"was made for {made}") as refused:
         evaluate_suite(["run.trec"], benchmarks()[asked])
-    assert refused.value.hint == f"--suite {made}"
+    assert refused.value.hint == f"denserk benchmark {made} --runs run.trec"
 
 
 def test_a_run_that_says_nothing_is_taken_for_titled_with_a_word(cache):
@@ -178,7 +178,7 @@ def test_a_folder_without_any_of_the_sets(cache):
 
 def test_the_command_prints_the_papers_rows_below(cache, capsys):
     write_marco(cache)
-    arguments = ["eval", "run.trec", "--suite", "dl19", "--quiet", "-m", "nDCG@10"]
+    arguments = ["benchmark", "dl19", "--runs", "run.trec", "--quiet", "-m", "nDCG@10"]
     arguments += ["--against", "aggretriever"]
     assert command([*arguments, "--format", "table"]) == 0
     first, second = capsys.readouterr().out.split("\n\n")
@@ -196,17 +196,20 @@ def test_the_command_prints_the_papers_rows_below(cache, capsys):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["run.trec", "--suite", "dl19", "--qrels", "q"], "--qrels q is one too many"),
-        (["--suite", "dl19"], "no run is named"),
-        (["run.trec", "--suite", "beir"], "several suites are asked for"),
-        (["runs", "--suite", "beir", "--min", "nDCG@10=0.3", "-q"], "--min and --per-query"),
-        (["run.trec", "--suite", "dl"], "did you mean"),
-        (["run.trec", "q", "--against", "mlr"], "add --suite NAME"),
+        (["dl19"], "no run is named"),
+        (["--runs", "run.trec"], "no benchmark is named"),
+        (["beir", "--runs", "run.trec"], "several benchmarks are asked for"),
+        (["beir", "--runs", "runs", "--min", "nDCG@10=0.3", "-q"], "--min and --per-query"),
+        (["dl", "--runs", "run.trec"], "did you mean"),
+        (
+            ["dl19", "--runs", "run.trec", "--strict-dpr"],
+            "--strict-dpr: for benchmarks with answer",
+        ),
     ],
 )
 def test_what_does_not_go_together(cache, arguments, told, capsys):
     runs_folder("runs", "scifact")
-    assert command(["eval", *arguments]) == 2
+    assert command(["benchmark", *arguments]) == 2
     assert told in capsys.readouterr().err
 
 
@@ -215,7 +218,7 @@ def test_a_real_run_by_its_suite(cache, shared_data, capsys):
     real = shared_data / "marco-dl19"
     (cache / "msmarco" / "2019qrels-pass.txt").symlink_to(real / "nist/qrels.dl19-passage.txt")
     path = str(real / "runs" / "tasb.trec.gz")
-    assert command(["eval", path, "--suite", "dl19", "--quiet"]) == 0
+    assert command(["benchmark", "dl19", "--runs", path, "--quiet"]) == 0
     assert capsys.readouterr().out == "nDCG@10\t0.7210\nAP(rel=2)\t0.4050\nR(rel=2)@1000\t0.6097\n"
 
 

@@ -13,7 +13,7 @@ from denserk.index.searcher import ordered
 from denserk.reporting import Reporter
 from denserk.settings.formats import RunFormat
 from denserk.settings.fusion import FusionMethod, FusionSettings, Missing, Normalization
-from denserk.settings.retrieval import SearchPaths, SearchSettings, Ties
+from denserk.settings.retrieval import RankingSettings, Ties
 from denserk.tasks.fuse import fuse
 from tests.peers import run_pyserini
 
@@ -30,13 +30,13 @@ def write(path, run, form=RunFormat.TREC):
 def fused(tmp_path):
     """Fuses two runs, given as mappings or paths; the new run as mappings, in its order."""
 
-    def call(*runs, settings=SearchSettings(), **fusion):  # noqa: B008
+    def call(*runs, settings=RankingSettings(), **fusion):  # noqa: B008
         names = [
             run if isinstance(run, str) else write(tmp_path / f"{n}.trec", run)
             for n, run in enumerate(runs)
         ]
         output = str(tmp_path / "fused")
-        fuse(SearchPaths(fuse=tuple(names), output=output), FusionSettings(**fusion), settings)
+        fuse(names, output, FusionSettings(**fusion), settings)
         return read_run_scores(output)
 
     return call
@@ -56,7 +56,7 @@ def test_the_rank_column_and_the_order_of_lines_mean_nothing_beside_scores(fused
 
 
 def test_runs_of_shards_become_the_run_of_all(fused, tmp_path):
-    rows, one, all_of_them = random.Random(1), SearchSettings(ties=Ties.KEEP), SearchSettings()
+    rows, one, all_of_them = random.Random(1), RankingSettings(ties=Ties.KEEP), RankingSettings()
     scores = {f"d{n}": rows.choice((-1.5, 0.25, 2.0)) for n in range(60)}
     names = []
     for shard in range(3):  # what each machine finds in its third of the passages
@@ -76,19 +76,19 @@ def test_equal_scores_fall_by_id_and_become_strict(fused):
     scores = fused(*tied)["q"]
     assert list(scores) == ["d2", "d10"]
     assert scores["d2"] > scores["d10"]
-    kept = fused(*tied, settings=SearchSettings(ties=Ties.KEEP))["q"]
+    kept = fused(*tied, settings=RankingSettings(ties=Ties.KEEP))["q"]
     assert list(kept) == ["d2", "d10"]
     assert kept["d10"] == kept["d2"] == pytest.approx(1 / 61 + 1 / 62)
 
 
 def test_depths(fused):
-    assert list(fused(WORDS, VECTORS, settings=SearchSettings(hits=1))["q1"]) == ["d2"]
-    assert set(fused(WORDS, VECTORS, fuse_depth=1)["q1"]) == {"d1", "d2"}
+    assert list(fused(WORDS, VECTORS, settings=RankingSettings(hits=1))["q1"]) == ["d2"]
+    assert set(fused(WORDS, VECTORS, depth=1)["q1"]) == {"d1", "d2"}
 
 
 def test_the_query_itself_leaves_before_ranks_are_counted(fused):
     run = {"q1": {"q1": 9.0, "d1": 5.0}}
-    found = fused(run, VECTORS, settings=SearchSettings(remove_query=True))["q1"]
+    found = fused(run, VECTORS, settings=RankingSettings(remove_query=True))["q1"]
     assert found["d1"] == pytest.approx(1 / 61)
     assert "q1" not in found
 
@@ -96,16 +96,16 @@ def test_the_query_itself_leaves_before_ranks_are_counted(fused):
 def test_passages_become_documents_before_runs_are_fused(fused):
     passages = {"q1": {"d1#3": 9.0, "d1#0": 8.0, "d2#0": 7.0}}
     documents = {"q1": {"d2": 3.0}}
-    found = fused(passages, documents, settings=SearchSettings(max_passage=True))["q1"]
+    found = fused(passages, documents, settings=RankingSettings(max_passage=True))["q1"]
     assert found == pytest.approx({"d2": 1 / 62 + 1 / 61, "d1": 1 / 61})
-    settings = SearchSettings(max_passage=True, max_passage_hits=1)
+    settings = RankingSettings(max_passage=True, max_passage_hits=1)
     assert list(fused(passages, documents, settings=settings)["q1"]) == ["d2"]
 
 
 def test_zmuv_counts_what_is_missing_as_the_last_hit_unless_told_otherwise(fused):
     method = {"method": FusionMethod.LINEAR, "normalization": Normalization.ZMUV}
     one, other = {"q": {"d1": 3.0, "d2": 1.0}}, {"q": {"d1": 3.0, "d3": 1.0}}
-    settings = SearchSettings(ties=Ties.KEEP)
+    settings = RankingSettings(ties=Ties.KEEP)
     assert fused(one, other, settings=settings, **method)["q"] == {"d1": 2, "d2": -2, "d3": -2}
     zero = fused(one, other, settings=settings, missing=Missing.ZERO, **method)["q"]
     assert zero == {"d1": 2, "d2": -1, "d3": -1}
@@ -133,7 +133,7 @@ def test_queries_that_a_run_lacks_are_told(tmp_path):
         def warn(self, text):
             warned.append(text)
 
-    fuse(SearchPaths(fuse=names, output=str(tmp_path / "out")), reporter=Listener())
+    fuse(names, str(tmp_path / "out"), reporter=Listener())
     assert [line.partition(" lacks ")[2] for line in warned] == [
         "1 of 4 queries, which the other runs answer alone: q4",
         "1 of 4 queries, which the other runs answer alone: q2",
@@ -179,7 +179,7 @@ def test_memory_is_a_query_at_a_time(tmp_path):
     tracemalloc.stop()
     del runs
     tracemalloc.start()
-    fuse(SearchPaths(fuse=names, output=str(tmp_path / "out")))
+    fuse(names, str(tmp_path / "out"))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < whole / 4
@@ -204,9 +204,9 @@ for name, run in fused.items():
 LINEAR: dict[str, Any] = {"method": FusionMethod.LINEAR}
 NONE: dict[str, Any] = {**LINEAR, "normalization": Normalization.NONE}
 AS_PYSERINI: dict[str, dict[str, Any]] = {
-    "rrf": {"fuse_depth": 30},
+    "rrf": {"depth": 30},
     "rrf-k": {"rrf_k": 5},
-    "interpolation": {**NONE, "alpha": 0.3, "fuse_depth": 30},
+    "interpolation": {**NONE, "alpha": 0.3, "depth": 30},
     "average": {**NONE, "weights": (0.5, 0.5)},
     "normalize": LINEAR,
 }
@@ -218,7 +218,7 @@ def test_pyserini_fuses_alike(fused, tmp_path):
     names = [write(tmp_path / f"{seed}.trec", made(seed, 12, 40)) for seed in (1, 2)]
     run_pyserini(PYSERINI, *names, tmp_path, folder=tmp_path)
     for name, fusion in AS_PYSERINI.items():
-        settings = SearchSettings(hits=20, ties=Ties.KEEP)
+        settings = RankingSettings(hits=20, ties=Ties.KEEP)
         own = fused(*names, settings=settings, **fusion)
         theirs = read_run_scores(tmp_path / name)
         assert own.keys() == theirs.keys()

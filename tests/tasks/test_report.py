@@ -7,11 +7,11 @@ from denserk.errors import InputError, UsageError
 from denserk.evaluation.evaluator import EvaluationResult
 from denserk.formats.manifest import Kind, Manifest, write_manifest
 from denserk.settings.evaluation import EvaluationSettings
-from denserk.settings.report import PageSettings
+from denserk.settings.report import PageSettings, ReportSources
 from denserk.settings.suite import Suite
 from denserk.settings.suites import benchmarks
 from denserk.tasks.evaluate import evaluate
-from denserk.tasks.report import ReportSources, page_in, sources_of, write_report
+from denserk.tasks.report import page_in, sources_of, write_report
 from tests.conftest import PASSAGES, QUERIES
 from tests.reporters import Heard
 from tests.suite_copies import write_beir, write_marco

@@ -11,19 +11,9 @@ from denserk.formats.manifest import Kind, beside, file_sha256, read_manifest
 from denserk.modeling.pair_scorer import PairScorer
 from denserk.modeling.reranker_folder import begin_reranker
 from denserk.records import Passage, Query
-from denserk.settings.encode import EncodeSettings
 from denserk.settings.encoding import ComputeSettings
-from denserk.settings.formats import CorpusSettings
-from denserk.settings.retrieval import (
-    Engine,
-    IndexPaths,
-    IndexSettings,
-    SearchPaths,
-    SearchSettings,
-)
+from denserk.settings.retrieval import RerankPaths, RerankSettings
 from denserk.tasks import rerank as task
-from denserk.tasks.build_index import build_index
-from denserk.tasks.encode import encode
 from denserk.tasks.rerank import rerank
 from tests.conftest import PASSAGES, QUERIES
 
@@ -70,18 +60,18 @@ def asked(toy, tiny_reranker):
 
     def paths(**given):
         found = {
-            "rerank": str(tiny_reranker()),
+            "model": str(tiny_reranker()),
             "topics": str(toy / "queries.tsv"),
             "corpus": str(toy / "corpus.jsonl"),
             "output": str(toy / "out.trec"),
             **given,
         }
-        if "index" not in found and "run" not in found:
+        if "run" not in found:
             found["run"] = write(toy / "in.trec", RUN)
-        return SearchPaths(**found)
+        return RerankPaths(**found)
 
     def reranked(settings=None, text=None, **given):
-        result = rerank(paths(**given), settings or SearchSettings(), {}, text or {}, CPU)
+        result = rerank(paths(**given), settings or RerankSettings(), text or {}, CPU)
         assert result.pairs >= result.hits
         return read((toy / "out.trec").read_text())
 
@@ -107,9 +97,9 @@ def test_few_pairs_at_once_change_nothing(asked, monkeypatch):
 
 def test_the_first_hits_are_scored_and_the_best_are_kept(asked, tiny_reranker):
     expected = by_hand(tiny_reranker(), {qid: docids[:2] for qid, docids in RUN.items()})
-    assert asked(SearchSettings(rerank_depth=2)) == expected
+    assert asked(RerankSettings(depth=2)) == expected
     best = {qid: hits[:1] for qid, hits in by_hand(tiny_reranker(), RUN).items()}
-    assert asked(SearchSettings(hits=1)) == best
+    assert asked(RerankSettings(hits=1)) == best
 
 
 def test_first_means_by_score_then_by_id(asked, toy, tiny_reranker):
@@ -117,7 +107,7 @@ def test_first_means_by_score_then_by_id(asked, toy, tiny_reranker):
         "q1 Q0 d5 1 1.5 t\nq1 Q0 d2 2 3 t\nq1 Q0 d10 3 3 t\nq1 Q0 d1 4 3 t\n"
     )
     expected = by_hand(tiny_reranker(), {"q1": ["d2", "d10"]})
-    assert asked(SearchSettings(rerank_depth=2), run=str(toy / "in.trec")) == expected
+    assert asked(RerankSettings(depth=2), run=str(toy / "in.trec")) == expected
 
 
 def test_text_settings_are_the_cross_encoder_s(asked, tiny_reranker):
@@ -128,29 +118,13 @@ def test_text_settings_are_the_cross_encoder_s(asked, tiny_reranker):
 
 def test_a_reranker_of_denserk_s(asked, tiny, tmp_path):
     begin_reranker(tiny("electra"), seed=3).fit({"query_max_length": 8}, 20).save(tmp_path / "r")
-    assert asked(rerank=str(tmp_path / "r")) == by_hand(tmp_path / "r", RUN)
-
-
-def test_an_index_is_searched_first(asked, toy, tiny, tiny_reranker):
-    vectors, index = str(toy / "vectors"), str(toy / "index")
-    source = EncodeSettings(model=str(tiny()), corpus=str(toy / "corpus.jsonl"), output=vectors)
-    encode(source, CorpusSettings(), {}, {}, CPU)
-    build_index(IndexPaths(input=(vectors,), output=index), IndexSettings(engine=Engine.TORCH))
-    found = asked(SearchSettings(hits=3), index=(index,))
-    assert {qid: len(hits) for qid, hits in found.items()} == {"q1": 3, "q2": 3, "q3": 3}
-    assert found == by_hand(tiny_reranker(), {q: [d for d, _ in h] for q, h in found.items()})
-    deeper = asked(SearchSettings(hits=1, rerank_depth=6), index=(index,))
-    everything = by_hand(tiny_reranker(), {qid: list(PASSAGES) for qid in QUERIES})
-    assert deeper == {qid: hits[:1] for qid, hits in everything.items()}
-    made = read_manifest(toy / "out.trec", Kind.RUN).made_from
-    assert made["search"]["index"]["name"] == index
-    assert made["run"]["name"] is None
+    assert asked(model=str(tmp_path / "r")) == by_hand(tmp_path / "r", RUN)
 
 
 def test_the_manifest_tells_what_was_scored(asked, toy, tiny_reranker):
-    asked(SearchSettings(rerank_depth=3))
+    asked(RerankSettings(depth=3))
     manifest = read_manifest(toy / "out.trec", Kind.RUN)
-    assert manifest.settings["rerank_depth"] == 3
+    assert manifest.settings["depth"] == 3
     assert manifest.made_from["model"]["name"] == str(tiny_reranker())
     assert manifest.made_from["run"]["sha256"] == file_sha256(toy / "in.trec")
     assert manifest.contents == {
@@ -211,7 +185,7 @@ def test_an_old_run_stays_until_the_new_one_is_whole(asked, toy, monkeypatch):
 
 def test_a_retriever_is_refused(asked, tiny):
     with pytest.raises(ModelError, match="is no cross-encoder"):
-        asked(rerank=str(tiny()))
+        asked(model=str(tiny()))
 
 
 def test_the_query_itself_is_left_out(asked, toy):
@@ -219,33 +193,18 @@ def test_the_query_itself_is_left_out(asked, toy):
     corpus.append({"_id": "q1", "text": QUERIES["q1"]})
     (toy / "c.jsonl").write_text("".join(json.dumps(line) + "\n" for line in corpus))
     run = write(toy / "in.trec", {"q1": ["q1", "d3", "d2"]})
-    found = asked(SearchSettings(remove_query=True, rerank_depth=2), run=run)
+    found = asked(RerankSettings(remove_query=True, depth=2), run=run)
     assert sorted(docid for docid, _ in found["q1"]) == ["d2", "d3"]
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"rerank": None}, "--run is for reranking"),
-        ({"rerank": None, "run": None}, "--corpus is for reranking"),
-        ({"rerank": None, "run": None, "corpus": None}, "no index: give --index"),
-        ({"index": "i"}, "the hits of --index or those of --run"),
-        ({"run": None}, "the hits of --index or those of --run"),
-        ({"topics": None}, "give|reads texts"),
-        ({"corpus": None}, "--rerank reads texts"),
-        ({"model": "m"}, "--run needs neither"),
-        ({"run": "-", "corpus": "-"}, "standard input"),
-    ],
-)
-def test_paths_that_do_not_go_together(given, words):
-    whole = {"rerank": "r", "run": "in", "topics": "t", "corpus": "c", "output": "o"}
-    with pytest.raises(UsageError, match=words):
-        SearchPaths(**{**whole, **given})
+def test_standard_input_is_one_input():
+    with pytest.raises(UsageError, match="standard input"):
+        RerankPaths(model="r", run="-", topics="t", corpus="-", output="o")
 
 
 def test_from_the_command_line(asked, toy, tiny_reranker, capfd):
     expected = asked()
-    arguments = ["search", "--rerank", str(tiny_reranker()), "--run", str(toy / "in.trec")]
+    arguments = ["rerank", "--model", str(tiny_reranker()), "--run", str(toy / "in.trec")]
     arguments += ["--topics", str(toy / "queries.tsv"), "--corpus", str(toy / "corpus.jsonl")]
     assert command([*arguments, "--output", "-", "--device", "cpu"]) == 0
     told = capfd.readouterr()

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -6,16 +7,16 @@ import pytest
 from denserk.cli.app import run as command
 from denserk.errors import MismatchError, UsageError
 from denserk.formats.manifest import Kind, beside, read_manifest
+from denserk.settings.benchmark import MakeSettings
 from denserk.settings.encoding import ComputeSettings
-from denserk.settings.retrieval import SearchPaths, SearchSettings
-from denserk.settings.suites import SuiteSearchSettings
-from denserk.tasks.search_suites import search_suites
+from denserk.tasks.benchmark_runs import make_runs
+from denserk.tasks.evaluate_suite import evaluate_suites
 from tests.conftest import PASSAGES
 from tests.reporters import Heard
 from tests.suite_copies import write_beir, write_documents, write_marco, write_questions
 
 CPU = ComputeSettings(device="cpu")
-AGAIN = SuiteSearchSettings(resume=True)
+AGAIN = MakeSettings(resume=True)
 
 
 @pytest.fixture
@@ -26,11 +27,11 @@ def cache(tmp_path, monkeypatch):
     return folder
 
 
-def search(tiny, *names, choice=SuiteSearchSettings(), model="bert", reporter=None, **settings):  # noqa: B008
-    paths = SearchPaths(suite=names, model=str(tiny(model)), output="runs")
-    return search_suites(
-        paths, choice, SearchSettings(**settings), compute=CPU, reporter=reporter or Heard()
-    )
+def search(tiny, *names, choice=MakeSettings(), model="bert", reporter=None, **settings):  # noqa: B008
+    choice = replace(choice, **settings)
+    told = reporter or Heard()
+    make_runs(names, str(tiny(model)), "runs", choice, compute=CPU, reporter=told)
+    return evaluate_suites(["runs"], names, reporter=told)
 
 
 def values(found, suite):
@@ -130,7 +131,7 @@ def test_another_model_or_depth_is_refused_unless_all_is_made_anew(cache, tiny):
         search(tiny, "beir/scifact", choice=AGAIN, hits=3)
     with pytest.raises(UsageError, match="is not empty"):
         search(tiny, "beir/scifact")
-    search(tiny, "beir/scifact", choice=SuiteSearchSettings(overwrite=True), hits=3)
+    search(tiny, "beir/scifact", choice=MakeSettings(overwrite=True), hits=3)
     assert len(Path("runs/scifact.trec").read_text().splitlines()) == 9
 
 
@@ -139,13 +140,13 @@ def test_overwrite_leaves_what_others_made(cache, tiny):
     Path("runs").mkdir()
     Path("runs/notes.txt").write_text("mine")
     with pytest.raises(UsageError, match="is not empty"):
-        search(tiny, "beir/scifact", choice=SuiteSearchSettings(overwrite=True))
+        search(tiny, "beir/scifact", choice=MakeSettings(overwrite=True))
     assert Path("runs/notes.txt").read_text() == "mine"
 
 
 def test_vectors_go_once_their_runs_are_there(cache, tiny):
     write_marco(cache)
-    search(tiny, "msmarco-dev", "dl19", choice=SuiteSearchSettings(discard_vectors=True))
+    search(tiny, "msmarco-dev", "dl19", choice=MakeSettings(discard_vectors=True))
     assert not list(Path("runs/corpora").iterdir())
     assert Path("runs/msmarco-dev.trec").is_file()
 
@@ -161,27 +162,28 @@ def test_whatever_is_missing_is_told_before_anything_is_done(cache, tiny):
 
 def test_the_command_prints_one_table(cache, tiny, capsys):
     write_beir(cache, "scifact")
-    arguments = ["--suite", "beir/scifact", "--model", str(tiny()), "--output", "runs"]
-    assert command(["search", *arguments, "--device", "cpu", "--quiet"]) == 0
+    arguments = ["beir/scifact", "--model", str(tiny()), "--output", "runs", "--hits", "3"]
+    assert command(["benchmark", *arguments, "--device", "cpu", "--quiet"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert [line.split("\t")[:2] for line in out] == [
         ["beir/scifact", "nDCG@10"],
         ["beir/scifact", "R@100"],
     ]
-    assert command(["eval", "runs", "--suite", "beir/scifact", "--quiet"]) == 0
+    assert command(["benchmark", "beir/scifact", "--runs", "runs", "--quiet"]) == 0
     assert capsys.readouterr().out.splitlines() == out
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--suite", "dl19"], "give --model"),
-        (["--suite", "dl19", "--model", "m", "--topics", "q"], "--topics cannot be given"),
-        (["--suite", "dl19", "--model", "m", "--prefix", "q"], "--query-prefix"),
-        (["--suite", "dl91", "--model", "m"], "did you mean dl19"),
-        (["--index", "i", "--topics", "q", "--discard-vectors"], "is for --suite"),
+        (["dl19", "--model", "m"], "--model and --output make runs together"),
+        (["dl19", "--output", "o"], "--model and --output make runs together"),
+        (["dl19", "--model", "m", "--output", "-"], "a benchmark writes several runs"),
+        (["dl91", "--model", "m", "--output", "o"], "did you mean dl19"),
+        (["dl19", "--runs", "r", "--hits", "5", "--bf16"], "--hits, --bf16: for making runs"),
+        (["dl19", "--model", "m", "--output", "o", "-q"], "--per-query: for run files of one"),
     ],
 )
 def test_what_does_not_go_together(arguments, told, capsys):
-    assert command(["search", *arguments, "--output", "o"]) == 2
+    assert command(["benchmark", *arguments]) == 2
     assert told in capsys.readouterr().err

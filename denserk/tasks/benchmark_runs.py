@@ -1,4 +1,4 @@
-"""A model on the field's suites: each corpus encoded and indexed once, each set searched, measured.
+"""Runs of a model on benchmarks: each corpus is encoded and indexed once, each set searched.
 
 runs/scifact.trec                       a run a suite, its manifest beside it
 runs/corpora/beir-scifact/vectors       the vectors of a corpus, resumable block by block
@@ -7,13 +7,12 @@ runs/manifest.json                      the model and the settings that all runs
 """
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from denserk.errors import MismatchError
-from denserk.evaluation.suites_result import SuitesResult
 from denserk.formats.files import write_errors
 from denserk.formats.manifest import (
     NAME,
@@ -30,9 +29,10 @@ from denserk.formats.suite_sources import find_parts, where_it_goes
 from denserk.modeling.folder_layouts import read_model_folder
 from denserk.modeling.model_names import find_model
 from denserk.reporting import SILENT, Reporter
+from denserk.settings.benchmark import MakeSettings
 from denserk.settings.encode import EncodeSettings
 from denserk.settings.encoding import ComputeSettings
-from denserk.settings.formats import CorpusSettings, RunFormat
+from denserk.settings.formats import CorpusSettings
 from denserk.settings.models import PUBLISHED_MODELS
 from denserk.settings.options import as_json
 from denserk.settings.retrieval import (
@@ -42,20 +42,13 @@ from denserk.settings.retrieval import (
     SearchSettings,
 )
 from denserk.settings.suite import Corpus, Suite
-from denserk.settings.suites import SuiteSearchSettings, benchmarks, find_suites
+from denserk.settings.suites import benchmarks, find_suites
 from denserk.tasks.build_index import build_index
 from denserk.tasks.encode import encode
-from denserk.tasks.evaluate_suite import evaluate_suites
 from denserk.tasks.search import search
 
 CORPORA = "corpora"
 """Where vectors and indexes stand in the folder of runs."""
-ENDINGS = {
-    RunFormat.TREC: "trec",
-    RunFormat.MSMARCO: "tsv",
-    RunFormat.TEVATRON: "tsv",
-    RunFormat.JSONL: "jsonl",
-}
 LENGTHS = ("query_max_length", "passage_max_length")
 NOTHING: Mapping[str, Any] = {}
 
@@ -77,7 +70,7 @@ class _Job:
     output: Path
     model: _Model
     settings: SearchSettings
-    choice: SuiteSearchSettings
+    choice: MakeSettings
     representation: Mapping[str, Any]
     text: Mapping[str, Any]
     corpus: CorpusSettings
@@ -86,7 +79,7 @@ class _Job:
 
     def run_of(self, suite: Suite) -> Path:
         """Where the run of a suite goes."""
-        return self.output / f"{suite.short}.{ENDINGS[self.settings.output_format]}"
+        return self.output / f"{suite.short}.trec"
 
     def folder_of(self, corpus: Corpus) -> Path:
         """Where the vectors and the index of a corpus go."""
@@ -105,39 +98,49 @@ class _Job:
         return {**lengths, **join, **self.text}
 
 
-def search_suites(
-    paths: SearchPaths,
-    choice: SuiteSearchSettings = SuiteSearchSettings(),  # noqa: B008  (frozen)
-    settings: SearchSettings = SearchSettings(),  # noqa: B008
+def make_runs(
+    names: Sequence[str],
+    model: str,
+    output: str,
+    choice: MakeSettings = MakeSettings(),  # noqa: B008  (frozen)
     representation: Mapping[str, Any] = NOTHING,
     text: Mapping[str, Any] = NOTHING,
     corpus: CorpusSettings = CorpusSettings(),  # noqa: B008
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008
     reporter: Reporter = SILENT,
-) -> SuitesResult:
-    """Encodes, indexes, searches and measures every set of some suites, one after the other.
+) -> None:
+    """Encode, index and search every set of some benchmarks, one after the other.
 
     Args:
-        paths: the suites, the model, and the folder of runs.
-        choice: what becomes of runs that are there.
-        settings: how the indexes are searched; a suite's own rules come to it.
+        names: benchmarks and groups.
+        model: encodes passages and queries.
+        output: the folder of the runs.
+        choice: how deep, and what becomes of runs that exist.
         representation: fields of RepresentationSettings that replace the model's own.
-        text: fields of TextSettings that replace the suites' and the model's.
+        text: fields of TextSettings that replace the benchmarks' and the model's.
         corpus: how passages are read.
         compute: where and how precisely.
         reporter: told what goes on.
 
     Raises:
-        UsageError: a part of a suite is missing (all of them are named), or the folder holds
+        UsageError: a part of a benchmark is missing (all of them are named), or the folder holds
             something and neither --resume nor --overwrite was given.
         MismatchError: the folder's runs were made with another model or other settings.
         InputError, OutputError, ModelError: see `denserk.errors`.
     """
-    suites = find_suites(paths.suite)
+    suites = find_suites(names)
     found = find_parts(suites)
-    model = _model_of(paths, reporter)
+    settings = SearchSettings(hits=choice.hits, index_device=choice.index_device)
     job = _Job(
-        Path(paths.output), model, settings, choice, representation, text, corpus, compute, reporter
+        Path(output),
+        _model_of(model, reporter),
+        settings,
+        choice,
+        representation,
+        text,
+        corpus,
+        compute,
+        reporter,
     )
     told = _begin(job)
     for position, suite in enumerate(suites):
@@ -155,12 +158,10 @@ def search_suites(
             shutil.rmtree(job.folder_of(suite.corpus), ignore_errors=True)
     contents = {"runs": sorted(suite.name for suite in _finished(job))}
     write_manifest(job.output, replace(told, complete=True, contents=contents))
-    return evaluate_suites([paths.output], paths.suite, reporter=reporter)
 
 
-def _model_of(paths: SearchPaths, reporter: Reporter) -> _Model:
-    assert paths.model is not None  # SearchPaths saw to it
-    name, folder = find_model(paths.model, reporter)
+def _model_of(model: str, reporter: Reporter) -> _Model:
+    name, folder = find_model(model, reporter)
     stored = read_model_folder(folder)
     entry = next((one for one in PUBLISHED_MODELS if one.hub_name == name), None)
     tells = stored.told or "join" in (entry.text if entry else NOTHING)
@@ -213,7 +214,7 @@ def _clear(job: _Job) -> None:
     with write_errors(job.output):
         shutil.rmtree(job.output / CORPORA, ignore_errors=True)
         for suite in benchmarks().values():
-            for run in (job.output / f"{suite.short}.{end}" for end in set(ENDINGS.values())):
+            for run in (job.output / f"{suite.short}.{end}" for end in ("trec", "tsv", "jsonl")):
                 if beside(run).is_file():
                     run.unlink(missing_ok=True)
                     beside(run).unlink()

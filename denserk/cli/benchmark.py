@@ -1,0 +1,182 @@
+"""`denserk benchmark`."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from denserk.cli.app import app
+from denserk.cli.console import console
+from denserk.cli.drawing import finish, show_suites
+from denserk.cli.options import Given, Overrides, command
+from denserk.errors import UsageError
+from denserk.settings.answers import AnswerSettings, refuse_idle
+from denserk.settings.benchmark import BenchmarkPaths, MakeSettings
+from denserk.settings.comparison import ComparisonSettings
+from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
+from denserk.settings.evaluation import EvaluationSettings, MeasureSettings, ReportSettings
+from denserk.settings.formats import CorpusSettings
+from denserk.settings.report import PageSettings, ReportSources
+from denserk.settings.suite import Suite
+from denserk.settings.suites import SuiteRow, find_suite, find_suites, list_suites
+
+
+@command(
+    app,
+    "benchmark",
+    common=(
+        "list runs model output against measures baseline min per_query format report "
+        "hits resume overwrite discard_vectors device dtype batch_tokens"
+    ),
+    examples=(
+        "denserk benchmark dl19 --runs run.trec --against aggretriever",
+        "denserk benchmark beir-small --model M --output runs/",
+    ),
+    paths="Input and output",
+    measures="Measures",
+    matching="Answers",
+    comparison="Differences",
+    report="Output",
+    page="Report",
+    make="Search, with --model",
+    representation="Representation, where it differs from the model's own",
+    text="Text, where it differs from the benchmark's and the model's own",
+    corpus="Corpus, with --model",
+    computing="Computation, with --model",
+)
+def benchmark(
+    paths: BenchmarkPaths,
+    measures: MeasureSettings,
+    matching: AnswerSettings,
+    comparison: ComparisonSettings,
+    report: ReportSettings,
+    page: PageSettings,
+    make: Given[MakeSettings],
+    representation: Overrides[RepresentationSettings],
+    text: Overrides[TextSettings],
+    corpus: Given[CorpusSettings],
+    computing: Given[ComputeSettings],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Benchmarks or groups of them; --list has all."),
+    ] = None,
+) -> None:
+    """Measure runs, or a model, on benchmarks by name."""
+    if paths.list:
+        console().table(SuiteRow._fields, list_suites())
+        return
+    if not names:
+        raise UsageError("no benchmark is named", "denserk benchmark --list prints all of them")
+    making = {**make, **representation, **text, **corpus, **computing}
+    runs = _runs_of(paths, names, [name for name in making if name != "overwrite"])
+    if not any(suite.answers for suite in find_suites(names)):
+        why = f"for benchmarks with answers, and {' and '.join(names)} has judgements"
+        refuse_idle([matching], why, "leave it out")
+    if page.report is not None:
+        from denserk.tasks.report import page_in
+
+        page_in(page, runs)
+    suite = find_suite(names[0])
+    folders = paths.output is not None or any(Path(path).is_dir() for path in runs)
+    several = folders or len(set(names)) > 1 or not isinstance(suite, Suite)
+    if several:
+        _check_several(names, measures, matching, comparison, report, page)
+    settings = EvaluationSettings(**vars(measures))
+    if paths.model is not None and paths.output is not None:
+        from denserk.tasks.benchmark_runs import make_runs
+
+        make_runs(
+            *(names, paths.model, paths.output, MakeSettings(**make), representation, text),
+            *(CorpusSettings(**corpus), ComputeSettings(**computing), console()),
+        )
+    if several or not isinstance(suite, Suite):
+        _measure_several(runs, names, settings, paths, matching, report, page)
+    else:
+        _measure_one(runs, suite, settings, paths, matching, comparison, report, page)
+
+
+def _runs_of(paths: BenchmarkPaths, names: Sequence[str], making: Sequence[str]) -> list[str]:
+    """The runs to measure; `making` names the options that were given for making some."""
+    if paths.model is None and making:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in making)
+        raise UsageError(f"{flags}: for making runs", "add --model MODEL --output DIR")
+    runs = [*paths.runs, *filter(None, [paths.output])]
+    if not runs:
+        raise UsageError(
+            "no run is named",
+            f"denserk benchmark {names[0]} --runs run.trec, or --model MODEL --output DIR",
+        )
+    return runs
+
+
+def _measure_one(
+    runs: Sequence[str],
+    suite: Suite,
+    settings: EvaluationSettings,
+    paths: BenchmarkPaths,
+    matching: AnswerSettings,
+    comparison: ComparisonSettings,
+    report: ReportSettings,
+    page: PageSettings,
+) -> None:
+    from denserk.evaluation.inputs import find_baseline
+    from denserk.tasks.evaluate_suite import evaluate_suite
+
+    if comparison.baseline is not None:
+        baseline = find_baseline(comparison.baseline, runs)
+        comparison = replace(comparison, baseline=baseline)
+        runs = [*([baseline] if baseline not in runs else []), *runs]
+    result = evaluate_suite(runs, suite, settings, paths.against, console(), matching)
+    sources = None
+    if page.report is not None:
+        from denserk.tasks.report import sources_of
+
+        sources = sources_of(suite, ReportSources(suite.title, topics=page.topics))
+        settings = replace(settings, remove_query=suite.remove_query)
+    finish(result, runs, settings, comparison, report, page, sources)
+
+
+def _measure_several(
+    folders: Sequence[str],
+    names: Sequence[str],
+    settings: EvaluationSettings,
+    paths: BenchmarkPaths,
+    matching: AnswerSettings,
+    report: ReportSettings,
+    page: PageSettings,
+) -> None:
+    from denserk.tasks.evaluate_suite import evaluate_suites
+
+    result = evaluate_suites(folders, names, settings, paths.against, console(), matching)
+    show_suites(result, report)
+    if page.report is not None:
+        from denserk.tasks.report import write_suites_report
+
+        console().note(f"{write_suites_report(result, page)}: the page")
+
+
+def _check_several(
+    names: Sequence[str],
+    measures: MeasureSettings,
+    matching: AnswerSettings,
+    comparison: ComparisonSettings,
+    report: ReportSettings,
+    page: PageSettings,
+) -> None:
+    """Reject options that need the runs of one benchmark."""
+    asked = (
+        ("--baseline", comparison.baseline),
+        ("--min", measures.min),
+        ("--per-query", report.per_query),
+        *((option, True) for option in page.asked),
+        ("--write-dpr-json", matching.write_dpr_json),
+        ("--write-pyserini-json", matching.write_pyserini_json),
+    )
+    if given := [option for option, value in asked if value]:
+        raise UsageError(
+            f"{' and '.join(given)}: for run files of one benchmark, and {' and '.join(names)} in "
+            "a folder may be several",
+            "name one benchmark, and its run file with --runs",
+        )

@@ -1,0 +1,43 @@
+"""`denserk fuse`."""
+
+from typing import Annotated
+
+import typer
+
+from denserk.cli.app import app
+from denserk.cli.console import console
+from denserk.cli.options import command
+from denserk.settings.fusion import FusionSettings
+from denserk.settings.retrieval import RankingSettings, RunOutput
+
+
+@command(
+    app,
+    "fuse",
+    common=(
+        "output method weights alpha rrf_k normalization missing depth hits ties "
+        "tag output_format overwrite quiet"
+    ),
+    examples=(
+        "denserk fuse bm25.trec dense.trec --output fused.trec",
+        "denserk fuse bm25.trec dense.trec --method linear --weights 0.3,0.7 --output fused.trec",
+    ),
+    paths="Output",
+    fusion="Fusion",
+    settings="Output",
+)
+def fuse(
+    paths: RunOutput,
+    fusion: FusionSettings,
+    settings: RankingSettings,
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN", help="Two or more runs; - is standard input.")
+    ],
+) -> None:
+    """Fuse several runs into one."""
+    from denserk.tasks.fuse import fuse as task
+
+    result = task(runs, paths.output, fusion, settings, console())
+    console().note(
+        f"{paths.output}: {len(runs)} runs, {result.queries:,} queries, {result.hits:,} hits"
+    )

@@ -1,0 +1,42 @@
+"""`denserk rerank`."""
+
+from denserk.cli.app import app
+from denserk.cli.console import console
+from denserk.cli.options import Overrides, command
+from denserk.settings.encoding import ComputeSettings, TextSettings
+from denserk.settings.formats import CorpusSettings
+from denserk.settings.retrieval import RerankPaths, RerankSettings
+
+
+@command(
+    app,
+    "rerank",
+    common=(
+        "model run topics corpus output depth hits pair_max_length query_max_length "
+        "passage_max_length fields join output_format overwrite device dtype batch_tokens quiet"
+    ),
+    examples=(
+        "denserk rerank --model M --run in.trec --topics q.tsv --corpus c.jsonl --output out.trec",
+        "denserk rerank --model M --run - --depth 100 --topics q.tsv --corpus c.jsonl --output -",
+    ),
+    paths="Input and output",
+    settings="Reranking",
+    text="Text, where it differs from the model's own",
+    corpus="Corpus",
+    compute="Computation",
+)
+def rerank(
+    paths: RerankPaths,
+    settings: RerankSettings,
+    text: Overrides[TextSettings],
+    corpus: CorpusSettings,
+    compute: ComputeSettings,
+) -> None:
+    """Rerank the hits of a run with a cross-encoder."""
+    from denserk.tasks.rerank import rerank as task
+
+    result = task(paths, settings, text, compute, corpus, console())
+    console().note(
+        f"{paths.output}: {result.queries:,} queries, {result.pairs:,} pairs, "
+        f"{result.per_second:,.1f} pairs a second"
+    )
