@@ -9,7 +9,7 @@ import pytest
 
 from tests.test_readme import ROOT, parse
 
-SEVEN = {"pretrain", "finetune", "mine-negatives", "encode", "index", "search", "eval"}
+STAGES = {"pretrain", "finetune", "fuse", "mine-negatives", "encode", "index", "search", "eval"}
 LIBRARY = '''
 """Draw with a pen on paper.
 
@@ -108,10 +108,10 @@ def test_the_picture(tmp_path):
     assert (tmp_path / "measures.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_walk_takes_all_seven_commands():
+def test_the_walk_takes_every_stage():
     script = (ROOT / "docs" / "quickstart.sh").read_text().replace("\\\n", " ")
     lines = [line for line in script.splitlines() if line.startswith(("run denserk", "denserk"))]
     commands = [shlex.split(line.removeprefix("run ").split(" | ")[0])[1:] for line in lines]
     for command in commands:
         parse(command)
-    assert {command[0] for command in commands} == SEVEN
+    assert {command[0] for command in commands} == STAGES
