@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from threading import Event, Thread
 from typing import Any
 
 from denserk.errors import DenserkError
@@ -44,7 +45,10 @@ def printable(text: str, longest: int | None = LONGEST) -> str:
 
 
 class _PlainProgress(Progress):
-    """Progress where nobody watches a terminal: a line every ten seconds, from the second on."""
+    """Progress where stderr is not a terminal: a line every 10 seconds, later every minute.
+
+    A thread prints them, so that slow work is reported too.
+    """
 
     every = 10.0
 
@@ -52,23 +56,38 @@ class _PlainProgress(Progress):
         self._console, self._what, self._total, self._unit = console, what, total, unit
         self._done, self._word = 0, ""
         self._start = time.monotonic()
-        self._told = self._start
 
     def advance(self, count: int = 1) -> None:
         self._done += count
-        now = time.monotonic()
-        if now - self._told >= self.every:
-            self._told = now
-            rate = self._done / (now - self._start)
-            total = f" of {self._total:,}" if self._total else ""
-            left = (
-                f", {(self._total - self._done) / rate:,.0f} s left" if self._total and rate else ""
-            )
-            self._console.event(
-                "progress",
-                f"{self._what}: {self._done:,}{total} {self._unit}, {per_second(rate)} a second"
-                f"{left}{self._word}",
-            )
+
+    @contextmanager
+    def reported(self) -> Iterator[Progress]:
+        """Print lines until left."""
+        left = Event()
+
+        def report() -> None:
+            lines = 0
+            while not left.wait(self.every if lines < 12 else 6 * self.every):
+                self._print()
+                lines += 1
+
+        thread = Thread(target=report, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            left.set()
+            thread.join()
+
+    def _print(self) -> None:
+        rate = self._done / (time.monotonic() - self._start)
+        total = f" of {self._total:,}" if self._total else ""
+        left = f", {(self._total - self._done) / rate:,.0f} s left" if self._total and rate else ""
+        self._console.event(
+            "progress",
+            f"{self._what}: {self._done:,}{total} {self._unit}, {per_second(rate)} a second"
+            f"{left}{self._word}",
+        )
 
     def tell(self, text: str) -> None:
         self._word = f", {text}"
@@ -88,12 +107,13 @@ class Console(Reporter):
         text, hint = printable(text), hint and printable(hint)
         if self.settings.log_json:
             record = {"level": level, "message": text} | ({"hint": hint} if hint else {})
-            print(json.dumps(record, ensure_ascii=False), file=sys.stderr)  # noqa: T201
+            # one write a line: two threads may report at once
+            print(json.dumps(record, ensure_ascii=False) + "\n", end="", file=sys.stderr)  # noqa: T201
             return
         label = {"warning": "warning: ", "error": "error: "}.get(level, "")
         if label and sys.stderr.isatty() and "NO_COLOR" not in os.environ:
             label = f"\x1b[1;{31 if level == 'error' else 33}m{label}\x1b[0m"
-        print(f"{label}{text}", file=sys.stderr)  # noqa: T201
+        print(f"{label}{text}\n", end="", file=sys.stderr)  # noqa: T201
         if hint:
             print(f"  {hint}", file=sys.stderr)  # noqa: T201
 
@@ -141,7 +161,8 @@ class Console(Reporter):
         if self.settings.quiet:
             yield Progress()
         elif self.settings.log_json or not sys.stderr.isatty():
-            yield _PlainProgress(self, what, total, unit)
+            with _PlainProgress(self, what, total, unit).reported() as progress:
+                yield progress
         else:
             with _bar(what, total, unit) as progress:
                 yield progress

@@ -3,26 +3,49 @@
 {"id", "contents", "vector": [numbers]}        Pyserini
 {"docid", "contents", "vector": [numbers]}     Anserini
 {"qid", "vector": [numbers]}                   encoded queries, as Anserini reads them
+
+Where denserk knows what made the vectors, the first record carries it in a further field,
+`denserk_manifest`, which other readers ignore.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from denserk.errors import InputError
 from denserk.formats.files import number_lines, whole_binary
 from denserk.formats.json_lines import dump_json, parse_objects
+from denserk.formats.manifest import Manifest, decoded
 from denserk.formats.vector_block import VectorBlock, checked_block, in_rows
 
 ID_KEYS = ("id", "docid", "qid", "_id")
+MANIFEST = "denserk_manifest"
 Row = tuple[int, Any, NDArray[Any], str]
 
 
-def read(handle: BinaryIO, path: str | Path) -> Iterator[VectorBlock]:
+def read_manifest(handle: BinaryIO, path: str | Path) -> tuple[bytes, Manifest | None]:
+    """Read the first line of an open input, and the manifest it may carry.
+
+    Raises:
+        InputError: the manifest is broken.
+    """
+    _, line = next(number_lines(handle, path), (1, b""))
+    try:
+        record = orjson.loads(line)
+    except ValueError:
+        record = None  # `read` reports it
+    if not isinstance(record, dict) or MANIFEST not in record:
+        return line, None
+    return line, decoded(orjson.dumps(record[MANIFEST]), f"{path}, line 1, {MANIFEST}")
+
+
+def read(handle: Iterable[bytes], path: str | Path) -> Iterator[VectorBlock]:
     """Reads blocks of vectors; `path` names the input in errors.
 
     Raises:
@@ -68,7 +91,7 @@ def _vector(value: Any, path: str | Path, line: int) -> NDArray[Any]:
 
 @contextmanager
 def open_sink(
-    path: str | Path, key: str, *, contents: bool = True
+    path: str | Path, key: str, *, contents: bool = True, manifest: Manifest | None = None
 ) -> Iterator[Callable[[VectorBlock], None]]:
     """Yields a function that appends a block; the file appears whole or not at all.
 
@@ -76,14 +99,17 @@ def open_sink(
         path: the file; "-" is standard output.
         key: what the id is called: id, docid or qid.
         contents: whether lines carry their text, an empty one where there is none.
+        manifest: what made the vectors; the first record carries its settings and inputs.
     """
+    extra = {} if manifest is None else {MANIFEST: asdict(replace(manifest, contents={}))}
 
     def lines(block: VectorBlock) -> Iterable[bytes]:
         texts = block.texts or [""] * len(block.ids)
         rows = np.ascontiguousarray(block.vectors)
         for docid, text, row in zip(block.ids, texts, rows, strict=True):
             middle = {"contents": text} if contents else {}
-            yield dump_json({key: docid, **middle, "vector": row})
+            yield dump_json({key: docid, **middle, "vector": row, **extra})
+            extra.clear()
 
     with whole_binary(path) as handle:
         yield lambda block: handle.writelines(lines(block))

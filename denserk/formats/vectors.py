@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -152,6 +153,16 @@ def _open_folder(folder: Path, allow_pickle: bool) -> VectorSource:
     return VectorSource(name, form, partial(_read_files, paths, form, allow_pickle))
 
 
+def _open_json_lines(source: str) -> VectorSource:
+    """JSON lines, of which the first may carry the manifest."""
+    with open_binary(source) as handle:
+        line, manifest = vector_jsonl.read_manifest(handle, source)
+        read = partial(_read_file, source, "JSON lines", False)
+        if source == STREAM:
+            read = partial(vector_jsonl.read, chain((line,), handle), source)
+    return VectorSource(source, "JSON lines", read, manifest)
+
+
 def _open_flat(folder: Path) -> VectorSource:
     """A flat index as vectors: denserk's own tells what made it, Pyserini's has no manifest."""
     manifest = read_manifest(folder, Kind.INDEX) if (folder / NAME).exists() else None
@@ -182,14 +193,16 @@ def read_vector_blocks(
         InputError: the shape cannot be told.
     """
     if source == STREAM:
-        read = partial(_read_file, source, "JSON lines", allow_pickle)
-        return VectorSource(source, "JSON lines", read)
+        return _open_json_lines(source)
     path = Path(source)
     if path.is_dir():
         opened = _open_folder(path, allow_pickle)
     else:
         form = _form_of_file(path)
-        opened = VectorSource(source, form, partial(_read_file, path, form, allow_pickle))
+        if form == "JSON lines":
+            opened = _open_json_lines(source)
+        else:
+            opened = VectorSource(source, form, partial(_read_file, path, form, allow_pickle))
     if form_is_pickle(opened) and not allow_pickle:
         raise UsageError(
             f"{source} holds pickles: programs, not data",
@@ -252,8 +265,10 @@ class VectorWriter:
             self._unit = False
 
 
-def _open_jsonl(output: str, *, key: str, overwrite: bool) -> AbstractContextManager[Sink]:
-    return vector_jsonl.open_sink(output, key, contents=key != "qid")
+def _open_jsonl(
+    output: str, *, key: str, overwrite: bool, manifest: Manifest | None = None
+) -> AbstractContextManager[Sink]:
+    return vector_jsonl.open_sink(output, key, contents=key != "qid", manifest=manifest)
 
 
 def _open_tevatron(output: str, *, overwrite: bool) -> AbstractContextManager[Sink]:
@@ -269,6 +284,7 @@ WRITERS: dict[VectorFormat, Callable[..., AbstractContextManager[Sink]]] = {
     VectorFormat.PYSERINI_QUERIES: vector_pickle.open_queries_sink,
 }
 """Shape -> what opens an output; `npy` is written by `VectorFolderWriter`."""
+JSON_LINES = (VectorFormat.JSONL, VectorFormat.ANSERINI_JSONL)
 FOR_LUCENE = (VectorFormat.ANSERINI_JSONL, VectorFormat.PARQUET)
 
 
@@ -279,6 +295,7 @@ def open_writer(
     *,
     overwrite: bool = False,
     queries: bool = False,
+    manifest: Manifest | None = None,
     reporter: Reporter = SILENT,
 ) -> Iterator[VectorWriter]:
     """Opens an output that is written in one pass and appears whole or not at all.
@@ -288,18 +305,21 @@ def open_writer(
         form: any shape but `npy`.
         overwrite: whether a folder that holds something is replaced.
         queries: the vectors are queries': Anserini's lines then call the id `qid`.
+        manifest: what made the vectors; JSON lines carry it.
         reporter: is warned of vectors that Lucene cannot compare.
 
     Raises:
         UsageError: the folder is taken, or the shape cannot go to a stream.
         OutputError: it cannot be written.
     """
-    if output == STREAM and form not in (VectorFormat.JSONL, VectorFormat.ANSERINI_JSONL):
+    if output == STREAM and form not in JSON_LINES:
         raise UsageError(
             f"{form} cannot be written to standard output", "name a file, or write jsonl"
         )
     opener = WRITERS[form]
     if queries and form is VectorFormat.ANSERINI_JSONL:
         opener = partial(_open_jsonl, key="qid")
+    if manifest is not None and form in JSON_LINES:
+        opener = partial(opener, manifest=manifest)
     with opener(output, overwrite=overwrite) as sink:
         yield VectorWriter(sink, output, unit=form in FOR_LUCENE, reporter=reporter)

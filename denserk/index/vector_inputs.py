@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.files import STREAM, whole_binary, whole_text
 from denserk.formats.flat_file import FlatWriter
 from denserk.formats.id_ledger import IdLedger
+from denserk.formats.manifest import Manifest
 from denserk.formats.vector_block import VectorBlock, Vectors
 from denserk.formats.vector_folder import refuse_non_finite
 from denserk.formats.vectors import VectorSource, read_vector_blocks
@@ -76,7 +78,8 @@ def open_sources(
 
     Raises:
         UsageError: an input is not there, or is not vectors.
-        MismatchError: some have several vectors a passage and others have not.
+        MismatchError: some have several vectors a passage and others have not, or shards were cut
+            in blocks of different sizes.
     """
     opened = [
         read_vector_blocks(name, allow_pickle=allow_pickle, reporter=reporter)
@@ -89,9 +92,38 @@ def open_sources(
                 f"{first.name} has {first.vectors_per_passage} vectors a passage, "
                 f"{source.name} has {source.vectors_per_passage}"
             )
+    refuse_other_blocks([(source.name, source.manifest) for source in opened])
     if not others_elsewhere:
         warn_of_missing_shards(opened, reporter)
     return opened
+
+
+def refuse_other_blocks(named: Sequence[tuple[str, Manifest | None]]) -> None:
+    """Reject shards of one corpus that were cut in blocks of different sizes.
+
+    Shards are whole blocks, so such shards overlap or leave passages out.
+
+    Args:
+        named: folders with their manifests.
+
+    Raises:
+        MismatchError: block sizes differ.
+    """
+    first: dict[int, tuple[str, Any]] = {}
+    ids: set[tuple[int, int]] = set()
+    for name, manifest in named:
+        chosen = {} if manifest is None else manifest.settings
+        number, shard, size = (chosen.get(k) for k in ("shard_num", "shard_id", "block_size"))
+        if not isinstance(number, int) or number < 2 or (number, shard) in ids:
+            continue  # a whole corpus, or a shard of another one
+        ids.add((number, shard))
+        other, expected = first.setdefault(number, (name, size))
+        if size != expected:
+            raise MismatchError(
+                f"{other} was encoded in blocks of {expected} passages, {name} in blocks of {size}:"
+                " these shards are not parts of one run",
+                f"encode all shards with one --block-size, for example {expected}",
+            )
 
 
 def warn_of_missing_shards(sources: Sequence[VectorSource], reporter: Reporter) -> None:

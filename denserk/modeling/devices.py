@@ -1,5 +1,6 @@
 """Where the numbers are computed: a user's words for device and precision -> torch's."""
 
+import os
 import platform
 import re
 from collections.abc import Iterator
@@ -16,6 +17,19 @@ DTYPES = {
     Dtype.BFLOAT16: torch.bfloat16,
     Dtype.FLOAT16: torch.float16,
 }
+
+# Kernels are kept for each batch size and length. torch's defaults, 1,024 in oneDNN and as many in
+# torch's own cache above it, let memory grow for hours; one batch needs far fewer.
+KERNEL_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+
+
+def limit_kernel_caches() -> None:
+    """Keep 16 CPU kernels, where the user's environment does not set another number.
+
+    Takes effect only before the first product of the process.
+    """
+    for name in KERNEL_CACHES:
+        os.environ.setdefault(name, "16")
 
 
 def choose_device(name: str, reporter: Reporter = SILENT) -> torch.device:

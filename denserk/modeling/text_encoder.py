@@ -13,7 +13,7 @@ from torch import Tensor
 from denserk.data.batches import PlannedTexts, TokenBatch, plan
 from denserk.data.tokenization import TextTokenizer, TokenIds, load_tokenizer
 from denserk.errors import UsageError
-from denserk.modeling.devices import choose_device, choose_dtype, on_threads
+from denserk.modeling.devices import choose_device, choose_dtype, limit_kernel_caches, on_threads
 from denserk.modeling.encoder import Encoder
 from denserk.modeling.folder_layouts import read_model_folder
 from denserk.modeling.gpu_paths import take_gpu_paths
@@ -36,6 +36,8 @@ ENOUGH = {"cpu": 512}
 it at its full rate, a batch of one length costs nothing, and needs no mask."""
 LENGTHS = ("query_max_length", "passage_max_length")
 S = TypeVar("S")
+Advance = Callable[[int], None]
+"""Called with the number of texts of each batch, once it has gone through the model."""
 
 
 def override(settings: S, given: Mapping[str, Any]) -> S:
@@ -93,6 +95,7 @@ class TextEncoder:
         compute: ComputeSettings,
         reporter: Reporter = SILENT,
     ) -> None:
+        limit_kernel_caches()
         if compute.threads is not None:
             torch.set_num_threads(compute.threads)
         self.name = name
@@ -226,14 +229,16 @@ class TextEncoder:
         tokenizer = self._queries.tokenizer
         return self._plan(tokenizer, tokenizer.queries(queries))
 
-    def begin_passages(self, planned: PlannedTexts) -> ComingVectors:
+    def begin_passages(
+        self, planned: PlannedTexts, advance: Advance | None = None
+    ) -> ComingVectors:
         """The vectors of passages, (P * S, D); on a GPU they come while the caller goes on."""
-        coming = self._begin(self._passages.encoder.stored_vectors, planned)
+        coming = self._begin(self._passages.encoder.stored_vectors, planned, advance)
         return dataclasses.replace(coming, vectors=coming.vectors.reshape(-1, self.dimension))
 
-    def begin_queries(self, planned: PlannedTexts) -> ComingVectors:
+    def begin_queries(self, planned: PlannedTexts, advance: Advance | None = None) -> ComingVectors:
         """The vectors of queries, (B, D); on a GPU they come while the caller goes on."""
-        return self._begin(self._queries.encoder, planned)
+        return self._begin(self._queries.encoder, planned, advance)
 
     def share_of_rate(
         self, side: str, texts: int, tokens: int, pairs: int, seconds: float
@@ -260,7 +265,10 @@ class TextEncoder:
 
     @torch.inference_mode()
     def _begin(
-        self, vectors_of: Callable[[TokenBatch], Tensor], planned: PlannedTexts
+        self,
+        vectors_of: Callable[[TokenBatch], Tensor],
+        planned: PlannedTexts,
+        advance: Advance | None = None,
     ) -> ComingVectors:
         found = torch.empty(0, self.dimension)
         for number, (members, batch) in enumerate(
@@ -271,6 +279,8 @@ class TextEncoder:
             if number == 0:
                 found = vectors.new_empty(planned.count, *vectors.shape[1:], dtype=torch.float32)
             found.index_copy_(0, members.to(self.device, non_blocking=True), vectors.float())
+            if advance is not None:
+                advance(len(members))
         if self.device.type != "cuda":
             return ComingVectors(found)
         arrived = torch.empty(found.shape, dtype=found.dtype, pin_memory=True)

@@ -31,8 +31,9 @@ class EncodeSettings:
     """Shape of the vectors."""
     vector_dtype: VectorDtype = VectorDtype.FLOAT32
     """Precision of the stored vectors."""
-    block_size: int = 4096
-    """Passages a block; a block is encoded from its own passages alone."""
+    block_size: int | None = option(None, shown_default="512 on a CPU, 4,096 on a GPU")
+    """Passages a block; a block is encoded from its own passages alone. A folder that --resume
+    continues keeps its own."""
     workers: int = 1
     """Threads that tokenise ahead of the model; a fast GPU wants several."""
     shard_id: int = option(0, "--dataset-shard-index")
@@ -50,7 +51,7 @@ class EncodeSettings:
             raise UsageError("give one of --corpus (passages) and --topics (queries)")
         if self.qrels is not None and self.topics is None:
             raise UsageError(f"--qrels {self.qrels}: it selects queries", "add --topics")
-        if self.block_size < 1:
+        if self.block_size is not None and self.block_size < 1:
             raise UsageError(f"--block-size {self.block_size}: at least 1 is needed")
         if self.workers < 1:
             raise UsageError(f"--workers {self.workers}: at least 1 is needed")

@@ -143,10 +143,16 @@ def _vectors(job: _Job, form: StrEnum) -> int:
     if form is VectorFormat.NPY:
         return _write_folder(job, source)
     overwrite, reporter = job.settings.overwrite, job.reporter
+    made = source.manifest
+    known = made if made is not None and made.kind is ManifestKind.VECTORS else None
     with (
         reporter.track("converting", None, "vectors") as progress,
         open_writer(
-            job.target, cast(VectorFormat, form), overwrite=overwrite, reporter=reporter
+            job.target,
+            cast(VectorFormat, form),
+            overwrite=overwrite,
+            manifest=known,
+            reporter=reporter,
         ) as writer,
     ):
         for block in _single_vectors(source):

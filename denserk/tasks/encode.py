@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from denserk.formats.outputs import prepare_folder, refuse_occupied
 from denserk.formats.sources import read_passages, read_queries
 from denserk.formats.vector_folder import VectorFolderWriter, begin_vectors, refuse_non_finite
 from denserk.formats.vectors import open_writer
+from denserk.modeling.devices import choose_device
 from denserk.modeling.text_encoder import ComingVectors, TextEncoder
 from denserk.records import Passage, Query
 from denserk.reporting import SILENT, Progress, Reporter
@@ -37,6 +38,9 @@ from denserk.tasks.pipeline import ahead, behind
 from denserk.tasks.processes import ALONE, Crew
 
 Records = Sequence[Passage] | Sequence[Query]
+# Passages a block where --block-size is not given. A CPU makes 4,096 in minutes, which a kill would
+# cost; a GPU makes them in a second, and 512 would not fill it.
+BLOCK_SIZES = {"cpu": 512, "cuda": 4096}
 
 
 @dataclass
@@ -68,10 +72,12 @@ class _Texts:
             )
         return encoder.plan_queries([record for record in records if isinstance(record, Query)])
 
-    def begin(self, encoder: TextEncoder, planned: PlannedTexts) -> ComingVectors:
+    def begin(
+        self, encoder: TextEncoder, planned: PlannedTexts, progress: Progress
+    ) -> ComingVectors:
         if self.settings.topics is None:
-            return encoder.begin_passages(planned)
-        return encoder.begin_queries(planned)
+            return encoder.begin_passages(planned, progress.advance)
+        return encoder.begin_queries(planned, progress.advance)
 
     def vectors_each(self, encoder: TextEncoder) -> int:
         """How many vectors one text has; a query has one."""
@@ -119,6 +125,18 @@ def _manifest(
         settings=chosen,
         made_from={"model": encoder.description(), "texts": settings.source},
     )
+
+
+def _block_size(settings: EncodeSettings, device: str) -> int:
+    """Passages a block: as asked, else of the folder that is continued, else by device."""
+    if settings.block_size is not None:
+        return settings.block_size
+    if settings.resume and (Path(settings.output) / NAME).exists():
+        begun = read_manifest(settings.output, Kind.VECTORS, unfinished=True)
+        size = begun.settings.get("block_size")
+        if isinstance(size, int) and size > 0:
+            return size
+    return BLOCK_SIZES[choose_device(device).type]
 
 
 def _continue(folder: Path, manifest: Manifest, reporter: Reporter) -> None:
@@ -180,24 +198,26 @@ def encode(
     flags = {"overwrite": settings.overwrite, "resume": settings.resume}
     texts = _Texts(settings, corpus, reporter, text.get("fields"))
 
-    def look() -> int | None:
+    def look() -> tuple[int | None, int]:
         if blocked:
             refuse_occupied(settings.output, **flags)
-        return texts.survey()
+        return texts.survey(), _block_size(settings, compute.device)
 
-    count = crew.first(look)
-    first, last = blocks_of_shard(count, settings.block_size, settings.shard_id, settings.shard_num)
+    count, size = crew.first(look)
+    settings = texts.settings = replace(settings, block_size=size)
+    first, last = blocks_of_shard(count, size, settings.shard_id, settings.shard_num)
     encoder = TextEncoder.load(settings.model, representation, text, compute, reporter)
     manifest = _manifest(encoder, settings, corpus, compute)
     total = None
     if count is not None and last is not None:
-        total = min(count, last * settings.block_size) - first * settings.block_size
+        total = min(count, last * size) - first * size
     with reporter.track("encoding", total, texts.unit) as progress:
         if blocked:
             writer = _writer(settings, manifest, reporter, crew)
             result = _encode_blocks(texts, encoder, writer, (first, last), progress, crew)
         else:
-            result = _encode_stream(texts, encoder, (first, last), progress)
+            whole = replace(manifest, complete=True)
+            result = _encode_stream(texts, encoder, whole, (first, last), progress)
     return result
 
 
@@ -205,7 +225,9 @@ def _shard_of(
     texts: _Texts, bounds: tuple[int, int | None], ledger: IdLedger | None
 ) -> Iterator[tuple[int, list[Any]]]:
     """Yields (block number, records) of the shard; a stream's ids are checked once it ends."""
-    for number, block in numbered_blocks(texts.read(), texts.settings.block_size, bounds):
+    size = texts.settings.block_size
+    assert size is not None  # `encode` chose it
+    for number, block in numbered_blocks(texts.read(), size, bounds):
         for record in block if ledger is not None else ():
             ledger.add(record[0])  # type: ignore[union-attr]
         yield number, block
@@ -244,7 +266,6 @@ def _encode_blocks(
         block, ids, vectors = made
         if vectors is not None:
             writer.write(block, ids, vectors.array())
-        progress.advance(block.count)
 
     tally, seen = Tally(), set()
     with IdLedger() as ids:
@@ -259,8 +280,9 @@ def _encode_blocks(
                 if planned is None:
                     hand_over((block, names, None))
                     tally.pass_over()
+                    progress.advance(block.count)
                 else:
-                    hand_over((block, names, texts.begin(encoder, planned)))
+                    hand_over((block, names, texts.begin(encoder, planned, progress)))
                     tally.add(planned)
     if extra := sorted(writer.finished.keys() - seen):
         raise MismatchError(
@@ -296,7 +318,11 @@ def _finish_together(
 
 
 def _encode_stream(
-    texts: _Texts, encoder: TextEncoder, bounds: tuple[int, int | None], progress: Progress
+    texts: _Texts,
+    encoder: TextEncoder,
+    manifest: Manifest,
+    bounds: tuple[int, int | None],
+    progress: Progress,
 ) -> EncodeResult:
     """The shapes of other tools, whole or not at all; several vectors of d1 are d1#0, d1#1."""
     settings = texts.settings
@@ -316,7 +342,6 @@ def _encode_stream(
         vectors = coming.array().astype(settings.vector_dtype.value, copy=False)
         refuse_non_finite(settings.output, names, vectors)
         writer.write(names, vectors, contents)
-        progress.advance(len(names) // each)
 
     tally = Tally()
     with (
@@ -326,6 +351,7 @@ def _encode_stream(
             settings.output_format,
             overwrite=settings.overwrite,
             queries=settings.topics is not None,
+            manifest=manifest,
             reporter=texts.reporter,
         ) as writer,
     ):
@@ -335,6 +361,6 @@ def _encode_stream(
             behind(finish) as hand_over,
         ):
             for names, contents, planned in ready:
-                hand_over((names, contents, texts.begin(encoder, planned)))
+                hand_over((names, contents, texts.begin(encoder, planned, progress)))
                 tally.add(planned)
     return tally.result(tally.texts, encoder, settings.side)

@@ -31,7 +31,7 @@ from denserk.index.shards import (
     look_at,
 )
 from denserk.index.vector_index import SearchableIndex, VectorIndex
-from denserk.index.vector_inputs import expanded
+from denserk.index.vector_inputs import expanded, refuse_other_blocks
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.options import from_json
@@ -206,6 +206,7 @@ def _shards(
     shards = [look_at(name, approximate) for name in names]
     metric = common_metric(shards)
     _refuse_other_models(shards)
+    refuse_other_blocks([(shard.name, shard.manifest) for shard in shards])
     for name, given in settings.index_options.items():
         if all(shard.is_exact for shard in shards):
             raise UsageError(f"{name} {given}: every shard is searched exactly")

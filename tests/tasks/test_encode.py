@@ -97,7 +97,7 @@ def test_an_end_while_the_model_runs_keeps_what_was_done(
     run(tmp_path / "whole", corpus)
     begin = StandIn.begin_passages
 
-    def stop_at_the_third(self, planned):
+    def stop_at_the_third(self, planned, advance):
         if StandIn.asked == 31:
             raise error
         return begin(self, planned)

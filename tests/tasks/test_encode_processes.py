@@ -136,7 +136,7 @@ def test_a_lost_one_leaves_its_blocks_to_the_others(stand_in, corpus, tmp_path, 
     run(tmp_path / "one", corpus)
     begin = StandIn.begin_passages
 
-    def lost(self, planned):
+    def lost(self, planned, advance):
         if current_thread().name == "member-1":
             while not (tmp_path / "v" / "block-00000.docid").exists():
                 time.sleep(0.01)
