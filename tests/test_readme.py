@@ -1,13 +1,23 @@
 """What README.md and docs/ say is so: commands parse, links lead somewhere, pages are listed."""
 
+import gzip
+import json
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import typer
 
 from denserk.cli.app import app, register
+from denserk.extras import installed
+from denserk.settings.encoding import Representation, RepresentationSettings
+from tests.conftest import PASSAGES, QRELS, QUERIES, VOCABULARY
+from tests.tiny_models import write_tiny, write_tiny_aggretriever
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -98,3 +108,99 @@ def test_every_page_is_listed():
     index = (ROOT / "docs" / "README.md").read_text("utf-8")
     pages = {str(page.relative_to(ROOT / "docs")) for page in PAGES[2:]} - {"README.md"}
     assert pages <= set(re.findall(r"\]\(([^)#]+)", index))
+
+
+# Lines that prepare a machine; `.ci/run` runs the two commands.
+INSTALLING = (*TWO_COMMANDS, "pip install", "python3.11 -m venv", ".venv/bin/pip install")
+
+
+def needs(line):
+    """The absent tool that a line needs, or None."""
+    if "trec_eval" in line and shutil.which("trec_eval") is None:
+        return "trec_eval"
+    if "pyserini" in line.split("-m ")[-1].split()[0] and not (
+        installed("pyserini") and shutil.which("java")
+    ):
+        return "pyserini"
+    return None
+
+
+def write_collection(folder):
+    """What the README takes for granted: a collection, and training data."""
+    rows = [{"_id": d, "title": title, "text": text} for d, (title, text) in PASSAGES.items()]
+    corpus = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "corpus.jsonl").write_text(corpus)
+    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(corpus.encode()))
+    (folder / "collection.tsv").write_text(
+        "".join(f"{number}\t{text}\n" for number, (_, text) in enumerate(PASSAGES.values()))
+    )
+    (folder / "queries.tsv").write_text("".join(f"{q}\t{t}\n" for q, t in QUERIES.items()))
+    (folder / "qrels.txt").write_text(
+        "".join(f"{q} 0 {d} {r}\n" for q, judged in QRELS.items() for d, r in judged.items())
+    )
+
+    def passages(ids):
+        return [dict(zip(("docid", "title", "text"), (d, *PASSAGES[d]), strict=True)) for d in ids]
+
+    with (folder / "train.jsonl").open("w") as out:
+        for qid, text in QUERIES.items():
+            chosen = {
+                "query_id": qid,
+                "query": text,
+                "positive_passages": passages(QRELS[qid]),
+                "negative_passages": passages(PASSAGES.keys() - QRELS[qid].keys()),
+            }
+            out.write(json.dumps(chosen) + "\n")
+
+
+def write_hub(cache):
+    """The hub's cache with tiny random models under the names that the README uses."""
+
+    def snapshot(name):
+        folder = cache / f"models--{name.replace('/', '--')}"
+        (folder / "refs").mkdir(parents=True)
+        (folder / "refs" / "main").write_text("0" * 40)
+        return folder / "snapshots" / ("0" * 40)
+
+    def tiny(name, kind, *, head=True):
+        return write_tiny(snapshot(name), kind, VOCABULARY, head=head, positions=512)
+
+    tiny("distilbert-base-uncased", "distilbert")
+    bert = tiny("bert-base-uncased", "bert")
+    tiny("sentence-transformers/all-MiniLM-L6-v2", "bert", head=False)
+    agg = RepresentationSettings(Representation.AGG, agg_dim=20, cls_dim=6)
+    write_tiny_aggretriever(snapshot("castorini/aggretriever-cocondenser"), bert, agg)
+
+
+def test_the_readme_runs_as_written(tmp_path):
+    """Every line, in order, from a folder that holds a collection and nothing else."""
+    write_hub(tmp_path / "hub")
+    work, tools = tmp_path / "work", tmp_path / "bin"
+    work.mkdir()
+    tools.mkdir()
+    write_collection(work)
+    (tools / "denserk").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m denserk "$@"\n')
+    (tools / "denserk").chmod(0o755)
+    path = f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {
+        **os.environ,
+        "PATH": path,
+        "PYTHONPATH": str(ROOT),
+        "HF_HUB_CACHE": str(tmp_path / "hub"),
+        "HF_HUB_OFFLINE": "1",
+    }
+    lines = [line for line in shown(ROOT / "README.md") if line]
+    lines = [line for line in lines if not line.startswith(INSTALLING)]
+    ran, absent = 0, {}
+    for line in lines:
+        if tool := needs(line):
+            absent[line] = tool
+            continue
+        command = ["bash", "-o", "pipefail", "-c", line]
+        done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, f"{line}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+        ran += 1
+    assert ran + len(absent) == len(lines) > 15
+    assert len(absent) <= 3
+    for line, tool in absent.items():
+        print(f"not run, {tool} is absent: {line}")  # noqa: T201

@@ -63,7 +63,9 @@ def numbered(words: list[str]) -> dict[str, int]:
     return {word: i if i < len(ids) else next(free) for word, i in ids.items()}
 
 
-def tiny_tokenizer(kind: str, vocabulary: list[str]) -> PreTrainedTokenizerFast:
+def tiny_tokenizer(
+    kind: str, vocabulary: list[str], positions: int = 64
+) -> PreTrainedTokenizerFast:
     """A lower-casing WordPiece tokenizer with the special tokens of that kind of model."""
     specials = SPECIALS[kind]
     ids = numbered([*specials.values(), *words_of(vocabulary)])
@@ -76,10 +78,10 @@ def tiny_tokenizer(kind: str, vocabulary: list[str]) -> PreTrainedTokenizerFast:
         single=single, pair=pair, special_tokens=used
     )
     names = {f"{role}_token": token for role, token in specials.items()}
-    return PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=64, **names)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=positions, **names)
 
 
-def tiny_config(kind: str, vocabulary: int, hidden: int = HIDDEN) -> Any:
+def tiny_config(kind: str, vocabulary: int, hidden: int = HIDDEN, positions: int = 64) -> Any:
     """The configuration of a two-layer model."""
     if kind == "distilbert":
         return transformers.DistilBertConfig(
@@ -88,7 +90,7 @@ def tiny_config(kind: str, vocabulary: int, hidden: int = HIDDEN) -> Any:
             n_layers=2,
             n_heads=2,
             hidden_dim=2 * hidden,
-            max_position_embeddings=64,
+            max_position_embeddings=positions,
             initializer_range=0.3,
         )
     if kind == "t5":
@@ -96,7 +98,7 @@ def tiny_config(kind: str, vocabulary: int, hidden: int = HIDDEN) -> Any:
             vocab_size=vocabulary, d_model=hidden, d_kv=8, d_ff=32, num_layers=2, num_heads=2
         )
     extra = {
-        "roberta": {"pad_token_id": 1, "max_position_embeddings": 66},
+        "roberta": {"pad_token_id": 1, "max_position_embeddings": positions + 2},
         "electra": {"embedding_size": hidden // 2},  # the small one projects its embeddings
     }.get(kind, {})
     settings = {
@@ -105,7 +107,7 @@ def tiny_config(kind: str, vocabulary: int, hidden: int = HIDDEN) -> Any:
         "num_hidden_layers": 2,
         "num_attention_heads": 2,
         "intermediate_size": 2 * hidden,
-        "max_position_embeddings": 64,
+        "max_position_embeddings": positions,
         "initializer_range": 0.3,
         **extra,
     }
@@ -114,11 +116,17 @@ def tiny_config(kind: str, vocabulary: int, hidden: int = HIDDEN) -> Any:
 
 
 def tiny_model(
-    kind: str, vocabulary: int, *, head: bool, seed: int = 7, hidden: int = HIDDEN
+    kind: str,
+    vocabulary: int,
+    *,
+    head: bool,
+    seed: int = 7,
+    hidden: int = HIDDEN,
+    positions: int = 64,
 ) -> Any:
     """A random model, with its MLM head or as the encoder alone."""
     torch.manual_seed(seed)
-    config = tiny_config(kind, vocabulary, hidden)
+    config = tiny_config(kind, vocabulary, hidden, positions)
     if kind == "t5":
         return transformers.T5EncoderModel(config).eval()
     model = getattr(transformers, (MASKED_LM | WITH_DISCRIMINATOR)[kind])(config).eval()
@@ -136,10 +144,14 @@ def write_tiny(
     head: bool = True,
     seed: int = 7,
     hidden: int = HIDDEN,
+    positions: int = 64,
 ) -> Path:
     """A plain transformers folder."""
-    tokenizer = tiny_tokenizer(kind, vocabulary)
-    tiny_model(kind, len(tokenizer), head=head, seed=seed, hidden=hidden).save_pretrained(folder)
+    tokenizer = tiny_tokenizer(kind, vocabulary, positions)
+    model = tiny_model(
+        kind, len(tokenizer), head=head, seed=seed, hidden=hidden, positions=positions
+    )
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -7,8 +7,10 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 from denserk.errors import DenserkError, InputError, UsageError
@@ -43,6 +45,7 @@ def load_irds(name: str, what: str) -> Any:
     name = name.removeprefix(IRDS)
     package = require("ir_datasets", f"the collection {IRDS}{name}")
     package.log.easy().logger().setLevel(logging.ERROR)  # a failed download is told in one line
+    package.lazy_libs.tqdm = lambda: SimpleNamespace(tqdm=_bars())
     try:
         dataset = package.load(name)
     except (KeyError, ValueError):
@@ -53,6 +56,13 @@ def load_irds(name: str, what: str) -> Any:
     if not getattr(dataset, f"has_{what}")():
         raise UsageError(f"{IRDS}{name} has no {what}", "name one of its parts, such as .../test")
     return dataset
+
+
+def _bars() -> Any:
+    """Make tqdm's bars of a download: on a terminal only, and removed when they end."""
+    from tqdm import tqdm  # comes with transformers, ir_datasets and beir
+
+    return partial(tqdm, disable=None, leave=False)
 
 
 def knows_irds(name: str) -> bool:
@@ -174,7 +184,8 @@ def beir_folder(name: str, reporter: Reporter = SILENT) -> Path:
         reporter: is told where it was found.
 
     Raises:
-        UsageError: it is not there, and cannot be fetched.
+        UsageError: it is not there, and the package that fetches it is missing.
+        DenserkError: it cannot be fetched.
     """
     if not all(part.strip(".") and "\\" not in part for part in name.split("/")):
         raise UsageError(f"{BEIR}{name} is no name of a data set", f"for example {BEIR}scifact")
@@ -190,13 +201,14 @@ def beir_folder(name: str, reporter: Reporter = SILENT) -> Path:
             f"{BEIR}{name} is not in {looked}, and the package beir, which fetches it, is missing",
             f"pip install 'denserk[datasets]', {put}",
         )
-    reporter.note(f"{BEIR}{name}: fetched into {places[0].parent}")
+    reporter.note(f"{BEIR}{name}: fetching into {places[0].parent}")
     return _fetch(name, places[0], put)
 
 
 def _fetch(name: str, place: Path, put: str) -> Path:
     util = require("beir.util", f"the collection {BEIR}{name}")
     archive = name.partition("/")[0]
+    util.tqdm = _bars()  # type: ignore[attr-defined]
     kept = cache_folder() / "beir"
     with write_errors(kept):
         kept.mkdir(parents=True, exist_ok=True)
@@ -205,9 +217,9 @@ def _fetch(name: str, place: Path, put: str) -> Path:
                 util.download_and_unzip(BEIR_ARCHIVE.format(name=archive), temporary)
             except Exception as error:
                 reason = " ".join(str(error).split())[:160]
-                raise UsageError(f"{BEIR}{name} cannot be fetched: {reason}", put) from error
+                raise DenserkError(f"{BEIR}{name} cannot be fetched: {reason}", put) from error
             if (Path(temporary) / archive).is_dir() and not (kept / archive).exists():
                 (Path(temporary) / archive).rename(kept / archive)
     if not place.is_dir():
-        raise UsageError(f"{BEIR}{name}: the archive of {archive} holds no such data set", put)
+        raise DenserkError(f"{BEIR}{name}: the archive of {archive} holds no such data set", put)
     return place

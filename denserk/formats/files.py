@@ -66,7 +66,7 @@ def read_failure(path: str | Path, line: int | None, error: BaseException) -> In
     )
 
 
-def number_lines(handle: BinaryIO, path: str | Path) -> Iterator[tuple[int, bytes]]:
+def number_lines(handle: Iterable[bytes], path: str | Path) -> Iterator[tuple[int, bytes]]:
     """The lines of an open input, as `read_lines` yields them; `path` names it in errors.
 
     Raises:

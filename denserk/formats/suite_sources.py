@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from denserk.errors import InputError, UsageError
+from denserk.errors import DenserkError, InputError, UsageError
 from denserk.extras import installed
 from denserk.formats.data_sets import BEIR, IRDS, cache_folder
 from denserk.settings.suite import Source, Suite
@@ -105,7 +105,7 @@ def where_it_goes(suite: Suite, part: str, source: str) -> Iterator[None]:
     """Says where a copy may be put when a part cannot be fetched (BEIR's readers do it themselves).
 
     Raises:
-        UsageError: the part could not be read under its name.
+        DenserkError: the part could not be read under its name.
     """
     try:
         yield
@@ -113,7 +113,7 @@ def where_it_goes(suite: Suite, part: str, source: str) -> Iterator[None]:
         if str(error.path) != source.removeprefix(IRDS) or error.__cause__ is None:
             raise  # it was there, and is broken
         place = cache_folder() / _source(suite, part).paths[0]
-        raise UsageError(
+        raise DenserkError(
             f"{part} of {suite.name}: not at {place}, and ir_datasets could not fetch {source}",
             "put it there; --traceback shows what went wrong",
         ) from error

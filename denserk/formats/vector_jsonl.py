@@ -60,7 +60,7 @@ def read(handle: Iterable[bytes], path: str | Path) -> Iterator[VectorBlock]:
         )
 
 
-def _rows(handle: BinaryIO, path: str | Path) -> Iterator[Row]:
+def _rows(handle: Iterable[bytes], path: str | Path) -> Iterator[Row]:
     """Yields (line, id, (D,) vector, contents); the first line settles D and the key of the id."""
     key, dimension = "", 0
     for line, record in parse_objects(number_lines(handle, path), path):

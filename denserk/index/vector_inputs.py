@@ -110,7 +110,7 @@ def refuse_other_blocks(named: Sequence[tuple[str, Manifest | None]]) -> None:
         MismatchError: block sizes differ.
     """
     first: dict[int, tuple[str, Any]] = {}
-    ids: set[tuple[int, int]] = set()
+    ids: set[tuple[int, Any]] = set()
     for name, manifest in named:
         chosen = {} if manifest is None else manifest.settings
         number, shard, size = (chosen.get(k) for k in ("shard_num", "shard_id", "block_size"))

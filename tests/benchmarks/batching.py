@@ -102,7 +102,7 @@ def without_model(length: int) -> TextEncoder:
         str(MINILM), {}, {"passage_max_length": length}, ComputeSettings(device="cpu", plain=True)
     )
 
-    def zeros(planned: PlannedTexts) -> ComingVectors:
+    def zeros(planned: PlannedTexts, advance: object = None) -> ComingVectors:
         return ComingVectors(torch.zeros(planned.count, encoder.dimension))
 
     encoder.begin_passages = zeros  # type: ignore[method-assign]

@@ -1,4 +1,5 @@
 import json
+import re
 import time
 
 import pytest
@@ -42,13 +43,36 @@ def test_json_lines(capsys):
 
 
 @pytest.mark.parametrize(("total", "of"), [(40, " of 40"), (None, "")])
-def test_plain_progress_tells_rate_and_rest(capsys, monkeypatch, total, of):
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+def test_plain_progress_prints_rate_and_rest(capsys, monkeypatch, total, of):
+    monkeypatch.setattr("denserk.cli.console._PlainProgress.every", 0.05)
+
+    def next_line():
+        while not (said := capsys.readouterr().err):
+            time.sleep(0.01)
+        return said.splitlines()[-1]
+
     with Console(ConsoleSettings()).track("encoding", total, "passages") as progress:
-        now[0] = 5.0
-        progress.advance(10)
-        now[0] = 10.0
-        progress.advance(10)
-    left = ", 10 s left" if total else ""
-    assert capsys.readouterr().err == f"encoding: 20{of} passages, 2 a second{left}\n"
+        first = next_line()  # although no text is done yet
+        progress.advance(20)
+        second = next_line()
+    assert first == f"encoding: 0{of} passages, 0 a second"
+    left = r", 0 s left" if total else ""
+    assert re.fullmatch(rf"encoding: 20{of} passages, \d+ a second{left}", second)
+
+
+def test_plain_progress_is_rarer_after_two_minutes(capsys, monkeypatch):
+    waits = []
+
+    class Clock:
+        def wait(self, seconds):
+            waits.append(seconds)
+            return len(waits) == 14
+
+        def set(self):
+            pass
+
+    monkeypatch.setattr("denserk.cli.console.Event", Clock)
+    with Console(ConsoleSettings()).track("encoding", None, "passages"):
+        pass
+    assert waits == [10.0] * 12 + [60.0] * 2
+    assert len(capsys.readouterr().err.splitlines()) == 13

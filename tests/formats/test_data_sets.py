@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from denserk.errors import InputError, MissingExtraError, UsageError
+from denserk.errors import DenserkError, InputError, MissingExtraError, UsageError
 from denserk.formats import data_sets
 from denserk.records import Passage, Qrel, Query
 from tests.reporters import Heard
@@ -167,5 +167,19 @@ def test_a_beir_archive_that_cannot_be_fetched(here, monkeypatch, name, told):
     util = SimpleNamespace(download_and_unzip=download_and_unzip)
     monkeypatch.setattr(data_sets, "installed", lambda module: True)
     monkeypatch.setattr(data_sets, "require", lambda module, purpose: util)
-    with pytest.raises(UsageError, match=told):
-        data_sets.beir_folder(name)
+    notes = Heard()
+    with pytest.raises(DenserkError, match=told) as failure:
+        data_sets.beir_folder(name, notes)
+    assert failure.value.exit_status == 1
+    assert notes.notes == [f"beir:{name}: fetching into {here}/cache/beir"]
+
+
+def test_bars_of_ir_datasets_stay_out_of_log_files(capfd):
+    """A failed download left two of them."""
+    package = pytest.importorskip("ir_datasets")
+    data_sets.load_irds("cranfield", "docs")
+    log = package.log.easy()
+    with pytest.raises(ConnectionError), log.pbar_raw(desc="https://example.org", total=3):
+        raise ConnectionError
+    list(log.pbar([1, 2], desc="docs"))
+    assert capfd.readouterr().err == ""

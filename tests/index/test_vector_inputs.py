@@ -140,3 +140,20 @@ def test_a_missing_shard_is_told(tmp_path):
     ]
     open_sources(shards, reporter=reporter)
     assert reporter.text == "shards are missing among the inputs: 1, 3 (counted from 0)"
+
+
+def test_shards_of_other_block_sizes_are_rejected(tmp_path):
+    """Shards are whole blocks: these would overlap, or leave passages out without a word."""
+
+    def shard(name, number, size, of=3):
+        settings = {"shard_id": number, "shard_num": of, "block_size": size}
+        return vector_folder(
+            tmp_path / name, [name], np.ones((1, 2), np.float32), settings=settings
+        )
+
+    first, second, third = shard("a", 0, 512), shard("b", 1, 4096), shard("c", 2, 512)
+    with pytest.raises(MismatchError, match=r"a was .* blocks of 512 passages, .*b in .* 4096:"):
+        open_sources([first, second, third])
+    assert len(open_sources([first, third])) == 2
+    other_corpus = [shard("d", 0, 4096), shard("e", 2, 4096)]
+    assert len(open_sources([first, third, *other_corpus])) == 4

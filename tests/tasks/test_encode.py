@@ -2,6 +2,8 @@ import io
 import json
 import random
 import re
+from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,10 +14,12 @@ from denserk.formats.manifest import Kind, read_manifest
 from denserk.formats.sources import read_passages
 from denserk.formats.vector_folder import open_vectors
 from denserk.modeling.text_encoder import TextEncoder
+from denserk.reporting import Progress, Reporter
 from denserk.settings.encode import EncodeSettings
 from denserk.settings.encoding import ComputeSettings, VectorFormat
 from denserk.settings.formats import CorpusSettings
 from denserk.tasks.encode import encode
+from tests.benchmarks import encode_memory
 from tests.faults import Stopped, contents, stopped_at
 from tests.tasks.encoding import StandIn
 
@@ -281,3 +285,66 @@ def test_json_lines_hold_ids_contents_and_vectors(corpus, tmp_path):
 def test_impossible_settings(settings):
     with pytest.raises(UsageError):
         EncodeSettings(**{"model": "m", "output": "o", **settings})
+
+
+def test_blocks_hold_512_passages_on_a_cpu(tmp_path):
+    corpus = tmp_path / "long.jsonl"
+    corpus.write_text("".join(f'{{"_id": "d{n}", "text": "t{n}"}}\n' for n in range(1100)))
+    run(tmp_path / "v", corpus, block_size=None)
+    assert [len(ids) for ids, _ in open_vectors(tmp_path / "v").blocks()] == [512, 512, 76]
+    assert read_manifest(tmp_path / "v", Kind.VECTORS).settings["block_size"] == 512
+    for shard in range(2):
+        run(tmp_path / f"s{shard}", corpus, block_size=None, shard_id=shard, shard_num=2)
+    assert [open_vectors(tmp_path / f"s{shard}").count for shard in range(2)] == [512, 588]
+
+
+@pytest.mark.parametrize("shards", [{}, {"shard_id": 1, "shard_num": 2}])
+def test_a_resumed_folder_keeps_its_block_size(corpus, tmp_path, monkeypatch, shards):
+    run(tmp_path / "whole", corpus, **shards)
+    begin, asked = StandIn.begin_passages, []
+
+    def stop_at_the_second(self, planned, advance):
+        asked.append(planned.count)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return begin(self, planned, advance)
+
+    monkeypatch.setattr(StandIn, "begin_passages", stop_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "v", corpus, **shards)
+    monkeypatch.setattr(StandIn, "begin_passages", begin)
+    run(tmp_path / "v", corpus, resume=True, block_size=None, **shards)
+    assert contents(tmp_path / "v") == contents(tmp_path / "whole")
+
+
+def test_progress_advances_by_batches(toy, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(TextEncoder, "load", LOAD)
+    events = []
+
+    class Seen(Progress):
+        def advance(self, count=1):
+            written = list((tmp_path / "v").glob("block-*.npy"))
+            events.append((count, len(written)))
+
+    class Watching(Reporter):
+        @contextmanager
+        def track(self, what, total, unit):
+            yield Seen() if what == "encoding" else Progress()
+
+    settings = EncodeSettings(
+        model=str(tiny()), corpus=str(toy / "corpus.jsonl"), output=str(tmp_path / "v")
+    )
+    compute = ComputeSettings(batch_size=2)
+    encode(settings, CorpusSettings(), {}, {}, compute, Watching())
+    assert events == [(2, 0)] * 3
+    events.clear()
+    manifest = tmp_path / "v" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"complete": true', '"complete": false'))
+    encode(replace(settings, resume=True), CorpusSettings(), {}, {}, compute, Watching())
+    assert events == [(6, 1)]
+
+
+def test_memory_does_not_grow_after_the_first_block(tmp_path):
+    """By 1.25 times here where torch keeps 1,024 kernels; `encode_memory` measures 50,000."""
+    first, most = encode_memory.measure(tmp_path, 2048)
+    assert most <= 1.1 * first

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from denserk.cli.app import run as command
-from denserk.errors import MismatchError, UsageError
+from denserk.errors import DenserkError, MismatchError, UsageError
 from denserk.extras import installed
 from denserk.formats import suite_sources
 from denserk.formats.manifest import Kind, Manifest, write_manifest
@@ -130,10 +130,12 @@ def test_a_failed_fetch_is_one_line_with_the_place(cache, monkeypatch):
             raise ConnectionError("no route to host")
 
     monkeypatch.setattr(ir_datasets, "load", lambda name: Unreachable())
-    with pytest.raises(UsageError, match="could not fetch irds:msmarco-passage/dev/small") as told:
+    fetch = "could not fetch irds:msmarco-passage/dev/small"
+    with pytest.raises(DenserkError, match=fetch) as told:
         evaluate_suite(["run.trec"], benchmarks()["msmarco-dev"])
     assert str(cache / "msmarco" / "qrels.dev.small.tsv") in told.value.message
     assert "\n" not in told.value.message
+    assert told.value.exit_status == 1
 
 
 def test_a_folder_gives_every_set_and_the_means(cache):
