@@ -14,7 +14,6 @@ import pytest
 import typer
 
 from denserk.cli.app import app, register
-from denserk.extras import installed
 from denserk.settings.encoding import Representation, RepresentationSettings
 from tests.conftest import PASSAGES, QRELS, QUERIES, VOCABULARY
 from tests.tiny_models import write_tiny, write_tiny_aggretriever
@@ -118,16 +117,20 @@ def needs(line):
     """The absent tool that a line needs, or None."""
     if "trec_eval" in line and shutil.which("trec_eval") is None:
         return "trec_eval"
-    if "pyserini" in line.split("-m ")[-1].split()[0] and not (
-        installed("pyserini") and shutil.which("java")
-    ):
-        return "pyserini"
+    module = re.match(r"python -m (pyserini[\w.]*)", line)
+    if module:  # absent too where it finds no Java, or an older one than it needs
+        found = [sys.executable, "-c", f"import {module[1]}"]
+        if subprocess.run(found, capture_output=True, check=False).returncode:
+            return module[1]
     return None
 
 
 def write_collection(folder):
     """What the README takes for granted: a collection, and training data."""
     rows = [{"_id": d, "title": title, "text": text} for d, (title, text) in PASSAGES.items()]
+    # a batch of `pretrain` takes 256 texts; all are judged relevant, so that any model passes --min
+    more = [f"x{number}" for number in range(300)]
+    rows += [{"_id": d, "title": "", "text": f"the boat {d} on the river"} for d in more]
     corpus = "".join(json.dumps(row) + "\n" for row in rows)
     (folder / "corpus.jsonl").write_text(corpus)
     (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(corpus.encode()))
@@ -136,17 +139,21 @@ def write_collection(folder):
     )
     (folder / "queries.tsv").write_text("".join(f"{q}\t{t}\n" for q, t in QUERIES.items()))
     (folder / "qrels.txt").write_text(
-        "".join(f"{q} 0 {d} {r}\n" for q, judged in QRELS.items() for d, r in judged.items())
+        "".join(
+            f"{q} 0 {d} {r}\n"
+            for q, judged in QRELS.items()
+            for d, r in (judged | dict.fromkeys(more, 1)).items()
+        )
     )
 
     def passages(ids):
         return [dict(zip(("docid", "title", "text"), (d, *PASSAGES[d]), strict=True)) for d in ids]
 
     with (folder / "train.jsonl").open("w") as out:
-        for qid, text in QUERIES.items():
+        for number, qid in enumerate([*QUERIES] * 8):  # the presets' batches take 8 queries
             chosen = {
-                "query_id": qid,
-                "query": text,
+                "query_id": f"t{number}",
+                "query": QUERIES[qid],
                 "positive_passages": passages(QRELS[qid]),
                 "negative_passages": passages(PASSAGES.keys() - QRELS[qid].keys()),
             }
