@@ -179,6 +179,7 @@ def write_hub(cache):
     write_tiny_aggretriever(snapshot("castorini/aggretriever-cocondenser"), bert, agg)
 
 
+@pytest.mark.slow
 def test_the_readme_runs_as_written(tmp_path):
     """Every line, in order, from a folder that holds a collection and nothing else."""
     write_hub(tmp_path / "hub")
