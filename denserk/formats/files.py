@@ -66,7 +66,7 @@ def read_failure(path: str | Path, line: int | None, error: BaseException) -> In
     )
 
 
-def number_lines(handle: Iterable[bytes], path: str | Path) -> Iterator[tuple[int, bytes]]:
+def number_lines(handle: BinaryIO, path: str | Path) -> Iterator[tuple[int, bytes]]:
     """The lines of an open input, as `read_lines` yields them; `path` names it in errors.
 
     Raises:
@@ -134,7 +134,12 @@ def look_ahead(handle: BinaryIO, path: str | Path, size: int = 1 << 20) -> tuple
         head = handle.read(size)
     except READ_FAILURES as error:
         raise read_failure(path, None, error) from None
-    return head, io.BufferedReader(_Rewound(head, handle), 1 << 16)
+    return head, rewound(head, handle)
+
+
+def rewound(head: bytes, rest: BinaryIO) -> BinaryIO:
+    """Return an input that starts with bytes that were already read from it."""
+    return io.BufferedReader(_Rewound(head, rest), 1 << 16)
 
 
 def read_all(handle: BinaryIO, path: str | Path) -> bytes:

@@ -45,7 +45,7 @@ def read_manifest(handle: BinaryIO, path: str | Path) -> tuple[bytes, Manifest |
     return line, decoded(orjson.dumps(record[MANIFEST]), f"{path}, line 1, {MANIFEST}")
 
 
-def read(handle: Iterable[bytes], path: str | Path) -> Iterator[VectorBlock]:
+def read(handle: BinaryIO, path: str | Path) -> Iterator[VectorBlock]:
     """Reads blocks of vectors; `path` names the input in errors.
 
     Raises:
@@ -60,7 +60,7 @@ def read(handle: Iterable[bytes], path: str | Path) -> Iterator[VectorBlock]:
         )
 
 
-def _rows(handle: Iterable[bytes], path: str | Path) -> Iterator[Row]:
+def _rows(handle: BinaryIO, path: str | Path) -> Iterator[Row]:
     """Yields (line, id, (D,) vector, contents); the first line settles D and the key of the id."""
     key, dimension = "", 0
     for line, record in parse_objects(number_lines(handle, path), path):

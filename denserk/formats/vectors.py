@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from denserk.formats import (
     vector_parquet,
     vector_pickle,
 )
-from denserk.formats.files import STREAM, open_binary
+from denserk.formats.files import STREAM, open_binary, rewound
 from denserk.formats.flat_file import map_flat
 from denserk.formats.folder_checks import check_index
 from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest
@@ -159,7 +158,7 @@ def _open_json_lines(source: str) -> VectorSource:
         line, manifest = vector_jsonl.read_manifest(handle, source)
         read = partial(_read_file, source, "JSON lines", False)
         if source == STREAM:
-            read = partial(vector_jsonl.read, chain((line,), handle), source)
+            read = partial(vector_jsonl.read, rewound(line + b"\n", handle), source)
     return VectorSource(source, "JSON lines", read, manifest)
 
 
