@@ -82,7 +82,14 @@ def benchmark(
     folders = paths.output is not None or any(Path(path).is_dir() for path in runs)
     several = folders or len(set(names)) > 1 or not isinstance(suite, Suite)
     if several:
-        _check_several(names, measures, matching, comparison, report, page)
+        _check_several(
+            *(names, page),
+            baseline=comparison.baseline,
+            min=measures.min,
+            per_query=report.per_query,
+            write_dpr_json=matching.write_dpr_json,
+            write_pyserini_json=matching.write_pyserini_json,
+        )
     settings = EvaluationSettings(**vars(measures))
     if paths.model is not None and paths.output is not None:
         from denserk.tasks.benchmark_runs import make_runs
@@ -157,24 +164,10 @@ def _measure_several(
         console().note(f"{write_suites_report(result, page)}: the page")
 
 
-def _check_several(
-    names: Sequence[str],
-    measures: MeasureSettings,
-    matching: AnswerSettings,
-    comparison: ComparisonSettings,
-    report: ReportSettings,
-    page: PageSettings,
-) -> None:
+def _check_several(names: Sequence[str], page: PageSettings, **asked: object) -> None:
     """Reject options that need the runs of one benchmark."""
-    asked = (
-        ("--baseline", comparison.baseline),
-        ("--min", measures.min),
-        ("--per-query", report.per_query),
-        *((option, True) for option in page.asked),
-        ("--write-dpr-json", matching.write_dpr_json),
-        ("--write-pyserini-json", matching.write_pyserini_json),
-    )
-    if given := [option for option, value in asked if value]:
+    given = [f"--{name.replace('_', '-')}" for name, value in asked.items() if value]
+    if given := [*given, *page.asked]:
         raise UsageError(
             f"{' and '.join(given)}: for run files of one benchmark, and {' and '.join(names)} in "
             "a folder may be several",

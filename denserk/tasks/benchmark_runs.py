@@ -131,17 +131,9 @@ def make_runs(
     suites = find_suites(names)
     found = find_parts(suites)
     settings = SearchSettings(hits=choice.hits, index_device=choice.index_device)
-    job = _Job(
-        Path(output),
-        _model_of(model, reporter),
-        settings,
-        choice,
-        representation,
-        text,
-        corpus,
-        compute,
-        reporter,
-    )
+    made_by = _model_of(model, reporter)
+    shared = (settings, choice, representation, text, corpus, compute, reporter)
+    job = _Job(Path(output), made_by, *shared)
     told = _begin(job)
     for position, suite in enumerate(suites):
         if choice.resume and _is_finished(job, suite):

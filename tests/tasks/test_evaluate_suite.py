@@ -215,6 +215,19 @@ def test_what_does_not_go_together(cache, arguments, told, capsys):
     assert told in capsys.readouterr().err
 
 
+def test_the_page_of_one_benchmark_has_a_baseline_and_texts(cache, capsys):
+    write_marco(cache)
+    Path("other.trec").write_text("q1 Q0 d1 1 3 t\n")
+    runs = ["--runs", "run.trec", "--runs", "other.trec", "--baseline", "other.trec"]
+    assert command(["benchmark", "dl19", *runs, "--report", "page"]) == 0
+    assert "other\tnDCG@10\t" in capsys.readouterr().out
+    page = Path("page/index.html").read_text("utf-8")
+    assert "TREC" in page
+    assert "difference from other" in page
+    assert command(["benchmark", "dl19", *runs, "--report", "page"]) == 2
+    assert "add --overwrite" in capsys.readouterr().err
+
+
 def test_a_real_run_by_its_suite(cache, shared_data, capsys):
     (cache / "msmarco").mkdir(parents=True)
     real = shared_data / "marco-dl19"
