@@ -18,13 +18,18 @@ def _catch_signals() -> None:
     def interrupt(signum: int, frame: FrameType | None) -> None:
         if os.getpid() != started:  # a worker process: its parent cleans up
             os._exit(128 + signum)
-        for each in SIGNALS:
-            signal.signal(each, signal.SIG_DFL)
+        _let_signals_be()
         raise Interrupted(signum)
 
     for each in SIGNALS:
         if signal.getsignal(each) != signal.SIG_IGN:  # under nohup
             signal.signal(each, interrupt)
+
+
+def _let_signals_be() -> None:
+    for each in SIGNALS:
+        if signal.getsignal(each) != signal.SIG_IGN:
+            signal.signal(each, signal.SIG_DFL)
 
 
 def main() -> None:
@@ -39,6 +44,7 @@ def main() -> None:
         from denserk.cli.app import run
 
         status = run()
+        _let_signals_be()  # nothing is left to clean up
     except Interrupted as stop:  # before or after the command itself
         status = 128 + stop.signum
     raise SystemExit(status)
