@@ -19,7 +19,8 @@ def _catch_signals() -> None:
         if os.getpid() != started:  # a worker process: its parent cleans up
             os._exit(128 + signum)
         _let_signals_be()
-        raise Interrupted(signum)
+        Interrupted.received = Interrupted(signum)
+        raise Interrupted.received
 
     for each in SIGNALS:
         if signal.getsignal(each) != signal.SIG_IGN:  # under nohup

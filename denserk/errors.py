@@ -17,7 +17,7 @@ Catch `DenserkError` for all of them. A message is one sentence of what was wron
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 
 class DenserkError(Exception):
@@ -108,9 +108,13 @@ class GateError(DenserkError):
 class Interrupted(BaseException):
     """A signal that ends the command; raised in the main thread, so that files are cleaned up.
 
+    Compiled code of a library may turn it into an error of its own; `received` is it all the same.
+
     Args:
         signum: SIGINT, SIGTERM or SIGHUP.
     """
+
+    received: ClassVar["Interrupted | None"] = None
 
     def __init__(self, signum: int) -> None:
         super().__init__(signum)

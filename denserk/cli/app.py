@@ -223,7 +223,7 @@ def _interrupted(stop: Interrupted) -> int:
     if stop.kept:
         kept = f"what is finished is kept in {stop.kept}"
         hint = "give the command again, with --resume and without --overwrite, to continue"
-    return _tell(DenserkError(f"interrupted by {name}: {kept}", hint), 128 + stop.signum)
+    return _show(DenserkError(f"interrupted by {name}: {kept}", hint), 128 + stop.signum)
 
 
 def _closed_pipe() -> int:
@@ -233,6 +233,12 @@ def _closed_pipe() -> int:
 
 
 def _tell(error: DenserkError, status: int) -> int:
+    if Interrupted.received is not None:  # what a library made of the signal
+        return _interrupted(Interrupted.received)
+    return _show(error, status)
+
+
+def _show(error: DenserkError, status: int) -> int:
     if console().settings.traceback:
         for line in traceback.format_exc().splitlines():
             print(printable(line, None), file=sys.stderr)  # noqa: T201

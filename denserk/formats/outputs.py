@@ -282,8 +282,10 @@ def claim(
             _remove_leftovers(target)
         try:
             yield
-        except Interrupted as stop:
-            stop.kept = ", ".join(str(target) for target in targets if _is_begun(target))
+        except BaseException as error:
+            stop = error if isinstance(error, Interrupted) else Interrupted.received
+            if stop is not None:
+                stop.kept = ", ".join(str(target) for target in targets if _is_begun(target))
             raise
 
 

@@ -291,3 +291,18 @@ def test_wrong_usage_is_reported_like_every_other_error(capfd):
     assert capfd.readouterr().err.startswith("error: ")
     assert run(["encode", "--no-such-option", "--log-json"]) == 2
     assert json.loads(capfd.readouterr().err)["level"] == "error"
+
+
+def test_an_error_that_a_library_makes_of_a_signal_is_the_signal(at, monkeypatch, capfd):
+    from denserk import errors
+
+    def fail(*_):
+        errors.Interrupted.received = errors.Interrupted(signal.SIGTERM)
+        raise RuntimeError("could not determine the shape of object")
+
+    monkeypatch.setattr("denserk.formats.outputs._remove_leftovers", fail)
+    try:
+        assert run([*FILES["search"], "out"]) == 143
+    finally:
+        errors.Interrupted.received = None
+    assert "interrupted by SIGTERM" in capfd.readouterr().err
