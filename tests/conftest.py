@@ -29,6 +29,9 @@ if os.environ.get("PYTEST_CLEAN") != "1":  # the pytest that a test starts gets 
     for _name in [name for name in os.environ if not KEPT.fullmatch(name)]:
         del os.environ[_name]
     os.environ.update(SET, PYTEST_CLEAN="1")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.pop("COLUMNS", None)  # pytest-xdist tells its workers the terminal's width
+AT_FIRST = frozenset(os.environ)  # before any test or library changed it
 
 settings.register_profile("house", deadline=None)  # a busy machine is no failure
 settings.load_profile("house")

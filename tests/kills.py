@@ -69,6 +69,8 @@ def command(arguments: list[str], delay: float | None = None, how: int = 0) -> t
     start = time.monotonic()
     child = os.fork()
     if child == 0:
+        for each in SIGNALS[1:]:
+            signal.signal(each, signal.SIG_DFL)  # also under nohup
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         log = os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(log, 1)

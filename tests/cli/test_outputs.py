@@ -235,7 +235,11 @@ def test_a_signal_says_what_was_kept_and_leaves_nothing_behind(at, signum, statu
     command = ["encode", "--model", "model", "--corpus", "-", "--output", "out"]
     command += ["--output-format", form, "--block-size", "2"]
     process = subprocess.Popen(
-        [*DENSERK, *command], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*DENSERK, *command],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signum, signal.SIG_DFL),  # also under nohup
     )
     assert process.stdin is not None
     process.stdin.write(lines)  # it stays open: the command waits for more

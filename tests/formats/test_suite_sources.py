@@ -2,7 +2,7 @@ import gzip
 
 import pytest
 
-from denserk.errors import InputError, UsageError
+from denserk.errors import DenserkError, InputError, UsageError
 from denserk.formats import suite_sources
 from denserk.formats.suite_sources import find_parts, where_it_goes
 from denserk.settings.suites import benchmarks, find_suites
@@ -93,7 +93,7 @@ def test_only_what_could_not_be_fetched_is_told_with_its_place(cache):
     with pytest.raises(InputError), where_it_goes(DEV, "qrels", source):
         raise InputError("run.trec", 3, "5 columns", "6 columns") from OSError()
     with (
-        pytest.raises(UsageError, match=r"qrels of msmarco-dev: not at .*qrels\.dev\.small\.tsv"),
+        pytest.raises(DenserkError, match=r"qrels of msmarco-dev: not at .*qrels\.dev\.small\.tsv"),
         where_it_goes(DEV, "qrels", source),
     ):
         raise broken from ConnectionError()

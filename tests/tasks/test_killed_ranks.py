@@ -17,7 +17,16 @@ from tests.tasks.pretraining import write_corpus
 from tests.tiny_models import write_tiny
 
 COMMANDS = {
-    "finetune": ("finetune", "--train-data", "train.jsonl", "--group-size", "3", "--l2-norm"),
+    "finetune": (
+        "finetune",
+        "--train-data",
+        "train.jsonl",
+        "--group-size",
+        "3",
+        "--l2-norm",
+        "--temperature",
+        "0.05",
+    ),
     "pretrain": (
         *("pretrain", "--objective", "cocondenser", "--corpus", "corpus.jsonl"),
         *("--cache-chunk-size", "2", "--max-length", "16", "--keep-steps", "10"),
