@@ -6,10 +6,10 @@ from denserk.cli.options import Given, command
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.generate import (
-    ContinuationDrawing,
+    ContinuationSettings,
     GenerateSettings,
     GenerateTextSettings,
-    QueryDrawing,
+    QuerySettings,
 )
 
 
@@ -34,8 +34,8 @@ from denserk.settings.generate import (
 )
 def generate(
     settings: GenerateSettings,
-    queries: Given[QueryDrawing],
-    continuations: Given[ContinuationDrawing],
+    queries: Given[QuerySettings],
+    continuations: Given[ContinuationSettings],
     text: GenerateTextSettings,
     corpus: CorpusSettings,
     compute: ComputeSettings,

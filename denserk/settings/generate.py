@@ -9,66 +9,50 @@ from denserk.settings.options import REQUIRED, option
 from denserk.settings.shards import refuse_shard
 
 
-@dataclass(frozen=True)
-class SamplingRule:
-    """Which tokens may be drawn: the `top_k` likeliest, of them those that make up `top_p`.
+class Sampling(NamedTuple):
+    """How many texts are sampled from each passage, and how their tokens are drawn.
 
-    A `top_k` of 0 and a `top_p` of 1 leave nothing out; logits are divided by `temperature` first.
-
-    >>> SamplingRule().keeps_all, SamplingRule(top_k=10).keeps_all
-    (True, False)
+    `top_k` 0 and `top_p` 1 exclude nothing.
     """
 
+    samples: int
+    max_tokens: int
     top_k: int = 0
     top_p: float = 1.0
     temperature: float = 1.0
 
-    @property
-    def keeps_all(self) -> bool:
-        """Whether no token is left out."""
-        return self.top_k == 0 and self.top_p >= 1
-
-
-class Drawing(NamedTuple):
-    """How many samples a text gets, by which rule, how long; `purpose` sets streams apart."""
-
-    purpose: str
-    samples: int
-    rule: SamplingRule
-    max_tokens: int
-
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateSettings:
-    """Models that generate, the passages, and the output."""
+    """Input, output and models of the generate command."""
 
     corpus: str = option(REQUIRED, metavar="FILE|DIR|NAME|-")
     """Passages: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
     output: str = option(REQUIRED, metavar="FILE|-")
     """JSON lines of docid, queries and next, in the order of the corpus."""
     queries_model: str | None = option(None, metavar="DIR|HUB_ID", shown_default="no queries")
-    """A sequence-to-sequence model (t5, mt5) that asks queries of a passage."""
+    """Sequence-to-sequence model (T5, mT5, BART) that writes queries for a passage."""
     continuation_model: str | None = option(
         None, metavar="DIR|HUB_ID", shown_default="no continuations"
     )
-    """A causal model (gpt2) that writes on where a passage ends."""
+    """Causal model (GPT-2, Qwen3) that continues a passage."""
     allow_pickle: bool = False
     """Also read weights from pytorch_model.bin; nothing in it is run."""
     seed: int = 42
-    """Seed of the drawing; each passage draws by it and by its own id alone."""
+    """Seed of the sampling; each block of passages starts from it and its own number."""
     block_size: int = 1024
-    """Passages a block; after a kill, what was done of the last block is done again."""
+    """Passages per block; --resume repeats an unfinished block."""
     shard_id: int = option(0, "--dataset-shard-index", "--shard-index")
     """Shard to generate for, from 0."""
     shard_num: int = option(1, "--num-shards", "--dataset-number-of-shards")
-    """Number of shards: whole blocks each; their files, one after another, are the whole file."""
+    """Number of shards; concatenated, their files are the whole file."""
     resume: bool = False
     """Continue an interrupted run: finished blocks are compared with the input and kept."""
     overwrite: bool = False
     """Replace the output, finished or not."""
 
     def __post_init__(self) -> None:
-        """Refuses combinations that cannot be done."""
+        """Check combinations of options."""
         if self.queries_model is None and self.continuation_model is None:
             raise UsageError("give --queries-model, --continuation-model, or both")
         if self.block_size < 1:
@@ -82,80 +66,84 @@ class GenerateSettings:
             raise UsageError("--shard-num needs a corpus that can be counted, not a stream")
 
 
-def _refuse_drawing(prefix: str, drawing: Drawing) -> None:
-    """Refuses numbers with which nothing could be drawn; `prefix` begins the options' names."""
-    _, samples, rule, tokens = drawing
-    mistakes = [
-        f"{prefix}-top-k {rule.top_k}: at least 0 is needed; 0 leaves nothing out"
-        if rule.top_k < 0
-        else "",
-        f"{prefix}-top-p {rule.top_p:g}: a share above 0 and up to 1 is needed"
-        if not 0 < rule.top_p <= 1
-        else "",
-        f"{prefix}-temperature {rule.temperature:g}: a number above 0 is needed"
-        if not 0 < rule.temperature < float("inf")
-        else "",
-        f"{prefix}-max-tokens {tokens}: at least 1 is needed" if tokens < 1 else "",
-        f"{samples} samples a passage: at least 1 is needed" if samples < 1 else "",
-    ]
-    if found := [mistake for mistake in mistakes if mistake]:
+def _check(prefix: str, sampling: Sampling) -> None:
+    """Raise an error for values that cannot be sampled with; `prefix` begins the option names."""
+    samples, tokens, top_k, top_p, temperature = sampling
+    mistakes = {
+        f"{prefix}-top-k {top_k}: at least 0 is needed; 0 is all": top_k < 0,
+        f"{prefix}-top-p {top_p:g}: a share above 0 and up to 1 is needed": not 0 < top_p <= 1,
+        f"{prefix}-temperature {temperature:g}: a number above 0 is needed": not (
+            0 < temperature < float("inf")
+        ),
+        f"{prefix}-max-tokens {tokens}: at least 1 is needed": tokens < 1,
+        f"{samples} samples a passage: at least 1 is needed": samples < 1,
+    }
+    if found := [mistake for mistake, made in mistakes.items() if made]:
         raise UsageError("; ".join(found))
 
 
 @dataclass(frozen=True)
-class QueryDrawing:
-    """How queries are drawn."""
+class QuerySettings:
+    """How queries are sampled."""
 
     num_queries: int = option(10, "--queries-per-passage")
-    """Queries a passage; the same one may be drawn twice."""
+    """Queries per passage; the same one may be drawn twice."""
     query_top_k: int = 10
-    """Only this many of the likeliest tokens may be drawn; 0 is all, 1 the likeliest."""
+    """Draw from this many of the most probable tokens; 0 is all."""
     query_top_p: float = 1.0
-    """Only the likeliest tokens that make up this share may be drawn; 1 is all."""
+    """Draw from the most probable tokens that make up this probability; 1 is all."""
     query_temperature: float = 1.0
-    """Logits are divided by it."""
+    """Temperature of the softmax."""
     query_max_tokens: int = option(64, "--query-max-length")
-    """Tokens of a query."""
+    """Most tokens of a query."""
     query_prompt: str = ""
     """Text put before a passage, as some models were trained with."""
 
     def __post_init__(self) -> None:
-        """Refuses numbers with which nothing could be drawn."""
-        _refuse_drawing("--query", self.drawing)
+        """Check the values."""
+        _check("--query", self.sampling)
 
     @property
-    def drawing(self) -> Drawing:
-        """The same by the names that every drawing has."""
-        rule = SamplingRule(self.query_top_k, self.query_top_p, self.query_temperature)
-        return Drawing("queries", self.num_queries, rule, self.query_max_tokens)
+    def sampling(self) -> Sampling:
+        """The same without the option prefix."""
+        return Sampling(
+            self.num_queries,
+            self.query_max_tokens,
+            self.query_top_k,
+            self.query_top_p,
+            self.query_temperature,
+        )
 
 
 @dataclass(frozen=True)
-class ContinuationDrawing:
-    """How continuations are drawn."""
+class ContinuationSettings:
+    """How continuations are sampled."""
 
     num_continuations: int = 1
-    """Continuations a passage."""
+    """Continuations per passage."""
     continuation_top_k: int = 0
-    """Only this many of the likeliest tokens may be drawn; 0 is all, 1 the likeliest."""
+    """Draw from this many of the most probable tokens; 0 is all."""
     continuation_top_p: float = 0.9
-    """Only the likeliest tokens that make up this share may be drawn; 1 is all."""
+    """Draw from the most probable tokens that make up this probability; 1 is all."""
     continuation_temperature: float = 1.0
-    """Logits are divided by it."""
+    """Temperature of the softmax."""
     continuation_max_tokens: int = 128
-    """Tokens of a continuation."""
+    """Most tokens of a continuation."""
 
     def __post_init__(self) -> None:
-        """Refuses numbers with which nothing could be drawn."""
-        _refuse_drawing("--continuation", self.drawing)
+        """Check the values."""
+        _check("--continuation", self.sampling)
 
     @property
-    def drawing(self) -> Drawing:
-        """The same by the names that every drawing has."""
-        rule = SamplingRule(
-            self.continuation_top_k, self.continuation_top_p, self.continuation_temperature
+    def sampling(self) -> Sampling:
+        """The same without the option prefix."""
+        return Sampling(
+            self.num_continuations,
+            self.continuation_max_tokens,
+            self.continuation_top_k,
+            self.continuation_top_p,
+            self.continuation_temperature,
         )
-        return Drawing("next", self.num_continuations, rule, self.continuation_max_tokens)
 
 
 @dataclass(frozen=True)
@@ -163,14 +151,14 @@ class GenerateTextSettings:
     """How a passage becomes the text that the models read."""
 
     fields: tuple[str, ...] | None = option(None, shown_default="title,text")
-    """Fields of a passage that make its text, in order; empty ones leave no trace."""
+    """Fields of a passage that make its text, in order; empty fields are skipped."""
     join: str = option(" ", metavar="TEXT")
-    """What stands between two fields."""
+    """Text between two fields."""
     passage_max_length: int = option(512, "--max-length")
-    """Tokens of a passage; a longer one keeps its first for queries, its last to be continued."""
+    """Most tokens of a passage: its first ones for queries, its last ones for continuations."""
 
     def __post_init__(self) -> None:
-        """Refuses texts of nothing, and joins that are no text."""
+        """Check fields, join and length."""
         if self.fields == ():
             raise UsageError("--fields names no field", "for example --fields title,text")
         if self.join in ("sep", "pair"):
@@ -183,31 +171,27 @@ class GenerateTextSettings:
             )
 
 
-def drawings(
+def sampling_settings(
     settings: GenerateSettings, queries: Mapping[str, Any], continuations: Mapping[str, Any]
-) -> tuple[QueryDrawing | None, ContinuationDrawing | None]:
-    """How queries and continuations are drawn; None for what no model was given for.
-
-    Args:
-        settings: names the models.
-        queries: fields of `QueryDrawing` that were given.
-        continuations: fields of `ContinuationDrawing` that were given.
+) -> tuple[QuerySettings | None, ContinuationSettings | None]:
+    """Build the settings of the models that were given; None for a model that was not.
 
     Raises:
-        UsageError: one was given for a model that was not; or a number makes no sense.
+        UsageError: an option was given for a model that was not, or its value makes no sense.
     """
-    idle = [
-        f"--{name.replace('_', '-')} needs {model}"
-        for given, model, absent in (
-            (queries, "--queries-model", settings.queries_model is None),
-            (continuations, "--continuation-model", settings.continuation_model is None),
-        )
-        for name in given
-        if absent
+    given = (
+        ("--queries-model", settings.queries_model, queries),
+        ("--continuation-model", settings.continuation_model, continuations),
+    )
+    unused = [
+        f"--{name.replace('_', '-')} needs {option_name}"
+        for option_name, model, values in given
+        if model is None
+        for name in values
     ]
-    if idle:
-        raise UsageError("; ".join(idle))
+    if unused:
+        raise UsageError("; ".join(unused))
     return (
-        None if settings.queries_model is None else QueryDrawing(**queries),
-        None if settings.continuation_model is None else ContinuationDrawing(**continuations),
+        None if settings.queries_model is None else QuerySettings(**queries),
+        None if settings.continuation_model is None else ContinuationSettings(**continuations),
     )

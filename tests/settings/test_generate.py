@@ -6,13 +6,12 @@ import pytest
 
 from denserk.errors import UsageError
 from denserk.settings.generate import (
-    ContinuationDrawing,
-    Drawing,
+    ContinuationSettings,
     GenerateSettings,
     GenerateTextSettings,
-    QueryDrawing,
-    SamplingRule,
-    drawings,
+    QuerySettings,
+    Sampling,
+    sampling_settings,
 )
 
 BASIC: dict[str, Any] = {"corpus": "c", "output": "o", "queries_model": "m"}
@@ -37,12 +36,12 @@ def test_what_cannot_be_done_is_refused(changes, said):
 @pytest.mark.parametrize(
     ("kind", "given", "said"),
     [
-        (QueryDrawing, {"query_top_k": -1, "query_top_p": 0}, "top-k -1: .*; --query-top-p 0: "),
-        (QueryDrawing, {"num_queries": 0}, "0 samples a passage"),
-        (QueryDrawing, {"query_temperature": 0.0}, "--query-temperature 0: "),
-        (ContinuationDrawing, {"continuation_top_p": 1.5}, r"--continuation-top-p 1\.5: "),
-        (ContinuationDrawing, {"continuation_max_tokens": 0}, "--continuation-max-tokens 0: "),
-        (ContinuationDrawing, {"continuation_temperature": float("nan")}, "temperature nan: "),
+        (QuerySettings, {"query_top_k": -1, "query_top_p": 0}, "top-k -1: .*; --query-top-p 0: "),
+        (QuerySettings, {"num_queries": 0}, "0 samples a passage"),
+        (QuerySettings, {"query_temperature": 0.0}, "--query-temperature 0: "),
+        (ContinuationSettings, {"continuation_top_p": 1.5}, r"--continuation-top-p 1\.5: "),
+        (ContinuationSettings, {"continuation_max_tokens": 0}, "--continuation-max-tokens 0: "),
+        (ContinuationSettings, {"continuation_temperature": float("nan")}, "temperature nan: "),
         (GenerateTextSettings, {"fields": ()}, "--fields names no field"),
         (GenerateTextSettings, {"join": "sep"}, "--join sep: these models read plain text"),
         (GenerateTextSettings, {"passage_max_length": 1}, "--passage-max-length 1: "),
@@ -55,16 +54,16 @@ def test_numbers_that_make_no_sense_are_refused(kind, given, said):
 
 def test_the_defaults_are_those_of_master():
     settings = GenerateSettings(**BASIC, continuation_model="c")
-    queries, continuations = drawings(settings, {}, {})
+    queries, continuations = sampling_settings(settings, {}, {})
     assert queries is not None
     assert continuations is not None
-    assert queries.drawing == Drawing("queries", 10, SamplingRule(top_k=10), 64)
-    assert continuations.drawing == Drawing("next", 1, SamplingRule(top_p=0.9), 128)
+    assert queries.sampling == Sampling(10, 64, top_k=10)
+    assert continuations.sampling == Sampling(1, 128, top_p=0.9)
 
 
 def test_an_option_of_a_model_that_is_not_there_is_refused():
     with pytest.raises(UsageError, match="--continuation-top-k needs --continuation-model"):
-        drawings(GenerateSettings(**BASIC), {"num_queries": 3}, {"continuation_top_k": 3})
-    queries, continuations = drawings(GenerateSettings(**BASIC), {"num_queries": 3}, {})
+        sampling_settings(GenerateSettings(**BASIC), {"num_queries": 3}, {"continuation_top_k": 3})
+    queries, continuations = sampling_settings(GenerateSettings(**BASIC), {"num_queries": 3}, {})
     assert queries is not None
     assert (queries.num_queries, continuations) == (3, None)
