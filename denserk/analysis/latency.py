@@ -1,30 +1,152 @@
-"""How long a piece of work takes, one by one: each time, and percentiles that are times.
-
-As the Aggretriever paper's Table 9 gives them: the 1st, 50th and 99th percentile.
-"""
+"""Latency of query encoding: the 1st, 50th and 99th percentile (Aggretriever's Table 9)."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+
+from denserk.analysis.side_by_side import check, load
+from denserk.data.sampling import choose_records
+from denserk.formats.csv_rows import write_rows
+from denserk.formats.plots import new_axes, save_if_installed
+from denserk.formats.sources import read_queries
+from denserk.modeling.text_encoder import NOTHING, TextEncoder
+from denserk.records import Query
+from denserk.reporting import SILENT, Reporter
+from denserk.settings.analysis import QueryLatencySettings
+from denserk.settings.encoding import ComputeSettings
 
 T = TypeVar("T")
 
 PERCENTILES = (1, 50, 99)
+HEADER = (
+    *("label", "model", "topics", "queries", "seed", "warm_up", "batch_size"),
+    *("device", "threads", "dtype", "dimension", *(f"p{p}_ms" for p in PERCENTILES), "mean_ms"),
+)
+
+
+@dataclass(frozen=True)
+class QueryLatency:
+    """The times of one model.
+
+    Attributes:
+        label: name of the model in tables and plots.
+        model: its folder or name.
+        dimension: of its embeddings.
+        device: where it ran; a GPU with its name.
+        threads: CPU threads.
+        times: (N,) milliseconds, one per batch, in the order measured.
+        percentiles: the 1st, 50th and 99th of them.
+    """
+
+    label: str
+    model: str
+    dimension: int
+    device: str
+    threads: int
+    times: NDArray[np.float64] = field(repr=False)
+    percentiles: tuple[float, ...]
+
+
+def query_latency(
+    settings: QueryLatencySettings,
+    representation: Mapping[str, Any] = NOTHING,
+    text: Mapping[str, Any] = NOTHING,
+    compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
+    reporter: Reporter = SILENT,
+) -> list[QueryLatency]:
+    """Measure models on the same queries, one model after the other; write table and plot.
+
+    A time runs from the text of a query to its embedding in CPU memory, tokenization included.
+    Without a batch size, queries are encoded one at a time.
+
+    Args:
+        settings: models, queries and outputs.
+        representation: overrides of the model's own pooling.
+        text: overrides of the model's own text settings.
+        compute: device, precision and threads.
+        reporter: hears of progress and of how the times were taken.
+
+    Raises:
+        UsageError, ModelError: a model, the queries or the device does not exist.
+        InputError: the queries are broken.
+        OutputError: table or plot cannot be written.
+    """
+    check(settings)
+    queries = choose_records(
+        read_queries(settings.topics, reporter=reporter), settings.sample, settings.seed
+    )
+    size = compute.batch_size or 1
+    batches = as_batches(queries, size)
+    found = []
+    for label, model in settings.labelled:
+        encoder = load(label, model, representation, text, compute, reporter)
+        found.append(_measure(label, model, encoder, batches, settings.warm_up, reporter))
+    write_rows(settings.output, [HEADER, *(_row(each, settings, compute) for each in found)])
+    what = "a query" if size == 1 else f"{size} queries"
+    quantity = f"milliseconds to encode {what}, tokenization included"
+    times = {each.label: each.times for each in found}
+    save_if_installed(lambda: plot(times, quantity), "the times", settings.picture, reporter)
+    return found
+
+
+def as_batches(queries: Sequence[Query], size: int) -> list[Sequence[Query]]:
+    """Split queries into batches of one size; an incomplete last batch counts only if alone.
+
+    >>> [len(batch) for batch in as_batches([Query(str(i), "?") for i in range(7)], 3)]
+    [3, 3]
+    """
+    full = range(0, len(queries) - size + 1, size)
+    return [queries[first : first + size] for first in full] or [queries]
+
+
+def latency_table(found: Sequence[QueryLatency]) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows of a table of percentiles in milliseconds, one row per model."""
+    header = ["model", "device", "threads", *(f"p{p} ms" for p in PERCENTILES)]
+    rows = [
+        [each.label, each.device, str(each.threads), *(f"{p:.2f}" for p in each.percentiles)]
+        for each in found
+    ]
+    return header, rows
+
+
+def plot(times: Mapping[str, NDArray[np.float64]], quantity: str) -> Any:
+    """Draw one row per model: a dot per time, a line at each percentile.
+
+    Times far beyond the largest 99th percentile are not drawn but counted.
+    """
+    axes = new_axes(6, 0.75 * len(times) + 0.8)
+    marks = [percentiles(each) for each in times.values()]
+    limit = 1.15 * max(mark[-1] for mark in marks)
+    labels = []
+    for row, (name, mark) in enumerate(zip(times, marks, strict=True)):
+        each, slower = times[name], int((times[name] > limit).sum())
+        # multiples of the golden ratio spread the dots evenly, however many there are
+        heights = row + 0.5 * (np.arange(len(each)) * 0.618034 % 1) - 0.25
+        axes.plot(each, heights, ls="", marker="o", ms=2.2, mew=0, color="0.25", alpha=0.3)
+        axes.vlines(mark, row - 0.35, row + 0.35, color="black", lw=(0.9, 1.8, 0.9))
+        more = f"\n{slower} slower, up to {each.max():.3g}" if slower else ""
+        labels.append(f"{name}\n{' | '.join(f'{m:.3g}' for m in mark)}{more}")
+    axes.set_yticks(range(len(times)), labels)
+    axes.set(ylim=(len(times) - 0.5, -0.5), xlim=(0, limit), xlabel=quantity)
+    axes.grid(visible=False, axis="y")
+    return axes
 
 
 def time_each(
     work: Callable[[T], object], items: Iterable[T], finish: Callable[[], object]
 ) -> NDArray[np.float64]:
-    """The seconds by the clock that the work takes on each of N items: (N,).
+    """Return the wall-clock seconds of the work on each of N items: (N,).
 
     Args:
         work: what is timed.
-        items: what it is called with.
-        finish: waits until a device has done all that it was given, before the clock starts and
-            before it stops.
+        items: its arguments.
+        finish: waits for the device, before the clock starts and before it stops.
     """
     seconds = []
     for item in items:
@@ -39,12 +161,50 @@ def time_each(
 def percentiles(
     times: NDArray[np.float64], wanted: Sequence[float] = PERCENTILES
 ) -> tuple[float, ...]:
-    """Percentiles by nearest rank: the smallest time that so many per cent do not exceed.
-
-    Nothing is interpolated: each of them was measured.
+    """Return percentiles by nearest rank, without interpolation: each was measured.
 
     >>> percentiles(np.array([5.0, 1.0, 3.0, 9.0]), (1, 50, 75, 99))
     (1.0, 3.0, 5.0, 9.0)
     """
     ranked: NDArray[np.float64] = np.percentile(times, wanted, method="inverted_cdf")
     return tuple(ranked.tolist())
+
+
+def _measure(
+    label: str,
+    model: str,
+    encoder: TextEncoder,
+    batches: Sequence[Sequence[Query]],
+    warm_up: int,
+    reporter: Reporter,
+) -> QueryLatency:
+    device = encoder.device
+    on_gpu = device.type == "cuda"
+    for batch in islice(cycle(batches), warm_up):
+        encoder.encode_queries(batch)
+    with reporter.track(f"encoding with {label}", len(batches), "batches") as progress:
+        finish = (lambda: torch.cuda.synchronize(device)) if on_gpu else (lambda: None)
+        times = 1000 * time_each(encoder.encode_queries, batches, finish)
+        progress.advance(len(batches))
+    name = f"{device} ({torch.cuda.get_device_name(device)})" if on_gpu else str(device)
+    threads = encoder.threads_for(len(batches[0]))
+    reporter.note(
+        f"{label}: {len(batches):,} times after {warm_up} to warm up, on {name}, "
+        f"{threads} thread{'' if threads == 1 else 's'}, {encoder.compute.precision}; "
+        "tokenization included"
+    )
+    return QueryLatency(label, model, encoder.dimension, name, threads, times, percentiles(times))
+
+
+def _row(
+    found: QueryLatency, settings: QueryLatencySettings, compute: ComputeSettings
+) -> tuple[str, ...]:
+    """Return the row of one model under `HEADER`."""
+    size = compute.batch_size or 1
+    chosen = (settings.seed, settings.warm_up, size, found.device, found.threads)
+    measured = (*found.percentiles, found.times.mean())
+    return (
+        *(found.label, found.model, settings.topics, str(len(found.times) * size)),
+        *map(str, (*chosen, compute.precision, found.dimension)),
+        *(f"{value:.4f}" for value in measured),
+    )

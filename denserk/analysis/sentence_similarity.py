@@ -1,22 +1,86 @@
-"""How well vectors tell what sentences have to do with each other: STS-b's and Wiki sections' way.
+"""Sentence similarity: pairs with labels (STS-B) and triplets (Wikipedia sections).
 
-Condenser's Tables 1 and 2. Of pairs: Spearman's correlation between the cosine of the two vectors
-and the label. Of triplets: how often the positive is nearer to the anchor than the negative is, by
-Euclidean distance. Axes: B examples of n sentences (2 or 3), D dimensions.
+Condenser's Tables 1 and 2. For pairs: Spearman's correlation of the cosine with the label. For
+triplets: how often the positive is nearer to the anchor than the negative, by Euclidean distance.
+Axes: B examples of n sentences (2 or 3), D dimensions.
 """
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from denserk.errors import DenserkError, InputError
+from denserk.formats.csv_rows import write_rows
+from denserk.formats.sentence_pairs import read_sentences
+from denserk.modeling.text_encoder import NOTHING, TextEncoder
+from denserk.reporting import SILENT, Reporter
+from denserk.settings.analysis import SentenceSimilaritySettings
+from denserk.settings.encoding import ComputeSettings
+
 Floats = NDArray[np.floating]
+
+BLOCK = 1024  # examples encoded at once
+HEADER = ("model", "data", "kind", "count", "measure", "value")
+
+
+@dataclass(frozen=True)
+class SentenceSimilarity:
+    """The result of one model: `kind` is pairs or triplets, `measure` spearman or accuracy."""
+
+    model: str
+    data: str
+    kind: str
+    count: int
+    measure: str
+    value: float
+
+    def row(self) -> tuple[str, ...]:
+        """Return the result under `HEADER`, as text."""
+        counted = (self.kind, str(self.count), self.measure, f"{self.value:.4f}")
+        return self.model, self.data, *counted
+
+
+def sentence_similarity(
+    settings: SentenceSimilaritySettings,
+    representation: Mapping[str, Any] = NOTHING,
+    text: Mapping[str, Any] = NOTHING,
+    compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
+    reporter: Reporter = SILENT,
+) -> list[SentenceSimilarity]:
+    """Measure models on pairs or triplets of sentences; write the table if asked to.
+
+    Args:
+        settings: models, sentences and output.
+        representation: overrides of the model's own pooling.
+        text: overrides of the model's own text settings; those of passages apply to sentences.
+        compute: device, precision and batches.
+        reporter: hears of progress.
+
+    Raises:
+        UsageError, ModelError: a model or the data does not exist or does not fit.
+        InputError: the data is broken, or its labels are all the same.
+        DenserkError: an embedding is not a number.
+        OutputError: the table cannot be written.
+    """
+    found = []
+    for name in settings.model:
+        encoder = TextEncoder.load(name, representation, text, compute, reporter)
+        found.append(_measure(name, encoder, settings.data, reporter))
+    if settings.output is not None:
+        write_rows(settings.output, [HEADER, *(each.row() for each in found)])
+    return found
 
 
 def score_examples(vectors: Floats) -> NDArray[np.float64]:
-    """What one example says: (B, n, D) -> (B,).
+    """Score examples from the embeddings of their sentences: (B, n, D) -> (B,).
 
     Returns:
-        Of pairs the cosine, 0 beside a vector of zeros; of triplets 1 where the positive is nearer,
-        and 0 where the negative is, or is as near; NaN of vectors that are no numbers.
+        For pairs the cosine, 0 if a vector is zero; for triplets 1 where the positive is nearer
+        and 0 otherwise; NaN where a vector holds NaN.
 
     >>> score_examples(np.array([[[3.0, 0.0], [1.0, 1.0]]])).round(3)
     array([0.707])
@@ -34,32 +98,21 @@ def score_examples(vectors: Floats) -> NDArray[np.float64]:
     return products
 
 
-def average_ranks(values: Floats) -> NDArray[np.float64]:
-    """Ranks from 1 in ascending order; equal values share the mean of theirs. (N,) -> (N,).
-
-    >>> average_ranks(np.array([0.2, 0.9, 0.2, 0.1]))
-    array([2.5, 4. , 2.5, 1. ])
-    """
-    _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(sizes)
-    ranks: NDArray[np.float64] = (last - (sizes - 1) / 2)[group]
-    return ranks
-
-
 def spearman(first: Floats, second: Floats) -> float:
-    """The correlation of average ranks, -1 to 1; 0 where one side does not vary.
+    """Return Spearman's correlation, -1 to 1; 0 where one side is constant.
 
-    >>> spearman(np.array([1.0, 2.0, 3.0]), np.array([0.1, 0.5, 0.4]))
+    >>> round(spearman(np.array([1.0, 2.0, 3.0]), np.array([0.1, 0.5, 0.4])), 9)
     0.5
     """
-    ranks = [average_ranks(values) for values in (first, second)]
-    one, other = (each - each.mean() for each in ranks)
-    lengths = np.sqrt((one @ one) * (other @ other))
-    return float(one @ other / lengths) if lengths else 0.0
+    from scipy.stats import spearmanr  # slow to import
+
+    if not np.ptp(first) or not np.ptp(second):
+        return 0.0
+    return float(spearmanr(first, second).statistic)
 
 
 def figure_of(scores: Floats, labels: Floats | None) -> tuple[str, float]:
-    """The measure of all examples, by its name: of pairs Spearman's correlation, else accuracy.
+    """Return name and value of the measure over all examples.
 
     Args:
         scores: (N,), see `score_examples`.
@@ -68,3 +121,25 @@ def figure_of(scores: Floats, labels: Floats | None) -> tuple[str, float]:
     if labels is None:
         return "accuracy", float(scores.mean())
     return "spearman", spearman(scores, labels)
+
+
+def _measure(name: str, encoder: TextEncoder, data: str, reporter: Reporter) -> SentenceSimilarity:
+    """Measure one model, keeping one number per example in memory."""
+    scores, labels, size = [], [], 2
+    examples = read_sentences(data)
+    with reporter.track(f"encoding {data}", None, "examples") as progress:
+        while block := list(islice(examples, BLOCK)):
+            size = len(block[0].texts)
+            vectors = encoder.encode_sentences([text for each in block for text in each.texts])
+            scores.append(score_examples(vectors.reshape(len(block), size, encoder.dimension)))
+            labels += [example.label for example in block if example.label is not None]
+            progress.advance(len(block))
+    together = np.concatenate(scores)
+    if np.isnan(together).any():
+        raise DenserkError(f"{name}: an embedding is not a number (NaN)", "use --dtype float32")
+    if size == 2 and len(set(labels)) < 2:
+        found = f"only the label {labels[0]:g}"
+        raise InputError(data, None, found, "labels that differ, to correlate with")
+    measure, value = figure_of(together, np.array(labels) if size == 2 else None)
+    kind = "pairs" if size == 2 else "triplets"
+    return SentenceSimilarity(name, data, kind, len(together), measure, value)

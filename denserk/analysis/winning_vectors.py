@@ -1,35 +1,146 @@
-"""Which of a passage's vectors wins the maximum: MLR's equation 2, looked into.
+"""Which of a passage's vectors has the highest inner product with the query: in MLR, which layer.
 
-"Investigating Multi-layer Representations for Dense Passage Retrieval" (Xie and Lukasiewicz, 2025)
-asks which layer's vector has the highest inner product with the query. A vector's share is that of
-the pairs of a query and a passage in which it is the highest; among equals the first wins, as in
-training, which in MLR is the last layer's.
+MLR's equation 2 ("Investigating Multi-layer Representations for Dense Passage Retrieval", Xie and
+Lukasiewicz, 2025). The share of a vector is the share of query-passage pairs in which it has the
+highest product; among equals the first wins, as in training (in MLR: the last layer).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from denserk.analysis.query_passage_pairs import Pairs, choose_pairs
+from denserk.analysis.side_by_side import check, load
+from denserk.data.batches import by_length, pad
+from denserk.errors import DenserkError, ModelError
+from denserk.formats.csv_rows import write_rows
+from denserk.formats.plots import new_axes, save_if_installed
 from denserk.modeling.multi_vector import MultiVector
 from denserk.modeling.similarity import PassageVectors
-from denserk.settings.encoding import Reduction, Representation
+from denserk.modeling.text_encoder import NOTHING, TextEncoder
+from denserk.records import Passage
+from denserk.reporting import SILENT, Reporter
+from denserk.settings.analysis import WinningVectorSettings
+from denserk.settings.encoding import ComputeSettings, Reduction, Representation
+from denserk.settings.formats import DETECTED, CorpusSettings
 
+HEADER = ("label", "model", "passages", "queries", "pairs", "kind", "vector", "wins", "share")
+BLOCK = 1024  # passages encoded at once
+# reductions that keep several vectors apart, at least in training
 KEPT_APART = (Reduction.SELF_CONTRASTIVE, Reduction.MULTI_VECTOR)
-"""Reductions that leave several vectors to choose from, in training at least."""
+
+
+@dataclass(frozen=True)
+class WinningVectors:
+    """How often each vector of one model won.
+
+    Attributes:
+        label: name of the model in tables and plots.
+        model: its folder or name.
+        passages: which ones: `positive` or `retrieved`.
+        queries: number of queries.
+        pairs: number of query-passage pairs.
+        kind: what a vector stands for: `layer` or `token`.
+        wins: vector -> number of pairs that it won; layers ascending.
+    """
+
+    label: str
+    model: str
+    passages: str
+    queries: int
+    pairs: int
+    kind: str
+    wins: Mapping[str, int]
+
+    def shares(self) -> dict[str, float]:
+        """Return the wins of each vector as a share of the pairs."""
+        return {name: count / self.pairs for name, count in self.wins.items()}
+
+
+def winning_vectors(
+    settings: WinningVectorSettings,
+    representation: Mapping[str, Any] = NOTHING,
+    text: Mapping[str, Any] = NOTHING,
+    compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
+    corpus: CorpusSettings = DETECTED,
+    reporter: Reporter = SILENT,
+) -> list[WinningVectors]:
+    """Count which vector wins, for models on the same pairs; write table and plot.
+
+    Memory grows with the pairs, not with the corpus.
+
+    Args:
+        settings: models, queries, passages and outputs.
+        representation: overrides of the model's own pooling.
+        text: overrides of the model's own text settings.
+        compute: device, precision and batches.
+        corpus: how passages are read.
+        reporter: hears of progress.
+
+    Raises:
+        UsageError, ModelError: an input or a model does not exist, or is a single-vector model.
+        InputError: an input is broken.
+        MismatchError: queries, passages and relevance judgments have nothing in common.
+        DenserkError: an embedding is not a number.
+        OutputError: table or plot cannot be written.
+    """
+    check(settings)
+    pairs = choose_pairs(settings, text.get("fields"), corpus, reporter)
+    found = []
+    for label, model in settings.labelled:
+        encoder = load(label, model, representation, text, compute, reporter)
+        found += _measure(label, model, encoder, pairs, reporter)
+    write_rows(settings.output, [HEADER, *(row for each in found for row in _rows(each))])
+    save_if_installed(lambda: plot(found), "the shares", settings.picture, reporter)
+    return found
+
+
+def share_table(found: Sequence[WinningVectors]) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows of a table of shares, one row per vector."""
+    header = ["model", "passages", "pairs", "vector", "wins", "share"]
+    rows = [
+        [each.label, each.passages, str(each.pairs), f"{each.kind} {name}", str(wins), f"{s:.4f}"]
+        for each in found
+        for (name, wins), s in zip(each.wins.items(), each.shares().values(), strict=True)
+    ]
+    return header, rows
+
+
+def plot(found: Sequence[WinningVectors]) -> Any:
+    """Draw the shares as bars, one row of bars per model and set of passages."""
+    names = {name for each in found for name in each.wins}
+    order = sorted(names, key=lambda name: (name.isdecimal(), name.zfill(9)))
+    axes = new_axes(min(max(4, 0.42 * len(order) + 0.8), 9), 1.15 * len(found) + 0.5, len(found))
+    for row, each in zip(np.atleast_1d(axes), found, strict=True):
+        heights = [100 * each.shares().get(name, 0.0) for name in order]
+        bars = row.bar(range(len(order)), heights, width=0.7, color="0.35")
+        if len(order) <= 16:
+            row.bar_label(bars, [f"{h:.1f}" if h else "" for h in heights], fontsize=7)
+        row.set_title(f"{each.label}, {each.passages}: {each.pairs:,} pairs", loc="left")
+        row.margins(y=0.18)
+        row.yaxis.set_major_formatter("{x:g} %")
+    last = np.atleast_1d(axes)[-1]
+    step = -(-len(order) // 24)  # at most 24 names below the bars
+    last.set_xticks(range(0, len(order), step), order[::step])
+    kinds = " or ".join(dict.fromkeys(each.kind for each in found))
+    last.set_xlabel(f"{kinds} with the highest product")
+    return last
 
 
 def winners(queries: Tensor, passages: PassageVectors) -> Tensor:
-    """The number of the vector that wins in each of N pairs.
+    """Return the number of the winning vector in each of N pairs.
 
     Args:
-        queries: (N, D), the pair's query.
-        passages: (N, S, D), the pair's passage.
+        queries: (N, D), the query of each pair.
+        passages: (N, S, D), the passage of each pair.
 
     Returns:
-        (N,) int64, from 0 to S - 1; -1 where a product is no number.
+        (N,) int64, from 0 to S - 1; -1 where a product is NaN.
 
     >>> passage = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]])
     >>> winners(torch.tensor([[1.0, 2.0]]), PassageVectors(passage)).tolist()
@@ -42,12 +153,7 @@ def winners(queries: Tensor, passages: PassageVectors) -> Tensor:
 
 
 def vector_names(representation: MultiVector, count: int) -> list[str]:
-    """What the vectors of a passage are, as they stand: layers' numbers, or tokens' positions.
-
-    Args:
-        representation: what makes them.
-        count: S.
-    """
+    """Return names for the S vectors of a passage: layer numbers or token positions."""
     kind = representation.settings.representation
     if kind is Representation.MLR:
         return [str(layer) for layer in representation.layers]
@@ -56,14 +162,93 @@ def vector_names(representation: MultiVector, count: int) -> list[str]:
     return [str(position) for position in range(count)]
 
 
-def add_counts(
-    counts: NDArray[np.int64], winning: Sequence[int] | NDArray[np.int64], size: int
-) -> NDArray[np.int64]:
-    """Counts of wins with more of them: (S,) -> (max(S, size),).
-
-    >>> add_counts(np.array([3, 1]), [1, 2, 1], 3).tolist()
-    [3, 3, 1]
-    """
-    found: NDArray[np.int64] = np.bincount(winning, minlength=max(size, len(counts)))
-    found[: len(counts)] += counts
+def _measure(
+    label: str, model: str, encoder: TextEncoder, pairs: Pairs, reporter: Reporter
+) -> list[WinningVectors]:
+    """Count for one model, for each set of pairs."""
+    maker = _multi_vector(label, encoder)
+    queries = torch.from_numpy(encoder.encode_queries(pairs.queries))
+    counts = {name: np.zeros(0, dtype=np.int64) for name in pairs.sets}
+    with reporter.track(f"encoding with {label}", len(pairs.passages), "passages") as progress:
+        for first in range(0, len(pairs.passages), BLOCK):
+            block = pairs.passages[first : first + BLOCK]
+            for name, won, size in _wins(encoder, queries, block, first, pairs.sets):
+                if (won < 0).any():
+                    raise DenserkError(
+                        f"{model}: an embedding is not a number (NaN)", "use --dtype float32"
+                    )
+                more = np.bincount(won, minlength=max(size, len(counts[name])))
+                more[: len(counts[name])] += counts[name]
+                counts[name] = more
+            progress.advance(len(block))
+    is_layers = maker.settings.representation is Representation.MLR
+    found = []
+    for name, wins in counts.items():
+        named = list(zip(vector_names(maker, len(wins)), wins.tolist(), strict=True))
+        chosen = pairs.sets[name]
+        queries_here, kind = len(np.unique(chosen[:, 0])), "layer" if is_layers else "token"
+        ordered = dict(reversed(named) if is_layers else named)
+        found.append(WinningVectors(label, model, name, queries_here, len(chosen), kind, ordered))
     return found
+
+
+def _multi_vector(label: str, encoder: TextEncoder) -> MultiVector:
+    """Return the pooling of a multi-vector model.
+
+    Raises:
+        ModelError: the model makes one vector per passage.
+    """
+    maker, chosen = encoder.passage_side.encoder.representation, encoder.representation
+    one = "gives a passage one vector: there is no maximum to win"
+    if not isinstance(maker, MultiVector):
+        raise ModelError(
+            f"{label}: {chosen.representation} {one}",
+            "use a model trained with --representation mlr, me-bert or colbert",
+        )
+    if chosen.reduction not in KEPT_APART:
+        raise ModelError(
+            f"{label}: --reduction {chosen.reduction} makes one vector of a passage's several: "
+            "there is no maximum to win",
+            f"--reduction {' or '.join(KEPT_APART)} leaves them apart",
+        )
+    if chosen.representation is Representation.MLR and len(maker.layers) == 1:
+        raise ModelError(f"{label}: --layers {maker.layers[0]} {one}")
+    if chosen.representation is Representation.ME_BERT and chosen.vectors == 1:
+        raise ModelError(f"{label}: --vectors 1 {one}")
+    return maker
+
+
+@torch.inference_mode()
+def _wins(
+    encoder: TextEncoder,
+    queries: Tensor,
+    block: Sequence[Passage],
+    first: int,
+    sets: Mapping[str, NDArray[np.int64]],
+) -> Iterator[tuple[str, NDArray[np.int64], int]]:
+    """Yield (set, winning vector of each pair, S) for a block of passages from row `first` on."""
+    side = encoder.passage_side
+    within = {}
+    for name, rows in sets.items():  # rows are ordered by the passage
+        start, stop = np.searchsorted(rows[:, 1], (first, first + len(block)))
+        within[name] = rows[start:stop]
+    ids = side.tokenizer.passages(block)
+    plan = by_length([len(text) for text in ids], encoder.batch_tokens, encoder.compute.batch_size)
+    for members in plan:
+        batch = pad([ids[i] for i in members], side.tokenizer.pad_id).to(encoder.device)
+        vectors = side.encoder.passage_vectors(batch)
+        place = {first + int(row): number for number, row in enumerate(members)}
+        for name, chosen in within.items():
+            inside = chosen[np.isin(chosen[:, 1], list(place))]
+            if len(inside):
+                inner = torch.tensor([place[row] for row in inside[:, 1].tolist()])
+                mine = queries[inside[:, 0]].to(encoder.device)
+                won = winners(mine, vectors.of(inner.to(encoder.device)))
+                yield name, won.cpu().numpy(), vectors.values.shape[1]
+
+
+def _rows(found: WinningVectors) -> Iterable[tuple[str, ...]]:
+    """Yield the rows of one model under `HEADER`."""
+    source = (found.label, found.model, found.passages, str(found.queries), str(found.pairs))
+    for name, share in found.shares().items():
+        yield *source, found.kind, name, str(found.wins[name]), f"{share:.6f}"

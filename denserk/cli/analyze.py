@@ -65,8 +65,8 @@ def sentence_similarity(
     compute: ComputeSettings,
 ) -> None:
     """Measure vectors on pairs of sentences with labels, or on triplets."""
-    from denserk.tasks.analyze import HEADER
-    from denserk.tasks.analyze import sentence_similarity as task
+    from denserk.analysis.sentence_similarity import HEADER
+    from denserk.analysis.sentence_similarity import sentence_similarity as task
 
     made = representation_shorthands.overrides(representation)
     found = task(settings, made, text, compute, console())
@@ -93,13 +93,13 @@ def attention_entropy(
     more: MoreModels = None,
 ) -> None:
     """Measure how widely [CLS] attends, layer by layer: a curve a model."""
-    from denserk.tasks.analyze_attention import attention_entropy as task
-    from denserk.tasks.analyze_attention import side_by_side
+    from denserk.analysis.attention_entropy import attention_entropy as task
+    from denserk.analysis.attention_entropy import layer_table
 
     settings = _with(settings, more)
     found = task(settings, corpus, compute, console())
     if settings.output != "-":
-        console().table(*side_by_side(found))
+        console().table(*layer_table(found))
 
 
 @command(
@@ -128,14 +128,14 @@ def query_latency(
     more: MoreModels = None,
 ) -> None:
     """Time the encoding of queries, one by one: the 1st, 50th and 99th percentile."""
-    from denserk.tasks.analyze_latency import as_table
-    from denserk.tasks.analyze_latency import query_latency as task
+    from denserk.analysis.latency import latency_table
+    from denserk.analysis.latency import query_latency as task
 
     settings = _with(settings, more)
     made = representation_shorthands.overrides(representation)
     found = task(settings, made, text, compute, console())
     if settings.output != "-":
-        console().table(*as_table(found))
+        console().table(*latency_table(found))
 
 
 @command(
@@ -166,11 +166,11 @@ def layers(
     more: MoreModels = None,
 ) -> None:
     """Count which of a passage's vectors wins the maximum: of an mlr model, which layer."""
-    from denserk.tasks.analyze_layers import as_table
-    from denserk.tasks.analyze_layers import winning_vectors as task
+    from denserk.analysis.winning_vectors import share_table
+    from denserk.analysis.winning_vectors import winning_vectors as task
 
     settings = _with(settings, more)
     made = representation_shorthands.overrides(representation)
     found = task(settings, made, text, compute, corpus, console())
     if settings.output != "-":
-        console().table(*as_table(found))
+        console().table(*share_table(found))

@@ -1,15 +1,35 @@
 """Entropies beside a slow restatement: Condenser's Figure 2, one text, head and token at a time."""
 
+import csv
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from denserk.analysis.attention_entropy import layer_entropies, row_entropy
+from denserk.analysis import attention_entropy as analysis
+from denserk.analysis.attention_entropy import (
+    HEADER,
+    attention_entropy,
+    layer_entropies,
+    layer_table,
+    plot,
+    row_entropy,
+)
 from denserk.data.batches import pad
+from denserk.data.sampling import choose_items
+from denserk.data.tokenization import load_tokenizer
+from denserk.errors import DenserkError, InputError, ModelError, UsageError
+from denserk.formats import plots
 from denserk.modeling.backbone import Backbone
+from denserk.modeling.folder_layouts import read_model_folder
+from denserk.modeling.model_folder import save_model
 from denserk.modeling.stored_model import StoredEncoder
+from denserk.modeling.text_encoder import TextEncoder
+from denserk.settings.analysis import AttentionEntropySettings
+from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
+from tests.conftest import PASSAGES
 
 KINDS = ["bert", "roberta", "distilbert", "electra"]
 TEXTS = [[2, 9, 14, 30, 8, 3], [2, 17, 3], [2, 20, 21, 22, 23, 24, 25, 26, 3], [2, 3]]
@@ -76,3 +96,152 @@ def test_what_padding_receives_does_not_count():
 def test_even_attention_has_the_logarithm_of_its_tokens(tokens):
     rows, mask = torch.full((1, 1, tokens), 1 / tokens), torch.ones(1, tokens, dtype=torch.bool)
     assert float(row_entropy(rows, mask)) == pytest.approx(math.log(tokens), abs=1e-7)
+
+
+def measured(tmp_path, *models, compute=None, **more):
+    chosen = {"max_length": 64, "output": str(tmp_path / "e.csv"), **more}
+    settings = AttentionEntropySettings(model=tuple(map(str, models)), **chosen)
+    more = {"compute": compute} if compute else {}
+    return attention_entropy(settings, **more)
+
+
+def alone(folder, passages, length=64):
+    """(P, L): each passage in a batch of its own."""
+    text, plain = {"passage_max_length": length}, ComputeSettings(plain=True)
+    side = TextEncoder.load(str(folder), text=text, compute=plain).passage_side
+    ids = side.tokenizer.sentences([f"{title} {body}" for title, body in passages])
+    return np.concatenate([layer_entropies(side.encoder.backbone, pad([i], 0)) for i in ids])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_curve_is_the_mean_over_passages_each_read_alone(tiny, toy, tmp_path, kind):
+    (found,) = measured(tmp_path, tiny(kind), corpus=str(toy / "corpus.jsonl"))
+    each = alone(tiny(kind), PASSAGES.values())
+    assert found.passages == len(PASSAGES)
+    assert found.entropy == pytest.approx(each.mean(0), abs=1e-6)
+    assert found.deviation == pytest.approx(each.std(0), abs=1e-6)
+
+
+@pytest.mark.parametrize("tokens", [1, 30, 8192])
+@pytest.mark.parametrize("maps", [1, 1 << 28])
+def test_batches_change_nothing(tiny, toy, tmp_path, monkeypatch, tokens, maps):
+    monkeypatch.setattr(analysis, "MAP_BYTES", maps)
+    compute = ComputeSettings(batch_tokens=tokens)
+    (found,) = measured(tmp_path, tiny(), corpus=str(toy / "corpus.jsonl"), compute=compute)
+    each = alone(tiny(), PASSAGES.values())
+    assert found.entropy == pytest.approx(each.mean(0), abs=1e-6)
+
+
+def test_the_sample_is_drawn_once_by_its_seed_from_passages_with_text(tiny, tmp_path):
+    texts = [
+        f"the {color} {beast}" for color in ("red", "blue") for beast in ("cat", "dog", "fish")
+    ]
+    with (tmp_path / "c.jsonl").open("w") as out:
+        for number, text in enumerate([*texts[:2], "  ", *texts[2:]]):
+            out.write(json.dumps({"_id": str(number), "title": "", "text": text}) + "\n")
+    chosen = {"corpus": str(tmp_path / "c.jsonl"), "sample": 3, "seed": 5}
+    first, second = measured(tmp_path, tiny(), tiny(seed=8), **chosen)
+    drawn = [("", texts[i]) for i in choose_items(np.arange(6), 3, seed=5)]
+    assert first.entropy == pytest.approx(alone(tiny(), drawn).mean(0), abs=1e-6)
+    assert second.entropy == pytest.approx(alone(tiny(seed=8), drawn).mean(0), abs=1e-6)
+
+
+def test_length_and_fields_are_those_asked_for(tiny, toy, tmp_path):
+    corpus = {"corpus": str(toy / "corpus.jsonl")}
+    (short,) = measured(tmp_path, tiny(), max_length=5, **corpus)
+    assert short.entropy == pytest.approx(alone(tiny(), PASSAGES.values(), 5).mean(0), abs=1e-6)
+    (bodies,) = measured(tmp_path, tiny(), fields=("text",), **corpus)
+    expected = alone(tiny(), [("", body) for _, body in PASSAGES.values()])
+    assert bodies.entropy == pytest.approx(expected.mean(0), abs=1e-6)
+    (joined,) = measured(tmp_path, tiny(), join="sep", **corpus)
+    parts = [(f"{title} [SEP]" * bool(title), body) for title, body in PASSAGES.values()]
+    assert joined.entropy == pytest.approx(alone(tiny(), parts).mean(0), abs=1e-6)
+
+
+def test_table_and_plot(tiny, toy, tmp_path):
+    pytest.importorskip("matplotlib")
+    models = (f"first={tiny()}", f"second={tiny(seed=8)}")
+    found = measured(tmp_path, *models, corpus=str(toy / "corpus.jsonl"))
+    with (tmp_path / "e.csv").open() as lines:
+        header, *rows = csv.reader(lines)
+    assert tuple(header) == HEADER
+    expected = [
+        [name, str(folder), str(toy / "corpus.jsonl"), "6", "42", "64", str(layer)]
+        for name, folder in (("first", tiny()), ("second", tiny(seed=8)))
+        for layer in (1, 2)
+    ]
+    assert [row[:7] for row in rows] == expected
+    values = [float(row[7]) for row in rows]
+    assert values == pytest.approx([*found[0].entropy, *found[1].entropy], abs=1e-6)
+    assert (tmp_path / "e.png").read_bytes().startswith(b"\x89PNG")
+    assert layer_table(found)[0] == ["layer", "first", "second"]
+
+
+def test_models_of_different_depth_stand_layer_table():
+    deep, flat = (
+        analysis.AttentionEntropy(name, name, 1, values, values)
+        for name, values in (("deep", (1.0, 2.0, 3.0)), ("flat", (0.5,)))
+    )
+    rows = [["1", "1.0000", "0.5000"], ["2", "2.0000", ""], ["3", "3.0000", ""]]
+    assert layer_table([deep, flat]) == (["layer", "deep", "flat"], rows)
+
+
+def test_of_separate_encoders_that_of_passages_is_measured(tiny, toy, tmp_path):
+    queries, passages = (read_model_folder(tiny(seed=seed)).passage for seed in (8, 7))
+    both = [side.build(RepresentationSettings()) for side in (passages, queries)]
+    folder = tmp_path / "both"
+    save_model(folder, both[0], load_tokenizer(tiny()), TextSettings(), query=both[1])
+    corpus = {"corpus": str(toy / "corpus.jsonl")}
+    found, one, other = measured(tmp_path, folder, tiny(), tiny(seed=8), **corpus)
+    assert found.entropy == one.entropy != other.entropy
+
+
+def test_a_t5_has_no_cls(tiny, toy, tmp_path):
+    with pytest.raises(ModelError, match=r"a t5 backbone has no \[CLS\] token"):
+        measured(tmp_path, tiny("t5"), corpus=str(toy / "corpus.jsonl"))
+
+
+def test_every_model_is_looked_for_first(tiny, toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(analysis, "_sample", None)
+    with pytest.raises(UsageError, match="none: no such folder"):
+        measured(tmp_path, tiny(), tmp_path / "none", corpus=str(toy / "corpus.jsonl"))
+
+
+def test_a_length_beyond_the_positions_names_the_model(tiny, toy, tmp_path):
+    corpus = str(toy / "corpus.jsonl")
+    with pytest.raises(UsageError, match="small: --passage-max-length 65: the model has 64"):
+        measured(tmp_path, f"small={tiny()}", corpus=corpus, max_length=65)
+
+
+@pytest.mark.parametrize("line", ['{"_id": "d1", "title": " ", "text": ""}\n'])
+def test_a_corpus_without_text(tiny, tmp_path, line):
+    (tmp_path / "c.jsonl").write_text(line)
+    with pytest.raises(InputError, match="found only passages without text"):
+        measured(tmp_path, tiny(), corpus=str(tmp_path / "c.jsonl"))
+
+
+def test_attention_that_is_no_number(tiny, toy, tmp_path, monkeypatch):
+    def broken(backbone, batch):
+        return np.full((len(batch.input_ids), backbone.last_layer), np.nan)
+
+    monkeypatch.setattr(analysis, "layer_entropies", broken)
+    with pytest.raises(DenserkError, match="attention is not a number"):
+        measured(tmp_path, tiny(), corpus=str(toy / "corpus.jsonl"))
+
+
+def test_without_matplotlib(tiny, toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(plots, "installed", lambda module: False)
+    measured(tmp_path, tiny(), corpus=str(toy / "corpus.jsonl"))
+    assert {path.name for path in tmp_path.glob("e.*")} == {"e.csv"}
+
+
+def test_every_model_has_its_curve_and_its_name():
+    pytest.importorskip("matplotlib")
+    curves = {"a $x$": (1.0, 2.0, 3.0), "_b": (3.0, 2.5)}
+    with plots.style():
+        axes = plot([analysis.AttentionEntropy(n, n, 1, v, v) for n, v in curves.items()])
+    assert [tuple(line.get_ydata()) for line in axes.lines] == list(curves.values())
+    assert [list(line.get_xdata()) for line in axes.lines] == [[1, 2, 3], [1, 2]]
+    assert [text.get_text() for text in axes.figure.legends[0].texts] == list(curves)
+    looks = {(line.get_marker(), line.get_linestyle()) for line in axes.lines}
+    assert len(looks) == 2

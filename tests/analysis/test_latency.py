@@ -1,12 +1,29 @@
+import csv
 import math
 import time
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denserk.analysis.latency import percentiles, time_each
+from denserk.analysis import latency
+from denserk.analysis.latency import (
+    HEADER,
+    latency_table,
+    percentiles,
+    plot,
+    query_latency,
+    time_each,
+)
+from denserk.data.sampling import choose_items
+from denserk.errors import InputError, UsageError
+from denserk.formats.plots import style
+from denserk.modeling.text_encoder import TextEncoder
+from denserk.settings.analysis import QueryLatencySettings
+from denserk.settings.encoding import ComputeSettings
+from tests.conftest import QUERIES
 
 TIMES = st.lists(st.floats(0, 1e3), min_size=1, max_size=150)
 
@@ -37,3 +54,113 @@ def test_the_clock_starts_and_stops_when_the_device_has_finished(monkeypatch):
 
 def test_no_item_no_time():
     assert time_each(pytest.fail, [], lambda: None).shape == (0,)
+
+
+IDS = list(QUERIES)
+
+
+def measured(tmp_path, *models, topics, compute=None, **more):
+    chosen = {"warm_up": 0, "output": str(tmp_path / "l.csv"), **more}
+    settings = QueryLatencySettings(model=tuple(map(str, models)), topics=str(topics), **chosen)
+    compute = compute or ComputeSettings(device="cpu")
+    return query_latency(settings, compute=compute)
+
+
+@pytest.fixture
+def encoded(monkeypatch):
+    """The ids of the queries of every call, by the folder of the model."""
+    calls = []
+    whole = TextEncoder.encode_queries
+
+    def watched(self, queries):
+        calls.append((self.name, [query.qid for query in queries]))
+        return whole(self, queries)
+
+    monkeypatch.setattr(TextEncoder, "encode_queries", watched)
+    return calls
+
+
+def test_every_query_is_encoded_alone_after_the_warm_up(tiny, toy, tmp_path, encoded):
+    models = (tiny(), tiny(seed=8))
+    found = measured(tmp_path, *models, topics=toy / "queries.tsv", warm_up=4)
+    once = [[qid] for qid in [*IDS, IDS[0], *IDS]]
+    assert encoded == [(str(model), qids) for model in models for qids in once]
+    for each in found:
+        assert each.times.shape == (3,)
+        assert each.percentiles == tuple(np.sort(each.times)[[0, 1, 2]])
+        assert each.times.min() > 0
+        assert (each.device, each.threads) == ("cpu", torch.get_num_threads())
+
+
+def test_queries_are_drawn_once_by_their_seed(tiny, toy, tmp_path, encoded):
+    measured(tmp_path, tiny(), topics=toy / "queries.tsv", sample=2, seed=5)
+    assert [qids for _, qids in encoded] == [[IDS[i]] for i in choose_items(np.arange(3), 2, 5)]
+
+
+@pytest.mark.parametrize(
+    ("size", "batches"), [(1, [[q] for q in IDS]), (2, [IDS[:2]]), (3, [IDS]), (4, [IDS])]
+)
+def test_batches_of_one_size(tiny, toy, tmp_path, encoded, size, batches):
+    compute = ComputeSettings(device="cpu", batch_size=size)
+    (found,) = measured(tmp_path, tiny(), topics=toy / "queries.tsv", compute=compute)
+    assert [qids for _, qids in encoded] == batches
+    assert len(found.times) == len(batches)
+
+
+def test_times_are_milliseconds(tiny, toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(latency, "time_each", lambda *_: np.array([0.004, 0.001, 0.002]))
+    (found,) = measured(tmp_path, f"m={tiny()}", topics=toy / "queries.tsv")
+    assert found.percentiles == (1.0, 2.0, 4.0)
+    assert latency_table([found]) == (
+        ["model", "device", "threads", "p1 ms", "p50 ms", "p99 ms"],
+        [["m", "cpu", str(torch.get_num_threads()), "1.00", "2.00", "4.00"]],
+    )
+    with (tmp_path / "l.csv").open() as lines:
+        header, row = csv.reader(lines)
+    assert tuple(header) == HEADER
+    assert row == [
+        *("m", str(tiny()), str(toy / "queries.tsv"), "3", "42", "0", "1", "cpu"),
+        *(str(torch.get_num_threads()), "float32", "16", "1.0000", "2.0000", "4.0000", "2.3333"),
+    ]
+
+
+def test_every_model_is_looked_for_first(tiny, toy, tmp_path, encoded):
+    with pytest.raises(UsageError, match="none: no such folder"):
+        measured(tmp_path, tiny(), tmp_path / "none", topics=toy / "queries.tsv")
+    assert encoded == []
+
+
+def test_a_device_that_is_not_there_names_the_model(tiny, toy, tmp_path):
+    compute = ComputeSettings(device="cuda:97")
+    with pytest.raises(UsageError, match="m: --device cuda:97: this machine shows"):
+        measured(tmp_path, f"m={tiny()}", topics=toy / "queries.tsv", compute=compute)
+
+
+def test_no_queries(tiny, tmp_path):
+    (tmp_path / "q.tsv").write_text("")
+    with pytest.raises(InputError, match=r"q\.tsv"):
+        measured(tmp_path, tiny(), topics=tmp_path / "q.tsv")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_gpu_is_waited_for(tiny, toy, tmp_path, monkeypatch):
+    waited: list[None] = []
+    whole = torch.cuda.synchronize
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: waited.append(whole(device)))
+    compute = ComputeSettings(device="cuda")
+    (found,) = measured(tmp_path, tiny(), topics=toy / "queries.tsv", compute=compute)
+    assert len(waited) == 2 * len(QUERIES)
+    assert found.device == f"cuda ({torch.cuda.get_device_name()})"
+
+
+def test_every_time_is_a_dot_and_what_lies_beyond_the_axis_is_counted():
+    pytest.importorskip("matplotlib")
+    fast, slow = np.linspace(10, 20, 200), np.concatenate([np.linspace(30, 40, 198), [90.0, 100.0]])
+    with style():
+        axes = plot({"fast": fast, "slow $x$": slow}, "ms")
+    assert [list(line.get_xdata()) for line in axes.lines] == [list(fast), list(slow)]
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names[0] == f"fast\n{fast[1]:.3g} | {fast[99]:.3g} | {fast[197]:.3g}"
+    assert names[1].endswith("\n2 slower, up to 100")
+    assert axes.get_xlim() == (0, pytest.approx(1.15 * 40))

@@ -1,57 +1,25 @@
+import json
 from math import sqrt
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from denserk.analysis import sentence_similarity as analysis
 from denserk.analysis.sentence_similarity import (
-    average_ranks,
+    HEADER,
     figure_of,
     score_examples,
+    sentence_similarity,
     spearman,
 )
-
-FEW = st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0, 1e9]), min_size=2, max_size=12)
-
-
-def literal_ranks(values):
-    """Of equal values, the mean of the places that they take together."""
-    places = [sorted(values).index(value) + 1 for value in values]
-    return [
-        place + (values.count(value) - 1) / 2 for place, value in zip(places, values, strict=True)
-    ]
-
-
-@given(FEW)
-def test_ranks(values):
-    assert average_ranks(np.array(values)).tolist() == literal_ranks(values)
-
-
-def test_spearman_by_hand():
-    # ranks 1 2.5 2.5 4 and 2 1 3 4: deviations -1.5 0 0 1.5 and -.5 -1.5 .5 1.5
-    expected = (0.75 + 2.25) / sqrt(4.5 * 5)
-    found = spearman(np.array([0.0, 0.4, 0.4, 0.9]), np.array([2.0, 1.0, 3.0, 5.0]))
-    assert found == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("scale", [1.0, -1.0])
-def test_only_the_order_counts(scale):
-    labels = np.array([0.1, 0.2, 3.0, 4.0])
-    assert spearman(scale * np.exp(labels), labels) == pytest.approx(scale)
+from denserk.errors import DenserkError, InputError, OutputError
+from denserk.modeling.text_encoder import TextEncoder
+from denserk.records import Passage
+from denserk.settings.analysis import SentenceSimilaritySettings
 
 
 def test_nothing_correlates_with_a_constant():
     assert spearman(np.ones(4), np.arange(4.0)) == spearman(np.arange(4.0), np.ones(4)) == 0
-
-
-@given(st.integers(0, 10_000), st.integers(2, 40))
-def test_spearman_is_scipy_s(seed, count):
-    stats = pytest.importorskip("scipy.stats")
-    draw = np.random.default_rng(seed)
-    scores, labels = draw.normal(size=count), draw.integers(0, 4, count).astype(float)
-    if len(set(labels)) > 1:
-        assert spearman(scores, labels) == pytest.approx(stats.spearmanr(scores, labels).statistic)
 
 
 def test_pairs_score_their_cosine():
@@ -69,7 +37,9 @@ def test_triplets_score_where_the_positive_is_nearer():
 
 def test_figures():
     assert figure_of(np.array([1.0, 0.0, 1.0, 1.0]), None) == ("accuracy", 0.75)
-    assert figure_of(np.array([1.0, 2.0]), np.array([0.0, 5.0])) == ("spearman", 1.0)
+    name, value = figure_of(np.array([1.0, 2.0]), np.array([0.0, 5.0]))
+    assert name == "spearman"
+    assert value == pytest.approx(1)
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -77,3 +47,121 @@ def test_what_is_no_number_stays_none(size):
     vectors = np.ones((2, size, 4))
     vectors[1, 1, 2] = np.nan
     assert np.isnan(score_examples(vectors)).tolist() == [False, True]
+
+
+PAIRS = [
+    ("a cat sleeps", "the dog sleeps", 4.0),
+    ("the moon rises", "red boat on water", 0.5),
+    ("a river", "a river", 5.0),
+    ("money in the bank", "the sun falls", 0.5),
+    ("old house", "a new house", 2.0),
+]
+TRIPLETS = [
+    ("the river runs", "a river runs south", "money"),
+    ("cat", "the big dog eats fish", "cat"),
+    ("moon", "the moon and star", "red"),
+]
+
+
+def write_pairs(path, pairs=PAIRS):
+    path.write_text("".join(f"{a}\t{b}\t{label}\n" for a, b, label in pairs))
+    return str(path)
+
+
+def write_triplets(path):
+    names = ("anchor", "positive", "negative")
+    rows = (dict(zip(names, texts, strict=True)) for texts in TRIPLETS)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def vectors_of(folder, texts, **representation):
+    encoder = TextEncoder.load(str(folder), representation)
+    return encoder.encode_passages([Passage("", text) for text in texts]).astype(np.float64)
+
+
+def ranks(values):
+    return [
+        sum(other < value for other in values) + (values.count(value) + 1) / 2 for value in values
+    ]
+
+
+def correlation(first, second):
+    one, other = (np.array(side) - np.mean(side) for side in (first, second))
+    return float(one @ other / sqrt((one @ one) * (other @ other)))
+
+
+def measured(model, data, **more):
+    settings = SentenceSimilaritySettings(model=(str(model),), data=data)
+    (found,) = sentence_similarity(settings, **more)
+    return found
+
+
+@pytest.mark.parametrize("representation", ["cls", "mean"])
+@pytest.mark.parametrize("block", [2, 1024])
+def test_pairs(tiny, tmp_path, monkeypatch, representation, block):
+    monkeypatch.setattr(analysis, "BLOCK", block)
+    data = write_pairs(tmp_path / "pairs.tsv")
+    found = measured(tiny(), data, representation={"representation": representation})
+    cosines = []
+    for a, b, _ in PAIRS:
+        one, other = vectors_of(tiny(), (a, b), representation=representation)
+        cosines.append(round(one @ other / sqrt((one @ one) * (other @ other)), 5))
+    expected = correlation(ranks(cosines), ranks([label for _, _, label in PAIRS]))
+    assert found.value == pytest.approx(expected)
+    assert found.row()[1:5] == (data, "pairs", "5", "spearman")
+
+
+def test_triplets(tiny, tmp_path):
+    found = measured(tiny(), write_triplets(tmp_path / "triplets.jsonl"))
+    right = 0
+    for texts in TRIPLETS:
+        anchor, positive, negative = vectors_of(tiny(), texts)
+        right += np.linalg.norm(anchor - positive) < np.linalg.norm(anchor - negative)
+    assert found.value == right / 3
+    assert found.value < 1  # the second one is wrong for any model
+    assert found.row()[2:5] == ("triplets", "3", "accuracy")
+
+
+def test_several_vectors_a_passage_are_measured_by_the_query_s(tiny, tmp_path):
+    data = write_pairs(tmp_path / "pairs.tsv")
+    several = {"representation": "mlr", "reduction": "multi-vector", "layers": [2, 1]}
+    assert measured(tiny(), data, representation=several).value == measured(tiny(), data).value
+
+
+def test_a_row_a_model_and_a_table(tiny, tmp_path):
+    data, out = write_pairs(tmp_path / "pairs.tsv"), tmp_path / "table.csv"
+    models = (str(tiny()), str(tiny(seed=8)))
+    found = sentence_similarity(
+        SentenceSimilaritySettings(model=models, data=data, output=str(out))
+    )
+    assert [each.model for each in found] == list(models)
+    assert out.read_text().splitlines() == [",".join(HEADER), *(",".join(r.row()) for r in found)]
+
+
+def test_labels_that_are_all_the_same(tiny, tmp_path):
+    data = write_pairs(tmp_path / "pairs.tsv", [("a cat", "a dog", 3.0), ("sun", "moon", 3.0)])
+    with pytest.raises(InputError, match="found only the label 3; expected labels that differ"):
+        measured(tiny(), data)
+
+
+def test_vectors_that_are_no_numbers(tiny, tmp_path, monkeypatch):
+    def broken(self, texts):
+        return np.full((len(texts), self.dimension), np.nan, dtype=np.float32)
+
+    monkeypatch.setattr(TextEncoder, "encode_sentences", broken)
+    with pytest.raises(DenserkError, match="an embedding is not a number"):
+        measured(tiny(), write_pairs(tmp_path / "pairs.tsv"))
+    with pytest.raises(DenserkError, match="an embedding is not a number"):
+        measured(tiny(), write_triplets(tmp_path / "triplets.jsonl"))
+
+
+def test_a_table_that_cannot_be_written(tiny, tmp_path):
+    (tmp_path / "file").write_text("")
+    settings = SentenceSimilaritySettings(
+        model=(str(tiny()),),
+        data=write_pairs(tmp_path / "pairs.tsv"),
+        output=str(tmp_path / "file" / "table.csv"),
+    )
+    with pytest.raises(OutputError, match="cannot be written"):
+        sentence_similarity(settings)

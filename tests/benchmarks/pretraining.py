@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from denserk.analysis.attention_entropy import attention_entropy
 from denserk.formats.sources import read_passages, read_qrels_map, read_queries
 from denserk.settings.analysis import AttentionEntropySettings
 from denserk.settings.encoding import ComputeSettings, Dtype
@@ -41,7 +42,6 @@ from denserk.settings.training import (
     Precision,
     SamplingSettings,
 )
-from denserk.tasks.analyze_attention import attention_entropy
 from denserk.tasks.finetune import finetune
 from denserk.tasks.generate import generate
 from denserk.tasks.pretrain import pretrain

@@ -1,7 +1,7 @@
 import pytest
 
 from denserk.cli.app import run
-from tests.tasks.test_analyze import write_pairs, write_triplets
+from tests.analysis.test_sentence_similarity import write_pairs, write_triplets
 from tests.test_startup import loaded
 
 ANALYSES = ["sentence-similarity", "attention-entropy", "query-latency", "layers"]

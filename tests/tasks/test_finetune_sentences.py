@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from denserk.analysis.sentence_similarity import sentence_similarity
 from denserk.cli.app import run as denserk
 from denserk.errors import DenserkError, InputError, MismatchError, UsageError
 from denserk.modeling.text_encoder import TextEncoder
@@ -14,7 +15,6 @@ from denserk.settings.analysis import SentenceSimilaritySettings
 from denserk.settings.conversion import TrainingFormat
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.training import DevMetric, Distillation, Objective
-from denserk.tasks.analyze import sentence_similarity
 from denserk.tasks.finetune import finetune
 from denserk.training import sentence_step
 from tests.data.conftest import words

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
+from denserk.analysis.query_passage_pairs import choose_pairs
 from denserk.data.sampling import choose_items
 from denserk.errors import InputError, MismatchError
 from denserk.reporting import SILENT, Reporter
 from denserk.settings.analysis import WinningVectorSettings
 from denserk.settings.formats import DETECTED
-from denserk.tasks.query_passage_pairs import choose_pairs
 
 RUN = "q1 Q0 d5 1 1 t\nq1 Q0 d3 2 3 t\nq1 Q0 d1 3 2 t\nq3 Q0 d10 1 1 t\nq3 Q0 d1 2 1 t\n"
 

@@ -1,0 +1,40 @@
+"""What analyses of several models share: check the models first, load them by label."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from denserk.errors import UsageError
+from denserk.extras import require
+from denserk.modeling.model_names import find_model
+from denserk.modeling.text_encoder import TextEncoder
+from denserk.reporting import Reporter
+from denserk.settings.encoding import ComputeSettings
+from denserk.settings.side_by_side import SideBySide
+
+
+def check(settings: SideBySide) -> None:
+    """Look for every model, and for matplotlib if a plot was asked for, before measuring.
+
+    Raises:
+        UsageError: there is no such model.
+        MissingExtraError: matplotlib is not installed.
+    """
+    if settings.plot is not None:
+        require("matplotlib", "drawing plots")
+    for _, model in settings.labelled:
+        find_model(model)
+
+
+def load(
+    label: str,
+    model: str,
+    representation: Mapping[str, Any],
+    text: Mapping[str, Any],
+    compute: ComputeSettings,
+    reporter: Reporter,
+) -> TextEncoder:
+    """Load a model; errors about its settings begin with its label."""
+    try:
+        return TextEncoder.load(model, representation, text, compute, reporter)
+    except UsageError as error:
+        raise UsageError(f"{label}: {error.message}", error.hint) from None
