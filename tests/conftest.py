@@ -7,12 +7,14 @@ subprocess: no test may depend on thread counts, locale, colours or caches that 
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from tests.reporters import forget
 
 KEPT = re.compile(
     r"HOME|PATH|USER|LOGNAME|TMPDIR|VIRTUAL_ENV|PYTHONPATH|LD_LIBRARY_PATH|JAVA_HOME|CI"
@@ -58,6 +60,13 @@ PASSAGES = {
 }
 QUERIES = {"q1": "cat in a house", "q2": "river boat", "q3": "moon and star"}
 QRELS = {"q1": {"d3": 1}, "q2": {"d1": 2, "d5": 1}, "q3": {"d4": 1}}
+
+
+@pytest.fixture(autouse=True)
+def _deaf() -> Iterator[None]:
+    """What one test listens to, or shows, ends with it."""
+    yield
+    forget()
 
 
 @pytest.fixture(scope="session")

@@ -6,14 +6,13 @@ from typing import Any, assert_type
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.cli.console import console
+from denserk.cli.console import show_error
 from denserk.errors import DenserkError, InputError
 from denserk.evaluation.evaluator import EvaluationResult, RunResult
 from denserk.formats.sources import read_passages, read_queries
 from denserk.formats.trec_run import read_run_scores
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.records import Passage, Query
-from denserk.reporting import Reporter
 from denserk.settings.encode import EncodeSettings
 from denserk.settings.encoding import ComputeSettings, Dtype, Representation, VectorDtype
 from denserk.settings.evaluation import EvaluationSettings
@@ -44,17 +43,6 @@ def own_collection(path: str) -> None:
     assert_type(read_run_scores("run.trec"), dict[str, dict[str, float]])
 
 
-class Listening(Reporter):
-    """A reporter that keeps what it hears."""
-
-    def __init__(self) -> None:
-        self.heard: list[str] = []
-
-    def note(self, text: str) -> None:
-        """Keeps a note."""
-        self.heard.append(text)
-
-
 def own_experiment() -> float:
     """A command's work as a function call, its result as a record."""
     settings = EncodeSettings(
@@ -63,7 +51,7 @@ def own_experiment() -> float:
     overrides = {"representation": Representation.MEAN, "l2_norm": True}
     try:
         made = assert_type(
-            encode(settings, CorpusSettings(), overrides, {}, ComputeSettings(), Listening()),
+            encode(settings, CorpusSettings(), overrides, {}, ComputeSettings()),
             EncodeResult,
         )
         result = assert_type(
@@ -76,7 +64,7 @@ def own_experiment() -> float:
     except DenserkError as error:
         assert_type(error.hint, str | None)
         assert_type(error.exit_status, int)
-        console().error(error)
+        show_error(error)
         return 0.0
     assert_type(made.count, int)
     assert_type(result.runs, tuple[RunResult, ...])

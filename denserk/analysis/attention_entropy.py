@@ -5,6 +5,7 @@ The [CLS] row of an attention head is a distribution p over the tokens of a text
 in Clark et al. (2019, "What Does BERT Look At?"), in nats.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,10 +25,12 @@ from denserk.formats.sources import read_passages
 from denserk.modeling.backbone import Backbone
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.records import Passage
-from denserk.reporting import SILENT, Reporter
+from denserk.reporting import track
 from denserk.settings.analysis import AttentionEntropySettings
 from denserk.settings.encoding import ComputeSettings, Representation
 from denserk.settings.formats import DETECTED, CorpusSettings
+
+logger = logging.getLogger(__name__)
 
 HEADER = (
     *("label", "model", "corpus", "passages", "seed", "max_length"),
@@ -60,7 +63,6 @@ def attention_entropy(
     settings: AttentionEntropySettings,
     corpus: CorpusSettings = DETECTED,
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
-    reporter: Reporter = SILENT,
 ) -> list[AttentionEntropy]:
     """Measure models on the same passages; write the table and the plot.
 
@@ -70,7 +72,6 @@ def attention_entropy(
         settings: models, passages and outputs.
         corpus: how passages are read.
         compute: device, precision and batches.
-        reporter: hears of progress.
 
     Raises:
         UsageError, ModelError: a model or the corpus does not exist, or the model has no [CLS].
@@ -79,15 +80,15 @@ def attention_entropy(
         OutputError: table or plot cannot be written.
     """
     check(settings)
-    passages = _sample(settings, corpus, reporter)
+    passages = _sample(settings, corpus)
     text: dict[str, Any] = {"passage_max_length": settings.max_length}
     text |= {"fields": settings.fields} if settings.fields else {}
     text |= {"join": settings.join} if settings.join is not None else {}
     states = {"representation": Representation.MEAN}  # any pooling: no embeddings are made
     found = []
     for label, model in settings.labelled:
-        encoder = load(label, model, states, text, replace(compute, plain=True), reporter)
-        values = _entropies(label, encoder, passages, reporter)
+        encoder = load(label, model, states, text, replace(compute, plain=True))
+        values = _entropies(label, encoder, passages)
         if not np.isfinite(values).all():
             raise DenserkError(
                 f"{model}: the attention is not a number (NaN)", "use --dtype float32"
@@ -95,7 +96,7 @@ def attention_entropy(
         mean, deviation = tuple(values.mean(0).tolist()), tuple(values.std(0).tolist())
         found.append(AttentionEntropy(label, model, len(passages), mean, deviation))
     write_rows(settings.output, [HEADER, *_rows(found, settings)])
-    save_if_installed(lambda: plot(found), "the curves", settings.picture, reporter)
+    save_if_installed(lambda: plot(found), "the curves", settings.picture)
     return found
 
 
@@ -147,16 +148,14 @@ def layer_entropies(backbone: Backbone, batch: TokenBatch) -> NDArray[np.float64
     return entropies
 
 
-def _sample(
-    settings: AttentionEntropySettings, corpus: CorpusSettings, reporter: Reporter
-) -> list[Passage]:
+def _sample(settings: AttentionEntropySettings, corpus: CorpusSettings) -> list[Passage]:
     """Draw the passages that every model reads."""
     count, fields = 0, settings.fields or ("title", "text")
 
     def with_text() -> Iterator[Passage]:
         nonlocal count
-        source = read_passages(settings.corpus, corpus, reporter, settings.fields or None)
-        with reporter.track(f"drawing from {settings.corpus}", None, "passages") as progress:
+        source = read_passages(settings.corpus, corpus, settings.fields or None)
+        with track(f"drawing from {settings.corpus}", None, "passages") as progress:
             for passage in source:
                 if any(passage.field(name).strip() for name in fields):
                     count += 1
@@ -166,12 +165,12 @@ def _sample(
     drawn = choose_records(with_text(), settings.sample, settings.seed)
     if not drawn:
         raise InputError(settings.corpus, None, "only passages without text", "some text")
-    reporter.note(f"{len(drawn):,} of {count:,} passages with text, drawn by seed {settings.seed}")
+    logger.info(f"{len(drawn):,} of {count:,} passages with text, drawn by seed {settings.seed}")
     return drawn
 
 
 def _entropies(
-    label: str, encoder: TextEncoder, passages: Sequence[Passage], reporter: Reporter
+    label: str, encoder: TextEncoder, passages: Sequence[Passage]
 ) -> NDArray[np.float64]:
     """Return the entropies of all passages, in their order: (P, L)."""
     side = encoder.passage_side
@@ -186,7 +185,7 @@ def _entropies(
     column = 4 * backbone.last_layer * backbone.heads * max(lengths)
     tokens = min(encoder.batch_tokens, MAP_BYTES // column)
     entropies = np.empty((len(ids), backbone.last_layer))
-    with reporter.track(f"attention of {label}", len(ids), "passages") as progress:
+    with track(f"attention of {label}", len(ids), "passages") as progress:
         for members in by_length(lengths, tokens, encoder.compute.batch_size):
             batch = pad([ids[i] for i in members], side.tokenizer.pad_id)
             entropies[members] = layer_entropies(backbone, batch.to(encoder.device))

@@ -1,5 +1,6 @@
 """Latency of query encoding: the 1st, 50th and 99th percentile (Aggretriever's Table 9)."""
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,9 +18,11 @@ from denserk.formats.plots import new_axes, save_if_installed
 from denserk.formats.sources import read_queries
 from denserk.modeling.text_encoder import NOTHING, TextEncoder
 from denserk.records import Query
-from denserk.reporting import SILENT, Reporter
+from denserk.reporting import track
 from denserk.settings.analysis import QueryLatencySettings
 from denserk.settings.encoding import ComputeSettings
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -58,7 +61,6 @@ def query_latency(
     representation: Mapping[str, Any] = NOTHING,
     text: Mapping[str, Any] = NOTHING,
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
-    reporter: Reporter = SILENT,
 ) -> list[QueryLatency]:
     """Measure models on the same queries, one model after the other; write table and plot.
 
@@ -70,7 +72,6 @@ def query_latency(
         representation: overrides of the model's own pooling.
         text: overrides of the model's own text settings.
         compute: device, precision and threads.
-        reporter: hears of progress and of how the times were taken.
 
     Raises:
         UsageError, ModelError: a model, the queries or the device does not exist.
@@ -78,20 +79,18 @@ def query_latency(
         OutputError: table or plot cannot be written.
     """
     check(settings)
-    queries = choose_records(
-        read_queries(settings.topics, reporter=reporter), settings.sample, settings.seed
-    )
+    queries = choose_records(read_queries(settings.topics), settings.sample, settings.seed)
     size = compute.batch_size or 1
     batches = as_batches(queries, size)
     found = []
     for label, model in settings.labelled:
-        encoder = load(label, model, representation, text, compute, reporter)
-        found.append(_measure(label, model, encoder, batches, settings.warm_up, reporter))
+        encoder = load(label, model, representation, text, compute)
+        found.append(_measure(label, model, encoder, batches, settings.warm_up))
     write_rows(settings.output, [HEADER, *(_row(each, settings, compute) for each in found)])
     what = "a query" if size == 1 else f"{size} queries"
     quantity = f"milliseconds to encode {what}, tokenization included"
     times = {each.label: each.times for each in found}
-    save_if_installed(lambda: plot(times, quantity), "the times", settings.picture, reporter)
+    save_if_installed(lambda: plot(times, quantity), "the times", settings.picture)
     return found
 
 
@@ -176,19 +175,18 @@ def _measure(
     encoder: TextEncoder,
     batches: Sequence[Sequence[Query]],
     warm_up: int,
-    reporter: Reporter,
 ) -> QueryLatency:
     device = encoder.device
     on_gpu = device.type == "cuda"
     for batch in islice(cycle(batches), warm_up):
         encoder.encode_queries(batch)
-    with reporter.track(f"encoding with {label}", len(batches), "batches") as progress:
+    with track(f"encoding with {label}", len(batches), "batches") as progress:
         finish = (lambda: torch.cuda.synchronize(device)) if on_gpu else (lambda: None)
         times = 1000 * time_each(encoder.encode_queries, batches, finish)
         progress.advance(len(batches))
     name = f"{device} ({torch.cuda.get_device_name(device)})" if on_gpu else str(device)
     threads = encoder.threads_for(len(batches[0]))
-    reporter.note(
+    logger.info(
         f"{label}: {len(batches):,} times after {warm_up} to warm up, on {name}, "
         f"{threads} thread{'' if threads == 1 else 's'}, {encoder.compute.precision}; "
         "tokenization included"

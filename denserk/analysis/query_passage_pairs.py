@@ -1,5 +1,6 @@
 """Queries with their positives, or with the best of a run -> pairs to look into a model with."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -13,9 +14,11 @@ from denserk.errors import MismatchError
 from denserk.formats.sources import read_passages, read_qrels, read_queries
 from denserk.formats.trec_run import read_run
 from denserk.records import Passage, Query, best_first
-from denserk.reporting import Reporter
+from denserk.reporting import track
 from denserk.settings.analysis import WinningVectorSettings
 from denserk.settings.formats import CorpusSettings
+
+logger = logging.getLogger(__name__)
 
 NAMED = 3
 """Ids of a fault that are named."""
@@ -44,18 +47,17 @@ def choose_pairs(
     settings: WinningVectorSettings,
     fields: Sequence[str] | None,
     corpus: CorpusSettings,
-    reporter: Reporter,
 ) -> Pairs:
     """The pairs that every model is measured on.
 
     Raises:
         MismatchError: none of the queries has a passage to look at.
     """
-    named = _read(settings, reporter)
+    named = _read(settings)
     where = " and ".join(name for name in (settings.qrels, settings.run) if name)
     asked = (
         query
-        for query in read_queries(settings.topics, reporter=reporter)
+        for query in read_queries(settings.topics)
         if all(query.qid in docids for docids in named.values())
     )
     queries = choose_records(asked, settings.sample, settings.seed)
@@ -65,7 +67,7 @@ def choose_pairs(
             "are the queries those of another split?",
         )
     wanted = {d for docids in named.values() for query in queries for d in docids[query.qid]}
-    passages = _find(wanted, settings.corpus, fields, corpus, reporter)
+    passages = _find(wanted, settings.corpus, fields, corpus)
     row_of = {passage.docid: row for row, passage in enumerate(passages)}
     sets = {name: _rows(queries, docids, row_of) for name, docids in named.items()}
     if empty := [name for name, rows in sets.items() if not len(rows)]:
@@ -76,13 +78,13 @@ def choose_pairs(
     return Pairs(queries, passages, sets)
 
 
-def _read(settings: WinningVectorSettings, reporter: Reporter) -> dict[str, Docids]:
+def _read(settings: WinningVectorSettings) -> dict[str, Docids]:
     """The passages that judgements and run name, each under the name of its set."""
     named: dict[str, Docids] = {}
     if settings.qrels is not None:
-        named["positive"] = _positives(settings.qrels, settings.relevance_level, reporter)
+        named["positive"] = _positives(settings.qrels, settings.relevance_level)
     if settings.run is not None:
-        named["retrieved"] = _retrieved(settings.run, settings.depth, reporter)
+        named["retrieved"] = _retrieved(settings.run, settings.depth)
     return named
 
 
@@ -97,17 +99,17 @@ def _rows(queries: Sequence[Query], docids: Docids, row_of: Mapping[str, int]) -
     return np.array(sorted(rows), dtype=np.int64).reshape(-1, 2)[:, ::-1]
 
 
-def _positives(source: str, level: int, reporter: Reporter) -> Docids:
+def _positives(source: str, level: int) -> Docids:
     docids: Docids = {}
-    for qrel in read_qrels(source, reporter):
+    for qrel in read_qrels(source):
         if qrel.relevance >= level:
             docids.setdefault(qrel.qid, []).append(qrel.docid)
     return docids
 
 
-def _retrieved(path: str, depth: int, reporter: Reporter) -> Docids:
+def _retrieved(path: str, depth: int) -> Docids:
     docids: Docids = {}
-    for qid, hits in groupby(read_run(path, reporter), attrgetter("qid")):
+    for qid, hits in groupby(read_run(path), attrgetter("qid")):
         ranked = best_first((hit.docid, hit.score) for hit in hits)
         docids[qid] = [docid for docid, _ in ranked[:depth]]
     return docids
@@ -118,12 +120,11 @@ def _find(
     source: str,
     fields: Sequence[str] | None,
     corpus: CorpusSettings,
-    reporter: Reporter,
 ) -> list[Passage]:
     """The wanted passages, in the order of the corpus; those it lacks are told."""
     missing, found = set(wanted), []
-    with reporter.track(f"reading {source}", None, "passages") as progress:
-        for passage in read_passages(source, corpus, reporter, fields):
+    with track(f"reading {source}", None, "passages") as progress:
+        for passage in read_passages(source, corpus, fields):
             progress.advance()
             if passage.docid in missing:
                 missing.remove(passage.docid)
@@ -131,7 +132,7 @@ def _find(
                 if not missing:
                     break
     if missing:
-        reporter.warn(
+        logger.warning(
             f"passages that {source} does not hold are left out: {len(missing):,} of "
             f"{len(wanted):,} ({_some(sorted(missing))})"
         )

@@ -17,7 +17,7 @@ from denserk.errors import DenserkError, InputError
 from denserk.formats.csv_rows import write_rows
 from denserk.formats.sentence_pairs import read_sentences
 from denserk.modeling.text_encoder import NOTHING, TextEncoder
-from denserk.reporting import SILENT, Reporter
+from denserk.reporting import track
 from denserk.settings.analysis import SentenceSimilaritySettings
 from denserk.settings.encoding import ComputeSettings
 
@@ -49,7 +49,6 @@ def sentence_similarity(
     representation: Mapping[str, Any] = NOTHING,
     text: Mapping[str, Any] = NOTHING,
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
-    reporter: Reporter = SILENT,
 ) -> list[SentenceSimilarity]:
     """Measure models on pairs or triplets of sentences; write the table if asked to.
 
@@ -58,7 +57,6 @@ def sentence_similarity(
         representation: overrides of the model's own pooling.
         text: overrides of the model's own text settings; those of passages apply to sentences.
         compute: device, precision and batches.
-        reporter: hears of progress.
 
     Raises:
         UsageError, ModelError: a model or the data does not exist or does not fit.
@@ -68,8 +66,8 @@ def sentence_similarity(
     """
     found = []
     for name in settings.model:
-        encoder = TextEncoder.load(name, representation, text, compute, reporter)
-        found.append(_measure(name, encoder, settings.data, reporter))
+        encoder = TextEncoder.load(name, representation, text, compute)
+        found.append(_measure(name, encoder, settings.data))
     if settings.output is not None:
         write_rows(settings.output, [HEADER, *(each.row() for each in found)])
     return found
@@ -123,11 +121,11 @@ def figure_of(scores: Floats, labels: Floats | None) -> tuple[str, float]:
     return "spearman", spearman(scores, labels)
 
 
-def _measure(name: str, encoder: TextEncoder, data: str, reporter: Reporter) -> SentenceSimilarity:
+def _measure(name: str, encoder: TextEncoder, data: str) -> SentenceSimilarity:
     """Measure one model, keeping one number per example in memory."""
     scores, labels, size = [], [], 2
     examples = read_sentences(data)
-    with reporter.track(f"encoding {data}", None, "examples") as progress:
+    with track(f"encoding {data}", None, "examples") as progress:
         while block := list(islice(examples, BLOCK)):
             size = len(block[0].texts)
             vectors = encoder.encode_sentences([text for each in block for text in each.texts])

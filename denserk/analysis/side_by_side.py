@@ -7,7 +7,6 @@ from denserk.errors import UsageError
 from denserk.extras import require
 from denserk.modeling.model_names import find_model
 from denserk.modeling.text_encoder import TextEncoder
-from denserk.reporting import Reporter
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.side_by_side import SideBySide
 
@@ -31,10 +30,9 @@ def load(
     representation: Mapping[str, Any],
     text: Mapping[str, Any],
     compute: ComputeSettings,
-    reporter: Reporter,
 ) -> TextEncoder:
     """Load a model; errors about its settings begin with its label."""
     try:
-        return TextEncoder.load(model, representation, text, compute, reporter)
+        return TextEncoder.load(model, representation, text, compute)
     except UsageError as error:
         raise UsageError(f"{label}: {error.message}", error.hint) from None

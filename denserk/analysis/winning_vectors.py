@@ -24,7 +24,7 @@ from denserk.modeling.multi_vector import MultiVector
 from denserk.modeling.similarity import PassageVectors
 from denserk.modeling.text_encoder import NOTHING, TextEncoder
 from denserk.records import Passage
-from denserk.reporting import SILENT, Reporter
+from denserk.reporting import track
 from denserk.settings.analysis import WinningVectorSettings
 from denserk.settings.encoding import ComputeSettings, Reduction, Representation
 from denserk.settings.formats import DETECTED, CorpusSettings
@@ -68,7 +68,6 @@ def winning_vectors(
     text: Mapping[str, Any] = NOTHING,
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
     corpus: CorpusSettings = DETECTED,
-    reporter: Reporter = SILENT,
 ) -> list[WinningVectors]:
     """Count which vector wins, for models on the same pairs; write table and plot.
 
@@ -80,7 +79,6 @@ def winning_vectors(
         text: overrides of the model's own text settings.
         compute: device, precision and batches.
         corpus: how passages are read.
-        reporter: hears of progress.
 
     Raises:
         UsageError, ModelError: an input or a model does not exist, or is a single-vector model.
@@ -90,13 +88,13 @@ def winning_vectors(
         OutputError: table or plot cannot be written.
     """
     check(settings)
-    pairs = choose_pairs(settings, text.get("fields"), corpus, reporter)
+    pairs = choose_pairs(settings, text.get("fields"), corpus)
     found = []
     for label, model in settings.labelled:
-        encoder = load(label, model, representation, text, compute, reporter)
-        found += _measure(label, model, encoder, pairs, reporter)
+        encoder = load(label, model, representation, text, compute)
+        found += _measure(label, model, encoder, pairs)
     write_rows(settings.output, [HEADER, *(row for each in found for row in _rows(each))])
-    save_if_installed(lambda: plot(found), "the shares", settings.picture, reporter)
+    save_if_installed(lambda: plot(found), "the shares", settings.picture)
     return found
 
 
@@ -162,14 +160,12 @@ def vector_names(representation: MultiVector, count: int) -> list[str]:
     return [str(position) for position in range(count)]
 
 
-def _measure(
-    label: str, model: str, encoder: TextEncoder, pairs: Pairs, reporter: Reporter
-) -> list[WinningVectors]:
+def _measure(label: str, model: str, encoder: TextEncoder, pairs: Pairs) -> list[WinningVectors]:
     """Count for one model, for each set of pairs."""
     maker = _multi_vector(label, encoder)
     queries = torch.from_numpy(encoder.encode_queries(pairs.queries))
     counts = {name: np.zeros(0, dtype=np.int64) for name in pairs.sets}
-    with reporter.track(f"encoding with {label}", len(pairs.passages), "passages") as progress:
+    with track(f"encoding with {label}", len(pairs.passages), "passages") as progress:
         for first in range(0, len(pairs.passages), BLOCK):
             block = pairs.passages[first : first + BLOCK]
             for name, won, size in _wins(encoder, queries, block, first, pairs.sets):

@@ -6,7 +6,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from denserk.cli.app import app
-from denserk.cli.console import console
+from denserk.cli.console import print_table
 from denserk.cli.options import Overrides, command
 from denserk.settings.analysis import (
     AttentionEntropySettings,
@@ -69,9 +69,9 @@ def sentence_similarity(
     from denserk.analysis.sentence_similarity import sentence_similarity as task
 
     made = representation_shorthands.overrides(representation)
-    found = task(settings, made, text, compute, console())
+    found = task(settings, made, text, compute)
     if settings.output != "-":
-        console().table(HEADER, [each.row() for each in found])
+        print_table(HEADER, [each.row() for each in found])
 
 
 @command(
@@ -97,9 +97,9 @@ def attention_entropy(
     from denserk.analysis.attention_entropy import layer_table
 
     settings = _with(settings, more)
-    found = task(settings, corpus, compute, console())
+    found = task(settings, corpus, compute)
     if settings.output != "-":
-        console().table(*layer_table(found))
+        print_table(*layer_table(found))
 
 
 @command(
@@ -133,9 +133,9 @@ def query_latency(
 
     settings = _with(settings, more)
     made = representation_shorthands.overrides(representation)
-    found = task(settings, made, text, compute, console())
+    found = task(settings, made, text, compute)
     if settings.output != "-":
-        console().table(*latency_table(found))
+        print_table(*latency_table(found))
 
 
 @command(
@@ -171,6 +171,6 @@ def layers(
 
     settings = _with(settings, more)
     made = representation_shorthands.overrides(representation)
-    found = task(settings, made, text, compute, corpus, console())
+    found = task(settings, made, text, compute, corpus)
     if settings.output != "-":
-        console().table(*share_table(found))
+        print_table(*share_table(found))

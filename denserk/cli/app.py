@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from denserk import __version__
-from denserk.cli.console import ConsoleSettings, configure, console, printable
+from denserk.cli.console import ConsoleSettings, configure, printable, show_error, shows_tracebacks
 from denserk.errors import DenserkError, Interrupted, OutputError, UsageError
 
 
@@ -239,8 +239,8 @@ def _tell(error: DenserkError, status: int) -> int:
 
 
 def _show(error: DenserkError, status: int) -> int:
-    if console().settings.traceback:
+    if shows_tracebacks():
         for line in traceback.format_exc().splitlines():
             print(printable(line, None), file=sys.stderr)  # noqa: T201
-    console().error(error)
+    show_error(error)
     return status

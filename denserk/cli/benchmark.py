@@ -1,5 +1,6 @@
 """`denserk benchmark`."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Annotated
 import typer
 
 from denserk.cli.app import app
-from denserk.cli.console import console
+from denserk.cli.console import print_table
 from denserk.cli.drawing import finish, show_suites
 from denserk.cli.options import Given, Overrides, command
 from denserk.errors import UsageError
@@ -21,6 +22,8 @@ from denserk.settings.formats import CorpusSettings
 from denserk.settings.report import PageSettings, ReportSources
 from denserk.settings.suite import Suite
 from denserk.settings.suites import SuiteRow, find_suite, find_suites, list_suites
+
+logger = logging.getLogger(__name__)
 
 
 @command(
@@ -65,7 +68,7 @@ def benchmark(
 ) -> None:
     """Measure runs, or a model, on benchmarks by name."""
     if paths.list:
-        console().table(SuiteRow._fields, list_suites())
+        print_table(SuiteRow._fields, list_suites())
         return
     if not names:
         raise UsageError("no benchmark is named", "denserk benchmark --list prints all of them")
@@ -96,7 +99,10 @@ def benchmark(
 
         make_runs(
             *(names, paths.model, paths.output, MakeSettings(**make), representation, text),
-            *(CorpusSettings(**corpus), ComputeSettings(**computing), console()),
+            *(
+                CorpusSettings(**corpus),
+                ComputeSettings(**computing),
+            ),
         )
     if several or not isinstance(suite, Suite):
         _measure_several(runs, names, settings, paths, matching, report, page)
@@ -135,7 +141,7 @@ def _measure_one(
         baseline = find_baseline(comparison.baseline, runs)
         comparison = replace(comparison, baseline=baseline)
         runs = [*([baseline] if baseline not in runs else []), *runs]
-    result = evaluate_suite(runs, suite, settings, paths.against, console(), matching)
+    result = evaluate_suite(runs, suite, settings, paths.against, matching)
     sources = None
     if page.report is not None:
         from denserk.tasks.report import sources_of
@@ -156,12 +162,12 @@ def _measure_several(
 ) -> None:
     from denserk.tasks.evaluate_suite import evaluate_suites
 
-    result = evaluate_suites(folders, names, settings, paths.against, console(), matching)
+    result = evaluate_suites(folders, names, settings, paths.against, matching)
     show_suites(result, report)
     if page.report is not None:
         from denserk.tasks.report import write_suites_report
 
-        console().note(f"{write_suites_report(result, page)}: the page")
+        logger.info(f"{write_suites_report(result, page)}: the page")
 
 
 def _check_several(names: Sequence[str], page: PageSettings, **asked: object) -> None:

@@ -1,40 +1,44 @@
-"""What a person sees: notes, warnings, errors and bars on stderr; results on stdout.
+"""What a person sees: log messages, errors and progress bars on stderr; results on stdout.
 
 Bars and colours only where stderr is a terminal; elsewhere plain lines, or JSON lines under
 --log-json.
 """
 
 import json
+import logging
 import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
 from threading import Event, Thread
 from typing import Any
 
 from denserk.errors import DenserkError
-from denserk.reporting import Progress, Reporter
+from denserk.reporting import Progress, show_progress
+
+logger = logging.getLogger("denserk")
 
 
 @dataclass(frozen=True)
 class ConsoleSettings:
-    """What every command takes."""
+    """Options of every command."""
 
     quiet: bool = False
-    """No notes and no bars; warnings and errors only."""
+    """Show warnings and errors only."""
     log_json: bool = False
-    """Notes, warnings, errors and progress as JSON lines on stderr."""
+    """Write messages and progress to stderr as JSON lines."""
     traceback: bool = False
-    """Show Python's own traceback of an error, for a bug report."""
+    """Show the Python traceback of an error, for a bug report."""
 
 
 LONGEST = 400  # characters of a message
 
 
 def printable(text: str, longest: int | None = LONGEST) -> str:
-    r"""A text with its control characters escaped; a long one is cut in the middle.
+    r"""Escape control characters; cut a long text in the middle.
 
     >>> printable("a\x1b[2Jb"), printable("0123456789", 5)
     ('a\\x1b[2Jb', '01 … 89')
@@ -44,16 +48,64 @@ def printable(text: str, longest: int | None = LONGEST) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+@cache
+def _terminal() -> Any:
+    """Return the rich console on stderr, shared by messages and bars."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, markup=False)
+
+
+class _Handler(logging.Handler):
+    """Writes records to stderr: through rich on a terminal, else as plain or JSON lines."""
+
+    def __init__(self, settings: ConsoleSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self._shown: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Drop a note that was shown before: two steps of a command may open the same file."""
+        text = record.getMessage()
+        if record.levelno > logging.INFO or hasattr(record, "progress") or text not in self._shown:
+            self._shown.add(text)
+            return True
+        return False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text, hint = printable(record.getMessage()), getattr(record, "hint", None)
+        level = record.levelname.lower() if record.levelno > logging.INFO else "note"
+        if hasattr(record, "progress"):
+            level = "progress"
+        if hint:
+            hint = printable(hint)
+        if self.settings.log_json:
+            entry = {"level": level, "message": text} | ({"hint": hint} if hint else {})
+            text = json.dumps(entry, ensure_ascii=False)
+        elif level in ("warning", "error") and sys.stderr.isatty():
+            from rich.text import Text
+
+            style = "bold red" if level == "error" else "bold yellow"
+            shown = Text.assemble((f"{level}: ", style), text, f"\n  {hint}" if hint else "")
+            _terminal().print(shown, soft_wrap=True)
+            return
+        else:
+            label = f"{level}: " if level in ("warning", "error") else ""
+            text = f"{label}{text}" + (f"\n  {hint}" if hint else "")
+        # one write a message: two threads may log at once
+        print(f"{text}\n", end="", file=sys.stderr)  # noqa: T201
+
+
 class _PlainProgress(Progress):
     """Progress where stderr is not a terminal: a line every 10 seconds, later every minute.
 
-    A thread prints them, so that slow work is reported too.
+    A thread writes them, so that slow steps are reported too.
     """
 
     every = 10.0
 
-    def __init__(self, console: "Console", what: str, total: int | None, unit: str) -> None:
-        self._console, self._what, self._total, self._unit = console, what, total, unit
+    def __init__(self, what: str, total: int | None, unit: str) -> None:
+        self._what, self._total, self._unit = what, total, unit
         self._done, self._word = 0, ""
         self._start = time.monotonic()
 
@@ -83,10 +135,10 @@ class _PlainProgress(Progress):
         rate = self._done / (time.monotonic() - self._start)
         total = f" of {self._total:,}" if self._total else ""
         left = f", {(self._total - self._done) / rate:,.0f} s left" if self._total and rate else ""
-        self._console.event(
-            "progress",
+        logger.info(
             f"{self._what}: {self._done:,}{total} {self._unit}, {per_second(rate)} a second"
             f"{left}{self._word}",
+            extra={"progress": True},
         )
 
     def tell(self, text: str) -> None:
@@ -94,78 +146,6 @@ class _PlainProgress(Progress):
 
     def set_total(self, total: int) -> None:
         self._total = total
-
-
-class Console(Reporter):
-    """The reporter of the command line."""
-
-    def __init__(self, settings: ConsoleSettings) -> None:
-        self.settings = settings
-
-    def event(self, level: str, text: str, hint: str | None = None) -> None:
-        """One line (and a hint's) on stderr."""
-        text, hint = printable(text), hint and printable(hint)
-        if self.settings.log_json:
-            record = {"level": level, "message": text} | ({"hint": hint} if hint else {})
-            # one write a line: two threads may report at once
-            print(json.dumps(record, ensure_ascii=False) + "\n", end="", file=sys.stderr)  # noqa: T201
-            return
-        label = {"warning": "warning: ", "error": "error: "}.get(level, "")
-        if label and sys.stderr.isatty() and "NO_COLOR" not in os.environ:
-            label = f"\x1b[1;{31 if level == 'error' else 33}m{label}\x1b[0m"
-        print(f"{label}{text}\n", end="", file=sys.stderr)  # noqa: T201
-        if hint:
-            print(f"  {hint}", file=sys.stderr)  # noqa: T201
-
-    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A table on stdout: aligned on a terminal, tab-separated elsewhere."""
-        if not sys.stdout.isatty():
-            for row in (header, *rows):
-                print("\t".join(row))  # noqa: T201
-            return
-        from rich.console import Console as Terminal
-        from rich.table import Table
-
-        table = Table(*header, box=None, header_style="bold", pad_edge=False)
-        for row in rows:
-            table.add_row(*(printable(cell, None) for cell in row))
-        Terminal().print(table)
-
-    def entries(self, entries: Sequence[tuple[str, Sequence[str]]]) -> None:
-        """Names on stdout, each with its lines beneath, wrapped to the terminal's width."""
-        from rich.console import Console as Terminal
-        from rich.padding import Padding
-
-        terminal = Terminal(highlight=False, markup=False)
-        for name, lines in entries:
-            terminal.print(name, style="bold")
-            for line in lines:
-                terminal.print(Padding(line, (0, 0, 0, 2)))
-
-    def note(self, text: str) -> None:
-        """One line, unless quiet."""
-        if not self.settings.quiet:
-            self.event("note", text)
-
-    def warn(self, text: str) -> None:
-        """One line, quiet or not."""
-        self.event("warning", text)
-
-    def error(self, error: DenserkError) -> None:
-        """Tells a refusal: what was wrong, then what to do."""
-        self.event("error", error.message, error.hint)
-
-    @contextmanager
-    def track(self, what: str, total: int | None, unit: str) -> Iterator[Progress]:
-        """A bar on a terminal, a line now and then elsewhere."""
-        if self.settings.quiet:
-            yield Progress()
-        elif self.settings.log_json or not sys.stderr.isatty():
-            with _PlainProgress(self, what, total, unit).reported() as progress:
-                yield progress
-        else:
-            with _bar(what, total, unit) as progress:
-                yield progress
 
 
 def per_second(rate: float) -> str:
@@ -179,8 +159,7 @@ def per_second(rate: float) -> str:
 
 @contextmanager
 def _bar(what: str, total: int | None, unit: str) -> Iterator[Progress]:
-    """A bar; what is told stands on a line of its own beneath it."""
-    from rich.console import Console as Terminal
+    """Show a bar, with the note of `tell` on a line of its own beneath it."""
     from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
     from rich.text import Text
@@ -201,7 +180,7 @@ def _bar(what: str, total: int | None, unit: str) -> Iterator[Progress]:
             return Text(f"{task.completed:,.0f}{of}{rate}")
 
     columns = (TextColumn("{task.description}"), BarColumn(), Rate(), TimeRemainingColumn())
-    with WithWord(*columns, console=Terminal(stderr=True)) as bars:
+    with WithWord(*columns, console=_terminal()) as bars:
         task = bars.add_task(what, total=total)
 
         class Shown(Progress):
@@ -217,19 +196,68 @@ def _bar(what: str, total: int | None, unit: str) -> Iterator[Progress]:
         yield Shown()
 
 
-_console = Console(ConsoleSettings())
+_settings = ConsoleSettings()
 
 
 def configure(settings: ConsoleSettings) -> None:
-    """Sets what the console shows, for this process; of several (torchrun), the first one speaks.
+    """Send the messages and progress of this process to stderr; of several (torchrun), the first's.
 
-    Errors and warnings are told by each.
+    Warnings and errors are shown by every process.
     """
-    global _console
-    first = os.environ.get("RANK", "0") == "0"
-    _console = Console(settings if first else replace(settings, quiet=True))
+    global _settings
+    _settings = settings
+    quiet = settings.quiet or os.environ.get("RANK", "0") != "0"
+    for handler in list(logger.handlers):
+        if isinstance(handler, _Handler):
+            logger.removeHandler(handler)
+    logger.addHandler(_Handler(settings))
+    logger.setLevel(logging.WARNING if quiet else logging.INFO)
+    show_progress(None if quiet else _progress)
 
 
-def console() -> Console:
-    """The console of this process."""
-    return _console
+@contextmanager
+def _progress(what: str, total: int | None, unit: str) -> Iterator[Progress]:
+    """Show a bar on a terminal, a line now and then elsewhere."""
+    if _settings.log_json or not sys.stderr.isatty():
+        with _PlainProgress(what, total, unit).reported() as progress:
+            yield progress
+    else:
+        with _bar(what, total, unit) as progress:
+            yield progress
+
+
+def show_error(error: DenserkError) -> None:
+    """Write an error and its hint to stderr."""
+    logger.error(error.message, extra={"hint": error.hint})
+
+
+def shows_tracebacks() -> bool:
+    """Tell whether --traceback was given."""
+    return _settings.traceback
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table on stdout: aligned on a terminal, tab-separated elsewhere."""
+    if not sys.stdout.isatty():
+        for row in (header, *rows):
+            print("\t".join(row))  # noqa: T201
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*header, box=None, header_style="bold", pad_edge=False)
+    for row in rows:
+        table.add_row(*(printable(cell, None) for cell in row))
+    Console().print(table)
+
+
+def print_entries(entries: Sequence[tuple[str, Sequence[str]]]) -> None:
+    """Print names on stdout, each with its lines beneath, wrapped to the terminal's width."""
+    from rich.console import Console
+    from rich.padding import Padding
+
+    terminal = Console(highlight=False, markup=False)
+    for name, lines in entries:
+        terminal.print(name, style="bold")
+        for line in lines:
+            terminal.print(Padding(line, (0, 0, 0, 2)))

@@ -1,14 +1,16 @@
 """`denserk convert`."""
 
+import logging
 from typing import Annotated
 
 import typer
 
 from denserk.cli.app import app
-from denserk.cli.console import console
 from denserk.cli.options import Overrides, command
 from denserk.settings.conversion import ConversionSettings
 from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
+
+logger = logging.getLogger(__name__)
 
 
 @command(
@@ -39,5 +41,5 @@ def convert(
     """Turn data into another shape of its kind."""
     from denserk.tasks.convert import convert as task
 
-    result = task(source, target, conversion, representation, text, console(), compute)
-    console().note(f"{target}: {result.count:,} {result.unit} in the shape {result.shape}")
+    result = task(source, target, conversion, representation, text, compute)
+    logger.info(f"{target}: {result.count:,} {result.unit} in the shape {result.shape}")

@@ -1,11 +1,12 @@
 """Measures on standard output: in colour to a terminal, as they are elsewhere."""
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from denserk.cli.console import console, printable
+from denserk.cli.console import printable
 from denserk.settings.comparison import ComparisonSettings
 from denserk.settings.evaluation import EvaluationSettings, OutputFormat, ReportSettings
 from denserk.settings.report import PageSettings, ReportSources
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from denserk.evaluation.evaluator import EvaluationResult
     from denserk.evaluation.grid import Grid
     from denserk.evaluation.suites_result import SuitesResult
+
+logger = logging.getLogger(__name__)
 
 
 def show_suites(result: "SuitesResult", report: ReportSettings) -> None:
@@ -45,8 +48,8 @@ def finish(
     if sources is not None:
         from denserk.tasks.report import write_report
 
-        path = write_report(result, runs, sources, page, settings, console())
-        console().note(f"{path}: the page, {path.stat().st_size / 1000:,.0f} kB")
+        path = write_report(result, runs, sources, page, settings)
+        logger.info(f"{path}: the page, {path.stat().st_size / 1000:,.0f} kB")
     require(result, gates_of(settings))
 
 

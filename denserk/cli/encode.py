@@ -1,14 +1,17 @@
 """`denserk encode`."""
 
+import logging
 import os
 
 from denserk.cli.app import app
-from denserk.cli.console import console, per_second
+from denserk.cli.console import per_second
 from denserk.cli.options import Overrides, command
 from denserk.settings.encode import EncodeSettings, TextShorthands
 from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.models import RepresentationShorthands
+
+logger = logging.getLogger(__name__)
 
 
 @command(
@@ -50,15 +53,14 @@ def encode(
         representation_shorthands.overrides(representation),
         text_shorthands.overrides(text, encoding.side),
         compute,
-        console(),
     )
-    console().note(
+    logger.info(
         f"{encoding.output}: {result.count:,} vectors of {result.dimension} dimensions; "
         f"{result.encoded:,} encoded now, {per_second(result.per_second)} a second"
     )
     if result.encoded:
         share = result.matrix_share
-        console().note(
+        logger.info(
             f"{result.tokens_per_second:,.0f} tokens a second, {result.padding:.1%} padding"
             + ("" if share is None else f", {share:.0%} of the machine's rate of matrix products")
         )

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from denserk.cli.app import app
-from denserk.cli.console import console
 from denserk.cli.drawing import finish, shape_of
 from denserk.cli.options import command
 from denserk.errors import UsageError
@@ -102,14 +101,14 @@ def evaluate(
                 "give one of them",
             )
         result = evaluate_answers(
-            *(runs, answers.answers, answers.corpus, settings, console(), matching, corpus),
+            *(runs, answers.answers, answers.corpus, settings, matching, corpus),
             topics=page.topics,
         )
     else:
         from denserk.tasks.evaluate import evaluate as task
 
         assert qrels is not None  # found by sort_inputs
-        result = task(runs, qrels, settings, console())
+        result = task(runs, qrels, settings)
     sources = None
     if page.report is not None:
         measured_by = qrels or answers.answers or ""

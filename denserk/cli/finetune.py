@@ -1,9 +1,10 @@
 """`denserk finetune`."""
 
+import logging
 import sys
 
 from denserk.cli.app import app
-from denserk.cli.console import console
+from denserk.cli.console import print_entries, print_table
 from denserk.cli.options import Given, Overrides, command
 from denserk.settings.encoding import RepresentationSettings, TextSettings
 from denserk.settings.finetune import PresetSettings, put_together
@@ -19,6 +20,8 @@ from denserk.settings.training import (
     SamplingSettings,
     ValidationSettings,
 )
+
+logger = logging.getLogger(__name__)
 
 
 @command(
@@ -81,18 +84,18 @@ def finetune(
         },
     )
     for line in run.lines():
-        console().note(line)
+        logger.info(line)
     from denserk.tasks.finetune import finetune as task
 
-    result = task(run, console())
+    result = task(run)
     loss = "" if result.loss is None else f", loss {result.loss:.4f}"
     best = "" if result.best is None else f", best {run.validation.best_by} {result.best:.4f}"
-    console().note(f"{run.finetune.output}: {result.steps:,} steps{loss}{best}")
+    logger.info(f"{run.finetune.output}: {result.steps:,} steps{loss}{best}")
 
 
 def _list_presets() -> None:
     rows = list_rows()
     if sys.stdout.isatty():
-        console().entries([(r.name, (r.summary, r.values, f"starts from {r.start}")) for r in rows])
+        print_entries([(r.name, (r.summary, r.values, f"starts from {r.start}")) for r in rows])
     else:
-        console().table(("preset", "what", "settings", "start", "data"), rows)
+        print_table(("preset", "what", "settings", "start", "data"), rows)

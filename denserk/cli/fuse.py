@@ -1,14 +1,16 @@
 """`denserk fuse`."""
 
+import logging
 from typing import Annotated
 
 import typer
 
 from denserk.cli.app import app
-from denserk.cli.console import console
 from denserk.cli.options import command
 from denserk.settings.fusion import FusionSettings
 from denserk.settings.retrieval import RankingSettings, RunOutput
+
+logger = logging.getLogger(__name__)
 
 
 @command(
@@ -37,7 +39,7 @@ def fuse(
     """Fuse several runs into one."""
     from denserk.tasks.fuse import fuse as task
 
-    result = task(runs, paths.output, fusion, settings, console())
-    console().note(
+    result = task(runs, paths.output, fusion, settings)
+    logger.info(
         f"{paths.output}: {len(runs)} runs, {result.queries:,} queries, {result.hits:,} hits"
     )

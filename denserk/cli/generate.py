@@ -1,7 +1,8 @@
 """`denserk generate`."""
 
+import logging
+
 from denserk.cli.app import app
-from denserk.cli.console import console
 from denserk.cli.options import Given, command
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.formats import CorpusSettings
@@ -11,6 +12,8 @@ from denserk.settings.generate import (
     GenerateTextSettings,
     QuerySettings,
 )
+
+logger = logging.getLogger(__name__)
 
 
 @command(
@@ -43,8 +46,8 @@ def generate(
     """Generate queries and continuations of passages."""
     from denserk.tasks.generate import generate as task
 
-    result = task(settings, queries, continuations, text, corpus, compute, console())
-    console().note(
+    result = task(settings, queries, continuations, text, corpus, compute)
+    logger.info(
         f"{settings.output}: {result.count:,} passages; {result.generated:,} done now "
         f"({result.queries:,} queries, {result.continuations:,} continuations; {result.empty:,} "
         f"without text), {result.per_second:,.1f} a second"

@@ -1,11 +1,14 @@
 """`denserk index`."""
 
+import logging
+
 from denserk.cli.app import app
-from denserk.cli.console import console
 from denserk.cli.options import command
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.milvus import MilvusIndexSettings
 from denserk.settings.retrieval import Bm25Settings, Engine, IndexPaths, IndexSettings
+
+logger = logging.getLogger(__name__)
 
 
 @command(
@@ -36,9 +39,9 @@ def index(
     if settings.engine is Engine.MILVUS:
         from denserk.tasks.build_collection import build_collection
 
-        loaded = build_collection(paths, settings, milvus, console())
+        loaded = build_collection(paths, settings, milvus)
         recall = "" if loaded.recall is None else f", recall {loaded.recall:.3f}"
-        console().note(
+        logger.info(
             f"{milvus.place}: {loaded.count:,} passages, {loaded.rows:,} rows{recall}, "
             f"in {loaded.seconds:,.1f} s"
         )
@@ -46,9 +49,9 @@ def index(
     milvus.refuse_in_vain()
     from denserk.tasks.build_index import build_index
 
-    result = build_index(paths, settings, words, corpus, console())
+    result = build_index(paths, settings, words, corpus)
     recall = "" if result.recall is None else f", recall {result.recall:.3f}"
-    console().note(
+    logger.info(
         f"{paths.output}: {result.count:,} passages, {result.bytes_per_passage:,.0f} bytes each"
         f"{recall}, in {result.seconds:,.1f} s"
     )

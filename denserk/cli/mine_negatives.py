@@ -1,11 +1,14 @@
 """`denserk mine-negatives`."""
 
+import logging
+
 from denserk.cli.app import app
-from denserk.cli.console import console
 from denserk.cli.options import Overrides, command
 from denserk.settings.encoding import ComputeSettings, TextSettings
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.mining import MiningPaths, MiningSettings
+
+logger = logging.getLogger(__name__)
 
 
 @command(
@@ -36,5 +39,5 @@ def mine_negatives(
     """Mine hard negatives from runs over training queries."""
     from denserk.tasks.mine_negatives import mine_negatives as task
 
-    result = task(paths, settings, corpus, text, compute, console())
-    console().note(f"{paths.output}: {result.queries:,} queries, {result.negatives:,} negatives")
+    result = task(paths, settings, corpus, text, compute)
+    logger.info(f"{paths.output}: {result.queries:,} queries, {result.negatives:,} negatives")

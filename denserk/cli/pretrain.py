@@ -1,7 +1,8 @@
 """`denserk pretrain`."""
 
+import logging
+
 from denserk.cli.app import app
-from denserk.cli.console import console
 from denserk.cli.options import Given, command
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.pretrain import put_together
@@ -12,6 +13,8 @@ from denserk.settings.pretraining import (
     PretrainSettings,
     TextUnitSettings,
 )
+
+logger = logging.getLogger(__name__)
 
 
 @command(
@@ -55,6 +58,6 @@ def pretrain(
     )
     from denserk.tasks.pretrain import pretrain as task
 
-    result = task(run, console())
+    result = task(run)
     loss = "" if result.loss is None else f", loss {result.loss:.4f}"
-    console().note(f"{pretraining.output}: {result.steps:,} steps{loss}")
+    logger.info(f"{pretraining.output}: {result.steps:,} steps{loss}")

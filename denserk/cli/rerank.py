@@ -1,11 +1,14 @@
 """`denserk rerank`."""
 
+import logging
+
 from denserk.cli.app import app
-from denserk.cli.console import console
 from denserk.cli.options import Overrides, command
 from denserk.settings.encoding import ComputeSettings, TextSettings
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.retrieval import RerankPaths, RerankSettings
+
+logger = logging.getLogger(__name__)
 
 
 @command(
@@ -35,8 +38,8 @@ def rerank(
     """Rerank the hits of a run with a cross-encoder."""
     from denserk.tasks.rerank import rerank as task
 
-    result = task(paths, settings, text, compute, corpus, console())
-    console().note(
+    result = task(paths, settings, text, compute, corpus)
+    logger.info(
         f"{paths.output}: {result.queries:,} queries, {result.pairs:,} pairs, "
         f"{result.per_second:,.1f} pairs a second"
     )

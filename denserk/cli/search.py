@@ -1,13 +1,16 @@
 """`denserk search`."""
 
+import logging
+
 from denserk.cli.app import app
-from denserk.cli.console import console
 from denserk.cli.options import Given, Overrides, command
 from denserk.settings.encode import TextShorthands
 from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
 from denserk.settings.milvus import MilvusSearchSettings
 from denserk.settings.models import RepresentationShorthands
 from denserk.settings.retrieval import SearchPaths, SearchSettings
+
+logger = logging.getLogger(__name__)
 
 
 @command(
@@ -55,11 +58,10 @@ def search(
         representing,
         texts,
         compute,
-        console(),
         milvus,
         own_precision=own_precision,
     )
-    console().note(
+    logger.info(
         f"{paths.output}: {result.queries:,} queries, {result.hits:,} hits, "
         f"{result.per_second:,.1f} queries a second"
     )

@@ -1,5 +1,6 @@
 """Whether a folder of prepared data still is what its inputs would make it."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,9 @@ from denserk.data.tokenization import TextTokenizer
 from denserk.errors import MismatchError
 from denserk.formats.files import STREAM
 from denserk.formats.manifest import Kind, Manifest, differences, file_sha256, read_manifest
-from denserk.reporting import Reporter
 from denserk.settings.options import as_json
+
+logger = logging.getLogger(__name__)
 
 
 def plan_of(
@@ -41,13 +43,12 @@ def checksum(source: str) -> Any:
     return file_sha256(path) if path.is_file() else None
 
 
-def is_prepared(folder: Path, plan: Manifest, reporter: Reporter, *, again: bool = True) -> bool:
+def is_prepared(folder: Path, plan: Manifest, *, again: bool = True) -> bool:
     """Whether a folder holds what the plan would make; tells the differences.
 
     Args:
         folder: what was prepared, if anything was.
         plan: what would be made now.
-        reporter: is told why data is prepared again.
         again: it may be; otherwise a run that goes on depends on it, and differences are refused.
             What came from standard input then counts as it is.
 
@@ -68,5 +69,5 @@ def is_prepared(folder: Path, plan: Manifest, reporter: Reporter, *, again: bool
     if again and any(made["name"] == STREAM for made in plan.made_from.values()):
         found.append("standard input may hold something else")
     if found:
-        reporter.note(f"{folder} is prepared again: {'; '.join(found)}")
+        logger.info(f"{folder} is prepared again: {'; '.join(found)}")
     return not found

@@ -1,5 +1,6 @@
 """Prepared text -> the batches of a pre-training run, each a function of its step."""
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from denserk.data.sampling import Items, Purpose, random_words
 from denserk.data.schedule import Schedule
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.encoding import TextSettings
 from denserk.settings.pretraining import (
     ALL_TASKS,
@@ -25,6 +25,8 @@ from denserk.settings.pretraining import (
     NprKind,
     PretrainingObjective,
 )
+
+logger = logging.getLogger(__name__)
 
 FRAME = 2
 """[CLS] and [SEP]."""
@@ -66,7 +68,6 @@ class PretrainingBatches(Dataset[PretrainingBatch]):
         max_steps: ends there instead, in as many epochs as it takes.
         rank: this process, from 0.
         world: how many processes there are.
-        reporter: is told what the text lacks.
 
     Attributes:
         npr: what NPR's decoder recovers, once the text has been looked at.
@@ -91,7 +92,6 @@ class PretrainingBatches(Dataset[PretrainingBatch]):
         max_steps: int | None = None,
         rank: int = 0,
         world: int = 1,
-        reporter: Reporter = SILENT,
     ) -> None:
         store.refuse_other(TextTokenizer(tokenizer, TextSettings()).fingerprint())
         if store.layout is not Layout.of(objective):
@@ -106,7 +106,7 @@ class PretrainingBatches(Dataset[PretrainingBatch]):
         self.masker = Masker(pieces, masking.all_mask)
         self.npr = masking.npr
         if objective is PretrainingObjective.MASTER:
-            self._look_at_passages(tasks, reporter)
+            self._look_at_passages(tasks)
             self._master = MasterTexts(store, self.masker, masking, tasks, self.npr, self.limit)
         self._schedule = Schedule(
             np.arange(len(store)),
@@ -126,7 +126,7 @@ class PretrainingBatches(Dataset[PretrainingBatch]):
                 "give a smaller --batch-size",
             )
 
-    def _look_at_passages(self, tasks: frozenset[MasterTask], reporter: Reporter) -> None:
+    def _look_at_passages(self, tasks: frozenset[MasterTask]) -> None:
         """Refuses tasks without their text; tells where NPR goes another way."""
         counts = self.store.contents
         if not counts["expanded"]:
@@ -135,9 +135,9 @@ class PretrainingBatches(Dataset[PretrainingBatch]):
             return
         if not counts["with_neighbour"]:
             self.npr = NprKind.HALF
-            reporter.note("no documents are known: npr recovers the second half of each passage")
+            logger.info("no documents are known: npr recovers the second half of each passage")
         elif alone := len(self.store) - counts["with_neighbour"]:
-            reporter.note(f"passages without a neighbour take no part in npr: {alone:,}")
+            logger.info(f"passages without a neighbour take no part in npr: {alone:,}")
 
     @property
     def steps_per_epoch(self) -> int:

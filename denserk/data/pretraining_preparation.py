@@ -1,5 +1,6 @@
 """Text -> a prepared folder, in one pass; used again for as long as its inputs stay the same."""
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,11 +24,13 @@ from denserk.formats.id_ledger import IdLedger, digest
 from denserk.formats.manifest import NAME, Kind, read_manifest, write_manifest
 from denserk.formats.outputs import whole_folder
 from denserk.formats.pretraining_text import Document, TokenDocument, read_documents
-from denserk.reporting import SILENT, Reporter
+from denserk.reporting import track
 from denserk.settings.encoding import TextSettings
 from denserk.settings.formats import DETECTED, CorpusSettings
 from denserk.settings.options import as_json
 from denserk.settings.pretraining import PretrainingObjective, Spans, TextUnitSettings
+
+logger = logging.getLogger(__name__)
 
 LAYOUT = 1
 """Number of the layout of a prepared folder; another number is prepared again."""
@@ -85,7 +88,6 @@ def prepare(
     expansions: str | None = None,
     seed: int = 42,
     again: bool = True,
-    reporter: Reporter = SILENT,
 ) -> PretrainingStore:
     """Prepares text, or opens what an earlier call prepared from the same inputs.
 
@@ -102,7 +104,6 @@ def prepare(
         expansions: queries and continuations of passages.
         seed: of the blocks' limits.
         again: prepare again what the inputs would make otherwise; False refuses it.
-        reporter: is told what was detected, what was left out, and why data is prepared again.
 
     Raises:
         UsageError: there is no such input; `folder` holds something else.
@@ -118,12 +119,12 @@ def prepare(
     text_tokenizer = TextTokenizer(tokenizer, TextSettings())
     settings = inputs.settings() | {"tokenizer": text_tokenizer.fingerprint()}
     plan = plan_of(settings, inputs.named(), Kind.PRETRAINING)
-    if not is_prepared(folder, plan, reporter, again=again):
+    if not is_prepared(folder, plan, again=again):
         with whole_folder(folder, own=True) as part:
-            work = _Preparation(inputs, part, tokenizer, text_tokenizer, reporter)
+            work = _Preparation(inputs, part, tokenizer, text_tokenizer)
             write_manifest(part, replace(plan, contents=work.run(), complete=True))
     store = PretrainingStore(folder)
-    _tell(store, expansions is not None, reporter)
+    _tell(store, expansions is not None)
     return store
 
 
@@ -136,10 +137,8 @@ class _Preparation:
         folder: Path,
         tokenizer: Any,
         text_tokenizer: TextTokenizer,
-        reporter: Reporter,
     ) -> None:
         self.inputs, self.units, self.layout = inputs, inputs.units, inputs.layout
-        self.reporter = reporter
         self.tokenizer = text_tokenizer
         self.pieces = Pieces.of(tokenizer)
         self.room = inputs.units.max_length - OUTER
@@ -156,7 +155,7 @@ class _Preparation:
     def run(self) -> dict[str, Any]:
         """Writes the folder's files; returns the manifest's counts."""
         with self.writer.files:
-            with self.reporter.track("preparing text", None, "documents") as progress:
+            with track("preparing text", None, "documents") as progress:
                 for source in self.inputs.sources:
                     self._refuse_other_ids(source)
                     for documents in _batches(self._read(source)):
@@ -173,9 +172,7 @@ class _Preparation:
 
     def _read(self, source: str) -> Iterator[Document | TokenDocument]:
         inputs = self.inputs
-        return read_documents(
-            source, inputs.corpus, self.units.fields, self.units.raw_text, self.reporter
-        )
+        return read_documents(source, inputs.corpus, self.units.fields, self.units.raw_text)
 
     def _refuse_other_ids(self, source: str) -> None:
         """Refuses a folder of token ids that another tokenizer made."""
@@ -370,17 +367,17 @@ def _slices(flat: list[int], lengths: Sequence[int]) -> list[list[int]]:
     return [flat[start:end] for start, end in pairwise(ends)]
 
 
-def _tell(store: PretrainingStore, with_expansions: bool, reporter: Reporter) -> None:
+def _tell(store: PretrainingStore, with_expansions: bool) -> None:
     """Tells what the text lacks."""
     counts = store.contents
     if counts["empty"]:
-        reporter.warn(f"documents without text are left out: {counts['empty']:,}")
+        logger.warning(f"documents without text are left out: {counts['empty']:,}")
     if counts["short"]:
-        reporter.warn(f"documents of fewer than two spans are left out: {counts['short']:,}")
+        logger.warning(f"documents of fewer than two spans are left out: {counts['short']:,}")
     if store.layout is Layout.PASSAGES and with_expansions:
         lacking = len(store) - counts["expanded"]
         strange = counts["expansions"] - counts["expanded"]
         if lacking:
-            reporter.warn(f"passages without an expansion: {lacking:,}")
+            logger.warning(f"passages without an expansion: {lacking:,}")
         if strange > 0:
-            reporter.warn(f"expansions of passages that the corpus lacks: {strange:,}")
+            logger.warning(f"expansions of passages that the corpus lacks: {strange:,}")

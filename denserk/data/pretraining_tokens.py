@@ -22,7 +22,6 @@ from denserk.formats.json_lines import write_objects
 from denserk.formats.manifest import Kind, Manifest, read_manifest, write_manifest
 from denserk.formats.outputs import whole_folder
 from denserk.formats.pretraining_text import TOKENS
-from denserk.reporting import SILENT, Reporter
 
 FREQUENCIES = "word-frequencies.json"
 
@@ -32,7 +31,6 @@ def write_tokens(
     folder: Path,
     tokenizer_name: str,
     separator: int,
-    reporter: Reporter = SILENT,
 ) -> None:
     """Writes prepared text into a folder, or leaves one that already holds the same.
 
@@ -41,7 +39,6 @@ def write_tokens(
         folder: where; made if absent.
         tokenizer_name: told in the manifest.
         separator: the id behind each query of an expansion.
-        reporter: is told why a folder is written again.
 
     Raises:
         UsageError, MismatchError: the folder holds something else.
@@ -50,7 +47,7 @@ def write_tokens(
     source = read_manifest(store.folder, Kind.PRETRAINING)
     settings = {**source.settings, "name": tokenizer_name}
     plan = Manifest(Kind.TOKENS, complete=False, settings=settings, made_from=source.made_from)
-    if is_prepared(folder, plan, reporter):
+    if is_prepared(folder, plan):
         return
     with whole_folder(folder, overwrite=True) as part:
         count = write_objects(part / TOKENS, _records(store, separator))

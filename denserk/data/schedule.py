@@ -1,14 +1,16 @@
 """Which items a run takes, and which of them make the batch of each step."""
 
+import logging
 import math
 
 from denserk.data.sampling import Items, choose_items, order_items
 from denserk.errors import UsageError
-from denserk.reporting import Reporter
 from denserk.settings.training import SamplingSettings
 
+logger = logging.getLogger(__name__)
 
-def items_of_run(items: Items, sampling: SamplingSettings, reporter: Reporter) -> Items:
+
+def items_of_run(items: Items, sampling: SamplingSettings) -> Items:
     """The items that --train-queries or --train-fraction leaves, ascending."""
     count = sampling.train_queries
     if sampling.train_fraction is not None:
@@ -16,7 +18,7 @@ def items_of_run(items: Items, sampling: SamplingSettings, reporter: Reporter) -
     if count is None:
         return items
     if count > len(items):
-        reporter.warn(f"--train-queries {count:,}: there are only {len(items):,}")
+        logger.warning(f"--train-queries {count:,}: there are only {len(items):,}")
     return choose_items(items, count, sampling.seed)
 
 

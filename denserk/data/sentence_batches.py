@@ -11,7 +11,6 @@ from denserk.data.batches import TokenBatch, pad
 from denserk.data.sampling import Items
 from denserk.data.schedule import Schedule, items_of_run
 from denserk.data.sentence_store import SentenceStore
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.training import SamplingSettings
 
 
@@ -46,7 +45,6 @@ class SentenceBatches(Dataset[SentenceBatch]):
         max_steps: ends there instead, in as many epochs as it takes.
         rank: this process, from 0.
         world: how many processes there are.
-        reporter: is told what is less than was asked for.
 
     Raises:
         UsageError: the batch size does not divide among the processes.
@@ -62,11 +60,10 @@ class SentenceBatches(Dataset[SentenceBatch]):
         max_steps: int | None = None,
         rank: int = 0,
         world: int = 1,
-        reporter: Reporter = SILENT,
     ) -> None:
         self.store = store
         self._schedule = Schedule(
-            items_of_run(np.arange(len(store)), sampling, reporter),
+            items_of_run(np.arange(len(store)), sampling),
             batch_size,
             sampling.seed,
             epochs=epochs,

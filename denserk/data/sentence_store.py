@@ -22,7 +22,7 @@ from denserk.formats.manifest import Kind, read_manifest, write_manifest
 from denserk.formats.outputs import whole_folder
 from denserk.formats.sentence_pairs import read_sentences
 from denserk.records import SentenceExample
-from denserk.reporting import SILENT, Reporter
+from denserk.reporting import track
 
 LAYOUT = "sentences 1"
 """The layout of a prepared folder; another one is prepared again."""
@@ -66,7 +66,6 @@ def prepare_sentences(
     size: int,
     label_scale: float = 1.0,
     again: bool = True,
-    reporter: Reporter = SILENT,
 ) -> SentenceStore:
     """Prepares pairs or triplets, or opens what an earlier call prepared from the same inputs.
 
@@ -77,7 +76,6 @@ def prepare_sentences(
         size: 2 for pairs with labels, 3 for triplets.
         label_scale: no label may be larger than this, whatever its sign.
         again: prepare again what the inputs would make otherwise; False refuses it.
-        reporter: told of progress.
 
     Raises:
         UsageError: there is no such file.
@@ -90,19 +88,17 @@ def prepare_sentences(
     scale = label_scale if size == 2 else None
     settings = {"layout": LAYOUT, "size": size, "label_scale": scale}
     plan = plan_of(settings | {"sentence": rules_of(tokenizer)}, inputs)
-    if not is_prepared(folder, plan, reporter, again=again):
+    if not is_prepared(folder, plan, again=again):
         with whole_folder(folder, own=True) as part:
-            examples = _read(sources, size, scale, reporter)
+            examples = _read(sources, size, scale)
             count = _write(part, examples, tokenizer)
             write_manifest(part, replace(plan, contents={"examples": count}, complete=True))
     return SentenceStore(folder)
 
 
-def _read(
-    sources: Sequence[str], size: int, scale: float | None, reporter: Reporter
-) -> Iterator[SentenceExample]:
+def _read(sources: Sequence[str], size: int, scale: float | None) -> Iterator[SentenceExample]:
     what = "pairs" if size == 2 else "triplets"
-    with reporter.track("reading training data", None, what) as progress:
+    with track("reading training data", None, what) as progress:
         for source in sources:
             for number, example in enumerate(read_sentences(source, size), start=1):
                 if scale is not None and abs(example.label or 0) > scale:

@@ -1,5 +1,7 @@
 """Prepared training data -> the batches of a run, each a function of its step."""
 
+import logging
+
 import numpy as np
 import torch
 from torch.utils.data import Dataset
@@ -14,8 +16,9 @@ from denserk.data.sampling import (
 from denserk.data.schedule import Schedule, items_of_run
 from denserk.data.training_store import TrainingStore
 from denserk.errors import InputError
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.training import FillNegatives, SamplingSettings
+
+logger = logging.getLogger(__name__)
 
 
 class TrainingBatches(Dataset[TrainingBatch]):
@@ -37,7 +40,6 @@ class TrainingBatches(Dataset[TrainingBatch]):
         keep_last: the last batch of an epoch may be smaller; else what does not fill it is dropped.
         with_scores: batches carry the teacher's scores. Queries without negatives, whose random
             passages no teacher has seen, are left out then.
-        reporter: is told what is left out or drawn twice.
 
     Raises:
         UsageError: the batch size does not divide among the processes.
@@ -57,12 +59,11 @@ class TrainingBatches(Dataset[TrainingBatch]):
         shuffle: bool = True,
         keep_last: bool = False,
         with_scores: bool = False,
-        reporter: Reporter = SILENT,
     ) -> None:
         self.store, self.sampling, self.with_scores = store, sampling, with_scores
         if with_scores:
             store.refuse_unscored()
-        self.items = self._choose(reporter)
+        self.items = self._choose()
         self._schedule = Schedule(
             self.items,
             batch_size,
@@ -74,7 +75,7 @@ class TrainingBatches(Dataset[TrainingBatch]):
             shuffle=shuffle,
             keep_last=keep_last,
         )
-        self._tell_short_lists(reporter)
+        self._tell_short_lists()
         if not self.steps_per_epoch:
             raise InputError(
                 store.folder,
@@ -89,30 +90,30 @@ class TrainingBatches(Dataset[TrainingBatch]):
         """Batches of an epoch."""
         return self._schedule.steps_per_epoch
 
-    def _choose(self, reporter: Reporter) -> Items:
+    def _choose(self) -> Items:
         """The items of the run, ascending."""
         settings, items = self.sampling, np.arange(len(self.store))
         if self.with_scores and settings.group_size > 1:
             items = items[self.store.negative_counts() > 0]
             if lost := len(self.store) - len(items):
-                reporter.warn(
+                logger.warning(
                     f"queries without a negative have nothing to distil, left out: {lost:,}"
                 )
-        return items_of_run(items, settings, reporter)
+        return items_of_run(items, settings)
 
-    def _tell_short_lists(self, reporter: Reporter) -> None:
+    def _tell_short_lists(self) -> None:
         wanted = self.sampling.group_size - 1
         counts = self._negatives(self.items)
         if short := int(((counts > 0) & (counts < wanted)).sum()):
             repeated = self.sampling.fill_negatives is FillNegatives.REPEAT
-            reporter.warn(
+            logger.warning(
                 f"queries with fewer than the {wanted} negatives of --group-size {wanted + 1}, "
                 f"{'drawn with replacement' if repeated else 'the missing ones masked'}: {short:,} "
                 f"of {len(counts):,} (the longest list has {counts.max():,})"
             )
         lacking = self.items[counts == 0] if wanted else self.items[:0]
         if len(lacking):
-            reporter.warn(f"queries without a negative get random passages: {len(lacking):,}")
+            logger.warning(f"queries without a negative get random passages: {len(lacking):,}")
         if np.any(self.store.positive_counts[lacking] >= len(self.store.passages)):
             raise InputError(
                 self.store.folder,

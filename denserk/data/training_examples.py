@@ -1,5 +1,6 @@
 """Training files -> a prepared folder, used again for as long as its inputs stay the same."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,11 @@ from denserk.data.training_preparation import Preparation, TrainingInputs
 from denserk.data.training_store import TrainingStore
 from denserk.formats.manifest import Manifest, write_manifest
 from denserk.formats.outputs import whole_folder
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.conversion import TrainingFormat
 from denserk.settings.formats import DETECTED, CorpusSettings
 from denserk.settings.options import as_json
+
+logger = logging.getLogger(__name__)
 
 LAYOUT = 2
 """Number of the layout of a prepared folder; another number is prepared again."""
@@ -35,7 +37,6 @@ def prepare(
     skip_missing: bool = False,
     require_scores: bool = False,
     again: bool = True,
-    reporter: Reporter = SILENT,
 ) -> TrainingStore:
     """Prepares training data, or opens what an earlier call prepared from the same inputs.
 
@@ -57,7 +58,6 @@ def prepare(
         skip_missing: leave out ids that corpus or queries lack, and count them.
         require_scores: refuse a candidate without the teacher's score.
         again: prepare again what the inputs would make otherwise; False refuses it.
-        reporter: is told what was detected and what was left out.
 
     Raises:
         UsageError: there is no such input; `folder` holds something else.
@@ -70,16 +70,14 @@ def prepare(
         sources, form, corpus, corpus_settings, fields, queries, qrels, skip_missing
     )
     plan = _plan(inputs, query_tokenizer, passage_tokenizer)
-    if not is_prepared(folder, plan, reporter, again=again):
+    if not is_prepared(folder, plan, again=again):
         with whole_folder(folder, own=True) as part:
-            work = Preparation(
-                inputs, part, query_tokenizer, passage_tokenizer, require_scores, reporter
-            )
+            work = Preparation(inputs, part, query_tokenizer, passage_tokenizer, require_scores)
             write_manifest(part, replace(plan, contents=work.run(), complete=True))
     store = TrainingStore(folder)
     if require_scores:
         store.refuse_unscored()
-    _tell(store.contents, reporter)
+    _tell(store.contents)
     return store
 
 
@@ -96,7 +94,7 @@ def _plan(inputs: TrainingInputs, query: TextTokenizer, passage: TextTokenizer) 
     return plan_of(settings | sides, inputs.named())
 
 
-def _tell(contents: Mapping[str, Any], reporter: Reporter) -> None:
+def _tell(contents: Mapping[str, Any]) -> None:
     """Tells what the data lacks."""
     sentences = {
         "without_positives": "queries without a positive are left out",
@@ -106,4 +104,4 @@ def _tell(contents: Mapping[str, Any], reporter: Reporter) -> None:
     }
     for name, sentence in sentences.items():
         if contents[name]:
-            reporter.warn(f"{sentence}: {contents[name]:,}")
+            logger.warning(f"{sentence}: {contents[name]:,}")

@@ -29,7 +29,7 @@ from denserk.formats.sources import read_passages, read_qrels_map, read_queries
 from denserk.formats.training import read_training
 from denserk.formats.training_dpr import random_negatives
 from denserk.records import Candidate, Passage, Query, TrainingExample
-from denserk.reporting import Reporter
+from denserk.reporting import track
 from denserk.settings.conversion import TrainingFormat
 from denserk.settings.formats import CorpusSettings
 
@@ -86,7 +86,6 @@ class Preparation:
         query: tokenizer.
         passage: tokenizer.
         require_scores: refuse a candidate without a score as soon as it is met.
-        reporter: told what was detected, and of progress.
     """
 
     def __init__(
@@ -96,9 +95,14 @@ class Preparation:
         query: TextTokenizer,
         passage: TextTokenizer,
         require_scores: bool,
-        reporter: Reporter,
     ) -> None:
-        self.inputs, self.folder, self.reporter = inputs, folder, reporter
+        (
+            self.inputs,
+            self.folder,
+        ) = (
+            inputs,
+            folder,
+        )
         self.require_scores = require_scores
         self.scratch = folder / "scratch"
         self.scratch.mkdir()
@@ -148,13 +152,13 @@ class Preparation:
             writer.append(_columns(drafts))
 
     def _drafts(self) -> Iterator[_Draft]:
-        judged = read_qrels_map(self.inputs.qrels, self.reporter) if self.inputs.qrels else {}
+        judged = read_qrels_map(self.inputs.qrels) if self.inputs.qrels else {}
         taken = 0
-        with self.reporter.track("reading training data", None, "queries") as progress:
+        with track("reading training data", None, "queries") as progress:
             for source in self.inputs.files:
                 self.starts.append(taken)
                 empty = True
-                for example in read_training(source, self.inputs.form, self.reporter):
+                for example in read_training(source, self.inputs.form):
                     empty = False
                     progress.advance()
                     positives = example.positives or tuple(
@@ -230,15 +234,14 @@ class Preparation:
 
     def _find_texts(self) -> None:
         """The second pass: the texts behind the ids that were noted."""
-        told = self.reporter
-        with told.track("reading queries", None, "queries") as progress:
+        with track("reading queries", None, "queries") as progress:
             queries = self.inputs.queries if self.queries.references else None
-            records = read_queries(queries, reporter=told) if queries else iter(())
+            records = read_queries(queries) if queries else iter(())
             self.queries.find(records, str(queries), progress)
-        with told.track("reading the corpus", None, "passages") as progress:
+        with track("reading the corpus", None, "passages") as progress:
             corpus = self.inputs.corpus if self.passages.references else None
             passages = (
-                read_passages(corpus, self.inputs.corpus_settings, told, self.inputs.fields)
+                read_passages(corpus, self.inputs.corpus_settings, self.inputs.fields)
                 if corpus
                 else iter(())
             )

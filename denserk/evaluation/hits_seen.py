@@ -23,7 +23,6 @@ from denserk.evaluation.measures import Measure, providers_of
 from denserk.formats.files import look_ahead, open_binary
 from denserk.formats.names import Names
 from denserk.formats.run_blocks import HEAD, CleanLines, form_of, read_queries
-from denserk.reporting import SILENT, Reporter
 
 Keys = NDArray[np.uint64]
 NO_KEYS = np.empty(0, np.uint64)
@@ -101,14 +100,13 @@ class Sight:
         stretches = zip(judgements, pairwise(ends), strict=True)
         return cls(reach, {qid: keys[start:end] for qid, (start, end) in stretches})
 
-    def see(self, path: str, reporter: Reporter = SILENT) -> "HitsSeen | None":
+    def see(self, path: str) -> "HitsSeen | None":
         """The hits of a run that are seen; None where it is not a plain file of clean lines.
 
         Such a run, with its mistakes, is for `formats.trec_run.read_run_scores`.
 
         Args:
             path: the file.
-            reporter: is told the shape.
 
         Raises:
             UsageError: there is no such file.
@@ -122,7 +120,7 @@ class Sight:
             form = form_of(head, path)
             if form is None or not seen.take(read_queries(handle, path, form)):
                 return None
-        form_of(head, path, reporter)
+        form_of(head, path)
         return seen
 
 

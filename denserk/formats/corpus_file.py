@@ -1,5 +1,6 @@
 """One file of passages, whatever its shape: told apart by its first line, read, written."""
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -11,8 +12,9 @@ from denserk.formats.files import decode_lines, look_ahead, number_lines, open_b
 from denserk.formats.json_array import read_array
 from denserk.formats.json_lines import Numbered, parse_objects
 from denserk.records import Passage
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.formats import DETECTED, CorpusFormat, CorpusSettings
+
+logger = logging.getLogger(__name__)
 
 TSV = (CorpusFormat.MARCO, CorpusFormat.MARCO_TITLES, CorpusFormat.DPR)
 
@@ -27,7 +29,6 @@ _COLUMNS = {
 def read_corpus_file(
     path: str | Path,
     settings: CorpusSettings = DETECTED,
-    reporter: Reporter = SILENT,
     fields: Sequence[str] | None = None,
 ) -> Iterator[Passage]:
     """Passages of one file ("-" is standard input), in its order.
@@ -35,7 +36,6 @@ def read_corpus_file(
     Args:
         path: the file.
         settings: a forced shape, and where ids and fields are found.
-        reporter: is told the shape, where it was detected.
         fields: fields asked for by name, which `contents` is split into.
 
     Raises:
@@ -49,7 +49,7 @@ def read_corpus_file(
             return
         form = settings.corpus_format
         if is_json(start) if form is None else form not in TSV:
-            yield from _read_json(handle, start, path, settings, reporter, fields)
+            yield from _read_json(handle, start, path, settings, fields)
             return
         if settings.docid_field is not None:
             raise UsageError(
@@ -58,7 +58,7 @@ def read_corpus_file(
             )
         if form is None:
             form = detect_columns(start, path)
-            reporter.note(f"{told(path)}: {form} corpus ({_COLUMNS[form]}, tab-separated)")
+            logger.info(f"{told(path)}: {form} corpus ({_COLUMNS[form]}, tab-separated)")
         yield from tsv.read_passages(decode_lines(number_lines(handle, path), path), form, path)
 
 
@@ -73,7 +73,6 @@ def _read_json(
     start: bytes,
     path: str | Path,
     settings: CorpusSettings,
-    reporter: Reporter,
     fields: Sequence[str] | None,
 ) -> Iterator[Passage]:
     first, objects = peek(_objects(handle, start, path))
@@ -83,7 +82,7 @@ def _read_json(
     form, keys = _recognise(record, settings, path, line)
     if settings.corpus_format is None:
         names = ", ".join(key for key in keys if key and key in record)
-        reporter.note(f"{told(path)}: {form} corpus ({names})")
+        logger.info(f"{told(path)}: {form} corpus ({names})")
     delimiter = settings.delimiter.replace("\\n", "\n").replace("\\t", "\t")
     return text_jsonl.read_passages(objects, keys, path, fields, delimiter)
 

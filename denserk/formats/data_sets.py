@@ -18,7 +18,8 @@ from denserk.extras import installed, require
 from denserk.formats.files import write_errors
 from denserk.formats.identifiers import identifier
 from denserk.records import NO_FIELDS, Passage, Qrel, Query
-from denserk.reporting import SILENT, Reporter
+
+logger = logging.getLogger(__name__)
 
 IRDS = "irds:"
 BEIR = "beir:"
@@ -174,14 +175,13 @@ def split_beir(name: str) -> tuple[str, str | None]:
     return (head, last) if last in ("train", "dev", "test") and head else (name, None)
 
 
-def beir_folder(name: str, reporter: Reporter = SILENT) -> Path:
+def beir_folder(name: str) -> Path:
     """The folder of a BEIR data set, fetched if it is nowhere yet.
 
     Looked for under $DENSERK_CACHE/beir and ./datasets.
 
     Args:
         name: the data set, "scifact" or "cqadupstack/android".
-        reporter: is told where it was found.
 
     Raises:
         UsageError: it is not there, and the package that fetches it is missing.
@@ -192,7 +192,7 @@ def beir_folder(name: str, reporter: Reporter = SILENT) -> Path:
     places = [cache_folder() / "beir" / name, Path("datasets") / name]
     for place in places:
         if place.is_dir():
-            reporter.note(f"{BEIR}{name}: {place}")
+            logger.info(f"{BEIR}{name}: {place}")
             return place
     put = f"or unpack {name.partition('/')[0]}.zip so that {places[0]} holds corpus.jsonl"
     if not installed("beir"):
@@ -201,7 +201,7 @@ def beir_folder(name: str, reporter: Reporter = SILENT) -> Path:
             f"{BEIR}{name} is not in {looked}, and the package beir, which fetches it, is missing",
             f"pip install 'denserk[datasets]', {put}",
         )
-    reporter.note(f"{BEIR}{name}: fetching into {places[0].parent}")
+    logger.info(f"{BEIR}{name}: fetching into {places[0].parent}")
     return _fetch(name, places[0], put)
 
 

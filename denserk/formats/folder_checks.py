@@ -6,6 +6,7 @@ their checksums (files without one are checked id by id), and the sizes of all o
 """
 
 import hashlib
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -27,7 +28,9 @@ from denserk.formats.manifest import (
     read_manifest,
     require_fields,
 )
-from denserk.reporting import SILENT, Reporter
+from denserk.reporting import track
+
+logger = logging.getLogger(__name__)
 
 DOCID = "docid"
 AGAIN = "the file was changed or damaged: copy it again, or make the folder again"
@@ -96,12 +99,11 @@ def check_index(folder: Path, manifest: Manifest | None) -> None:
         _check_ids(_Ids(path, lines, contents.get("sha256", {}).get(DOCID), unique=True))
 
 
-def verify_folders(names: Iterable[str], reporter: Reporter = SILENT) -> None:
+def verify_folders(names: Iterable[str]) -> None:
     """Compare every file of finished vector folders and indexes with its checksum.
 
     Args:
         names: folders; what is none, or has no checksums, is reported.
-        reporter: shows the progress.
 
     Raises:
         InputError: a file is missing or was changed.
@@ -109,9 +111,9 @@ def verify_folders(names: Iterable[str], reporter: Reporter = SILENT) -> None:
     for name in names:
         sums = _checksums(Path(name))
         if not sums:
-            reporter.warn(f"--verify: {name} holds no checksums, and is not verified")
+            logger.warning(f"--verify: {name} holds no checksums, and is not verified")
             continue
-        with reporter.track(f"verifying {name}", len(sums), "files") as progress:
+        with track(f"verifying {name}", len(sums), "files") as progress:
             for path, digest in sums.items():
                 _compare(path, digest)
                 progress.advance()

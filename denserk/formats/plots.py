@@ -1,6 +1,7 @@
 """Plots with matplotlib in one style: written to a file, or as SVG inside an HTML page."""
 
 import io
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -11,7 +12,8 @@ from typing import Any
 
 from denserk.extras import installed, require
 from denserk.formats.files import whole_binary
-from denserk.reporting import Reporter
+
+logger = logging.getLogger(__name__)
 
 # colour-blind safe; series also differ by marker and dash, so they can be told apart in grey
 INKS = ("#0066a6", "#c14a00", "#00795a", "#a8478a", "#7d6200", "#4b45a8", "#5c6670", "#a3182f")
@@ -90,25 +92,22 @@ def save(axes: Any, path: Path) -> None:
         handle.write(buffer.getbuffer())
 
 
-def save_if_installed(
-    draw: Callable[[], Any], what: str, path: Path | None, reporter: Reporter
-) -> None:
+def save_if_installed(draw: Callable[[], Any], what: str, path: Path | None) -> None:
     """Write a plot that nobody asked for by name: only where matplotlib is installed.
 
     Args:
         draw: returns the axes.
         what: what the plot shows, for the log ("curves").
         path: the file; None draws nothing.
-        reporter: hears where the plot is.
     """
     if path is None:
         return
     if not installed("matplotlib"):
-        reporter.note("no plot: matplotlib is not installed (pip install 'denserk[report]')")
+        logger.info("no plot: matplotlib is not installed (pip install 'denserk[report]')")
         return
     with style():
         save(draw(), path)
-    reporter.note(f"{what} are in {path}")
+    logger.info(f"{what} are in {path}")
 
 
 def as_svg(axes: Any, label: str, prefix: str) -> str:

@@ -9,6 +9,7 @@
 | token ids of spans | {"spans": [[ids], ...]} | the record, cut already |
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,9 +23,10 @@ from denserk.formats.json_fields import Fields
 from denserk.formats.json_lines import read_objects
 from denserk.formats.manifest import NAME as MANIFEST
 from denserk.formats.sources import CORPUS_ENDINGS, read_passages
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.formats import DETECTED, CorpusSettings
 from denserk.settings.pretraining import RawText
+
+logger = logging.getLogger(__name__)
 
 TEXT_ENDING = ".txt"
 TOKENS = "tokens.jsonl"
@@ -59,7 +61,6 @@ def read_documents(
     corpus_settings: CorpusSettings = DETECTED,
     fields: Sequence[str] = ("title", "text"),
     raw_text: RawText | None = None,
-    reporter: Reporter = SILENT,
 ) -> Iterator[Document | TokenDocument]:
     """The documents of a source, in its order, in constant memory.
 
@@ -70,7 +71,6 @@ def read_documents(
         corpus_settings: how the passages of a corpus are read.
         fields: fields of a passage that are read.
         raw_text: where a document of plain text ends; None detects it.
-        reporter: is told what was detected.
 
     Raises:
         UsageError: there is no such source.
@@ -78,12 +78,12 @@ def read_documents(
     """
     for file in _files(source):
         if _is_text(file, raw_text):
-            yield from _read_text(file, raw_text, reporter)
+            yield from _read_text(file, raw_text)
         elif key := _token_key(file):
-            reporter.note(f"{told(file)}: {key[1]}")
+            logger.info(f"{told(file)}: {key[1]}")
             yield from _read_records(file, key[0])
         else:
-            for passage in read_passages(file, corpus_settings, reporter, fields):
+            for passage in read_passages(file, corpus_settings, fields):
                 parts = tuple(part for name in fields if (part := passage.field(name).strip()))
                 yield Document(passage.docid, passage.title.strip(), parts)
 
@@ -136,10 +136,10 @@ def _token_key(file: str) -> tuple[str, str] | None:
     return None
 
 
-def _read_text(file: str, raw_text: RawText | None, reporter: Reporter) -> Iterator[Document]:
+def _read_text(file: str, raw_text: RawText | None) -> Iterator[Document]:
     if raw_text is None:
         raw_text = _detect(file)
-        reporter.note(f"{told(file)}: plain text, documents are {raw_text}")
+        logger.info(f"{told(file)}: plain text, documents are {raw_text}")
     for number, lines in enumerate(_paragraphs(file, raw_text)):
         yield Document(str(number), "", (lines,))
 

@@ -22,7 +22,6 @@ from denserk.formats.files import (
 )
 from denserk.formats.names import PADDING, Names
 from denserk.formats.run_lines import look
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.formats import RunFormat
 
 BLOCK = 1 << 19
@@ -142,16 +141,14 @@ def _changes(qids: Names) -> Places:
     return np.concatenate([[0], np.flatnonzero(changed) + 1, [len(lengths)]])
 
 
-def form_of(
-    head: bytes, path: str | Path, reporter: Reporter = SILENT, form: RunFormat | None = None
-) -> RunFormat | None:
+def form_of(head: bytes, path: str | Path, form: RunFormat | None = None) -> RunFormat | None:
     """The shape of a run, by its first `HEAD` bytes; None where it is empty.
 
     Raises:
         InputError: it is of no shape.
     """
     lines = head[: head.rfind(b"\n") + 1] if len(head) == HEAD else head
-    return look(number_lines(io.BytesIO(lines), path), path, reporter, form)[0]
+    return look(number_lines(io.BytesIO(lines), path), path, form)[0]
 
 
 def read_queries(

@@ -15,7 +15,6 @@ from denserk.errors import InputError
 from denserk.formats.files import look_ahead, number_lines, open_binary
 from denserk.formats.run_blocks import HEAD, CleanLines, form_of, read_blocks, take_apart
 from denserk.formats.run_lines import Hit, again, parse_lines, twice
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.formats import RunFormat
 
 
@@ -39,7 +38,6 @@ class RunPart:
 
 def read_groups(
     path: str | Path,
-    reporter: Reporter = SILENT,
     form: RunFormat | None = None,
     passed: Counter[str] | None = None,
     *,
@@ -49,7 +47,6 @@ def read_groups(
 
     Args:
         path: the file; "-" is standard input.
-        reporter: is told the shape, where it was detected.
         form: its shape; None detects it.
         passed: where given, counts a passage that comes twice for a query (its best score counts)
             and a last line that is cut off, in place of refusing them.
@@ -62,7 +59,7 @@ def read_groups(
     """
     finished: set[str] = set()
     open_part: RunPart | None = None
-    for part in read_parts(path, reporter, form, passed, tell_cut_off=True, by_rank=by_rank):
+    for part in read_parts(path, form, passed, tell_cut_off=True, by_rank=by_rank):
         if open_part is not None and part.qid == open_part.qid:
             open_part.docids += part.docids
             open_part.scores += part.scores
@@ -94,7 +91,6 @@ def _whole(part: RunPart, path: str | Path, passed: Counter[str] | None) -> RunG
 
 def read_parts(
     path: str | Path,
-    reporter: Reporter = SILENT,
     form: RunFormat | None = None,
     passed: Counter[str] | None = None,
     *,
@@ -108,7 +104,6 @@ def read_parts(
 
     Args:
         path: the file; "-" is standard input.
-        reporter: is told the shape, where it was detected.
         form: its shape; None detects it.
         passed: see `read_groups`; passages that come twice are left to the caller.
         tell_cut_off: a broken last line without an end is refused as one that is cut off.
@@ -121,7 +116,7 @@ def read_parts(
     """
     with open_binary(path) as raw:
         head, handle = look_ahead(raw, path, HEAD)
-        detected = form_of(head, path, reporter, form)
+        detected = form_of(head, path, form)
         if detected is None:
             return
         if by_rank:  # a rank is looked for in all lines of a query, so they are read as one block

@@ -4,6 +4,7 @@ MS MARCO's third column is a rank, Tevatron's a score. A file of three columns i
 where the third column counts 1, 2, 3, ... within each of its first queries.
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from math import isfinite
@@ -14,8 +15,9 @@ from denserk.formats.detection import columns, is_number, list_keys, told
 from denserk.formats.files import decode_lines
 from denserk.formats.identifiers import identifier
 from denserk.formats.json_lines import parse_objects
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.formats import RunFormat
+
+logger = logging.getLogger(__name__)
 
 LOOK = 2000
 """Lines of a file with three columns that are looked at."""
@@ -35,7 +37,6 @@ Hit = tuple[int, str, str, float, str]
 def look(
     numbered: Iterator[tuple[int, bytes]],
     path: str | Path,
-    reporter: Reporter = SILENT,
     form: RunFormat | None = None,
 ) -> tuple[RunFormat | None, Iterator[tuple[int, bytes]]]:
     """The shape of a run, and its lines again; no shape where it is empty.
@@ -49,7 +50,7 @@ def look(
     hits = [item for item in looked if not item[1].lstrip().startswith(b"#")]
     detected = form or detect(hits or looked, path)
     if form is None:
-        reporter.note(f"{told(path)}: {detected} run ({_COLUMNS[detected]})")
+        logger.info(f"{told(path)}: {detected} run ({_COLUMNS[detected]})")
     return detected, chain(looked, numbered)
 
 

@@ -23,7 +23,6 @@ from denserk.formats.files import (
 from denserk.formats.run_lines import again, is_comment, look
 from denserk.formats.trec_run import parse_query
 from denserk.records import ScoredPassage
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.formats import RunFormat
 
 
@@ -41,18 +40,17 @@ class RunLookup:
     Args:
         path: the file; "-" is standard input.
         scratch: a folder for a copy of what can be read only once: standard input, a pipe, gzip.
-        reporter: is told the shape.
 
     Raises:
         UsageError: there is no such file.
         InputError: a query has no id, or its lines do not stand together.
     """
 
-    def __init__(self, path: str | Path, scratch: Path, reporter: Reporter = SILENT) -> None:
+    def __init__(self, path: str | Path, scratch: Path) -> None:
         self.path = path
         self.file = _seekable(path, scratch)
         with self.file.open("rb") as raw:
-            self.form, _ = look(number_lines(raw, path), path, reporter)
+            self.form, _ = look(number_lines(raw, path), path)
         self._places = dict(self._find(self.form)) if self.form else {}
 
     @property

@@ -5,6 +5,7 @@ A source is a file, a folder, "-" for standard input, `irds:NAME` (a data set of
 itself where no such path exists.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -19,8 +20,9 @@ from denserk.formats.id_ledger import IdLedger
 from denserk.formats.manifest import NAME as MANIFEST
 from denserk.formats.topics_file import read_topics_file
 from denserk.records import Passage, Qrel, Query
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.formats import DETECTED, CorpusSettings, QrelsFormat, TopicsFormat
+
+logger = logging.getLogger(__name__)
 
 CORPUS_ENDINGS = (".json", ".jsonl", ".tsv")
 
@@ -28,7 +30,7 @@ CORPUS_ENDINGS = (".json", ".jsonl", ".tsv")
 class _Located:
     """A source once it is known what kind it is: one of `path` and `irds` is set."""
 
-    def __init__(self, source: str, reporter: Reporter) -> None:
+    def __init__(self, source: str) -> None:
         self.path: Path | None = None
         self.irds: str | None = None
         self.split: str | None = None
@@ -36,11 +38,11 @@ class _Located:
             self.irds = source.removeprefix(data_sets.IRDS)
         elif source.startswith(data_sets.BEIR):
             name, self.split = data_sets.split_beir(source)
-            self.path = data_sets.beir_folder(name, reporter)
+            self.path = data_sets.beir_folder(name)
         elif source == STREAM or Path(source).exists():
             self.path = Path(source)
         elif "/" in source and data_sets.knows_irds(source):
-            reporter.note(f"{source}: a data set of ir_datasets")
+            logger.info(f"{source}: a data set of ir_datasets")
             self.irds = source
         else:
             raise UsageError(f"{source}: no such file or folder", _by_name(source))
@@ -55,7 +57,6 @@ def _by_name(source: str) -> str | None:
 def read_passages(
     source: str,
     settings: CorpusSettings = DETECTED,
-    reporter: Reporter = SILENT,
     fields: Sequence[str] | None = None,
 ) -> Iterator[Passage]:
     """Passages of a corpus, in its order, in constant memory.
@@ -64,7 +65,6 @@ def read_passages(
         source: a file; a folder (a BEIR folder means its corpus.jsonl, another one all of its
             .json, .jsonl and .tsv files, sorted by name); "-"; `irds:NAME`; `beir:NAME`.
         settings: a forced shape, and where ids and fields are found.
-        reporter: is told what was detected.
         fields: fields asked for by name, which Anserini's `contents` are split into.
 
     Raises:
@@ -72,7 +72,7 @@ def read_passages(
         InputError: it holds no passages, or a line of it is broken.
     """
     count = empty = 0
-    for passage in _passages(source, settings, reporter, fields):
+    for passage in _passages(source, settings, fields):
         count += 1
         if _is_blank(passage.text) and _is_blank(passage.title):
             empty += 1
@@ -80,7 +80,7 @@ def read_passages(
     if not count:
         raise InputError(source, None, "no passages", "at least one")
     if empty:
-        reporter.note(f"{told(source)}: {empty:,} of {count:,} passages are empty")
+        logger.info(f"{told(source)}: {empty:,} of {count:,} passages are empty")
 
 
 def _is_blank(text: str) -> bool:
@@ -88,15 +88,15 @@ def _is_blank(text: str) -> bool:
 
 
 def _passages(
-    source: str, settings: CorpusSettings, reporter: Reporter, fields: Sequence[str] | None
+    source: str, settings: CorpusSettings, fields: Sequence[str] | None
 ) -> Iterator[Passage]:
-    located = _Located(source, reporter)
+    located = _Located(source)
     if located.path is None:
         assert located.irds is not None
         yield from data_sets.irds_passages(located.irds)
         return
     for path in corpus_files(located.path):
-        yield from read_corpus_file(path, settings, reporter, fields)
+        yield from read_corpus_file(path, settings, fields)
 
 
 def corpus_files(path: Path) -> list[Path]:
@@ -138,7 +138,7 @@ def count_passages(source: str, settings: CorpusSettings = DETECTED) -> int | No
     """
     if source == STREAM:
         return None
-    located = _Located(source, SILENT)
+    located = _Located(source)
     if located.path is None:
         assert located.irds is not None
         return data_sets.irds_count(located.irds)
@@ -148,7 +148,6 @@ def count_passages(source: str, settings: CorpusSettings = DETECTED) -> int | No
 def read_queries(
     source: str,
     form: TopicsFormat | None = None,
-    reporter: Reporter = SILENT,
     qrels: str | None = None,
 ) -> Iterator[Query]:
     """Queries of a source, in its order.
@@ -157,7 +156,6 @@ def read_queries(
         source: a file; a folder (a BEIR folder means its queries.jsonl, another one is taken for
             EntityQuestions); "-"; `irds:NAME`; `beir:NAME`; `beir:NAME/SPLIT` (its judged queries).
         form: the shape; None detects it.
-        reporter: is told what was detected.
         qrels: keep only the queries that these judge (BEIR's queries.jsonl holds all splits).
 
     Raises:
@@ -165,10 +163,10 @@ def read_queries(
         InputError: it holds no queries, a line of it is broken, or an id comes twice.
         MismatchError: the qrels judge none of them.
     """
-    judged = None if qrels is None else read_qrels_map(qrels, reporter)
+    judged = None if qrels is None else read_qrels_map(qrels)
     seen: set[str] = set()
     kept = 0
-    for query in _queries(source, form, reporter):
+    for query in _queries(source, form):
         if query.qid in seen:
             raise InputError(source, None, f"the query id {query.qid} twice", "each id once")
         seen.add(query.qid)
@@ -185,33 +183,31 @@ def read_queries(
                 "name the qrels of these queries",
             )
         lacking = len(judged) - kept
-        reporter.note(
+        logger.info(
             f"{told(source)}: {kept:,} of {len(seen):,} queries are judged in {qrels}"
             + (f", which judges {lacking:,} more" if lacking else "")
         )
 
 
-def _queries(
-    source: str, form: TopicsFormat | None, reporter: Reporter, *, textless: bool = False
-) -> Iterator[Query]:
-    located = _Located(source, reporter)
+def _queries(source: str, form: TopicsFormat | None, *, textless: bool = False) -> Iterator[Query]:
+    located = _Located(source)
     if located.path is None:
         assert located.irds is not None
         yield from data_sets.irds_queries(located.irds)
     elif not located.path.is_dir():
-        yield from read_topics_file(located.path, form, reporter, textless=textless)
+        yield from read_topics_file(located.path, form, textless=textless)
     elif (own := _first_of(located.path, "queries.jsonl")) is not None:
-        queries = read_topics_file(own, form, reporter)
+        queries = read_topics_file(own, form)
         if located.split is None:
             yield from queries
         else:
             judged = trec_qrels.read_qrels_map(_qrels_file(located.path, located.split))
             yield from (query for query in queries if query.qid in judged)
     else:
-        yield from _relations(located.path, reporter)
+        yield from _relations(located.path)
 
 
-def _relations(folder: Path, reporter: Reporter) -> Iterator[Query]:
+def _relations(folder: Path) -> Iterator[Query]:
     files = sorted(
         (item for item in folder.iterdir() if question_answers.is_relation_file(item)),
         key=lambda item: item.name,
@@ -220,26 +216,23 @@ def _relations(folder: Path, reporter: Reporter) -> Iterator[Query]:
         raise UsageError(
             f"{folder} holds no queries", "queries.jsonl, or P17.test.json and its like"
         )
-    reporter.note(f"{folder.name}: entity-questions queries ({len(files)} relations)")
+    logger.info(f"{folder.name}: entity-questions queries ({len(files)} relations)")
     for item in files:
         yield from read_topics_file(item, TopicsFormat.ENTITY_QUESTIONS)
 
 
-def read_qrels(
-    source: str, reporter: Reporter = SILENT, form: QrelsFormat | None = None
-) -> Iterator[Qrel]:
+def read_qrels(source: str, form: QrelsFormat | None = None) -> Iterator[Qrel]:
     """Judgements of a source, in its order.
 
     Args:
         source: a file; a BEIR folder with one split; "-"; `irds:NAME`; `beir:NAME/SPLIT`.
-        reporter: is told what was detected.
         form: the shape; None detects it.
 
     Raises:
         UsageError: there is no such source, or the split is missing.
         InputError: a line of it is broken.
     """
-    located = _Located(source, reporter)
+    located = _Located(source)
     if located.path is None:
         assert located.irds is not None
         yield from data_sets.irds_qrels(located.irds)
@@ -247,19 +240,17 @@ def read_qrels(
     path = located.path
     if path.is_dir():
         path = _qrels_file(path, located.split)
-    yield from trec_qrels.read_qrels(path, form, reporter)
+    yield from trec_qrels.read_qrels(path, form)
 
 
-def read_qrels_map(
-    source: str, reporter: Reporter = SILENT, form: QrelsFormat | None = None
-) -> dict[str, dict[str, int]]:
+def read_qrels_map(source: str, form: QrelsFormat | None = None) -> dict[str, dict[str, int]]:
     """All judgements of a source: query -> passage -> relevance.
 
     Raises:
         UsageError: see `read_qrels`.
         InputError: see `read_qrels`.
     """
-    return trec_qrels.map_qrels(read_qrels(source, reporter, form))
+    return trec_qrels.map_qrels(read_qrels(source, form))
 
 
 def _qrels_file(folder: Path, split: str | None) -> Path:
@@ -285,23 +276,22 @@ def _preference(split: str) -> tuple[int, str]:
     return order.index(split) if split in order else len(order), split
 
 
-def read_answers(source: str, reporter: Reporter = SILENT) -> Iterator[tuple[str, tuple[str, ...]]]:
+def read_answers(source: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The answers of each question: from a file of `_id` and `answers`, or from queries.
 
     Raises:
         UsageError: there is no such source.
         InputError: it holds no answers, or a line of it is broken.
     """
-    for query in read_questions(source, reporter):
+    for query in read_questions(source):
         yield query.qid, query.answers
 
 
-def read_questions(source: str, reporter: Reporter = SILENT) -> Iterator[Query]:
+def read_questions(source: str) -> Iterator[Query]:
     """Questions with their answers; the text is empty where a file has ids and answers alone.
 
     Args:
         source: as for `read_queries`.
-        reporter: is told what was detected.
 
     Raises:
         UsageError: there is no such source.
@@ -309,7 +299,7 @@ def read_questions(source: str, reporter: Reporter = SILENT) -> Iterator[Query]:
     """
     found = False
     seen: set[str] = set()
-    for query in _queries(source, None, reporter, textless=True):
+    for query in _queries(source, None, textless=True):
         if query.qid in seen:
             raise InputError(source, None, f"the query id {query.qid} twice", "each id once")
         seen.add(query.qid)

@@ -1,5 +1,6 @@
 """One file of queries, whatever its shape: told apart by its first line, read, written."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -13,8 +14,9 @@ from denserk.formats.files import decode_lines, look_ahead, number_lines, open_b
 from denserk.formats.json_array import read_array
 from denserk.formats.json_lines import parse_objects
 from denserk.records import Query
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.formats import TopicsFormat
+
+logger = logging.getLogger(__name__)
 
 TSV = (TopicsFormat.TSV, TopicsFormat.DPR)
 
@@ -22,7 +24,6 @@ TSV = (TopicsFormat.TSV, TopicsFormat.DPR)
 def read_topics_file(
     path: str | Path,
     form: TopicsFormat | None = None,
-    reporter: Reporter = SILENT,
     *,
     textless: bool = False,
 ) -> Iterator[Query]:
@@ -31,7 +32,6 @@ def read_topics_file(
     Args:
         path: the file.
         form: its shape; None detects it.
-        reporter: is told the shape, where it was detected.
         textless: answers are what is sought: JSON records may lack the question, and two columns
             are question and answers.
 
@@ -45,12 +45,12 @@ def read_topics_file(
         if not start:
             return
         if is_json(start) if form is None else form not in TSV:
-            yield from _read_json(handle, start.strip(), path, form, reporter, textless)
+            yield from _read_json(handle, start.strip(), path, form, textless)
             return
         if form is None:
             form = _detect_columns(start.decode("utf-8", "replace"), path, textless)
             what = "id, text" if form is TopicsFormat.TSV else "question, answers; ids count from 0"
-            reporter.note(f"{told(path)}: {form} queries ({what}, tab-separated)")
+            logger.info(f"{told(path)}: {form} queries ({what}, tab-separated)")
         read = tsv.read_queries if form is TopicsFormat.TSV else question_answers.read_dpr
         yield from read(decode_lines(number_lines(handle, path), path), path)
 
@@ -71,12 +71,11 @@ def _read_json(
     start: bytes,
     path: str | Path,
     form: TopicsFormat | None,
-    reporter: Reporter,
     textless: bool,
 ) -> Iterator[Query]:
     if form in (None, TopicsFormat.QA) and is_keyed(start):
         if form is None:
-            reporter.note(f"{told(path)}: qa queries (an object of questions by id)")
+            logger.info(f"{told(path)}: qa queries (an object of questions by id)")
         yield from question_answers.read_keyed(read_all(handle, path), path)
         return
     is_array = start.startswith(b"[")
@@ -87,7 +86,7 @@ def _read_json(
         form is None and is_array and question_answers.is_relation_file(path)
     ):
         if form is None:
-            reporter.note(f"{told(path)}: entity-questions queries (one relation)")
+            logger.info(f"{told(path)}: entity-questions queries (one relation)")
         yield from question_answers.read_relation(objects, path)
         return
     if textless:
@@ -100,7 +99,7 @@ def _read_json(
     if form is None:
         names = ", ".join(key for key in keys[:2] if key)
         counted = "" if keys.id else "; ids count from 0"
-        reporter.note(f"{told(path)}: {shape} queries ({names}{counted})")
+        logger.info(f"{told(path)}: {shape} queries ({names}{counted})")
     yield from text_jsonl.read_queries(objects, keys, path)
 
 

@@ -1,5 +1,6 @@
 """Training data in any shape: the table of shapes, and how a file's own is told."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -11,8 +12,9 @@ from denserk.formats import training_dpr, training_jsonl, training_pos_neg, trai
 from denserk.formats.files import BOM, look_ahead, open_binary
 from denserk.formats.training_records import Losses
 from denserk.records import TrainingExample
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.conversion import TrainingFormat
+
+logger = logging.getLogger(__name__)
 
 Reader = Callable[[BinaryIO, str | Path], Iterator[TrainingExample]]
 Writer = Callable[[str | Path, Iterable[TrainingExample], Losses], int]
@@ -99,14 +101,13 @@ def _of_columns(lines: list[bytes]) -> TrainingFormat | None:
 
 
 def read_training(
-    source: str | Path, form: TrainingFormat | None = None, reporter: Reporter = SILENT
+    source: str | Path, form: TrainingFormat | None = None
 ) -> Iterator[TrainingExample]:
     """Reads training examples one at a time.
 
     Args:
         source: a file, plain or gzip by suffix; "-" is standard input.
         form: its shape; detected from its first lines, and told, where it is None.
-        reporter: is told the detected shape.
 
     Raises:
         UsageError: there is no such file.
@@ -124,7 +125,7 @@ def read_training(
                     f"one of {', '.join(TrainingFormat)}",
                     "name its shape if it is one of them",
                 )
-            reporter.note(f"{source}: training data in the shape {form}")
+            logger.info(f"{source}: training data in the shape {form}")
         yield from SHAPES[form].read(handle, source)
 
 
@@ -132,7 +133,6 @@ def write_training(
     path: str | Path,
     examples: Iterable[TrainingExample],
     form: TrainingFormat,
-    reporter: Reporter = SILENT,
 ) -> int:
     """Writes training examples; what the shape cannot carry is counted and told once.
 
@@ -140,7 +140,6 @@ def write_training(
         path: the file, which appears whole or not at all; "-" is standard output.
         examples: what to write.
         form: the shape.
-        reporter: is told what was left out.
 
     Returns:
         How many examples were taken.
@@ -153,5 +152,5 @@ def write_training(
     count = SHAPES[form].write(path, examples, losses)
     lost = ", ".join(f"{name}: {number:,}" for name, number in losses.items() if number)
     if lost:
-        reporter.note(f"left out, as {form} has no place for them: {lost}")
+        logger.info(f"left out, as {form} has no place for them: {lost}")
     return count

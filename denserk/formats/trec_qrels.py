@@ -1,5 +1,6 @@
 """Judgements: TREC's four columns, BEIR's three under a header."""
 
+import logging
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -8,8 +9,9 @@ from denserk.errors import InputError
 from denserk.formats.detection import columns, told
 from denserk.formats.files import read_text_lines, write_lines
 from denserk.records import Qrel
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.formats import QrelsFormat
+
+logger = logging.getLogger(__name__)
 
 BEIR_HEADER = ("query-id", "corpus-id", "score")
 _COLUMNS = {
@@ -19,15 +21,12 @@ _COLUMNS = {
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
-def read_qrels(
-    path: str | Path, form: QrelsFormat | None = None, reporter: Reporter = SILENT
-) -> Iterator[Qrel]:
+def read_qrels(path: str | Path, form: QrelsFormat | None = None) -> Iterator[Qrel]:
     """Judgements of a file, in its order; the lines of a query need not stand together.
 
     Args:
         path: the file; "-" is standard input.
         form: its shape; None detects it by the number of columns.
-        reporter: is told the shape, where it was detected.
 
     Raises:
         InputError: a line has another number of columns, a relevance that is no integer, or a
@@ -42,7 +41,7 @@ def read_qrels(
             continue
         if detected is None:
             detected = _detect(parts, path, line)
-            reporter.note(f"{told(path)}: {detected} judgements ({columns(len(parts))})")
+            logger.info(f"{told(path)}: {detected} judgements ({columns(len(parts))})")
         if not judged and tuple(text.lower().split()) == BEIR_HEADER:
             continue
         if len(parts) != (4 if detected is QrelsFormat.TREC else 3):
@@ -93,15 +92,13 @@ def _wrong_columns(
     return InputError(path, line, columns(len(parts)), expected, hint)
 
 
-def read_qrels_map(
-    path: str | Path, form: QrelsFormat | None = None, reporter: Reporter = SILENT
-) -> dict[str, dict[str, int]]:
+def read_qrels_map(path: str | Path, form: QrelsFormat | None = None) -> dict[str, dict[str, int]]:
     """All judgements of a file: query -> passage -> relevance, in the file's order.
 
     Raises:
         InputError: see `read_qrels`.
     """
-    return map_qrels(read_qrels(path, form, reporter))
+    return map_qrels(read_qrels(path, form))
 
 
 def map_qrels(qrels: Iterable[Qrel]) -> dict[str, dict[str, int]]:

@@ -12,20 +12,16 @@ from denserk.formats.run_groups import read_parts
 from denserk.formats.run_lines import Hit, again, is_comment, look, parse_lines, twice
 from denserk.formats.run_writer import run_writer
 from denserk.records import ScoredPassage
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.formats import RunFormat
 
 
-def read_run(
-    path: str | Path, reporter: Reporter = SILENT, form: RunFormat | None = None
-) -> Iterator[ScoredPassage]:
+def read_run(path: str | Path, form: RunFormat | None = None) -> Iterator[ScoredPassage]:
     """Hits of a run, in the order of the file, in constant memory.
 
     A rank stands for its negative as score, so that higher is better in every shape.
 
     Args:
         path: the file; "-" is standard input.
-        reporter: is told the shape, where it was detected.
         form: its shape; None detects it.
 
     Raises:
@@ -35,7 +31,7 @@ def read_run(
     finished: set[str] = set()
     current: str | None = None
     docids: set[str] = set()
-    for line, qid, docid, score, place in _hits(path, reporter, form):
+    for line, qid, docid, score, place in _hits(path, form):
         if qid != current:
             if qid in finished:
                 raise again(qid, current, path, line)
@@ -85,7 +81,6 @@ def _rank(place: str) -> int:
 
 def read_run_scores(
     path: str | Path,
-    reporter: Reporter = SILENT,
     form: RunFormat | None = None,
     *,
     plain: bool = False,
@@ -95,7 +90,6 @@ def read_run_scores(
 
     Args:
         path: the file; "-" is standard input.
-        reporter: is told the shape, where it was detected.
         form: its shape; None detects it.
         plain: every line is read by itself, not many as arrays.
         by_rank: the score is the negative of the rank column.
@@ -105,7 +99,7 @@ def read_run_scores(
             by rank: a line has none, or a query has it twice.
     """
     run: dict[str, dict[str, float]] = {}
-    for part in read_parts(path, reporter, form, plain=plain, by_rank=by_rank):
+    for part in read_parts(path, form, plain=plain, by_rank=by_rank):
         hits = run.setdefault(part.qid, {})
         before = len(hits)
         hits.update(zip(part.docids, part.scores, strict=True))
@@ -118,10 +112,10 @@ def read_run_scores(
     return run
 
 
-def _hits(path: str | Path, reporter: Reporter, form: RunFormat | None) -> Iterator[Hit]:
+def _hits(path: str | Path, form: RunFormat | None) -> Iterator[Hit]:
     """Hits of a file of any shape, in its order."""
     with open_binary(path) as raw:
-        detected, lines = look(number_lines(raw, path), path, reporter, form)
+        detected, lines = look(number_lines(raw, path), path, form)
         if detected:
             yield from parse_lines(lines, detected, path)
 

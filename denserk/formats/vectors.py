@@ -4,6 +4,7 @@ denserk's own folder is the resumable one (`vector_folder`); the others are writ
 appear whole or not at all.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -31,8 +32,9 @@ from denserk.formats.vector_block import (
     checked_block,
     same_dimension,
 )
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.encoding import VectorFormat
+
+logger = logging.getLogger(__name__)
 
 Sink = Callable[[VectorBlock], None]
 UNIT_NORM = 1e-3
@@ -177,15 +179,12 @@ def _read_own(folder: vector_folder.VectorFolder) -> Iterator[VectorBlock]:
         yield VectorBlock(ids, vectors)
 
 
-def read_vector_blocks(
-    source: str, *, allow_pickle: bool = False, reporter: Reporter = SILENT
-) -> VectorSource:
+def read_vector_blocks(source: str, *, allow_pickle: bool = False) -> VectorSource:
     """Opens vectors of any shape: a folder, a file, or JSON lines from standard input ("-").
 
     Args:
         source: what to read.
         allow_pickle: whether peers' pickles are read.
-        reporter: is told the detected shape.
 
     Raises:
         UsageError: there is nothing of that name, or it holds no vectors.
@@ -207,7 +206,7 @@ def read_vector_blocks(
             f"{source} holds pickles: programs, not data",
             "add --allow-pickle if they come from someone you trust",
         )
-    reporter.note(f"{source}: vectors in the shape {opened.form}")
+    logger.info(f"{source}: vectors in the shape {opened.form}")
     return opened
 
 
@@ -223,11 +222,18 @@ class VectorWriter:
         sink: appends a block to the output.
         output: the output's name, for errors.
         unit: warn once of a vector whose length is not 1.
-        reporter: is warned.
     """
 
-    def __init__(self, sink: Sink, output: str, *, unit: bool, reporter: Reporter) -> None:
-        self._sink, self._output, self._unit, self._reporter = sink, output, unit, reporter
+    def __init__(self, sink: Sink, output: str, *, unit: bool) -> None:
+        (
+            self._sink,
+            self._output,
+            self._unit,
+        ) = (
+            sink,
+            output,
+            unit,
+        )
         self.count = 0
         self.dimension = 0
 
@@ -257,7 +263,7 @@ class VectorWriter:
         far = np.abs(lengths - 1) > UNIT_NORM
         if far.any():
             first = int(np.argmax(far))
-            self._reporter.warn(
+            logger.warning(
                 f"{block.ids[first]} has a vector of length {lengths[first]:.4g}; Lucene's inner "
                 "product needs length 1: encode with --l2-norm"
             )
@@ -295,7 +301,6 @@ def open_writer(
     overwrite: bool = False,
     queries: bool = False,
     manifest: Manifest | None = None,
-    reporter: Reporter = SILENT,
 ) -> Iterator[VectorWriter]:
     """Opens an output that is written in one pass and appears whole or not at all.
 
@@ -305,7 +310,6 @@ def open_writer(
         overwrite: whether a folder that holds something is replaced.
         queries: the vectors are queries': Anserini's lines then call the id `qid`.
         manifest: what made the vectors; JSON lines carry it.
-        reporter: is warned of vectors that Lucene cannot compare.
 
     Raises:
         UsageError: the folder is taken, or the shape cannot go to a stream.
@@ -321,4 +325,4 @@ def open_writer(
     if manifest is not None and form in JSON_LINES:
         opener = partial(opener, manifest=manifest)
     with opener(output, overwrite=overwrite) as sink:
-        yield VectorWriter(sink, output, unit=form in FOR_LUCENE, reporter=reporter)
+        yield VectorWriter(sink, output, unit=form in FOR_LUCENE)

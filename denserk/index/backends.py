@@ -1,6 +1,7 @@
 """Which class holds an index: engines by name, imported when one is opened."""
 
 import importlib
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ from denserk.formats.flat_file import is_flat
 from denserk.index.faiss_library import sees_gpu
 from denserk.index.index_folder import INDEX
 from denserk.index.vector_index import VectorIndex
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.retrieval import (
     WORD_ENGINES,
     Engine,
@@ -18,6 +18,8 @@ from denserk.settings.retrieval import (
     IndexType,
     SearchSettings,
 )
+
+logger = logging.getLogger(__name__)
 
 CLASSES = {
     Engine.FAISS: "denserk.index.faiss_index:FaissIndex",
@@ -69,7 +71,6 @@ def open_vector_index(
     vectors_per_passage: int = 1,
     bfloat16: bool = False,
     plain: bool = False,
-    reporter: Reporter = SILENT,
 ) -> VectorIndex:
     """Opens an index of vectors.
 
@@ -85,7 +86,6 @@ def open_vector_index(
         vectors_per_passage: how many neighbouring rows are one passage.
         bfloat16: whether the CPU multiplies bfloat16 much faster than float32.
         plain: compute every score in float32, by the engine that built the index.
-        reporter: told which engine serves, where it is not the one that built.
 
     Raises:
         MissingExtraError: only faiss can open it, and it is not installed.
@@ -100,10 +100,10 @@ def open_vector_index(
     torch_serves = engine is Engine.TORCH
     if not torch_serves and is_flat(path):
         if not installed("faiss"):
-            reporter.note("faiss is not installed; the exact torch engine serves this flat index")
+            logger.info("faiss is not installed; the exact torch engine serves this flat index")
             torch_serves = True
         elif device != "cpu" and not sees_gpu():
-            reporter.note(f"faiss has no GPU here; the exact torch engine searches on {device}")
+            logger.info(f"faiss has no GPU here; the exact torch engine searches on {device}")
             torch_serves = True
         elif device == "cpu" and bfloat16 and not plain:
             torch_serves = True
@@ -115,5 +115,5 @@ def open_vector_index(
         )
         return opened
     require("faiss", f"the index {folder}")
-    held: VectorIndex = engine_class(Engine.FAISS)(path, settings, device, threads, reporter)
+    held: VectorIndex = engine_class(Engine.FAISS)(path, settings, device, threads)
     return held

@@ -1,5 +1,6 @@
 """Building indexes of faiss: its factory strings, training, filling."""
 
+import logging
 import os
 import re
 import sys
@@ -19,8 +20,10 @@ from denserk.index.inverted_lists import ListsOnDisk
 from denserk.index.memory_needs import tell_needs
 from denserk.index.trained_part import TrainedPart
 from denserk.index.vector_index import Rows, StoredVectors
-from denserk.reporting import SILENT, Reporter
+from denserk.reporting import track
 from denserk.settings.retrieval import IndexSettings, IndexType, Metric
+
+logger = logging.getLogger(__name__)
 
 ADD_ROWS = 65_536
 """Rows given to faiss at once."""
@@ -78,7 +81,7 @@ def _refusals(wanted: str, count: int) -> Iterator[None]:
 
 
 @contextmanager
-def _clustering_warnings(reporter: Reporter) -> Iterator[None]:
+def _clustering_warnings() -> Iterator[None]:
     """Gathers what faiss prints to stderr while it trains; tells it in one sentence."""
     sys.stderr.flush()
     kept = os.dup(2)
@@ -95,20 +98,19 @@ def _clustering_warnings(reporter: Reporter) -> Iterator[None]:
     found = [tuple(map(int, match)) for match in few.findall(text)]
     if found:
         points, centroids, wanted = max(found, key=lambda numbers: numbers[2])
-        reporter.warn(
+        logger.warning(
             f"{points:,} vectors train {centroids:,} centroids; {wanted:,} or more would train "
             "them well: --type flat is exact and suits a collection of this size"
         )
     for line in few.sub("", text).splitlines():
         if line.strip():
-            reporter.note(f"faiss: {line.strip()}")
+            logger.info(f"faiss: {line.strip()}")
 
 
 def tell_memory(
     count: int,
     dimension: int,
     settings: IndexSettings,
-    reporter: Reporter = SILENT,
     trained: TrainedPart | None = None,
 ) -> None:
     """Tells what building an index of so many vectors will hold in memory; nothing is built.
@@ -117,16 +119,15 @@ def tell_memory(
         UsageError: it does not fit; or as for `build`.
         MismatchError: as for `build`.
     """
-    wanted, index = _begun(count, dimension, settings, SILENT, trained)
+    wanted, index = _begun(count, dimension, settings, trained)
     needs = building_needs(index, count, settings)
-    tell_needs(f"building {wanted}", needs, smaller(index, count, dimension), reporter)
+    tell_needs(f"building {wanted}", needs, smaller(index, count, dimension))
 
 
 def build(
     vectors: StoredVectors,
     path: Path,
     settings: IndexSettings,
-    reporter: Reporter = SILENT,
     trained: TrainedPart | None = None,
 ) -> str:
     """Trains, fills and writes an index of (N, D) vectors; returns its factory string.
@@ -138,7 +139,6 @@ def build(
         vectors: what is indexed.
         path: the file.
         settings: what kind of index it is.
-        reporter: told what goes on.
         trained: what another index learned, filled in place of training.
 
     Raises:
@@ -151,20 +151,20 @@ def build(
     if settings.threads:
         faiss.omp_set_num_threads(settings.threads)
     count, dimension = vectors.shape
-    wanted, index = _begun(count, dimension, settings, reporter, trained)
+    wanted, index = _begun(count, dimension, settings, trained)
     with _refusals(wanted, count):
         moved = None
         if settings.device != "cpu":
             moved = on_gpu(faiss, index, settings.device)
             if moved is None:
-                reporter.note(f"faiss builds {wanted} on the CPU; it has no GPU form")
+                logger.info(f"faiss builds {wanted} on the CPU; it has no GPU form")
         filled = index if moved is None else moved
         if not filled.is_trained:
-            _train(filled, vectors, settings, reporter)
+            _train(filled, vectors, settings)
         spills = moved is None and ListsOnDisk.spillable(index)
         lists = ListsOnDisk(index, path) if spills else None
         try:
-            with reporter.track(f"adding to {wanted}", count, "vectors") as progress:
+            with track(f"adding to {wanted}", count, "vectors") as progress:
                 for first in range(0, count, ADD_ROWS):
                     block = vectors[first : first + ADD_ROWS]
                     (lists or filled).add(block)
@@ -192,14 +192,13 @@ def _begun(
     count: int,
     dimension: int,
     settings: IndexSettings,
-    reporter: Reporter,
     trained: TrainedPart | None,
 ) -> tuple[str, Any]:
     """An index without vectors, and its factory string."""
     if trained is None:
         wanted = factory_string(settings, count, dimension)
         with _refusals(wanted, count):
-            return wanted, _empty(wanted, dimension, settings, reporter)
+            return wanted, _empty(wanted, dimension, settings)
     if trained.dimension != dimension:
         raise MismatchError(
             f"{trained.name} was trained on vectors of {trained.dimension} dimensions, "
@@ -209,7 +208,7 @@ def _begun(
     return trained.factory, trained.index
 
 
-def _empty(wanted: str, dimension: int, settings: IndexSettings, reporter: Reporter) -> Any:
+def _empty(wanted: str, dimension: int, settings: IndexSettings) -> Any:
     """The index that faiss's factory makes of a string, untrained."""
     faiss = load_faiss()
     metric = faiss.METRIC_INNER_PRODUCT if settings.metric is Metric.INNER else faiss.METRIC_L2
@@ -220,11 +219,11 @@ def _empty(wanted: str, dimension: int, settings: IndexSettings, reporter: Repor
         if isinstance(inner, faiss.IndexHNSW):
             inner.hnsw.efConstruction = settings.efC
             if faiss.omp_get_max_threads() > 1:
-                reporter.note("threads race for a graph's links: --threads 1 repeats its bytes")
+                logger.info("threads race for a graph's links: --threads 1 repeats its bytes")
     return index
 
 
-def _train(index: Any, vectors: StoredVectors, settings: IndexSettings, reporter: Reporter) -> None:
+def _train(index: Any, vectors: StoredVectors, settings: IndexSettings) -> None:
     """Trains on a sample without replacement, in the order of the rows."""
     count = len(vectors)
     rows: slice | Rows = slice(None)
@@ -233,6 +232,6 @@ def _train(index: Any, vectors: StoredVectors, settings: IndexSettings, reporter
         # nothing else may keep what is drawn: it is a view of the numbers of all rows
         rows = np.sort(draw.choice(count, settings.train_size, replace=False))
     sample = vectors[rows]
-    reporter.note(f"training on {len(sample):,} vectors")
-    with _clustering_warnings(reporter):
+    logger.info(f"training on {len(sample):,} vectors")
+    with _clustering_warnings():
         index.train(sample)

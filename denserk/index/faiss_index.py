@@ -1,6 +1,7 @@
 """faiss: exact and approximate indexes, on the CPU or on its GPU."""
 
 import ctypes
+import logging
 import mmap
 import sys
 from pathlib import Path
@@ -13,8 +14,9 @@ from denserk.formats.flat_file import is_flat
 from denserk.index.faiss_library import faiss_errors, inner_indexes, load_faiss, on_gpu
 from denserk.index.hit_keys import in_order
 from denserk.index.vector_index import Rows, Scores, VectorIndex, Vectors
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.retrieval import SearchSettings
+
+logger = logging.getLogger(__name__)
 
 GPU_DEPTH = 2048
 """faiss on a GPU returns no more hits than this."""
@@ -35,7 +37,6 @@ class FaissIndex:
         settings: how wide approximate indexes search.
         device: "cpu", or a GPU that faiss sees.
         threads: CPU threads.
-        reporter: told where the index could not go to the GPU.
 
     Raises:
         InputError: the file is not an index of faiss.
@@ -48,7 +49,6 @@ class FaissIndex:
         settings: SearchSettings,
         device: str = "cpu",
         threads: int | None = None,
-        reporter: Reporter = SILENT,
     ) -> None:
         self._faiss = faiss = load_faiss()
         self._path, self._device = path, device
@@ -64,7 +64,7 @@ class FaissIndex:
         self._deep: VectorIndex | None = None
         self._on_gpu = None if device == "cpu" else on_gpu(faiss, self._index, device)
         if device != "cpu" and self._on_gpu is None:
-            reporter.note("faiss searches this index on the CPU; it has no GPU form")
+            logger.info("faiss searches this index on the CPU; it has no GPU form")
 
     def _read(self, path: Path) -> Any:
         """Opens the file; flat rows and inverted lists stay in it, unless a GPU takes them."""

@@ -19,7 +19,7 @@ from denserk.index.inverted_lists import JOINED_BYTES, ListsInFile, write_with_l
 from denserk.index.memory_needs import Need, tell_needs
 from denserk.index.trained_part import TrainedPart, read_trained
 from denserk.index.vector_inputs import refuse_repeat
-from denserk.reporting import SILENT, Reporter
+from denserk.reporting import track
 
 AT_ONCE = 16_384
 """Passages whose ids are read at once."""
@@ -66,7 +66,7 @@ class IndexParts:
         """How many there are in all."""
         return sum(part.passages for part in self.parts)
 
-    def join(self, folder: Path, reporter: Reporter = SILENT) -> None:
+    def join(self, folder: Path) -> None:
         """Writes ids and index into a folder, each whole or not at all; may be called once.
 
         Raises:
@@ -74,21 +74,21 @@ class IndexParts:
             MismatchError: a part has not as many ids as vectors.
             OutputError: a file cannot be written.
         """
-        self._join_ids(folder / DOCID, reporter)
+        self._join_ids(folder / DOCID)
         lists = [part.lists for part in self.parts]
         size = lists[0].entry * sum(part.count for part in lists)
         with (
             whole_binary(folder / INDEX) as handle,
-            reporter.track("joining lists", size, "bytes") as progress,
+            track("joining lists", size, "bytes") as progress,
         ):
             write_with_lists(self.trained.index, lists, handle, progress)
 
-    def _join_ids(self, path: Path, reporter: Reporter) -> None:
+    def _join_ids(self, path: Path) -> None:
         size = self.vectors_per_passage
         with (
             whole_text(path) as out,
             IdLedger() as ledger,
-            reporter.track("joining ids", self.passages, "passages") as progress,
+            track("joining ids", self.passages, "passages") as progress,
         ):
             for part in self.parts:
                 lines = (line.rstrip() for _, line in read_text_lines(Path(part.name) / DOCID))
@@ -128,12 +128,11 @@ def _is_index(name: str) -> bool:
     return manifest.is_file() and decoded(read_file(manifest), manifest).kind is Kind.INDEX
 
 
-def look_at_parts(names: Sequence[str], reporter: Reporter = SILENT) -> IndexParts:
+def look_at_parts(names: Sequence[str]) -> IndexParts:
     """Looks at index folders that are to become one; no more of their lists is read than the sizes.
 
     Args:
         names: folders, in the order of the index; `is_filled` is true of one at least.
-        reporter: told what the merge needs.
 
     Raises:
         UsageError: one is no such index, or of a kind that cannot be joined, or the memory does
@@ -149,7 +148,7 @@ def look_at_parts(names: Sequence[str], reporter: Reporter = SILENT) -> IndexPar
         Need("lists that are joined", 2 * JOINED_BYTES),
     ]
     alternative = "search the folders as they are: denserk search --index takes several"
-    tell_needs(f"merging {len(names):,} indexes of {shared.factory}", needs, alternative, reporter)
+    tell_needs(f"merging {len(names):,} indexes of {shared.factory}", needs, alternative)
     digest, size = shared.digest(), _size(shared.manifest)
     parts: list[IndexPart] = []
     rows = 0

@@ -1,11 +1,13 @@
 """How much memory a task needs, beside how much there is: told before it begins."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from denserk.errors import UsageError
-from denserk.reporting import SILENT, Reporter
+
+logger = logging.getLogger(__name__)
 
 MEMORY = Path("/proc/meminfo")
 GROUP = Path("/sys/fs/cgroup")
@@ -60,16 +62,13 @@ def in_units(size: float) -> str:
     return f"{size / unit:,.1f} {name}"
 
 
-def tell_needs(
-    task: str, needs: Sequence[Need], alternative: str, reporter: Reporter = SILENT
-) -> None:
+def tell_needs(task: str, needs: Sequence[Need], alternative: str) -> None:
     """Tells what a task will hold in memory, and refuses one that cannot fit.
 
     Args:
         task: a noun phrase, "building IVF4096,PQ64".
         needs: what is held at the same time.
         alternative: what to do where it does not fit.
-        reporter: told the sum and its parts.
 
     Raises:
         UsageError: the machine has less.
@@ -80,4 +79,4 @@ def tell_needs(
     there = available_bytes()
     if there is not None and total > there:
         raise UsageError(f"{told}, and {in_units(there)} can be had", alternative)
-    reporter.note(told)
+    logger.info(told)

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from denserk.errors import DenserkError, OutputError, ServerError, UsageError
 from denserk.extras import require
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.milvus import (
     AUTHORITY,
     CLIENT_CERTIFICATE,
@@ -24,6 +23,8 @@ from denserk.settings.milvus import (
     USER,
     CollectionSettings,
 )
+
+logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 10.0
 FIRST_WAIT = 1.0
@@ -101,7 +102,6 @@ class Connection:
     Args:
         settings: the address, and how long a request may take.
         create: whether a local file may be new.
-        reporter: is told when a request is sent again.
 
     Raises:
         MissingExtraError: the client, or the embedded server, is not installed.
@@ -109,10 +109,8 @@ class Connection:
         ServerError: the server does not answer.
     """
 
-    def __init__(
-        self, settings: CollectionSettings, *, create: bool = False, reporter: Reporter = SILENT
-    ) -> None:
-        self._settings, self._reporter = settings, reporter
+    def __init__(self, settings: CollectionSettings, *, create: bool = False) -> None:
+        self._settings = settings
         self.library: ModuleType = require("pymilvus", "--engine milvus")
         self._kept = _hush()
         arguments: dict[str, Any] = {}
@@ -197,7 +195,7 @@ class Connection:
                 if attempt == tries or not _is_transient(error):
                     raise self.refusal(error, what) from None
                 reason = scrubbed(_first_line(str(error)))
-            self._reporter.warn(f"Milvus: {reason}; trying again in {wait:g} s")
+            logger.warning(f"Milvus: {reason}; trying again in {wait:g} s")
             time.sleep(wait)
             wait = min(2 * wait, LONGEST_WAIT)
         raise AssertionError("tries is at least 1")

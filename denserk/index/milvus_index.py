@@ -15,7 +15,6 @@ from denserk.index.index_folder import PART
 from denserk.index.milvus_collection import LIMIT, PASSAGE, Collection, finished_manifest
 from denserk.index.milvus_connection import Connection
 from denserk.index.vector_index import Rows, Scores, Vectors
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.milvus import MilvusSearchSettings, Value, parameters
 from denserk.settings.retrieval import SearchSettings
 
@@ -60,7 +59,6 @@ class MilvusIndex:
     Args:
         settings: the collection, and Milvus's own parameters of the search.
         rules: depth and breadth.
-        reporter: is told of requests that are sent again.
 
     Raises:
         UsageError: there is no such collection, or Milvus cannot search that deep.
@@ -72,9 +70,8 @@ class MilvusIndex:
         self,
         settings: MilvusSearchSettings,
         rules: SearchSettings,
-        reporter: Reporter = SILENT,
     ) -> None:
-        self._connection = Connection(settings, reporter=reporter)
+        self._connection = Connection(settings)
         try:
             self._collection = Collection(self._connection, settings)
             self.manifest: Manifest = finished_manifest(self._collection)

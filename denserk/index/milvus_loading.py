@@ -15,7 +15,7 @@ from denserk.formats.vector_block import VectorBlock
 from denserk.formats.vectors import VectorSource
 from denserk.index.milvus_collection import ID_BYTES, Collection
 from denserk.index.vector_inputs import CheckedBlocks, Gathered, known_count
-from denserk.reporting import SILENT, Reporter
+from denserk.reporting import track
 
 BATCH_BYTES = 8 << 20
 """Bytes of vectors sent at once, where nothing else was asked for."""
@@ -28,7 +28,6 @@ def load(
     sources: Sequence[VectorSource],
     start: Callable[[int], int],
     batch: int | None,
-    reporter: Reporter = SILENT,
 ) -> Gathered:
     """Streams vectors into a collection; one block in memory.
 
@@ -38,7 +37,6 @@ def load(
         start: makes the collection for a dimension, or finds it made; returns how many rows are
             there already.
         batch: passages sent at once.
-        reporter: shown the progress.
 
     Raises:
         InputError: an id comes twice or is too long, a number is not finite, there is no vector.
@@ -50,7 +48,7 @@ def load(
     sent, there, batches = 0, -1, 0
     with (
         IdLedger() as ledger,
-        reporter.track("loading vectors", known_count(sources), "passages") as progress,
+        track("loading vectors", known_count(sources), "passages") as progress,
     ):
         blocks = CheckedBlocks(sources, ledger)
         for block in blocks:

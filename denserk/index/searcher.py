@@ -1,5 +1,6 @@
 """Queries x index -> ranked passages: names for rows, one order, a depth that is deep enough."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -13,8 +14,9 @@ from denserk.index.index_folder import PART, PassageIds
 from denserk.index.shard_ids import ShardIds
 from denserk.index.vector_index import Rows, Scores, SearchableIndex
 from denserk.records import best_first
-from denserk.reporting import Reporter
 from denserk.settings.retrieval import RankingSettings, SearchSettings, Ties
+
+logger = logging.getLogger(__name__)
 
 Hits = list[tuple[str, float]]
 """(passage id, score), best first."""
@@ -41,11 +43,11 @@ class TieCount:
         self.hits += tied
         self.queries += tied > 0
 
-    def report(self, settings: RankingSettings, reporter: Reporter) -> None:
+    def report(self, settings: RankingSettings) -> None:
         """Log how many ties were broken, if any."""
         if self.hits:
             then = "scores kept" if settings.ties is Ties.KEEP else "scores made to decrease"
-            reporter.note(
+            logger.info(
                 f"ties: {self.hits:,} hits of {self.queries:,} queries have the score of the hit "
                 f"above; ordered {self.order}, {then}"
             )

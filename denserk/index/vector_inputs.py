@@ -1,6 +1,7 @@
 """Several sources of vectors -> one flat file and one list of ids, checked on the way."""
 
 import glob
+import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,8 +18,10 @@ from denserk.formats.vector_block import VectorBlock, Vectors
 from denserk.formats.vector_folder import refuse_non_finite
 from denserk.formats.vectors import VectorSource, read_vector_blocks
 from denserk.index.index_folder import DOCID, part_names
-from denserk.reporting import SILENT, Reporter
+from denserk.reporting import track
 from denserk.settings.retrieval import Metric
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,6 @@ def expanded(inputs: Sequence[str], option: str = "--input") -> list[str]:
 def open_sources(
     inputs: Sequence[str],
     allow_pickle: bool = False,
-    reporter: Reporter = SILENT,
     others_elsewhere: bool = False,
 ) -> list[VectorSource]:
     """Opens every input before anything is written.
@@ -73,7 +75,6 @@ def open_sources(
     Args:
         inputs: names and patterns.
         allow_pickle: whether pickles are read.
-        reporter: told the shapes; warned where shards of one corpus are missing.
         others_elsewhere: they are missing on purpose.
 
     Raises:
@@ -81,10 +82,7 @@ def open_sources(
         MismatchError: some have several vectors a passage and others have not, or shards were cut
             in blocks of different sizes.
     """
-    opened = [
-        read_vector_blocks(name, allow_pickle=allow_pickle, reporter=reporter)
-        for name in expanded(inputs)
-    ]
+    opened = [read_vector_blocks(name, allow_pickle=allow_pickle) for name in expanded(inputs)]
     first = opened[0]
     for source in opened[1:]:
         if source.vectors_per_passage != first.vectors_per_passage:
@@ -94,7 +92,7 @@ def open_sources(
             )
     refuse_other_blocks([(source.name, source.manifest) for source in opened])
     if not others_elsewhere:
-        warn_of_missing_shards(opened, reporter)
+        warn_of_missing_shards(opened)
     return opened
 
 
@@ -126,7 +124,7 @@ def refuse_other_blocks(named: Sequence[tuple[str, Manifest | None]]) -> None:
             )
 
 
-def warn_of_missing_shards(sources: Sequence[VectorSource], reporter: Reporter) -> None:
+def warn_of_missing_shards(sources: Sequence[VectorSource]) -> None:
     """Warns where shards of one corpus are missing."""
     manifests = [source.manifest for source in sources if source.manifest is not None]
     numbers = {manifest.settings.get("shard_num", 1) for manifest in manifests}
@@ -135,7 +133,7 @@ def warn_of_missing_shards(sources: Sequence[VectorSource], reporter: Reporter) 
         missing = sorted(set(range(numbers.pop())) - there)
         if missing:
             names = ", ".join(map(str, missing))
-            reporter.warn(f"shards are missing among the inputs: {names} (counted from 0)")
+            logger.warning(f"shards are missing among the inputs: {names} (counted from 0)")
 
 
 def known_count(sources: Sequence[VectorSource]) -> int | None:
@@ -216,16 +214,13 @@ def refuse_repeat(
         )
 
 
-def gather(
-    sources: Sequence[VectorSource], vectors: Path, metric: Metric, reporter: Reporter = SILENT
-) -> Gathered:
+def gather(sources: Sequence[VectorSource], vectors: Path, metric: Metric) -> Gathered:
     """Streams vectors into a flat file, and their ids into `docid` beside it; one block in memory.
 
     Args:
         sources: in the order of the index.
         vectors: the flat file.
         metric: what its header says.
-        reporter: shown the progress.
 
     Raises:
         InputError: an id comes twice, a number is not finite, or there is no vector.
@@ -237,7 +232,7 @@ def gather(
         whole_text(vectors.with_name(DOCID)) as lines,
         whole_binary(vectors) as rows,
         IdLedger() as ledger,
-        reporter.track("reading vectors", known_count(sources), "passages") as progress,
+        track("reading vectors", known_count(sources), "passages") as progress,
     ):
         flat, blocks = FlatWriter(rows, metric), CheckedBlocks(sources, ledger)
         for block in blocks:

@@ -1,5 +1,6 @@
 """Where the numbers are computed: a user's words for device and precision -> torch's."""
 
+import logging
 import os
 import platform
 import re
@@ -9,8 +10,9 @@ from contextlib import contextmanager
 import torch
 
 from denserk.errors import UsageError
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.encoding import Dtype
+
+logger = logging.getLogger(__name__)
 
 DTYPES = {
     Dtype.FLOAT32: torch.float32,
@@ -32,7 +34,7 @@ def limit_kernel_caches() -> None:
         os.environ.setdefault(name, "16")
 
 
-def choose_device(name: str, reporter: Reporter = SILENT) -> torch.device:
+def choose_device(name: str) -> torch.device:
     """The device of that name; only `auto` may become another.
 
     Raises:
@@ -43,7 +45,7 @@ def choose_device(name: str, reporter: Reporter = SILENT) -> torch.device:
     seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
         if not seen:
-            reporter.note("no GPU is seen: computing on the CPU")
+            logger.info("no GPU is seen: computing on the CPU")
         return torch.device("cuda" if seen else "cpu")
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= seen:

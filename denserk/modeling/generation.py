@@ -25,7 +25,6 @@ from denserk.modeling.devices import choose_device, choose_dtype
 from denserk.modeling.model_config import read_config, read_model_type
 from denserk.modeling.model_names import find_model
 from denserk.modeling.weight_files import UNREADABLE, fingerprint, weight_files
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.encoding import BATCH_TOKENS, ComputeSettings
 from denserk.settings.generate import Sampling
 
@@ -55,12 +54,11 @@ class TextGenerator:
         compute: ComputeSettings,
         *,
         allow_pickle: bool = False,
-        reporter: Reporter = SILENT,
     ) -> None:
         if compute.threads is not None:
             torch.set_num_threads(compute.threads)
-        self.device = choose_device(compute.device, reporter)
-        self.name, folder = find_model(model, reporter, option)
+        self.device = choose_device(compute.device)
+        self.name, folder = find_model(model, option)
         self._model = _load(option, self.name, folder, allow_pickle=allow_pickle)
         files = (folder / name for name in ("config.json", *VOCABULARY_FILES, "merges.txt"))
         own = [*weight_files(folder), *(path for path in files if path.is_file())]

@@ -4,6 +4,8 @@ Weights stay where they are and what they are; each way is tried beside the plai
 plain one stays where they disagree.
 """
 
+import logging
+
 import torch
 from torch import nn
 
@@ -13,18 +15,18 @@ from denserk.modeling.kernel_trial import kernels_problem
 from denserk.modeling.lean_choice import difference
 from denserk.modeling.representation import Aggretriever, needs_mlm_head
 from denserk.modeling.unpadded_forward import UnpaddedForward, fits
-from denserk.reporting import SILENT, Reporter
+
+logger = logging.getLogger(__name__)
 
 TOLERANCE = 1e-3
 """How far states in float32 may lie from the plain ones, relative to their size."""
 
 
-def take_gpu_paths(model: nn.Module, reporter: Reporter = SILENT, *, plain: bool = False) -> None:
+def take_gpu_paths(model: nn.Module, *, plain: bool = False) -> None:
     """Lets every part of a model that is on a GPU take its faster ways.
 
     Args:
         model: an encoder, or what is trained; in float32.
-        reporter: told in one line why a plain way is taken.
         plain: leave everything as it is.
     """
     reasons = []
@@ -34,7 +36,7 @@ def take_gpu_paths(model: nn.Module, reporter: Reporter = SILENT, *, plain: bool
         if isinstance(part, Encoder) and next(part.parameters()).is_cuda:
             reasons.append(take_kernels(part))
     for reason in dict.fromkeys(filter(None, reasons)):
-        reporter.warn(f"computing by the plain path, which is slower: {reason}")
+        logger.warning(f"computing by the plain path, which is slower: {reason}")
 
 
 def skip_padding(backbone: Backbone) -> str | None:

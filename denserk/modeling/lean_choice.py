@@ -1,5 +1,6 @@
 """Whether a model takes the lean forward: it must know the model, and agree with the plain one."""
 
+import logging
 from collections.abc import Callable, Sequence
 
 import torch
@@ -9,7 +10,8 @@ from denserk.data.batches import TokenBatch, pad
 from denserk.modeling.backbone import Backbone
 from denserk.modeling.lean_forward import LeanForward, fits
 from denserk.modeling.packed_linear import unavailable
-from denserk.reporting import SILENT, Reporter
+
+logger = logging.getLogger(__name__)
 
 TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 1e-1}
 """How far states may lie from the plain ones in float32, relative to their size."""
@@ -17,7 +19,7 @@ LENGTHS = (9, 5)
 """Tokens of the texts that both forwards read when a model is loaded."""
 
 
-def quicken(backbones: Sequence[Backbone], dtype: torch.dtype, reporter: Reporter = SILENT) -> None:
+def quicken(backbones: Sequence[Backbone], dtype: torch.dtype) -> None:
     """Gives backbones on the CPU their lean forward, where that is possible.
 
     A backbone of another kind than the lean forward knows stays as it is. Where this machine or
@@ -26,11 +28,10 @@ def quicken(backbones: Sequence[Backbone], dtype: torch.dtype, reporter: Reporte
     Args:
         backbones: float32, in evaluation mode; afterwards for inference alone.
         dtype: the precision to compute in.
-        reporter: told why the plain path is taken.
     """
     reasons = [_quicken(each, dtype) for each in backbones if fits(each.architecture, each.config)]
     for reason in dict.fromkeys(filter(None, reasons)):
-        reporter.warn(f"computing by the plain path, which is slower: {reason}")
+        logger.warning(f"computing by the plain path, which is slower: {reason}")
 
 
 @torch.inference_mode()

@@ -1,5 +1,6 @@
 """Whether Aggretriever's head takes its fast form: it must know the head, and agree with it."""
 
+import logging
 from collections.abc import Sequence
 
 import torch
@@ -9,7 +10,8 @@ from denserk.modeling.encoder import Encoder
 from denserk.modeling.lexical_head import LexicalHead
 from denserk.modeling.packed_linear import unavailable
 from denserk.modeling.representation import Aggretriever, needs_mlm_head
-from denserk.reporting import SILENT, Reporter
+
+logger = logging.getLogger(__name__)
 
 TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 1e-1}
 """How far folded vectors may lie from the plain ones in float32, relative to their size."""
@@ -17,9 +19,7 @@ POSITIONS = (3, 7)
 """Texts and positions of the states that both forms read when a model is loaded."""
 
 
-def quicken_heads(
-    encoders: Sequence[Encoder], dtype: torch.dtype, reporter: Reporter = SILENT
-) -> None:
+def quicken_heads(encoders: Sequence[Encoder], dtype: torch.dtype) -> None:
     """Gives Aggretriever encoders on the CPU the fast form of their head, where that is possible.
 
     An encoder without slices, or with a head that the fast form does not know, stays as it is.
@@ -28,7 +28,6 @@ def quicken_heads(
     Args:
         encoders: float32, in evaluation mode; afterwards for inference alone.
         dtype: the precision of the head.
-        reporter: told why the plain form is taken.
     """
     reasons = [
         _quicken(each.representation, each.backbone, dtype)
@@ -36,7 +35,7 @@ def quicken_heads(
         if isinstance(each.representation, Aggretriever) and fits(each)
     ]
     for reason in dict.fromkeys(filter(None, reasons)):
-        reporter.warn(f"computing the head by its plain form, which is slower: {reason}")
+        logger.warning(f"computing the head by its plain form, which is slower: {reason}")
 
 
 def fits(encoder: Encoder) -> bool:

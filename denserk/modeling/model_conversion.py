@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,6 @@ from denserk.modeling.model_folder import (
 )
 from denserk.modeling.model_names import find_model
 from denserk.modeling.text_encoder import override
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.encoding import (
     AggKind,
     AggLayout,
@@ -38,6 +38,8 @@ from denserk.settings.encoding import (
     TextSettings,
 )
 from denserk.settings.models import ModelLayout
+
+logger = logging.getLogger(__name__)
 
 NOTHING: Mapping[str, Any] = {}
 
@@ -64,7 +66,6 @@ def convert_model(
     layout: ModelLayout,
     representation: Mapping[str, Any] = NOTHING,
     text: Mapping[str, Any] = NOTHING,
-    reporter: Reporter = SILENT,
 ) -> None:
     """Writes a model in another layout.
 
@@ -75,26 +76,25 @@ def convert_model(
         representation: fields of `RepresentationSettings` that replace what the source says about
             itself; the authors' layout does not record its dimensions.
         text: the same for `TextSettings`.
-        reporter: told what the target layout cannot record.
 
     Raises:
         ModelError: the source cannot be loaded, or the layout cannot hold it; all reasons are
             given.
         OutputError: the target cannot be written.
     """
-    name, folder = find_model(source, reporter)
+    name, folder = find_model(source)
     stored = read_model_folder(folder)
     query, passage = stored.build(override(stored.representation, representation))
     tokenizer = load_tokenizer(stored.passage.folder)
     model = LoadedModel(query, passage, tokenizer, override(stored.text, text), name)
-    WRITERS[layout](target, model, reporter)
+    WRITERS[layout](target, model)
 
 
-def _write_denserk(target: Path, model: LoadedModel, reporter: Reporter) -> None:
+def _write_denserk(target: Path, model: LoadedModel) -> None:
     save_model(target, model.passage, model.tokenizer, model.text, model.query, model.base)
 
 
-def _write_pyserini(target: Path, model: LoadedModel, reporter: Reporter) -> None:
+def _write_pyserini(target: Path, model: LoadedModel) -> None:
     settings = model.settings
     fixed = {"agg_dim": 640, "cls_dim": 128, "agg_kind": AggKind.STAR}
     wrong = [
@@ -107,7 +107,7 @@ def _write_pyserini(target: Path, model: LoadedModel, reporter: Reporter) -> Non
     if model.passage.backbone.architecture.model_type not in WORD_LIST_BACKBONES:
         wrong.append(f"its backbone is {model.passage.backbone.architecture.model_type}")
     _refuse(ModelLayout.AGGRETRIEVER_PYSERINI, wrong)
-    _tell_unrecorded(ModelLayout.AGGRETRIEVER_PYSERINI, model, reporter)
+    _tell_unrecorded(ModelLayout.AGGRETRIEVER_PYSERINI, model)
     backbone = model.passage.backbone
     tensors = {f"encoder.{name}": tensor for name, tensor in backbone.canonical().items()}
     write_pickled_tensors(target / "pytorch_model.bin", {**tensors, **head_tensors(model.passage)})
@@ -115,7 +115,7 @@ def _write_pyserini(target: Path, model: LoadedModel, reporter: Reporter) -> Non
     write_config(target, backbone, hidden_states=True)
 
 
-def _write_authors(target: Path, model: LoadedModel, reporter: Reporter) -> None:
+def _write_authors(target: Path, model: LoadedModel) -> None:
     settings = model.settings
     wrong = [
         f"{name.replace('_', '-')} is {getattr(settings, name)}, not {value}"
@@ -127,7 +127,7 @@ def _write_authors(target: Path, model: LoadedModel, reporter: Reporter) -> None
     if settings.agg_kind not in (AggKind.STAR, AggKind.PLUS, AggKind.NONE):
         wrong.append(f"agg-kind is {settings.agg_kind}")
     _refuse(ModelLayout.AGGRETRIEVER_AUTHORS, wrong)
-    _tell_unrecorded(ModelLayout.AGGRETRIEVER_AUTHORS, model, reporter)
+    _tell_unrecorded(ModelLayout.AGGRETRIEVER_AUTHORS, model)
     shared = model.query is model.passage
     heads = {letter: head_tensors(encoder) for letter, encoder in _sides(model).items()}
     for file, name in ((POOLER_FILE, "cls_proj"), (TERM_WEIGHT_FILE, "tok_proj")):
@@ -187,15 +187,15 @@ def _refuse(layout: ModelLayout, wrong: list[str]) -> None:
         )
 
 
-def _tell_unrecorded(layout: ModelLayout, model: LoadedModel, reporter: Reporter) -> None:
+def _tell_unrecorded(layout: ModelLayout, model: LoadedModel) -> None:
     s, t = model.settings, model.text
-    reporter.note(
+    logger.info(
         f"{layout} does not record agg-kind {s.agg_kind}, agg-dim {s.agg_dim}, agg-order "
         f"{s.agg_order}, lengths {t.query_max_length} and {t.passage_max_length}"
     )
 
 
-WRITERS: Mapping[ModelLayout, Callable[[Path, LoadedModel, Reporter], None]] = {
+WRITERS: Mapping[ModelLayout, Callable[[Path, LoadedModel], None]] = {
     ModelLayout.DENSERK: _write_denserk,
     ModelLayout.AGGRETRIEVER_PYSERINI: _write_pyserini,
     ModelLayout.AGGRETRIEVER_AUTHORS: _write_authors,

@@ -1,5 +1,6 @@
 """What --model may say: a short name, a folder, or a name on the hub; each becomes a folder."""
 
+import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,8 +10,9 @@ from huggingface_hub.errors import RepositoryNotFoundError
 
 from denserk.data.tokenization import TOKENIZER_FILES
 from denserk.errors import ModelError, UsageError
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.models import PUBLISHED_MODELS, RENAMED, WITHOUT_WEIGHTS, published
+
+logger = logging.getLogger(__name__)
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 SMALL_FILES = (
@@ -38,7 +40,6 @@ SIDES = ("query/", "document/", "query_model/", "passage_model/", "0_Transformer
 
 def find_model(
     model: str,
-    reporter: Reporter = SILENT,
     option: str = "--model",
     beside: Sequence[str] = (),
 ) -> tuple[str, Path]:
@@ -47,7 +48,6 @@ def find_model(
     Args:
         model: a folder, a short name of the table, or a name on the hub; the first of these that
             exists is taken.
-        reporter: logs what a short name stands for, and a folder taken in place of one.
         option: how the user named it.
         beside: further files that are fetched, where there are such.
 
@@ -58,14 +58,14 @@ def find_model(
     entry = published(model)
     if Path(model).is_dir():
         if entry is not None:
-            reporter.note(f"{option} {model}: the folder {model}/ is used, not {entry.hub_name}")
+            logger.info(f"{option} {model}: the folder {model}/ is used, not {entry.hub_name}")
         return model, Path(model)
     if model in WITHOUT_WEIGHTS:
         raise UsageError(f"{option} {model}: {WITHOUT_WEIGHTS[model]}")
     if model in RENAMED:
         raise UsageError(f"{option} {model} is now called {option} {RENAMED[model]}")
     if entry is not None:
-        reporter.note(f"{model} is {entry.hub_name}")
+        logger.info(f"{model} is {entry.hub_name}")
         return entry.hub_name, _fetch(entry.hub_name, beside)
     if not HUB_NAME.fullmatch(model) or model.startswith("."):
         raise UsageError(f"{option} {model}: no such folder")

@@ -1,5 +1,6 @@
 """Tokenizer and cross-encoder together: queries and passages -> scores."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,9 +14,10 @@ from denserk.modeling.devices import choose_device, choose_dtype
 from denserk.modeling.model_names import find_model
 from denserk.modeling.reranker_folder import StoredReranker, read_reranker
 from denserk.records import Passage, Query
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.options import as_json
+
+logger = logging.getLogger(__name__)
 
 NOTHING: Mapping[str, Any] = {}
 
@@ -37,7 +39,6 @@ class PairScorer:
         name: str,
         stored: StoredReranker,
         compute: ComputeSettings,
-        reporter: Reporter = SILENT,
     ) -> None:
         if compute.threads is not None:
             torch.set_num_threads(compute.threads)
@@ -46,7 +47,7 @@ class PairScorer:
         self.fingerprint = stored.fingerprint()
         self.backbone = stored.reranker.architecture.model_type
         self.tokenizer, self.joiner = stored.tokenizer(), stored.joiner()
-        self.device = choose_device(compute.device, reporter)
+        self.device = choose_device(compute.device)
         dtype = choose_dtype(compute.dtype, self.device)
         self._reranker = stored.reranker.to(self.device).compute_in(dtype).eval()
 
@@ -57,7 +58,6 @@ class PairScorer:
         text: Mapping[str, Any] = NOTHING,
         pair_max_length: int | None = None,
         compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
-        reporter: Reporter = SILENT,
     ) -> "PairScorer":
         """Loads a cross-encoder.
 
@@ -66,21 +66,20 @@ class PairScorer:
             text: fields of `TextSettings` that replace what the folder says about itself.
             pair_max_length: tokens of a whole input; None leaves what the folder says.
             compute: where and how.
-            reporter: told what was chosen.
 
         Raises:
             UsageError: the model, the device or a setting is not there to choose.
             ModelError: the model cannot be loaded, or is no cross-encoder.
         """
-        name, folder = find_model(model, reporter)
-        stored = read_reranker(folder).fit(text, pair_max_length, reporter)
+        name, folder = find_model(model)
+        stored = read_reranker(folder).fit(text, pair_max_length)
         if not stored.told:
-            reporter.note(
+            logger.info(
                 f"{name} does not say how its texts are made: {', '.join(stored.text.fields)} of "
                 f"{stored.text.passage_max_length} tokens, queries of "
                 f"{stored.text.query_max_length}, {stored.joiner().limit} in all"
             )
-        return cls(name, stored, compute, reporter)
+        return cls(name, stored, compute)
 
     def description(self) -> dict[str, Any]:
         """What made the scores, as plain JSON for manifests."""

@@ -4,6 +4,7 @@ What denserk saves loads with transformers' AutoModelForTokenClassification (lin
 is the logit of position 0) or AutoModelForSequenceClassification (published heads).
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +30,6 @@ from denserk.modeling.model_folder import (
 from denserk.modeling.reranker import LINEAR, PUBLISHED, Reranker
 from denserk.modeling.text_encoder import fit_lengths
 from denserk.modeling.weight_files import fingerprint, read_json, read_weights
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.encoding import (
     PairSettings,
     Representation,
@@ -37,6 +37,8 @@ from denserk.settings.encoding import (
     TextSettings,
 )
 from denserk.settings.options import as_json
+
+logger = logging.getLogger(__name__)
 
 UNLIMITED = 100_000
 """transformers writes a huge number where a tokenizer has no limit of its own."""
@@ -97,14 +99,12 @@ class StoredReranker:
         self,
         text: Mapping[str, Any] = NOTHING,
         pair_max_length: int | None = None,
-        reporter: Reporter = SILENT,
     ) -> "StoredReranker":
         """The same weights with other lengths and texts, as far as the model has positions.
 
         Args:
             text: fields of `TextSettings` that replace the folder's own.
             pair_max_length: tokens of a whole input; None leaves what the folder says.
-            reporter: told of lengths that were shortened.
 
         Raises:
             UsageError: a length that was asked for goes beyond the model.
@@ -115,12 +115,12 @@ class StoredReranker:
                 f"--pair-max-length {pair_max_length}: the model has {limit} positions",
                 f"at most {limit}",
             )
-        settings = fit_lengths(self.text, text, limit, reporter)
+        settings = fit_lengths(self.text, text, limit)
         pairs = replace(self.pairs, max_length=pair_max_length or self.pairs.max_length)
         fitted = replace(self, text=settings, pairs=pairs)
         needed = fitted.joiner().limit
         if limit is not None and needed > limit:
-            reporter.note(f"query and passage together are cut to {limit} tokens, the positions")
+            logger.info(f"query and passage together are cut to {limit} tokens, the positions")
             fitted = replace(fitted, pairs=replace(pairs, max_length=limit))
         return fitted
 
@@ -183,13 +183,12 @@ def _published(folder: Path, reranker: Reranker) -> StoredReranker:
     return StoredReranker(folder, reranker, text, PairSettings(longest, types), told=False)
 
 
-def begin_reranker(folder: Path, seed: int, reporter: Reporter = SILENT) -> StoredReranker:
+def begin_reranker(folder: Path, seed: int) -> StoredReranker:
     """A reranker to train: one that is there, or an encoder with a new linear head.
 
     Args:
         folder: a model's folder, whatever its layout.
         seed: draws the new head.
-        reporter: told whether there is one.
 
     Raises:
         UsageError: there is no such folder.
@@ -205,7 +204,7 @@ def begin_reranker(folder: Path, seed: int, reporter: Reporter = SILENT) -> Stor
             f"{folder} has separate encoders of queries and passages; a cross-encoder is one",
             f"start from one of them, for example {model.passage.folder}",
         )
-    reporter.note("new, from random weights: the linear layer that scores [CLS]")
+    logger.info("new, from random weights: the linear layer that scores [CLS]")
     return StoredReranker(
         model.passage.folder, Reranker.begin(model.passage, seed), model.text, PairSettings()
     )

@@ -1,6 +1,7 @@
 """A model as it lies on the disk, whatever its layout: tensors by denserk's names, settings."""
 
 import copy
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,9 @@ from denserk.modeling.representation import needs_mlm_head, refuse_architecture
 from denserk.modeling.retriever import Retriever
 from denserk.modeling.tensor_names import canonical_tensors, check_names, check_shapes
 from denserk.modeling.weight_files import fingerprint, read_weights
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.encoding import MlmHead, RepresentationSettings, TextSettings
+
+logger = logging.getLogger(__name__)
 
 HEADS = ("tok_proj.", "cls_proj.", "agg_proj.", "scalar_mix.")
 """First parts of the names of a representation's own tensors."""
@@ -92,7 +94,7 @@ class StoredEncoder:
         self._fill_heads(encoder)
         return encoder.eval()
 
-    def begin(self, settings: RepresentationSettings, reporter: Reporter = SILENT) -> Encoder:
+    def begin(self, settings: RepresentationSettings) -> Encoder:
         """The encoder to train from this folder; what the folder lacks starts fresh, and is told.
 
         A fresh MLM head is initialised as the backbone's own, its decoder tied to the word
@@ -105,7 +107,7 @@ class StoredEncoder:
         with_head, tensors = needs_mlm_head(settings), dict(self.tensors)
         if with_head and (settings.mlm_head is MlmHead.FRESH or not self.has_mlm_head):
             tensors |= self._fresh_head()
-            reporter.note(
+            logger.info(
                 f"{self.folder} has no masked-language-model head to start from: a fresh one, tied "
                 "to the word embeddings; --mlm-head none does without"
                 if not self.has_mlm_head
@@ -120,10 +122,10 @@ class StoredEncoder:
         check_shapes(self.folder, {name: own[name] for name in kept}, kept)
         encoder.representation.load_state_dict({**own, **kept})
         if fresh := sorted(own.keys() - kept.keys()):
-            reporter.note(f"new, from random weights: {', '.join(fresh)}")
+            logger.info(f"new, from random weights: {', '.join(fresh)}")
         return encoder.train()
 
-    def begin_masked_lm(self, reporter: Reporter = SILENT) -> Backbone:
+    def begin_masked_lm(self) -> Backbone:
         """The backbone with its MLM head, to pre-train; a head that the folder lacks starts fresh.
 
         Raises:
@@ -140,7 +142,7 @@ class StoredEncoder:
         tensors = dict(self.tensors)
         if not self.has_mlm_head:
             tensors |= self._fresh_head()
-            reporter.note(
+            logger.info(
                 f"{self.folder} has no masked-language-model head to start from: a fresh one, tied "
                 "to the word embeddings"
             )
@@ -206,11 +208,9 @@ class StoredModel:
         passage = self.passage.build(settings)
         return (passage if self.shared else self.query.build(settings)), passage
 
-    def begin(
-        self, settings: RepresentationSettings, *, untie: bool, reporter: Reporter = SILENT
-    ) -> Retriever:
+    def begin(self, settings: RepresentationSettings, *, untie: bool) -> Retriever:
         """Both encoders to train from this folder; `untie` gives each side weights of its own."""
-        passage = self.passage.begin(settings, reporter)
+        passage = self.passage.begin(settings)
         if not self.shared:
-            return Retriever(self.query.begin(settings, reporter), passage)
+            return Retriever(self.query.begin(settings), passage)
         return Retriever(copy.deepcopy(passage) if untie else passage, passage)

@@ -1,6 +1,7 @@
 """Tokenizer and encoder together: passages and queries -> vectors."""
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,10 +26,11 @@ from denserk.modeling.representation import Aggretriever
 from denserk.modeling.stored_model import StoredModel
 from denserk.modeling.unpadded_tokens import move
 from denserk.records import Passage, Query
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
 from denserk.settings.models import PUBLISHED_MODELS
 from denserk.settings.options import as_json, from_json
+
+logger = logging.getLogger(__name__)
 
 NOTHING: Mapping[str, Any] = {}
 ENOUGH = {"cpu": 512}
@@ -93,7 +95,6 @@ class TextEncoder:
         representation: RepresentationSettings,
         text: TextSettings,
         compute: ComputeSettings,
-        reporter: Reporter = SILENT,
     ) -> None:
         limit_kernel_caches()
         if compute.threads is not None:
@@ -101,7 +102,7 @@ class TextEncoder:
         self.name = name
         self.representation = representation
         self.compute = compute
-        self.device = choose_device(compute.device, reporter)
+        self.device = choose_device(compute.device)
         dtype = choose_dtype(compute.dtype, self.device)
         self.batch_tokens = compute.tokens_on(self.device.type)
         self.fingerprint = stored.fingerprint()
@@ -110,7 +111,7 @@ class TextEncoder:
         self.dimension = passage.dimension
         self._dtype, self._operations = dtype, (Operations.of(query), Operations.of(passage))
         if isinstance(passage.representation, Aggretriever) and passage.representation.layout:
-            reporter.note(f"agg: {passage.representation.layout.describe()}")
+            logger.info(f"agg: {passage.representation.layout.describe()}")
         self.text = text
         encoders = [each.to(self.device) for each in dict.fromkeys((passage, query))]
         if self.device.type != "cpu" and compute.head_dtype not in (None, compute.dtype):
@@ -119,12 +120,12 @@ class TextEncoder:
                 f"leave it out on {self.device}",
             )
         if self.device.type == "cpu" and not compute.plain:
-            quicken([each.backbone for each in encoders], dtype, reporter)
+            quicken([each.backbone for each in encoders], dtype)
             head_dtype = choose_dtype(compute.head_dtype or compute.dtype, self.device)
-            quicken_heads(encoders, head_dtype, reporter)
+            quicken_heads(encoders, head_dtype)
         elif not compute.plain:
             for each in encoders:
-                take_gpu_paths(each, reporter)
+                take_gpu_paths(each)
         self._passages = self._side(passage, stored.passage.folder, dtype)
         self._queries = (
             self._passages if query is passage else self._side(query, stored.query.folder, dtype)
@@ -141,7 +142,6 @@ class TextEncoder:
         representation: Mapping[str, Any] = NOTHING,
         text: Mapping[str, Any] = NOTHING,
         compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
-        reporter: Reporter = SILENT,
     ) -> "TextEncoder":
         """Loads a model.
 
@@ -151,25 +151,22 @@ class TextEncoder:
                 about itself.
             text: the same for `TextSettings`.
             compute: where and how.
-            reporter: told what was chosen.
 
         Raises:
             UsageError: the model, the device or a setting is not there to choose.
             ModelError: the model cannot be loaded, or cannot do what is asked of it.
         """
-        name, folder = find_model(model, reporter)
+        name, folder = find_model(model)
         stored = read_model_folder(folder)
         chosen = override(stored.representation, representation)
         if not stored.told and not representation:
-            reporter.note(
+            logger.info(
                 f"{name} does not say how its vectors are made: taking {chosen.representation}"
             )
         entry = next((m for m in PUBLISHED_MODELS if m.hub_name == name), None)
         told = override(stored.text, entry.text if entry else NOTHING)
         limit = stored.passage.max_length
-        return cls(
-            name, stored, chosen, fit_lengths(told, text, limit, reporter), compute, reporter
-        )
+        return cls(name, stored, chosen, fit_lengths(told, text, limit), compute)
 
     def description(self) -> dict[str, Any]:
         """What made the vectors, as plain JSON for manifests."""
@@ -290,9 +287,7 @@ class TextEncoder:
         return ComingVectors(arrived, arrival)
 
 
-def fit_lengths(
-    told: TextSettings, given: Mapping[str, Any], limit: int | None, reporter: Reporter = SILENT
-) -> TextSettings:
+def fit_lengths(told: TextSettings, given: Mapping[str, Any], limit: int | None) -> TextSettings:
     """Text settings whose lengths the model has positions for.
 
     A length that was asked for and is too long is refused; one that was not is shortened.
@@ -301,7 +296,6 @@ def fit_lengths(
         told: what the model says about itself.
         given: fields that replace it.
         limit: positions of the model, or None where there is no limit.
-        reporter: told of lengths that were shortened.
 
     Raises:
         UsageError: a length that was asked for goes beyond the model.
@@ -312,5 +306,5 @@ def fit_lengths(
         what = f"{name.replace('_', '-')} {getattr(settings, name)}"
         if name in given:
             raise UsageError(f"--{what}: the model has {limit} positions", f"at most {limit}")
-        reporter.note(f"{what} becomes {limit}, the positions that the model has")
+        logger.info(f"{what} becomes {limit}, the positions that the model has")
     return dataclasses.replace(settings, **dict.fromkeys(too_long, limit))

@@ -14,7 +14,7 @@ from denserk.evaluation.evaluator import first_hits, some
 from denserk.formats.detection import told
 from denserk.formats.run_groups import read_groups
 from denserk.records import best_first
-from denserk.reporting import Reporter
+from denserk.reporting import track
 from denserk.settings.evaluation import EvaluationSettings, RunOrder
 
 
@@ -55,7 +55,6 @@ class AnswerHits:
         run: str,
         name: str,
         texts: PassageTexts,
-        reporter: Reporter,
         settings: EvaluationSettings = EvaluationSettings(),  # noqa: B008  (frozen)
     ) -> None:
         """Takes the hits of a run.
@@ -64,15 +63,14 @@ class AnswerHits:
             run: the file.
             name: what tables call it.
             texts: told of the passages that are kept.
-            reporter: told what was detected, and of progress.
             settings: which column orders the hits, and how many of a query count.
 
         Raises:
             InputError: a line is broken, or the lines of a query do not stand together.
             MismatchError: none of its queries is among the questions.
         """
-        with reporter.track(f"reading {told(run)}", None, "queries") as progress:
-            for group in read_groups(run, reporter, by_rank=settings.order is RunOrder.RANK):
+        with track(f"reading {told(run)}", None, "queries") as progress:
+            for group in read_groups(run, by_rank=settings.order is RunOrder.RANK):
                 progress.advance()
                 number = self._number_of.get(group.qid)
                 if number is None:

@@ -6,6 +6,7 @@ runs/corpora/beir-scifact/index         its exact index
 runs/manifest.json                      the model and the settings that all runs share
 """
 
+import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +29,6 @@ from denserk.formats.outputs import refuse_occupied
 from denserk.formats.suite_sources import find_parts, where_it_goes
 from denserk.modeling.folder_layouts import read_model_folder
 from denserk.modeling.model_names import find_model
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.benchmark import MakeSettings
 from denserk.settings.encode import EncodeSettings
 from denserk.settings.encoding import ComputeSettings
@@ -46,6 +46,8 @@ from denserk.settings.suites import benchmarks, find_suites
 from denserk.tasks.build_index import build_index
 from denserk.tasks.encode import encode
 from denserk.tasks.search import search
+
+logger = logging.getLogger(__name__)
 
 CORPORA = "corpora"
 """Where vectors and indexes stand in the folder of runs."""
@@ -75,7 +77,6 @@ class _Job:
     text: Mapping[str, Any]
     corpus: CorpusSettings
     compute: ComputeSettings
-    reporter: Reporter
 
     def run_of(self, suite: Suite) -> Path:
         """Where the run of a suite goes."""
@@ -107,7 +108,6 @@ def make_runs(
     text: Mapping[str, Any] = NOTHING,
     corpus: CorpusSettings = CorpusSettings(),  # noqa: B008
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008
-    reporter: Reporter = SILENT,
 ) -> None:
     """Encode, index and search every set of some benchmarks, one after the other.
 
@@ -120,7 +120,6 @@ def make_runs(
         text: fields of TextSettings that replace the benchmarks' and the model's.
         corpus: how passages are read.
         compute: where and how precisely.
-        reporter: told what goes on.
 
     Raises:
         UsageError: a part of a benchmark is missing (all of them are named), or the folder holds
@@ -131,16 +130,23 @@ def make_runs(
     suites = find_suites(names)
     found = find_parts(suites)
     settings = SearchSettings(hits=choice.hits, index_device=choice.index_device)
-    made_by = _model_of(model, reporter)
-    shared = (settings, choice, representation, text, corpus, compute, reporter)
+    made_by = _model_of(model)
+    shared = (
+        settings,
+        choice,
+        representation,
+        text,
+        corpus,
+        compute,
+    )
     job = _Job(Path(output), made_by, *shared)
     told = _begin(job)
     for position, suite in enumerate(suites):
         if choice.resume and _is_finished(job, suite):
-            reporter.note(f"{suite.name}: finished, kept")
+            logger.info(f"{suite.name}: finished, kept")
         else:
             query, passage = (job.text_for(suite.corpus)[name] for name in LENGTHS)
-            reporter.note(
+            logger.info(
                 f"{suite.name} ({position + 1} of {len(suites)}): queries of {query} tokens, "
                 f"passages of {passage}"
             )
@@ -152,8 +158,8 @@ def make_runs(
     write_manifest(job.output, replace(told, complete=True, contents=contents))
 
 
-def _model_of(model: str, reporter: Reporter) -> _Model:
-    name, folder = find_model(model, reporter)
+def _model_of(model: str) -> _Model:
+    name, folder = find_model(model)
     stored = read_model_folder(folder)
     entry = next((one for one in PUBLISHED_MODELS if one.hub_name == name), None)
     tells = stored.told or "join" in (entry.text if entry else NOTHING)
@@ -253,9 +259,7 @@ def _search(job: _Job, suite: Suite, parts: Mapping[str, str]) -> None:
         index=(str(index),), topics=parts["topics"], model=job.model.name, output=str(run)
     )
     with where_it_goes(suite, "topics", parts["topics"]):
-        search(
-            asked, rules, job.representation, text, job.compute, job.reporter, own_precision=True
-        )
+        search(asked, rules, job.representation, text, job.compute, own_precision=True)
     made = read_manifest(run, Kind.RUN)
     write_manifest(run, replace(made, made_from={**made.made_from, "suite": _named(suite)}))
 
@@ -270,7 +274,7 @@ def _index(job: _Job, suite: Suite, source: str, text: Mapping[str, Any]) -> Pat
         model=job.model.name, corpus=source, output=str(vectors), resume=vectors.is_dir()
     )
     with where_it_goes(suite, "corpus", source):
-        encode(asked, job.corpus, job.representation, text, job.compute, job.reporter)
+        encode(asked, job.corpus, job.representation, text, job.compute)
     paths = IndexPaths(input=(str(vectors),), output=str(index), resume=True)
-    build_index(paths, IndexSettings(), reporter=job.reporter)
+    build_index(paths, IndexSettings())
     return index

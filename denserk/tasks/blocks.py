@@ -1,5 +1,6 @@
 """Work on a long source in numbered blocks: looked over first, dealt into shards, continued."""
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from hashlib import sha256
 from itertools import islice
@@ -12,15 +13,17 @@ from denserk.formats.id_ledger import IdLedger
 from denserk.formats.manifest import Manifest, differences
 from denserk.formats.sources import duplicate
 from denserk.records import Passage, Query
-from denserk.reporting import Reporter
+from denserk.reporting import track
 from denserk.tasks.processes import Crew
+
+logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 Reading = Callable[[], Iterator[Passage] | Iterator[Query]]
 """Begins to read a source anew."""
 
 
-def survey(source: str, unit: str, read: Reading, reporter: Reporter) -> int | None:
+def survey(source: str, unit: str, read: Reading) -> int | None:
     """Reads a source once, lest something broken is met after hours; its count, None for a stream.
 
     Raises:
@@ -29,7 +32,7 @@ def survey(source: str, unit: str, read: Reading, reporter: Reporter) -> int | N
     if source == STREAM:
         return None
     with IdLedger() as ledger:
-        with reporter.track(f"checking {unit}", None, unit) as progress:
+        with track(f"checking {unit}", None, unit) as progress:
             for record in read():
                 ledger.add(record[0])
                 progress.advance()
@@ -117,7 +120,7 @@ def texts_sha256(texts: Iterable[Sequence[str]]) -> str:
 
 
 def refuse_other_run(
-    where: str | Path, begun: Manifest, now: Manifest, models: Iterable[str], reporter: Reporter
+    where: str | Path, begun: Manifest, now: Manifest, models: Iterable[str]
 ) -> None:
     """Refuses to continue what was begun with other settings or another model.
 
@@ -126,7 +129,6 @@ def refuse_other_run(
         begun: its manifest.
         now: the manifest of this run.
         models: keys of `made_from` that describe models; their names do not count.
-        reporter: told of another version of denserk.
 
     Raises:
         MismatchError: something differs; all of it is named.
@@ -143,4 +145,4 @@ def refuse_other_run(
             "give the same settings, or start over with --overwrite",
         )
     if begun.version != now.version:
-        reporter.warn(f"{where} was begun by denserk {begun.version}; this is {now.version}")
+        logger.warning(f"{where} was begun by denserk {begun.version}; this is {now.version}")

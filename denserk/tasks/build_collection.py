@@ -1,5 +1,6 @@
 """Vectors -> a collection of Milvus."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -18,10 +19,11 @@ from denserk.index.milvus_loading import load
 from denserk.index.recall import DEPTH, recall_over_blocks
 from denserk.index.vector_index import Vectors
 from denserk.index.vector_inputs import Gathered, expanded, open_sources
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.milvus import MilvusIndexSettings, MilvusSearchSettings, parameters
 from denserk.settings.retrieval import Engine, IndexPaths, IndexSettings, SearchSettings
 from denserk.tasks.model_chain import common_model
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,6 @@ def build_collection(
     paths: IndexPaths,
     settings: IndexSettings,
     milvus: MilvusIndexSettings,
-    reporter: Reporter = SILENT,
 ) -> CollectionResult:
     """Loads vectors into a collection of Milvus, or goes on where a load stopped.
 
@@ -46,7 +47,6 @@ def build_collection(
         paths: the vectors; there is no output folder.
         settings: `engine` is milvus, all else as it comes.
         milvus: the collection, its index.
-        reporter: told what goes on.
 
     Raises:
         UsageError: options do not go together, an input is not there, or the collection is.
@@ -58,19 +58,19 @@ def build_collection(
     began, place = time.perf_counter(), milvus.place
     _refuse_folder_options(paths, settings)
     if paths.verify:
-        verify_folders(expanded(paths.input), reporter)
-    sources = open_sources(paths.input, paths.allow_pickle, reporter)
+        verify_folders(expanded(paths.input))
+    sources = open_sources(paths.input, paths.allow_pickle)
     manifest = Manifest(
         Kind.INDEX, False, _described(milvus), _made_from(sources), contents={"dimension": 0}
     )
-    with Connection(milvus, create=True, reporter=reporter) as connection:
+    with Connection(milvus, create=True) as connection:
         collection = Collection(connection, milvus)
-        start, finished = _begin(collection, paths, manifest, milvus, reporter)
+        start, finished = _begin(collection, paths, manifest, milvus)
         if finished is not None:
-            reporter.note(f"{place} is finished: nothing to do")
+            logger.info(f"{place} is finished: nothing to do")
             return _result(finished, began)
-        gathered = load(collection, sources, start, milvus.milvus_batch, reporter)
-        reporter.note(f"{place}: the server finishes its index {milvus.milvus_index}")
+        gathered = load(collection, sources, start, milvus.milvus_batch)
+        logger.info(f"{place}: the server finishes its index {milvus.milvus_index}")
         collection.settle()
         _check_count(collection, gathered)
         contents = {
@@ -80,7 +80,7 @@ def build_collection(
         }
         manifest = replace(manifest, complete=True, contents=contents)
         collection.keep_manifest(manifest)
-        recall = _recall(milvus, sources, settings.seed, reporter)
+        recall = _recall(milvus, sources, settings.seed)
         if recall is not None:
             manifest = replace(manifest, contents={**contents, "recall": recall})
             collection.keep_manifest(manifest)
@@ -88,22 +88,22 @@ def build_collection(
 
 
 def _recall(
-    milvus: MilvusIndexSettings, sources: Sequence[VectorSource], seed: int, reporter: Reporter
+    milvus: MilvusIndexSettings, sources: Sequence[VectorSource], seed: int
 ) -> float | None:
     """How much of the exact answer an approximate index finds; None where it is exact."""
     if milvus.milvus_index in EXHAUSTIVE:
         return None
     if any(source.name == STREAM for source in sources):
-        reporter.note("recall is not measured: standard input cannot be read again")
+        logger.info("recall is not measured: standard input cannot be read again")
         return None
     place = MilvusSearchSettings(milvus.uri, milvus.collection, milvus.milvus_timeout)
 
     def blocks() -> Iterator[Vectors]:
         return (vectors for source in sources for _, vectors in source.blocks())
 
-    with closing(MilvusIndex(place, SearchSettings(hits=DEPTH), reporter)) as index:
+    with closing(MilvusIndex(place, SearchSettings(hits=DEPTH))) as index:
         recall, depth, queries = recall_over_blocks(index, blocks, seed)
-    reporter.note(
+    logger.info(
         f"{milvus.milvus_index} finds {recall:.1%} of the exact {depth} nearest "
         f"(with {queries} of its own vectors as queries)"
     )
@@ -158,7 +158,6 @@ def _begin(
     paths: IndexPaths,
     manifest: Manifest,
     milvus: MilvusIndexSettings,
-    reporter: Reporter,
 ) -> tuple[Callable[[int], int], Manifest | None]:
     """What makes the collection once the dimension is known; or the manifest of a finished one."""
 
@@ -188,7 +187,7 @@ def _begin(
                 "choose another --collection, or replace it with --overwrite",
             )
         there = collection.rows_there()
-        reporter.note(f"{collection.place}: {there:,} rows are there; the load goes on")
+        logger.info(f"{collection.place}: {there:,} rows are there; the load goes on")
         return there
 
     return onward, begun if begun.complete else None

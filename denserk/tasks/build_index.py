@@ -1,5 +1,6 @@
 """Vectors, or words, -> an index folder that denserk and Pyserini open."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +34,7 @@ from denserk.index.recall import recall_of_own_vectors
 from denserk.index.trained_part import TrainedPart, read_trained
 from denserk.index.vector_inputs import expanded, gather, known_count, open_sources
 from denserk.records import Passage
-from denserk.reporting import SILENT, Reporter
+from denserk.reporting import track
 from denserk.settings.formats import DETECTED, CorpusSettings
 from denserk.settings.options import as_json
 from denserk.settings.retrieval import (
@@ -46,6 +47,8 @@ from denserk.settings.retrieval import (
 )
 from denserk.tasks.merge_indexes import described_parts, merge_indexes
 from denserk.tasks.model_chain import common_model, model_of, refuse_other_model
+
+logger = logging.getLogger(__name__)
 
 VECTORS = "vectors"
 """Where the vectors of an approximate index stand while it is built."""
@@ -74,7 +77,6 @@ def build_index(
     settings: IndexSettings = IndexSettings(),  # noqa: B008  (frozen)
     words: Bm25Settings = Bm25Settings(),  # noqa: B008
     corpus: CorpusSettings = DETECTED,
-    reporter: Reporter = SILENT,
 ) -> IndexResult:
     """Builds an index.
 
@@ -83,7 +85,6 @@ def build_index(
         settings: the kind of index.
         words: how text becomes words, for an index of words.
         corpus: how its passages are read.
-        reporter: told what goes on.
 
     Raises:
         UsageError: options do not go together, or an input is not there.
@@ -106,15 +107,15 @@ def build_index(
     inputs = expanded(paths.input) if paths.input else [paths.corpus or ""]
     refuse_inputs(Path(paths.output), named_paths(inputs, paths.trained_as), resume=paths.resume)
     if paths.verify:
-        verify_folders([*inputs, *filter(None, [paths.trained_as])], reporter)
+        verify_folders([*inputs, *filter(None, [paths.trained_as])])
     if wants_words:
-        filling = _with_words(paths, settings, words, corpus, reporter)
+        filling = _with_words(paths, settings, words, corpus)
     elif any(map(is_filled, inputs)):
-        filling = _with_indexes(paths, inputs, settings, reporter)
+        filling = _with_indexes(paths, inputs, settings)
     else:
-        filling = _with_vectors(paths, inputs, settings, reporter)
+        filling = _with_vectors(paths, inputs, settings)
     manifest = Manifest(Kind.INDEX, False, filling.settings, filling.made_from)
-    folder, finished = _begin(paths, manifest, reporter)
+    folder, finished = _begin(paths, manifest)
     if finished is not None:
         return _result(finished, folder, start)
     contents = filling.fill(folder)
@@ -146,41 +147,36 @@ def _with_words(
     settings: IndexSettings,
     words: Bm25Settings,
     corpus: CorpusSettings,
-    reporter: Reporter,
 ) -> _Filling:
     settings = replace(settings, engine=chosen_engine(settings))
     in_lucene = settings.engine is Engine.LUCENE
     builder = LuceneBuilder(words, settings.threads) if in_lucene else Bm25Builder(words)
 
     def fill(folder: Path) -> dict[str, Any]:
-        texts = _texts(paths.corpus or "", words, corpus, reporter)
-        return _index_words(folder, texts, builder, reporter)
+        texts = _texts(paths.corpus or "", words, corpus)
+        return _index_words(folder, texts, builder)
 
     chosen = as_json(settings) | {"bm25": as_json(words), "corpus": as_json(corpus)}
     return _Filling(chosen, {"texts": paths.corpus}, fill)
 
 
-def _with_indexes(
-    paths: IndexPaths, inputs: Sequence[str], settings: IndexSettings, reporter: Reporter
-) -> _Filling:
+def _with_indexes(paths: IndexPaths, inputs: Sequence[str], settings: IndexSettings) -> _Filling:
     if paths.trained_as is not None:
         raise UsageError(
             f"--trained-as {paths.trained_as} is for vectors, and the inputs are indexes",
             "leave it out: indexes that were trained alike are merged as they are",
         )
-    merged = look_at_parts(inputs, reporter)
+    merged = look_at_parts(inputs)
     settings = merged.trained.settings(settings)
     settings = replace(settings, engine=chosen_engine(settings))
 
     def fill(folder: Path) -> dict[str, Any]:
-        return merge_indexes(folder, merged, settings, paths.allow_pickle, reporter)
+        return merge_indexes(folder, merged, settings, paths.allow_pickle)
 
     return _Filling(as_json(settings), described_parts(merged), fill)
 
 
-def _with_vectors(
-    paths: IndexPaths, inputs: Sequence[str], settings: IndexSettings, reporter: Reporter
-) -> _Filling:
+def _with_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSettings) -> _Filling:
     trained = None
     if paths.trained_as is not None:
         trained = read_trained(paths.trained_as)
@@ -188,14 +184,14 @@ def _with_vectors(
         settings = trained.settings(settings)
     settings = replace(settings, engine=chosen_engine(settings))
     is_part = trained is not None
-    sources = open_sources(inputs, paths.allow_pickle, reporter, others_elsewhere=is_part)
+    sources = open_sources(inputs, paths.allow_pickle, others_elsewhere=is_part)
     made_from = {"vectors": [s.name for s in sources], "model": common_model(sources)}
     if trained is not None:
         made_from |= _trained_as(trained, made_from)
-    _tell_size(sources, settings, trained, reporter)
+    _tell_size(sources, settings, trained)
 
     def fill(folder: Path) -> dict[str, Any]:
-        return _index_vectors(folder, sources, settings, trained, reporter)
+        return _index_vectors(folder, sources, settings, trained)
 
     return _Filling(as_json(settings), made_from, fill)
 
@@ -224,18 +220,16 @@ def _result(manifest: Manifest, folder: Path, start: float) -> IndexResult:
     )
 
 
-def _begin(
-    paths: IndexPaths, manifest: Manifest, reporter: Reporter
-) -> tuple[Path, Manifest | None]:
+def _begin(paths: IndexPaths, manifest: Manifest) -> tuple[Path, Manifest | None]:
     """The folder, ready to be filled; or with it the manifest of an index that is finished."""
     folder, overwrite = Path(paths.output), paths.overwrite
     if paths.resume and (folder / NAME).exists():
         begun = read_manifest(folder, Kind.INDEX, unfinished=True)
         if begun.complete:
             _refuse_other_settings(folder, begun, manifest)
-            reporter.note(f"{folder} is finished: nothing to do")
+            logger.info(f"{folder} is finished: nothing to do")
             return folder, begun
-        reporter.note(f"{folder} is unfinished: an index is built in one go, so it starts over")
+        logger.info(f"{folder} is unfinished: an index is built in one go, so it starts over")
         overwrite = True
     folder = prepare_folder(folder, overwrite=overwrite)
     write_manifest(folder, manifest)
@@ -266,7 +260,6 @@ def _tell_size(
     sources: Sequence[VectorSource],
     settings: IndexSettings,
     trained: TrainedPart | None,
-    reporter: Reporter,
 ) -> None:
     """Tells what is coming and what it needs, where the inputs say how much they hold."""
     count = known_count(sources)
@@ -278,9 +271,9 @@ def _tell_size(
     where = "on the disk, mapped into memory when searched" if is_flat else "to fill from"
     if not is_flat and trained is None:
         where = "to train and fill from"
-    reporter.note(f"vectors: {_size(rows, dimension)} {where}")
+    logger.info(f"vectors: {_size(rows, dimension)} {where}")
     if not is_flat:
-        tell_memory(rows, dimension, settings, reporter, trained)
+        tell_memory(rows, dimension, settings, trained)
 
 
 def _index_vectors(
@@ -288,12 +281,11 @@ def _index_vectors(
     sources: Sequence[VectorSource],
     settings: IndexSettings,
     trained: TrainedPart | None,
-    reporter: Reporter,
 ) -> dict[str, Any]:
     """Fills the folder with an index of vectors; returns the manifest's contents."""
     is_flat = _is_flat(settings)
     target = folder / (INDEX if is_flat else VECTORS)
-    gathered = gather(sources, target, settings.metric, reporter)
+    gathered = gather(sources, target, settings.metric)
     contents: dict[str, Any] = {
         "count": gathered.passages,
         "dimension": gathered.dimension,
@@ -302,8 +294,8 @@ def _index_vectors(
     if not is_flat:
         if known_count(sources) is None:
             rows = gathered.passages * gathered.vectors_per_passage
-            tell_memory(rows, gathered.dimension, settings, reporter, trained)
-        contents |= _approximate(folder, target, settings, trained, reporter)
+            tell_memory(rows, gathered.dimension, settings, trained)
+        contents |= _approximate(folder, target, settings, trained)
         target.unlink()
     return contents
 
@@ -313,31 +305,26 @@ def _approximate(
     flat: Path,
     settings: IndexSettings,
     trained: TrainedPart | None,
-    reporter: Reporter,
 ) -> dict[str, Any]:
     """Turns the flat file into another index, and measures what that costs in recall."""
     vectors = FlatRows(flat)
-    factory = build(vectors, folder / INDEX, settings, reporter, trained)
-    index = open_vector_index(
-        folder, Engine.FAISS, SearchSettings(), threads=settings.threads, reporter=reporter
-    )
+    factory = build(vectors, folder / INDEX, settings, trained)
+    index = open_vector_index(folder, Engine.FAISS, SearchSettings(), threads=settings.threads)
     recall, depth, queries = recall_of_own_vectors(index, vectors, settings.metric, settings.seed)
-    reporter.note(
+    logger.info(
         f"{factory} finds {recall:.1%} of the exact {depth} nearest "
         f"(with {queries} of its own vectors as queries)"
     )
     return {"factory": factory, "recall": round(recall, 4)}
 
 
-def _texts(
-    source: str, words: Bm25Settings, corpus: CorpusSettings, reporter: Reporter
-) -> Iterator[tuple[str, str]]:
+def _texts(source: str, words: Bm25Settings, corpus: CorpusSettings) -> Iterator[tuple[str, str]]:
     """Passage ids, and the texts whose words are indexed."""
     names = words.fields or DEFAULT_FIELDS
-    with reporter.track("reading words", None, "passages") as progress:
+    with track("reading words", None, "passages") as progress:
 
         def read() -> Iterator[Passage]:
-            return read_passages(source, corpus, reporter, words.fields)
+            return read_passages(source, corpus, words.fields)
 
         for passage in refuse_duplicates(read, source):
             yield passage.docid, " ".join(passage.field(name) for name in names)
@@ -348,20 +335,19 @@ def _index_words(
     folder: Path,
     texts: Iterator[tuple[str, str]],
     builder: Bm25Builder | LuceneBuilder,
-    reporter: Reporter,
 ) -> dict[str, Any]:
     """Fills the folder with an index of words; returns the manifest's contents."""
     if isinstance(builder, LuceneBuilder):
         indexed, empty = builder.build(folder, texts)
         if empty:
-            reporter.warn(f"{empty:,} passages have no text, and Lucene leaves them out")
+            logger.warning(f"{empty:,} passages have no text, and Lucene leaves them out")
         return {"count": indexed, "without_text": empty}
-    reporter.note("the words of the corpus stay in memory, 4 bytes each, until they are scored")
+    logger.info("the words of the corpus stay in memory, 4 bytes each, until they are scored")
     count = 0
     with whole_text(folder / DOCID) as ids:
         for docid, text in texts:
             builder.add(text)
             ids.write(f"{docid}\n")
             count += 1
-    reporter.note("scoring words")
+    logger.info("scoring words")
     return {"count": count, "words": builder.write(folder)}

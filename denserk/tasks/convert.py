@@ -1,5 +1,6 @@
 """One shape of data -> another shape of the same kind, streaming."""
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from denserk.formats.vector_block import VectorBlock, regrouped
 from denserk.formats.vector_folder import VectorFolderWriter
 from denserk.formats.vectors import VectorSource, open_writer, read_vector_blocks
 from denserk.records import best_first
-from denserk.reporting import SILENT, Reporter
+from denserk.reporting import track
 from denserk.settings.conversion import ConversionSettings, Kind, TrainingFormat
 from denserk.settings.encoding import ComputeSettings, VectorFormat
 from denserk.settings.formats import (
@@ -36,6 +37,8 @@ from denserk.settings.formats import (
 )
 from denserk.settings.models import ModelLayout
 from denserk.tasks.training_texts import TextFiller
+
+logger = logging.getLogger(__name__)
 
 NOTHING: Mapping[str, Any] = {}
 WITH_SCORES = (TrainingFormat.TEVATRON, TrainingFormat.DPR, TrainingFormat.FLAG)
@@ -64,7 +67,6 @@ class _Job:
     representation: Mapping[str, Any]
     text: Mapping[str, Any]
     compute: ComputeSettings
-    reporter: Reporter
 
     def source_shape(self, shapes: type[Form]) -> Form | None:
         """The shape given by --from; None is for the reader to detect."""
@@ -73,7 +75,7 @@ class _Job:
 
     def watched(self, records: Iterable[T], unit: str) -> Iterator[T]:
         """Passes records on and counts them on the bar."""
-        with self.reporter.track("converting", None, unit) as progress:
+        with track("converting", None, unit) as progress:
             for record in records:
                 yield record
                 progress.advance()
@@ -89,7 +91,7 @@ def _named(name: str, shapes: Iterable[Form], flag: str) -> Form:
 def _corpus(job: _Job, form: StrEnum) -> int:
     settings = CorpusSettings(corpus_format=job.source_shape(CorpusFormat))
     fields = job.text.get("fields")
-    passages = sources.read_passages(job.source, settings, job.reporter, fields)
+    passages = sources.read_passages(job.source, settings, fields)
     if job.settings.expansions is not None:
         passages = append_queries(passages, job.settings.expansions)
     watched = job.watched(passages, "passages")
@@ -97,19 +99,19 @@ def _corpus(job: _Job, form: StrEnum) -> int:
 
 
 def _queries(job: _Job, form: StrEnum) -> int:
-    queries = sources.read_queries(job.source, job.source_shape(TopicsFormat), job.reporter)
+    queries = sources.read_queries(job.source, job.source_shape(TopicsFormat))
     watched = job.watched(queries, "queries")
     return topics_file.write_queries(job.target, watched, cast(TopicsFormat, form))
 
 
 def _qrels(job: _Job, form: StrEnum) -> int:
-    qrels = sources.read_qrels(job.source, job.reporter, job.source_shape(QrelsFormat))
+    qrels = sources.read_qrels(job.source, job.source_shape(QrelsFormat))
     watched = job.watched(qrels, "judgements")
     return trec_qrels.write_qrels(job.target, watched, cast(QrelsFormat, form))
 
 
 def _run(job: _Job, form: StrEnum) -> int:
-    hits = trec_run.read_run(job.source, job.reporter, job.source_shape(RunFormat))
+    hits = trec_run.read_run(job.source, job.source_shape(RunFormat))
     results = (
         (qid, best_first((hit.docid, hit.score) for hit in group))
         for qid, group in groupby(job.watched(hits, "hits"), attrgetter("qid"))
@@ -119,7 +121,7 @@ def _run(job: _Job, form: StrEnum) -> int:
 
 def _training(job: _Job, form: StrEnum) -> int:
     shape = job.source_shape(TrainingFormat)
-    filler = TextFiller(job.source, shape, job.settings.corpus, job.settings.queries, job.reporter)
+    filler = TextFiller(job.source, shape, job.settings.corpus, job.settings.queries)
     examples = filler.examples()
     if job.settings.teacher is not None:
         if form not in WITH_SCORES:
@@ -129,30 +131,27 @@ def _training(job: _Job, form: StrEnum) -> int:
             )
         from denserk.tasks.teacher_scores import load_teacher, scored  # torch is for models alone
 
-        teacher = load_teacher(job.settings.teacher, job.text, job.compute, job.reporter)
+        teacher = load_teacher(job.settings.teacher, job.text, job.compute)
         examples = scored(examples, teacher, job.source)
     watched = job.watched(examples, "examples")
-    return training.write_training(job.target, watched, cast(TrainingFormat, form), job.reporter)
+    return training.write_training(job.target, watched, cast(TrainingFormat, form))
 
 
 def _vectors(job: _Job, form: StrEnum) -> int:
     job.source_shape(VectorFormat)  # its content tells the shape; the name must still be one
-    source = read_vector_blocks(
-        job.source, allow_pickle=job.settings.allow_pickle, reporter=job.reporter
-    )
+    source = read_vector_blocks(job.source, allow_pickle=job.settings.allow_pickle)
     if form is VectorFormat.NPY:
         return _write_folder(job, source)
-    overwrite, reporter = job.settings.overwrite, job.reporter
+    overwrite = job.settings.overwrite
     made = source.manifest
     known = made if made is not None and made.kind is ManifestKind.VECTORS else None
     with (
-        reporter.track("converting", None, "vectors") as progress,
+        track("converting", None, "vectors") as progress,
         open_writer(
             job.target,
             cast(VectorFormat, form),
             overwrite=overwrite,
             manifest=known,
-            reporter=reporter,
         ) as writer,
     ):
         for block in _single_vectors(source):
@@ -187,7 +186,7 @@ def _write_folder(job: _Job, source: VectorSource) -> int:
     folder = prepare_folder(job.target, overwrite=job.settings.overwrite)
     dtype = "float16" if first.vectors.dtype == np.float16 else "float32"
     writer = VectorFolderWriter(folder, manifest, dtype)
-    with job.reporter.track("converting", None, "vectors") as progress:
+    with track("converting", None, "vectors") as progress:
         for number, block in enumerate(_chained(first, blocks)):
             digest = sha256("\n".join(block.ids).encode())
             digest.update(np.ascontiguousarray(block.vectors).data)
@@ -211,7 +210,6 @@ def _model(job: _Job, form: StrEnum) -> int:
             cast(ModelLayout, form),
             job.representation,
             job.text,
-            job.reporter,
         )
     return 1
 
@@ -247,7 +245,6 @@ def convert(
     settings: ConversionSettings,
     representation: Mapping[str, Any] = NOTHING,
     text: Mapping[str, Any] = NOTHING,
-    reporter: Reporter = SILENT,
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
 ) -> ConversionResult:
     """Converts a file or folder into another shape of its kind.
@@ -259,7 +256,6 @@ def convert(
         representation: for a model: fields of RepresentationSettings that its folder does not say.
         text: the same of TextSettings; for a corpus: the `fields` inside Anserini's `contents`; for
             training data with a teacher: what replaces the teacher's own settings.
-        reporter: told what was detected, what was left out, and of progress.
         compute: where and how a teacher scores.
 
     Raises:
@@ -275,14 +271,14 @@ def convert(
         raise UsageError(f"{source} is both source and target", "choose another target")
     kind = settings.kind or detect_kind(source, target)
     if settings.kind is None:
-        reporter.note(f"{source}: {kind}")
+        logger.info(f"{source}: {kind}")
     if settings.teacher is not None and kind is not Kind.TRAINING:
         raise UsageError(f"--teacher scores training data, not {kind}", "leave it out")
     if settings.expansions is not None and kind is not Kind.CORPUS:
         raise UsageError(f"--expansions are appended to a corpus, not to {kind}", "leave it out")
     conversion = CONVERSIONS[kind]
     form = _target_shape(target, kind, conversion, settings.to_format)
-    job = _Job(source, target, settings, representation, text, compute, reporter)
+    job = _Job(source, target, settings, representation, text, compute)
     count = conversion.convert(job, form)
     return ConversionResult(kind, form.value, count, conversion.unit)
 

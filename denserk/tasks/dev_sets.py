@@ -12,7 +12,6 @@ from denserk.data.training_examples import prepare
 from denserk.data.training_store import TrainingStore
 from denserk.errors import InputError
 from denserk.formats.sources import read_passages, read_qrels_map, read_queries
-from denserk.reporting import Reporter
 from denserk.settings.finetune import FinetuneRun
 from denserk.settings.training import NegativeChoice, PositiveChoice, SamplingSettings
 from denserk.tasks.run_folder import DEV_DATA, goes_on
@@ -21,9 +20,7 @@ from denserk.training.dev_measures import DevSet
 Tokenizers = tuple[TextTokenizer, TextTokenizer]
 
 
-def dev_sets(
-    run: FinetuneRun, output: Path, tokenizers: Tokenizers, reporter: Reporter
-) -> list[DevSet]:
+def dev_sets(run: FinetuneRun, output: Path, tokenizers: Tokenizers) -> list[DevSet]:
     """The sets to measure, a given collection last; none where no validation was asked for.
 
     Raises:
@@ -41,11 +38,10 @@ def dev_sets(
             queries=run.finetune.queries,
             skip_missing=run.finetune.skip_missing,
             again=not goes_on(output),
-            reporter=reporter,
         )
         sets.append(_of_training_data(store, run))
     if run.validation.dev_corpus is not None:
-        sets.append(_of_collection(run, tokenizers, reporter))
+        sets.append(_of_collection(run, tokenizers))
     return sets
 
 
@@ -87,21 +83,21 @@ def _distinct(store: TrainingStore) -> tuple[list[int], NDArray[np.int64]]:
     return kept, same_as
 
 
-def _of_collection(run: FinetuneRun, tokenizers: Tokenizers, reporter: Reporter) -> DevSet:
+def _of_collection(run: FinetuneRun, tokenizers: Tokenizers) -> DevSet:
     """A collection's judged queries, and all its passages; their tokens are held in memory."""
     validation = run.validation
     assert validation.dev_corpus is not None
     assert validation.dev_topics is not None
     assert validation.dev_qrels is not None
-    judged = read_qrels_map(validation.dev_qrels, reporter)
+    judged = read_qrels_map(validation.dev_qrels)
     passages = sorted(  # by descending id, as equal scores are ranked
-        read_passages(validation.dev_corpus, run.corpus, reporter),
+        read_passages(validation.dev_corpus, run.corpus),
         key=lambda each: each.docid,
         reverse=True,
     )
     row_of = {passage.docid: row for row, passage in enumerate(passages)}
     queries, relevant = [], []
-    for query in read_queries(validation.dev_topics, reporter=reporter):
+    for query in read_queries(validation.dev_topics):
         wanted = [d for d, grade in judged.get(query.qid, {}).items() if grade > 0 and d in row_of]
         if wanted:
             queries.append(query)

@@ -19,7 +19,7 @@ from denserk.formats.vectors import open_writer
 from denserk.modeling.devices import choose_device
 from denserk.modeling.text_encoder import ComingVectors, TextEncoder
 from denserk.records import Passage, Query
-from denserk.reporting import SILENT, Progress, Reporter
+from denserk.reporting import Progress, track
 from denserk.settings.encode import EncodeSettings
 from denserk.settings.encoding import ComputeSettings, TextSettings, VectorFormat
 from denserk.settings.formats import CorpusSettings
@@ -49,7 +49,6 @@ class _Texts:
 
     settings: EncodeSettings
     corpus: CorpusSettings
-    reporter: Reporter
     fields: tuple[str, ...] | None = None
     _told: bool = field(default=False, init=False)
 
@@ -58,12 +57,11 @@ class _Texts:
         return "passages" if self.settings.topics is None else "queries"
 
     def read(self) -> Iterator[Passage] | Iterator[Query]:
-        reporter = SILENT if self._told else self.reporter
         self._told = True
         if self.settings.topics is None:
-            return read_passages(self.settings.source, self.corpus, reporter, self.fields)
+            return read_passages(self.settings.source, self.corpus, self.fields)
         chosen = self.settings
-        return read_queries(chosen.source, chosen.topics_format, reporter, chosen.qrels)
+        return read_queries(chosen.source, chosen.topics_format, chosen.qrels)
 
     def plan(self, encoder: TextEncoder, records: Records) -> PlannedTexts:
         if self.settings.topics is None:
@@ -85,7 +83,7 @@ class _Texts:
 
     def survey(self) -> int | None:
         """Reads the source once, before any work; see `denserk.tasks.blocks`."""
-        return survey(self.settings.source, self.unit, self.read, self.reporter)
+        return survey(self.settings.source, self.unit, self.read)
 
     def check(self, ledger: IdLedger) -> None:
         """Refuses a source without texts, and one that names two texts alike."""
@@ -139,17 +137,15 @@ def _block_size(settings: EncodeSettings, device: str) -> int:
     return BLOCK_SIZES[choose_device(device).type]
 
 
-def _continue(folder: Path, manifest: Manifest, reporter: Reporter) -> None:
+def _continue(folder: Path, manifest: Manifest) -> None:
     """Refuses to continue a folder that was begun with other settings or another model."""
     if not (folder / NAME).exists():
         return
     begun = read_manifest(folder, Kind.VECTORS, unfinished=True)
-    refuse_other_run(folder, begun, manifest, ["model"], reporter)
+    refuse_other_run(folder, begun, manifest, ["model"])
 
 
-def _writer(
-    settings: EncodeSettings, manifest: Manifest, reporter: Reporter, crew: Crew
-) -> VectorFolderWriter:
+def _writer(settings: EncodeSettings, manifest: Manifest, crew: Crew) -> VectorFolderWriter:
     """The folder begun by the first process, and this one's way to write into it.
 
     Raises:
@@ -161,12 +157,12 @@ def _writer(
         folder = prepare_folder(
             settings.output, overwrite=settings.overwrite, resume=settings.resume
         )
-        _continue(folder, manifest, reporter)
+        _continue(folder, manifest)
         return manifest, begin_vectors(folder, manifest)
 
     first, finished = crew.first(begin)
     if crew.rank:
-        refuse_other_run(settings.output, first, manifest, ["model"], reporter)
+        refuse_other_run(settings.output, first, manifest, ["model"])
     folder, dtype = Path(settings.output), settings.vector_dtype.value
     return VectorFolderWriter(folder, manifest, dtype, finished, crew.rank)
 
@@ -177,7 +173,6 @@ def encode(
     representation: Mapping[str, Any],
     text: Mapping[str, Any],
     compute: ComputeSettings,
-    reporter: Reporter = SILENT,
     crew: Crew = ALONE,
 ) -> EncodeResult:
     """Encodes one side of a collection.
@@ -188,7 +183,6 @@ def encode(
         representation: fields of RepresentationSettings that override the model's own.
         text: fields of TextSettings that override the model's own.
         compute: where and how precisely.
-        reporter: told what goes on.
         crew: the processes that call this together, each on its device, with the same settings.
 
     Raises:
@@ -196,7 +190,7 @@ def encode(
     """
     blocked = settings.output_format is VectorFormat.NPY
     flags = {"overwrite": settings.overwrite, "resume": settings.resume}
-    texts = _Texts(settings, corpus, reporter, text.get("fields"))
+    texts = _Texts(settings, corpus, text.get("fields"))
 
     def look() -> tuple[int | None, int]:
         if blocked:
@@ -206,14 +200,14 @@ def encode(
     count, size = crew.first(look)
     settings = texts.settings = replace(settings, block_size=size)
     first, last = blocks_of_shard(count, size, settings.shard_id, settings.shard_num)
-    encoder = TextEncoder.load(settings.model, representation, text, compute, reporter)
+    encoder = TextEncoder.load(settings.model, representation, text, compute)
     manifest = _manifest(encoder, settings, corpus, compute)
     total = None
     if count is not None and last is not None:
         total = min(count, last * size) - first * size
-    with reporter.track("encoding", total, texts.unit) as progress:
+    with track("encoding", total, texts.unit) as progress:
         if blocked:
-            writer = _writer(settings, manifest, reporter, crew)
+            writer = _writer(settings, manifest, crew)
             result = _encode_blocks(texts, encoder, writer, (first, last), progress, crew)
         else:
             whole = replace(manifest, complete=True)
@@ -352,7 +346,6 @@ def _encode_stream(
             overwrite=settings.overwrite,
             queries=settings.topics is not None,
             manifest=manifest,
-            reporter=texts.reporter,
         ) as writer,
     ):
         blocks = _shard_of(texts, bounds, ids if settings.source == STREAM else None)

@@ -11,7 +11,6 @@ from typing import Any
 from denserk.errors import UsageError
 from denserk.formats.files import STREAM
 from denserk.modeling.devices import choose_device
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.encode import EncodeSettings
 from denserk.settings.encoding import ComputeSettings, VectorFormat
 from denserk.settings.formats import CorpusSettings
@@ -30,10 +29,10 @@ class _Encoding:
     text: Mapping[str, Any]
     compute: ComputeSettings
 
-    def __call__(self, device: str, reporter: Reporter, crew: Crew) -> EncodeResult:
+    def __call__(self, device: str, crew: Crew) -> EncodeResult:
         compute = replace(self.compute, device=device)
         given = self.settings, self.corpus, self.representation, self.text, compute
-        return encode(*given, reporter, crew)
+        return encode(*given, crew)
 
 
 def encode_everywhere(
@@ -42,7 +41,6 @@ def encode_everywhere(
     representation: Mapping[str, Any],
     text: Mapping[str, Any],
     compute: ComputeSettings,
-    reporter: Reporter = SILENT,
 ) -> EncodeResult:
     """Encodes one side of a collection in as many processes as are asked for.
 
@@ -52,7 +50,6 @@ def encode_everywhere(
         representation: fields of RepresentationSettings that override the model's own.
         text: fields of TextSettings that override the model's own.
         compute: where and how precisely; several devices, separated by commas, are a process each.
-        reporter: told what the first process tells.
 
     Raises:
         DenserkError: any process was refused or lost; the others are ended.
@@ -63,12 +60,12 @@ def encode_everywhere(
         _refuse(settings, f"WORLD_SIZE {world.size}")
         device = _device_of_rank(compute.device, world.local_rank)
         with under_torchrun() as crew:
-            return work(device, reporter, crew)
+            return work(device, crew)
     if len(devices) == 1:
-        return work(compute.device, reporter, ALONE)
+        return work(compute.device, ALONE)
     _refuse(settings, f"--device {compute.device}")
     _refuse_devices(devices)
-    return on_devices(devices, work, reporter)
+    return on_devices(devices, work)
 
 
 def _refuse(settings: EncodeSettings, asked: str) -> None:

@@ -1,5 +1,6 @@
 """Runs and judgements to measures: what `denserk eval` does, to call from Python."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -19,7 +20,6 @@ from denserk.evaluation.judgement_counts import JudgementCounts
 from denserk.evaluation.measures import MeasureChoice, parse_measures
 from denserk.formats.sources import read_qrels_map
 from denserk.formats.trec_run import read_run_scores, read_run_tag
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.comparison import ComparisonSettings
 from denserk.settings.evaluation import (
     DEFAULT_MEASURES,
@@ -27,6 +27,8 @@ from denserk.settings.evaluation import (
     RunOrder,
     parse_bound,
 )
+
+logger = logging.getLogger(__name__)
 
 TIE_ORDER = {
     "pytrec_eval": "passage id descending",
@@ -42,7 +44,6 @@ def evaluate(
     runs: Sequence[str],
     qrels: str,
     settings: EvaluationSettings | None = None,
-    reporter: Reporter = SILENT,
 ) -> EvaluationResult:
     """Measures runs against judgements.
 
@@ -50,7 +51,6 @@ def evaluate(
         runs: run files; "-" is standard input.
         qrels: a file of judgements, or a collection by name.
         settings: what is measured; the default measures where None.
-        reporter: hears of missing queries, queries without judgements, and ties.
 
     Returns:
         The measures asked for, and those of the gates; `gates.require` holds a result to them.
@@ -63,8 +63,8 @@ def evaluate(
     settings = settings or EvaluationSettings()
     choice = _choose(settings)
     if choice.left_out:
-        reporter.note(f"left out, unknown to ir-measures: {', '.join(choice.left_out)}")
-    judgements = read_qrels_map(qrels, reporter)
+        logger.info(f"left out, unknown to ir-measures: {', '.join(choice.left_out)}")
+    judgements = read_qrels_map(qrels)
     evaluator = Evaluator(
         choice.measures, judgements, complete=settings.complete, plain=settings.plain
     )
@@ -73,14 +73,14 @@ def evaluate(
     sight = None if plain else Sight.of(choice.measures, judgements)
     results = []
     for name, path in zip(short_names(runs), runs, strict=True):
-        seen = sight and sight.see(path, reporter)
+        seen = sight and sight.see(path)
         if seen:
             results.append(evaluator.evaluate(name, seen.run, seen.ties))
         else:
-            results.append(evaluator.evaluate(name, read_hits(path, settings, reporter)))
+            results.append(evaluator.evaluate(name, read_hits(path, settings)))
         if choice.run_id:
             results[-1] = replace(results[-1], run_id=read_run_tag(path) or name)
-        _tell(results[-1], evaluator, settings, reporter)
+        _tell(results[-1], evaluator, settings)
     return EvaluationResult(
         choice.measures,
         settings.relevance_level,
@@ -90,9 +90,7 @@ def evaluate(
     )
 
 
-def read_hits(
-    path: str, settings: EvaluationSettings, reporter: Reporter = SILENT
-) -> dict[str, dict[str, float]]:
+def read_hits(path: str, settings: EvaluationSettings) -> dict[str, dict[str, float]]:
     """Read the hits of a run that are evaluated: query id -> passage id -> score.
 
     Raises:
@@ -100,7 +98,7 @@ def read_hits(
         InputError: a line is broken, or has no rank where ranks order the hits.
     """
     by_rank = settings.order is RunOrder.RANK
-    run = read_run_scores(path, reporter, plain=settings.plain, by_rank=by_rank)
+    run = read_run_scores(path, plain=settings.plain, by_rank=by_rank)
     if settings.remove_query:
         run = without_own_query(run)
     if settings.max_hits is None:
@@ -143,33 +141,28 @@ def _choose(settings: EvaluationSettings) -> MeasureChoice:
     return replace(choice, measures=(*choice.measures, *dict.fromkeys(extra)))
 
 
-def _tell(
-    run: RunResult, evaluator: Evaluator, settings: EvaluationSettings, reporter: Reporter
-) -> None:
+def _tell(run: RunResult, evaluator: Evaluator, settings: EvaluationSettings) -> None:
     count = len(evaluator.queries)
     if run.missing:
         what = "they count as 0" if settings.complete else "they are left out of the means"
-        reporter.warn(
+        logger.warning(
             f"{run.name}: {len(run.missing):,} of {count:,} judged queries are not in the run: "
             f"{some(run.missing)}; {what}"
         )
     if run.unjudged:
-        reporter.note(
+        logger.info(
             f"{run.name}: queries without judgements, which do not count: "
             f"{len(run.unjudged):,} ({some(run.unjudged)})"
         )
-    tell_ties(run, evaluator.providers, reporter)
+    tell_ties(run, evaluator.providers)
 
 
-def tell_ties(
-    run: RunResult, providers: Mapping[str, Sequence[str]], reporter: Reporter = SILENT
-) -> None:
+def tell_ties(run: RunResult, providers: Mapping[str, Sequence[str]]) -> None:
     """Warns of lines whose order depends on the reader.
 
     Args:
         run: its measures.
         providers: which of ir-measures' providers computed what: provider -> measures.
-        reporter: hears of them.
     """
     if not run.ties.lines:
         return
@@ -180,7 +173,7 @@ def tell_ties(
         for provider, names in providers.items()
         if provider != JudgementCounts.NAME
     )
-    reporter.warn(
+    logger.warning(
         f"{run.name}: lines that tie with another of their query: {run.ties.lines:,} "
         f"({some(run.ties.queries)}); readers order ties differently: {orders}"
     )

@@ -5,6 +5,7 @@ with the collection, which streams by once, nor with its texts, which wait on th
 where).
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from itertools import islice
@@ -24,12 +25,14 @@ from denserk.formats.outputs import scratch_folder
 from denserk.formats.retrieved_contexts import Context, Write, dpr_json, pyserini_json
 from denserk.formats.sources import read_passages, read_queries, read_questions
 from denserk.records import Passage, Query
-from denserk.reporting import SILENT, Reporter
+from denserk.reporting import track
 from denserk.settings.answers import DEFAULT_ANSWER_MEASURES, MATCHING, AnswerSettings
 from denserk.settings.evaluation import EvaluationSettings, parse_bound
 from denserk.settings.formats import DETECTED, CorpusSettings
 from denserk.tasks.answer_hits import AnswerHits, refuse_lacking
 from denserk.tasks.evaluate import tell_ties
+
+logger = logging.getLogger(__name__)
 
 BATCH = 256
 """Questions whose texts are in memory together."""
@@ -48,7 +51,6 @@ def evaluate_answers(
     answers: str,
     corpus: str,
     settings: EvaluationSettings | None = None,
-    reporter: Reporter = SILENT,
     matching: AnswerSettings = MATCHING,
     shape: CorpusSettings = DETECTED,
     topics: str | None = None,
@@ -60,8 +62,6 @@ def evaluate_answers(
         answers: questions with their answers, ids as in the runs.
         corpus: the passages that were searched; titles are not looked at.
         settings: what is measured; top-k accuracy at 5, 20 and 100 where nothing is named.
-        reporter: hears of missing questions and passages, of answers that match nothing, of ties
-            and of progress.
         matching: how answers are matched, and what is written of it.
         shape: how the corpus is read.
         topics: queries that hold the questions' texts, where `answers` does not and they are
@@ -79,19 +79,19 @@ def evaluate_answers(
     settings = settings or EvaluationSettings()
     measures = _measures(settings, matching)
     _refuse(runs, [answers, corpus], settings, matching)
-    questions = list(read_questions(answers, reporter))
+    questions = list(read_questions(answers))
     if topics is not None:
-        questions = _with_texts(questions, topics, reporter)
+        questions = _with_texts(questions, topics)
     _refuse_textless(questions, topics or answers, matching)
     evaluator = AnswerEvaluator(short_names(runs), measures, complete=settings.complete)
     doubts = _Doubts()
     with scratch_folder("answers") as scratch, ExitStack() as files:
         depth = depth_of(measures)
-        gathered = _Gathered(questions, runs, depth, settings, scratch, files, reporter)
+        gathered = _Gathered(questions, runs, depth, settings, scratch, files)
         gathered.find_texts(corpus, shape, matching.skip_missing)
         judge = files.enter_context(judging(matching))
         writers = [files.enter_context(opened) for opened in _outputs(matching)]
-        with reporter.track("looking for answers", len(questions), "questions") as progress:
+        with track("looking for answers", len(questions), "questions") as progress:
             for batch in gathered.judged(judge):
                 evaluator.add([found.question for found in batch])
                 doubts.take(batch)
@@ -99,10 +99,10 @@ def evaluate_answers(
                     _write(batch, write, depth)
                 progress.advance(len(batch))
         results = evaluator.results([hits.unanswered for hits in gathered.hits])
-    doubts.tell(matching, reporter)
+    doubts.tell(matching)
     for result in results:
-        _tell(result, len(questions), settings, reporter)
-        tell_ties(result, evaluator.providers, reporter)
+        _tell(result, len(questions), settings)
+        tell_ties(result, evaluator.providers)
     return EvaluationResult(measures, 1, tuple(evaluator.queries), results, evaluator.providers)
 
 
@@ -146,9 +146,9 @@ def _refuse(
         )
 
 
-def _with_texts(questions: Sequence[Query], topics: str, reporter: Reporter) -> list[Query]:
+def _with_texts(questions: Sequence[Query], topics: str) -> list[Query]:
     """The questions, with the texts that the queries of the same id have."""
-    texts = {query.qid: query.text for query in read_queries(topics, reporter=reporter)}
+    texts = {query.qid: query.text for query in read_queries(topics)}
     return [query._replace(text=texts.get(query.qid, query.text)) for query in questions]
 
 
@@ -180,26 +180,25 @@ class _Gathered:
         settings: EvaluationSettings,
         scratch: Path,
         files: ExitStack,
-        reporter: Reporter,
     ) -> None:
-        self._questions, self._reporter = questions, reporter
+        self._questions = questions
         self._texts = files.enter_context(closing(PassageTexts(scratch / "passages")))
         self.hits: list[AnswerHits] = []
         number_of = {query.qid: number for number, query in enumerate(questions)}
         for run, name in zip(runs, short_names(runs), strict=True):
             hits = AnswerHits(scratch / f"hits-{len(self.hits)}", number_of, depth)
             self.hits.append(files.enter_context(closing(hits)))
-            hits.read(run, name, self._texts, reporter, settings)
+            hits.read(run, name, self._texts, settings)
 
     def find_texts(self, corpus: str, shape: CorpusSettings, skip_missing: bool) -> None:
         """Takes the texts of all hits from the corpus."""
-        with self._reporter.track("reading the corpus", None, "passages") as progress:
-            self._texts.find(read_passages(corpus, shape, self._reporter), corpus, progress)
+        with track("reading the corpus", None, "passages") as progress:
+            self._texts.find(read_passages(corpus, shape), corpus, progress)
         if not skip_missing:
             docids = (docid for hits in self.hits for docid in hits.docids())
             refuse_lacking(corpus, self._texts, docids)
         elif missing := self._texts.missing:
-            self._reporter.warn(f"passages that {corpus} lacks, which hold no answer: {missing:,}")
+            logger.warning(f"passages that {corpus} lacks, which hold no answer: {missing:,}")
 
     def judged(self, judge: Judge) -> Iterator[list[_Found]]:
         """All questions, in their order, a batch at a time."""
@@ -262,36 +261,36 @@ class _Doubts:
                 self._tokenless.append(query.qid)
             self._broken.update(dict.fromkeys(verdict.broken))
 
-    def tell(self, matching: AnswerSettings, reporter: Reporter) -> None:
+    def tell(self, matching: AnswerSettings) -> None:
         """Warns of what was found."""
         if self._none:
-            reporter.warn(
+            logger.warning(
                 f"questions without an answer, which no passage holds: {len(self._none):,} "
                 f"({some(self._none)})"
             )
         if self._tokenless:
             what = "every passage holds" if matching.strict_dpr else "no passage holds"
             also = "" if matching.strict_dpr else "; DPR counts every passage (--strict-dpr)"
-            reporter.warn(
+            logger.warning(
                 f"questions with an answer of no letter, number or sign, which {what}: "
                 f"{len(self._tokenless):,} ({some(self._tokenless)}){also}"
             )
         if self._broken:
-            reporter.warn(
+            logger.warning(
                 f"answers that are no regular expression, which no passage holds: "
                 f"{len(self._broken):,} ({some(self._broken)})"
             )
 
 
-def _tell(run: RunResult, count: int, settings: EvaluationSettings, reporter: Reporter) -> None:
+def _tell(run: RunResult, count: int, settings: EvaluationSettings) -> None:
     if run.missing:
         what = "they count as 0" if settings.complete else "they are left out of the means"
-        reporter.warn(
+        logger.warning(
             f"{run.name}: {len(run.missing):,} of {count:,} questions are not in the run: "
             f"{some(run.missing)}; {what}"
         )
     if run.unjudged:
-        reporter.note(
+        logger.info(
             f"{run.name}: queries without answers, which do not count: "
             f"{len(run.unjudged):,} ({some(run.unjudged)})"
         )

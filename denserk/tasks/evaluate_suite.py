@@ -1,5 +1,6 @@
 """Runs on the field's suites: judgements, measures and rules by a name; means over several sets."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +13,14 @@ from denserk.evaluation.suites_result import SuitesResult
 from denserk.formats.files import STREAM
 from denserk.formats.manifest import Kind, beside, read_manifest
 from denserk.formats.suite_sources import find_parts, where_it_goes
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.answers import MATCHING, AnswerSettings
 from denserk.settings.evaluation import EvaluationSettings
 from denserk.settings.suite import Paper, Suite
 from denserk.settings.suites import benchmarks, find_suites, groups_within
 from denserk.tasks.evaluate import evaluate
 from denserk.tasks.evaluate_answers import evaluate_answers
+
+logger = logging.getLogger(__name__)
 
 ENDINGS = ("", ".trec", ".txt", ".tsv", ".run", ".jsonl")
 """How the files of runs in a folder may end, `.gz` behind them or not."""
@@ -29,7 +31,6 @@ def evaluate_suite(
     suite: Suite,
     settings: EvaluationSettings | None = None,
     against: Sequence[Paper] = (),
-    reporter: Reporter = SILENT,
     matching: AnswerSettings = MATCHING,
 ) -> EvaluationResult:
     """Measures runs on one suite.
@@ -39,7 +40,6 @@ def evaluate_suite(
         suite: its judgements or answers, its measures unless `settings` name some, its rules.
         settings: what else is asked for.
         against: papers whose rows for the suite are added; what they measure is measured too.
-        reporter: hears of what is read, and of papers that do not report the suite.
         matching: how answers are matched, where the suite has answers.
 
     Raises:
@@ -49,22 +49,20 @@ def evaluate_suite(
     """
     settings = settings or EvaluationSettings()
     for path in runs:
-        refuse_other_suite(path, suite, reporter)
-    rows = _rows(against, [suite.name], reporter)
+        refuse_other_suite(path, suite)
+    rows = _rows(against, [suite.name])
     asked = settings.measures or tuple(dict.fromkeys((*suite.measures, *measures_of(rows))))
     settings = replace(
         settings, measures=asked, remove_query=settings.remove_query or suite.remove_query
     )
     if suite.answers is None:
-        result = _by_judgements(runs, suite, settings, reporter)
+        result = _by_judgements(runs, suite, settings)
     else:
-        result = _by_answers(runs, suite, settings, matching, reporter)
-    return replace(result, published=_measured(rows, result, reporter))
+        result = _by_answers(runs, suite, settings, matching)
+    return replace(result, published=_measured(rows, result))
 
 
-def _measured(
-    rows: Sequence[PublishedRow], result: EvaluationResult, reporter: Reporter
-) -> tuple[PublishedRow, ...]:
+def _measured(rows: Sequence[PublishedRow], result: EvaluationResult) -> tuple[PublishedRow, ...]:
     """The rows, cut to the measures of a result, where they have any of them."""
     names = set(map(str, result.measures))
     cut = [
@@ -72,16 +70,16 @@ def _measured(
         for row in rows
     ]
     if rows and not any(row.values for row in cut):
-        reporter.note(f"the papers report other measures: {', '.join(measures_of(rows))}")
+        logger.info(f"the papers report other measures: {', '.join(measures_of(rows))}")
     return tuple(row for row in cut if row.values)
 
 
 def _by_judgements(
-    runs: Sequence[str], suite: Suite, settings: EvaluationSettings, reporter: Reporter
+    runs: Sequence[str], suite: Suite, settings: EvaluationSettings
 ) -> EvaluationResult:
     qrels = find_parts([suite], ["qrels"])[suite.name]["qrels"]
     with where_it_goes(suite, "qrels", qrels):
-        return evaluate(runs, qrels, settings, reporter)
+        return evaluate(runs, qrels, settings)
 
 
 def _by_answers(
@@ -89,17 +87,14 @@ def _by_answers(
     suite: Suite,
     settings: EvaluationSettings,
     matching: AnswerSettings,
-    reporter: Reporter,
 ) -> EvaluationResult:
     parts = find_parts([suite], ["answers", "corpus"])[suite.name]
     matching = replace(matching, regex=matching.regex or suite.regex)
     with where_it_goes(suite, "corpus", parts["corpus"]):
-        return evaluate_answers(
-            runs, parts["answers"], parts["corpus"], settings, reporter, matching
-        )
+        return evaluate_answers(runs, parts["answers"], parts["corpus"], settings, matching)
 
 
-def refuse_other_suite(path: str, suite: Suite, reporter: Reporter = SILENT) -> None:
+def refuse_other_suite(path: str, suite: Suite) -> None:
     """Refuses a run whose manifest says that it was made for another suite or corpus.
 
     Raises:
@@ -116,7 +111,7 @@ def refuse_other_suite(path: str, suite: Suite, reporter: Reporter = SILENT) -> 
                 f"denserk benchmark {made['name']} --runs {path}",
             )
     elif suite.corpus.name == "msmarco-passage-titled":
-        reporter.note(f"nothing says that {path} was made on the titled corpus: taken on your word")
+        logger.info(f"nothing says that {path} was made on the titled corpus: taken on your word")
 
 
 def evaluate_suites(
@@ -124,7 +119,6 @@ def evaluate_suites(
     names: Sequence[str],
     settings: EvaluationSettings | None = None,
     against: Sequence[Paper] = (),
-    reporter: Reporter = SILENT,
     matching: AnswerSettings = MATCHING,
 ) -> SuitesResult:
     """Measures folders of runs, each run named by its set, on several suites.
@@ -134,7 +128,6 @@ def evaluate_suites(
         names: suites and groups.
         settings: what else is asked for.
         against: papers whose rows for the suites and their means are added.
-        reporter: hears of sets without a run, whose means are left out.
         matching: how answers are matched, where a suite has answers.
 
     Raises:
@@ -156,20 +149,18 @@ def evaluate_suites(
                 f"runs are named by benchmark, for example {suites[0].short}.trec",
             )
         if missing:
-            reporter.warn(f"{folder} has no run of {', '.join(missing)}: no mean that needs them")
+            logger.warning(f"{folder} has no run of {', '.join(missing)}: no mean that needs them")
     asked = [suite for suite in suites if suite.name in paths]
     find_parts(asked, ["qrels", "answers"])  # all that is missing, told at once
     results = {}
     for suite in asked:
-        result = evaluate_suite(
-            list(paths[suite.name].values()), suite, settings, (), reporter, matching
-        )
+        result = evaluate_suite(list(paths[suite.name].values()), suite, settings, (), matching)
         named = zip(paths[suite.name], result.runs, strict=True)
         results[suite.name] = replace(
             result, runs=tuple(replace(run, name=name) for name, run in named)
         )
     shown = [*results, *(group.name for group in groups_within(results))] if results else []
-    return SuitesResult(tuple(called), results, _rows(against, shown, reporter))
+    return SuitesResult(tuple(called), results, _rows(against, shown))
 
 
 def run_in_folder(folder: str | Path, suite: Suite) -> Path | None:
@@ -194,14 +185,12 @@ def run_in_folder(folder: str | Path, suite: Suite) -> Path | None:
     return found[0] if found else None
 
 
-def _rows(
-    against: Sequence[Paper], names: Sequence[str], reporter: Reporter
-) -> tuple[PublishedRow, ...]:
+def _rows(against: Sequence[Paper], names: Sequence[str]) -> tuple[PublishedRow, ...]:
     found: list[PublishedRow] = []
     for paper in dict.fromkeys(against):
         rows = [row for name in names for row in published_rows(paper, name)]
         if not rows:
-            reporter.note(f"{paper} reports nothing on {', '.join(names)}{_instead(paper, names)}")
+            logger.info(f"{paper} reports nothing on {', '.join(names)}{_instead(paper, names)}")
         found += rows
     return tuple(found)
 

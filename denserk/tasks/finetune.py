@@ -1,5 +1,6 @@
 """Weights + training data -> a retriever or a cross-encoder: the recipe of one run."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import TrainingBatches
 from denserk.data.training_examples import prepare
 from denserk.data.training_store import TrainingStore
-from denserk.reporting import SILENT, Progress, Reporter
+from denserk.reporting import Progress, track
 from denserk.settings.encoding import RepresentationSettings, TextSettings
 from denserk.settings.finetune import FinetuneRun
 from denserk.settings.options import as_json
@@ -50,6 +51,8 @@ from denserk.training.speed import Clock, Speed, estimate
 from denserk.training.step import Step
 from denserk.training.telling import follow
 from denserk.training.trainer import StepTrainer
+
+logger = logging.getLogger(__name__)
 
 Tokenizers = tuple[TextTokenizer, TextTokenizer]
 
@@ -109,12 +112,11 @@ class FinetuneResult:
 
 
 @leaving()
-def finetune(run: FinetuneRun, reporter: Reporter = SILENT) -> FinetuneResult:
+def finetune(run: FinetuneRun) -> FinetuneResult:
     """Trains a retriever, or a cross-encoder, and saves it as a folder that other commands take.
 
     Args:
         run: everything that was chosen.
-        reporter: told what goes on; only the first of several processes speaks.
 
     Raises:
         UsageError, InputError, ModelError, OutputError, DenserkError: see `denserk.errors`.
@@ -124,18 +126,17 @@ def finetune(run: FinetuneRun, reporter: Reporter = SILENT) -> FinetuneResult:
         run.optimizer, settings.device, run.sampling.seed, output / CHECKPOINTS
     )
     rank = world()[0]
-    reporter = reporter if rank == 0 else SILENT
     for note in run.notes:
-        reporter.note(note)
+        logger.info(note)
     set_seed(run.sampling.seed)
     refuse_other_measures(run)
     trained: Training
     if trains_on_sentences(run):
-        trained = begin_sentence_training(run, reporter)
+        trained = begin_sentence_training(run)
     elif trains_reranker(run):
-        trained = begin_reranker_training(run, reporter)
+        trained = begin_reranker_training(run)
     else:
-        trained = begin_retriever_training(run, reporter)
+        trained = begin_retriever_training(run)
     chosen = {"representation": as_json(trained.representation), "text": as_json(trained.texts)}
     if rank == 0:
         make_ready(output, resume=settings.resume, overwrite=settings.overwrite)
@@ -143,22 +144,22 @@ def finetune(run: FinetuneRun, reporter: Reporter = SILENT) -> FinetuneResult:
             refuse_changes(output, run.as_json() | chosen)  # before anything is made again
     source = SENTENCES if trains_on_sentences(run) else QUERIES
     tokenizers = trained.tokenizers
-    store = first_then_others(lambda: source.prepare(run, output, tokenizers, reporter))
-    dev = first_then_others(lambda: source.dev(run, output, tokenizers, reporter))
+    store = first_then_others(lambda: source.prepare(run, output, tokenizers))
+    dev = first_then_others(lambda: source.dev(run, output, tokenizers))
     told = told_of(run.as_json() | chosen, output)
     if rank == 0:
-        begin(output, told, reporter)
+        begin(output, told)
 
-    batches = source.batches(run, store, reporter)
+    batches = source.batches(run, store)
     set_steps(arguments, run.optimizer, len(batches))
     if dev:
         arguments.eval_strategy = IntervalStrategy.STEPS
         arguments.eval_steps = run.validation.eval_steps or batches.steps_per_epoch
     steps = trained.batches(batches)
     halved = run.optimizer.precision is not Precision.FLOAT32
-    reporter.note(estimate(steps[0], trained.model, run.cache, halved=halved))
+    logger.info(estimate(steps[0], trained.model, run.cache, halved=halved))
     clock = Clock(trained.step.work)
-    with reporter.track("training", len(batches), "steps") as progress:
+    with track("training", len(batches), "steps") as progress:
         trainer = StepTrainer(
             trained.model,
             trained.step,
@@ -170,15 +171,15 @@ def finetune(run: FinetuneRun, reporter: Reporter = SILENT) -> FinetuneResult:
             validate=lambda: trained.measure(dev),
             callbacks=_callbacks(run, output, trained.save, progress, clock),
         )
-        take_training_paths(trained.model, trained.step.work, reporter, plain=run.optimizer.plain)
+        take_training_paths(trained.model, trained.step.work, plain=run.optimizer.plain)
         first = trainer.run(resume=settings.resume)
     history = trainer.state.log_history
     if rank == 0:
         keep_best = run.validation.best_by is not None
-        finish(output, trained.save, told, history, reporter, keep_best=keep_best)
+        finish(output, trained.save, told, history, keep_best=keep_best)
     speed = clock.speed(arguments.device)
     if speed is not None:
-        reporter.note(str(speed))
+        logger.info(str(speed))
     return FinetuneResult(
         steps=trainer.state.global_step,
         first_step=first,
@@ -188,9 +189,7 @@ def finetune(run: FinetuneRun, reporter: Reporter = SILENT) -> FinetuneResult:
     )
 
 
-def _prepare(
-    run: FinetuneRun, output: Path, tokenizers: Tokenizers, reporter: Reporter
-) -> TrainingStore:
+def _prepare(run: FinetuneRun, output: Path, tokenizers: Tokenizers) -> TrainingStore:
     settings = run.finetune
     return prepare(
         settings.train_data,
@@ -205,11 +204,10 @@ def _prepare(
         skip_missing=settings.skip_missing,
         require_scores=run.objective.distillation is not None,
         again=not goes_on(output),
-        reporter=reporter,
     )
 
 
-def _batches(run: FinetuneRun, store: TrainingStore, reporter: Reporter) -> TrainingBatches:
+def _batches(run: FinetuneRun, store: TrainingStore) -> TrainingBatches:
     rank, size = world()
     return TrainingBatches(
         store,
@@ -220,7 +218,6 @@ def _batches(run: FinetuneRun, store: TrainingStore, reporter: Reporter) -> Trai
         rank=rank,
         world=size,
         with_scores=run.objective.distillation is not None,
-        reporter=reporter,
     )
 
 
@@ -241,9 +238,9 @@ def _callbacks(
 class Source(NamedTuple):
     """What a run learns from: its data and its dev sets prepared, and the batches of the data."""
 
-    prepare: Callable[[FinetuneRun, Path, Tokenizers, Reporter], Any]
-    dev: Callable[[FinetuneRun, Path, Tokenizers, Reporter], list[Any]]
-    batches: Callable[[FinetuneRun, Any, Reporter], Any]
+    prepare: Callable[[FinetuneRun, Path, Tokenizers], Any]
+    dev: Callable[[FinetuneRun, Path, Tokenizers], list[Any]]
+    batches: Callable[[FinetuneRun, Any], Any]
 
 
 QUERIES = Source(_prepare, dev_sets, _batches)

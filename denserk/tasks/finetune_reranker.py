@@ -10,7 +10,6 @@ from denserk.errors import UsageError
 from denserk.modeling.model_names import find_model
 from denserk.modeling.reranker import Reranker
 from denserk.modeling.reranker_folder import StoredReranker, begin_reranker, is_reranker
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.encoding import Representation, RepresentationSettings, TextSettings
 from denserk.settings.finetune import FinetuneRun
 from denserk.settings.training import ContrastiveKind
@@ -87,7 +86,7 @@ class RerankerTraining:
         return measured
 
 
-def begin_reranker_training(run: FinetuneRun, reporter: Reporter = SILENT) -> RerankerTraining:
+def begin_reranker_training(run: FinetuneRun) -> RerankerTraining:
     """The cross-encoder of a run: that of its --model, or an encoder with a new linear head.
 
     Raises:
@@ -95,10 +94,8 @@ def begin_reranker_training(run: FinetuneRun, reporter: Reporter = SILENT) -> Re
         ModelError: the model cannot become one.
     """
     _refuse_settings_of_vectors(run)
-    _, folder = find_model(run.finetune.model, reporter)
-    stored = begin_reranker(folder, run.sampling.seed, reporter).fit(
-        run.text, run.reranking.pair_max_length, reporter
-    )
+    _, folder = find_model(run.finetune.model)
+    stored = begin_reranker(folder, run.sampling.seed).fit(run.text, run.reranking.pair_max_length)
     step = RerankingStep(stored.reranker, run.reranking, run.cache, plain=run.optimizer.plain)
     return RerankerTraining(stored, stored.joiner(), step)
 

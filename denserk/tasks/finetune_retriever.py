@@ -1,5 +1,6 @@
 """What a fine-tuning run trains when it trains a retriever."""
 
+import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,6 @@ from denserk.modeling.stored_model import StoredModel
 from denserk.modeling.text_encoder import fit_lengths, override
 from denserk.modeling.weight_files import read_json
 from denserk.objectives.retrieval import RetrievalObjective
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.encoding import (
     AggOrder,
     Reduction,
@@ -29,6 +29,8 @@ from denserk.settings.training import Objective
 from denserk.tasks.run_folder import TOLD
 from denserk.training.dev_measures import DevSet, measure
 from denserk.training.retrieval_step import RetrievalStep
+
+logger = logging.getLogger(__name__)
 
 USUAL_TEMPERATURE = 0.05
 """Of L2-normalised vectors, as most published models have it (sentence-transformers' scale 20)."""
@@ -94,23 +96,23 @@ class RetrieverTraining:
         return measured
 
 
-def begin_retriever_training(run: FinetuneRun, reporter: Reporter = SILENT) -> RetrieverTraining:
+def begin_retriever_training(run: FinetuneRun) -> RetrieverTraining:
     """The retriever of a run; new layers are drawn from torch's random state.
 
     Raises:
         UsageError: the model, or a setting of it, is not there to choose.
         ModelError: the model cannot do what is asked of it.
     """
-    name, folder = find_model(run.finetune.model, reporter)
+    name, folder = find_model(run.finetune.model)
     stored = read_model_folder(folder)
     chosen = override(stored.representation, run.representation)
     _refuse_flat_softmax(run, chosen, folder)
     if not (stored.told or run.representation):
-        reporter.note(
+        logger.info(
             f"{name} does not say how its vectors are made: training {chosen.representation}"
         )
-    texts = fit_lengths(stored.text, run.text, stored.passage.max_length, reporter)
-    model = stored.begin(chosen, untie=run.finetune.untie, reporter=reporter)
+    texts = fit_lengths(stored.text, run.text, stored.passage.max_length)
+    model = stored.begin(chosen, untie=run.finetune.untie)
     step = RetrievalStep(
         model,
         objective_of(run, chosen, model),

@@ -12,7 +12,6 @@ from denserk.data.sentence_batches import SentenceBatches, assemble
 from denserk.data.sentence_store import SentenceStore, prepare_sentences
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError, UsageError
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.encoding import Representation, RepresentationSettings, TextSettings
 from denserk.settings.finetune import FinetuneRun
 from denserk.settings.formats import CorpusSettings
@@ -122,7 +121,7 @@ class SentenceTraining:
         return {DevMetric.LOSS.value: sum(losses) / len(store), measure: value}
 
 
-def begin_sentence_training(run: FinetuneRun, reporter: Reporter = SILENT) -> SentenceTraining:
+def begin_sentence_training(run: FinetuneRun) -> SentenceTraining:
     """The encoder of a run, and its step.
 
     Raises:
@@ -131,7 +130,7 @@ def begin_sentence_training(run: FinetuneRun, reporter: Reporter = SILENT) -> Se
         ModelError: the model cannot do what is asked of it.
     """
     _refuse_settings_of_retrieval(run)
-    retriever = begin_retriever_training(run, reporter)
+    retriever = begin_retriever_training(run)
     if not retriever.model.shared:
         raise UsageError(
             f"{run.finetune.model} has separate encoders for queries and passages, and one encoder "
@@ -179,18 +178,18 @@ def _flag(name: str) -> str:
 
 
 def prepare_training_sentences(
-    run: FinetuneRun, output: Path, tokenizers: Tokenizers, reporter: Reporter
+    run: FinetuneRun, output: Path, tokenizers: Tokenizers
 ) -> SentenceStore:
     """The run's examples, tokenised once beneath its folder.
 
     Raises:
         UsageError, InputError, OutputError: see `prepare_sentences`.
     """
-    return _prepare(run, run.finetune.train_data, output, DATA, tokenizers, reporter)
+    return _prepare(run, run.finetune.train_data, output, DATA, tokenizers)
 
 
 def prepare_dev_sentences(
-    run: FinetuneRun, output: Path, tokenizers: Tokenizers, reporter: Reporter
+    run: FinetuneRun, output: Path, tokenizers: Tokenizers
 ) -> list[SentenceStore]:
     """The held-out examples; none where no validation was asked for.
 
@@ -201,7 +200,7 @@ def prepare_dev_sentences(
     source = run.validation.dev_data
     if source is None:
         return []
-    store = _prepare(run, (source,), output, DEV_DATA, tokenizers, reporter)
+    store = _prepare(run, (source,), output, DEV_DATA, tokenizers)
     if store.size == 2 and len(np.unique(store.labels)) < 2:
         raise InputError(source, None, f"the label {store.labels[0]:g} alone", "labels that differ")
     return [store]
@@ -213,7 +212,6 @@ def _prepare(
     output: Path,
     folder: str,
     tokenizers: Tokenizers,
-    reporter: Reporter,
 ) -> SentenceStore:
     return prepare_sentences(
         sources,
@@ -222,11 +220,10 @@ def _prepare(
         size=SIZES[run.objective.objective],
         label_scale=run.objective.label_scale,
         again=not goes_on(output),
-        reporter=reporter,
     )
 
 
-def sentence_batches(run: FinetuneRun, store: SentenceStore, reporter: Reporter) -> SentenceBatches:
+def sentence_batches(run: FinetuneRun, store: SentenceStore) -> SentenceBatches:
     """The run's batches for this process."""
     rank, size = world()
     return SentenceBatches(
@@ -237,5 +234,4 @@ def sentence_batches(run: FinetuneRun, store: SentenceStore, reporter: Reporter)
         max_steps=run.optimizer.max_steps,
         rank=rank,
         world=size,
-        reporter=reporter,
     )

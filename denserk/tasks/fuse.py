@@ -4,6 +4,7 @@ Memory grows with the queries and not with their hits, whatever the order of eac
 """
 
 import dataclasses
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,12 +18,14 @@ from denserk.formats.run_lookup import RunLookup
 from denserk.formats.trec_run import write_run
 from denserk.index.fusion import reciprocal_ranks, weighted_scores
 from denserk.index.searcher import Hits, TieCount, ordered
-from denserk.reporting import SILENT, Progress, Reporter
+from denserk.reporting import Progress, track
 from denserk.settings.formats import RunFormat
 from denserk.settings.fusion import FusionMethod, FusionSettings, Missing, Normalization
 from denserk.settings.options import as_json
 from denserk.settings.retrieval import RankingSettings, Ties
 from denserk.tasks.run_manifest import forget_manifest, has_manifest
+
+logger = logging.getLogger(__name__)
 
 NAMED = 5
 """Queries of a fault that are named."""
@@ -42,7 +45,6 @@ def fuse(
     output: str,
     fusion: FusionSettings = FusionSettings(),  # noqa: B008  (frozen)
     settings: RankingSettings = RankingSettings(),  # noqa: B008
-    reporter: Reporter = SILENT,
 ) -> FusionResult:
     """Fuses runs; queries stand in the order of the first run, then in that of the others.
 
@@ -51,7 +53,6 @@ def fuse(
         output: where the new run goes.
         fusion: how scores become one.
         settings: how deep, filters, ties, and the shape of the run.
-        reporter: told what goes on.
 
     Raises:
         UsageError: fewer than two runs, or weights for another number of them; no such file.
@@ -65,22 +66,22 @@ def fuse(
     weights = fusion.weights_of(len(paths))
     forget_manifest(output)
     with scratch_folder("fuse") as scratch:
-        runs = [_open(path, Path(scratch), fusion, reporter) for path in paths]
+        runs = [_open(path, Path(scratch), fusion) for path in paths]
         qids = list(dict.fromkeys(qid for run in runs for qid in run.queries))
         result = FusionResult(len(qids), queries_of=[len(run.queries) for run in runs])
-        _tell_missing(runs, qids, reporter)
-        with reporter.track("fusing", len(qids), "queries") as progress:
+        _tell_missing(runs, qids)
+        with track("fusing", len(qids), "queries") as progress:
             ties = TieCount()
             answers = _answers(runs, qids, weights, fusion, settings, ties, progress)
             result.hits = write_run(output, answers, settings.output_format, settings.tag)
-        ties.report(settings, reporter)
+        ties.report(settings)
         _write_manifest(output, fusion, settings, runs, result)
     return result
 
 
-def _open(path: str, scratch: Path, fusion: FusionSettings, reporter: Reporter) -> RunLookup:
+def _open(path: str, scratch: Path, fusion: FusionSettings) -> RunLookup:
     """Opens a run that can be fused."""
-    run = RunLookup(path, scratch, reporter)
+    run = RunLookup(path, scratch)
     if run.form is None:
         raise InputError(path, None, "an empty run", "at least one hit")
     if run.form is RunFormat.MSMARCO and fusion.method is FusionMethod.LINEAR:
@@ -90,14 +91,14 @@ def _open(path: str, scratch: Path, fusion: FusionSettings, reporter: Reporter) 
     return run
 
 
-def _tell_missing(runs: Sequence[RunLookup], qids: Sequence[str], reporter: Reporter) -> None:
+def _tell_missing(runs: Sequence[RunLookup], qids: Sequence[str]) -> None:
     """Warns of runs that lack queries of the others."""
     for run in runs:
         has = set(run.queries)
         missing = [qid for qid in qids if qid not in has]
         if missing:
             named = ", ".join(missing[:NAMED]) + (", ..." if len(missing) > NAMED else "")
-            reporter.warn(
+            logger.warning(
                 f"{run.path} lacks {len(missing):,} of {len(qids):,} queries, which the other runs "
                 f"answer alone: {named}"
             )

@@ -24,7 +24,7 @@ from denserk.formats.unfinished_lines import (
 )
 from denserk.modeling.generation import CONTINUATIONS, QUERIES, TextGenerator
 from denserk.records import Passage
-from denserk.reporting import SILENT, Progress, Reporter
+from denserk.reporting import Progress, track
 from denserk.settings.encoding import ComputeSettings, TextSettings
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.generate import (
@@ -96,8 +96,8 @@ class _Plan:
     def fields(self) -> tuple[str, ...]:
         return self.text.fields or ("title", "text")
 
-    def read(self, reporter: Reporter = SILENT) -> Iterator[Passage]:
-        return read_passages(self.settings.corpus, self.corpus, reporter, self.text.fields)
+    def read(self) -> Iterator[Passage]:
+        return read_passages(self.settings.corpus, self.corpus, self.text.fields)
 
     def text_of(self, passage: Passage) -> str:
         joined = passage_input(passage, TextSettings(self.fields, self.text.join), "")
@@ -106,7 +106,7 @@ class _Plan:
     def sha256(self, passages: Sequence[Passage]) -> str:
         return texts_sha256([p.docid, *(p.field(name) for name in self.fields)] for p in passages)
 
-    def generators(self, reporter: Reporter) -> dict[str, TextGenerator]:
+    def generators(self) -> dict[str, TextGenerator]:
         """Load the models, by the option that names them."""
         parts = {QUERIES: self.queries, CONTINUATIONS: self.continuations}
         return {
@@ -116,7 +116,6 @@ class _Plan:
                 part.sampling,
                 self.compute,
                 allow_pickle=self.settings.allow_pickle,
-                reporter=reporter,
             )
             for option, part in parts.items()
             if part is not None
@@ -169,7 +168,6 @@ def generate(
     text: GenerateTextSettings,
     corpus: CorpusSettings,
     compute: ComputeSettings,
-    reporter: Reporter = SILENT,
 ) -> GenerateResult:
     """Generate queries and continuations of every passage, in the order of the corpus.
 
@@ -180,7 +178,6 @@ def generate(
         text: how passages become text.
         corpus: how passages are read.
         compute: device, dtype and batch size.
-        reporter: logging and progress.
 
     Raises:
         UsageError, InputError, MismatchError, OutputError, ModelError: see `denserk.errors`.
@@ -191,14 +188,14 @@ def generate(
     streaming = settings.output == STREAM
     if not streaming:
         refuse_occupied_file(settings.output, overwrite=settings.overwrite, resume=settings.resume)
-    generators = plan.generators(reporter)
-    read = partial(plan.read, reporter)
-    count = survey(settings.corpus, "passages", read, reporter)
+    generators = plan.generators()
+    read = partial(plan.read)
+    count = survey(settings.corpus, "passages", read)
     bounds = blocks_of_shard(count, settings.block_size, settings.shard_id, settings.shard_num)
     manifest = plan.manifest(generators)
     if settings.resume and (begun := begun_manifest(settings.output)) is not None:
         found = read_manifest(begun, Kind.EXPANSIONS, unfinished=True)
-        refuse_other_run(settings.output, found, manifest, MODELS.values(), reporter)
+        refuse_other_run(settings.output, found, manifest, MODELS.values())
         if found.complete:
             return _compare_finished(plan, found, bounds)
     total = None
@@ -209,8 +206,8 @@ def generate(
         if streaming
         else UnfinishedLines(settings.output, manifest, overwrite=settings.overwrite)
     )
-    with reporter.track("generating", total, "passages") as progress:
-        passages = plan.read(reporter if count is None else SILENT)
+    with track("generating", total, "passages") as progress:
+        passages = plan.read()
         blocks = numbered_blocks(passages, settings.block_size, bounds)
         return _generate_blocks(plan, generators, lines, blocks, progress)
 

@@ -1,5 +1,6 @@
 """Index folders that were trained alike -> the contents of one index folder."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -15,9 +16,10 @@ from denserk.index.index_merging import IndexParts
 from denserk.index.recall import recall_over_blocks
 from denserk.index.vector_index import Vectors
 from denserk.index.vector_inputs import open_sources, warn_of_missing_shards
-from denserk.reporting import Reporter
 from denserk.settings.retrieval import Engine, IndexSettings, SearchSettings
 from denserk.tasks.model_chain import common_model
+
+logger = logging.getLogger(__name__)
 
 
 def described_parts(merged: IndexParts) -> dict[str, Any]:
@@ -41,7 +43,6 @@ def merge_indexes(
     merged: IndexParts,
     settings: IndexSettings,
     allow_pickle: bool,
-    reporter: Reporter,
 ) -> dict[str, Any]:
     """Fills a folder with the index that some parts are together; returns the manifest's contents.
 
@@ -54,28 +55,26 @@ def merge_indexes(
         MismatchError: a part has not as many ids as vectors.
         OutputError: the folder cannot be written.
     """
-    merged.join(folder, reporter)
+    merged.join(folder)
     contents = {
         "count": merged.passages,
         "dimension": merged.trained.dimension,
         "vectors_per_passage": merged.vectors_per_passage,
         "factory": merged.trained.factory,
     }
-    index = open_vector_index(
-        folder, Engine.FAISS, SearchSettings(), threads=settings.threads, reporter=reporter
-    )
+    index = open_vector_index(folder, Engine.FAISS, SearchSettings(), threads=settings.threads)
     try:
         sources = _sources(merged, allow_pickle)
-        warn_of_missing_shards(sources, reporter)
+        warn_of_missing_shards(sources)
         blocks = partial(_blocks, folder, sources, index.dimension)
         recall, depth, queries = recall_over_blocks(index, blocks, settings.seed, settings.metric)
     except DenserkError as error:
         told = [part.manifest.contents.get("recall") for part in merged.parts]
         known = sorted(recall for recall in told if recall is not None)
         parts = f"; {_span(known)} among their own vectors" if known else ""
-        reporter.note(f"recall is not measured: {error.message}{parts}")
+        logger.info(f"recall is not measured: {error.message}{parts}")
         return {**contents, "recall_of_parts": told}
-    reporter.note(
+    logger.info(
         f"{merged.trained.factory} finds {recall:.1%} of the exact {depth} nearest "
         f"(with {queries} of its own vectors as queries)"
     )

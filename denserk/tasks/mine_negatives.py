@@ -6,6 +6,7 @@ the order of the training data. So neither the order of a run nor the division i
 what a query is given.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -22,7 +23,7 @@ from denserk.formats.outputs import scratch_folder
 from denserk.formats.sources import read_passages
 from denserk.formats.training import write_training
 from denserk.records import Candidate, Passage, TrainingExample
-from denserk.reporting import SILENT, Reporter
+from denserk.reporting import track
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.formats import DETECTED, CorpusSettings
 from denserk.settings.mining import MiningPaths, MiningSettings
@@ -31,6 +32,8 @@ from denserk.tasks.mining_pools import MiningPools
 from denserk.tasks.mining_queries import MiningQueries, gather_queries
 from denserk.tasks.mining_texts import TextGuards, refuse_missing, with_texts
 from denserk.tasks.run_manifest import forget_manifest, has_manifest
+
+logger = logging.getLogger(__name__)
 
 NOTHING: Mapping[str, Any] = {}
 Examples = Iterator[TrainingExample]
@@ -60,7 +63,6 @@ def mine_negatives(
     corpus: CorpusSettings = DETECTED,
     text: Mapping[str, Any] = NOTHING,
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008
-    reporter: Reporter = SILENT,
 ) -> MiningResult:
     """Mines negatives from runs and writes training data.
 
@@ -70,7 +72,6 @@ def mine_negatives(
         corpus: how the passages are read.
         text: fields of `TextSettings` that replace what the teacher's folder says.
         compute: where and how a teacher scores.
-        reporter: told what was detected, what was dropped, and of progress.
 
     Raises:
         UsageError: an input or a setting is not there to choose.
@@ -78,14 +79,14 @@ def mine_negatives(
         OutputError: the output cannot be written.
     """
     with scratch_folder("mining") as scratch, ExitStack() as files:
-        mining = _Mining(paths, settings, Path(scratch), files, reporter)
+        mining = _Mining(paths, settings, Path(scratch), files)
         teach = mining.lesson(text, compute)
         mining.gather(corpus)
         candidates = teach(mining.candidates())
         forget_manifest(paths.output)
-        write_training(paths.output, mining.chosen(candidates), paths.output_format, reporter)
+        write_training(paths.output, mining.chosen(candidates), paths.output_format)
     result = mining.whole_result()
-    _tell(result, settings, reporter)
+    _tell(result, settings)
     if has_manifest(paths.output):
         _write_manifest(paths, settings, corpus, result)
     return result
@@ -103,14 +104,19 @@ class _Mining:
         settings: MiningSettings,
         scratch: Path,
         files: ExitStack,
-        reporter: Reporter,
     ) -> None:
-        self._paths, self._settings, self._reporter = paths, settings, reporter
+        (
+            self._paths,
+            self._settings,
+        ) = (
+            paths,
+            settings,
+        )
         self.result = MiningResult()
         drops = self.result.dropped
         self._names = [told(run) for run in paths.run]
         self._queries = files.enter_context(closing(MiningQueries(scratch / "queries")))
-        gather_queries(self._queries, paths, settings.min_relevance, self.result.left_out, reporter)
+        gather_queries(self._queries, paths, settings.min_relevance, self.result.left_out)
         self._numbers = _part(len(self._queries), settings)
         self._guards = TextGuards(paths, settings, self._queries, drops)
         pools = MiningPools(
@@ -134,7 +140,7 @@ class _Mining:
         """Reads the runs, and the texts that are needed."""
         texts = self._texts if self._paths.corpus is not None else None
         for number, run in enumerate(self._paths.run):
-            self._pools.read(number, run, self._paths.run_format, texts, self._reporter)
+            self._pools.read(number, run, self._paths.run_format, texts)
         if not self._settings.skip_missing:
             self._pools.refuse_absent(", ".join(self._paths.run))
         if self._paths.corpus is None:
@@ -142,8 +148,8 @@ class _Mining:
         for number in self._numbers:
             positives = self._queries.example(number).positives
             self._texts.refer([c.docid for c in positives if not c.text])
-        with self._reporter.track("reading the corpus", None, "passages") as progress:
-            passages = read_passages(self._paths.corpus, corpus, self._reporter)
+        with track("reading the corpus", None, "passages") as progress:
+            passages = read_passages(self._paths.corpus, corpus)
             self._texts.find(passages, self._paths.corpus, progress)
         if self._texts.missing and not self._settings.skip_missing:
             needed = self._needed()
@@ -206,7 +212,7 @@ class _Mining:
             return lambda examples: examples
         from denserk.tasks.teacher_scores import load_teacher, scored  # torch is for teachers alone
 
-        teacher = load_teacher(self._settings.teacher, text, compute, self._reporter)
+        teacher = load_teacher(self._settings.teacher, text, compute)
         source = self._paths.train or self._paths.topics or ""
 
         def taught(examples: Examples) -> Examples:
@@ -223,7 +229,7 @@ class _Mining:
     def chosen(self, examples: Examples) -> Examples:
         """The queries with the negatives that they keep."""
         result = self.result
-        with self._reporter.track("mining", len(self._numbers), "queries") as progress:
+        with track("mining", len(self._numbers), "queries") as progress:
             for example in examples:
                 progress.advance()
                 places = choose(len(example.negatives), example.qid, self._settings)
@@ -263,19 +269,17 @@ def _counted(counts: Counter[str]) -> str:
     return ", ".join(f"{reason}: {count:,}" for reason, count in counts.items() if count)
 
 
-def _tell(result: MiningResult, settings: MiningSettings, reporter: Reporter) -> None:
+def _tell(result: MiningResult, settings: MiningSettings) -> None:
     if dropped := _counted(result.dropped):
-        reporter.note(f"hits dropped: {dropped}")
+        logger.info(f"hits dropped: {dropped}")
     if result.promoted:
-        reporter.note(f"hits that became positives: {result.promoted:,}")
+        logger.info(f"hits that became positives: {result.promoted:,}")
     if noticed := _counted(result.noticed):
-        reporter.note(noticed)
+        logger.info(noticed)
     if left_out := _counted(result.left_out):
-        reporter.warn(f"left out: {left_out}")
+        logger.warning(f"left out: {left_out}")
     if result.short:
-        reporter.note(
-            f"queries with fewer than {settings.num_negatives} negatives: {result.short:,}"
-        )
+        logger.info(f"queries with fewer than {settings.num_negatives} negatives: {result.short:,}")
 
 
 def _write_manifest(

@@ -21,7 +21,7 @@ from denserk.data.scratch_records import ScratchRecords
 from denserk.errors import InputError
 from denserk.formats.detection import told
 from denserk.formats.run_groups import RunGroup, read_groups
-from denserk.reporting import Reporter
+from denserk.reporting import track
 from denserk.settings.formats import RunFormat
 from denserk.settings.mining import MiningSettings
 from denserk.tasks.mining_queries import MiningQueries, named
@@ -69,7 +69,6 @@ class MiningPools:
         path: str,
         form: RunFormat | None,
         texts: PassageTexts | None,
-        reporter: Reporter,
     ) -> None:
         """Takes the hits of a run.
 
@@ -78,15 +77,14 @@ class MiningPools:
             path: the file.
             form: its shape; None detects it.
             texts: where given, is told of the passages that are kept.
-            reporter: told what was detected, and of progress.
 
         Raises:
             InputError: the run is broken, empty, or of other queries.
         """
         known = others = 0
         passed = self.noticed if self._settings.skip_missing else None
-        with reporter.track(f"reading {told(path)}", None, "queries") as progress:
-            for group in read_groups(path, reporter, form, passed):
+        with track(f"reading {told(path)}", None, "queries") as progress:
+            for group in read_groups(path, form, passed):
                 progress.advance()
                 number = self._queries.number_of.get(group.qid)
                 if number is None:

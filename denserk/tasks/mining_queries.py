@@ -15,7 +15,6 @@ from denserk.formats.sources import read_answers, read_qrels, read_queries
 from denserk.formats.training import read_training
 from denserk.formats.training_records import RANDOM_NEGATIVES
 from denserk.records import Candidate, TrainingExample
-from denserk.reporting import Reporter
 from denserk.settings.mining import MiningPaths
 
 NAMED = 5
@@ -98,7 +97,6 @@ def gather_queries(
     paths: MiningPaths,
     min_relevance: int,
     counts: Counter[str],
-    reporter: Reporter,
 ) -> None:
     """Reads the queries, their positives and their answers.
 
@@ -107,17 +105,16 @@ def gather_queries(
         paths: the inputs.
         min_relevance: grade from which a judged passage is a positive.
         counts: gets the numbers of what was left out.
-        reporter: told what was detected.
 
     Raises:
         UsageError: an input is not there.
         InputError: an input is broken, or there is no query with a positive.
     """
-    answers = dict(read_answers(paths.answers, reporter)) if paths.answers else {}
-    relevant = _relevant(paths, min_relevance, reporter)
-    examples = _from_topics(paths, relevant, reporter)
+    answers = dict(read_answers(paths.answers)) if paths.answers else {}
+    relevant = _relevant(paths, min_relevance)
+    examples = _from_topics(paths, relevant)
     if paths.train is not None:
-        examples = _from_training(paths, reporter)
+        examples = _from_training(paths)
     for example in examples:
         if not example.positives:
             counts["queries without a positive"] += 1
@@ -140,33 +137,31 @@ def gather_queries(
             counts["judged queries without a text"] += 1
 
 
-def _relevant(
-    paths: MiningPaths, min_relevance: int, reporter: Reporter
-) -> Mapping[str, list[str]]:
+def _relevant(paths: MiningPaths, min_relevance: int) -> Mapping[str, list[str]]:
     relevant: dict[str, list[str]] = {}
     if paths.qrels is not None:
-        for qid, docid, grade in read_qrels(paths.qrels, reporter, paths.qrels_format):
+        for qid, docid, grade in read_qrels(paths.qrels, paths.qrels_format):
             if grade >= min_relevance:
                 relevant.setdefault(qid, []).append(docid)
     return relevant
 
 
 def _from_topics(
-    paths: MiningPaths, relevant: Mapping[str, list[str]], reporter: Reporter
+    paths: MiningPaths, relevant: Mapping[str, list[str]]
 ) -> Iterator[TrainingExample]:
     assert paths.topics is not None
-    for query in read_queries(paths.topics, paths.topics_format, reporter):
+    for query in read_queries(paths.topics, paths.topics_format):
         positives = tuple(map(Candidate, relevant.get(query.qid, ())))
         yield TrainingExample(query.qid, query.text, positives, (), query.answers)
 
 
-def _from_training(paths: MiningPaths, reporter: Reporter) -> Iterator[TrainingExample]:
+def _from_training(paths: MiningPaths) -> Iterator[TrainingExample]:
     assert paths.train is not None
     texts: dict[str, str] = {}
     if paths.topics is not None:
-        queries = read_queries(paths.topics, paths.topics_format, reporter)
+        queries = read_queries(paths.topics, paths.topics_format)
         texts = {query.qid: query.text for query in queries}
-    for example in read_training(paths.train, paths.train_format, reporter):
+    for example in read_training(paths.train, paths.train_format):
         yield example._replace(query=example.query or texts.get(example.qid, ""))
 
 

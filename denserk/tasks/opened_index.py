@@ -1,5 +1,6 @@
 """An index, or many shards as one, opened to be asked: its engine, its ids, what made it."""
 
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,11 +33,12 @@ from denserk.index.shards import (
 )
 from denserk.index.vector_index import SearchableIndex, VectorIndex
 from denserk.index.vector_inputs import expanded, refuse_other_blocks
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.options import from_json
 from denserk.settings.retrieval import WORD_ENGINES, Bm25Settings, Engine, Metric, SearchSettings
 from denserk.tasks.model_chain import Description, model_of, refuse_other_model
+
+logger = logging.getLogger(__name__)
 
 LARGE = 1 << 30
 """Bytes of a flat index that is scanned by torch even if only the scan needs torch."""
@@ -104,7 +106,6 @@ def open_index(
     indexes: Sequence[str],
     settings: SearchSettings,
     compute: ComputeSettings,
-    reporter: Reporter,
     *,
     encodes: bool = True,
 ) -> OpenedIndex:
@@ -114,7 +115,6 @@ def open_index(
         indexes: folders of indexes or of vectors, or patterns of such.
         settings: how they are searched.
         compute: where, and on how many threads.
-        reporter: told which engine serves, and of the memory that many shards need.
         encodes: a model encodes the queries, so that torch is imported in any case.
 
     Raises:
@@ -124,7 +124,7 @@ def open_index(
     """
     names = expanded(indexes, "--index")
     if len(names) > 1 or is_vector_folder(names[0]):
-        return _shards(names, settings, compute, reporter)
+        return _shards(names, settings, compute)
     name = names[0]
     manifest = read_index_manifest(name)
     contents = {} if manifest is None else manifest.contents
@@ -140,7 +140,7 @@ def open_index(
         index = Bm25Index(Path(name), words, compute.threads)
     else:
         size = int(contents.get("vectors_per_passage", 1))
-        index = _engine_of(name, engine, size, settings, compute, reporter, encodes=encodes)
+        index = _engine_of(name, engine, size, settings, compute, encodes=encodes)
     ids = PassageIds(Path(name) / DOCID, len(index))
     return OpenedIndex(names, index, ids, [manifest], engine in WORD_ENGINES)
 
@@ -151,7 +151,6 @@ def _engine_of(
     size: int,
     settings: SearchSettings,
     compute: ComputeSettings,
-    reporter: Reporter,
     *,
     encodes: bool = True,
 ) -> VectorIndex:
@@ -170,7 +169,6 @@ def _engine_of(
         vectors_per_passage=size,
         bfloat16=(encodes or large) and _has_bfloat16(),
         plain=compute.plain,
-        reporter=reporter,
     )
 
 
@@ -195,12 +193,12 @@ def _has_bfloat16() -> bool:
 
 
 def _shards(
-    names: Sequence[str], settings: SearchSettings, compute: ComputeSettings, reporter: Reporter
+    names: Sequence[str], settings: SearchSettings, compute: ComputeSettings
 ) -> OpenedIndex:
     """Opens several folders, or one of vectors, as one index."""
 
     def read(name: str) -> VectorIndex:
-        return _engine_of(name, Engine.FAISS, 1, settings, compute, SILENT)
+        return _engine_of(name, Engine.FAISS, 1, settings, compute)
 
     approximate = LastOpened(read)
     shards = [look_at(name, approximate) for name in names]
@@ -210,7 +208,7 @@ def _shards(
     for name, given in settings.index_options.items():
         if all(shard.is_exact for shard in shards):
             raise UsageError(f"{name} {given}: every shard is searched exactly")
-    _tell_memory(max(shard.held_bytes for shard in shards), shards, settings, compute, reporter)
+    _tell_memory(max(shard.held_bytes for shard in shards), shards, settings, compute)
 
     def exact(vectors: ChainedVectors) -> VectorIndex:
         import torch
@@ -228,7 +226,7 @@ def _shards(
     passages = len(index) // shards[0].size
     compared = "inner product" if metric is Metric.INNER else "distance"
     how = "all exactly" if index.is_exhaustive else "approximate ones by their own engines"
-    reporter.note(
+    logger.info(
         f"{len(shards):,} shards, {passages:,} passages, compared by {compared}, {how}"
         if len(shards) > 1
         else f"{names[0]}: {passages:,} passages, compared by {compared}, {how}"
@@ -250,7 +248,6 @@ def _tell_memory(
     shards: Sequence[Shard],
     settings: SearchSettings,
     compute: ComputeSettings,
-    reporter: Reporter,
 ) -> None:
     """Tells how much memory the search needs, and refuses it where there is less."""
     needs: list[Need] = []
@@ -268,4 +265,4 @@ def _tell_memory(
     largest = max(needs, key=lambda need: need.size).what
     fewer = f"--query-batch {max(settings.query_batch // 8, 1)}"
     hint = INSTEAD.get(largest, f"search fewer queries at once, for example {fewer}, or less deep")
-    tell_needs("searching", needs, hint, reporter)
+    tell_needs("searching", needs, hint)

@@ -1,5 +1,6 @@
 """Weights + text -> a backbone that is ready for retrieval: the recipe of one run."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from denserk.objectives.masked_language_model import MaskedLanguageModel
 from denserk.objectives.master import Master
 from denserk.objectives.objective import PretrainingObjective as Objective
 from denserk.objectives.retromae import RetroMae
-from denserk.reporting import SILENT, Progress, Reporter
+from denserk.reporting import Progress, track
 from denserk.settings.pretrain import PretrainRun
 from denserk.settings.pretraining import (
     DecoderInit,
@@ -56,6 +57,8 @@ from denserk.training.pretraining_step import PretrainingStep
 from denserk.training.speed import Clock, Speed
 from denserk.training.telling import follow
 from denserk.training.trainer import StepTrainer
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -90,12 +93,11 @@ class _Trained:
 
 
 @leaving()
-def pretrain(run: PretrainRun, reporter: Reporter = SILENT) -> PretrainResult:
+def pretrain(run: PretrainRun) -> PretrainResult:
     """Pre-trains a backbone, and saves it as a folder that transformers and `finetune` take.
 
     Args:
         run: everything that was chosen.
-        reporter: told what goes on; only the first of several processes speaks.
 
     Raises:
         UsageError, InputError, ModelError, MismatchError, OutputError, DenserkError: see
@@ -105,24 +107,23 @@ def pretrain(run: PretrainRun, reporter: Reporter = SILENT) -> PretrainResult:
     folder = output / CHECKPOINTS
     arguments = training_arguments(run.optimizer, settings.device, run.masking.seed, folder)
     rank = world()[0]
-    reporter = reporter if rank == 0 else SILENT
     trained = None
     if settings.model is not None:  # one that will not do is refused before anything is cleared
-        trained = _start(run, output, reporter)
+        trained = _start(run, output)
     if rank == 0:
         look_at_inputs(run)
         make_ready(output, resume=settings.resume, overwrite=settings.overwrite)
         if goes_on(output):
             refuse_changes(output, _chosen(run))  # before anything is made again
-    trained = trained or _start(run, output, reporter)
+    trained = trained or _start(run, output)
     tokenizer = trained.tokenizer
-    store = first_then_others(lambda: _prepare(run, output, tokenizer, reporter))
+    store = first_then_others(lambda: _prepare(run, output, tokenizer))
     told = told_of(_chosen(run), output, Kind.PRETRAINING)
     if rank == 0:
-        begin(output, told, reporter)
+        begin(output, told)
 
-    batches = _batches(run, store, tokenizer, reporter)
-    reporter.note(
+    batches = _batches(run, store, tokenizer)
+    logger.info(
         f"{store.contents['tokens']:,} tokens in {len(store):,} {store.items}: {len(batches):,} "
         f"steps of {run.optimizer.batch_size:,}, {len(batches) / batches.steps_per_epoch:.3g} "
         "epochs"
@@ -130,7 +131,7 @@ def pretrain(run: PretrainRun, reporter: Reporter = SILENT) -> PretrainResult:
     set_steps(arguments, run.optimizer, len(batches))
     step = _step(run, trained.objective)
     clock = Clock(step.work)
-    with reporter.track("pre-training", len(batches), "steps") as progress:
+    with track("pre-training", len(batches), "steps") as progress:
         trainer = StepTrainer(
             trained.objective,
             step,
@@ -141,14 +142,14 @@ def pretrain(run: PretrainRun, reporter: Reporter = SILENT) -> PretrainResult:
             load=trained.load,
             callbacks=_callbacks(run, output, trained, progress, clock),
         )
-        take_training_paths(trained.objective, step.work, reporter, plain=run.optimizer.plain)
+        take_training_paths(trained.objective, step.work, plain=run.optimizer.plain)
         first = trainer.run(resume=settings.resume)
     history = trainer.state.log_history
     if rank == 0:
-        finish(output, trained.save, told, history, reporter, keep_best=False)
+        finish(output, trained.save, told, history, keep_best=False)
     speed = clock.speed(arguments.device)
     if speed is not None:
-        reporter.note(str(speed))
+        logger.info(str(speed))
     return PretrainResult(
         steps=trainer.state.global_step,
         first_step=first,
@@ -165,27 +166,27 @@ def _chosen(run: PretrainRun) -> dict[str, Any]:
     return chosen
 
 
-def _start(run: PretrainRun, output: Path, reporter: Reporter) -> _Trained:
+def _start(run: PretrainRun, output: Path) -> _Trained:
     """The model that a run starts from, made first if it starts from nothing."""
 
     def folder() -> Path:
-        return start_folder(run, output / START, again=not goes_on(output), reporter=reporter)
+        return start_folder(run, output / START, again=not goes_on(output))
 
     root = first_then_others(folder)
     set_seed(run.masking.seed)
-    backbone = _backbone(run, root, reporter)
+    backbone = _backbone(run, root)
     tokenizer = load_tokenizer(root)
     objective = _objective(run, backbone)
     if isinstance(objective, Condenser):
-        reporter.note(
+        logger.info(
             f"head: {run.objective.n_head_layers} layers on the last [CLS] and the tokens of layer "
             f"{objective.skip_from} of {backbone.last_layer}"
         )
-    _fill_heads(run, root, objective, reporter)
+    _fill_heads(run, root, objective)
     return _Trained(objective.train(), tokenizer)
 
 
-def _backbone(run: PretrainRun, root: Path, reporter: Reporter) -> Backbone:
+def _backbone(run: PretrainRun, root: Path) -> Backbone:
     """The encoder of a folder, with its MLM head."""
     if is_reranker(root):
         raise ModelError(
@@ -204,7 +205,7 @@ def _backbone(run: PretrainRun, root: Path, reporter: Reporter) -> Backbone:
             f"--max-length {length}: {root} has positions for {longest}",
             f"add --max-length {longest}, or less",
         )
-    return stored.passage.begin_masked_lm(reporter)
+    return stored.passage.begin_masked_lm()
 
 
 def _objective(run: PretrainRun, backbone: Backbone) -> Objective:
@@ -231,13 +232,13 @@ def _objective(run: PretrainRun, backbone: Backbone) -> Objective:
             )
 
 
-def _fill_heads(run: PretrainRun, root: Path, objective: Objective, reporter: Reporter) -> None:
+def _fill_heads(run: PretrainRun, root: Path, objective: Objective) -> None:
     """Takes the objective's own layers from beside the backbone; tells where they begin anew."""
     if objective.layout is None:
         return
     names = ", ".join(objective.heads())
     if run.objective.fresh_heads:
-        reporter.note(f"{names}: new, from random weights (--fresh-heads)")
+        logger.info(f"{names}: new, from random weights (--fresh-heads)")
         return
     try:
         read = load_heads(root, objective.layout, objective.heads())
@@ -245,20 +246,18 @@ def _fill_heads(run: PretrainRun, root: Path, objective: Objective, reporter: Re
         error.hint = error.hint or "add --fresh-heads to start with new ones"
         raise
     if read is not None:
-        reporter.note(f"{names}: from {read}")
+        logger.info(f"{names}: from {read}")
     elif run.pretrain.objective is PretrainingObjective.COCONDENSER:
-        reporter.warn(
+        logger.warning(
             f"{root} has no {objective.layout.file}: the head begins anew, and that harms a "
             "Condenser which was trained with one; start from the folder that --objective "
             "condenser wrote, or the authors' with their model.pt"
         )
     else:
-        reporter.note(f"{names}: new, from random weights")
+        logger.info(f"{names}: new, from random weights")
 
 
-def _prepare(
-    run: PretrainRun, output: Path, tokenizer: Any, reporter: Reporter
-) -> PretrainingStore:
+def _prepare(run: PretrainRun, output: Path, tokenizer: Any) -> PretrainingStore:
     told = run.pretrain
     store = prepare(
         told.corpus,
@@ -270,17 +269,14 @@ def _prepare(
         expansions=told.expansions,
         seed=run.masking.seed,
         again=not goes_on(output),
-        reporter=reporter,
     )
     if told.tokenize_to is not None:
         name = told.model or told.tokenizer or str(output / START)
-        write_tokens(store, Path(told.tokenize_to), name, tokenizer.sep_token_id, reporter)
+        write_tokens(store, Path(told.tokenize_to), name, tokenizer.sep_token_id)
     return store
 
 
-def _batches(
-    run: PretrainRun, store: PretrainingStore, tokenizer: Any, reporter: Reporter
-) -> PretrainingBatches:
+def _batches(run: PretrainRun, store: PretrainingStore, tokenizer: Any) -> PretrainingBatches:
     rank, size = world()
     return PretrainingBatches(
         store,
@@ -294,7 +290,6 @@ def _batches(
         max_steps=run.optimizer.max_steps,
         rank=rank,
         world=size,
-        reporter=reporter,
     )
 
 

@@ -1,5 +1,6 @@
 """What a pre-training run starts from: given weights, or a model made from nothing."""
 
+import logging
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -18,10 +19,12 @@ from denserk.formats.pretraining_text import Document, TokenDocument, read_docum
 from denserk.modeling.head_files import CONDENSER, MASTER, RETROMAE, HeadLayout
 from denserk.modeling.model_folder import write_tensors
 from denserk.modeling.model_names import find_model
-from denserk.reporting import SILENT, Reporter
+from denserk.reporting import track
 from denserk.settings.options import as_json
 from denserk.settings.pretrain import PretrainRun
 from denserk.settings.pretraining import Architecture, PretrainingObjective
+
+logger = logging.getLogger(__name__)
 
 HEADS: Mapping[PretrainingObjective, HeadLayout] = {
     PretrainingObjective.CONDENSER: CONDENSER,
@@ -62,16 +65,13 @@ def _documents(run: PretrainRun, source: str) -> Generator[Document | TokenDocum
     yield from read_documents(source, run.corpus, run.units.fields, run.units.raw_text)
 
 
-def start_folder(
-    run: PretrainRun, folder: Path, *, again: bool = True, reporter: Reporter = SILENT
-) -> Path:
+def start_folder(run: PretrainRun, folder: Path, *, again: bool = True) -> Path:
     """The folder of the model that a run starts from.
 
     Args:
         run: what was chosen.
         folder: takes a model from nothing; one that is there and made alike is used again.
         again: one that is there and made otherwise is replaced; False refuses it.
-        reporter: told what goes on.
 
     Raises:
         UsageError: the model is not there, or the corpus can be read only once.
@@ -82,18 +82,18 @@ def start_folder(
     if run.pretrain.model is not None:
         layout = HEADS.get(run.pretrain.objective)
         beside = () if layout is None else layout.files
-        return find_model(run.pretrain.model, reporter, beside=beside)[1]
+        return find_model(run.pretrain.model, beside=beside)[1]
     if STREAM in run.pretrain.corpus:
         raise UsageError(
             "--corpus -: --architecture reads the corpus several times, and standard input has "
             "one reading",
             "give a file",
         )
-    _begin_from_nothing(run, folder, again, reporter)
+    _begin_from_nothing(run, folder, again)
     return folder
 
 
-def _begin_from_nothing(run: PretrainRun, folder: Path, again: bool, reporter: Reporter) -> None:
+def _begin_from_nothing(run: PretrainRun, folder: Path, again: bool) -> None:
     told = run.pretrain
     assert told.architecture is not None
     positions = max(POSITIONS, run.units.max_length)
@@ -115,13 +115,13 @@ def _begin_from_nothing(run: PretrainRun, folder: Path, again: bool, reporter: R
     else:
         inputs = {"tokenizer": told.tokenizer}
     plan = plan_of(settings, inputs, Kind.START)
-    if is_prepared(folder, plan, reporter, again=again):
+    if is_prepared(folder, plan, again=again):
         return
     with whole_folder(folder, own=True) as part:
-        entries = _write_tokenizer(run, part, positions, reporter)
+        entries = _write_tokenizer(run, part, positions)
         _write_model(told.architecture, entries, run.masking.seed, positions, part)
         write_manifest(part, replace(plan, contents={"vocabulary": entries}, complete=True))
-    reporter.note(
+    logger.info(
         f"from nothing: {told.architecture}, {entries:,} entries, random weights in {folder}"
     )
 
@@ -136,11 +136,11 @@ def _write_model(
         model.config.to_json_file(folder / "config.json", use_diff=False)
 
 
-def _write_tokenizer(run: PretrainRun, folder: Path, positions: int, reporter: Reporter) -> int:
+def _write_tokenizer(run: PretrainRun, folder: Path, positions: int) -> int:
     """Writes the given tokenizer, or one trained on the corpus; returns its number of entries."""
     told = run.pretrain
     if told.tokenizer is not None:
-        tokenizer = load_tokenizer(find_model(told.tokenizer, reporter, "--tokenizer")[1])
+        tokenizer = load_tokenizer(find_model(told.tokenizer, "--tokenizer")[1])
         if tokenizer.mask_token_id is None or tokenizer.cls_token_id is None:
             raise UsageError(
                 f"--tokenizer {told.tokenizer} has no [MASK] or no [CLS] token",
@@ -153,7 +153,7 @@ def _write_tokenizer(run: PretrainRun, folder: Path, positions: int, reporter: R
 
     def texts() -> Iterator[str]:
         label = f"training the vocabulary, pass {next(passes)} of 2"
-        with reporter.track(label, None, "documents") as progress:
+        with track(label, None, "documents") as progress:
             for text in _texts(run):
                 progress.advance()
                 yield text

@@ -4,6 +4,7 @@ What they tell each other is small (counts, names of blocks) and goes through gl
 A process that ends before its work is done ends the work of all.
 """
 
+import logging
 import os
 import pickle
 import signal
@@ -21,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 import torch.distributed as dist
 
 from denserk.errors import DenserkError, UsageError
-from denserk.reporting import Progress, Reporter
+from denserk.reporting import Progress, show_progress, track
 
 T = TypeVar("T")
 Made = TypeVar("Made", covariant=True)
@@ -145,14 +146,15 @@ def under_torchrun() -> Iterator[Crew]:
 class Work(Protocol[Made]):
     """What each process does on its device; it is sent to them, and must allow that (pickle)."""
 
-    def __call__(self, device: str, reporter: Reporter, crew: Crew) -> Made:
+    def __call__(self, device: str, crew: Crew) -> Made:
         """Does it, and returns what the first process's caller gets."""
 
 
-class _Forwarding(Reporter):
-    """Tells the process that started this one; ends this one where that one is gone."""
+class _Forwarding(logging.Handler):
+    """Sends messages and progress to the parent process; ends this one where that one is gone."""
 
     def __init__(self, to: Connection) -> None:
+        super().__init__()
         self._to, self._lock = to, Lock()
 
     def send(self, *message: Any) -> None:
@@ -162,11 +164,8 @@ class _Forwarding(Reporter):
             except BrokenPipeError:
                 os._exit(1)
 
-    def note(self, text: str) -> None:
-        self.send("note", text)
-
-    def warn(self, text: str) -> None:
-        self.send("warn", text)
+    def emit(self, record: logging.LogRecord) -> None:
+        self.send("log", record.name, record.levelno, record.getMessage())
 
     @contextmanager
     def track(self, what: str, total: int | None, unit: str) -> Iterator[Progress]:
@@ -176,17 +175,17 @@ class _Forwarding(Reporter):
 
 
 class _ForwardingProgress(Progress):
-    def __init__(self, reporter: _Forwarding) -> None:
-        self._reporter = reporter
+    def __init__(self, to: _Forwarding) -> None:
+        self._to = to
 
     def advance(self, count: int = 1) -> None:
-        self._reporter.send("advance", count)
+        self._to.send("advance", count)
 
     def tell(self, text: str) -> None:
-        self._reporter.send("tell", text)
+        self._to.send("tell", text)
 
     def set_total(self, total: int) -> None:
-        self._reporter.send("set_total", total)
+        self._to.send("set_total", total)
 
 
 def _process(
@@ -194,25 +193,29 @@ def _process(
 ) -> None:
     """One process that was started here."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends us
-    reporter = _Forwarding(to)
+    forward = _Forwarding(to)
+    logging.getLogger("denserk").addHandler(forward)
+    logging.getLogger("denserk").setLevel(logging.INFO)
+    show_progress(forward.track)
     try:
         with _met(init_method=f"file://{meeting}", rank=rank, world_size=size) as crew:
-            reporter.send("made", work(device, reporter, crew))
+            forward.send("made", work(device, crew))
     except Exception as error:  # noqa: BLE001 - raised again by the parent
-        reporter.send("failed", _portable(error))
+        forward.send("failed", _portable(error))
 
 
 class _Watch:
     """What the processes say: the first one's words are passed on, any error ends the work."""
 
-    def __init__(self, reporter: Reporter, stack: ExitStack) -> None:
-        self._reporter, self._stack, self._progress = reporter, stack, Progress()
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack, self._progress = stack, Progress()
 
     def hear(self, rank: int, kind: str, *given: Any) -> None:
-        if rank == 0 and kind in ("note", "warn"):
-            getattr(self._reporter, kind)(*given)
+        if rank == 0 and kind == "log":
+            name, level, text = given
+            logging.getLogger(name).log(level, text)
         elif rank == 0 and kind == "track":
-            self._progress = self._stack.enter_context(self._reporter.track(*given))
+            self._progress = self._stack.enter_context(track(*given))
         elif rank == 0 and kind == "tracked":
             self._stack.close()
         elif rank == 0 and kind in ("advance", "tell", "set_total"):
@@ -260,13 +263,12 @@ def _ended(rank: int, device: str, process: Any) -> DenserkError:
     return DenserkError(f"process {rank} of this run, on {device}, {how}", KEPT)
 
 
-def on_devices(devices: Sequence[str], work: Work[T], reporter: Reporter) -> T:
+def on_devices(devices: Sequence[str], work: Work[T]) -> T:
     """Starts a process for each device and waits for them; the first one's result.
 
     Args:
         devices: names of devices, one a process.
         work: what each does.
-        reporter: told what the first one tells.
 
     Raises:
         DenserkError: what one of them raised, or that one was killed; the others are ended.
@@ -283,7 +285,7 @@ def on_devices(devices: Sequence[str], work: Work[T], reporter: Reporter) -> T:
                 process.start()
                 sender.close()
                 ends.append((device, process, receiver))
-            found: T = _listen(ends, _Watch(reporter, bars))
+            found: T = _listen(ends, _Watch(bars))
             for _, process, _ in ends:
                 process.join()
             return found

@@ -1,5 +1,6 @@
 """Runs and their measures to a page: what `denserk eval --report` does, to call from Python."""
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -19,12 +20,14 @@ from denserk.formats.manifest import Kind, Manifest, beside, read_manifest
 from denserk.formats.sources import read_passages, read_qrels_map, read_queries
 from denserk.formats.suite_sources import find_parts, is_here
 from denserk.records import Passage
-from denserk.reporting import SILENT, Reporter
+from denserk.reporting import track
 from denserk.settings.evaluation import EvaluationSettings
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.report import PageSettings, ReportSources
 from denserk.settings.suite import Suite
 from denserk.tasks.evaluate import read_hits
+
+logger = logging.getLogger(__name__)
 
 NAME = "index.html"
 
@@ -65,7 +68,6 @@ def write_report(
     sources: ReportSources,
     settings: PageSettings,
     evaluation: EvaluationSettings | None = None,
-    reporter: Reporter = SILENT,
 ) -> Path:
     """Writes the page of runs.
 
@@ -75,7 +77,6 @@ def write_report(
         sources: what they were measured by, and the texts.
         settings: where the page goes, and how much it shows.
         evaluation: how missing queries and queries' own passages were treated.
-        reporter: hears what the page lacks.
 
     Returns:
         The page.
@@ -105,10 +106,10 @@ def write_report(
                 )
             )
     costs = [_cost(manifest) for manifest in manifests]
-    texts = _texts(sources, rows, profiles, reporter)
+    texts = _texts(sources, rows, profiles)
     lacking = list(_lacking(sources, profiles, costs, texts))
     for sentence in lacking:
-        reporter.note(sentence)
+        logger.info(sentence)
     page = Report(sources.title, result, rows, len(shown), profiles, costs, texts, lacking)
     return _write(path, as_page(page))
 
@@ -185,27 +186,24 @@ def _texts(
     sources: ReportSources,
     rows: Sequence[QueryRow],
     profiles: Sequence[RunProfile],
-    reporter: Reporter,
 ) -> Texts:
     """The texts that are shown: the corpus streams by until the last one is found."""
     queries, passages = {}, {}
     if sources.topics is not None:
         asked = {row.qid for row in rows}
-        found = read_queries(sources.topics, reporter=reporter)
+        found = read_queries(sources.topics)
         queries = {query.qid: query.text for query in found if query.qid in asked}
     wanted = {hit.docid for one in profiles for many in one.lists.values() for hit in many.top}
     if sources.corpus is not None and wanted:
-        passages = _passages(sources.corpus, sources.shape, wanted, reporter)
+        passages = _passages(sources.corpus, sources.shape, wanted)
     return Texts(queries, passages)
 
 
-def _passages(
-    corpus: str, shape: CorpusSettings, wanted: set[str], reporter: Reporter
-) -> dict[str, Passage]:
+def _passages(corpus: str, shape: CorpusSettings, wanted: set[str]) -> dict[str, Passage]:
     found: dict[str, Passage] = {}
     with (
-        reporter.track("reading the corpus", None, "passages") as progress,
-        closing(read_passages(corpus, shape, reporter)) as stream,  # type: ignore[type-var]
+        track("reading the corpus", None, "passages") as progress,
+        closing(read_passages(corpus, shape)) as stream,  # type: ignore[type-var]
     ):
         for passage in stream:
             progress.advance()

@@ -29,7 +29,7 @@ from denserk.formats.trec_run import read_run, write_run
 from denserk.index.searcher import Hits, TieCount, ordered
 from denserk.modeling.pair_scorer import PairScorer
 from denserk.records import Passage, Query, best_first
-from denserk.reporting import SILENT, Progress, Reporter
+from denserk.reporting import Progress, track
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.formats import DETECTED, CorpusSettings
 from denserk.settings.options import as_json
@@ -74,7 +74,6 @@ def rerank(
     text: Mapping[str, Any] = NOTHING,
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008
     corpus: CorpusSettings = DETECTED,
-    reporter: Reporter = SILENT,
 ) -> RerankResult:
     """Score the hits of a run with a cross-encoder, and write the new run.
 
@@ -84,7 +83,6 @@ def rerank(
         text: fields of TextSettings that replace the cross-encoder's own.
         compute: where and how.
         corpus: how the passages are read.
-        reporter: told what goes on.
 
     Raises:
         UsageError: something named is not there.
@@ -92,20 +90,20 @@ def rerank(
         ModelError: the cross-encoder cannot be loaded.
         OutputError: the run cannot be written.
     """
-    scorer = PairScorer.load(paths.model, text, settings.pair_max_length, compute, reporter)
+    scorer = PairScorer.load(paths.model, text, settings.pair_max_length, compute)
     with scratch_folder("rerank") as name:
         scratch = Path(name)
         topics, run = (_spooled(source, scratch) for source in (paths.topics, paths.run))
-        queries = {q.qid: q for q in read_queries(topics, paths.topics_format, reporter)}
+        queries = {q.qid: q for q in read_queries(topics, paths.topics_format)}
         source = _Hits(run, paths, settings, scorer, scratch)
-        source.find(queries, corpus, text.get("fields"), reporter)
+        source.find(queries, corpus, text.get("fields"))
         forget_manifest(paths.output)
         result = RerankResult()
-        with reporter.track("reranking", source.count, "pairs") as progress:
+        with track("reranking", source.count, "pairs") as progress:
             ties = TieCount()
             answers = _answers(source, queries, scorer, settings, result, ties, progress)
             result.hits = write_run(paths.output, answers, settings.output_format, settings.tag)
-        ties.report(settings, reporter)
+        ties.report(settings)
         _write_manifest(paths, settings, corpus, scorer, (run, queries), result)
     return result
 
@@ -143,9 +141,9 @@ class _Hits:
         self._tokenizer = scorer.tokenizer
         self.count = 0
 
-    def _groups(self, reporter: Reporter = SILENT) -> Iterator[tuple[str, list[str]]]:
+    def _groups(self) -> Iterator[tuple[str, list[str]]]:
         """Each query with its hits, best first."""
-        for qid, hits in groupby(read_run(self._run, reporter), attrgetter("qid")):
+        for qid, hits in groupby(read_run(self._run), attrgetter("qid")):
             docids = [docid for docid, _ in best_first((hit.docid, hit.score) for hit in hits)]
             if self._settings.remove_query:
                 docids = [docid for docid in docids if docid != qid]
@@ -156,7 +154,6 @@ class _Hits:
         queries: Mapping[str, Query],
         corpus: CorpusSettings,
         fields: Sequence[str] | None,
-        reporter: Reporter,
     ) -> None:
         """Tokenises the passages that are hit.
 
@@ -171,19 +168,17 @@ class _Hits:
             self._tokenizer.vocabulary_size,
         )
         with closing(texts):
-            self._refer(texts, queries, reporter)
-            with reporter.track("reading the corpus", None, "passages") as progress:
-                passages = read_passages(self._paths.corpus, corpus, reporter, fields)
+            self._refer(texts, queries)
+            with track("reading the corpus", None, "passages") as progress:
+                passages = read_passages(self._paths.corpus, corpus, fields)
                 texts.find(passages, self._paths.corpus, progress)
             self._settle(texts)
         self._tokens = Ragged(self._scratch, "passages")
         self._rows: NDArray[np.int64] = open_array(self._scratch / "rows.npy")
 
-    def _refer(
-        self, texts: Texts[Passage], queries: Mapping[str, Query], reporter: Reporter
-    ) -> None:
+    def _refer(self, texts: Texts[Passage], queries: Mapping[str, Query]) -> None:
         missing: list[str] = []
-        for qid, docids in self._groups(reporter):
+        for qid, docids in self._groups():
             if qid not in queries:
                 missing.append(qid)
             for docid in docids:

@@ -10,6 +10,7 @@ training.json       settings and versions from the start; the log is added at th
 training.png        curves of the log
 """
 
+import logging
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,9 +26,10 @@ from denserk.extras import installed
 from denserk.formats.files import whole_binary
 from denserk.formats.manifest import Kind, differences, read_manifest
 from denserk.formats.outputs import foreign_items, prepare_folder
-from denserk.reporting import SILENT, Reporter
 from denserk.training.curves import draw
 from denserk.training.distributed import world
+
+logger = logging.getLogger(__name__)
 
 CHECKPOINTS, BEST, DATA, DEV_DATA, LOGS = "checkpoints", "best", "training-data", "dev-data", "logs"
 STEPS, START = "steps", "start"
@@ -74,7 +76,7 @@ def told_of(chosen: Mapping[str, Any], output: Path, kind: Kind = Kind.TRAINING)
     return {"versions": versions, "processes": world()[1], **chosen, "data": data}
 
 
-def begin(output: Path, told: Mapping[str, Any], reporter: Reporter) -> None:
+def begin(output: Path, told: Mapping[str, Any]) -> None:
     """Writes training.json; a run that is resumed must have begun with the same settings.
 
     Raises:
@@ -82,7 +84,7 @@ def begin(output: Path, told: Mapping[str, Any], reporter: Reporter) -> None:
         InputError: the training.json beside it is broken.
     """
     if goes_on(output):
-        refuse_changes(output, told, reporter)
+        refuse_changes(output, told)
     else:  # nothing to resume: what a run left that never came to a checkpoint is not this one's
         left = [output / name for name in (BEST, STEPS, LOGS)]
         foreign = [item for item in foreign_items(output) if any(map(item.is_relative_to, left))]
@@ -98,13 +100,12 @@ def goes_on(output: Path) -> bool:
     return any((output / CHECKPOINTS).glob("checkpoint-*"))
 
 
-def refuse_changes(output: Path, told: Mapping[str, Any], reporter: Reporter = SILENT) -> None:
+def refuse_changes(output: Path, told: Mapping[str, Any]) -> None:
     """Refuses to continue a run otherwise than it was begun, as far as `told` tells.
 
     Args:
         output: the run's folder, with a checkpoint.
         told: what training.json would say, or a part of it.
-        reporter: is told of other versions.
 
     Raises:
         MismatchError: the run was begun otherwise.
@@ -127,7 +128,7 @@ def refuse_changes(output: Path, told: Mapping[str, Any], reporter: Reporter = S
             "give what it was begun with, or --overwrite to begin again",
         )
     if versions:
-        reporter.warn(f"resuming, the last bits may differ: {'; '.join(versions)}")
+        logger.warning(f"resuming, the last bits may differ: {'; '.join(versions)}")
 
 
 def _compared(told: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,7 +149,6 @@ def finish(
     save: Callable[[Path], None],
     told: Mapping[str, Any],
     history: list[dict[str, Any]],
-    reporter: Reporter,
     *,
     keep_best: bool,
 ) -> None:
@@ -169,4 +169,4 @@ def finish(
     if installed("matplotlib"):
         draw(history, output / CURVES)
     else:
-        reporter.note("no curves: matplotlib is not installed (pip install 'denserk[report]')")
+        logger.info("no curves: matplotlib is not installed (pip install 'denserk[report]')")

@@ -1,5 +1,6 @@
 """Queries x index -> a run."""
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -21,7 +22,7 @@ from denserk.index.searcher import Searcher, TieCount
 from denserk.index.vector_index import VectorIndex
 from denserk.index.vector_inputs import expanded
 from denserk.records import Query
-from denserk.reporting import SILENT, Progress, Reporter
+from denserk.reporting import Progress, track
 from denserk.settings.encoding import ComputeSettings, Dtype
 from denserk.settings.milvus import MilvusSearchSettings
 from denserk.settings.options import as_json
@@ -32,6 +33,8 @@ from denserk.tasks.run_manifest import forget_manifest, has_manifest, queries_sh
 
 if TYPE_CHECKING:  # torch is imported only where queries are encoded
     from denserk.modeling.text_encoder import TextEncoder
+
+logger = logging.getLogger(__name__)
 
 ENCODED_AT_ONCE = 4096
 """Queries encoded together, sorted by length."""
@@ -75,7 +78,6 @@ def search(
     representation: Mapping[str, Any] = NOTHING,
     text: Mapping[str, Any] = NOTHING,
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008
-    reporter: Reporter = SILENT,
     milvus: MilvusSearchSettings = MilvusSearchSettings(),  # noqa: B008
     *,
     own_precision: bool = False,
@@ -88,7 +90,6 @@ def search(
         representation: fields of RepresentationSettings that replace the model's own.
         text: the same for TextSettings.
         compute: where queries are encoded and, unless `settings` says otherwise, searched.
-        reporter: told what goes on.
         milvus: the collection that is searched where `paths` has no index.
         own_precision: encode queries in the precision of `compute`, even if it is the default;
             otherwise that default gives way to the precision that made the index.
@@ -101,15 +102,20 @@ def search(
         ServerError: a server does not answer, or refuses.
     """
     own_precision |= (compute.dtype, compute.head_dtype) != (Dtype.FLOAT32, None)
-    given = (representation, text, compute, own_precision, reporter)
+    given = (
+        representation,
+        text,
+        compute,
+        own_precision,
+    )
     if paths.verify:
         named = [*expanded(paths.index, "--index"), *filter(None, [paths.encoded_queries])]
-        verify_folders(named, reporter)
+        verify_folders(named)
     if paths.engine is not Engine.MILVUS:
         encodes = paths.encoded_queries is None
-        opened = open_index(paths.index, settings, compute, reporter, encodes=encodes)
+        opened = open_index(paths.index, settings, compute, encodes=encodes)
         return _search(paths, opened, settings, *given)
-    with closing(MilvusIndex(milvus, settings, reporter)) as index:
+    with closing(MilvusIndex(milvus, settings)) as index:
         opened = OpenedIndex((index.place,), index, index.ids, (index.manifest,))
         return _search(paths, opened, settings, *given)
 
@@ -122,20 +128,19 @@ def _search(
     text: Mapping[str, Any],
     compute: ComputeSettings,
     own_precision: bool,
-    reporter: Reporter,
 ) -> SearchResult:
     """Searches what is open."""
     queries = None
     if paths.topics is not None:
-        queries = list(read_queries(paths.topics, paths.topics_format, reporter, paths.qrels))
+        queries = list(read_queries(paths.topics, paths.topics_format, paths.qrels))
     result = SearchResult()
     if opened.holds_words:
         questions = _texts(paths, opened, queries)
     elif paths.encoded_queries is not None:
-        questions = _encoded(paths, opened, queries, reporter)
+        questions = _encoded(paths, opened, queries)
     else:
-        precise = _in_precision_of(opened, compute, own_precision, reporter)
-        encoder = _load_encoder(paths, opened, (representation, text), precise, reporter)
+        precise = _in_precision_of(opened, compute, own_precision)
+        encoder = _load_encoder(paths, opened, (representation, text), precise)
         questions = _encoding(paths, opened, encoder, queries or [], result)
     if isinstance(opened.index, LuceneIndex):
         settings = opened.index.many_at_once(settings)
@@ -148,14 +153,14 @@ def _search(
     )
     forget_manifest(paths.output)
     start = time.perf_counter()
-    with reporter.track("searching", questions.count, "queries") as progress:
+    with track("searching", questions.count, "queries") as progress:
         form, tag = settings.output_format, settings.tag
         with run_writer(paths.output, form, tag, plain=compute.plain) as writer:
             _answer(questions, searcher, writer, result, progress)
     result.searching_seconds = time.perf_counter() - start - result.encoding_seconds
     result.ties = searcher.ties
-    result.ties.report(settings, reporter)
-    _tell_missing(result.without_hits, reporter)
+    result.ties.report(settings)
+    _tell_missing(result.without_hits)
     _write_manifest(paths, settings, opened, questions, queries, result)
     return result
 
@@ -173,13 +178,11 @@ def _texts(paths: SearchPaths, opened: OpenedIndex, queries: Sequence[Query] | N
 
 
 def _encoded(
-    paths: SearchPaths, opened: OpenedIndex, queries: Sequence[Query] | None, reporter: Reporter
+    paths: SearchPaths, opened: OpenedIndex, queries: Sequence[Query] | None
 ) -> _Questions:
     """Vectors from --encoded-queries: all of them, or those of --topics in its order."""
     assert paths.encoded_queries is not None
-    source = read_vector_blocks(
-        paths.encoded_queries, allow_pickle=paths.allow_pickle, reporter=reporter
-    )
+    source = read_vector_blocks(paths.encoded_queries, allow_pickle=paths.allow_pickle)
     blocks = list(source.blocks())
     vectors = np.concatenate([block.astype(np.float32) for _, block in blocks])
     rows: dict[str, int] = {}
@@ -198,14 +201,12 @@ def _encoded(
     _refuse_dimension(opened, vectors.shape[1], source.name)
     _refuse_model(paths, opened, model_of(source.manifest), source.name)
     if source.manifest is not None and source.manifest.settings.get("side") == "passage":
-        reporter.warn(f"{source.name} was encoded as passages, not as queries")
+        logger.warning(f"{source.name} was encoded as passages, not as queries")
     asked = vectors[[rows[qid] for qid in qids]]
     return _Questions(iter([(qids, asked)]), len(qids), model_of(source.manifest))
 
 
-def _in_precision_of(
-    opened: OpenedIndex, compute: ComputeSettings, own: bool, reporter: Reporter
-) -> ComputeSettings:
+def _in_precision_of(opened: OpenedIndex, compute: ComputeSettings, own: bool) -> ComputeSettings:
     """Set the precision of queries: that which made the index, unless `own` keeps that given."""
     made = opened.model or {}
     dtype = next((known for known in Dtype if known == made.get("dtype")), None)
@@ -222,12 +223,12 @@ def _in_precision_of(
     impossible = on_cpu and dtype is Dtype.FLOAT16
     if own or impossible:
         why = "as a CPU computes no float16" if impossible and not own else "as --dtype says"
-        reporter.note(
+        logger.info(
             f"queries are encoded in {compute.precision}, {why}; the {opened.kind} was encoded in "
             f"{wanted.precision}"
         )
         return compute
-    reporter.note(
+    logger.info(
         f"queries are encoded in {wanted.precision}, as the {opened.kind} was; --dtype chooses "
         "another precision"
     )
@@ -239,7 +240,6 @@ def _load_encoder(
     opened: OpenedIndex,
     overrides: tuple[Mapping[str, Any], Mapping[str, Any]],
     compute: ComputeSettings,
-    reporter: Reporter,
 ) -> "TextEncoder":
     """The model of the queries; the index's own, and set up as it was for the index, by default."""
     made = opened.model
@@ -249,10 +249,10 @@ def _load_encoder(
             f"{opened.name} does not say which model made it", "give --model, or --encoded-queries"
         )
     if paths.model is None:
-        reporter.note(f"queries are encoded by {name}, which made the {opened.kind}")
+        logger.info(f"queries are encoded by {name}, which made the {opened.kind}")
     from denserk.modeling.text_encoder import TextEncoder
 
-    encoder = TextEncoder.load(name, *overrides, compute, reporter)
+    encoder = TextEncoder.load(name, *overrides, compute)
     if made is None or paths.force or made.get("fingerprint") != encoder.fingerprint:
         return encoder
     # the same weights: what was chosen when the passages were encoded holds for the queries too
@@ -327,10 +327,10 @@ def _answer(
             progress.advance()
 
 
-def _tell_missing(without_hits: Sequence[str], reporter: Reporter) -> None:
+def _tell_missing(without_hits: Sequence[str]) -> None:
     if without_hits:
         named = ", ".join(without_hits[:NAMED]) + (", ..." if len(without_hits) > NAMED else "")
-        reporter.warn(
+        logger.warning(
             f"{len(without_hits):,} queries have no hits and are missing from the run: {named}"
         )
 

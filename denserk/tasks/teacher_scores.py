@@ -11,7 +11,6 @@ from denserk.formats.training_dpr import random_negatives
 from denserk.formats.training_records import RANDOM_NEGATIVES, all_candidates
 from denserk.modeling.pair_scorer import PairScorer
 from denserk.records import Candidate, Passage, Query, TrainingExample
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.encoding import ComputeSettings
 
 SCORED_TOGETHER = 4096
@@ -25,22 +24,19 @@ class Teacher(Protocol):
         """The scores of query i with passage i: (P,)."""
 
 
-def load_teacher(
-    model: str, text: Mapping[str, Any], compute: ComputeSettings, reporter: Reporter = SILENT
-) -> Teacher:
+def load_teacher(model: str, text: Mapping[str, Any], compute: ComputeSettings) -> Teacher:
     """A cross-encoder as a teacher.
 
     Args:
         model: a folder, or a name on the hub.
         text: fields of `TextSettings` that replace what the folder says about itself.
         compute: where and how.
-        reporter: told what was chosen.
 
     Raises:
         UsageError: the model, the device or a setting is not there to choose.
         ModelError: it is no cross-encoder.
     """
-    return PairScorer.load(model, text, None, compute, reporter)
+    return PairScorer.load(model, text, None, compute)
 
 
 def scored(

@@ -12,7 +12,7 @@ from denserk.formats.files import STREAM
 from denserk.formats.sources import read_passages, read_queries
 from denserk.formats.training import read_training
 from denserk.records import Candidate, TrainingExample
-from denserk.reporting import SILENT, Reporter
+from denserk.reporting import track
 from denserk.settings.conversion import TrainingFormat
 
 SHOWN = 5
@@ -27,14 +27,12 @@ class TextFiller:
         form: its shape; None detects it.
         corpus: where passages come from, or None to leave them.
         queries: where queries come from, or None to leave them.
-        reporter: is told what was detected, and of progress.
     """
 
     source: str
     form: TrainingFormat | None
     corpus: str | None
     queries: str | None
-    reporter: Reporter = SILENT
     _passages: dict[str, tuple[str, str]] = field(default_factory=dict, init=False)
     _texts: dict[str, str] = field(default_factory=dict, init=False)
 
@@ -46,7 +44,7 @@ class TextFiller:
             InputError: the corpus or the queries lack some of the ids; the first few are named.
         """
         if self.corpus is None and self.queries is None:
-            yield from read_training(self.source, self.form, self.reporter)
+            yield from read_training(self.source, self.form)
             return
         if STREAM in (self.source, self.corpus, self.queries):
             raise UsageError(
@@ -59,14 +57,14 @@ class TextFiller:
 
     def _gather(self) -> None:
         qids, docids = set(), set()
-        for example in read_training(self.source, self.form, self.reporter):
+        for example in read_training(self.source, self.form):
             if not example.query:
                 qids.add(example.qid)
             for candidate in (*example.positives, *example.negatives):
                 if not candidate.text:
                     docids.add(candidate.docid)
         if self.queries is not None:
-            for query in read_queries(self.queries, reporter=self.reporter):
+            for query in read_queries(self.queries):
                 if query.qid in qids:
                     self._texts[query.qid] = query.text
             _refuse_missing(qids - self._texts.keys(), "queries", self.queries)
@@ -74,8 +72,8 @@ class TextFiller:
             self._gather_passages(self.corpus, docids)
 
     def _gather_passages(self, corpus: str, docids: set[str]) -> None:
-        with self.reporter.track("gathering texts", None, "passages") as progress:
-            for passage in read_passages(corpus, reporter=self.reporter):
+        with track("gathering texts", None, "passages") as progress:
+            for passage in read_passages(corpus):
                 if passage.docid in docids:
                     self._passages[passage.docid] = (passage.title, passage.text)
                 progress.advance()

@@ -4,18 +4,18 @@ import pytest
 from denserk.analysis.query_passage_pairs import choose_pairs
 from denserk.data.sampling import choose_items
 from denserk.errors import InputError, MismatchError
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.analysis import WinningVectorSettings
 from denserk.settings.formats import DETECTED
+from tests.reporters import Heard
 
 RUN = "q1 Q0 d5 1 1 t\nq1 Q0 d3 2 3 t\nq1 Q0 d1 3 2 t\nq3 Q0 d10 1 1 t\nq3 Q0 d1 2 1 t\n"
 
 
-def chosen(toy, reporter=SILENT, **more):
+def chosen(toy, **more):
     (toy / "run.trec").write_text(RUN)
     given = {"model": ("m",), "topics": str(toy / "queries.tsv"), **more}
     settings = WinningVectorSettings(corpus=str(toy / "corpus.jsonl"), **given)
-    pairs = choose_pairs(settings, None, DETECTED, reporter)
+    pairs = choose_pairs(settings, None, DETECTED)
     named = {
         name: [(pairs.queries[q].qid, pairs.passages[p].docid) for q, p in rows]
         for name, rows in pairs.sets.items()
@@ -65,12 +65,13 @@ def test_queries_are_drawn_of_those_that_have_passages(toy):
 def test_passages_that_are_nowhere_are_told(toy):
     warnings = []
 
-    class Told(Reporter):
+    class Told(Heard):
         def warn(self, text):
             warnings.append(text)
 
     (toy / "more.txt").write_text("q1 0 d3 1\nq1 0 x1 1\nq2 0 x2 1\n")
-    found = chosen(toy, Told(), qrels=str(toy / "more.txt"))
+    Told()
+    found = chosen(toy, qrels=str(toy / "more.txt"))
     assert found == {"positive": [("q1", "d3")]}
     corpus = toy / "corpus.jsonl"
     assert warnings == [f"passages that {corpus} does not hold are left out: 2 of 3 (x1, x2)"]

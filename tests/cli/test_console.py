@@ -1,18 +1,22 @@
 import json
+import logging
 import re
 import time
 
 import pytest
 
-from denserk.cli.console import Console, ConsoleSettings
+from denserk.cli.console import ConsoleSettings, configure, show_error
 from denserk.errors import InputError
+from denserk.reporting import track
+
+logger = logging.getLogger("denserk.test")
 
 
 def test_notes_warnings_and_errors_go_to_stderr(capsys):
-    console = Console(ConsoleSettings())
-    console.note("detected")
-    console.warn("odd")
-    console.error(InputError("f", 3, "x", "y", "do z"))
+    configure(ConsoleSettings())
+    logger.info("detected")
+    logger.warning("odd")
+    show_error(InputError("f", 3, "x", "y", "do z"))
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines() == [
@@ -24,17 +28,24 @@ def test_notes_warnings_and_errors_go_to_stderr(capsys):
 
 
 def test_quiet_keeps_warnings(capsys):
-    console = Console(ConsoleSettings(quiet=True))
-    console.note("detected")
-    with console.track("working", 2, "things") as progress:
+    configure(ConsoleSettings(quiet=True))
+    logger.info("detected")
+    with track("working", 2, "things") as progress:
         progress.advance()
-    console.warn("odd")
+    logger.warning("odd")
     assert capsys.readouterr().err == "warning: odd\n"
 
 
+def test_a_message_is_shown_once(capsys):
+    configure(ConsoleSettings())
+    for _ in range(2):
+        logger.info("detected")
+    assert capsys.readouterr().err == "detected\n"
+
+
 def test_json_lines(capsys):
-    console = Console(ConsoleSettings(log_json=True))
-    console.error(InputError("f", 3, "ö", "y", "do z"))
+    configure(ConsoleSettings(log_json=True))
+    show_error(InputError("f", 3, "ö", "y", "do z"))
     assert json.loads(capsys.readouterr().err) == {
         "level": "error",
         "message": "f, line 3: found ö; expected y",
@@ -51,7 +62,8 @@ def test_plain_progress_prints_rate_and_rest(capsys, monkeypatch, total, of):
             time.sleep(0.01)
         return said.splitlines()[-1]
 
-    with Console(ConsoleSettings()).track("encoding", total, "passages") as progress:
+    configure(ConsoleSettings())
+    with track("encoding", total, "passages") as progress:
         first = next_line()  # although no text is done yet
         progress.advance(20)
         second = next_line()
@@ -72,7 +84,8 @@ def test_plain_progress_is_rarer_after_two_minutes(capsys, monkeypatch):
             pass
 
     monkeypatch.setattr("denserk.cli.console.Event", Clock)
-    with Console(ConsoleSettings()).track("encoding", None, "passages"):
+    configure(ConsoleSettings())
+    with track("encoding", None, "passages"):
         pass
     assert waits == [10.0] * 12 + [60.0] * 2
     assert len(capsys.readouterr().err.splitlines()) == 13

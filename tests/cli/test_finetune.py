@@ -22,7 +22,9 @@ def asked(monkeypatch):
     """What the task would have been asked to do."""
     runs = []
 
-    def stand_in(run, reporter):
+    def stand_in(
+        run,
+    ):
         runs.append(run)
         return FinetuneResult(steps=1234, first_step=0, loss=0.5, best=None)
 

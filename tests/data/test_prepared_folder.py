@@ -38,7 +38,7 @@ def test_what_a_source_is_known_by(tmp_path):
 def test_the_same_plan_holds(made):
     plan = plan_of({"size": 2}, {"file 1": "irds:x"})
     heard = Heard()
-    assert is_prepared(made(plan), plan, heard)
+    assert is_prepared(made(plan), plan)
     assert heard.notes == []
 
 
@@ -48,7 +48,7 @@ def test_what_differs_is_told(made, tmp_path):
     heard = Heard()
     folder = made(plan)
     (tmp_path / "a").write_bytes(b"b")
-    assert not is_prepared(folder, plan_of({"size": 3}, {"file 1": str(tmp_path / "a")}), heard)
+    assert not is_prepared(folder, plan_of({"size": 3}, {"file 1": str(tmp_path / "a")}))
     (note,) = heard.notes
     assert note.startswith(f"{folder} is prepared again: size was 2, now 3; file 1.sha256 was")
 
@@ -56,18 +56,18 @@ def test_what_differs_is_told(made, tmp_path):
 def test_a_stream_is_never_the_same(made):
     plan = plan_of({}, {"file 1": "-"})
     heard = Heard()
-    assert not is_prepared(made(plan), plan, heard)
+    assert not is_prepared(made(plan), plan)
     assert "standard input may hold something else" in heard.notes[0]
 
 
 def test_nothing_is_there(tmp_path):
-    assert not is_prepared(tmp_path / "none", Manifest(Kind.TRAINING, complete=False), Heard())
+    assert not is_prepared(tmp_path / "none", Manifest(Kind.TRAINING, complete=False))
 
 
 def test_an_unfinished_folder_is_refused(made):
     plan = plan_of({}, {})
     with pytest.raises(MismatchError, match="unfinished"):
-        is_prepared(made(plan, complete=False), plan, Heard())
+        is_prepared(made(plan, complete=False), plan)
 
 
 def test_rules_tell_tokenizers_and_settings_apart():

@@ -253,7 +253,7 @@ def master(folder, tasks, masking=None, **record):
     store = store_of(folder, [{"text": text(0, 5)} | record])
     told = Heard()
     tasks = frozenset(map(MasterTask, tasks.split()))
-    return batches_of(store, masking=masking, tasks=tasks, reporter=told), told.notes
+    return batches_of(store, masking=masking, tasks=tasks), told.notes
 
 
 def test_unknown_documents_send_npr_to_halves(tmp_path):

@@ -6,18 +6,10 @@ import pytest
 from denserk.data.sampling import choose_items, order_items
 from denserk.data.schedule import Schedule, items_of_run
 from denserk.errors import UsageError
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.training import SamplingSettings
+from tests.reporters import Heard
 
 ITEMS = np.arange(100, 111)
-
-
-class Heard(Reporter):
-    def __init__(self):
-        self.warnings = []
-
-    def warn(self, text):
-        self.warnings.append(text)
 
 
 @pytest.mark.parametrize(
@@ -31,12 +23,12 @@ class Heard(Reporter):
 )
 def test_items_of_a_run(settings, count):
     sampling = SamplingSettings(seed=3, **settings)
-    assert items_of_run(ITEMS, sampling, SILENT).tolist() == choose_items(ITEMS, count, 3).tolist()
+    assert items_of_run(ITEMS, sampling).tolist() == choose_items(ITEMS, count, 3).tolist()
 
 
 def test_more_items_than_there_are():
     heard = Heard()
-    assert len(items_of_run(ITEMS, SamplingSettings(train_queries=12), heard)) == 11
+    assert len(items_of_run(ITEMS, SamplingSettings(train_queries=12))) == 11
     assert heard.warnings == ["--train-queries 12: there are only 11"]
 
 

@@ -69,10 +69,10 @@ def test_nothing_is_prepared_twice(write, tmp_path, tokenizer, monkeypatch):
     heard = Heard()
     prepare_sentences([file], folder, tokenizer, size=2, label_scale=5)
     monkeypatch.setattr(sentence_store, "read_sentences", None)
-    prepare_sentences([file], folder, tokenizer, size=2, label_scale=5, reporter=heard)
+    prepare_sentences([file], folder, tokenizer, size=2, label_scale=5)
     assert heard.notes == []
     monkeypatch.undo()
-    prepare_sentences([file], folder, tokenizer, size=2, label_scale=6, reporter=heard)
+    prepare_sentences([file], folder, tokenizer, size=2, label_scale=6)
     assert heard.notes == [f"{folder} is prepared again: label_scale was 5, now 6"]
 
 

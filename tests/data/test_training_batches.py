@@ -15,7 +15,6 @@ from denserk.data.sampling import order_items
 from denserk.data.training_batches import TrainingBatches
 from denserk.data.training_examples import prepare
 from denserk.errors import InputError, UsageError
-from denserk.reporting import Reporter
 from denserk.settings.training import (
     FillNegatives,
     NegativeChoice,
@@ -24,18 +23,9 @@ from denserk.settings.training import (
 )
 from tests.data.conftest import inline
 from tests.data.test_sampling import negatives, positive
+from tests.reporters import Heard
 
 QUERIES = 23
-
-
-class Heard(Reporter):
-    """Keeps what was told."""
-
-    def __init__(self):
-        self.warnings = []
-
-    def warn(self, text):
-        self.warnings.append(text)
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +200,7 @@ def test_a_share_of_the_queries(store, share, count):
 
 def test_more_queries_than_there_are(store):
     heard = Heard()
-    batches = TrainingBatches(store, SamplingSettings(2, train_queries=50), 3, reporter=heard)
+    batches = TrainingBatches(store, SamplingSettings(2, train_queries=50), 3)
     assert len(batches.items) == 23
     assert heard.warnings == ["--train-queries 50: there are only 23"]
 
@@ -219,7 +209,7 @@ def test_more_queries_than_there_are(store):
 def test_short_lists_are_counted_once(store, fill):
     heard = Heard()
     settings = SamplingSettings(6, fill_negatives=fill)
-    batches = TrainingBatches(store, settings, 4, reporter=heard)
+    batches = TrainingBatches(store, settings, 4)
     encoded = [len(texts(batches[step].passages)) for step in range(len(batches))]
     assert all(count == 24 for count in encoded) is (fill is FillNegatives.REPEAT)
     short = sum(3 + query % 5 < 5 for query in range(QUERIES))
@@ -261,7 +251,7 @@ def test_one_passage_of_several_queries_is_one_row(write, tmp_path, tokenizer):
 
 def test_a_random_passage_stands_in_for_no_negatives(lacking):
     heard = Heard()
-    batch = TrainingBatches(lacking, SamplingSettings(3), 10, reporter=heard)[0]
+    batch = TrainingBatches(lacking, SamplingSettings(3), 10)[0]
     assert heard.warnings == ["queries without a negative get random passages: 5"]
     for group, item in zip(grouped(batch), batch.items.tolist(), strict=True):
         own = [lacking.passages[row].tolist() for row in lacking.candidates[item]]
@@ -273,7 +263,7 @@ def test_a_random_passage_stands_in_for_no_negatives(lacking):
 
 def test_a_random_passage_has_no_score(lacking):
     heard = Heard()
-    batches = TrainingBatches(lacking, SamplingSettings(3), 5, with_scores=True, reporter=heard)
+    batches = TrainingBatches(lacking, SamplingSettings(3), 5, with_scores=True)
     assert batches.items.tolist() == [1, 3, 5, 7, 9]
     assert heard.warnings == ["queries without a negative have nothing to distil, left out: 5"]
     teacher = batches[0].teacher

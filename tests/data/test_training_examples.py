@@ -32,7 +32,7 @@ def test_nothing_is_prepared_twice(train, tmp_path, tokenizer, monkeypatch):
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     monkeypatch.setattr(training_preparation, "read_training", None)
     heard = Heard()
-    assert len(prepare([train], folder, tokenizer, tokenizer, reporter=heard)) == 4
+    assert len(prepare([train], folder, tokenizer, tokenizer)) == 4
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
     assert heard.notes == []
 
@@ -81,7 +81,7 @@ def test_what_differs_is_told_and_prepared_again(train, tmp_path, tokenizer, cha
     prepare([train], folder, tokenizer, tokenizer)
     sources, changed, options = change(train, tokenizer)
     heard = Heard()
-    again = prepare(sources, folder, tokenizer, changed, reporter=heard, **options)
+    again = prepare(sources, folder, tokenizer, changed, **options)
     assert told in heard.notes[0]
     fresh = prepare(sources, tmp_path / "fresh", tokenizer, changed, **options)
     assert contents(again.folder) == contents(fresh.folder)
@@ -153,5 +153,5 @@ def test_standard_input_is_never_taken_for_the_same(train, tmp_path, tokenizer, 
     for _ in range(2):
         with Path(train).open("rb") as handle:
             monkeypatch.setattr("sys.stdin", type("Stdin", (), {"buffer": handle}))
-            prepare(["-"], tmp_path / "prepared", tokenizer, tokenizer, reporter=heard)
+            prepare(["-"], tmp_path / "prepared", tokenizer, tokenizer)
     assert "standard input may hold something else" in heard.notes[1]

@@ -14,19 +14,9 @@ from denserk.errors import InputError
 from denserk.formats.sources import read_passages, read_qrels_map, read_queries
 from denserk.formats.training import read_training
 from denserk.records import Passage, Query
-from denserk.reporting import Reporter
 from tests.conftest import PASSAGES, QUERIES
 from tests.data.conftest import inline, words
-
-
-class Heard(Reporter):
-    """Keeps what was told."""
-
-    def __init__(self):
-        self.warnings = []
-
-    def warn(self, text):
-        self.warnings.append(text)
+from tests.reporters import Heard
 
 
 def texts(store, tokenizer):
@@ -131,7 +121,6 @@ def test_judgements_are_the_positives_of_a_list_of_negatives(made, toy, tokenize
         corpus=str(toy / "corpus.jsonl"),
         queries=str(toy / "queries.tsv"),
         qrels=str(toy / "qrels.txt"),
-        reporter=heard,
     )
     assert [store.qid(item) for item in range(len(store))] == ["q1", "q2"]
     assert list(store.positive_counts) == [1, 2]
@@ -193,7 +182,7 @@ def test_random_negatives_stand_in_for_hard_ones(write, made, tokenizer):
     other = {"title": "", "text": "the moon", "passage_id": "8"}
     lists = {"positive_ctxs": [context], "negative_ctxs": [other], "hard_negative_ctxs": []}
     heard = Heard()
-    store = made(write([{"question": "river", "answers": [], **lists}]), reporter=heard)
+    store = made(write([{"question": "river", "answers": [], **lists}]))
     [(_, _, negatives)] = texts(store, tokenizer).values()
     assert negatives == tokenizer.passages([Passage("8", "the moon")])
     assert heard.warnings == ["queries without a hard negative use their random ones: 1"]
@@ -201,7 +190,7 @@ def test_random_negatives_stand_in_for_hard_ones(write, made, tokenizer):
 
 def test_queries_without_positives_are_left_out_and_counted(write, made):
     heard = Heard()
-    store = made(write([inline(0, 0, 3), inline(1, 1, 0), inline(2, 1, 3)]), reporter=heard)
+    store = made(write([inline(0, 0, 3), inline(1, 1, 0), inline(2, 1, 3)]))
     assert [store.qid(item) for item in range(len(store))] == ["q1", "q2"]
     assert heard.warnings == ["queries without a positive are left out: 1"]
     assert store.contents["without_negatives"] == 1
@@ -237,7 +226,6 @@ def test_missing_ids_are_counted_when_asked(write, made, toy):
         corpus=str(toy / "corpus.jsonl"),
         queries=str(toy / "queries.tsv"),
         skip_missing=True,
-        reporter=heard,
     )
     assert [store.qid(item) for item in range(len(store))] == ["q1", "q3"]
     assert list(store.positive_counts) == [1, 1]

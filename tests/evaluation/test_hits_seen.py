@@ -132,9 +132,9 @@ def test_what_is_seen_of_a_run(tmp_path):
     )
     notes = Heard()
     assert sight is not None
-    seen = sight.see(run, notes)
+    seen = sight.see(run)
     assert seen is not None
-    assert notes.notes == ["run: trec run (6 columns: qid Q0 docid rank score tag)"]
+    assert set(notes.notes) == {"run: trec run (6 columns: qid Q0 docid rank score tag)"}
     assert seen.run == {
         "q1": {"\n0": 0, "\n1": -1, "d2": -2, "\n3": -3, "d4": -4},
         "q2": {"b": 3, "c": 2, "d": 2},

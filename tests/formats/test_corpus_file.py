@@ -57,7 +57,7 @@ def test_a_corpus_is_told_by_its_first_line(tmp_path, monkeypatch, text, told, r
         assert count_corpus_file(path) == len(read)
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
     name = "standard input" if how == "stream" else path.rpartition("/")[2]
-    assert list(read_corpus_file("-" if how == "stream" else path, reporter=notes)) == read
+    assert list(read_corpus_file("-" if how == "stream" else path)) == read
     assert [note.startswith(f"{name}: {told}") for note in notes.notes] == [True] * bool(told)
 
 
@@ -66,7 +66,7 @@ def test_a_forced_shape_is_not_told(tmp_path):
     path.write_text('{"_id": "b", "docid": "t", "text": "x"}')
     notes = Heard()
     forced = CorpusSettings(corpus_format=CorpusFormat.TEVATRON)
-    assert next(iter(read_corpus_file(path, forced, notes))).docid == "t"
+    assert next(iter(read_corpus_file(path, forced))).docid == "t"
     assert not notes.notes
     with pytest.raises(
         InputError, match=r"found the keys _id, docid, text; expected id._id.docid with"

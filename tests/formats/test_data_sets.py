@@ -102,7 +102,7 @@ def here(tmp_path, monkeypatch):
 def test_a_beir_folder_is_found(here, place):
     (here / place).mkdir(parents=True)
     notes = Heard()
-    assert data_sets.beir_folder("toy", notes).resolve() == here / place
+    assert data_sets.beir_folder("toy").resolve() == here / place
     assert notes.notes[0].startswith("beir:toy: ")
 
 
@@ -169,7 +169,7 @@ def test_a_beir_archive_that_cannot_be_fetched(here, monkeypatch, name, told):
     monkeypatch.setattr(data_sets, "require", lambda module, purpose: util)
     notes = Heard()
     with pytest.raises(DenserkError, match=told) as failure:
-        data_sets.beir_folder(name, notes)
+        data_sets.beir_folder(name)
     assert failure.value.exit_status == 1
     assert notes.notes == [f"beir:{name}: fetching into {here}/cache/beir"]
 

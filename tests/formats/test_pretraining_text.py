@@ -39,14 +39,14 @@ def parts(source, **options):
 def test_plain_text(tmp_path, text, documents, kind):
     heard = Heard()
     source = written(tmp_path / "c.txt", text)
-    assert parts(source, reporter=heard) == documents
+    assert parts(source) == documents
     assert heard.notes == [f"c.txt: plain text, documents are {kind}"]
 
 
 def test_plain_text_by_word_of_mouth(tmp_path):
     source = written(tmp_path / "c.txt", "one.\n\ntwo.\n")
     heard = Heard()
-    assert parts(source, raw_text=RawText.LINES, reporter=heard) == [("one.",), ("two.",)]
+    assert parts(source, raw_text=RawText.LINES) == [("one.",), ("two.",)]
     assert heard.notes == []
     source = written(tmp_path / "d.txt", "one.\ntwo.\n")
     assert parts(source, raw_text=RawText.PARAGRAPHS) == [("one.\ntwo.",)]
@@ -88,7 +88,7 @@ def test_tab_separated_passages(tmp_path):
 def test_spans_of_documents(tmp_path):
     heard = Heard()
     source = jsonl(tmp_path / "c.jsonl", {"spans": ["a b", " ", "c"]}, {"spans": []})
-    assert list(read_documents(source, reporter=heard)) == [
+    assert list(read_documents(source)) == [
         Document("1", "", ("a b", "c"), cut=True),
         Document("2", "", (), cut=True),
     ]
@@ -99,7 +99,7 @@ def test_token_ids(tmp_path):
     heard = Heard()
     record = {"text": [5, 6], "queries": [[7], [8, 9]], "next": [[3]]}
     source = jsonl(tmp_path / "c.jsonl", record, {"text": []}, {"text": [1], "next": None})
-    found = list(read_documents(source, reporter=heard))
+    found = list(read_documents(source))
     assert [document[:4] for document in found] == [
         ([[5, 6]], False, [[7], [8, 9]], [[3]]),
         ([[]], False, None, None),

@@ -2,8 +2,8 @@ import pytest
 
 from denserk.errors import InputError
 from denserk.formats.run_lines import LOOK, detect, look, parse_lines
-from denserk.reporting import Reporter
 from denserk.settings.formats import RunFormat
+from tests.reporters import Heard
 
 LINES = {
     RunFormat.TREC: b"q1 Q0 d7 3 2.5 tag",
@@ -25,12 +25,13 @@ def test_a_line_of_every_shape(form):
 def test_looking_takes_no_line_away():
     told = []
 
-    class Told(Reporter):
+    class Told(Heard):
         def note(self, text):
             told.append(text)
 
     numbered = [(number, LINES[RunFormat.TREC]) for number in range(1, LOOK + 3)]
-    detected, lines = look(iter(numbered), "r", Told())
+    Told()
+    detected, lines = look(iter(numbered), "r")
     assert detected is RunFormat.TREC
     assert list(lines) == numbered
     assert told == ["r: trec run (6 columns: qid Q0 docid rank score tag)"]

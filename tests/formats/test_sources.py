@@ -123,7 +123,7 @@ def test_a_folder_is_read_by_name(tmp_path):
     for other in ("manifest.json", ".hidden.tsv", "notes.md"):
         (tmp_path / other).write_text("x")
     notes = Heard()
-    read = list(sources.read_passages(str(tmp_path), reporter=notes))
+    read = list(sources.read_passages(str(tmp_path)))
     assert read == [Passage("d1", "one"), Passage("d10", "ten"), Passage("d2", "two")]
     assert [note.partition(":")[0] for note in notes.notes] == ["a.jsonl.gz", "b.tsv"]
     assert sources.count_passages(str(tmp_path)) == 3
@@ -146,7 +146,7 @@ def test_a_stream_is_not_counted(monkeypatch):
 def test_empty_passages_are_counted_once(tmp_path):
     (tmp_path / "c.tsv").write_text("d1\t\nd2\ttwo\nd3\t \u3000\n")
     notes = Heard()
-    read = list(sources.read_passages(str(tmp_path / "c.tsv"), reporter=notes))
+    read = list(sources.read_passages(str(tmp_path / "c.tsv")))
     assert [passage.text for passage in read] == ["", "two", " \u3000"]
     assert notes.notes[1:] == ["c.tsv: 2 of 3 passages are empty"]
 

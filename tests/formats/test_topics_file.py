@@ -45,7 +45,7 @@ def test_queries_are_told_by_their_first_line(tmp_path, name, text, told, read):
     path = tmp_path / name
     path.write_text(text)
     notes = Heard()
-    assert list(read_topics_file(path, reporter=notes)) == read
+    assert list(read_topics_file(path)) == read
     assert [note.startswith(f"{name}: {told}") for note in notes.notes] == [True] * bool(told)
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from denserk.errors import DenserkError, InputError
 from denserk.formats.training import SHAPES, detect_training, read_training, write_training
 from denserk.records import Candidate, TrainingExample
-from denserk.reporting import Reporter
 from denserk.settings.conversion import TrainingFormat
 from tests.mangling import mangled
+from tests.reporters import Heard
 
 EXAMPLES = [
     TrainingExample(
@@ -43,14 +43,6 @@ CARRIED = {
 }
 
 
-class Notes(Reporter):
-    def __init__(self):
-        self.texts = []
-
-    def note(self, text):
-        self.texts.append(text)
-
-
 def bare(candidates, carried):
     return [Candidate(**{name: getattr(c, name) for name in carried}) for c in candidates]
 
@@ -63,9 +55,9 @@ def test_the_table_holds_every_shape():
 def test_what_a_shape_carries_comes_back_and_the_shape_is_told(form, tmp_path):
     where = tmp_path / "train.gz"
     assert write_training(where, EXAMPLES, form) == 2
-    notes = Notes()
-    back = list(read_training(where, reporter=notes))
-    assert notes.texts == [f"{where}: training data in the shape {form}"]
+    notes = Heard()
+    back = list(read_training(where))
+    assert notes.notes == [f"{where}: training data in the shape {form}"]
     carried = CARRIED[form]
     for example, other in zip(EXAMPLES, back, strict=True):
         assert bare(other.negatives, carried) == bare(example.negatives, carried)
@@ -77,14 +69,16 @@ def test_what_a_shape_carries_comes_back_and_the_shape_is_told(form, tmp_path):
 
 @pytest.mark.parametrize("form", [TrainingFormat.TEVATRON, TrainingFormat.DPR])
 def test_the_full_shapes_lose_nothing(form, tmp_path):
-    write_training(tmp_path / "t.json", EXAMPLES, form, notes := Notes())
+    notes = Heard()
+    write_training(tmp_path / "t.json", EXAMPLES, form)
+    assert notes.notes == []
     assert list(read_training(tmp_path / "t.json")) == EXAMPLES
-    assert notes.texts == []
 
 
 def test_losses_are_told_once(tmp_path):
-    write_training(tmp_path / "t", EXAMPLES, TrainingFormat.ST_TRIPLET, notes := Notes())
-    assert notes.texts == [
+    notes = Heard()
+    write_training(tmp_path / "t", EXAMPLES, TrainingFormat.ST_TRIPLET)
+    assert notes.notes == [
         "left out, as st-triplet has no place for them: passage ids: 5, titles: 2, scores: 3, "
         "answers: 1, rank: 1, prompt: 1"
     ]

@@ -25,7 +25,7 @@ BEIR = "query-id\tcorpus-id\tscore\n007\td1\t2\nq2\td1\t0\n007\td2\t-1\n"
 def test_judgements(tmp_path, text, told):
     (tmp_path / "q").write_text(text)
     notes = Heard()
-    assert list(dict.fromkeys(read_qrels(tmp_path / "q", None, notes))) == QRELS
+    assert list(dict.fromkeys(read_qrels(tmp_path / "q", None))) == QRELS
     assert notes.notes == [f"q: {told}"]
     assert read_qrels_map(tmp_path / "q") == {"007": {"d1": 2, "d2": -1}, "q2": {"d1": 0}}
 

@@ -18,7 +18,7 @@ TREC = "007 Q0 d1 1 2.5 x\n007 Q0 d2 2 1.5 x\nq2 Q0 d1 1 -3e-2 x\n"
 def test_trec(tmp_path, text):
     (tmp_path / "r").write_text(text)
     notes = Heard()
-    assert list(read_run(tmp_path / "r", notes)) == [
+    assert list(read_run(tmp_path / "r")) == [
         ScoredPassage("007", "d1", 2.5, 1),
         ScoredPassage("007", "d2", 1.5, 2),
         ScoredPassage("q2", "d1", -0.03, 1),
@@ -49,7 +49,7 @@ def test_trec(tmp_path, text):
 def test_other_shapes(tmp_path, text, form, hits):
     (tmp_path / "r").write_text(text)
     notes = Heard()
-    assert list(read_run(tmp_path / "r", notes)) == hits
+    assert list(read_run(tmp_path / "r")) == hits
     assert notes.notes[0].startswith(f"r: {form} run")
     assert list(read_run(tmp_path / "r", form=form)) == hits
 

@@ -9,26 +9,15 @@ from hypothesis import HealthCheck, given, settings
 
 from denserk.errors import DenserkError, InputError, UsageError
 from denserk.formats.vectors import WRITERS, open_writer, read_vector_blocks
-from denserk.reporting import Reporter
 from denserk.settings.encoding import VectorFormat
 from tests.mangling import mangled
 from tests.peers import run_pyserini
+from tests.reporters import Heard
 
 IDS = [f"d{i}" for i in range(1500)]
 TEXTS = [f"text of {docid}" for docid in IDS]
 VECTORS = np.random.default_rng(7).standard_normal((1500, 4)).astype(np.float32)
 UNIT = VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)
-
-
-class Heard(Reporter):
-    def __init__(self):
-        self.notes, self.warnings = [], []
-
-    def note(self, text):
-        self.notes.append(text)
-
-    def warn(self, text):
-        self.warnings.append(text)
 
 
 def write(output, form, vectors=VECTORS, ids=IDS, texts=TEXTS, **options):
@@ -50,7 +39,7 @@ def test_every_shape_but_the_resumable_one_has_a_writer():
 def test_what_is_written_is_read_and_its_shape_told(form, tmp_path):
     write(tmp_path / "v", form)
     heard = Heard()
-    source = read_vector_blocks(str(tmp_path / "v"), allow_pickle=True, reporter=heard)
+    source = read_vector_blocks(str(tmp_path / "v"), allow_pickle=True)
     ids, vectors = gathered(source)
     assert ids == IDS
     np.testing.assert_array_equal(vectors, VECTORS)
@@ -86,7 +75,7 @@ def test_lucene_needs_unit_length_and_is_warned_of_once(form, tmp_path):
     lucene = form in (VectorFormat.ANSERINI_JSONL, VectorFormat.PARQUET)
     for vectors, count in ((3 * UNIT, int(lucene)), (UNIT, 0)):
         heard = Heard()
-        write(tmp_path / f"v{count}", form, vectors, reporter=heard, overwrite=True)
+        write(tmp_path / f"v{count}", form, vectors, overwrite=True)
         assert len(heard.warnings) == count
         assert all("d0 has a vector of length 3; " in told for told in heard.warnings)
 

@@ -9,7 +9,6 @@ import numpy as np
 from denserk.formats.block_journal import Block
 from denserk.formats.manifest import Kind, Manifest
 from denserk.formats.vector_folder import VectorFolderWriter
-from denserk.reporting import SILENT, Reporter
 from denserk.settings.retrieval import IndexPaths, IndexSettings
 from denserk.tasks.build_index import IndexResult, build_index
 
@@ -38,13 +37,12 @@ def index(
     output: Path,
     inputs: tuple[Path | str, ...],
     settings: IndexSettings | None = None,
-    reporter: Reporter = SILENT,
     **paths: object,
 ) -> IndexResult:
     """Runs `denserk index`."""
     names = tuple(map(str, inputs))
     asked = IndexPaths(input=names, output=str(output), **paths)  # type: ignore[arg-type]
-    return build_index(asked, settings or settings_for(), reporter=reporter)
+    return build_index(asked, settings or settings_for())
 
 
 def write_shards(folder: Path, size: int = 1) -> list[Path]:

@@ -9,7 +9,6 @@ from denserk.formats.flat_file import FlatWriter
 from denserk.index.backends import open_vector_index
 from denserk.index.milvus_index import MilvusIndex
 from denserk.index.searcher import Searcher
-from denserk.reporting import SILENT
 from denserk.settings.retrieval import Engine, Metric, SearchSettings, Ties
 from denserk.tasks.opened_index import open_index
 from tests.index.test_shards import CPU, raw
@@ -60,7 +59,7 @@ def opened(request, tmp_path_factory):
         if request.param is RAW:
             for number, rows in enumerate((slice(0, 700), slice(700, 2000))):
                 raw(folder / f"{kind}-{number}", IDS[rows], vectors[rows], block=128)
-            shards = open_index([str(folder / f"{kind}-*")], SEARCH, CPU, SILENT)
+            shards = open_index([str(folder / f"{kind}-*")], SEARCH, CPU)
             held[kind] = (shards.index, shards.ids)
             continue
         if with_milvus:

@@ -10,14 +10,14 @@ from denserk.formats.flat_file import map_flat
 from denserk.index.faiss_building import _train, build, factory_string
 from denserk.index.faiss_index import FaissIndex
 from denserk.index.recall import recall_of_own_vectors
-from denserk.reporting import Reporter
 from denserk.settings.retrieval import IndexSettings, IndexType, Metric, SearchSettings
+from tests.reporters import Heard
 
 VECTORS = np.random.default_rng(0).normal(size=(700, 16)).astype(np.float32)
 SMALL: dict[str, Any] = {"M": 8, "pq_m": 4, "pq_nbits": 4, "nlist": 8, "threads": 1}
 
 
-class Remembering(Reporter):
+class Remembering(Heard):
     def __init__(self):
         self.told: list[str] = []
 
@@ -67,7 +67,8 @@ def test_training_holds_the_sample_alone():
     vectors = np.zeros((400_000, 2), np.float32)
     tracemalloc.start()
     try:
-        _train(Index(), vectors, IndexSettings(train_size=100_000), Remembering())
+        Remembering()
+        _train(Index(), vectors, IndexSettings(train_size=100_000))
     finally:
         tracemalloc.stop()
     assert held[0] < 2 * 8 * 100_000  # the numbers of the rows, not those of all
@@ -126,7 +127,7 @@ def test_too_few_vectors_to_train(tmp_path, factory):
 
 def test_few_vectors_to_train_are_told_in_one_line(tmp_path, capfd):
     reporter = Remembering()
-    build(VECTORS, tmp_path / "i", IndexSettings(factory="PQ1x8", threads=1), reporter)
+    build(VECTORS, tmp_path / "i", IndexSettings(factory="PQ1x8", threads=1))
     assert capfd.readouterr().err == ""
     (told,) = [text for text in reporter.told if "centroids" in text]
     assert told.startswith("700 vectors train 256 centroids; 9,984 or more would")

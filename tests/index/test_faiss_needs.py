@@ -72,7 +72,7 @@ def test_the_alternative(factory, hint):
 def test_what_cannot_fit_is_refused(monkeypatch):
     settings = IndexSettings(factory="PQ4x4", train_size=10_000)
     reporter = Heard()
-    tell_memory(MILLION, 16, settings, reporter)
+    tell_memory(MILLION, 16, settings)
     parts = "(the training sample and its residuals 1.3 MB, the index 4.0 MB)"
     assert reporter.notes == [f"building PQ4x4 needs 5.3 MB of memory {parts}"]
     monkeypatch.setattr(memory_needs, "available_bytes", lambda: 1000)

@@ -134,7 +134,7 @@ def test_a_part_that_shrinks_while_it_is_read(tmp_path):
 def test_the_memory_is_told_and_what_does_not_fit_is_refused(tmp_path, monkeypatch):
     parts = write_parts(tmp_path, settings_for("IVF9,SQ8"))
     reporter = Heard()
-    look_at_parts(names(parts), reporter)
+    look_at_parts(names(parts))
     (told,) = reporter.notes
     assert told.startswith("merging 3 indexes of IVF9,SQ8 needs 67.1 MB of memory")
     monkeypatch.setattr(memory_needs, "available_bytes", lambda: 100)

@@ -13,7 +13,7 @@ TOLD = "building X needs 2.0 GB of memory (codes 3.0 MB, lists 2.0 GB)"
 def test_what_fits_is_told(monkeypatch, there):
     monkeypatch.setattr(memory_needs, "available_bytes", lambda: there)
     reporter = Heard()
-    tell_needs("building X", NEEDS, "do Y", reporter)
+    tell_needs("building X", NEEDS, "do Y")
     assert reporter.notes == [TOLD]
 
 

@@ -35,7 +35,7 @@ def heard():
 @pytest.fixture
 def connection(tmp_path, heard):
     settings = CollectionSettings(str(tmp_path / "a.db"))
-    with Connection(settings, create=True, reporter=heard) as opened:
+    with Connection(settings, create=True) as opened:
         yield opened
 
 

@@ -75,8 +75,8 @@ def by_hand(ids, vectors, query, hits, size=1):
     ]
 
 
-def found(names, queries, settings, reporter=None, compute=CPU):
-    opened = open_index(names, settings, compute, reporter or Heard())
+def found(names, queries, settings, compute=CPU):
+    opened = open_index(names, settings, compute)
     searcher = Searcher(opened.index, opened.ids, settings, opened.vectors_per_passage)
     return [hits for _, hits in searcher.search([f"q{n}" for n in range(len(queries))], queries)]
 
@@ -137,7 +137,7 @@ def test_approximate_indexes_are_searched_by_their_engines(tmp_path):
         build_index(IndexPaths(input=(name,), output=f"{name}-i"), IndexSettings(factory=factory))
     heard = Heard()
     shards = [f"{names[1]}-i", names[0], f"{last}-i"]
-    together = found(shards, queries, SearchSettings(hits=90, ties=Ties.KEEP), heard)
+    together = found(shards, queries, SearchSettings(hits=90, ties=Ties.KEEP))
     assert together == [by_hand(ids, vectors, query, 90) for query in queries]
     assert "3 shards, 90 passages, compared by inner product, approximate ones by their own" in str(
         heard.notes
@@ -217,7 +217,7 @@ def test_what_is_not_there(tmp_path):
 def test_memory_is_told_before_and_refused(tmp_path, monkeypatch):
     name, heard = raw(tmp_path / "a", *one(1)), Heard()
     queries = np.ones((1, DIMENSION), "f4")
-    found([name], queries, SearchSettings(), heard)
+    found([name], queries, SearchSettings())
     assert "searching needs" in str(heard.notes)
     monkeypatch.setattr("denserk.index.memory_needs.available_bytes", lambda: 1 << 20)
     with pytest.raises(UsageError, match=r"searching needs .*, and 1.0 MB can be had") as refusal:

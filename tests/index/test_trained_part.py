@@ -42,7 +42,7 @@ def test_what_is_told_and_kept(tmp_path):
     index(tmp_path / "first", (shards[0],), kind)
     reporter = Heard()
     first = str(tmp_path / "first")
-    result = index(tmp_path / "other", (shards[2],), settings_for(), reporter, trained_as=first)
+    result = index(tmp_path / "other", (shards[2],), settings_for(), trained_as=first)
     assert result.recall is not None
     assert any(note.endswith("to fill from") for note in reporter.notes)
     assert not any("training" in note for note in reporter.notes)

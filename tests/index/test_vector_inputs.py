@@ -9,8 +9,8 @@ from denserk.formats.flat_file import map_flat
 from denserk.formats.manifest import Kind, Manifest
 from denserk.formats.vector_folder import VectorFolderWriter
 from denserk.index.vector_inputs import expanded, gather, known_count, open_sources
-from denserk.reporting import Reporter
 from denserk.settings.retrieval import Metric
+from tests.reporters import Heard
 
 
 def vector_folder(folder, ids, vectors, size=1, settings=None, model=None):
@@ -125,7 +125,7 @@ def test_nothing_to_index(tmp_path):
 
 
 def test_a_missing_shard_is_told(tmp_path):
-    class Warned(Reporter):
+    class Warned(Heard):
         text = ""
 
         def warn(self, text):
@@ -138,7 +138,7 @@ def test_a_missing_shard_is_told(tmp_path):
         )
         for i in (0, 2)
     ]
-    open_sources(shards, reporter=reporter)
+    open_sources(shards)
     assert reporter.text == "shards are missing among the inputs: 1, 3 (counted from 0)"
 
 

@@ -10,7 +10,6 @@ from denserk.data.tokenization import load_tokenizer
 from denserk.errors import ModelError
 from denserk.modeling.folder_layouts import read_model_folder
 from denserk.modeling.model_folder import save_model
-from denserk.reporting import Reporter
 from denserk.settings.encoding import (
     MlmHead,
     Reduction,
@@ -19,6 +18,7 @@ from denserk.settings.encoding import (
     TermWeight,
     TextSettings,
 )
+from tests.reporters import Heard
 from tests.tiny_models import BACKBONES, WITH_HEADS
 
 AGG = RepresentationSettings(Representation.AGG, agg_dim=20, cls_dim=6)
@@ -27,21 +27,11 @@ MIX = RepresentationSettings(Representation.MLR, reduction=Reduction.SCALAR_MIX)
 BATCH = pad([[2, 7, 8, 9, 3], [2, 10, 3]], 0)
 
 
-class Heard(Reporter):
-    """Keeps what was noted."""
-
-    def __init__(self):
-        self.notes = []
-
-    def note(self, text):
-        self.notes.append(text)
-
-
 def begin(folder, settings, *, untie=False, seed=0):
     """The retriever, and what was noted."""
     torch.manual_seed(seed)
     heard = Heard()
-    return read_model_folder(folder).begin(settings, untie=untie, reporter=heard), heard.notes
+    return read_model_folder(folder).begin(settings, untie=untie), heard.notes
 
 
 @pytest.mark.parametrize("kind", BACKBONES)

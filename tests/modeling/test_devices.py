@@ -3,16 +3,8 @@ import torch
 
 from denserk.errors import UsageError
 from denserk.modeling.devices import DTYPES, choose_device, choose_dtype, on_threads
-from denserk.reporting import Reporter
 from denserk.settings.encoding import Dtype
-
-
-class Notes(Reporter):
-    def __init__(self):
-        self.texts: list[str] = []
-
-    def note(self, text):
-        self.texts.append(text)
+from tests.reporters import Heard
 
 
 @pytest.fixture
@@ -22,9 +14,9 @@ def no_gpu(monkeypatch):
 
 @pytest.mark.usefixtures("no_gpu")
 def test_only_auto_falls_back_and_says_so():
-    notes = Notes()
-    assert choose_device("auto", notes) == torch.device("cpu")
-    assert notes.texts == ["no GPU is seen: computing on the CPU"]
+    notes = Heard()
+    assert choose_device("auto") == torch.device("cpu")
+    assert notes.notes == ["no GPU is seen: computing on the CPU"]
     for name in ("cuda", "cuda:0"):
         with pytest.raises(UsageError, match=f"--device {name}: this machine shows no GPUs"):
             choose_device(name)

@@ -84,7 +84,7 @@ def test_kernels_that_fail_are_left(monkeypatch):
 
 def test_on_the_cpu_nothing_changes_and_nothing_is_told(encoder):
     heard = Heard()
-    take_gpu_paths(encoder, heard)
+    take_gpu_paths(encoder)
     assert encoder.backbone.lean is None
     assert not heard.warnings
 
@@ -94,7 +94,7 @@ def test_on_a_gpu_reasons_are_told_once(encoder, monkeypatch):
     monkeypatch.setattr(torch.nn.Parameter, "is_cuda", True, raising=False)
     for name in ("skip_padding", "take_kernels"):
         monkeypatch.setattr(gpu_paths, name, lambda part: "it is off")
-    take_gpu_paths(encoder, heard, plain=True)
+    take_gpu_paths(encoder, plain=True)
     assert not heard.warnings
-    take_gpu_paths(encoder, heard)
+    take_gpu_paths(encoder)
     assert heard.warnings == ["computing by the plain path, which is slower: it is off"]

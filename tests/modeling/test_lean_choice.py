@@ -33,7 +33,7 @@ def probed_afresh():
 
 def load(folder, compute=CPU, representation=MEAN):
     heard = Heard()
-    return TextEncoder.load(str(folder), representation, {}, compute, heard), heard.warnings
+    return TextEncoder.load(str(folder), representation, {}, compute), heard.warnings
 
 
 def is_lean(encoder):
@@ -121,5 +121,5 @@ def test_two_sides_tell_one_reason_once(tiny, monkeypatch):
     backbone = load(tiny(), PLAIN)[0].passage_side.encoder.backbone
     monkeypatch.setattr(lean_choice, "unavailable", lambda dtype: "a reason")
     heard = Heard()
-    lean_choice.quicken([backbone, backbone], torch.float32, heard)
+    lean_choice.quicken([backbone, backbone], torch.float32)
     assert heard.warnings == [f"{REASON}a reason"]

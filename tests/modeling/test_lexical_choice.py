@@ -40,7 +40,7 @@ pytestmark = pytest.mark.skipif(
 
 def load(folder, compute=CPU):
     heard = Heard()
-    return TextEncoder.load(str(folder), {}, {}, compute, heard), heard.warnings
+    return TextEncoder.load(str(folder), {}, {}, compute), heard.warnings
 
 
 def is_fast(encoder):

@@ -11,9 +11,9 @@ from denserk.modeling.model_conversion import WRITERS, convert_model
 from denserk.modeling.model_folder import save_model
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.records import Passage
-from denserk.reporting import Reporter
 from denserk.settings.encoding import ComputeSettings, TextSettings
 from denserk.settings.models import ModelLayout
+from tests.reporters import Heard
 
 CPU = ComputeSettings(device="cpu")
 PASSAGES = [Passage("a", "the old river", "Moon"), Passage("b", ""), Passage("c", "cat dog fish")]
@@ -129,11 +129,13 @@ def test_published_readers_know_no_roberta(tiny_agg, tmp_path, layout):
 def test_what_is_not_recorded_is_told(tiny_agg, tmp_path):
     notes: list[str] = []
 
-    class Notes(Reporter):
+    class Notes(Heard):
         def note(self, text: str) -> None:
             notes.append(text)
 
-    convert_model(str(tiny_agg()), tmp_path / "m", AUTHORS, reporter=Notes())
+    Notes()
+
+    convert_model(str(tiny_agg()), tmp_path / "m", AUTHORS)
     assert notes == [
         "aggretriever-authors does not record agg-kind star, agg-dim 20, agg-order cls-agg, "
         "lengths 32 and 128"

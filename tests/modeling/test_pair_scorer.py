@@ -8,9 +8,9 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from denserk.errors import ModelError, UsageError
 from denserk.modeling.pair_scorer import PairScorer
 from denserk.records import Passage, Query
-from denserk.reporting import Reporter
 from denserk.settings.encoding import ComputeSettings
 from tests.conftest import PASSAGES, QUERIES
+from tests.reporters import Heard
 from tests.tiny_models import RERANKERS
 
 CPU = ComputeSettings(device="cpu")
@@ -70,11 +70,13 @@ def test_texts_and_lengths_may_be_replaced(tiny_reranker):
 def test_it_tells_what_it_took_where_the_folder_does_not_say(tiny_reranker):
     notes: list[str] = []
 
-    class Noting(Reporter):
+    class Noting(Heard):
         def note(self, text: str) -> None:
             notes.append(text)
 
-    PairScorer.load(str(tiny_reranker()), compute=CPU, reporter=Noting())
+    Noting()
+
+    PairScorer.load(str(tiny_reranker()), compute=CPU)
     assert notes == [
         f"{tiny_reranker()} does not say how its texts are made: title, text of 64 tokens, "
         "queries of 32, 64 in all"

@@ -4,28 +4,18 @@ import torch
 from denserk.data.batches import pad
 from denserk.errors import ModelError
 from denserk.modeling.stored_model import StoredEncoder
-from denserk.reporting import Reporter
+from tests.reporters import Heard
 from tests.tiny_models import HIDDEN, WITH_HEADS
 
 BATCH = pad([[2, 9, 14, 30, 8, 3], [2, 17, 3]], pad_id=0)
 
 
-class Listener(Reporter):
-    """Remembers what it was told."""
-
-    def __init__(self):
-        self.notes = []
-
-    def note(self, text):
-        self.notes.append(text)
-
-
 @pytest.mark.parametrize("kind", WITH_HEADS)
 @pytest.mark.parametrize("head", [True, False])
 def test_a_backbone_to_pre_train(tiny, kind, head):
-    heard = Listener()
+    heard = Heard()
     stored = StoredEncoder.read(tiny(kind, head=head))
-    backbone = stored.begin_masked_lm(heard)
+    backbone = stored.begin_masked_lm()
     assert backbone.training
     assert len(heard.notes) == (0 if head else 1)
     decoder = backbone.model.get_submodule(backbone.architecture.decoder)

@@ -12,9 +12,9 @@ from denserk.modeling.backbone import Backbone
 from denserk.modeling.devices import on_threads
 from denserk.modeling.text_encoder import TextEncoder, fit_lengths
 from denserk.records import Passage, Query
-from denserk.reporting import Reporter
 from denserk.settings.encoding import ComputeSettings, Dtype, Representation, TextSettings
 from denserk.settings.options import as_json
+from tests.reporters import Heard
 from tests.tiny_models import BACKBONES, HIDDEN
 
 WORDS = ["river", "bank", "money", "water", "fish", "boat", "tree"]
@@ -156,11 +156,13 @@ def test_loading_tells_what_it_chose(tiny, tiny_agg):
     def notes(folder: Path, **representation: str) -> list[str]:
         heard: list[str] = []
 
-        class Notes(Reporter):
+        class Notes(Heard):
             def note(self, text: str) -> None:
                 heard.append(text)
 
-        TextEncoder.load(str(folder), representation, SHORT, CPU, Notes())
+        Notes()
+
+        TextEncoder.load(str(folder), representation, SHORT, CPU)
         return heard
 
     silent = f"{tiny()} does not say how its vectors are made: taking cls"
@@ -173,13 +175,14 @@ def test_loading_tells_what_it_chose(tiny, tiny_agg):
 def test_lengths_fit_the_model():
     notes: list[str] = []
 
-    class Notes(Reporter):
+    class Notes(Heard):
         def note(self, text: str) -> None:
             notes.append(text)
 
     told = TextSettings()
     assert fit_lengths(told, {}, None) == told
-    assert fit_lengths(told, {}, 64, Notes()).passage_max_length == 64
+    Notes()
+    assert fit_lengths(told, {}, 64).passage_max_length == 64
     assert notes == ["passage-max-length 128 becomes 64, the positions that the model has"]
     with pytest.raises(UsageError, match="--passage-max-length 65: the model has 64 positions"):
         fit_lengths(told, {"passage_max_length": 65}, 64)

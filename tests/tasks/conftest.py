@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from denserk.formats.training import read_training
-from denserk.reporting import Reporter
 from denserk.settings.mining import MiningPaths
 from denserk.tasks.mine_negatives import mine_negatives
 from tests.tasks.mining import ALL, RUN, run_text
@@ -17,10 +16,10 @@ def mine(toy, monkeypatch):
     monkeypatch.chdir(toy)
     (toy / "run.trec").write_text(run_text(RUN))
 
-    def mined(settings=ALL, reporter=None, **given):
+    def mined(settings=ALL, **given):
         paths: dict[str, Any] = {"topics": "queries.tsv", "qrels": "qrels.txt"}
         paths |= {"run": ("run.trec",), "corpus": "corpus.jsonl", "output": "mined.jsonl", **given}
-        result = mine_negatives(MiningPaths(**paths), settings, reporter=reporter or Reporter())
+        result = mine_negatives(MiningPaths(**paths), settings)
         return result, {example.qid: example for example in read_training(paths["output"])}
 
     return mined

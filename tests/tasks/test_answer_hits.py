@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from denserk.data.passage_texts import PassageTexts
 from denserk.errors import InputError, MismatchError
 from denserk.records import Passage
-from denserk.reporting import SILENT, Progress
+from denserk.reporting import Progress
 from denserk.tasks.answer_hits import AnswerHits, best_hits, refuse_lacking
 
 RUN = "q1 Q0 a 1 3 t\nq1 Q0 b 2 2 t\nq1 Q0 c 3 1 t\nx Q0 a 1 3 t\nq3 Q0 c 1 1 t\n"
@@ -34,7 +34,7 @@ def taken(tmp_path):
     texts = PassageTexts(tmp_path / "passages")
     hits = AnswerHits(tmp_path / "hits", {"q1": 0, "q2": 1, "q3": 2}, 2)
     with closing(texts), closing(hits):
-        hits.read(str(tmp_path / "run.trec"), "run", texts, SILENT)
+        hits.read(str(tmp_path / "run.trec"), "run", texts)
         texts.find([Passage("a", "A"), Passage("b", "B"), Passage("d", "D")], "c", Progress())
         yield hits, texts
 
@@ -66,4 +66,4 @@ def test_a_run_over_other_questions(tmp_path, run, told):
         closing(AnswerHits(tmp_path / "hits", {"0": 0, "1": 1}, 2)) as hits,
         pytest.raises(MismatchError, match=told),
     ):
-        hits.read(str(tmp_path / "run.trec"), "mine", texts, SILENT)
+        hits.read(str(tmp_path / "run.trec"), "mine", texts)

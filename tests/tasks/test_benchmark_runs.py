@@ -27,11 +27,10 @@ def cache(tmp_path, monkeypatch):
     return folder
 
 
-def search(tiny, *names, choice=MakeSettings(), model="bert", reporter=None, **settings):  # noqa: B008
+def search(tiny, *names, choice=MakeSettings(), model="bert", **settings):  # noqa: B008
     choice = replace(choice, **settings)
-    told = reporter or Heard()
-    make_runs(names, str(tiny(model)), "runs", choice, compute=CPU, reporter=told)
-    return evaluate_suites(["runs"], names, reporter=told)
+    make_runs(names, str(tiny(model)), "runs", choice, compute=CPU)
+    return evaluate_suites(["runs"], names)
 
 
 def values(found, suite):
@@ -102,7 +101,7 @@ def test_resume_keeps_finished_sets_and_makes_the_others(cache, tiny):
     before = Path("runs/scifact.trec").stat().st_mtime_ns
     write_beir(cache, "nfcorpus")
     told = Heard()
-    search(tiny, "beir/nfcorpus", "beir/scifact", choice=AGAIN, reporter=told)
+    search(tiny, "beir/nfcorpus", "beir/scifact", choice=AGAIN)
     assert Path("runs/scifact.trec").stat().st_mtime_ns == before
     assert "beir/scifact: finished, kept" in told.notes
     Path("runs/scifact.trec").write_text("")
@@ -118,7 +117,7 @@ def test_a_stop_between_the_run_and_its_suite_is_no_finished_run(cache, tiny):
     del manifest["made_from"]["suite"]
     where.write_text(json.dumps(manifest))
     told = Heard()
-    search(tiny, "beir/scifact", choice=AGAIN, reporter=told)
+    search(tiny, "beir/scifact", choice=AGAIN)
     assert "beir/scifact (1 of 1): queries of 64 tokens, passages of 64" in told.notes
 
 

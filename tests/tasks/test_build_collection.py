@@ -103,7 +103,6 @@ def test_the_recall_of_an_approximate_index(tmp_path):
             MilvusIndexSettings(
                 str(tmp_path / "a.db"), f"c{lists}", milvus_index=kind, milvus_params=params
             ),
-            reporter,
         ).recall
         for lists, kind, params in (
             (1, "IVF_FLAT", ("nlist=1",)),

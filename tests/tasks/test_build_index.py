@@ -14,7 +14,6 @@ from denserk.formats.flat_file import FlatWriter
 from denserk.formats.manifest import Kind, read_manifest
 from denserk.index import faiss_building, inverted_lists, memory_needs
 from denserk.index.inverted_lists import ListsOnDisk
-from denserk.reporting import SILENT
 from denserk.settings.retrieval import (
     Bm25Settings,
     Engine,
@@ -45,12 +44,12 @@ def vectors(tmp_path):
     )
 
 
-def build(output, source, settings=KINDS["flat"], reporter=SILENT, **paths):
+def build(output, source, settings=KINDS["flat"], **paths):
     if settings.type is IndexType.BM25:
         paths["corpus"] = str(source)
     else:
         paths["input"] = (str(source),)
-    return build_index(IndexPaths(output=str(output), **paths), settings, reporter=reporter)
+    return build_index(IndexPaths(output=str(output), **paths), settings)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,7 +80,7 @@ def test_both_engines_write_the_same_flat_files(vectors, tmp_path):
 
 def test_what_is_told(vectors, tmp_path):
     reporter = Heard()
-    build(tmp_path / "i", vectors, KINDS["hnsw"], reporter)
+    build(tmp_path / "i", vectors, KINDS["hnsw"])
     assert "vectors: 60 x 8 x 4 bytes = 0.0 MB to train and fill from" in reporter.notes
     assert any("of the exact 10 nearest (with 60 of its own" in note for note in reporter.notes)
     assert reporter.warnings == []
@@ -166,7 +165,7 @@ def test_a_finished_index_is_left_alone(vectors, tmp_path):
     build(tmp_path / "i", vectors)
     stamp = (tmp_path / "i" / "index").stat().st_mtime_ns
     reporter = Heard()
-    assert build(tmp_path / "i", vectors, reporter=reporter, resume=True).count == 60
+    assert build(tmp_path / "i", vectors, resume=True).count == 60
     assert (tmp_path / "i" / "index").stat().st_mtime_ns == stamp
     assert reporter.notes[-1].endswith("is finished: nothing to do")
     with pytest.raises(MismatchError, match="metric was 'inner', now 'l2'"):

@@ -194,7 +194,7 @@ def test_models_from_one_layout_to_another(tiny_agg, tmp_path):
 def test_what_was_detected_is_told(toy, tmp_path):
     heard = Heard()
     target = str(tmp_path / "collection.tsv")
-    convert(str(toy / "corpus.jsonl"), target, ConversionSettings(), reporter=heard)
+    convert(str(toy / "corpus.jsonl"), target, ConversionSettings())
     assert heard.notes[0] == f"{toy / 'corpus.jsonl'}: corpus"
     assert "beir corpus" in heard.notes[1]
 

@@ -5,7 +5,6 @@ import pytest
 
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError
-from denserk.reporting import SILENT
 from denserk.settings.encoding import TextSettings
 from denserk.tasks.dev_sets import dev_sets
 from tests.conftest import PASSAGES, VOCABULARY
@@ -22,7 +21,7 @@ def tokenizers():
 
 def sets(tmp_path, tokenizers, **options):
     run = run_of(tmp_path / "out", tmp_path / "model", "train.jsonl", **options)
-    return dev_sets(run, tmp_path / "out", tokenizers, SILENT)
+    return dev_sets(run, tmp_path / "out", tokenizers)
 
 
 def written(path, examples):

@@ -14,13 +14,14 @@ from denserk.formats.manifest import Kind, read_manifest
 from denserk.formats.sources import read_passages
 from denserk.formats.vector_folder import open_vectors
 from denserk.modeling.text_encoder import TextEncoder
-from denserk.reporting import Progress, Reporter
+from denserk.reporting import Progress
 from denserk.settings.encode import EncodeSettings
 from denserk.settings.encoding import ComputeSettings, VectorFormat
 from denserk.settings.formats import CorpusSettings
 from denserk.tasks.encode import encode
 from tests.benchmarks import encode_memory
 from tests.faults import Stopped, contents, stopped_at
+from tests.reporters import Heard
 from tests.tasks.encoding import StandIn
 
 LOAD = TextEncoder.load
@@ -28,7 +29,12 @@ LOAD = TextEncoder.load
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch):
-    def load(model, representation, text, compute, reporter):
+    def load(
+        model,
+        representation,
+        text,
+        compute,
+    ):
         return StandIn(model, text, compute)
 
     monkeypatch.setattr(TextEncoder, "load", load)
@@ -326,7 +332,7 @@ def test_progress_advances_by_batches(toy, tiny, tmp_path, monkeypatch):
             written = list((tmp_path / "v").glob("block-*.npy"))
             events.append((count, len(written)))
 
-    class Watching(Reporter):
+    class Watching(Heard):
         @contextmanager
         def track(self, what, total, unit):
             yield Seen() if what == "encoding" else Progress()
@@ -335,12 +341,14 @@ def test_progress_advances_by_batches(toy, tiny, tmp_path, monkeypatch):
         model=str(tiny()), corpus=str(toy / "corpus.jsonl"), output=str(tmp_path / "v")
     )
     compute = ComputeSettings(batch_size=2)
-    encode(settings, CorpusSettings(), {}, {}, compute, Watching())
+    Watching()
+    encode(settings, CorpusSettings(), {}, {}, compute)
     assert events == [(2, 0)] * 3
     events.clear()
     manifest = tmp_path / "v" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"complete": true', '"complete": false'))
-    encode(replace(settings, resume=True), CorpusSettings(), {}, {}, compute, Watching())
+    Watching()
+    encode(replace(settings, resume=True), CorpusSettings(), {}, {}, compute)
     assert events == [(6, 1)]
 
 

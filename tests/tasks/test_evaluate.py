@@ -30,7 +30,7 @@ def test_defaults(toy: Path, run: str) -> None:
 
 def test_what_is_told(toy: Path, run: str) -> None:
     listener = Heard()
-    evaluate([run], str(toy / "qrels.txt"), EvaluationSettings(("official RR@10",)), listener)
+    evaluate([run], str(toy / "qrels.txt"), EvaluationSettings(("official RR@10",)))
     assert listener.warnings == [
         "mine: 1 of 3 judged queries are not in the run: 'q3'; they count as 0",
         "mine: lines that tie with another of their query: 1 ('q2'); readers order ties "
@@ -43,7 +43,7 @@ def test_what_is_told(toy: Path, run: str) -> None:
 def test_queries_left_out_are_told_as_such(toy: Path, run: str) -> None:
     listener = Heard()
     settings = EvaluationSettings(("RR@10",), complete=False)
-    result = evaluate([run], str(toy / "qrels.txt"), settings, listener)
+    result = evaluate([run], str(toy / "qrels.txt"), settings)
     assert result.runs[0].summary == {"RR@10": (1 + 1) / 2}
     assert listener.warnings[0].endswith("they are left out of the means")
 

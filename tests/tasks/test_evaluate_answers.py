@@ -48,7 +48,7 @@ def evaluated(listener=None, settings=None, answers="test.qa.csv", runs=("mine.t
     matching = AnswerSettings(**options)
     settings = settings or EvaluationSettings(("Success@1 Success@2 Success@3",))
     listener = listener or Heard()
-    return evaluate_answers(runs, answers, "psgs.tsv", settings, listener, matching)
+    return evaluate_answers(runs, answers, "psgs.tsv", settings, matching)
 
 
 @pytest.mark.usefixtures("files")
@@ -78,7 +78,7 @@ def test_what_is_told():
     Path("test.qa.csv").write_text("a\t['.', ' ']\nb\t[]\nc\t['x']\nd\t['y']\n")
     Path("mine.trec").write_text("0 Q0 2 1 9 t\n1 Q0 2 1 9 t\n2 Q0 2 1 9 t\nq Q0 2 1 9 t\n")
     listener = Heard()
-    result = evaluated(listener)
+    result = evaluated()
     assert result.runs[0].summary["Success@1"] == 0
     assert listener.warnings == [
         "questions without an answer, which no passage holds: 1 ('1')",
@@ -87,7 +87,7 @@ def test_what_is_told():
         "mine: 1 of 4 questions are not in the run: '3'; they count as 0",
     ]
     assert listener.notes[-1] == "mine: queries without answers, which do not count: 1 ('q')"
-    assert evaluated(listener, strict_dpr=True).runs[0].summary["Success@1"] == 1 / 4
+    assert evaluated(strict_dpr=True).runs[0].summary["Success@1"] == 1 / 4
     assert "which every passage holds: 1 ('0')" in listener.warnings[-2]
     left_out = EvaluationSettings(("Success@1",), complete=False)
     assert evaluated(settings=left_out, strict_dpr=True).runs[0].summary["Success@1"] == 1 / 3
@@ -100,7 +100,7 @@ def test_patterns():
     )
     Path("mine.trec").write_text("0 Q0 1 1 9 t\n0 Q0 4 2 8 t\n")
     listener = Heard()
-    (run,) = evaluated(listener, answers="curated.jsonl", regex=True).runs
+    (run,) = evaluated(answers="curated.jsonl", regex=True).runs
     assert run.summary == {"Success@1": 0, "Success@2": 1, "Success@3": 1}
     assert listener.warnings == [
         "answers that are no regular expression, which no passage holds: 1 ('(')"
@@ -113,7 +113,7 @@ def test_passages_that_the_corpus_lacks():
     with pytest.raises(InputError, match=r"no passages with 1 of the ids .* \('gone'\)"):
         evaluated()
     listener = Heard()
-    (run,) = evaluated(listener, skip_missing=True, write_dpr_json="d.json").runs
+    (run,) = evaluated(skip_missing=True, write_dpr_json="d.json").runs
     assert run.per_query["Success@1"]["3"] == 0  # it keeps its rank
     assert run.per_query["Success@2"]["3"] == 1
     assert listener.warnings == ["passages that psgs.tsv lacks, which hold no answer: 1"]

@@ -81,7 +81,7 @@ def test_a_run_of_another_suite_or_corpus_is_refused(cache, made, asked):
 def test_a_run_that_says_nothing_is_taken_for_titled_with_a_word(cache):
     write_marco(cache)
     told = Heard()
-    evaluate_suite(["run.trec"], benchmarks()["msmarco-titled-dev"], reporter=told)
+    evaluate_suite(["run.trec"], benchmarks()["msmarco-titled-dev"])
     assert any("taken on your word" in note for note in told.notes)
 
 
@@ -89,7 +89,7 @@ def test_the_suite_that_a_paper_does_report_is_told(cache):
     write_marco(cache)
     told = Heard()
     against = (Paper.MASTER, Paper.AGGRETRIEVER)
-    result = evaluate_suite(["run.trec"], benchmarks()["msmarco-dev"], None, against, told)
+    result = evaluate_suite(["run.trec"], benchmarks()["msmarco-dev"], None, against)
     assert "master reports nothing on msmarco-dev; it does on msmarco-titled-dev" in told.notes
     assert {row.paper for row in result.published} == {Paper.AGGRETRIEVER}
 
@@ -103,7 +103,6 @@ def test_only_what_is_asked_for_is_compared(cache):
             benchmarks()["dl19"],
             EvaluationSettings((measures,)),
             (Paper.AGGRETRIEVER,),
-            told,
         )
         assert {name for row in result.published for name in row.values} == left
     assert told.notes[-1] == "the papers report other measures: nDCG@10, AP(rel=2), R(rel=2)@1000"
@@ -146,7 +145,7 @@ def test_a_folder_gives_every_set_and_the_means(cache):
     runs_folder("other", *sets[:4], text="q1 Q0 d3 1 3 t\n")
     told = Heard()
     found = evaluate_suites(["mine", "other"], ["beir-small"], EvaluationSettings(("RR@10",)),
-                            (Paper.AGGRETRIEVER,), told)  # fmt: skip
+                            (Paper.AGGRETRIEVER,))  # fmt: skip
     assert found.values("beir-small", "mine") == pytest.approx({"RR@10": 5 / 6})
     assert found.values("beir/fiqa", "other") == pytest.approx({"RR@10": 1 / 3})
     assert found.values("beir-small", "other") is None

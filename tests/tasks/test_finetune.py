@@ -134,7 +134,7 @@ def test_a_shared_start_may_be_untied_and_goes_on_so(tiny, train, tmp_path):
     )
     assert not torch.equal(query["cls_proj.weight"], passage["cls_proj.weight"])
     heard = Heard()
-    finetune(run_of(tmp_path / "two", tmp_path / "one", train, max_steps=2), heard)
+    finetune(run_of(tmp_path / "two", tmp_path / "one", train, max_steps=2))
     assert (tmp_path / "two" / "query").is_dir()
     assert not any("random weights" in note for note in heard.notes)
 
@@ -148,7 +148,7 @@ def test_the_folders_own_representation_is_trained_on(tiny, train, tmp_path):
 
 def test_a_silent_folder_is_trained_as_cls_and_says_so(tiny, train, tmp_path):
     heard = Heard()
-    finetune(run_of(tmp_path / "out", tiny("bert"), train, max_steps=2), heard)
+    finetune(run_of(tmp_path / "out", tiny("bert"), train, max_steps=2))
     assert any("does not say how its vectors are made: training cls" in n for n in heard.notes)
 
 

@@ -132,7 +132,7 @@ def test_other_data_is_refused_and_nothing_is_lost(tiny, tmp_path, part):
     assert (weights(out), contents(folder)) == (before, prepared)
     write_examples(tmp_path / f"{part}.jsonl", range(24))
     heard = Heard()
-    finetune(run_of(out, tiny("bert"), files["train"], **options, resume=True), heard)
+    finetune(run_of(out, tiny("bert"), files["train"], **options, resume=True))
     assert not any("prepared again" in note for note in heard.notes)
 
 

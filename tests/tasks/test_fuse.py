@@ -10,12 +10,12 @@ import pytest
 from denserk.errors import InputError, UsageError
 from denserk.formats.trec_run import read_run_scores, write_run
 from denserk.index.searcher import ordered
-from denserk.reporting import Reporter
 from denserk.settings.formats import RunFormat
 from denserk.settings.fusion import FusionMethod, FusionSettings, Missing, Normalization
 from denserk.settings.retrieval import RankingSettings, Ties
 from denserk.tasks.fuse import fuse
 from tests.peers import run_pyserini
+from tests.reporters import Heard
 
 WORDS = {"q1": {"d1": 9.0, "d2": 5.0}, "q2": {"d3": 2.0}, "q3": {"d1": 1.0}}
 VECTORS = {"q4": {"d1": 0.5}, "q3": {"d1": 0.5, "d2": 0.25}, "q1": {"d2": 0.5, "d3": 0.25}}
@@ -129,11 +129,13 @@ def test_queries_that_a_run_lacks_are_told(tmp_path):
     names = write(tmp_path / "a", WORDS), write(tmp_path / "b", VECTORS)
     warned: list[str] = []
 
-    class Listener(Reporter):
+    class Listener(Heard):
         def warn(self, text):
             warned.append(text)
 
-    fuse(names, str(tmp_path / "out"), reporter=Listener())
+    Listener()
+
+    fuse(names, str(tmp_path / "out"))
     assert [line.partition(" lacks ")[2] for line in warned] == [
         "1 of 4 queries, which the other runs answer alone: q4",
         "1 of 4 queries, which the other runs answer alone: q2",

@@ -12,7 +12,6 @@ from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.expansions import read_expansions
 from denserk.formats.manifest import Kind, read_manifest
 from denserk.modeling.generation import TextGenerator
-from denserk.reporting import Reporter
 from denserk.settings.encoding import ComputeSettings, Dtype
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.generate import GenerateSettings, GenerateTextSettings
@@ -40,7 +39,15 @@ class StandIn(TextGenerator):
 
     asked = 0
 
-    def __init__(self, option, model, sampling, compute, *, allow_pickle, reporter):
+    def __init__(
+        self,
+        option,
+        model,
+        sampling,
+        compute,
+        *,
+        allow_pickle,
+    ):
         self.name, self._sampling = model, sampling
 
     def description(self):
@@ -60,7 +67,7 @@ def stand_in(monkeypatch):
     monkeypatch.setattr(StandIn, "asked", 0)
 
 
-def run(output, corpus, *, compute=None, text=None, queries=None, reporter=None, **settings):
+def run(output, corpus, *, compute=None, text=None, queries=None, **settings):
     given = {"queries_model": "q", "continuation_model": "c", "block_size": 2, **settings}
     return generate(
         GenerateSettings(corpus=str(corpus), output=str(output), **given),
@@ -69,7 +76,6 @@ def run(output, corpus, *, compute=None, text=None, queries=None, reporter=None,
         text or GenerateTextSettings(),
         CorpusSettings(),
         compute or ComputeSettings(device="cpu"),
-        reporter or Reporter(),
     )
 
 

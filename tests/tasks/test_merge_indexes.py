@@ -30,7 +30,7 @@ def test_a_merged_index_is_that_of_one_build_with_its_recall(tmp_path, metric, s
     plain = settings_for(metric=metric)
     whole = index(tmp_path / "one", tuple(shards), plain, trained_as=str(parts[0]))
     reporter = Heard()
-    merged = index(tmp_path / "merged", (tmp_path / "parts" / "*",), plain, reporter)
+    merged = index(tmp_path / "merged", (tmp_path / "parts" / "*",), plain)
     for name in ("index", "docid"):
         assert (tmp_path / "merged" / name).read_bytes() == (tmp_path / "one" / name).read_bytes()
     assert (merged.count, merged.recall) == (whole.count, whole.recall)
@@ -88,7 +88,7 @@ def test_the_recall_of_the_parts_is_told_where_vectors_are_not_at_hand(tmp_path,
     parts = write_parts(tmp_path, IVF)
     change(tmp_path)
     reporter = Heard()
-    merged = index(tmp_path / "merged", (tmp_path / "parts" / "*",), reporter=reporter)
+    merged = index(tmp_path / "merged", (tmp_path / "parts" / "*",))
     assert merged.recall is None
     told = [read_manifest(part, Kind.INDEX).contents["recall"] for part in parts]
     assert reporter.notes[-1].startswith("recall is not measured: ")
@@ -123,7 +123,7 @@ def test_stopped_and_resumed_replaced_and_left_alone(tmp_path):
     with pytest.raises(UsageError, match="not empty"):
         index(tmp_path / "whole", tuple(parts))
     reporter = Heard()
-    index(tmp_path / "whole", tuple(parts), reporter=reporter, resume=True)
+    index(tmp_path / "whole", tuple(parts), resume=True)
     assert reporter.notes[-1].endswith("is finished: nothing to do")
     with pytest.raises(MismatchError, match="made with other settings"):
         index(tmp_path / "whole", tuple(parts[:2]), resume=True)

@@ -46,7 +46,7 @@ def test_from_topics_and_judgements(mine):
 
 def test_the_manifest_says_what_it_was_made_from_and_what_fell(mine):
     told = Heard()
-    mine(MiningSettings(num_negatives=2, max_score=7.5), told)
+    mine(MiningSettings(num_negatives=2, max_score=7.5))
     manifest = read_manifest("mined.jsonl", Kind.TRAINING)
     assert manifest.made_from["runs"] == [{"name": "run.trec", "sha256": file_sha256("run.trec")}]
     assert manifest.made_from["qrels"]["name"] == "qrels.txt"

@@ -82,7 +82,7 @@ def test_nothing_to_mine_is_refused_in_any_case(name, text, told, skip, mine, to
 def test_ties_are_ordered_by_descending_id_and_reported(mine, toy):
     told = Heard()
     (toy / "run.trec").write_text(run_text({**RUN, "q1": {"d5": 1.0, "d2": 1.0, "d10": 1.0}}))
-    _, examples = mine(reporter=told)
+    _, examples = mine()
     assert negatives(examples)["q1"] == ["d5", "d2", "d10"]
     assert "ties, ordered by descending passage id: 2" in told.notes
 

@@ -126,7 +126,7 @@ AGGRETRIEVER = AGG | {"representation": Representation.AGG}
 def test_finetune_starts_from_it(trained, data, tmp_path, objective, options):
     heard, folder = Heard(), trained(objective)
     still = options | {"max_steps": 1, "lr": 1e-12}
-    finetune(finetuning.run_of(tmp_path / "out", folder, data["examples"], **still), heard)
+    finetune(finetuning.run_of(tmp_path / "out", folder, data["examples"], **still))
     assert not [note for note in heard.notes if "no masked-language-model head" in note]
     before = load_file(folder / "model.safetensors")
     after = load_file(tmp_path / "out" / "model.safetensors")
@@ -171,7 +171,7 @@ def test_neighbours_that_nobody_knows_are_halves(tiny, tmp_path):
     corpus.write_text("".join(f"{i}\tthe cat sleeps in the house {i}\n" for i in range(8)))
     heard = Heard()
     run = run_of(tmp_path / "out", corpus, "master", tiny(), tasks=("npr",), max_steps=1)
-    pretrain(run, heard)
+    pretrain(run)
     assert losses(tmp_path / "out")[0].keys() == {"mlm", "mlm_npr", "npr"}
     assert "no documents are known: npr recovers the second half of each passage" in heard.notes
 

@@ -51,7 +51,7 @@ def trained(tiny, data, tmp_path_factory):
 def begun(output, corpus, objective, model, **options):
     """What a run without visible steps tells."""
     heard = Heard()
-    pretrain(run_of(output, corpus, objective, model, **(STILL | options)), heard)
+    pretrain(run_of(output, corpus, objective, model, **(STILL | options)))
     return heard
 
 

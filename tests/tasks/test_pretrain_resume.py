@@ -108,7 +108,7 @@ def test_from_nothing_resumes_with_its_vocabulary(corpus, tmp_path):
         train(tmp_path / "cut", corpus, "condenser", **NEW)
     start = contents(tmp_path / "cut" / "start")
     heard = Heard()
-    pretrain(run_of(tmp_path / "cut", corpus, "condenser", **NEW, resume=True), heard)
+    pretrain(run_of(tmp_path / "cut", corpus, "condenser", **NEW, resume=True))
     assert not [note for note in heard.notes if "from nothing" in note or "again" in note]
     assert contents(tmp_path / "cut" / "start") == start
     assert all_weights(tmp_path / "cut") == all_weights(tmp_path / "whole")

@@ -87,7 +87,7 @@ def test_what_is_there_is_used_again_or_replaced(tmp_path, corpus):
     with pytest.raises(MismatchError, match=r"corpus 1.sha256 was .* now"):
         start_folder(run, folder, again=False)
     assert contents(folder) == kept
-    start_folder(run, folder, reporter=heard)
+    start_folder(run, folder)
     assert contents(folder)["tokenizer.json"] != kept["tokenizer.json"]
     assert any("is prepared again: corpus 1.sha256 was" in note for note in heard.notes)
 

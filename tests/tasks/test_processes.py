@@ -1,11 +1,13 @@
 """What is known of several processes before they meet."""
 
+import logging
 import pickle
 from functools import partial
 
 import pytest
 
 from denserk.errors import DenserkError, InputError, UsageError
+from denserk.reporting import track
 from denserk.tasks.processes import ALONE, Launched, _portable, launched, on_devices
 from tests.reporters import Heard
 
@@ -49,10 +51,10 @@ def test_errors_travel():
     assert str(_portable(Foreign("x"))) == "Foreign: x"
 
 
-def work(how, device, reporter, crew):
+def work(how, device, crew):
     """What each of two does: all that they can tell."""
-    reporter.note(f"{device} {crew.rank} of {crew.size}")
-    with reporter.track("working", 2, "things") as progress:
+    logging.getLogger("denserk.tasks").info(f"{device} {crew.rank} of {crew.size}")
+    with track("working", 2, "things") as progress:
         progress.advance(2)
     if how == "refused" and crew.rank == 1:
         raise InputError("x", 1, "a", "b")
@@ -63,11 +65,11 @@ def work(how, device, reporter, crew):
 @pytest.mark.slow
 def test_what_processes_make_and_tell():
     heard = Heard()
-    assert on_devices(["cpu", "cpu"], partial(work, "well"), heard) == (7, [0, 1])
+    assert on_devices(["cpu", "cpu"], partial(work, "well")) == (7, [0, 1])
     assert heard.notes == ["cpu 0 of 2"]
 
 
 @pytest.mark.slow
 def test_the_first_error_is_the_one_told():
     with pytest.raises(DenserkError, match="x, line 1: found a; expected b"):
-        on_devices(["cpu", "cpu"], partial(work, "refused"), Heard())
+        on_devices(["cpu", "cpu"], partial(work, "refused"))

@@ -48,7 +48,7 @@ def words_of(toy):
     return str(toy / "bm25")
 
 
-def ranked(toy, index, *, reporter=None, settings=None, representation=None, **paths):
+def ranked(toy, index, *, settings=None, representation=None, **paths):
     """The run: query -> (passage, score), in its order."""
     if "encoded_queries" not in paths:
         paths.setdefault("topics", str(toy / "queries.tsv"))
@@ -58,7 +58,6 @@ def ranked(toy, index, *, reporter=None, settings=None, representation=None, **p
         representation or {},
         {},
         CPU,
-        reporter or Heard(),
     )
     found: dict[str, list[tuple[str, float]]] = {}
     for line in (toy / "run.trec").read_text().splitlines():
@@ -98,7 +97,7 @@ def test_vectors_are_searched_without_an_index(toy, model):
     vectors = vectors_of(toy, model, "v", representation="mean", l2_norm=True)
     expected = ranked(toy, index_of(toy, vectors))
     heard = Heard()
-    assert ranked(toy, vectors, reporter=heard) == expected
+    assert ranked(toy, vectors) == expected
     assert f"queries are encoded by {model}, which made the vectors" in heard.notes
     for shard in range(2):
         cut = EncodeSettings(
@@ -156,7 +155,7 @@ def test_words_need_no_model(toy):
 def test_queries_without_hits_are_told(toy):
     (toy / "queries.tsv").write_text("q1\tthe of\nq2\triver\nq3\tzebra\n")
     reporter = Heard()
-    assert list(ranked(toy, words_of(toy), reporter=reporter)) == ["q2"]
+    assert list(ranked(toy, words_of(toy))) == ["q2"]
     assert reporter.warnings == ["2 queries have no hits and are missing from the run: q1, q3"]
 
 
@@ -266,7 +265,7 @@ def test_query_vectors_that_repeat_or_come_from_passages(toy, model):
     with pytest.raises(InputError, match="the query id q1 twice"):
         ranked(toy, index, encoded_queries=str(toy / "q.jsonl"))
     reporter = Heard()
-    found = ranked(toy, index, encoded_queries=str(toy / "v"), reporter=reporter)
+    found = ranked(toy, index, encoded_queries=str(toy / "v"))
     assert list(found) == list(PASSAGES)
     assert reporter.warnings == [f"{toy / 'v'} was encoded as passages, not as queries"]
     without = ranked(

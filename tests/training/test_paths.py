@@ -25,7 +25,7 @@ def step_of(folder, *, plain, drops=False, seed=3, **options):
     made = objective(model, CLS, ObjectiveSettings())
     step = RetrievalStep(model, made, CacheSettings(), plain=plain)
     heard = Heard()
-    take_training_paths(model, step.work, heard, plain=plain)
+    take_training_paths(model, step.work, plain=plain)
     assert not heard.warnings
     torch.manual_seed(seed)
     terms = step(batch_of(5), torch.autograd.backward, torch.enable_grad)
@@ -59,7 +59,7 @@ def test_an_architecture_that_is_not_known_stays_plain(tiny):
 def test_a_forward_that_is_off_is_told_and_not_taken(tiny, monkeypatch):
     monkeypatch.setattr(gpu_paths, "difference", lambda *_: 0.5)
     model, work, heard = retriever(tiny("bert"), CLS).float(), Work(), Heard()
-    take_training_paths(model, work, heard)
+    take_training_paths(model, work)
     assert not work.unpadded
     assert len(heard.warnings) == 1
     assert "the plain path" in heard.warnings[0]
