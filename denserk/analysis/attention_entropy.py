@@ -7,7 +7,7 @@ in Clark et al. (2019, "What Does BERT Look At?"), in nats.
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -87,7 +87,7 @@ def attention_entropy(
     states = {"representation": Representation.MEAN}  # any pooling: no embeddings are made
     found = []
     for label, model in settings.labelled:
-        encoder = load(label, model, states, text, replace(compute, plain=True))
+        encoder = load(label, model, states, text, compute, eager=True)
         values = _entropies(label, encoder, passages)
         if not np.isfinite(values).all():
             raise DenserkError(

@@ -30,9 +30,11 @@ def load(
     representation: Mapping[str, Any],
     text: Mapping[str, Any],
     compute: ComputeSettings,
+    *,
+    eager: bool = False,
 ) -> TextEncoder:
     """Load a model; errors about its settings begin with its label."""
     try:
-        return TextEncoder.load(model, representation, text, compute)
+        return TextEncoder.load(model, representation, text, compute, eager=eager)
     except UsageError as error:
         raise UsageError(f"{label}: {error.message}", error.hint) from None

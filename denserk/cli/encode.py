@@ -59,8 +59,6 @@ def encode(
         f"{result.encoded:,} encoded now, {per_second(result.per_second)} a second"
     )
     if result.encoded:
-        share = result.matrix_share
         logger.info(
             f"{result.tokens_per_second:,.0f} tokens a second, {result.padding:.1%} padding"
-            + ("" if share is None else f", {share:.0%} of the machine's rate of matrix products")
         )

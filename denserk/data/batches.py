@@ -164,14 +164,12 @@ class PlannedTexts:
         members: (b,) int64 for each batch, the places of its texts among all.
         batches: the batches.
         tokens: real tokens.
-        pairs: pairs of tokens that see each other, the sum of the squared lengths.
     """
 
     count: int
     members: tuple[Tensor, ...]
     batches: tuple[TokenBatch, ...]
     tokens: int
-    pairs: int
 
     @property
     def positions(self) -> int:
@@ -207,5 +205,4 @@ def plan(
         tuple(torch.tensor(group) for group in groups),
         tuple(pad([ids[i] for i in group], pad_id) for group in groups),
         sum(lengths),
-        sum(length**2 for length in lengths),
     )

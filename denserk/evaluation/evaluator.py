@@ -136,7 +136,6 @@ class Evaluator:
         measures: what is measured.
         judgements: grades; every query in them counts.
         complete: queries that a run lacks count as 0; otherwise they are left out.
-        plain: every provider is handed every hit.
     """
 
     def __init__(
@@ -145,7 +144,6 @@ class Evaluator:
         judgements: Judgements,
         *,
         complete: bool = True,
-        plain: bool = False,
     ) -> None:
         self.measures = tuple(measures)
         self.queries = tuple(judgements)
@@ -155,7 +153,7 @@ class Evaluator:
         self._parts: list[_Part] = []
         for provider, mine in shares.items():
             kind: type[_Part] = _NumberedPart if provider.NAME == "gdeval" else _Part
-            if provider.NAME in SORTS_IN_PYTHON and not plain:
+            if provider.NAME in SORTS_IN_PYTHON:
                 kind = _FirstHitsPart
             self._parts.append(kind(provider, mine, judgements))
 

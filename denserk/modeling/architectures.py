@@ -28,37 +28,17 @@ class LayerParts:
 
 
 @dataclass(frozen=True)
-class Dropouts:
-    """Probabilities of dropout in a layer: on attention's weights, behind `attended`, `outer`."""
-
-    attention: float = 0.0
-    attended: float = 0.0
-    outer: float = 0.0
-
-
-@dataclass(frozen=True)
-class HeadParts:
-    """What a masked-language-model head computes with: a layer, its activation, norm, decoder."""
-
-    dense: nn.Linear
-    norm: nn.LayerNorm
-    decoder: nn.Linear
-
-
-@dataclass(frozen=True)
 class Architecture:
     """What differs from one kind of transformer to the next.
 
     `prefix` is how the masked-LM model names its encoder's tensors, and those names are the ones
     denserk keeps. `head` lists the first parts of the MLM head's tensors. `tied` maps a tensor to
     the one it must be. `ignored` are first parts of tensors that other model classes leave in a
-    file. `transform` is the MLM head up to its last layer, `decoder` the path of that layer,
-    `head_parts` the layers of a whole model's head.
+    file. `transform` is the MLM head up to its last layer, `decoder` the path of that layer.
     `final_norm` is the path of a norm after the last layer. `layers` is the path of the encoder's
     layers, `parts` what one of them computes with, where it is of the kind that `LayerParts` names,
-    `activation` the name of its feed-forward's activation, `dropouts` what falls out while it
-    trains; `cross` is a layer with queries of their own, `first_position` the row of the position
-    embeddings that a text begins with.
+    `activation` the name of its feed-forward's activation; `cross` is a layer with queries of
+    their own, `first_position` the row of the position embeddings that a text begins with.
     """
 
     model_type: str
@@ -70,7 +50,6 @@ class Architecture:
     ignored: tuple[str, ...] = ()
     transform: Callable[[Any, Tensor], Tensor] | None = None
     decoder: str = ""
-    head_parts: Callable[[Any], HeadParts] | None = None
     encoder_arguments: Mapping[str, Any] = field(default_factory=dict)
     has_cls: bool = True
     final_norm: str = ""
@@ -80,11 +59,6 @@ class Architecture:
     layers: str = "encoder.layer"
     parts: Callable[[Any], LayerParts] | None = None
     activation: Callable[[PretrainedConfig], str] = lambda config: str(config.hidden_act)
-    dropouts: Callable[[PretrainedConfig], Dropouts] = lambda config: Dropouts(
-        float(config.attention_probs_dropout_prob),
-        float(config.hidden_dropout_prob),
-        float(config.hidden_dropout_prob),
-    )
     cross: Callable[[Any, Tensor, Tensor, Tensor], Tensor] | None = None
     first_position: Callable[[PretrainedConfig], int] = lambda config: 0
 
@@ -140,19 +114,6 @@ def _distilbert_parts(layer: Any) -> LayerParts:
     )
 
 
-def _bert_head(model: Any) -> HeadParts:
-    head = model.cls.predictions
-    return HeadParts(head.transform.dense, head.transform.LayerNorm, head.decoder)
-
-
-def _roberta_head(model: Any) -> HeadParts:
-    return HeadParts(model.lm_head.dense, model.lm_head.layer_norm, model.lm_head.decoder)
-
-
-def _distilbert_head(model: Any) -> HeadParts:
-    return HeadParts(model.vocab_transform, model.vocab_layer_norm, model.vocab_projector)
-
-
 def _attend(
     queries: Tensor, keys: Tensor, values: Tensor, seen: Tensor, heads: int, dropout: float
 ) -> Tensor:
@@ -199,7 +160,6 @@ ARCHITECTURES = {
             ignored=("bert.pooler.", "cls.seq_relationship."),
             transform=_bert_transform,
             decoder="cls.predictions.decoder",
-            head_parts=_bert_head,
             encoder_arguments={"add_pooling_layer": False},
             parts=_bert_parts,
             cross=_bert_cross,
@@ -217,7 +177,6 @@ ARCHITECTURES = {
             ignored=("roberta.pooler.",),
             transform=_roberta_transform,
             decoder="lm_head.decoder",
-            head_parts=_roberta_head,
             encoder_arguments={"add_pooling_layer": False},
             parts=_bert_parts,
             # positions of real tokens start after the padding id
@@ -234,13 +193,9 @@ ARCHITECTURES = {
             tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
             transform=_distilbert_transform,
             decoder="vocab_projector",
-            head_parts=_distilbert_head,
             layers="transformer.layer",
             parts=_distilbert_parts,
             activation=lambda config: str(config.activation),
-            dropouts=lambda config: Dropouts(
-                float(config.attention_dropout), outer=float(config.dropout)
-            ),
             cross=_distilbert_cross,
         ),
         Architecture(  # the discriminator; its generator and its heads are for pre-training alone

@@ -15,7 +15,6 @@ from denserk.modeling.architectures import Architecture
 from denserk.modeling.lean_forward import LeanForward
 from denserk.modeling.model_config import config_errors, read_config
 from denserk.modeling.tensor_names import check_names, check_shapes
-from denserk.modeling.unpadded_forward import UnpaddedForward
 
 
 class Backbone(nn.Module):
@@ -39,7 +38,7 @@ class Backbone(nn.Module):
         arguments = {} if with_head else architecture.encoder_arguments
         with no_init_weights():
             self.model: Any = getattr(transformers, str(name))(config, **arguments)
-        self.lean: LeanForward | UnpaddedForward | None = None
+        self.lean: LeanForward | None = None
 
     @classmethod
     def from_tensors(

@@ -9,17 +9,17 @@ from denserk.data.batches import TokenBatch
 from denserk.errors import ModelError
 from denserk.modeling.architectures import Architecture
 from denserk.modeling.backbone import Backbone
-from denserk.modeling.fused_aggregation import fused_aggregate
-from denserk.modeling.lexical_aggregation import (
+from denserk.modeling.lexical import (
     WEIGHT_RULES,
-    aggregate_in_blocks,
+    VocabularyBlock,
+    aggregate,
     aggregate_tokens,
+    inference_linear,
+    vocabulary_blocks,
 )
-from denserk.modeling.lexical_gradient import aggregate_packed
 from denserk.modeling.multi_vector import MultiVector
 from denserk.modeling.pooling import at_least_float32, pool_cls, pool_last, pool_max, pool_mean
 from denserk.modeling.slice_layout import SliceLayout
-from denserk.modeling.unpadded_tokens import Packing
 from denserk.settings.encoding import (
     AggKind,
     AggOrder,
@@ -28,14 +28,6 @@ from denserk.settings.encoding import (
     RepresentationSettings,
     TermWeight,
 )
-
-BLOCK_ROWS = {"cpu": 128}
-"""Positions whose vocabulary logits stand in memory at once while encoding, by kind of device."""
-DEFAULT_BLOCK_ROWS = 4096
-
-LexicalFolding = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""States (B, T, H), weights (B, T) after their rule and a mask (B, T) -> folded vectors (B, D),
-zeros for a text without a positive weight."""
 
 
 class Pooled(nn.Module):
@@ -67,17 +59,12 @@ class Aggretriever(nn.Module):
         settings: how the vector is made.
         hidden_size: H.
         vocabulary: V.
-
-    Attributes:
-        folding: a faster way through the vocabulary, for inference; `lexical_choice` finds it.
-        on_kernels: whether a GPU's kernels take that way, in training too; `gpu_paths` decides.
     """
 
     def __init__(self, settings: RepresentationSettings, hidden_size: int, vocabulary: int) -> None:
         super().__init__()
         self.settings = settings
-        self.folding: LexicalFolding | None = None
-        self.on_kernels = False
+        self._blocks: list[VocabularyBlock] | None = None
         self.vocabulary = vocabulary
         self.cls_dim, self.agg_dim = part_sizes(settings, vocabulary)
         kind = settings.agg_kind
@@ -109,75 +96,45 @@ class Aggretriever(nn.Module):
             parts.reverse()
         return torch.cat(parts, dim=-1)
 
+    def prepare_inference(self, backbone: Backbone, dtype: torch.dtype) -> None:
+        """Lay the MLM decoder out once, in the precision to compute in; no training afterwards."""
+        if needs_mlm_head(self.settings):
+            decoder = backbone.decoder
+            self._blocks = vocabulary_blocks(
+                decoder.weight, decoder.bias, self.layout, inference_linear(dtype)
+            )
+
     def lexical_part(self, hidden: Tensor, batch: TokenBatch, backbone: Backbone) -> Tensor:
         """The lexical part: (B, T, H) -> (B, agg_dim); position 0 takes no part, [SEP] does."""
         states, mask = hidden[:, 1:], batch.attention_mask[:, 1:]
-        if self.on_kernels:
-            return self.fused_part(hidden, batch, backbone)
         if self.settings.agg_kind is AggKind.AVERAGE:
             vector = pool_mean(states, mask)
+        elif self.settings.mlm_head is MlmHead.NONE:
+            weights = self.term_weights(states, mask)
+            vector = aggregate_tokens(batch.input_ids[:, 1:], weights, mask, self.vocabulary)
+            vector = vector if self.layout is None else self.layout.fold(vector)
         else:
-            weights, ids = self.term_weights(states, mask), batch.input_ids[:, 1:]
-            if self.folding is not None and not torch.is_grad_enabled():
-                return self.quickly_folded(self.folding, states, weights, mask, ids, backbone)
-            vector = self.vocabulary_scores(states, weights, mask, ids, backbone)
-        if self.agg_proj is not None:
-            return self.agg_proj(vector)  # type: ignore[no-any-return]
-        return vector if self.layout is None else self.layout.fold(vector)
-
-    def fused_part(self, hidden: Tensor, batch: TokenBatch, backbone: Backbone) -> Tensor:
-        """The same by the kernels of a GPU, over packed positions: (B, T, H) -> (B, agg_dim)."""
-        packing = Packing.of(batch.attention_mask).without_first
-        states = packing.pack(hidden[:, 1:])
-        vector = fused_aggregate(
-            backbone.transform(states),
-            backbone.decoder.weight,
-            backbone.decoder.bias,
-            self.term_weights(states, states[:, 0]),
-            packing.offsets,
-            self.layout,
-        )
+            vector = self.head_part(states, mask, backbone)
+            vector = vector if self.layout is None else self.layout.join_halves(vector)
         return vector if self.agg_proj is None else self.agg_proj(vector)
 
-    def term_weights(self, states: Tensor, alike: Tensor) -> Tensor:
-        """`w_i` of the paper, after its rule: (..., H), and any tensor of the shape -> (...)."""
-        raw = (
-            alike if self.tok_proj is None else self.tok_proj(at_least_float32(states)).squeeze(-1)
+    def head_part(self, states: Tensor, mask: Tensor, backbone: Backbone) -> Tensor:
+        """The maxima of the layout's columns, through the MLM head: (B, T, H) -> (B, modulus)."""
+        decoder, blocks = backbone.decoder, self._blocks
+        return aggregate(
+            states,
+            self.term_weights(states, mask),
+            mask,
+            backbone.transform,
+            blocks or vocabulary_blocks(decoder.weight, decoder.bias, self.layout),
+            self.vocabulary if self.layout is None else self.layout.modulus,
+            signed=self.settings.term_weight is TermWeight.SIGNED,
         )
+
+    def term_weights(self, states: Tensor, mask: Tensor) -> Tensor:
+        """`w_i` of the paper, after its rule: (B, T, H) and a mask (B, T) -> (B, T)."""
+        raw = mask if self.tok_proj is None else self.tok_proj(at_least_float32(states)).squeeze(-1)
         return WEIGHT_RULES[self.settings.term_weight](at_least_float32(raw))
-
-    def quickly_folded(
-        self,
-        folding: LexicalFolding,
-        states: Tensor,
-        weights: Tensor,
-        mask: Tensor,
-        ids: Tensor,
-        backbone: Backbone,
-    ) -> Tensor:
-        """The folded vectors, the literal ones of texts whose weights are all negative: (B, D)."""
-        assert self.layout is not None
-        folded = folding(states, weights, mask)
-        if self.settings.term_weight is TermWeight.SIGNED:
-            rest = ((weights < 0) | ~mask).all(dim=1)
-            if bool(rest.any()):
-                parts = (states[rest], weights[rest], mask[rest], ids[rest])
-                folded[rest] = self.layout.fold(self.vocabulary_scores(*parts, backbone))
-        return folded
-
-    def vocabulary_scores(
-        self, states: Tensor, weights: Tensor, mask: Tensor, ids: Tensor, backbone: Backbone
-    ) -> Tensor:
-        """`v` of the paper: (B, T, H) -> (B, V)."""
-        if self.settings.mlm_head is MlmHead.NONE:
-            return aggregate_tokens(ids, weights, mask, self.vocabulary)
-        if torch.is_grad_enabled():
-            logits = backbone.vocabulary_logits(states[mask])
-            return aggregate_packed(logits, weights[mask], mask.sum(dim=1).tolist())
-        rows = BLOCK_ROWS.get(states.device.type, DEFAULT_BLOCK_ROWS)
-        return aggregate_in_blocks(
-            states, weights, mask, backbone.vocabulary_logits, self.vocabulary, rows
-        )
 
 
 def part_sizes(settings: RepresentationSettings, vocabulary: int) -> tuple[int, int]:

@@ -17,14 +17,10 @@ from denserk.errors import UsageError
 from denserk.modeling.devices import choose_device, choose_dtype, limit_kernel_caches, on_threads
 from denserk.modeling.encoder import Encoder
 from denserk.modeling.folder_layouts import read_model_folder
-from denserk.modeling.gpu_paths import take_gpu_paths
 from denserk.modeling.lean_choice import quicken
-from denserk.modeling.lexical_choice import quicken_heads
 from denserk.modeling.model_names import find_model
-from denserk.modeling.operations import Operations, matrix_rate
 from denserk.modeling.representation import Aggretriever
 from denserk.modeling.stored_model import StoredModel
-from denserk.modeling.unpadded_tokens import move
 from denserk.records import Passage, Query
 from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
 from denserk.settings.models import PUBLISHED_MODELS
@@ -95,6 +91,8 @@ class TextEncoder:
         representation: RepresentationSettings,
         text: TextSettings,
         compute: ComputeSettings,
+        *,
+        eager: bool = False,
     ) -> None:
         limit_kernel_caches()
         if compute.threads is not None:
@@ -109,7 +107,6 @@ class TextEncoder:
         self.backbone = stored.passage.architecture.model_type
         query, passage = stored.build(representation)
         self.dimension = passage.dimension
-        self._dtype, self._operations = dtype, (Operations.of(query), Operations.of(passage))
         if isinstance(passage.representation, Aggretriever) and passage.representation.layout:
             logger.info(f"agg: {passage.representation.layout.describe()}")
         self.text = text
@@ -119,13 +116,12 @@ class TextEncoder:
                 f"--head-dtype {compute.head_dtype} is for the CPU",
                 f"leave it out on {self.device}",
             )
-        if self.device.type == "cpu" and not compute.plain:
+        if self.device.type == "cpu" and not eager:
             quicken([each.backbone for each in encoders], dtype)
-            head_dtype = choose_dtype(compute.head_dtype or compute.dtype, self.device)
-            quicken_heads(encoders, head_dtype)
-        elif not compute.plain:
-            for each in encoders:
-                take_gpu_paths(each)
+        head_dtype = choose_dtype(compute.head_dtype or compute.dtype, self.device)
+        for each in encoders:
+            if isinstance(each.representation, Aggretriever):
+                each.representation.prepare_inference(each.backbone, head_dtype)
         self._passages = self._side(passage, stored.passage.folder, dtype)
         self._queries = (
             self._passages if query is passage else self._side(query, stored.query.folder, dtype)
@@ -142,6 +138,8 @@ class TextEncoder:
         representation: Mapping[str, Any] = NOTHING,
         text: Mapping[str, Any] = NOTHING,
         compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
+        *,
+        eager: bool = False,
     ) -> "TextEncoder":
         """Loads a model.
 
@@ -151,6 +149,7 @@ class TextEncoder:
                 about itself.
             text: the same for `TextSettings`.
             compute: where and how.
+            eager: compute by transformers' own modules, whose attention weights can be read.
 
         Raises:
             UsageError: the model, the device or a setting is not there to choose.
@@ -166,7 +165,8 @@ class TextEncoder:
         entry = next((m for m in PUBLISHED_MODELS if m.hub_name == name), None)
         told = override(stored.text, entry.text if entry else NOTHING)
         limit = stored.passage.max_length
-        return cls(name, stored, chosen, fit_lengths(told, text, limit), compute)
+        fitted = fit_lengths(told, text, limit)
+        return cls(name, stored, chosen, fitted, compute, eager=eager)
 
     def description(self) -> dict[str, Any]:
         """What made the vectors, as plain JSON for manifests."""
@@ -177,7 +177,6 @@ class TextEncoder:
             "dimension": self.dimension,
             "dtype": self.compute.dtype.value,
             "head_dtype": (self.compute.head_dtype or self.compute.dtype).value,
-            "plain": self.compute.plain,
             "representation": as_json(self.representation),
             "text": as_json(self.text),
         }
@@ -237,22 +236,6 @@ class TextEncoder:
         """The vectors of queries, (B, D); on a GPU they come while the caller goes on."""
         return self._begin(self._queries.encoder, planned, advance)
 
-    def share_of_rate(
-        self, side: str, texts: int, tokens: int, pairs: int, seconds: float
-    ) -> float:
-        """Which share of the machine's rate of matrix products, measured now, a piece of work had.
-
-        Args:
-            side: "query" or "passage".
-            texts: how many went through the model.
-            tokens: their tokens.
-            pairs: the sum of their squared lengths.
-            seconds: how long it took.
-        """
-        operations = self._operations[side == "passage"]
-        rate = matrix_rate(operations.hidden, self._dtype, self.device)
-        return operations.forward(texts, tokens, pairs) / seconds / rate
-
     def _plan(self, tokenizer: TextTokenizer, ids: Sequence[TokenIds]) -> PlannedTexts:
         kind = self.device.type
         planned = plan(
@@ -272,7 +255,7 @@ class TextEncoder:
             zip(planned.members, planned.batches, strict=True)
         ):
             with on_threads(self.threads_for(planned.count)):
-                vectors = vectors_of(move(batch, self.device))
+                vectors = vectors_of(batch.to(self.device))
             if number == 0:
                 found = vectors.new_empty(planned.count, *vectors.shape[1:], dtype=torch.float32)
             found.index_copy_(0, members.to(self.device, non_blocking=True), vectors.float())

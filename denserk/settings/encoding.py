@@ -284,9 +284,6 @@ class ComputeSettings:
     head_dtype: Dtype | None = option(None, shown_default="that of --dtype")
     """agg on the CPU: precision of the projection to the vocabulary alone; bfloat16 beside a
     float32 backbone costs little of the vectors and saves most of the head's time."""
-    plain: bool = False
-    """Take the literal path, slower: transformers' own modules; to compare with, and for bug
-    reports."""
     fp16: bool = False
     """Short for --dtype float16."""
     bf16: bool = False
@@ -297,8 +294,6 @@ class ComputeSettings:
         object.__setattr__(self, "dtype", short_form(self.dtype, self.fp16, self.bf16))
         if self.head_dtype is Dtype.FLOAT16:
             raise UsageError("--head-dtype float16: float32 or bfloat16 are possible")
-        if self.plain and self.head_dtype not in (None, self.dtype):
-            raise UsageError("--head-dtype: with --plain the head computes as --dtype says")
         for name in ("batch_tokens", "batch_size", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -82,8 +82,6 @@ class EvaluationSettings(MeasureSettings):
 
     remove_query: bool = False
     """Drop hits whose passage id is the query's own (ArguAna, Quora)."""
-    plain: bool = False
-    """Read every line by itself and hand every hit to the measures: slower, the same values."""
 
 
 @dataclass(frozen=True)

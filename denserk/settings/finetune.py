@@ -23,7 +23,7 @@ Given = Mapping[str, Any]
 PATHS = frozenset(
     {"model", "train_data", "train_format", "corpus", "queries", "qrels", "output", "device"}
     | {"dev_data", "dev_corpus", "dev_topics", "dev_qrels", "skip_missing", "resume"}
-    | {"overwrite", "plain"}
+    | {"overwrite"}
 )
 """What is a run's own business, and no part of a recipe."""
 T = TypeVar("T")

@@ -240,9 +240,6 @@ class OptimizerSettings:
     """Short for --dtype float16."""
     bf16: bool = False
     """Short for --dtype bfloat16."""
-    plain: bool = False
-    """Take the literal path, slower: transformers' own modules, every batch padded to its longest
-    text; to compare with, and for bug reports."""
     save_steps: int = 1000
     """Steps between two checkpoints."""
     keep_checkpoints: int = option(1, "--save-total-limit")

@@ -138,6 +138,8 @@ def refuse_other_run(
         old, new = dict(begun.made_from.get(key) or {}), dict(now.made_from.get(key) or {})
         for described in (old, new):
             described.pop("name", None)  # a folder may have moved
+            if described.get("plain") is False:  # written by earlier versions
+                del described["plain"]
         found += differences(old, new, f"{key}.")
     if found:
         raise MismatchError(

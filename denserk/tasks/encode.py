@@ -287,7 +287,7 @@ def _encode_blocks(
     contents = {"dimension": encoder.dimension, "vectors_per_passage": texts.vectors_each(encoder)}
     if crew.size == 1:
         count = writer.finish(contents).contents["count"]
-        return tally.result(count, encoder, settings.side)
+        return tally.result(count, encoder)
     progress.tell("waiting for the other processes")
     return _finish_together(writer, made, contents, tally.part(encoder), crew)
 
@@ -356,4 +356,4 @@ def _encode_stream(
             for names, contents, planned in ready:
                 hand_over((names, contents, texts.begin(encoder, planned, progress)))
                 tally.add(planned)
-    return tally.result(tally.texts, encoder, settings.side)
+    return tally.result(tally.texts, encoder)

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from denserk.data.batches import PlannedTexts
 from denserk.modeling.text_encoder import TextEncoder
 
-MEASURED_FROM = 5.0
-"""Seconds that a run must have taken for the machine's rate to be worth measuring."""
-
 
 @dataclass(frozen=True)
 class EncodeResult:
@@ -22,8 +19,6 @@ class EncodeResult:
         seconds: from the first of these being read to the last being written.
         tokens: their tokens.
         positions: the same with padding.
-        matrix_share: which share of the machine's rate of matrix products the model had in that
-            time; None after a short run, and of several processes.
     """
 
     count: int
@@ -32,7 +27,6 @@ class EncodeResult:
     seconds: float
     tokens: int
     positions: int
-    matrix_share: float | None
 
     @property
     def per_second(self) -> float:
@@ -54,7 +48,7 @@ class Tally:
     """What went through the model so far, and since when."""
 
     def __init__(self) -> None:
-        self.texts = self.tokens = self.positions = self.pairs = 0
+        self.texts = self.tokens = self.positions = 0
         self.begun = time.perf_counter()
 
     def pass_over(self) -> None:
@@ -67,26 +61,21 @@ class Tally:
         self.texts += planned.count
         self.tokens += planned.tokens
         self.positions += planned.positions
-        self.pairs += planned.pairs
 
     @property
     def seconds(self) -> float:
         """Since the first text was read that was not finished before."""
         return time.perf_counter() - self.begun if self.texts else 0.0
 
-    def result(self, count: int, encoder: TextEncoder, side: str) -> EncodeResult:
+    def result(self, count: int, encoder: TextEncoder) -> EncodeResult:
         """The work of a process alone; `count` vectors are in the output."""
-        seconds, share = self.seconds, None
-        if seconds >= MEASURED_FROM:
-            share = encoder.share_of_rate(side, self.texts, self.tokens, self.pairs, seconds)
-        return EncodeResult(
-            count, encoder.dimension, self.texts, seconds, self.tokens, self.positions, share
-        )
+        work = self.texts, self.seconds, self.tokens, self.positions
+        return EncodeResult(count, encoder.dimension, *work)
 
     def part(self, encoder: TextEncoder) -> EncodeResult:
         """What this process did of the work of several."""
         work = self.texts, self.seconds, self.tokens, self.positions
-        return EncodeResult(self.texts, encoder.dimension, *work, matrix_share=None)
+        return EncodeResult(self.texts, encoder.dimension, *work)
 
 
 def together(count: int, parts: Sequence[EncodeResult]) -> EncodeResult:
@@ -98,5 +87,4 @@ def together(count: int, parts: Sequence[EncodeResult]) -> EncodeResult:
         seconds=max(part.seconds for part in parts),
         tokens=sum(part.tokens for part in parts),
         positions=sum(part.positions for part in parts),
-        matrix_share=None,
     )

@@ -65,12 +65,10 @@ def evaluate(
     if choice.left_out:
         logger.info(f"left out, unknown to ir-measures: {', '.join(choice.left_out)}")
     judgements = read_qrels_map(qrels)
-    evaluator = Evaluator(
-        choice.measures, judgements, complete=settings.complete, plain=settings.plain
-    )
-    plain = settings.plain or settings.remove_query or settings.max_hits is not None
-    plain = plain or settings.order is RunOrder.RANK
-    sight = None if plain else Sight.of(choice.measures, judgements)
+    evaluator = Evaluator(choice.measures, judgements, complete=settings.complete)
+    whole = settings.remove_query or settings.max_hits is not None
+    whole = whole or settings.order is RunOrder.RANK
+    sight = None if whole else Sight.of(choice.measures, judgements)
     results = []
     for name, path in zip(short_names(runs), runs, strict=True):
         seen = sight and sight.see(path)
@@ -98,7 +96,7 @@ def read_hits(path: str, settings: EvaluationSettings) -> dict[str, dict[str, fl
         InputError: a line is broken, or has no rank where ranks order the hits.
     """
     by_rank = settings.order is RunOrder.RANK
-    run = read_run_scores(path, plain=settings.plain, by_rank=by_rank)
+    run = read_run_scores(path, by_rank=by_rank)
     if settings.remove_query:
         run = without_own_query(run)
     if settings.max_hits is None:

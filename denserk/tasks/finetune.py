@@ -46,7 +46,6 @@ from denserk.tasks.run_folder import (
 from denserk.training.arguments import set_steps, training_arguments
 from denserk.training.best import KeepBest, best_of, values_of
 from denserk.training.distributed import first_then_others, leaving, world
-from denserk.training.paths import take_training_paths
 from denserk.training.speed import Clock, Speed, estimate
 from denserk.training.step import Step
 from denserk.training.telling import follow
@@ -171,7 +170,6 @@ def finetune(run: FinetuneRun) -> FinetuneResult:
             validate=lambda: trained.measure(dev),
             callbacks=_callbacks(run, output, trained.save, progress, clock),
         )
-        take_training_paths(trained.model, trained.step.work, plain=run.optimizer.plain)
         first = trainer.run(resume=settings.resume)
     history = trainer.state.log_history
     if rank == 0:

@@ -96,7 +96,7 @@ def begin_reranker_training(run: FinetuneRun) -> RerankerTraining:
     _refuse_settings_of_vectors(run)
     _, folder = find_model(run.finetune.model)
     stored = begin_reranker(folder, run.sampling.seed).fit(run.text, run.reranking.pair_max_length)
-    step = RerankingStep(stored.reranker, run.reranking, run.cache, plain=run.optimizer.plain)
+    step = RerankingStep(stored.reranker, run.reranking, run.cache)
     return RerankerTraining(stored, stored.joiner(), step)
 
 

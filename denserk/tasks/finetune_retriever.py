@@ -118,7 +118,6 @@ def begin_retriever_training(run: FinetuneRun) -> RetrieverTraining:
         objective_of(run, chosen, model),
         run.cache,
         across_devices=run.finetune.negatives_x_device,
-        plain=run.optimizer.plain,
     )
     return RetrieverTraining(run, name, stored, chosen, texts, model, step)
 

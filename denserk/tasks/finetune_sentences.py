@@ -137,9 +137,7 @@ def begin_sentence_training(run: FinetuneRun) -> SentenceTraining:
             "reads the sentences of an example",
             "start from a model whose sides share their weights",
         )
-    step = SentenceStep(
-        retriever.model.passage, run.objective, run.cache, plain=run.optimizer.plain
-    )
+    step = SentenceStep(retriever.model.passage, run.objective, run.cache)
     return SentenceTraining(retriever, step)
 
 

@@ -168,7 +168,6 @@ def _engine_of(
         threads=compute.threads,
         vectors_per_passage=size,
         bfloat16=(encodes or large) and _has_bfloat16(),
-        plain=compute.plain,
     )
 
 
@@ -218,9 +217,7 @@ def _shards(
         if compute.threads:
             torch.set_num_threads(compute.threads)
         device, size = _device(settings, compute), shards[0].size
-        return TorchExact(
-            vectors, metric, device, size, bfloat16=_has_bfloat16(), plain=compute.plain
-        )
+        return TorchExact(vectors, metric, device, size, bfloat16=_has_bfloat16())
 
     index = ShardedIndex(shards, exact, approximate)
     passages = len(index) // shards[0].size

@@ -52,7 +52,6 @@ from denserk.training.arguments import set_steps, training_arguments
 from denserk.training.distributed import first_then_others, leaving, world
 from denserk.training.kept import KeepSteps
 from denserk.training.length_groups import Limits
-from denserk.training.paths import take_training_paths
 from denserk.training.pretraining_step import PretrainingStep
 from denserk.training.speed import Clock, Speed
 from denserk.training.telling import follow
@@ -142,7 +141,6 @@ def pretrain(run: PretrainRun) -> PretrainResult:
             load=trained.load,
             callbacks=_callbacks(run, output, trained, progress, clock),
         )
-        take_training_paths(trained.objective, step.work, plain=run.optimizer.plain)
         first = trainer.run(resume=settings.resume)
     history = trainer.state.log_history
     if rank == 0:
@@ -300,7 +298,6 @@ def _step(run: PretrainRun, objective: Objective) -> PretrainingStep:
         contrast=run.pretrain.objective is PretrainingObjective.COCONDENSER,
         lm_scale=run.objective.lm_scale,
         by_micro_batch=run.objective.loss_average is LossAverage.MICRO_BATCH,
-        plain=run.optimizer.plain,
     )
 
 

@@ -37,7 +37,7 @@ TOLD, CURVES = "training.json", "training.png"
 FREE = {
     "finetune": ("output", "device", "resume", "overwrite"),
     "pretrain": ("output", "device", "resume", "overwrite", "tokenize_to"),
-    "optimizer": ("keep_checkpoints", "keep_steps", "num_workers", "plain"),
+    "optimizer": ("keep_checkpoints", "keep_steps", "num_workers"),
 }
 """Settings that do not change what comes out, and may differ when a run is resumed."""
 NOT_COMPARED = ("preset", "versions", "processes", "log")

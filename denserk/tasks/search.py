@@ -155,7 +155,7 @@ def _search(
     start = time.perf_counter()
     with track("searching", questions.count, "queries") as progress:
         form, tag = settings.output_format, settings.tag
-        with run_writer(paths.output, form, tag, plain=compute.plain) as writer:
+        with run_writer(paths.output, form, tag) as writer:
             _answer(questions, searcher, writer, result, progress)
     result.searching_seconds = time.perf_counter() - start - result.encoding_seconds
     result.ties = searcher.ties
@@ -216,7 +216,7 @@ def _in_precision_of(opened: OpenedIndex, compute: ComputeSettings, own: bool) -
     from denserk.modeling.devices import choose_device
 
     on_cpu = choose_device(compute.device).type == "cpu"
-    own_head = head if on_cpu and not compute.plain and head is not dtype else None
+    own_head = head if on_cpu and head is not dtype else None
     wanted = replace(compute, dtype=dtype, head_dtype=own_head, fp16=False, bf16=False)
     if wanted.precision == compute.precision:
         return compute

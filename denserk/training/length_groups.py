@@ -19,8 +19,6 @@ PRICES = {"cpu": 128}
 """What a pass costs beside its positions, in positions, by kind of device: gradients of all weights
 that are made and added up once more, or kernels that are launched."""
 DEFAULT_PRICE = 8192
-UNPADDED = 8
-"""How much dearer it is in positions where attention alone is computed for padding."""
 GRAIN = 8
 """Lengths within a step of this many tokens count as one."""
 
@@ -50,26 +48,24 @@ UNLIMITED = Limits()
 class Work:
     """What passed through a model: `tokens` of texts, and `real` ones among `positions` in all.
 
-    A text that is read again, by a decoder say, counts in `real` and not in `tokens`. `unpadded`
-    says that the model computes nothing for the padding of texts, except for that of decoders.
+    A text that is read again, by a decoder say, counts in `real` and not in `tokens`.
     """
 
     tokens: int = 0
     real: int = 0
     positions: int = 0
-    unpadded: bool = False
 
     def count(self, lengths: Sequence[int], *, again: bool = False) -> None:
         """Counts one pass over texts of these lengths, padded to the longest."""
         real = sum(lengths)
         self.tokens += 0 if again else real
         self.real += real
-        nothing = self.unpadded and not again
-        self.positions += real if nothing else len(lengths) * max(lengths, default=0)
+        self.positions += len(lengths) * max(lengths, default=0)
 
-    def price_on(self, device: torch.device) -> int:
+    @staticmethod
+    def price_on(device: torch.device) -> int:
         """What a pass costs beside its positions, in positions."""
-        return PRICES.get(device.type, DEFAULT_PRICE) * (UNPADDED if self.unpadded else 1)
+        return PRICES.get(device.type, DEFAULT_PRICE)
 
     @property
     def padding(self) -> float:
@@ -156,8 +152,6 @@ def group(
     batch: TokenBatch,
     limits: Limits = UNLIMITED,
     work: Work | None = None,
-    *,
-    plain: bool = False,
 ) -> Groups:
     """A batch in groups, the longest texts first.
 
@@ -165,18 +159,14 @@ def group(
         batch: B texts.
         limits: of a group.
         work: what the groups hold is counted here.
-        plain: whatever their lengths: texts stay in their order, cut where the limits ask for it.
     """
     ids, mask = batch
     work = Work() if work is None else work
     lengths = mask.sum(1)
     order = torch.arange(len(ids), device=ids.device)
-    by_length = order if plain else lengths.argsort(descending=True, stable=True)
+    by_length = lengths.argsort(descending=True, stable=True)
     known = lengths[by_length].tolist()  # the one wait for the device
-    if plain:
-        ends = _pieces([ids.shape[1]], 0, len(ids), limits)
-    else:
-        ends = ends_of_groups(known, work.price_on(ids.device), limits)
+    ends = ends_of_groups(known, work.price_on(ids.device), limits)
     if len(ends) > 1:  # else nothing is gained by another order
         order = by_length
     batches, rows = [], []

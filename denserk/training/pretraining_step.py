@@ -93,7 +93,6 @@ class PretrainingStep:
         lm_scale: weight of the token losses.
         by_micro_batch: average each chunk's tokens apart, and the chunks alike (the released code),
             in place of all tokens of the update.
-        plain: texts pass through the model in the batch's own order, cut where the limits ask.
 
     Attributes:
         work: what passed through the encoder and the decoders so far.
@@ -107,19 +106,18 @@ class PretrainingStep:
         contrast: bool = False,
         lm_scale: float = 1.0,
         by_micro_batch: bool = False,
-        plain: bool = False,
     ) -> None:
         self.objective, self.limits, self.contrast = objective, limits, contrast
         self.lm_scale, self.by_micro_batch = lm_scale, by_micro_batch
-        self.plain, self.work = plain, Work()
+        self.work = Work()
 
     def __call__(self, batch: PretrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
         """See `denserk.training.step.Step`."""
         back = torch.arange(len(batch.texts.labels), device=batch.texts.labels.device)
-        if self.contrast and not self.plain:
+        if self.contrast:
             texts, back = longest_first(batch.texts)
             batch = PretrainingBatch(texts, {}, {})
-        by_length = not (self.by_micro_batch or self.plain)
+        by_length = not self.by_micro_batch
         chunks = list(cut(batch, self.limits, by_length=by_length, work=self.work))
         counts = None if self.by_micro_batch else _summed(self.objective.counts(batch))
         sums: dict[str, Tensor] = {}

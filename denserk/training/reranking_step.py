@@ -25,7 +25,6 @@ class RerankingStep:
         settings: the weight of R-Drop.
         cache: with `grad_cache`, a chunk holds as many whole groups as `p_chunk` passages, or
             `chunk_tokens`, make, at least one; no pass is run twice.
-        plain: inputs pass through the model in the batch's own order and padding.
 
     Attributes:
         work: what passed through the model so far.
@@ -36,11 +35,9 @@ class RerankingStep:
         model: Reranker,
         settings: RerankingSettings,
         cache: CacheSettings,
-        *,
-        plain: bool = False,
     ) -> None:
         self.model, self.settings, self.cache = model, settings, cache
-        self.plain, self.work = plain, Work()
+        self.work = Work()
 
     def __call__(self, batch: PairTrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
         """See `denserk.training.step.Step`."""
@@ -69,7 +66,7 @@ class RerankingStep:
 
         places: (B, n), the rows of each query's pairs, negative where there is none.
         """
-        parts = group(pairs.tokens, work=self.work, plain=self.plain)
+        parts = group(pairs.tokens, work=self.work)
         groups = zip(parts.batches, parts.rows, strict=True)
         batches = [PairBatch(tokens, pairs.types(rows, tokens)) for tokens, rows in groups]
 

@@ -56,7 +56,6 @@ class RetrievalStep:
         objective: vectors -> loss.
         cache: chunk sizes of gradient caching, and whether it is used.
         across_devices: whether the passages of other processes are negatives too.
-        plain: texts pass through the encoders in the batch's own order and padding.
 
     Attributes:
         work: what passed through the encoders so far.
@@ -69,10 +68,9 @@ class RetrievalStep:
         cache: CacheSettings,
         *,
         across_devices: bool = True,
-        plain: bool = False,
     ) -> None:
         self.model, self.objective, self.cache = model, objective, cache
-        self.across_devices, self.plain = across_devices, plain
+        self.across_devices = across_devices
         self.work = Work()
 
     def __call__(self, batch: TrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
@@ -81,10 +79,10 @@ class RetrievalStep:
         return step(batch, backward, autocast)
 
     def _group(self, texts: TokenBatch, limits: Limits = UNLIMITED) -> Groups:
-        return group(texts, limits, self.work, plain=self.plain)
+        return group(texts, limits, self.work)
 
     def _direct(self, batch: TrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
-        if self._alike and not self.plain:
+        if self._alike:
             return self._in_one(batch, backward, autocast)
         asked, read = self._group(batch.queries), self._group(batch.passages)
         with autocast():  # once, so that weights are cast once

@@ -25,7 +25,6 @@ class SentenceStep:
         objective: which loss; its margin, or its scale of labels.
         cache: with `grad_cache`, a chunk holds as many whole examples as `p_chunk` sentences, or
             `chunk_tokens`, make, at least one; no pass is run twice.
-        plain: sentences pass through the encoder in the batch's own order and padding.
 
     Attributes:
         work: what passed through the encoder so far.
@@ -36,11 +35,9 @@ class SentenceStep:
         encoder: Encoder,
         objective: ObjectiveSettings,
         cache: CacheSettings,
-        *,
-        plain: bool = False,
     ) -> None:
         self.encoder, self.objective, self.cache = encoder, objective, cache
-        self.plain, self.work = plain, Work()
+        self.work = Work()
 
     def __call__(self, batch: SentenceBatch, backward: Backward, autocast: Autocast) -> Terms:
         """See `denserk.training.step.Step`."""
@@ -54,7 +51,7 @@ class SentenceStep:
                 labels = None if batch.labels is None else batch.labels[first : first + chunk]
                 rows = slice(first * size, (first + chunk) * size)
                 texts = TokenBatch(*(side[rows] for side in batch.sentences))
-                part = group(texts, work=self.work, plain=self.plain)
+                part = group(texts, work=self.work)
                 with autocast():
                     vectors = torch.cat([self.encoder(each) for each in part.batches])[part.back]
                 examples = vectors.reshape(-1, size, vectors.shape[1])

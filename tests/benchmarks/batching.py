@@ -99,7 +99,7 @@ class Ways:
 def without_model(length: int) -> TextEncoder:
     """An encoder whose vectors are zeros."""
     encoder = TextEncoder.load(
-        str(MINILM), {}, {"passage_max_length": length}, ComputeSettings(device="cpu", plain=True)
+        str(MINILM), {}, {"passage_max_length": length}, ComputeSettings(device="cpu"), eager=True
     )
 
     def zeros(planned: PlannedTexts, advance: object = None) -> ComingVectors:

@@ -99,7 +99,6 @@ def main() -> None:
         ours = [DENSERK, "eval", run, qrels, "-m", " ".join(MEASURES), "--quiet"]
         commands = {
             "denserk eval": ours,
-            "denserk eval --plain": [*ours, "--plain"],
             "ir_measures": [str(Path(DENSERK).with_name("ir_measures")), qrels, run, *MEASURES],
             "trec_eval": [*program, qrels, run],
         }

@@ -37,7 +37,6 @@ from denserk.objectives.masked_language_model import MaskedLanguageModel
 from denserk.objectives.retrieval import RetrievalObjective
 from denserk.settings.encoding import Representation, RepresentationSettings
 from denserk.settings.training import CacheSettings, ObjectiveSettings
-from denserk.training.paths import take_training_paths
 from denserk.training.pretraining_step import PretrainingStep
 from denserk.training.retrieval_step import RetrievalStep
 
@@ -149,7 +148,6 @@ def contrastive(made: Backbone, batches: Callable[[], TrainingBatch]) -> Learner
     encoder = Encoder(made, RepresentationSettings(Representation.CLS))
     model = Retriever(encoder, encoder)
     step = RetrievalStep(model, RetrievalObjective(ObjectiveSettings()), CacheSettings())
-    take_training_paths(model, step.work)
 
     def usual() -> Tensor:
         batch = batches()
@@ -169,7 +167,6 @@ def masked(made: Backbone, batches: Callable[[], PretrainingBatch]) -> Learner:
     """A masked-language model."""
     objective = MaskedLanguageModel(made)
     step = PretrainingStep(objective)
-    take_training_paths(objective, step.work)
 
     def usual() -> Tensor:
         texts = batches().texts

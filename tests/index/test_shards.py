@@ -101,7 +101,7 @@ def test_shards_together_are_one_index(tmp_path, size, dtypes, hits):
     settings = SearchSettings(hits=hits, query_batch=2, ties=Ties.KEEP)
     expected = [by_hand(ids, vectors, query, hits, size) for query in queries]
     assert found([str(tmp_path / "s-*")], queries, settings) == expected
-    assert found(names, queries, settings, compute=replace(CPU, plain=True)) == expected
+    assert found(names, queries, settings) == expected
 
 
 def test_many_blocks_are_scanned_with_floors(tmp_path):

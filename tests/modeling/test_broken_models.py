@@ -94,7 +94,7 @@ def test_a_config_chooses_no_attention(model, toy, tmp_path, tiny, name):
     """A name of the hub would have transformers fetch and run native code."""
     set_config(model, **{name: "kernels-community/flash-attn"})
     for folder in (model, tiny("bert")):
-        given = ["--corpus", str(toy / "corpus.jsonl"), "--device", "cpu", "--plain"]
+        given = ["--corpus", str(toy / "corpus.jsonl"), "--device", "cpu"]
         output = ["--output", str(tmp_path / f"of-{folder.name}")]
         assert run(["encode", "--model", str(folder), *given, *output]) == 0
     one, other = (tmp_path / f"of-{f.name}" / "block-00000.npy" for f in (model, tiny("bert")))

@@ -14,7 +14,6 @@ from tests.reporters import Heard
 from tests.tiny_models import BACKBONES
 
 CPU = ComputeSettings(device="cpu")
-PLAIN = dataclasses.replace(CPU, plain=True)
 MEAN = {"representation": "mean"}
 PASSAGES = [Passage(f"d{i}", "river bank money water fish"[: 4 + 3 * i]) for i in range(8)]
 REASON = "computing by the plain path, which is slower: "
@@ -31,9 +30,10 @@ def probed_afresh():
     unavailable.cache_clear()
 
 
-def load(folder, compute=CPU, representation=MEAN):
+def load(folder, compute=CPU, representation=MEAN, *, eager=False):
     heard = Heard()
-    return TextEncoder.load(str(folder), representation, {}, compute), heard.warnings
+    loaded = TextEncoder.load(str(folder), representation, {}, compute, eager=eager)
+    return loaded, heard.warnings
 
 
 def is_lean(encoder):
@@ -43,7 +43,7 @@ def is_lean(encoder):
 @pytest.mark.parametrize("kind", BACKBONES)
 def test_vectors_are_those_of_the_plain_path(tiny, kind):
     fast, warned = load(tiny(kind))
-    plain, silent = load(tiny(kind), PLAIN)
+    plain, silent = load(tiny(kind), eager=True)
     assert (is_lean(fast), is_lean(plain)) == (kind != "t5", False)
     assert warned == silent == []
     expected = plain.encode_passages(PASSAGES)
@@ -55,7 +55,7 @@ def test_vectors_are_those_of_the_plain_path(tiny, kind):
 @pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert"])
 def test_aggretriever_too(tiny_agg, kind):
     fast, _ = load(tiny_agg(kind), representation={})
-    plain, _ = load(tiny_agg(kind), PLAIN, {})
+    plain, _ = load(tiny_agg(kind), representation={}, eager=True)
     assert is_lean(fast)
     expected = plain.encode_passages(PASSAGES)
     np.testing.assert_allclose(
@@ -66,7 +66,7 @@ def test_aggretriever_too(tiny_agg, kind):
 def test_layers_too(tiny):
     layers = {"representation": "mlr", "layers": (0, 1, 2), "reduction": "multi-vector"}
     fast, _ = load(tiny(), representation=layers)
-    plain, _ = load(tiny(), PLAIN, layers)
+    plain, _ = load(tiny(), representation=layers, eager=True)
     assert is_lean(fast)
     np.testing.assert_allclose(
         fast.encode_passages(PASSAGES), plain.encode_passages(PASSAGES), rtol=0, atol=1e-5
@@ -78,18 +78,13 @@ def test_the_plain_path_packs_nothing(tiny, monkeypatch):
         raise AssertionError
 
     monkeypatch.setattr(lean_forward, "pack", refused)
-    assert not is_lean(load(tiny(), PLAIN)[0])
+    assert not is_lean(load(tiny(), eager=True)[0])
     with pytest.raises(AssertionError):
         load(tiny())
 
 
-def test_what_made_the_vectors_is_recorded(tiny):
-    assert load(tiny())[0].description()["plain"] is False
-    assert load(tiny(), PLAIN)[0].description()["plain"] is True
-
-
 def test_without_the_operator_the_plain_path_is_taken_and_told(tiny, monkeypatch):
-    expected = load(tiny(), PLAIN)[0].encode_passages(PASSAGES)
+    expected = load(tiny(), eager=True)[0].encode_passages(PASSAGES)
     some = SimpleNamespace(_reorder_linear_weight=OPERATORS._reorder_linear_weight)
     monkeypatch.setattr(packed_linear, "OPERATORS", some)
     encoder, warned = load(tiny())
@@ -98,7 +93,7 @@ def test_without_the_operator_the_plain_path_is_taken_and_told(tiny, monkeypatch
 
 
 def test_a_forward_that_disagrees_is_not_used(tiny, monkeypatch):
-    expected = load(tiny(), PLAIN)[0].encode_passages(PASSAGES)
+    expected = load(tiny(), eager=True)[0].encode_passages(PASSAGES)
     monkeypatch.setattr(lean_forward, "attention_bias", lambda mask, dtype: None)
     encoder, warned = load(tiny())
     assert len(warned) == 1
@@ -113,12 +108,12 @@ def test_a_processor_without_bfloat16_is_told_once(tiny, monkeypatch):
     assert warned == [
         f"{REASON}the processor has no bfloat16 instructions (float32 is faster on it)"
     ]
-    plain, _ = load(tiny(), dataclasses.replace(low, plain=True))
+    plain, _ = load(tiny(), low, eager=True)
     assert np.array_equal(encoder.encode_passages(PASSAGES), plain.encode_passages(PASSAGES))
 
 
 def test_two_sides_tell_one_reason_once(tiny, monkeypatch):
-    backbone = load(tiny(), PLAIN)[0].passage_side.encoder.backbone
+    backbone = load(tiny(), eager=True)[0].passage_side.encoder.backbone
     monkeypatch.setattr(lean_choice, "unavailable", lambda dtype: "a reason")
     heard = Heard()
     lean_choice.quicken([backbone, backbone], torch.float32)

@@ -21,6 +21,11 @@ LENGTHS = {"query_max_length": 32, "passage_max_length": 64}
 PYSERINI, AUTHORS = ModelLayout.AGGRETRIEVER_PYSERINI, ModelLayout.AGGRETRIEVER_AUTHORS
 
 
+def same_vectors(one, other):
+    # another file may align its tensors otherwise, which changes the last bits of products
+    np.testing.assert_allclose(vectors(one), vectors(other), rtol=0, atol=1e-6)
+
+
 def vectors(folder, **overrides):
     return TextEncoder.load(str(folder), overrides, LENGTHS, CPU).encode_passages(PASSAGES)
 
@@ -37,9 +42,9 @@ def test_there_and_back(tiny_agg, tmp_path, kind, layout):
     there = read_model_folder(tmp_path / "there")
     assert there.layout == layout.value
     assert there.representation == read_model_folder(source).representation
-    assert (vectors(tmp_path / "there") == vectors(source)).all()
+    same_vectors(tmp_path / "there", source)
     convert_model(str(tmp_path / "there"), tmp_path / "back", ModelLayout.DENSERK, text=LENGTHS)
-    assert (vectors(tmp_path / "back") == vectors(source)).all()
+    same_vectors(tmp_path / "back", source)
     names = ("model.safetensors", "config.json")
     for name in names:
         assert (tmp_path / "back" / name).read_bytes() == (source / name).read_bytes()
@@ -70,7 +75,7 @@ def test_the_files_of_the_authors_layout(tiny_agg, tmp_path):
     words = (tmp_path / "m/vocab.txt").read_text().split()
     assert [words[i] for i in (0, 3, 5)] == ["[PAD]", "[SEP]", "the"]
     expected = vectors(tiny_agg(agg_dim=30))
-    assert (vectors(tmp_path / "m", agg_dim=30) == expected).all()
+    np.testing.assert_allclose(vectors(tmp_path / "m", agg_dim=30), expected, rtol=0, atol=1e-6)
 
 
 def test_two_sides_go_through_the_authors_layout(tiny_agg, tmp_path):

@@ -4,7 +4,7 @@ import transformers
 
 from denserk.data.batches import pad
 from denserk.errors import ModelError
-from denserk.modeling import representation
+from denserk.modeling import lexical
 from denserk.modeling.folder_layouts import read_model_folder
 from denserk.modeling.representation import (
     NEEDS_CLS,
@@ -87,7 +87,7 @@ def test_aggretriever_is_the_paper_s_equations(kind, options, tiny, tiny_agg, mo
     encoder, _ = stored.build(settings)
     expected = [literal(kind, tiny(kind), settings, stored.passage.heads, ids) for ids in TEXTS]
     batch = pad(TEXTS, pad_id=1 if kind == "roberta" else 0)
-    monkeypatch.setitem(representation.BLOCK_ROWS, "cpu", 4)
+    monkeypatch.setitem(lexical.ROWS, "cpu", 4)
     with torch.inference_mode():
         encoded = encoder(batch)
     torch.testing.assert_close(encoded, torch.tensor(expected), rtol=1e-5, atol=1e-5)

@@ -134,7 +134,6 @@ def test_it_describes_itself_in_plain_json(tiny):
         "dimension": HIDDEN,
         "dtype": "float32",
         "head_dtype": "float32",
-        "plain": False,
         "representation": as_json(encoder.representation),
         "text": as_json(encoder.text),
     }

@@ -1,14 +1,12 @@
 import io
 import json
 import random
-import re
 from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from denserk.cli.app import run as main
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.manifest import Kind, read_manifest
 from denserk.formats.sources import read_passages
@@ -86,17 +84,6 @@ def test_overlapping_stages_write_what_one_after_the_other_would(corpus, tmp_pat
         written = (tmp_path / "v" / f"block-{number:05d}.npy").read_bytes()
         assert written == (tmp_path / "alone.npy").read_bytes()
     assert (result.tokens, result.positions, result.padding) == (92, 92, 0.0)
-    assert result.matrix_share is None
-
-
-def test_a_long_run_measures_its_share_of_the_machine(toy, tiny, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(TextEncoder, "load", LOAD)
-    monkeypatch.setattr("denserk.tasks.encode_tally.MEASURED_FROM", 0.0)
-    paths = ["--corpus", str(toy / "corpus.jsonl"), "--output", str(tmp_path / "v")]
-    assert main(["encode", "--model", str(tiny()), "--device", "cpu", *paths]) == 0
-    said = capsys.readouterr().err.splitlines()[-1]
-    told = r"[\d,]+ tokens a second, [\d.]+% padding, \d+% of the machine's rate of matrix products"
-    assert re.fullmatch(told, said)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])

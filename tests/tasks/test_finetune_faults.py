@@ -207,7 +207,7 @@ def test_distinct_passages_alone_are_encoded(command, fill, passages, cached):
             counted.append(len(given[0]))
 
     hook = torch.nn.modules.module.register_module_forward_pre_hook(count)
-    options = ("--group-size", "8", "--max-steps", "1", "--fill-negatives", fill, "--plain")
+    options = ("--group-size", "8", "--max-steps", "1", "--fill-negatives", fill)
     try:
         status, told = command(content, *options, *(["--grad-cache"] if cached else []))
     finally:

@@ -68,15 +68,6 @@ def test_a_batch_is_the_same_texts_in_another_order(lengths, limits):
     assert all(part.attention_mask.any(0).all() for part in groups.batches)
 
 
-def test_plain_groups_keep_the_order():
-    batch = pad([[5], [5, 6], [5, 6, 7], [5], [5]], 0)
-    assert len(group(batch, plain=True).batches) == 1
-    groups = group(batch, Limits(2), plain=True)
-    assert [rows.tolist() for rows in groups.rows] == [[0, 1], [2, 3], [4]]
-    assert [part.input_ids.shape[1] for part in groups.batches] == [2, 3, 1]
-    assert groups.back.tolist() == [0, 1, 2, 3, 4]
-
-
 def test_one_group_keeps_the_order():
     groups = group(pad([[5], [5, 6], [5, 6, 7]], 0), UNLIMITED)
     assert [rows.tolist() for rows in groups.rows] == [[0, 1, 2]]
@@ -89,14 +80,6 @@ def test_what_is_read_again_is_no_further_text():
     work.count([3], again=True)
     assert (work.tokens, work.real, work.positions) == (6, 9, 11)
     assert work.padding == pytest.approx(2 / 11)
-
-
-def test_padding_that_is_not_computed_does_not_count():
-    work = Work(unpadded=True)
-    work.count([4, 2])
-    work.count([3, 1], again=True)
-    assert (work.tokens, work.real, work.positions) == (6, 10, 12)
-    assert work.price_on(torch.device("cpu")) > Work().price_on(torch.device("cpu"))
 
 
 @pytest.mark.parametrize(

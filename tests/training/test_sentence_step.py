@@ -93,7 +93,7 @@ def test_chunks_add_up(tiny, size, chunk):
 def test_a_chunk_holds_whole_examples(tiny, monkeypatch):
     sizes = []
 
-    def recording(batch, work, plain):
+    def recording(batch, work):
         sizes.append(len(batch.input_ids))
         return group(batch, work=work)
 
