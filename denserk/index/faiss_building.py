@@ -1,39 +1,41 @@
-"""Building indexes of faiss: its factory strings, training, filling."""
+"""Build faiss indexes: factory strings, memory needed, training, filling."""
 
 import logging
-import os
-import re
-import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from denserk.errors import InputError, MismatchError, OutputError, UsageError
-from denserk.formats.files import whole_binary
 from denserk.index.faiss_library import inner_indexes, load_faiss, on_gpu, reason
-from denserk.index.faiss_needs import building_needs, smaller
-from denserk.index.inverted_lists import ListsOnDisk
-from denserk.index.memory_needs import tell_needs
-from denserk.index.trained_part import TrainedPart
+from denserk.index.faiss_merging import ID_BYTES, Template, merge_files, mergeable_ivf, write_index
+from denserk.index.memory_needs import Need, available_bytes, tell_needs
 from denserk.index.vector_index import Rows, StoredVectors
 from denserk.reporting import track
 from denserk.settings.retrieval import IndexSettings, IndexType, Metric
 
 logger = logging.getLogger(__name__)
 
+# vectors given to faiss at once
 ADD_ROWS = 65_536
-"""Rows given to faiss at once."""
+# training vectors per centroid that faiss asks for
+GOOD_TRAINING = 39
+FLOAT = LINK = 4
+# an array that grows is copied into a larger one: both are there for a moment
+GROWTH = 2
+# faiss leaves out tables of distances that are larger
+TABLE_BYTES = 1 << 31
+# least size of the inverted lists that are written to a file while an index is filled
+LEAST_SPILL = 32 << 20
 
 
 def factory_string(settings: IndexSettings, count: int, dimension: int) -> str:
-    """What faiss's factory is asked for.
+    """Return the factory string that faiss makes an index from.
 
     Raises:
-        UsageError: the quantiser cannot divide the dimension.
+        UsageError: the number of sub-quantisers does not divide the dimension.
 
     >>> factory_string(IndexSettings(type=IndexType.IVF), 10_000, 384)
     'IVF256,Flat'
@@ -46,8 +48,7 @@ def factory_string(settings: IndexSettings, count: int, dimension: int) -> str:
             f"--pq-m {settings.pq_m} does not divide the dimension {dimension}",
             f"for example --pq-m {best}",
         )
-    # faiss wants 39 vectors a list
-    lists = settings.nlist or max(1, min(int(4 * count**0.5), count // 39))
+    lists = settings.nlist or max(1, min(int(4 * count**0.5), count // GOOD_TRAINING))
     quantiser = f"PQ{settings.pq_m}x{settings.pq_nbits}"
     return {
         IndexType.FLAT: "Flat",
@@ -60,171 +61,190 @@ def factory_string(settings: IndexSettings, count: int, dimension: int) -> str:
     }[settings.type]
 
 
-@contextmanager
-def _refusals(wanted: str, count: int) -> Iterator[None]:
-    """Turns what faiss throws while building into one sentence."""
-    try:
-        yield
-    except RuntimeError as error:
-        few = re.search(r"training points \((\d+)\).*clusters \((\d+)\)", str(error))
-        if few:
-            raise InputError(
-                wanted,
-                None,
-                f"{count:,} vectors, of which {int(few[1]):,} train",
-                f"at least {int(few[2]):,}, one a centroid, and better {39 * int(few[2]):,}",
-                "use --type flat, a smaller --nlist or --pq-nbits, or a larger --train-size",
-            ) from None
-        raise UsageError(
-            f"faiss refuses {wanted}: {reason(error)}", "see faiss's guide to factory strings"
-        ) from None
-
-
-@contextmanager
-def _clustering_warnings() -> Iterator[None]:
-    """Gathers what faiss prints to stderr while it trains; tells it in one sentence."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as caught:
-        os.dup2(caught.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-            caught.seek(0)
-            text = caught.read().decode("utf-8", "replace")
-    few = re.compile(r"WARNING clustering (\d+) points to (\d+) centroids.*?(\d+) training points")
-    found = [tuple(map(int, match)) for match in few.findall(text)]
-    if found:
-        points, centroids, wanted = max(found, key=lambda numbers: numbers[2])
-        logger.warning(
-            f"{points:,} vectors train {centroids:,} centroids; {wanted:,} or more would train "
-            "them well: --type flat is exact and suits a collection of this size"
-        )
-    for line in few.sub("", text).splitlines():
-        if line.strip():
-            logger.info(f"faiss: {line.strip()}")
-
-
-def tell_memory(
-    count: int,
-    dimension: int,
-    settings: IndexSettings,
-    trained: TrainedPart | None = None,
+def check_memory(
+    count: int, dimension: int, settings: IndexSettings, template: Template | None = None
 ) -> None:
-    """Tells what building an index of so many vectors will hold in memory; nothing is built.
+    """Log the memory that building an index of `count` vectors needs.
 
     Raises:
-        UsageError: it does not fit; or as for `build`.
+        UsageError: the machine has less; or as for `build`.
         MismatchError: as for `build`.
     """
-    wanted, index = _begun(count, dimension, settings, trained)
-    needs = building_needs(index, count, settings)
-    tell_needs(f"building {wanted}", needs, smaller(index, count, dimension))
+    factory, index = _empty_index(count, dimension, settings, template)
+    if mergeable_ivf(index) is not None:
+        hint = "give a smaller --train-size, or fewer lists"
+    else:
+        lists = max(1, int(4 * count**0.5))
+        codes = next(m for m in range(max(1, dimension // 8), 0, -1) if dimension % m == 0)
+        hint = f'give --factory "IVF{lists},PQ{codes}": lists go to the disk while it is filled'
+    tell_needs(f"building {factory}", building_needs(index, count, settings), hint)
+
+
+def building_needs(index: Any, count: int, settings: IndexSettings) -> list[Need]:
+    """Return the memory that training and filling an empty index with `count` vectors take.
+
+    Interpreter and libraries are not counted.
+    """
+    faiss = load_faiss()
+    sample = 0 if index.is_trained else min(count, settings.train_size)
+    needs = [Need("the training sample and its residuals", 2 * FLOAT * index.d * sample)]
+    for ivf in inner_indexes(faiss, index):
+        if isinstance(ivf, faiss.IndexIVF):
+            needs.append(Need("the centroids", ivf.nlist * _row_bytes(faiss, ivf.quantizer)))
+        if isinstance(ivf, faiss.IndexIVFPQ) and ivf.metric_type == faiss.METRIC_L2:
+            table = FLOAT * ivf.nlist * ivf.pq.M * ivf.pq.ksub
+            needs.append(Need("tables of distances", table if table <= TABLE_BYTES else 0))
+    held = GROWTH * count * _row_bytes(faiss, index)
+    if settings.device == "cpu" and mergeable_ivf(index) is not None:
+        needs.append(Need("inverted lists", min(held, GROWTH * spill_bytes())))
+    else:
+        needs.append(Need("the index", held))
+    return needs
+
+
+def _row_bytes(faiss: Any, index: Any) -> int:
+    """Return the bytes that one vector adds to an index."""
+    index = faiss.downcast_index(index)
+    if isinstance(index, faiss.IndexPreTransform):
+        return _row_bytes(faiss, index.index)
+    if isinstance(index, faiss.IndexRefine):
+        return _row_bytes(faiss, index.base_index) + _row_bytes(faiss, index.refine_index)
+    if isinstance(index, faiss.IndexHNSW):
+        links = LINK * (index.hnsw.nb_neighbors(0) + 1) + ID_BYTES
+        return _row_bytes(faiss, index.storage) + int(links)
+    if isinstance(index, faiss.IndexIVF):
+        return int(index.code_size) + ID_BYTES
+    if isinstance(index, faiss.IndexFlatCodes):
+        return int(index.code_size)
+    return FLOAT * int(index.d)
+
+
+def spill_bytes() -> int:
+    """Return the size of inverted lists at which they are written to a file, and memory is freed."""
+    available = available_bytes()
+    return LEAST_SPILL if available is None else max(LEAST_SPILL, available // 8)
 
 
 def build(
-    vectors: StoredVectors,
-    path: Path,
-    settings: IndexSettings,
-    trained: TrainedPart | None = None,
+    vectors: StoredVectors, path: Path, settings: IndexSettings, template: Template | None = None
 ) -> str:
-    """Trains, fills and writes an index of (N, D) vectors; returns its factory string.
+    """Train, fill and write an index of (N, D) vectors; return its factory string.
 
-    Vectors are added in blocks. Inverted lists that grow large are put on the disk meanwhile, and
-    joined in the file at the end; codes and graphs of other kinds are held in memory.
+    Vectors are added in blocks. Inverted lists that grow large are written to files and merged at
+    the end (see `merge_files`); codes and graphs of other types are held in memory.
 
     Args:
-        vectors: what is indexed.
-        path: the file.
-        settings: what kind of index it is.
-        trained: what another index learned, filled in place of training.
+        vectors: the vectors.
+        path: the index file.
+        settings: type, metric, device of the index.
+        template: is filled instead of training.
 
     Raises:
         InputError: too few vectors to train on.
-        UsageError: faiss does not know the factory string, or refuses the metric.
-        MismatchError: the trained part takes vectors of another dimension.
-        OutputError: the index cannot be written.
+        UsageError: faiss does not know the factory string, or rejects the metric.
+        MismatchError: the template has another dimension.
+        OutputError: the disk is full.
     """
     faiss = load_faiss()
     if settings.threads:
         faiss.omp_set_num_threads(settings.threads)
     count, dimension = vectors.shape
-    wanted, index = _begun(count, dimension, settings, trained)
-    with _refusals(wanted, count):
-        moved = None
-        if settings.device != "cpu":
-            moved = on_gpu(faiss, index, settings.device)
-            if moved is None:
-                logger.info(f"faiss builds {wanted} on the CPU; it has no GPU form")
-        filled = index if moved is None else moved
+    factory, index = _empty_index(count, dimension, settings, template)
+    with _faiss_rejections(factory):
+        filled = index
+        if settings.device != "cpu" and (moved := on_gpu(faiss, index, settings.device)):
+            filled = moved
+        elif settings.device != "cpu":
+            logger.info(f"faiss builds {factory} on the CPU: it has no GPU version of it")
         if not filled.is_trained:
-            _train(filled, vectors, settings)
-        spills = moved is None and ListsOnDisk.spillable(index)
-        lists = ListsOnDisk(index, path) if spills else None
-        try:
-            with track(f"adding to {wanted}", count, "vectors") as progress:
-                for first in range(0, count, ADD_ROWS):
-                    block = vectors[first : first + ADD_ROWS]
-                    (lists or filled).add(block)
-                    progress.advance(len(block))
-            if moved is not None:
-                index = faiss.index_gpu_to_cpu(moved)
-            _write(index, lists, path)
-        finally:
-            if lists is not None:
-                lists.close()
-    return wanted
+            _train(index, filled, vectors, settings, factory)
+        if filled is index and mergeable_ivf(index) is not None:
+            _fill_and_spill(index, vectors, path, factory)
+            return factory
+        for block in _blocks(vectors, factory):
+            filled.add(block)
+        write_index(index if filled is index else faiss.index_gpu_to_cpu(filled), path)
+    return factory
 
 
-def _write(index: Any, lists: ListsOnDisk | None, path: Path) -> None:
-    """Writes an index, whole or not at all, with the lists that were put aside."""
-    with whole_binary(path) as handle:
-        try:
-            if lists is None or not lists.write(handle):
-                load_faiss().write_index(index, handle.name)
-        except RuntimeError as error:
-            raise OutputError(f"{path} cannot be written: {reason(error)}") from None
+def _blocks(vectors: StoredVectors, factory: str) -> Iterator[Any]:
+    """Yield (ADD_ROWS, D) blocks, and show the progress."""
+    with track(f"adding to {factory}", len(vectors), "vectors") as progress:
+        for first in range(0, len(vectors), ADD_ROWS):
+            block = vectors[first : first + ADD_ROWS]
+            yield block
+            progress.advance(len(block))
 
 
-def _begun(
-    count: int,
-    dimension: int,
-    settings: IndexSettings,
-    trained: TrainedPart | None,
+def _fill_and_spill(index: Any, vectors: StoredVectors, path: Path, factory: str) -> None:
+    """Fill an index with inverted lists, which go to files when they grow large, and write it."""
+    limit, code_size = spill_bytes(), mergeable_ivf(index).code_size
+    spilled: list[Path] = []
+
+    def spill() -> None:
+        spilled.append(path.with_name(f".{path.name}.lists-{len(spilled)}.part"))
+        write_index(index, spilled[-1])
+        index.reset()
+
+    try:
+        for block in _blocks(vectors, factory):
+            index.add(block)
+            if index.ntotal * (code_size + ID_BYTES) >= limit:
+                spill()
+        if spilled:
+            spill()
+            merge_files(index, spilled, path)
+        else:
+            write_index(index, path)
+    finally:
+        for file in spilled:
+            with suppress(OSError):
+                file.unlink()
+
+
+@contextmanager
+def _faiss_rejections(factory: str) -> Iterator[None]:
+    """Turn what faiss raises while building into a UsageError."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise UsageError(
+            f"faiss rejects {factory}: {reason(error)}", "see faiss's guide to factory strings"
+        ) from None
+
+
+def _empty_index(
+    count: int, dimension: int, settings: IndexSettings, template: Template | None
 ) -> tuple[str, Any]:
-    """An index without vectors, and its factory string."""
-    if trained is None:
-        wanted = factory_string(settings, count, dimension)
-        with _refusals(wanted, count):
-            return wanted, _empty(wanted, dimension, settings)
-    if trained.dimension != dimension:
-        raise MismatchError(
-            f"{trained.name} was trained on vectors of {trained.dimension} dimensions, "
-            f"and the input has {dimension}",
-            "index vectors of the model that it was trained for",
-        )
-    return trained.factory, trained.index
-
-
-def _empty(wanted: str, dimension: int, settings: IndexSettings) -> Any:
-    """The index that faiss's factory makes of a string, untrained."""
-    faiss = load_faiss()
+    """Return a factory string and an index without vectors."""
+    if template is not None:
+        if template.index.d != dimension:
+            raise MismatchError(
+                f"{template.name} was trained on vectors of {template.index.d} dimensions, "
+                f"and the input has {dimension}",
+                "index vectors of the model that it was trained for",
+            )
+        return template.factory, template.index
+    faiss, factory = load_faiss(), factory_string(settings, count, dimension)
     metric = faiss.METRIC_INNER_PRODUCT if settings.metric is Metric.INNER else faiss.METRIC_L2
-    index = faiss.index_factory(dimension, wanted, metric)
-    for inner in inner_indexes(faiss, index):
-        if hasattr(inner, "do_polysemous_training"):
-            inner.do_polysemous_training = False  # minutes, for a kind of search that none asks
-        if isinstance(inner, faiss.IndexHNSW):
-            inner.hnsw.efConstruction = settings.efC
-            if faiss.omp_get_max_threads() > 1:
-                logger.info("threads race for a graph's links: --threads 1 repeats its bytes")
-    return index
+    with _faiss_rejections(factory):
+        index = faiss.index_factory(dimension, factory, metric)
+    for part in inner_indexes(faiss, index):
+        if hasattr(part, "do_polysemous_training"):
+            part.do_polysemous_training = False  # takes minutes, for a search that nobody asks for
+        if isinstance(part, faiss.IndexHNSW):
+            part.hnsw.efConstruction = settings.efC
+    return factory, index
 
 
-def _train(index: Any, vectors: StoredVectors, settings: IndexSettings) -> None:
-    """Trains on a sample without replacement, in the order of the rows."""
+def _train(
+    index: Any, filled: Any, vectors: StoredVectors, settings: IndexSettings, factory: str
+) -> None:
+    """Train an index (`filled`: the same, or its GPU version) on a sample, in order of the rows.
+
+    Raises:
+        InputError: there are fewer training vectors than centroids.
+    """
     count = len(vectors)
     rows: slice | Rows = slice(None)
     if count > settings.train_size:
@@ -232,6 +252,32 @@ def _train(index: Any, vectors: StoredVectors, settings: IndexSettings) -> None:
         # nothing else may keep what is drawn: it is a view of the numbers of all rows
         rows = np.sort(draw.choice(count, settings.train_size, replace=False))
     sample = vectors[rows]
+    centroids = _centroids(index)
+    if len(sample) < centroids:
+        raise InputError(
+            factory,
+            None,
+            f"{len(sample):,} training vectors",
+            f"at least {centroids:,}, one per centroid, better {GOOD_TRAINING * centroids:,}",
+            "use --type flat, a smaller --nlist or --pq-nbits, or a larger --train-size",
+        )
+    if len(sample) < GOOD_TRAINING * centroids:
+        logger.warning(
+            f"{len(sample):,} vectors train {centroids:,} centroids; {GOOD_TRAINING * centroids:,} "
+            "or more would train them well: --type flat is exact and suits a small collection"
+        )
     logger.info(f"training on {len(sample):,} vectors")
-    with _clustering_warnings():
-        index.train(sample)
+    filled.train(sample)
+
+
+def _centroids(index: Any) -> int:
+    """Return the largest number of k-means centroids of an index; faiss then prints no warnings."""
+    faiss, found = load_faiss(), [0]
+    for part in inner_indexes(faiss, index):
+        if isinstance(part, faiss.IndexIVF) and part.quantizer_trains_alone != "\x01":
+            found.append(part.nlist)
+            part.cp.min_points_per_centroid = 1
+        if hasattr(part, "pq"):
+            found.append(part.pq.ksub)
+            part.pq.cp.min_points_per_centroid = 1
+    return max(found)

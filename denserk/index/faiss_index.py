@@ -11,7 +11,14 @@ import numpy as np
 
 from denserk.errors import UsageError
 from denserk.formats.flat_file import is_flat
-from denserk.index.faiss_library import faiss_errors, inner_indexes, load_faiss, on_gpu
+from denserk.index.faiss_library import (
+    faiss_errors,
+    inner_indexes,
+    lists_file,
+    load_faiss,
+    on_gpu,
+    read_index,
+)
 from denserk.index.hit_keys import in_order
 from denserk.index.vector_index import Rows, Scores, VectorIndex, Vectors
 from denserk.settings.retrieval import SearchSettings
@@ -67,21 +74,22 @@ class FaissIndex:
             logger.info("faiss searches this index on the CPU; it has no GPU form")
 
     def _read(self, path: Path) -> Any:
-        """Opens the file; flat rows and inverted lists stay in it, unless a GPU takes them."""
+        """Open the file; flat vectors and inverted lists stay in it, unless a GPU takes them."""
         faiss = self._faiss
-        flags = getattr(faiss, "IO_FLAG_MMAP_IFC", 0)
-        if not is_flat(path):
-            maps_lists = self._device == "cpu" and hasattr(faiss, "OnDiskInvertedLists")
-            flags = faiss.IO_FLAG_MMAP if maps_lists else 0
+        if is_flat(path):
+            with faiss_errors(path):
+                return faiss.read_index(str(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
+        if lists_file(path).exists() or self._device == "cpu":
+            return read_index(path)
         with faiss_errors(path):
-            return faiss.read_index(str(path), flags)
+            return faiss.read_index(str(path))
 
     def _set_breadth(self, settings: SearchSettings) -> None:
         parts = list(inner_indexes(self._faiss, self._index))
         self._graphs = [part for part in parts if isinstance(part, self._faiss.IndexHNSW)]
         lists = [part for part in parts if isinstance(part, self._faiss.IndexIVF)]
         stored = [self._faiss.downcast_InvertedLists(part.invlists) for part in lists]
-        on_disk = getattr(self._faiss, "OnDiskInvertedLists", ())
+        on_disk = self._faiss.OnDiskInvertedLists
         self._mapped = [found for found in stored if isinstance(found, on_disk)]
         refined = [part for part in parts if isinstance(part, self._faiss.IndexRefine)]
         applies = {"--ef-search": self._graphs, "--nprobe": lists, "--k-factor": refined}

