@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from denserk.index.java import OLDEST, VECTORS, anserini_jar, probe
+from denserk.index.lucene import OLDEST, anserini_jar, java_version
+
+VECTORS = "--add-modules=jdk.incubator.vector"
 
 
 def _candidates() -> Iterator[Path]:
@@ -34,7 +36,8 @@ def _java_home() -> Path | None:
         (
             home
             for home in _candidates()
-            if (home / "lib/server/libjvm.so").is_file() and probe(home / "bin/java")[0] >= OLDEST
+            if (home / "lib/server/libjvm.so").is_file()
+            and java_version(home / "bin/java") >= OLDEST
         ),
         None,
     )
@@ -69,6 +72,13 @@ def _run(command: Sequence[str], folder: Path) -> str:
     return done.stdout
 
 
+@cache
+def has_vectors(home: Path) -> bool:
+    """Return whether a Java has the vector module, which Pyserini asks for."""
+    program = home / "bin/java"
+    return not subprocess.run([program, VECTORS, "-version"], capture_output=True).returncode
+
+
 WITHOUT_VECTORS = f"""
 import jnius_config
 add = jnius_config.add_options
@@ -81,7 +91,7 @@ def run_pyserini(script: str, *arguments: str | Path, folder: Path) -> str:
     """Runs a Python script that may import pyserini, in `folder`; returns its standard output."""
     if importlib.util.find_spec("pyserini") is None:
         pytest.skip("pyserini is not installed")
-    if not probe(java_home() / "bin/java")[1]:
+    if not has_vectors(java_home()):
         script = WITHOUT_VECTORS + script
     return _run([sys.executable, "-c", script, *map(str, arguments)], folder)
 
@@ -90,7 +100,5 @@ def run_anserini(main_class: str, *arguments: str | Path, folder: Path) -> str:
     """Runs a class of `io.anserini` from Pyserini's jar; returns its standard output."""
     if importlib.util.find_spec("pyserini") is None:
         pytest.skip("pyserini, which carries Anserini's jar, is not installed")
-    program = java_home() / "bin/java"
-    options = [VECTORS] if probe(program)[1] else []
-    java = [str(program), *options, "-cp", str(anserini_jar())]
+    java = [str(java_home() / "bin/java"), "-cp", str(anserini_jar())]
     return _run([*java, f"io.anserini.{main_class}", *map(str, arguments)], folder)

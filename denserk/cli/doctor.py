@@ -15,7 +15,7 @@ from denserk.cli.app import app
 from denserk.cli.options import command
 from denserk.errors import MissingExtraError
 from denserk.extras import installed
-from denserk.index.java import find_java, probe
+from denserk.index.lucene import find_java, java_version
 
 PURPOSES = {  # of extras; those that are left out are for developers, or an alternative
     "": "core",
@@ -124,11 +124,11 @@ def _threads(threads: int | None, cores: int, fixes: list[str]) -> Iterator[tupl
 def _java(fixes: list[str]) -> Iterator[tuple[str, str]]:
     home = os.environ.get("JAVA_HOME")
     yield "JAVA_HOME", home or "not set"
-    if home and not probe(Path(home, "bin", "java"))[0]:
+    if home and not java_version(Path(home, "bin", "java")):
         fixes.append(f"unset JAVA_HOME, or set it to a JDK ({home}/bin/java does not run)")
     try:
-        program = find_java().program
-        yield "java", f"{probe(program)[0]}, {program}"
+        program = find_java()
+        yield "java", f"{java_version(program)}, {program}"
     except MissingExtraError as error:
         yield "java", "none that is recent enough"
         fixes.append(f"{error.hint} (Lucene indexes)")

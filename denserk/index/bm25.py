@@ -32,12 +32,11 @@ from denserk.settings.retrieval import Bm25Settings, StopWords
 
 logger = logging.getLogger(__name__)
 
-STOP_WORDS = frozenset(
-    (
-        "a an and are as at be but by for if in into is it no not of on or such that the their "
-        "then there these they this to was will with"
-    ).split()
+_STOP_WORDS = (
+    "a an and are as at be but by for if in into is it no not of on or such that the their then "
+    "there these they this to was will with"
 )
+STOP_WORDS = frozenset(_STOP_WORDS.split())
 APOSTROPHES = "'’＇"
 # Letters, digits and marks; an apostrophe or stop inside a word, a point or comma inside a number.
 # Chinese characters, hiragana and pictographs are terms of their own.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from denserk.errors import InputError, MismatchError, OutputError, UsageError
+from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index.faiss_library import inner_indexes, load_faiss, on_gpu, reason
 from denserk.index.faiss_merging import ID_BYTES, Template, merge_files, mergeable_ivf, write_index
 from denserk.index.memory_needs import Need, available_bytes, tell_needs
@@ -120,7 +120,7 @@ def _row_bytes(faiss: Any, index: Any) -> int:
 
 
 def spill_bytes() -> int:
-    """Return the size of inverted lists at which they are written to a file, and memory is freed."""
+    """Return the size of inverted lists in memory at which they are written to a file."""
     available = available_bytes()
     return LEAST_SPILL if available is None else max(LEAST_SPILL, available // 8)
 

@@ -85,7 +85,7 @@ def read_index(path: Path) -> Any:
         index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
         for part in inner_indexes(faiss, index):
             lists = faiss.downcast_InvertedLists(part.invlists) if hasattr(part, "invlists") else 0
-            if isinstance(lists, faiss.OnDiskInvertedLists) and lists.filename != str(path):
+            if isinstance(lists, faiss.OnDiskInvertedLists) and lists.filename:
                 found = lists_file(path).stat().st_size if lists_file(path).exists() else 0
                 if found < lists.totsize:  # faiss would read past the end of the file
                     raise RuntimeError(f"{lists_file(path).name} has {found:,} bytes")

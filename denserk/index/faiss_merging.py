@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from denserk.errors import InputError, MismatchError, OutputError, UsageError
 from denserk.formats.files import read_file, read_text_lines, whole_binary, whole_text
@@ -71,7 +71,7 @@ class Template:
 
     @property
     def factory(self) -> str:
-        """faiss' name for its type."""
+        """Faiss' name for its type."""
         return str(self.manifest.contents["factory"])
 
     @property
@@ -231,8 +231,9 @@ def _merge_on_disk(index: Any, files: Sequence[Path], target: Path) -> None:
     lists.this.disown()  # the index deletes them
 
 
-class IndexPart(NamedTuple):
-    """An index folder that is to be merged: its name, its manifest, the number of its first passage."""
+@dataclass(frozen=True)
+class IndexPart:
+    """An index folder that is to be merged, and the number of its first passage."""
 
     name: str
     manifest: Manifest

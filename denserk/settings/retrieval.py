@@ -28,7 +28,7 @@ class IndexType(StrEnum):
     SQFP16 = "sqfp16"
     """Two bytes a dimension."""
     BM25 = "bm25"
-    """Words, no vectors."""
+    """Inverted index of terms, no vectors."""
 
 
 class Engine(StrEnum):
@@ -55,12 +55,12 @@ class Metric(StrEnum):
 
 
 class StopWords(StrEnum):
-    """Words that BM25 leaves out."""
+    """Stop words of BM25."""
 
     LUCENE = "lucene"
     """Lucene's 33 English stop words."""
     NONE = "none"
-    """None are left out."""
+    """No stop words."""
 
 
 class Ties(StrEnum):
@@ -80,13 +80,13 @@ class IndexPaths:
         (), "--embeddings", metavar="DIR|FILE|GLOB|-", repeat=True, shown_default="--corpus"
     )
     """Vectors: folders, files, patterns, or - for JSON lines from standard input; or index folders
-    that were trained alike, to be merged; repeatable."""
+    with the same training, to be merged; repeatable."""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
     """Passages, for --type bm25: a file, a folder, irds:NAME, beir:NAME, or - (standard input)."""
     output: str = option("", metavar="DIR", shown_default="none: needed but for --engine milvus")
     """The index folder."""
-    trained_as: str | None = option(None, metavar="DIR", shown_default="trained anew")
-    """An index folder whose trained part (rotation, lists, quantisers) is filled with --input."""
+    trained_as: str | None = option(None, metavar="DIR", shown_default="train on --input")
+    """Template index: an index folder whose training (rotation, centroids) is taken over."""
     allow_pickle: bool = False
     """Also read vectors from pickles; a pickle can run any code, so only your own."""
     resume: bool = False
@@ -103,7 +103,7 @@ class IndexPaths:
         if bool(self.input) == bool(self.corpus):
             raise UsageError("give one of --input (vectors) and --corpus (passages, --type bm25)")
         if self.trained_as and self.corpus:
-            raise UsageError("--trained-as is for --input: nothing is trained for words")
+            raise UsageError("--trained-as is for --input: BM25 is not trained")
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite exclude each other")
 
@@ -162,13 +162,18 @@ class IndexSettings:
             if value is not None and value < 1:
                 raise UsageError(f"--{name.replace('_', '-')} {value}: at least 1 is needed")
 
+    @property
+    def is_flat(self) -> bool:
+        """Whether every vector is compared, as it was encoded."""
+        return self.type is IndexType.FLAT and not self.factory
+
 
 @dataclass(frozen=True)
 class Bm25Settings:
-    """How words are taken from text and weighed."""
+    """Analysis and weights of terms in a BM25 index."""
 
     fields: tuple[str, ...] | None = option(None, shown_default="title,text")
-    """Fields of a passage whose words are indexed."""
+    """Fields of a passage that are indexed."""
     k1: float = 0.9
     """Saturation of term frequency."""
     b: float = 0.4
@@ -176,7 +181,7 @@ class Bm25Settings:
     stemmer: str = option("porter", metavar="porter|english|...|none")
     """A Snowball stemmer by name, or none; with --engine lucene porter, krovetz or none."""
     stopwords: StopWords = StopWords.LUCENE
-    """Words that are left out."""
+    """Stop words."""
 
     def __post_init__(self) -> None:
         """Refuses weights outside the formula, and a passage without fields."""

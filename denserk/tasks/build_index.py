@@ -29,7 +29,6 @@ from denserk.index.bm25 import Bm25Builder
 from denserk.index.faiss_building import build, check_memory
 from denserk.index.faiss_merging import (
     IndexPart,
-    Template,
     is_approximate,
     merge_folders,
     open_parts,
@@ -211,7 +210,7 @@ def _plan_merge(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetting
     template, parts = open_parts(inputs)
     settings = template.settings(settings)
     settings = replace(settings, engine=chosen_engine(settings))
-    made_from = {
+    made_from: dict[str, Any] = {
         "indexes": [{"name": p.name, "sha256": p.manifest.contents["sha256"]} for p in parts],
         "vectors": [name for p in parts for name in p.manifest.made_from.get("vectors", [])],
         "model": common_model(parts),
@@ -277,7 +276,10 @@ def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetti
         settings = template.settings(settings)
     settings = replace(settings, engine=chosen_engine(settings))
     sources = open_sources(inputs, paths.allow_pickle, others_elsewhere=template is not None)
-    made_from = {"vectors": [s.name for s in sources], "model": common_model(sources)}
+    made_from: dict[str, Any] = {
+        "vectors": [s.name for s in sources],
+        "model": common_model(sources),
+    }
     if template is not None:
         refuse_other_model(
             model_of(template.manifest),

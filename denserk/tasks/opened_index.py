@@ -10,7 +10,7 @@ from typing import Any
 from denserk.errors import UsageError
 from denserk.formats.manifest import Manifest
 from denserk.index.backends import open_vector_index
-from denserk.index.bm25_index import Bm25Index
+from denserk.index.bm25 import Bm25Index
 from denserk.index.chained_vectors import ChainedVectors
 from denserk.index.index_folder import (
     DOCID,
@@ -20,7 +20,7 @@ from denserk.index.index_folder import (
     foreign_engine,
     read_index_manifest,
 )
-from denserk.index.lucene_index import LuceneIndex
+from denserk.index.lucene import LuceneIndex
 from denserk.index.memory_needs import Need, tell_needs
 from denserk.index.searcher import SPARE
 from denserk.index.shards import (
@@ -131,13 +131,16 @@ def open_index(
     chosen = {} if manifest is None else manifest.settings
     engine = Engine(chosen["engine"]) if chosen else foreign_engine(name)
     assert engine is not None  # read_index_manifest saw to it
-    words = from_json(Bm25Settings, chosen.get("bm25", {}))
+    bm25 = from_json(Bm25Settings, chosen.get("bm25", {}))
+    if engine in WORD_ENGINES:
+        for option, given in settings.index_options.items():
+            raise UsageError(f"{option} {given}: {name} is a BM25 index", f"leave out {option}")
     if engine is Engine.LUCENE:
-        lucene = LuceneIndex(Path(name), words, contents.get("count"), compute.threads)
+        lucene = LuceneIndex(Path(name), bm25, contents.get("count"), compute.threads)
         return OpenedIndex(names, lucene, lucene.ids, [manifest], holds_words=True)
     index: SearchableIndex
     if engine is Engine.BM25S:
-        index = Bm25Index(Path(name), words, compute.threads)
+        index = Bm25Index(Path(name), bm25, compute.threads)
     else:
         size = int(contents.get("vectors_per_passage", 1))
         index = _engine_of(name, engine, size, settings, compute, encodes=encodes)

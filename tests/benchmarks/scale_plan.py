@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from denserk.index.inverted_lists import ID_BYTES, JOINED_BYTES, held_bytes
+from denserk.index.faiss_merging import ID_BYTES
 from tests.benchmarks.timing import apart
 
 D, CODE = 768, 96
@@ -105,7 +105,6 @@ def plan(rates: Rates) -> dict[str, list[str]]:
     rows: dict[str, list[str]] = {}
     for _, count, lists in SIZES:
         sample, centroids = 2 * POINTS * lists * D * 4, lists * (D * 4 + LINKS)
-        in_lists = 2 * held_bytes(lists) + 2 * JOINED_BYTES
         training = ROUNDS * 2 * POINTS * lists * lists * D
         for what, told in (
             ("vectors on the disk", gigabytes(count * D * 2)),
@@ -114,8 +113,7 @@ def plan(rates: Rates) -> dict[str, list[str]]:
             ("disk while it is built", gigabytes(count * (D * 4 + 2 * entry))),
             ("memory: sample", gigabytes(sample)),
             ("memory: centroids", gigabytes(centroids)),
-            ("memory: lists", gigabytes(in_lists)),
-            ("memory while it is built", gigabytes(sample + centroids + in_lists)),
+            ("memory while it is built", gigabytes(sample + centroids)),
             ("training", duration(training / rates.products)),
             ("adding", duration(count / rates.added)),
             ("a batch at 1 GB/s", duration(count * D * 2 / 1e9)),

@@ -12,8 +12,7 @@ import pytest
 from denserk.errors import DenserkError, InputError, MismatchError, OutputError, UsageError
 from denserk.formats.flat_file import FlatWriter
 from denserk.formats.manifest import Kind, read_manifest
-from denserk.index import faiss_building, inverted_lists, memory_needs
-from denserk.index.inverted_lists import ListsOnDisk
+from denserk.index import memory_needs
 from denserk.settings.retrieval import (
     Bm25Settings,
     Engine,
@@ -81,8 +80,8 @@ def test_both_engines_write_the_same_flat_files(vectors, tmp_path):
 def test_what_is_told(vectors, tmp_path):
     reporter = Heard()
     build(tmp_path / "i", vectors, KINDS["hnsw"])
-    assert "vectors: 60 x 8 x 4 bytes = 0.0 MB to train and fill from" in reporter.notes
-    assert any("of the exact 10 nearest (with 60 of its own" in note for note in reporter.notes)
+    assert "vectors: 60 x 8 x 4 bytes = 0.0 MB on the disk" in reporter.notes
+    assert any("HNSW4,Flat: recall@10 0.9" in note for note in reporter.notes)
     assert reporter.warnings == []
 
 
@@ -126,7 +125,7 @@ def test_what_cannot_be_built_is_refused_before_anything_is_written(
     vectors, tmp_path, monkeypatch, factory
 ):
     monkeypatch.setattr(memory_needs, "available_bytes", lambda: 100)
-    with pytest.raises(UsageError, match=r"and 0\.0 MB can be had|faiss refuses Bogus9"):
+    with pytest.raises(UsageError, match=r"and 0\.0 MB can be had|faiss rejects Bogus9"):
         build(tmp_path / "i", vectors, IndexSettings(factory=factory))
     assert not (tmp_path / "i").exists()
     build(tmp_path / "i", vectors)
@@ -139,26 +138,6 @@ def test_vectors_of_unknown_number_are_refused_once_they_are_counted(tmp_path, m
     with pytest.raises(UsageError, match="building SQ8 needs"):
         build(tmp_path / "i", tmp_path / "lines.jsonl", IndexSettings(factory="SQ8"))
     assert not (tmp_path / "i" / "index").exists()
-
-
-def test_lists_that_a_killed_build_left_on_the_disk(vectors, tmp_path, monkeypatch):
-    """A killed process removes nothing: its lists lie there until the build is resumed."""
-    monkeypatch.setattr(faiss_building, "ADD_ROWS", 10)
-    monkeypatch.setattr(inverted_lists, "HELD_BYTES", 100)
-    monkeypatch.setattr(inverted_lists, "LIST_BYTES", 0)
-    settings = KINDS["factory"]
-    build(tmp_path / "whole", vectors, settings)
-    folder = tmp_path / "killed"
-    with monkeypatch.context() as patch, stopped_at(3, [(ListsOnDisk, "add")]):
-        patch.setattr(ListsOnDisk, "close", lambda lists: None)
-        with pytest.raises(Stopped):
-            build(folder, vectors, settings)
-    left = [item.name for item in folder.iterdir() if "lists-" in item.name]
-    assert sorted(left) == [f".index.lists-{number}.part" for number in range(3)]
-    with pytest.raises(MismatchError, match="unfinished"):
-        read_manifest(folder, Kind.INDEX)
-    build(folder, vectors, settings, resume=True)
-    assert contents(folder) == contents(tmp_path / "whole")
 
 
 def test_a_finished_index_is_left_alone(vectors, tmp_path):
@@ -195,7 +174,7 @@ def test_vectors_of_two_models_are_refused(vectors, tmp_path):
 @pytest.mark.parametrize(
     ("paths", "settings", "message"),
     [
-        ({"input": ("v",)}, {"type": IndexType.BM25}, "indexes words, not vectors"),
+        ({"input": ("v",)}, {"type": IndexType.BM25}, "indexes text, not vectors"),
         ({"corpus": "c"}, {}, "--corpus holds text"),
         ({"input": ("absent",)}, {}, "absent"),
     ],
@@ -236,7 +215,7 @@ def test_paths_that_contradict_each_other(paths):
         IndexPaths(output="o", **paths)
 
 
-def test_duplicate_passages_leave_no_index_of_words(tmp_path):
+def test_duplicate_passages_leave_no_bm25_index(tmp_path):
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"_id": "a", "text": "x"}\n{"_id": "a", "text": "y"}\n')
     with pytest.raises(InputError, match=r"the id \S+ twice: passages 1 and 2"):
@@ -245,13 +224,13 @@ def test_duplicate_passages_leave_no_index_of_words(tmp_path):
         read_manifest(tmp_path / "i", Kind.INDEX)
 
 
-def test_a_corpus_without_words(tmp_path):
+def test_a_corpus_without_terms(tmp_path):
     (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "the of"}\n')
-    with pytest.raises(InputError, match="no word in any passage"):
+    with pytest.raises(InputError, match="no term in any passage"):
         build(tmp_path / "i", tmp_path / "corpus.jsonl", IndexSettings(type=IndexType.BM25))
 
 
-def test_fields_of_an_index_of_words(toy, tmp_path):
+def test_fields_of_a_bm25_index(toy, tmp_path):
     paths = IndexPaths(corpus=str(toy / "corpus.jsonl"), output=str(tmp_path / "i"))
     settings = IndexSettings(type=IndexType.BM25)
     build_index(paths, settings, Bm25Settings(fields=("title",), stemmer="none"))

@@ -42,7 +42,7 @@ def index_of(toy, vectors, name="index", **settings):
     return str(toy / name)
 
 
-def words_of(toy):
+def bm25_of(toy):
     paths = IndexPaths(corpus=str(toy / "corpus.jsonl"), output=str(toy / "bm25"))
     build_index(paths, IndexSettings(type=IndexType.BM25))
     return str(toy / "bm25")
@@ -115,7 +115,7 @@ def test_vectors_are_searched_without_an_index(toy, model):
         assert [score for _, score in found[qid]] == pytest.approx([score for _, score in hits])
     named = read_manifest(toy / "run.trec", Kind.RUN).made_from["index"]
     assert [part["name"] for part in named] == [str(toy / "s0"), str(toy / "s1")]
-    words = words_of(toy)
+    words = bm25_of(toy)
     with pytest.raises(MismatchError, match="is an index of words, not of vectors"):
         search(SearchPaths(index=(vectors, words), topics=str(toy / "queries.tsv"), output="run"))
 
@@ -144,7 +144,7 @@ def test_engines_agree(toy, model):
 
 
 def test_words_need_no_model(toy):
-    index = words_of(toy)
+    index = bm25_of(toy)
     found = ranked(toy, index)
     assert {qid: hits[0][0] for qid, hits in found.items()} == {"q1": "d3", "q2": "d5", "q3": "d4"}
     assert [docid for docid, _ in found["q2"]] == ["d5", "d1"]  # equal scores
@@ -155,7 +155,7 @@ def test_words_need_no_model(toy):
 def test_queries_without_hits_are_told(toy):
     (toy / "queries.tsv").write_text("q1\tthe of\nq2\triver\nq3\tzebra\n")
     reporter = Heard()
-    assert list(ranked(toy, words_of(toy))) == ["q2"]
+    assert list(ranked(toy, bm25_of(toy))) == ["q2"]
     assert reporter.warnings == ["2 queries have no hits and are missing from the run: q1, q3"]
 
 
@@ -188,7 +188,7 @@ def test_shapes_and_tag(toy, form, columns):
     ranked_settings = SearchSettings(output_format=form, tag="mine")
     search(
         SearchPaths(
-            index=(words_of(toy),), topics=str(toy / "queries.tsv"), output=str(toy / "run")
+            index=(bm25_of(toy),), topics=str(toy / "queries.tsv"), output=str(toy / "run")
         ),
         ranked_settings,
     )
@@ -199,7 +199,7 @@ def test_shapes_and_tag(toy, form, columns):
 
 @pytest.mark.parametrize("output", ["-", "/dev/null"])
 def test_streams_have_no_manifest(toy, output, capfdbinary):
-    search(SearchPaths(index=(words_of(toy),), topics=str(toy / "queries.tsv"), output=output))
+    search(SearchPaths(index=(bm25_of(toy),), topics=str(toy / "queries.tsv"), output=output))
     assert bool(capfdbinary.readouterr().out) == (output == "-")
     assert not list(toy.glob("*.manifest.json"))
 
@@ -318,3 +318,11 @@ def test_the_command_line_tells_what_was_done(toy, capfd):
         ["q3", "Q0", "d4", "1"],
     ]
     assert "-: 3 queries, 3 hits, " in told.err
+
+
+@pytest.mark.parametrize("option", ["ef_search", "nprobe", "k_factor"])
+def test_options_of_approximate_indexes_are_not_ignored_by_bm25(toy, option):
+    settings = SearchSettings(**{option: 9})
+    name = f"--{option.replace('_', '-')} 9"
+    with pytest.raises(UsageError, match=f"{name}: .*bm25 is a BM25 index"):
+        ranked(toy, bm25_of(toy), settings=settings)

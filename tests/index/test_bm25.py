@@ -1,0 +1,120 @@
+"""BM25 against the formula, and terms against Lucene's English analysis."""
+
+import gzip
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from denserk.errors import InputError, UsageError
+from denserk.index.bm25 import STOP_WORDS, Analyzer, Bm25Builder, Bm25Index
+from denserk.settings.retrieval import Bm25Settings, StopWords
+from tests.peers import run_pyserini
+
+TEXTS = ["a cat sat", "the cat and the dog and the cat", "", "a fish", "dog dog dog fish", "zebra"]
+PLAIN: dict[str, Any] = {"stemmer": "none", "stopwords": StopWords.NONE}
+
+
+def by_hand(texts, query, k1, b):
+    """Lucene's formula as printed, over lists of words."""
+    passages = [text.split() for text in texts]
+    mean = sum(map(len, passages)) / len(passages)
+    scores = []
+    for passage in passages:
+        score = 0.0
+        for word in query.split():
+            n = sum(word in other for other in passages)
+            tf = passage.count(word)
+            if tf:
+                idf = math.log(1 + (len(passages) - n + 0.5) / (n + 0.5))
+                score += idf * tf / (tf + k1 * (1 - b + b * len(passage) / mean))
+        scores.append(score)
+    return scores
+
+
+def built(folder, texts, **settings):
+    passages = [(f"d{n}", text) for n, text in enumerate(texts)]
+    Bm25Builder(Bm25Settings(**settings)).build(folder, iter(passages))
+    return Bm25Index(folder, Bm25Settings(**settings), threads=2)
+
+
+@pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (1.2, 0.75), (0.0, 0.0), (2.0, 1.0)])
+@pytest.mark.parametrize("query", ["cat", "cat dog", "fish fish zebra", "the unknown a"])
+def test_scores_are_those_of_the_formula(tmp_path, k1, b, query):
+    index = built(tmp_path, TEXTS, k1=k1, b=b, **PLAIN)
+    scores, rows = index.search(np.array([query, query], dtype=object), len(TEXTS))
+    right = by_hand(TEXTS, query, k1, b)
+    order = sorted((row for row, s in enumerate(right) if s > 0), key=lambda r: (-right[r], r))
+    for i in range(2):
+        assert rows[i].tolist() == order + [-1] * (len(TEXTS) - len(order))
+        np.testing.assert_allclose(scores[i][: len(order)], [right[r] for r in order], rtol=1e-5)
+        assert (scores[i][len(order) :] == -np.inf).all()
+
+
+def test_queries_are_stemmed_as_passages_are(tmp_path):
+    index = built(tmp_path, ["houses of cats", "boats"])
+    _, rows = index.search(np.array(["the housing of a cat", "of the", "?"], dtype=object), 2)
+    assert rows.tolist() == [[0, -1], [-1, -1], [-1, -1]]
+    assert len(index) == 2
+
+
+def test_broken_files_are_refused(tmp_path):
+    built(tmp_path, TEXTS)
+    (tmp_path / "params.index.json").write_text("{")
+    with pytest.raises(InputError, match="bm25s cannot read"):
+        Bm25Index(tmp_path, Bm25Settings())
+
+
+EXAMPLES = {
+    "": [],
+    "The AND of": [],
+    "don't stop, it's Mary's U.S. dollar": ["don't", "stop", "mari", "u.", "dollar"],
+    "1,234.5 3.14 a.b 1.a snake_case __ _x_": ["1,234.5", "3.14", "a.b", "1", "snake_cas", "_x_"],
+    "Wi-Fi/Bluetooth e-mail@x.org": ["wi", "fi", "bluetooth", "e", "mail", "x.org"],
+    "Mary’s naïve Ελληνικά": ["mari", "naïv", "ελληνικά"],
+    "我们 とても テスト": ["我", "们", "と", "て", "も", "テスト"],
+    "us vs possibly technology sky": ["us", "vs", "possibl", "technolog", "sky"],
+}
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_terms(text):
+    assert Analyzer(Bm25Settings())(text) == EXAMPLES[text]
+
+
+def test_lucene_has_33_stop_words():
+    assert len(STOP_WORDS) == 33
+
+
+def test_without_stop_words_and_stemmer():
+    assert Analyzer(Bm25Settings(**PLAIN))("The houses of") == ["the", "houses", "of"]
+    assert Analyzer(Bm25Settings(stemmer="english"))("generously") == ["generous"]
+
+
+def test_an_unknown_stemmer_is_refused():
+    with pytest.raises(UsageError, match="klingon"):
+        Analyzer(Bm25Settings(stemmer="klingon"))
+
+
+ANALYSE = """
+import json, sys
+from pyserini.analysis import Analyzer, get_lucene_analyzer
+analyzer = Analyzer(get_lucene_analyzer())
+texts = json.load(open(sys.argv[1]))
+json.dump([list(analyzer.analyze(text)) for text in texts], open(sys.argv[2], "w"))
+"""
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+def test_lucene_finds_the_same_terms(tmp_path, shared_data):
+    texts = list(EXAMPLES)
+    for collection in ("cranfield", "cacm"):
+        with gzip.open(shared_data / collection / "corpus.jsonl.gz") as lines:
+            texts += [record["title"] + " " + record["text"] for record in map(json.loads, lines)]
+    (tmp_path / "texts").write_text(json.dumps(texts))
+    run_pyserini(ANALYSE, tmp_path / "texts", tmp_path / "words", folder=tmp_path)
+    words = Analyzer(Bm25Settings())
+    assert [words(text) for text in texts] == json.loads((tmp_path / "words").read_text())
