@@ -322,7 +322,7 @@ def test_the_command_line_tells_what_was_done(toy, capfd):
 
 @pytest.mark.parametrize("option", ["ef_search", "nprobe", "k_factor"])
 def test_options_of_approximate_indexes_are_not_ignored_by_bm25(toy, option):
-    settings = SearchSettings(**{option: 9})
+    given: dict[str, Any] = {option: 9}
     name = f"--{option.replace('_', '-')} 9"
     with pytest.raises(UsageError, match=f"{name}: .*bm25 is a BM25 index"):
-        ranked(toy, bm25_of(toy), settings=settings)
+        ranked(toy, bm25_of(toy), settings=SearchSettings(**given))
