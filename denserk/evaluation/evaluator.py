@@ -17,9 +17,9 @@ from ir_measures.providers import Provider
 from ir_measures.providers.base import NOT_PROVIDED
 
 from denserk.errors import DenserkError, MismatchError
-from denserk.evaluation.comparison import Comparison
 from denserk.evaluation.measures import Measure, is_mean, per_query_measure, providers_of
 from denserk.evaluation.published import PublishedRow
+from denserk.evaluation.significance import Comparison
 
 T = TypeVar("T")
 

@@ -85,6 +85,6 @@ def _measure(entry: Suite | Group, paper: Paper, metric: str) -> str | None:
     return suite.measure_of(paper, metric)
 
 
-def measures_of(rows: Sequence[PublishedRow]) -> list[str]:
+def published_measures(rows: Sequence[PublishedRow]) -> list[str]:
     """The measures that rows report, each once, in order."""
     return list(dict.fromkeys(measure for row in rows for measure in row.values))

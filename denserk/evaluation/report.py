@@ -1,39 +1,127 @@
-"""The page that compares runs: one HTML file that needs nothing beside it."""
+"""HTML report of runs: tables, curves, differences by query and passages, in one file.
 
-from collections.abc import Sequence
+The page is `report.html`, a Jinja template that escapes every text; plots are SVG by matplotlib.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from denserk import __version__
-from denserk.evaluation.evaluator import EvaluationResult, some
-from denserk.evaluation.markup import Html, tag
-from denserk.evaluation.published_table import as_published_grid
-from denserk.evaluation.query_differences import QueryRow
-from denserk.evaluation.report_figures import Cost, run_figures, transfer_figure
-from denserk.evaluation.report_parts import grid_table, section, several
-from denserk.evaluation.report_queries import Texts, moved_section, query_section
-from denserk.evaluation.run_profile import RunProfile
-from denserk.evaluation.suites_result import SuitesResult
-from denserk.evaluation.suites_table import as_suites_grid
-from denserk.evaluation.table import as_grids
+from denserk.evaluation.benchmarks import BenchmarksResult
+from denserk.evaluation.evaluator import EvaluationResult, first_hits, some
+from denserk.evaluation.measures import is_count
+from denserk.evaluation.tables import Cell, Table, tables
+from denserk.extras import require
+from denserk.formats.plots import INKS, as_svg, draw_lines, new_axes, style
+from denserk.records import Passage
 from denserk.settings.evaluation import ReportSettings
 
-CLOSED = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-"""The page's own law: nothing is fetched."""
+LONGEST = 420  # characters shown of a passage
+MOST_ROWS = 10_000  # rows of the table of queries; browsers become slow with more
+BINS = 30  # of the scores
+# depths of the recall curve, as far as a run reaches
+DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000, 2000, 3000, 5000, 10000)
+# the benchmark that retrievers are trained for; the first one that has a result is taken
+IN_DOMAIN = ("msmarco-dev", "beir/msmarco", "msmarco-titled-dev", "dl19", "dl20")
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One passage in a ranked list; `grade` is None where it was not judged."""
+
+    docid: str
+    score: float
+    grade: int | None
+
+
+@dataclass(frozen=True)
+class TopList:
+    """The first of a query's `hits` hits, and the rank of its first relevant one, if any."""
+
+    top: tuple[Hit, ...]
+    first_relevant: int | None
+    hits: int
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Counts of scores in the same bins.
+
+    Attributes:
+        edges: (n + 1,), ascending.
+        relevant: (n,), relevant hits.
+        others: (n,), hits judged not relevant, or not judged.
+    """
+
+    edges: NDArray[np.float64]
+    relevant: NDArray[np.int64]
+    others: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RunProfile:
+    """A run against relevance judgments.
+
+    Attributes:
+        name: of the run in tables.
+        level: the lowest grade that counted as relevant.
+        recall: (depth, mean recall) for each of `DEPTHS` that the run reaches, and its own depth.
+        scores: None where all scores are equal.
+        lists: the ranked lists of the queries asked for.
+    """
+
+    name: str
+    level: int
+    recall: tuple[tuple[int, float], ...]
+    scores: Scores | None
+    lists: Mapping[str, TopList]
+
+
+@dataclass(frozen=True)
+class QueryRow:
+    """The values of the runs on one query, and the largest difference from the reference run.
+
+    `values` and `difference` are NaN where there is none.
+    """
+
+    qid: str
+    values: tuple[float, ...]
+    difference: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the manifest of a run says about its cost; None where it says nothing."""
+
+    index_bytes: int | None = None
+    query_milliseconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The known texts: query id -> text, passage id -> passage."""
+
+    queries: Mapping[str, str] = field(default_factory=dict)
+    passages: Mapping[str, Passage] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Report:
-    """What the page is made of.
+    """Content of the page.
 
     Attributes:
         title: of the page.
         result: the measures.
-        rows: the queries in the order of their differences in the main measure.
-        shown: how many of them are shown with their lists.
-        profiles: the runs against judgements; none where there are no judgements.
-        costs: a run's, in the order of the runs.
-        texts: of the queries and passages that are shown, as far as they are known.
+        rows: the queries, those with the largest differences first.
+        shown: number of queries that are shown with their ranked lists.
+        profiles: the runs against relevance judgments; empty without judgments.
+        costs: of each run.
+        texts: of the queries and passages that are shown.
         lacking: what is not on the page and why, one sentence each.
     """
 
@@ -47,78 +135,380 @@ class Report:
     lacking: Sequence[str] = ()
 
 
+@dataclass(frozen=True)
+class Figure:
+    """A plot as SVG, its caption, and its numbers where a table of them helps."""
+
+    svg: str
+    caption: str
+    table: Table | None = None
+
+
+def profile(
+    name: str,
+    run: Mapping[str, Mapping[str, float]],
+    judgments: Mapping[str, Mapping[str, int]],
+    queries: Collection[str],
+    level: int,
+    shown: Collection[str],
+    top: int,
+) -> RunProfile:
+    """Compute recall by depth, the distribution of scores and the ranked lists of a run.
+
+    Args:
+        name: of the run in tables.
+        run: query -> passage -> score.
+        judgments: query -> passage -> grade.
+        queries: recall is the mean over these; it is 0 for a query without a relevant passage.
+        level: the lowest grade that is relevant.
+        shown: queries whose ranked lists are kept.
+        top: hits kept of each of these lists.
+    """
+    lists = {qid: first_hits(run[qid], len(run[qid])) for qid in queries if qid in run}
+    relevant = {
+        qid: {docid for docid, grade in judgments.get(qid, {}).items() if grade >= level}
+        for qid in queries
+    }
+    scores: tuple[list[float], list[float]] = ([], [])
+    for qid, hits in lists.items():
+        for docid, score in hits.items():
+            scores[docid in relevant[qid]].append(score)
+    kept = {}
+    for qid in shown:
+        hits, grades = lists.get(qid, {}), judgments.get(qid, {})
+        ranks = (rank for rank, d in enumerate(hits, start=1) if grades.get(d, 0) >= level)
+        best = tuple(Hit(d, score, grades.get(d)) for d, score in list(hits.items())[:top])
+        kept[qid] = TopList(best, next(ranks, None), len(hits))
+    return RunProfile(name, level, mean_recall(lists, relevant), bin_scores(*scores[::-1]), kept)
+
+
+def mean_recall(
+    lists: Mapping[str, Collection[str]], relevant: Mapping[str, Collection[str]]
+) -> tuple[tuple[int, float], ...]:
+    """Return (depth, mean recall).
+
+    Args:
+        lists: query -> passages, best first.
+        relevant: query -> its relevant passages; the mean is over these queries.
+
+    >>> mean_recall({"q": ["a", "b", "c"]}, {"q": {"b", "x"}, "r": {"a"}})
+    ((1, 0.0), (2, 0.25), (3, 0.25))
+    """
+    deepest = max(map(len, lists.values()), default=0)
+    depths = [*(depth for depth in DEPTHS if depth < deepest), *([deepest] if deepest else [])]
+    total = np.zeros(len(depths))
+    for qid, docids in lists.items():
+        if wanted := relevant[qid]:
+            found = np.cumsum([0, *(docid in wanted for docid in docids)])
+            total += found[np.minimum(depths, len(docids))] / len(wanted)
+    return tuple(zip(depths, (total / len(relevant)).tolist(), strict=True))
+
+
+def bin_scores(relevant: Sequence[float], others: Sequence[float]) -> Scores | None:
+    """Count scores in `BINS` bins of equal width; None where no two scores differ.
+
+    >>> found = bin_scores([3.0], [0.0, 0.0])
+    >>> float(found.edges[-1]), int(found.relevant[-1]), int(found.others[0])
+    (3.0, 1, 2)
+    """
+    together = np.array([*relevant, *others])
+    if not len(together) or not np.ptp(together) > 0:
+        return None
+    edges = np.linspace(together.min(), together.max(), BINS + 1)
+    if not (np.diff(edges) > 0).all():  # the scores differ by less than float64 can divide
+        return None
+    counts = [np.histogram(scores, edges)[0] for scores in (relevant, others)]
+    return Scores(edges, *counts)
+
+
+def main_measure(result: EvaluationResult) -> str:
+    """Return the first measure that is not a count, or the first one."""
+    compared = [measure for measure in result.measures if not is_count(measure)]
+    return str((compared or result.measures)[0])
+
+
+def reference_of(result: EvaluationResult) -> int:
+    """Return the number of the run that others are compared with: the baseline, or the first."""
+    names = [run.name for run in result.runs]
+    return 0 if result.comparison is None else names.index(result.comparison.baseline)
+
+
+def query_rows(result: EvaluationResult, measure: str, reference: int) -> list[QueryRow]:
+    """Return all queries: the largest differences first; for one run, the lowest values first."""
+    rows = []
+    for qid in result.queries:
+        values = [run.per_query[measure].get(qid, math.nan) for run in result.runs]
+        others = (value - values[reference] for n, value in enumerate(values) if n != reference)
+        widest = max((d for d in others if not math.isnan(d)), key=abs, default=math.nan)
+        rows.append(QueryRow(qid, tuple(values), widest))
+
+    def place(row: QueryRow) -> tuple[bool, float]:
+        key = row.values[0] if len(row.values) == 1 else -abs(row.difference)
+        return math.isnan(key), key
+
+    return sorted(rows, key=place)
+
+
 def as_page(report: Report) -> str:
-    """The whole page."""
-    moved = report.rows[: report.shown]
-    linked = [row.qid for row in moved] if report.profiles else []
-    sections = [
-        section(
-            "measures", "Measures", *map(grid_table, as_grids(report.result, ReportSettings()))
-        ),
-        section("plots", "Curves", *run_figures(report.result, report.profiles, report.costs)),
-        moved_section(report.result, moved, report.profiles, report.texts),
-        query_section(report.result, report.rows, report.texts, linked),
-        section("notes", "What to know", _notes(report)),
-    ]
-    runs = [run.name for run in report.result.runs]
-    count = f"{several(runs, 'run')}, {several(report.result.queries, 'query', 'queries')}"
-    return _document(report.title, count, runs, sections)
-
-
-def as_suites_page(result: SuitesResult) -> str:
-    """The page of runs on several suites: their table, and in-domain against zero-shot."""
-    grids = [as_suites_grid(result, ReportSettings().places)]
-    if result.published:
-        grids.append(as_published_grid(result.published, result.measures))
-    figure, lacking = transfer_figure(result)
-    sections = [section("measures", "Measures", *map(grid_table, grids))]
-    if figure is not None:
-        sections.append(section("plots", "In-domain and zero-shot", figure))
-    else:
-        sections.append(section("notes", "What to know", tag("ul", tag("li", lacking))))
-    count = f"{several(result.runs, 'run')}, {several(list(result.results), 'suite')}"
-    return _document("Runs on several suites", count, list(result.runs), sections)
-
-
-def _notes(report: Report) -> Html:
+    """Return the whole page of runs on one benchmark."""
     result = report.result
-    notes = []
+    with style():
+        figures = [*_recall(report), *_costs(report)]
+        scores = list(_scores(report))
+    return _render(
+        report.title,
+        f"{several(result.runs, 'run')}, {several(result.queries, 'query', 'queries')}",
+        [run.name for run in result.runs],
+        tables(result, ReportSettings()),
+        figures=figures,
+        scores=scores,
+        notes=[*_notes(result), *report.lacking],
+        report=report,
+        measure=main_measure(result),
+        reference=result.runs[reference_of(result)].name,
+        moved=report.rows[: report.shown] if report.profiles else [],
+        rows=report.rows[:MOST_ROWS],
+    )
+
+
+def as_benchmarks_page(result: BenchmarksResult) -> str:
+    """Return the whole page of runs on several benchmarks, in-domain against zero-shot."""
+    with style():
+        figure, lacking = transfer_figure(result)
+    return _render(
+        "Runs on several benchmarks",
+        f"{several(result.runs, 'run')}, {several(result.results, 'benchmark')}",
+        result.runs,
+        tables(result, ReportSettings()),
+        figures=[figure] if figure else [],
+        notes=[lacking] if lacking else [],
+    )
+
+
+def transfer_figure(result: BenchmarksResult) -> tuple[Figure | None, str]:
+    """Return the plot of in-domain against zero-shot effectiveness, or why there is none."""
+    home = next((name for name in IN_DOMAIN if name in result.results), None)
+    away = [name for name in result.results if name.startswith("beir/") and name not in IN_DOMAIN]
+    if home is None or not away:
+        return None, (
+            "In-domain against zero-shot is not drawn: it needs a run on MS MARCO "
+            f"({' or '.join(IN_DOMAIN)}) and runs on other BEIR datasets."
+        )
+    measures = [list(map(str, result.results[name].measures)) for name in away]
+    shared = [m for m in measures[0] if all(m in others for others in measures)]
+    if not shared:
+        return None, "In-domain against zero-shot is not drawn: the datasets share no measure."
+    inside, outside = str(result.results[home].measures[0]), shared[0]
+
+    def value(name: str, run: str, measure: str) -> float:
+        return (result.values(name, run) or {}).get(measure, math.nan)
+
+    points: dict[str, list[tuple[float, float]]] = {}
+    for run in result.runs:
+        x = value(home, run, inside)
+        y = math.fsum(value(name, run, outside) for name in away) / len(away)
+        points[run] = [] if math.isnan(x + y) else [(x, y)]
+    if not any(points.values()):
+        return None, "In-domain against zero-shot is not drawn: no folder has all runs."
+    left = [name for name, found in points.items() if not found]
+    without = f" Without {', '.join(left)}: not on every dataset." if left else ""
+    axes = _legend_below(points)
+    axes.set_xlabel(f"{inside} on {home}")
+    axes.set_ylabel(f"mean {outside} on {several(away, 'BEIR dataset')}")
+    svg = as_svg(axes, "Zero-shot against in-domain effectiveness, a mark per run", "transfer")
+    return Figure(svg, f"In-domain ({home}) against zero-shot ({', '.join(away)}).{without}"), ""
+
+
+def several(things: Collection[object], one: str, more: str | None = None) -> str:
+    """Return a count with its noun.
+
+    >>> several("ab", "run"), several("a", "query", "queries")
+    ('2 runs', '1 query')
+    """
+    return f"{len(things):,} {one if len(things) == 1 else more or f'{one}s'}"
+
+
+def format_value(value: float, *, signed: bool = False) -> str:
+    """Return a value with four decimals, a dash for NaN.
+
+    >>> format_value(-0.25, signed=True), format_value(0.0, signed=True), format_value(math.nan)
+    ('−0.2500', '0.0000', '–')
+    """
+    if math.isnan(value):
+        return "–"
+    text = f"{abs(value) if signed else value:.4f}"
+    sign = "" if not signed or float(text) == 0 else "+" if value > 0 else "−"
+    return sign + text
+
+
+def format_score(value: float) -> str:
+    """Return a score, without an exponent where a plain number will do.
+
+    >>> format_score(147012.3), format_score(13.09421)
+    ('147,012', '13.094')
+    """
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e12 else f"{value:.5g}"
+
+
+def format_bytes(count: float) -> str:
+    """Return a size.
+
+    >>> format_bytes(26_000_000_000), format_bytes(1500), format_bytes(12)
+    ('26 GB', '1.5 kB', '12 bytes')
+    """
+    for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:g} bytes"
+
+
+def format_milliseconds(value: float) -> str:
+    """Return a duration.
+
+    >>> format_milliseconds(1500), format_milliseconds(0.25)
+    ('1.5 s', '0.25 ms')
+    """
+    return f"{value / 1000:.3g} s" if value >= 1000 else f"{value:.3g} ms"
+
+
+def shorten(text: str, longest: int = LONGEST) -> str:
+    """Cut a long text between words.
+
+    >>> shorten("one two three", 9)
+    'one two …'
+    """
+    if len(text) <= longest:
+        return text
+    cut = text[: longest - 1]
+    return f"{cut.rpartition(' ')[0]} …" if " " in cut else f"{cut}…"
+
+
+def _render(
+    title: str, count: str, runs: Sequence[str], found: Sequence[Table], **content: Any
+) -> str:
+    """Fill the template."""
+    jinja2 = require("jinja2", "a report")
+    environment = jinja2.Environment(
+        autoescape=True,
+        loader=jinja2.PackageLoader("denserk", "evaluation"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters.update(value=format_value, score=format_score, shorten=shorten)
+    page: str = environment.get_template("report.html").render(
+        {"scores": [], "report": None, "moved": [], "rows": [], **content},
+        title=title,
+        count=count,
+        runs=runs,
+        tables=found,
+        version=__version__,
+        inks=INKS,
+    )
+    return page
+
+
+def _recall(report: Report) -> Iterator[Figure]:
+    lines = {one.name: one.recall for one in report.profiles}
+    depths = sorted({depth for points in lines.values() for depth, _ in points})
+    if not depths:
+        return
+    axes = _legend_below(lines)
+    axes.set(xlabel="depth", ylabel="recall", xscale="log", xlim=(1, max(depths[-1], 2)))
+    axes.set_ylim(0, 1.02)
+    _plain_ticks(axes, "{:,g}".format)
+    known = [dict(points) for points in lines.values()]
+    rows = [
+        (Cell(f"{d:,}"), *(Cell(f"{points[d]:.4f}" if d in points else "") for points in known))
+        for d in depths
+    ]
+    level = report.profiles[0].level
+    grades = "" if level == 1 else f" of grade {level} or higher"
+    yield Figure(
+        as_svg(axes, "Recall by depth, a line per run", "recall"),
+        f"Recall by depth: the share of the relevant passages{grades} among the first hits, mean "
+        "over queries.",
+        Table(("depth", *lines), 1, tuple(rows)),
+    )
+
+
+def _costs(report: Report) -> Iterator[Figure]:
+    """Draw effectiveness against index size and against latency, where manifests know them."""
+    result, measure = report.result, main_measure(report.result)
+    kinds: tuple[tuple[str, Callable[[Cost], float | None], Callable[[float], str]], ...] = (
+        ("index size", lambda cost: cost.index_bytes, format_bytes),
+        ("latency", lambda cost: cost.query_milliseconds, format_milliseconds),
+    )
+    for title, value_of, told in kinds:
+        values = [value_of(cost) for cost in report.costs]
+        if not any(values):
+            continue
+        runs = list(zip(result.runs, values, strict=True))
+        axes = _legend_below({r.name: [(v, r.summary[measure])] if v else [] for r, v in runs})
+        present = [value for value in values if value]
+        axes.set(xscale="log", xlim=(min(present) / 2, max(present) * 2))
+        axes.set(xlabel=title, ylabel=measure)
+        _plain_ticks(axes, told)
+        known = ", ".join(f"{run.name} {told(value)}" for run, value in runs if value)
+        what = " (encoding and searching one query)" if title == "latency" else ""
+        yield Figure(
+            as_svg(axes, f"{measure} against {title}, a mark per run", title.replace(" ", "-")),
+            f"{measure} against {title}{what}, from the manifests: {known}.",
+        )
+
+
+def _scores(report: Report) -> Iterator[Figure]:
+    for number, one in enumerate(report.profiles):
+        if one.scores is None:
+            continue
+        axes = new_axes(4.4, 2.6)
+        kinds = {"relevant": one.scores.relevant, "not relevant or not judged": one.scores.others}
+        for ink, dash, (name, bins) in zip(INKS, ("-", "--"), kinds.items(), strict=False):
+            share = 100 * bins / max(bins.sum(), 1)
+            axes.stairs(share, one.scores.edges, color=ink, ls=dash, lw=1.4, label=name)
+            axes.stairs(share, one.scores.edges, color=ink, alpha=0.15, fill=True)
+        axes.figure.legend(loc="outside upper center", ncols=2)
+        axes.set_xlabel("score")
+        axes.yaxis.set_major_formatter("{x:g} %")
+        counts = " and ".join(f"{bins.sum():,}" for bins in kinds.values())
+        label = f"Scores of {one.name}, relevant hits and others"
+        yield Figure(
+            as_svg(axes, label, f"scores-{number}"), f"{one.name}: scores of {counts} hits."
+        )
+
+
+def _legend_below(lines: Mapping[str, Sequence[tuple[float, float]]]) -> Any:
+    """Draw named lines with the legend, whose names may be long, below them."""
+    axes = new_axes(4.4, 2.7 + 0.19 * len(lines))
+    draw_lines(axes, lines, "lower center")
+    return axes
+
+
+def _plain_ticks(axes: Any, told: Callable[[float], str]) -> None:
+    """Write a few round values below a logarithmic axis, as plain numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
+    low, high = axes.get_xlim()
+    digits = (1.0,) if high / low > 100 else (1.0, 3.0) if high / low > 15 else (1.0, 2.0, 5.0)
+    axes.xaxis.set_major_locator(LogLocator(subs=digits))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: told(value)))
+    axes.minorticks_off()
+
+
+def _notes(result: EvaluationResult) -> Iterator[str]:
     for run in result.runs:
         if run.missing:
-            notes.append(
+            yield (
                 f"{run.name} lacks {len(run.missing):,} of {len(result.queries):,} judged queries: "
                 f"{some(run.missing)}."
             )
         if run.unjudged:
             others = several(run.unjudged, "query", "queries")
-            notes.append(f"{run.name} has {others} without judgements, which do not count.")
+            yield f"{run.name} has {others} without relevance judgments, which do not count."
         if run.ties.lines:
-            notes.append(
+            yield (
                 f"{run.name} has {run.ties.lines:,} lines that tie with another of their query; "
-                "here ties fall as in trec_eval, by passage id descending."
+                "ties are ordered as in trec_eval, by passage id descending."
             )
     told = (f"{', '.join(names)} by {who}" for who, names in result.providers.items())
-    notes.append(f"Computed through ir-measures: {'; '.join(told)}.")
-    return tag("ul", *(tag("li", note) for note in (*notes, *report.lacking)))
-
-
-def _document(title: str, count: str, runs: Sequence[str], sections: Sequence[Html]) -> str:
-    kept = [one for one in sections if one]
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=CLOSED),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", title),
-        tag("style", Html(_asset("report.css"))),
-    )
-    header = tag("header", tag("h1", title), tag("p", f"{count}: {', '.join(runs)}", class_="note"))
-    footer = tag("footer", tag("p", f"Made by denserk {__version__}."))
-    script = tag("script", Html(_asset("report.js")))
-    body = tag("body", header, tag("main", *kept), footer, script)
-    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
-
-
-def _asset(name: str) -> str:
-    return files("denserk.evaluation").joinpath(name).read_text("utf-8")
+    yield f"Computed through ir-measures: {'; '.join(told)}."

@@ -69,15 +69,14 @@ def look(number: int) -> dict[str, Any]:
 
 
 def draw_lines(
-    axes: Any, lines: Mapping[str, Sequence[tuple[float, float]]], *, legend: bool = True
+    axes: Any, lines: Mapping[str, Sequence[tuple[float, float]]], legend: str = "right upper"
 ) -> None:
-    """Draw named lines of (x, y) points, with a legend on the right."""
+    """Draw named lines of (x, y) points, with a legend at that side of the axes."""
     for number, points in enumerate(lines.values()):
         xs, ys = zip(*points, strict=True) if points else ((), ())
         axes.plot(xs, ys, lw=1.4, ms=4, **look(number))
-    if legend:
-        # labels are passed here because matplotlib hides those that begin with "_"
-        axes.figure.legend(axes.lines, list(lines), loc="outside right upper")
+    # labels are passed here because matplotlib hides those that begin with "_"
+    axes.figure.legend(axes.lines, list(lines), loc=f"outside {legend}")
 
 
 def save(axes: Any, path: Path) -> None:

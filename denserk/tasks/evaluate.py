@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from denserk.evaluation.comparison import compare_with
+from denserk.errors import GateError, UsageError
 from denserk.evaluation.evaluator import (
     EvaluationResult,
     Evaluator,
@@ -13,11 +13,11 @@ from denserk.evaluation.evaluator import (
     some,
     without_own_query,
 )
-from denserk.evaluation.gates import Gate, as_gates
 from denserk.evaluation.hits_seen import Sight
 from denserk.evaluation.inputs import short_names
 from denserk.evaluation.judgement_counts import JudgementCounts
-from denserk.evaluation.measures import MeasureChoice, parse_measures
+from denserk.evaluation.measures import Measure, MeasureChoice, parse_measures
+from denserk.evaluation.significance import compare
 from denserk.formats.sources import read_qrels_map
 from denserk.formats.trec_run import read_run_scores, read_run_tag
 from denserk.settings.comparison import ComparisonSettings
@@ -53,7 +53,7 @@ def evaluate(
         settings: what is measured; the default measures where None.
 
     Returns:
-        The measures asked for, and those of the gates; `gates.require` holds a result to them.
+        The measures asked for, and those of the gates; `check_minimums` checks a result.
 
     Raises:
         UsageError: a measure or gate is not understood, or there is no such file.
@@ -107,7 +107,7 @@ def read_hits(path: str, settings: EvaluationSettings) -> dict[str, dict[str, fl
 def compare_runs(
     result: EvaluationResult, runs: Sequence[str], settings: ComparisonSettings
 ) -> EvaluationResult:
-    """The result with every other run tested against `settings.baseline`.
+    """Return the result with every other run tested against `settings.baseline`.
 
     Args:
         result: of the runs.
@@ -120,23 +120,51 @@ def compare_runs(
     assert settings.baseline is not None
     name = result.runs[list(runs).index(settings.baseline)].name
     values = {run.name: run.per_query for run in result.runs}
-    found = compare_with(values, result.measures, name, settings)
+    found = compare(values, result.measures, name, settings)
     return replace(result, comparison=found)
 
 
-def gates_of(settings: EvaluationSettings) -> tuple[Gate, ...]:
-    """The gates that settings ask for.
+def minimums(settings: EvaluationSettings) -> list[tuple[Measure, float]]:
+    """Return the minimum values that `settings.min` asks for.
 
     Raises:
-        UsageError: one is not understood.
+        UsageError: one is not understood, or a name stands for several measures.
     """
-    return as_gates([parse_bound(text) for text in settings.min], settings.relevance_level)
+    found = []
+    for bound in map(parse_bound, settings.min):
+        measures = parse_measures([bound.measure], settings.relevance_level).measures
+        if len(measures) != 1:
+            raise UsageError(
+                f"--min {bound.measure}: stands for several measures; one is expected",
+                f"name one of {', '.join(map(str, measures))}",
+            )
+        found.append((measures[0], bound.value))
+    return found
+
+
+def check_minimums(result: EvaluationResult, settings: EvaluationSettings) -> None:
+    """Check that every run reaches the minimum values; NaN does not.
+
+    Raises:
+        GateError: with every measure, its value, and the bound.
+    """
+    phrases = []
+    for run in result.runs:
+        whose = f"{run.name}: " if len(result.runs) > 1 else ""
+        for measure, least in minimums(settings):
+            value = run.summary[str(measure)]
+            if not value >= least:
+                shown = f"{value:.4f}"
+                shown = shown if float(shown) < least else repr(value)
+                phrases.append(f"{whose}{measure} is {shown}, under {least:.10g}")
+    if phrases:
+        raise GateError("; ".join(phrases))
 
 
 def _choose(settings: EvaluationSettings) -> MeasureChoice:
     choice = parse_measures(settings.measures or DEFAULT_MEASURES, settings.relevance_level)
-    extra = [gate.measure for gate in gates_of(settings) if gate.measure not in choice.measures]
-    return replace(choice, measures=(*choice.measures, *dict.fromkeys(extra)))
+    extra = [measure for measure, _ in minimums(settings)]
+    return replace(choice, measures=tuple(dict.fromkeys((*choice.measures, *extra))))
 
 
 def _tell(run: RunResult, evaluator: Evaluator, settings: EvaluationSettings) -> None:

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from denserk.errors import MismatchError, UsageError
+from denserk.evaluation.benchmarks import BenchmarksResult
 from denserk.evaluation.evaluator import EvaluationResult
 from denserk.evaluation.inputs import short_names
-from denserk.evaluation.published import PublishedRow, measures_of, published_rows
-from denserk.evaluation.suites_result import SuitesResult
+from denserk.evaluation.published import PublishedRow, published_measures, published_rows
 from denserk.formats.files import STREAM
 from denserk.formats.manifest import Kind, beside, read_manifest
 from denserk.formats.suite_sources import find_parts, where_it_goes
@@ -51,7 +51,7 @@ def evaluate_suite(
     for path in runs:
         refuse_other_suite(path, suite)
     rows = _rows(against, [suite.name])
-    asked = settings.measures or tuple(dict.fromkeys((*suite.measures, *measures_of(rows))))
+    asked = settings.measures or tuple(dict.fromkeys((*suite.measures, *published_measures(rows))))
     settings = replace(
         settings, measures=asked, remove_query=settings.remove_query or suite.remove_query
     )
@@ -70,7 +70,7 @@ def _measured(rows: Sequence[PublishedRow], result: EvaluationResult) -> tuple[P
         for row in rows
     ]
     if rows and not any(row.values for row in cut):
-        logger.info(f"the papers report other measures: {', '.join(measures_of(rows))}")
+        logger.info(f"the papers report other measures: {', '.join(published_measures(rows))}")
     return tuple(row for row in cut if row.values)
 
 
@@ -120,7 +120,7 @@ def evaluate_suites(
     settings: EvaluationSettings | None = None,
     against: Sequence[Paper] = (),
     matching: AnswerSettings = MATCHING,
-) -> SuitesResult:
+) -> BenchmarksResult:
     """Measures folders of runs, each run named by its set, on several suites.
 
     Args:
@@ -160,7 +160,7 @@ def evaluate_suites(
             result, runs=tuple(replace(run, name=name) for name, run in named)
         )
     shown = [*results, *(group.name for group in groups_within(results))] if results else []
-    return SuitesResult(tuple(called), results, _rows(against, shown))
+    return BenchmarksResult(tuple(called), results, _rows(against, shown))
 
 
 def run_in_folder(folder: str | Path, suite: Suite) -> Path | None:

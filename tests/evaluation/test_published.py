@@ -2,8 +2,7 @@ import csv
 
 import pytest
 
-from denserk.evaluation.published import figures, measures_of, published_rows
-from denserk.evaluation.published_table import as_json_rows, as_published_grid, published_lines
+from denserk.evaluation.published import figures, published_measures, published_rows
 from denserk.settings.suite import Paper
 from denserk.settings.suites import benchmarks, find_suite, groups
 
@@ -46,7 +45,7 @@ def test_a_row_holds_its_values_by_measure():
     bm25 = rows[0]
     assert (bm25.table, bm25.system, bm25.setting) == ("T2.1", "BM25", "as printed")
     assert bm25.values == {"RR@10": "0.185", "Success@50": "0.585", "Success@1000": "0.857"}
-    assert measures_of(rows) == ["RR@10", "Success@50", "Success@1000"]
+    assert published_measures(rows) == ["RR@10", "Success@50", "Success@1000"]
 
 
 def test_the_same_numbers_are_not_shown_for_another_corpus():
@@ -58,22 +57,3 @@ def test_means_of_groups():
     rows = published_rows(Paper.MASTER, "beir")
     assert rows
     assert {tuple(row.values) for row in rows} == {("nDCG@10",)}
-
-
-def test_the_grid_puts_the_runs_measures_first():
-    rows = published_rows(Paper.MASTER, "msmarco-titled-dev")[:1]
-    grid = as_published_grid(rows, ["R@50", "Success@1000", "RR@10"])
-    assert grid.header == (
-        *("paper", "row", "system", "setting", "Success@1000", "RR@10", "Success@50"),
-    )
-    assert [cell.text for cell in grid.rows[0]] == [
-        *("master", "T2.1", "BM25", "as printed", "0.857", "0.185", "0.585"),
-    ]
-
-
-def test_lines_and_json():
-    rows = published_rows(Paper.AGGRETRIEVER, "dl19")[:1]
-    assert list(published_lines(rows)) == [
-        "aggretriever\tdl19\tT2.a\tBM25\tuntrained\tnDCG@10\t0.506\n"
-    ]
-    assert as_json_rows(rows)[0]["values"] == {"nDCG@10": 0.506}

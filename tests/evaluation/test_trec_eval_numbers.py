@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from denserk.evaluation.table import FORMATS
+from denserk.evaluation.tables import render
 from denserk.evaluation.trec_names import TREC_NAMES, TREC_ONLY, split_name
 from denserk.settings.evaluation import EvaluationSettings, OutputFormat, ReportSettings
 from denserk.tasks.evaluate import evaluate
@@ -22,7 +22,7 @@ def parse(text: str) -> Numbers:
 def measured(run: Path, qrels: Path, measures: str, level: int = 1) -> Numbers:
     settings = EvaluationSettings((measures,), relevance_level=level)
     result = evaluate([str(run)], str(qrels), settings)
-    return parse(FORMATS[OutputFormat.TREC_EVAL](result, ReportSettings(per_query=True)))
+    return parse(render(result, ReportSettings(per_query=True), OutputFormat.TREC_EVAL))
 
 
 def known(numbers: Numbers) -> Numbers:

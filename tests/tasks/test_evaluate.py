@@ -1,12 +1,15 @@
+import math
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from denserk.errors import InputError, MismatchError, UsageError
-from denserk.evaluation.gates import require
-from denserk.evaluation.measures import PROVIDERS
+from denserk.errors import GateError, InputError, MismatchError, UsageError
+from denserk.evaluation.evaluator import EvaluationResult, Evaluator
+from denserk.evaluation.measures import PROVIDERS, parse_measures
 from denserk.settings.evaluation import DEFAULT_MEASURES, EvaluationSettings
-from denserk.tasks.evaluate import TIE_ORDER, evaluate, gates_of
+from denserk.tasks.evaluate import TIE_ORDER, check_minimums, evaluate, minimums
 from tests.reporters import Heard
 
 RUN = "q1 Q0 d3 1 3.0 t\nq1 Q0 q1 2 2.0 t\nq2 Q0 d9 1 2.0 t\nq2 Q0 d1 2 2.0 t\nx Q0 d1 1 1.0 t\n"
@@ -63,7 +66,7 @@ def test_gates_are_measured_once_and_come_last(toy: Path, run: str) -> None:
     settings = EvaluationSettings(("nDCG@10 RR@10",), min=("MRR@10=0.1", "P_5=0.1", "P@5=0"))
     result = evaluate([run], str(toy / "qrels.txt"), settings)
     assert [str(measure) for measure in result.measures] == ["nDCG@10", "RR@10", "P@5"]
-    require(result, gates_of(settings))
+    check_minimums(result, settings)
 
 
 def test_measures_are_refused_before_any_file_is_read() -> None:
@@ -85,3 +88,47 @@ def test_a_broken_file_is_named_with_its_line(toy: Path, tmp_path: Path) -> None
 
 def test_the_order_of_ties_is_told_for_providers_that_exist() -> None:
     assert set(TIE_ORDER) <= {provider.NAME for provider in PROVIDERS}
+
+
+def judged(*ranks: int, measure: str = "RR@10") -> EvaluationResult:
+    """One run for each rank at which it finds the relevant passage of the only query."""
+    evaluator = Evaluator(parse_measures([measure]).measures, {"q": {"a": 1}})
+    hits = [{("a" if r == rank else f"n{r}"): -r for r in range(1, 9)} for rank in ranks]
+    runs = [evaluator.evaluate(f"run{r}", {"q": h}) for r, h in zip(ranks, hits, strict=True)]
+    return EvaluationResult(evaluator.measures, 1, evaluator.queries, tuple(runs), {})
+
+
+@pytest.mark.parametrize(
+    ("bounds", "ranks", "said"),
+    [
+        (("RR@10=0.5",), [2], None),
+        (("RR@10=-1",), [2], None),
+        ((), [2], None),
+        (("RR@10=0.50001",), [2], "RR@10 is 0.5000, under 0.50001"),
+        (("MRR@10=0.9",), [1, 2, 4], "run2: RR@10 is 0.5000, under 0.9; run4: RR@10 is 0.2500, u"),
+        (("RR@10=1", "RR@10=0.3"), [2], "RR@10 is 0.5000, under 1"),
+        (("RR@10=0.1667",), [6], "RR@10 is 0.16666666666666666, under 0.1667"),
+    ],
+)
+def test_minimum_values(bounds: tuple[str, ...], ranks: list[int], said: str | None) -> None:
+    settings = EvaluationSettings(min=bounds)
+    if said is None:
+        check_minimums(judged(*ranks), settings)
+        return
+    with pytest.raises(GateError, match=re.escape(said)) as caught:
+        check_minimums(judged(*ranks), settings)
+    assert caught.value.exit_status == 1
+
+
+def test_nan_reaches_no_minimum() -> None:
+    result = judged(1)
+    runs = (replace(result.runs[0], summary={"RR@10": math.nan}),)
+    with pytest.raises(GateError, match="RR@10 is nan, under 0"):
+        check_minimums(replace(result, runs=runs), EvaluationSettings(min=("RR@10=0",)))
+
+
+def test_minimum_values_take_the_relevance_level_and_one_measure() -> None:
+    ((measure, _),) = minimums(EvaluationSettings(min=("map=0.1",), relevance_level=2))
+    assert str(measure) == "AP(rel=2)"
+    with pytest.raises(UsageError, match="--min P: stands for several measures"):
+        minimums(EvaluationSettings(min=("P=0.1",)))

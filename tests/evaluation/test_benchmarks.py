@@ -3,11 +3,11 @@ import json
 import pytest
 
 from denserk.errors import UsageError
+from denserk.evaluation.benchmarks import BenchmarksResult
 from denserk.evaluation.evaluator import EvaluationResult, Evaluator
 from denserk.evaluation.measures import parse_measures
 from denserk.evaluation.published import published_rows
-from denserk.evaluation.suites_result import SuitesResult
-from denserk.evaluation.suites_table import SUITE_FORMATS, as_suites_grid
+from denserk.evaluation.tables import render, tables
 from denserk.settings.evaluation import OutputFormat, ReportSettings
 from denserk.settings.suite import Paper
 from denserk.settings.suites import find_suites
@@ -28,7 +28,7 @@ def one(measures="P@1", **runs):
 def small(run="mine", **others):
     """beir-small, all of it half right, but for the sets that are named."""
     sets = {suite.name: one(**{run: HALF}) for suite in find_suites(["beir-small"])}
-    return SuitesResult((run,), {**sets, **others})
+    return BenchmarksResult((run,), {**sets, **others})
 
 
 def test_the_mean_is_of_sets_not_of_queries():
@@ -39,7 +39,7 @@ def test_the_mean_is_of_sets_not_of_queries():
 def test_a_group_within_a_group_counts_once():
     forums = {suite.name: one(mine=NONE) for suite in find_suites(["beir/cqadupstack"])}
     others = {suite.name: one(mine=GOOD) for suite in find_suites(["beir-14"])}
-    result = SuitesResult(("mine",), {**others, **forums})
+    result = BenchmarksResult(("mine",), {**others, **forums})
     assert result.values("beir/cqadupstack", "mine") == {"P@1": 0.0}
     assert result.values("beir-14", "mine") == pytest.approx({"P@1": 13 / 14})
     assert result.values("beir", "mine") is None
@@ -48,29 +48,25 @@ def test_a_group_within_a_group_counts_once():
 def test_no_mean_without_all_sets():
     results = dict(small().results)
     del results["beir/fiqa"]
-    assert [name for name, _ in SuitesResult(("mine",), results).rows()] == list(results)
+    assert [name for name, _ in BenchmarksResult(("mine",), results).rows()] == list(results)
 
 
 def test_a_measure_that_some_sets_lack_has_no_mean():
     result = small(**{"beir/scifact": one("P@1 RR@10", mine=GOOD)})
     assert result.values("beir-small", "mine") == pytest.approx({"P@1": 0.6})
-    grid = as_suites_grid(result, 2)
+    grid = tables(result, ReportSettings(places=2))[0]
     assert [cell.text for cell in grid.rows[-1]] == ["beir-small", "0.60", ""]
 
 
 def shown(form, result, **report):
-    return SUITE_FORMATS[form](result, ReportSettings(**report))
+    return render(result, ReportSettings(**report), form)
 
 
-TWO = SuitesResult(
+TWO = BenchmarksResult(
     ("a", "b"),
     {"dl19": one(a=GOOD, b=HALF), "beir/nq": one(a=NONE)},
     published_rows(Paper.MLR, "dl19")[:0],
 )
-
-
-def test_every_shape_has_its_function():
-    assert set(SUITE_FORMATS) == set(OutputFormat)
 
 
 def test_lines():
@@ -91,7 +87,7 @@ def test_table():
 
 
 def test_json_has_full_precision_and_the_papers_rows():
-    result = SuitesResult(
+    result = BenchmarksResult(
         ("a",), {"dl19": one(a=HALF)}, published_rows(Paper.AGGRETRIEVER, "dl19")[:1]
     )
     found = json.loads(shown(OutputFormat.JSON, result))
@@ -100,7 +96,7 @@ def test_json_has_full_precision_and_the_papers_rows():
 
 
 def test_markdown_has_two_tables():
-    result = SuitesResult(
+    result = BenchmarksResult(
         ("a",), {"dl19": one(a=HALF)}, published_rows(Paper.AGGRETRIEVER, "dl19")[:1]
     )
     assert shown(OutputFormat.MARKDOWN, result, places=1) == (

@@ -1,4 +1,4 @@
-"""Several suites' results side by side, and the means that are reported of them."""
+"""Results on several benchmarks, and the means over groups of them."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -6,21 +6,20 @@ from dataclasses import dataclass
 
 from denserk.evaluation.evaluator import EvaluationResult
 from denserk.evaluation.published import PublishedRow
-from denserk.settings.suite import Group, Suite
+from denserk.settings.suite import Suite
 from denserk.settings.suites import find_suite, groups_within
 
-Values = Mapping[str, float]
-"""Measure -> value."""
+Values = Mapping[str, float]  # measure -> value
 
 
 @dataclass(frozen=True)
-class SuitesResult:
-    """Runs on several suites.
+class BenchmarksResult:
+    """Runs on several benchmarks.
 
     Attributes:
-        runs: what the folders of runs are called.
-        results: suite -> its result; a run that a folder lacks is not in it.
-        published: the papers' rows beside them.
+        runs: names of the folders of runs.
+        results: benchmark -> its result; a run that a folder lacks is not in it.
+        published: the rows of papers beside them.
     """
 
     runs: tuple[str, ...]
@@ -34,19 +33,15 @@ class SuitesResult:
         return tuple(dict.fromkeys(found))
 
     def values(self, name: str, run: str) -> Values | None:
-        """The values of a run on a suite, or its mean over a group; None where a set is missing.
+        """Return the values of a run on a benchmark, or its mean over a group.
 
-        A measure that some members do not have has no mean.
+        None where the run lacks a benchmark. A measure that some members do not have has no mean.
         """
         entry = find_suite(name)
         if isinstance(entry, Suite):
             result = self.results.get(entry.name)
-            found = [one.summary for one in result.runs if one.name == run] if result else []
-            return found[0] if found else None
-        return self._mean(entry, run)
-
-    def _mean(self, group: Group, run: str) -> Values | None:
-        members = [self.values(member, run) for member in group.members]
+            return next((r.summary for r in result.runs if r.name == run), None) if result else None
+        members = [self.values(member, run) for member in entry.members]
         present = [values for values in members if values is not None]
         if len(present) < len(members):
             return None
@@ -57,7 +52,7 @@ class SuitesResult:
         }
 
     def rows(self) -> Iterator[tuple[str, list[Values | None]]]:
-        """Suites and then the means that can be told: (name, each run's values)."""
+        """Yield benchmarks and then the known means: (name, values of each run)."""
         groups = [group.name for group in groups_within(self.results)]
         for name in (*self.results, *groups):
             values = [self.values(name, run) for run in self.runs]

@@ -6,8 +6,10 @@ import pytest
 
 from denserk.evaluation.evaluator import EvaluationResult, Evaluator
 from denserk.evaluation.measures import parse_measures
-from denserk.evaluation.table import FORMATS, as_grid
+from denserk.evaluation.published import published_rows
+from denserk.evaluation.tables import Table, render, tables
 from denserk.settings.evaluation import OutputFormat, ReportSettings
+from denserk.settings.suite import Paper
 
 JUDGED = {"q1": {"a": 1, "b": 1}, "q2": {"a": 1}}
 RUNS = {
@@ -25,11 +27,11 @@ def result(*names: str, measures: str = "RR@10 NumRelRet", level: int = 1) -> Ev
 
 def shown(form: OutputFormat, *names: str, measures: str = "RR@10 NumRelRet", **report: Any) -> str:
     settings = ReportSettings(**report)
-    return FORMATS[form](result(*names, measures=measures), settings)
+    return render(result(*names, measures=measures), settings, form)
 
 
-def test_every_shape_has_its_function() -> None:
-    assert set(FORMATS) == set(OutputFormat)
+def grid_of(found: EvaluationResult, report: ReportSettings) -> Table:
+    return tables(found, report)[0]
 
 
 @pytest.mark.parametrize(
@@ -91,9 +93,8 @@ def test_trec_eval_opens_each_of_several_runs() -> None:
 
 
 def test_trec_eval_leaves_the_level_out_of_names() -> None:
-    text = FORMATS[OutputFormat.TREC_EVAL](
-        result("good", measures="map num_rel_ret P_5 AP(rel=1)", level=2), ReportSettings()
-    )
+    found = result("good", measures="map num_rel_ret P_5 AP(rel=1)", level=2)
+    text = render(found, ReportSettings(), OutputFormat.TREC_EVAL)
     names = [line.split()[0] for line in text.splitlines()]
     assert names == ["map", "num_rel_ret", "P_5", "AP"]
 
@@ -118,15 +119,15 @@ def test_markdown_has_the_best_in_bold_and_no_broken_cells() -> None:
 
 
 def test_all_runs_that_print_as_the_best_are_marked() -> None:
-    grid = as_grid(result("good", "good", measures="RR@10 NumRet"), ReportSettings())
+    grid = grid_of(result("good", "good", measures="RR@10 NumRet"), ReportSettings())
     assert [[cell.best for cell in row] for row in grid.rows] == [[False, True, False]] * 2
 
 
 def test_queries_of_one_run_are_lines_and_of_several_runs_stand_side_by_side() -> None:
-    one = as_grid(result("good"), ReportSettings(per_query=True))
+    one = grid_of(result("good"), ReportSettings(per_query=True))
     assert one.header == ("query", "RR@10", "NumRet(rel=1)")
     assert [row[0].text for row in one.rows] == ["q1", "q2", "all"]
-    two = as_grid(result("good", "long|name", measures="RR@10"), ReportSettings(per_query=True))
+    two = grid_of(result("good", "long|name", measures="RR@10"), ReportSettings(per_query=True))
     assert two.header == ("query", "measure", "good", "long|name")
     assert [[cell.text for cell in row] for row in two.rows] == [
         ["q1", "RR@10", "1.0000", "0.5000"],
@@ -136,7 +137,7 @@ def test_queries_of_one_run_are_lines_and_of_several_runs_stand_side_by_side() -
 
 
 def test_many_measures_stand_below_each_other() -> None:
-    grid = as_grid(result("good", "long|name", measures="P"), ReportSettings())
+    grid = grid_of(result("good", "long|name", measures="P"), ReportSettings())
     assert grid.header == ("measure", "good", "long|name")
     assert [row[0].text for row in grid.rows][:2] == ["P@5", "P@10"]
 
@@ -156,7 +157,7 @@ def test_json_holds_full_precision_and_what_was_missing() -> None:
 def test_a_query_without_a_value_is_left_out_or_nan() -> None:
     text = shown(OutputFormat.TSV, "long|name", measures="Accuracy", per_query=True)
     assert text == "q1\tAccuracy\t0.0000\nall\tAccuracy\t0.0000\n"
-    grid = as_grid(result("long|name", measures="Accuracy"), ReportSettings(per_query=True))
+    grid = grid_of(result("long|name", measures="Accuracy"), ReportSettings(per_query=True))
     assert [row[1].text for row in grid.rows] == ["0.0000", "nan", "0.0000"]
 
 
@@ -173,5 +174,19 @@ def test_a_query_without_a_value_is_left_out_or_nan() -> None:
 def test_means_over_relations(form: OutputFormat, report: dict[str, Any], lines: list[str]) -> None:
     whole = result("good", measures="RR@10")
     runs = tuple(replace(run, over_relations={"RR@10": 0.6}) for run in whole.runs)
-    shown = FORMATS[form](replace(whole, runs=runs), ReportSettings(**report)).splitlines()
-    assert [line for line in shown if line in lines] == lines
+    text = render(replace(whole, runs=runs), ReportSettings(**report), form)
+    assert [line for line in text.splitlines() if line in lines] == lines
+
+
+def test_published_rows_stand_below_with_the_measures_of_the_runs_first() -> None:
+    rows = published_rows(Paper.MASTER, "msmarco-titled-dev")[:1]
+    whole = replace(result("good", measures="Success@1000 RR@10"), published=rows)
+    table = tables(whole, ReportSettings())[1]
+    assert table.header == (
+        *("paper", "row", "system", "setting", "Success@1000", "RR@10", "Success@50"),
+    )
+    assert [cell.text for cell in table.rows[0]] == [
+        *("master", "T2.1", "BM25", "as printed", "0.857", "0.185", "0.585"),
+    ]
+    line = render(whole, ReportSettings(), OutputFormat.TSV).splitlines()[2]
+    assert line == "master\tmsmarco-titled-dev\tT2.1\tBM25\tas printed\tRR@10\t0.185"
