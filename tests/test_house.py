@@ -44,10 +44,10 @@ LATE = {
     "denserk.modeling.fused_aggregation": {"denserk.modeling.lexical_kernels"},
     "denserk.tasks.mine_negatives": {"denserk.tasks.teacher_scores"},
     # torch, which takes a second, only where vectors are compared by it or a model encodes
-    "denserk.index.faiss_index": {"denserk.index.torch_exact"},
+    "denserk.index.faiss_index": {"denserk.index.exact"},
     "denserk.tasks.opened_index": {
         "denserk.index.search_needs",
-        "denserk.index.torch_exact",
+        "denserk.index.exact",
         "denserk.modeling.devices",
     },
     "denserk.tasks.search": {"denserk.modeling.devices"},

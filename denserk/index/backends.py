@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 CLASSES = {
     Engine.FAISS: "denserk.index.faiss_index:FaissIndex",
-    Engine.TORCH: "denserk.index.torch_exact:TorchExact",
+    Engine.TORCH: "denserk.index.exact:ExactIndex",
     Engine.BM25S: "denserk.index.bm25:Bm25Index",
     Engine.LUCENE: "denserk.index.lucene:LuceneIndex",
     Engine.MILVUS: "denserk.index.milvus_index:MilvusIndex",

@@ -19,7 +19,7 @@ from denserk.index.faiss_library import (
     on_gpu,
     read_index,
 )
-from denserk.index.hit_keys import in_order
+from denserk.index.hits import in_order
 from denserk.index.vector_index import Rows, Scores, VectorIndex, Vectors
 from denserk.settings.retrieval import SearchSettings
 
@@ -117,9 +117,9 @@ class FaissIndex:
     def search(self, queries: Vectors, depth: int) -> tuple[Scores, Rows]:
         """The `depth` best rows for each of (B, D) queries; fewer are padded with -inf and -1."""
         if self._on_gpu is not None and depth > GPU_DEPTH and is_flat(self._path):
-            from denserk.index.torch_exact import TorchExact  # torch takes a second to import
+            from denserk.index.exact import ExactIndex  # torch takes a second to import
 
-            self._deep = self._deep or TorchExact.open(self._path, self._device)
+            self._deep = self._deep or ExactIndex.open(self._path, self._device)
             return self._deep.search(queries, depth)
         candidates = int(depth * self._k_factor)
         for graph in self._graphs:

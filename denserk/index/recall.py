@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from denserk.index.hit_keys import hit_keys, hits_of
+from denserk.index.hits import hit_keys, hits_of
 from denserk.index.vector_index import Rows, StoredVectors, VectorIndex, Vectors
 from denserk.settings.retrieval import Metric
 

@@ -1,9 +1,9 @@
 """What a search of shards holds in memory, by its parts, before any of it is there."""
 
 from denserk.index.candidates import HELD, SPARE
+from denserk.index.exact import BLOCK_FLOATS
 from denserk.index.memory_needs import Need
 from denserk.index.threshold_scan import BLOCK, SAMPLE, TILE, WIDE
-from denserk.index.torch_exact import BLOCK_FLOATS
 
 FLOAT, LOW = 4, 2
 """Bytes of a float32, and of a bfloat16."""

@@ -20,7 +20,7 @@ from denserk.formats.flat_file import is_flat, map_flat
 from denserk.formats.manifest import NAME, Kind, Manifest, decoded
 from denserk.formats.vector_folder import VectorFolder, open_vectors
 from denserk.index.chained_vectors import ChainedVectors, Piece
-from denserk.index.hit_keys import MOST_ROWS
+from denserk.index.hits import MOST_ROWS
 from denserk.index.index_folder import DOCID, INDEX, foreign_engine, read_index_manifest
 from denserk.index.shard_ids import IdFile, ShardIds
 from denserk.index.vector_index import Rows, Scores, VectorIndex

@@ -215,12 +215,12 @@ def _shards(
     def exact(vectors: ChainedVectors) -> VectorIndex:
         import torch
 
-        from denserk.index.torch_exact import TorchExact
+        from denserk.index.exact import ExactIndex
 
         if compute.threads:
             torch.set_num_threads(compute.threads)
         device, size = _device(settings, compute), shards[0].size
-        return TorchExact(vectors, metric, device, size, bfloat16=_has_bfloat16())
+        return ExactIndex(vectors, metric, device, size, bfloat16=_has_bfloat16())
 
     index = ShardedIndex(shards, exact, approximate)
     passages = len(index) // shards[0].size

@@ -44,7 +44,7 @@ def search_rates(folder: str, which: int) -> float:
     import torch
 
     from denserk.formats.flat_file import map_flat
-    from denserk.index.torch_exact import TorchExact
+    from denserk.index.exact import ExactIndex
     from denserk.modeling.devices import has_bfloat16
     from tests.benchmarks import search
 
@@ -53,7 +53,7 @@ def search_rates(folder: str, which: int) -> float:
         return 1e9 * search.matrix_rates(5)["float32"]
     path, queries = search.collection(Path(folder), "random", 600_000)
     vectors, _ = map_flat(path)
-    index = TorchExact(vectors, bfloat16=has_bfloat16())
+    index = ExactIndex(vectors, bfloat16=has_bfloat16())
     work = {"search": lambda: index.search(queries, search.DEPTH)}
     return len(vectors) * len(queries) / search.interleaved(work, 3)["search"]
 

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from denserk.formats.flat_file import FlatWriter, map_flat
 from denserk.formats.run_writer import run_writer
+from denserk.index.exact import ExactIndex
 from denserk.index.index_folder import PassageIds
 from denserk.index.searcher import Searcher
-from denserk.index.torch_exact import TorchExact
 from denserk.modeling.devices import has_bfloat16
 from denserk.settings.retrieval import Metric, SearchSettings
 from tests.benchmarks.timing import largest, resident
@@ -125,7 +125,7 @@ def compare(path: Path, kind: str, queries: Vectors, rates: dict[str, float], ro
     theirs = faiss.IndexFlatIP(D)
     for first in range(0, count, AT_ONCE):
         theirs.add(np.array(vectors[first : first + AT_ONCE]))
-    fast, plain = TorchExact(vectors, bfloat16=has_bfloat16()), TorchExact(vectors)
+    fast, plain = ExactIndex(vectors, bfloat16=has_bfloat16()), ExactIndex(vectors)
     batch = queries[:BATCH]
     before = resident("RssAnon")
     with largest("RssAnon", looks=1000) as held_while:
@@ -169,7 +169,7 @@ def compare(path: Path, kind: str, queries: Vectors, rates: dict[str, float], ro
 def besides(path: Path, queries: Vectors, asked: int) -> float:
     """Prints what ids and run file cost; returns their share of a search in MARCO's passages."""
     vectors, _ = map_flat(path)
-    index = TorchExact(vectors, bfloat16=has_bfloat16())
+    index = ExactIndex(vectors, bfloat16=has_bfloat16())
     scanning = [0.0]
 
     class Timed:

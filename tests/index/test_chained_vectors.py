@@ -5,12 +5,12 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from denserk.index.gpu_scan import GpuScan
 from hypothesis import given
 from hypothesis import strategies as st
 
 from denserk.index import chained_vectors
 from denserk.index.chained_vectors import ChainedVectors, Piece
-from denserk.index.gpu_scan import GpuScan
 
 
 def chain(whole, cuts, dtypes):

@@ -8,7 +8,7 @@ from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.flat_file import FlatWriter
 from denserk.index import backends
 from denserk.index.backends import chosen_engine, engine_class, open_vector_index
-from denserk.index.torch_exact import TorchExact
+from denserk.index.exact import ExactIndex
 from denserk.settings.retrieval import Engine, IndexSettings, IndexType, Metric, SearchSettings
 
 ENGINES = [Engine.TORCH, Engine.FAISS]
@@ -95,7 +95,7 @@ def test_real_numbers_agree_within_rounding(tmp_path, engine):
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_blocks_of_any_size_and_several_vectors_a_passage(size, block_floats):
     vectors, queries = whole_numbers(4, 40), whole_numbers(5, 3)
-    index = TorchExact(vectors, vectors_per_passage=size, block_floats=block_floats)
+    index = ExactIndex(vectors, vectors_per_passage=size, block_floats=block_floats)
     for depth in (1, 4, 60):
         assert hits(index.search(queries, depth)) == by_hand(vectors, queries, depth, size=size)
 
@@ -123,7 +123,7 @@ def test_without_faiss_torch_serves_the_same_folder(tmp_path, monkeypatch):
     folder = write_flat(tmp_path / "i", vectors)
     monkeypatch.setattr(backends, "installed", lambda module: False)
     index = open_vector_index(folder, Engine.FAISS, SEARCH)
-    assert isinstance(index, TorchExact)
+    assert isinstance(index, ExactIndex)
     assert hits(index.search(queries, 5)) == by_hand(vectors, queries, 5)
     assert chosen_engine(IndexSettings()) is Engine.TORCH
 

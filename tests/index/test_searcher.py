@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from denserk.index.backends import open_vector_index
+from denserk.index.exact import ExactIndex
 from denserk.index.index_folder import PassageIds
 from denserk.index.searcher import Searcher, ordered, strictly_decreasing
-from denserk.index.torch_exact import TorchExact
 from denserk.settings.retrieval import Engine, SearchSettings, Ties
 from tests.index.test_engines import whole_numbers, write_flat
 
@@ -72,7 +72,7 @@ def test_a_passage_scores_what_its_best_vector_scores(tmp_path, engine, held):
         assert hits == sorted(everything, key=lambda hit: hit[::-1], reverse=True)[:6]
 
 
-class Counting(TorchExact):
+class Counting(ExactIndex):
     """Remembers how deep it was searched."""
 
     def __init__(self, vectors):
@@ -98,7 +98,7 @@ def test_only_a_tie_at_the_cut_is_searched_deeper():
 
 def test_scores_of_ties():
     vectors = np.ones((3, 1), np.float32)
-    searcher = Searcher(TorchExact(vectors), ["b", "a", "c"], SearchSettings(hits=3))
+    searcher = Searcher(ExactIndex(vectors), ["b", "a", "c"], SearchSettings(hits=3))
     ((_, hits),) = searcher.search(["q"], np.array([[2]], np.float32))
     step = np.nextafter(np.float32(2), np.float32(0))
     assert hits == [("c", 2.0), ("b", step), ("a", np.nextafter(step, np.float32(0)))]
@@ -126,7 +126,7 @@ def test_no_hits_are_no_hits():
 
 
 def test_an_empty_index_answers_nothing():
-    index = TorchExact(np.empty((0, 2), np.float32))
+    index = ExactIndex(np.empty((0, 2), np.float32))
     assert dict(Searcher(index, [], SearchSettings()).search(["q"], np.ones((1, 2), "f4"))) == {
         "q": []
     }

@@ -12,9 +12,9 @@ import pytest
 
 from denserk.cli.app import run
 from denserk.errors import UsageError
+from denserk.index.exact import ExactIndex
 from denserk.index.milvus_index import MilvusIndex
 from denserk.index.searcher import Searcher
-from denserk.index.torch_exact import TorchExact
 from denserk.settings.encode import EncodeSettings
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.formats import CorpusSettings
@@ -196,7 +196,7 @@ def assert_complete(folder):
         found = dict(Searcher(index, index.ids, rules).search(qids, queries))
     finally:
         index.close()
-    right = dict(Searcher(TorchExact(VECTORS), IDS, rules).search(qids, queries))
+    right = dict(Searcher(ExactIndex(VECTORS), IDS, rules).search(qids, queries))
     for qid in qids:
         assert [docid for docid, _ in found[qid]] == [docid for docid, _ in right[qid]]
 

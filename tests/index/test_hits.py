@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denserk.index.hit_keys import NO_HIT, hit_keys, hits_of, in_order
+from denserk.index.hits import NO_HIT, hit_keys, hits_of, in_order
 
 SCORES = st.floats(width=32, allow_nan=False) | st.sampled_from([0.0, -0.0, 1.0, np.inf, -np.inf])
 HITS = st.lists(st.tuples(SCORES, st.integers(0, 2**32 - 2)), max_size=20)

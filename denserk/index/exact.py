@@ -1,0 +1,299 @@
+"""Exact search over vectors in memory or in files, block by block, on a CPU or a GPU.
+
+A sample of the passages tells which score a query's best passages will reach: its floor. Only
+products that reach the floor are taken out of a block's matrix of products. Where bfloat16 is fast,
+the matrix is computed in bfloat16, and what may reach the floor is scored again in float32, so that
+the hits are those of a full float32 search. A floor that too few passages reach was too high: such
+queries are searched again without one.
+
+The error bound: x = c + y, with c the mean of the sample; q.c is the same for every row. Let b() be
+rounding to bfloat16, with unit roundoff u = 2^-8. By Cauchy-Schwarz
+
+    |q.y - b(q).b(y)| <= |q - b(q)| |b(y)| + |q| |y - b(y)| <= (|q - b(q)| (1 + u) + |q| u) |y|,
+
+plus the rounding of sums in float32.
+"""
+
+import math
+import warnings
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from denserk.index.chained_vectors import ChainedVectors
+from denserk.index.hits import NO_HIT, BestHits, Keys, hits_of, scores_of
+from denserk.index.vector_index import Rows, Scores
+from denserk.settings.retrieval import Metric
+
+Stored = NDArray[np.float32] | NDArray[np.float16] | ChainedVectors
+
+BLOCK = 2048  # rows of a block: with their bfloat16 copy they stay in the caches of a core
+WIDE = 8  # a few queries are multiplied with blocks that are so many times larger
+GPU_BLOCK = 32_768
+TILE = 256  # queries multiplied with a block at once
+FEW = 32  # up to so many queries a CPU waits for memory, and bfloat16 does not help
+SAMPLE = 16_384  # rows of the sample at most; a quarter of them for products in float32
+SURE = 4.0  # standard deviations by which the floor lies below the sample's estimate
+PADDING = 64  # products are made of a multiple of so many rows
+PAIRS = 8192  # pairs of vectors copied together
+GPU_SHARE = 0.5  # share of a GPU's free memory that vectors may occupy between searches
+UNIT = 2.0**-8  # unit roundoff of bfloat16
+SUMS = 2.0**-22  # four times the unit roundoff of float32: the error of each term of a sum
+
+
+class ExactIndex:
+    """Exact search over (N, D) vectors, in memory or mapped from files.
+
+    Memory is needed for one block and its products beside the vectors. A passage of several vectors
+    scores what its best vector scores, and is returned once, as the row of that vector.
+
+    Args:
+        vectors: (N, D) float32 or float16.
+        metric: inner product, or negative squared distance.
+        device: where products are computed.
+        vectors_per_passage: how many neighbouring rows are one passage.
+        bfloat16: find candidates in bfloat16 on a CPU; a GPU that can always does.
+
+    >>> index = ExactIndex(np.array([[1, 0], [0, 1], [2, 0]], dtype=np.float32))
+    >>> scores, rows = index.search(np.array([[1, 0]], dtype=np.float32), 2)
+    >>> scores.tolist(), rows.tolist()
+    ([[2.0, 1.0]], [[2, 0]])
+    """
+
+    is_exhaustive = True
+
+    def __init__(
+        self,
+        vectors: Stored,
+        metric: Metric = Metric.INNER,
+        device: str = "cpu",
+        vectors_per_passage: int = 1,
+        *,
+        bfloat16: bool = False,
+    ) -> None:
+        self._vectors, self._metric, self._size = vectors, metric, vectors_per_passage
+        self._device = torch.device(device)
+        self._on_gpu = self._device.type == "cuda"
+        if self._on_gpu:
+            bfloat16 = torch.cuda.is_bf16_supported(False)
+            free = torch.cuda.mem_get_info(self._device)[0]
+            # the error bound holds for sums in float32
+            torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        self._stays = self._on_gpu and vectors.nbytes < GPU_SHARE * free
+        self._resident: list[tuple[int, Tensor]] = []
+        self._bfloat16 = bfloat16 and metric is Metric.INNER
+        self._sample: Tensor | None = None
+        self._mean = torch.zeros(vectors.shape[1], device=self._device)
+
+    @property
+    def dimension(self) -> int:
+        """D, of its vectors and of queries."""
+        return int(self._vectors.shape[1])
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+    @torch.inference_mode()
+    def search(self, queries: NDArray[np.floating], depth: int) -> tuple[Scores, Rows]:
+        """The `depth` best passages for each of (B, D) queries, by score descending, then row."""
+        asked = torch.from_numpy(np.array(queries, np.float32)).to(self._device)
+        passages = len(self) // self._size
+        kept = min(depth, passages)
+        keys = np.full((len(asked), depth), NO_HIT)
+        if not len(asked) or not kept:
+            return hits_of(keys)
+        few = len(asked) <= FEW and not self._on_gpu
+        in_bfloat16 = self._bfloat16 and not few
+        floors = np.full(len(asked), -np.inf, np.float32)
+        if not few and passages >= max(BLOCK, 8 * depth):
+            floors = self._floors(asked, kept)
+        keys[:, :kept] = self._scan(asked, floors, kept, in_bfloat16)
+        short = np.flatnonzero(~(scores_of(keys[:, kept - 1]) >= floors))  # NO_HIT is NaN
+        if len(short):
+            again = asked[torch.from_numpy(short).to(self._device)]
+            floors = np.full(len(short), -np.inf, np.float32)
+            keys[short, :kept] = self._scan(again, floors, kept, in_bfloat16)
+        return hits_of(keys)
+
+    def _scan(
+        self, queries: Tensor, floors: NDArray[np.float32], depth: int, in_bfloat16: bool
+    ) -> Keys:
+        """(B, depth) sorted keys of the best passages; floors rise meanwhile."""
+        best = BestHits(floors, depth)
+        low_queries, offsets, slopes = self._bounds(queries)
+        rows = GPU_BLOCK if self._on_gpu else BLOCK * (WIDE if len(queries) <= FEW else 1)
+        for first, stored in self._blocks(max(rows // self._size, 1) * self._size):
+            block, centred, longest = stored.float(), None, 0.0
+            if in_bfloat16:
+                centred = block - self._mean
+                longest = float(torch.linalg.vector_norm(centred, dim=1).max())
+                longest *= 1 + SUMS * self.dimension
+                centred = centred.bfloat16()
+            for start in range(0, len(queries), TILE):
+                tile = slice(start, start + TILE)
+                limits = torch.from_numpy(floors[tile])
+                if centred is None:
+                    found = self._reaching(block, queries[tile], limits)
+                else:
+                    limits = limits - torch.from_numpy(offsets[tile] + slopes[tile] * longest)
+                    products = centred @ low_queries[tile].T
+                    found = self._rescored(block, queries[tile], products, limits.bfloat16())
+                numbers, columns, scores = (part.cpu().numpy() for part in found)
+                best.add(columns + start, numbers + first, scores)
+        return best.table()
+
+    def _reaching(
+        self, block: Tensor, queries: Tensor, floors: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(P,) rows, queries and float32 scores of the passages that reach the (B,) floors."""
+        scores = self._scores(block, queries)
+        if self._size == 1:
+            rows, columns = nonzero(scores >= floors.to(self._device))
+            return rows, columns, scores[rows, columns]
+        scores, parts = scores.unflatten(0, (-1, self._size)).max(1)
+        passages, columns = nonzero(scores >= floors.to(self._device))
+        rows = passages * self._size + parts[passages, columns]
+        return rows, columns, scores[passages, columns]
+
+    def _rescored(
+        self, block: Tensor, queries: Tensor, products: Tensor, limits: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The same, for the passages whose (n, B) bfloat16 products reach the (B,) limits."""
+        if self._size > 1:
+            products = products.unflatten(0, (-1, self._size)).amax(1)
+        limits = limits - limits.abs() * UNIT * 2  # one bfloat16 lower: products are rounded too
+        passages, columns = nonzero(reaching(products, limits.to(self._device)))
+        scores, parts = torch.stack(
+            [
+                pair_products(block[part :: self._size], queries, passages, columns)
+                for part in range(self._size)
+            ]
+        ).max(0)
+        return passages * self._size + parts, columns, scores
+
+    def _scores(self, block: Tensor, queries: Tensor) -> Tensor:
+        """(n, D), (B, D) -> (n, B) float32 scores, higher is closer."""
+        if len(queries) <= 2 and not self._on_gpu:  # as fast as memory is read; torch's is not
+            columns = [np.vecdot(block.numpy(), query.numpy()) for query in queries]
+            products = torch.from_numpy(np.stack(columns, 1))
+        else:
+            # BLAS computes the last rows of a matrix with another kernel, whose sums end in other
+            # digits. With zero rows behind them, equal vectors have equal scores wherever they are.
+            rows = torch.nn.functional.pad(block, (0, 0, 0, -len(block) % PADDING))
+            products = (rows @ queries.T)[: len(block)]
+        if self._metric is Metric.INNER:
+            return products
+        lengths = block.square().sum(1)[:, None] + queries.square().sum(1)
+        return (2 * products - lengths).clamp(max=0.0)
+
+    def _blocks(self, rows: int) -> Iterable[tuple[int, Tensor]]:
+        """Pairs of first row and (n, D) stored rows, on the device."""
+
+        def block(first: int) -> Tensor:
+            stored = np.asarray(self._vectors[first : first + rows])
+            return torch.from_numpy(stored).to(self._device)
+
+        blocks = ((first, block(first)) for first in range(0, len(self), rows))
+        if not self._stays:
+            return blocks
+        self._resident = self._resident or list(blocks)
+        return self._resident
+
+    def _floors(self, queries: Tensor, depth: int) -> NDArray[np.float32]:
+        """(B,) scores that more than `depth` passages reach, as far as the sample tells."""
+        if self._sample is None:
+            self._sample = self._drawn()
+        sampled = len(self._sample) // self._size
+        expected = depth * sampled / (len(self) // self._size)
+        place = sampled - math.ceil(expected + SURE * math.sqrt(expected)) - 2
+        floors = np.full(len(queries), -np.inf, np.float32)
+        for start in range(0, len(queries) if place >= 0 else 0, TILE):
+            tile = queries[start : start + TILE]
+            if self._bfloat16:
+                scores = tile.bfloat16() @ self._sample.T
+            else:
+                scores = self._scores(self._sample, tile).T
+            if self._size > 1:
+                scores = scores.unflatten(1, (-1, self._size)).amax(2)
+            partitioned = np.partition(scores.float().cpu().numpy(), place, axis=1)
+            centre = (tile.double() @ self._mean.double()).cpu().numpy()
+            floors[start : start + TILE] = partitioned[:, place] + centre
+        return floors
+
+    def _drawn(self) -> Tensor:
+        """Passages at equal distances; less their mean, in bfloat16, where products are."""
+        passages = len(self) // self._size
+        wanted = min(SAMPLE // (1 if self._bfloat16 else 4) // self._size, passages)
+        firsts = np.arange(wanted) * passages // wanted * self._size
+        rows = (firsts[:, None] + np.arange(self._size)).ravel()
+        sample = torch.from_numpy(self._vectors[rows].astype(np.float32)).to(self._device)
+        if not self._bfloat16:
+            return sample
+        self._mean = sample.mean(0)
+        return (sample - self._mean).bfloat16()
+
+    def _bounds(self, queries: Tensor) -> tuple[Tensor, NDArray[np.float64], NDArray[np.float64]]:
+        """(B, D) bfloat16 queries, (B,) offsets and (B,) slopes.
+
+        Where a float32 score reaches the floor, the bfloat16 product with a row less the mean
+        reaches floor - offset - slope * (length of the row less the mean).
+        """
+        low, precise, mean = queries.bfloat16(), queries.double(), self._mean.double()
+        lengths = precise.norm(dim=1)
+        sums = lengths * (SUMS * self.dimension)
+        offsets = precise @ mean + sums * mean.norm()
+        slopes = (precise - low.double()).norm(dim=1) * (1 + UNIT) + lengths * UNIT + sums
+        return low, offsets.cpu().numpy(), slopes.cpu().numpy()
+
+
+def reaching(products: Tensor, limits: Tensor) -> Tensor:
+    """Mask of the (n, B) bfloat16 products that reach (B,) limits."""
+    if products.device.type != "cpu" or not bool((limits > 0).all()):
+        return products >= limits
+    # positive bfloat16 numbers are ordered as their bits, which NumPy compares eight times faster
+    bits, lowest = (part.view(torch.int16).numpy() for part in (products, limits))
+    return torch.from_numpy(bits >= lowest)
+
+
+def nonzero(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows and columns of the true elements of (n, m), row by row; eight are looked at together."""
+    width = mask.shape[1]
+    if width % 8:
+        rows, columns = mask.nonzero(as_tuple=True)
+        return rows, columns
+    eights = mask.view(torch.int64).flatten().nonzero()[:, 0]
+    found = mask.view(-1, 8)[eights].flatten().nonzero()[:, 0]
+    places = eights[found >> 3] * 8 + (found & 7)
+    rows = places // width
+    return rows, places - rows * width
+
+
+def pair_products(block: Tensor, queries: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """(P,) float32 products of rows of (n, D), ascending, and columns of (B, D) queries.
+
+    On a CPU, rows are read where they are.
+
+    >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+    >>> pair_products(vectors, vectors, torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1])).tolist()
+    [1.0, 0.0, 4.0]
+    """
+    if block.device.type != "cpu":
+        return gathered_products(block, queries, rows, columns)
+    begins = torch.searchsorted(rows, torch.arange(len(block) + 1))
+    shape = len(block), len(queries)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that its sparse tensors are in beta
+        pairs = torch.sparse_csr_tensor(
+            begins, columns, torch.zeros(len(rows)), shape, check_invariants=False
+        )
+        found: Tensor = torch.sparse.sampled_addmm(pairs, block, queries.T, beta=0.0).values()
+    return found
+
+
+def gathered_products(block: Tensor, queries: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """`pair_products` by copies of the rows, on any device."""
+    parts = zip(rows.split(PAIRS), columns.split(PAIRS), strict=True)
+    return torch.cat([(block[some] * queries[those]).sum(1) for some, those in parts])

@@ -1,0 +1,215 @@
+"""Exact search against its reference: every product in float32, and a stable sort."""
+
+import numpy as np
+import pytest
+import torch
+
+from denserk.index import exact, hits
+from denserk.index.exact import ExactIndex, gathered_products, nonzero, pair_products
+from denserk.settings.retrieval import Metric
+
+MANY = 2600  # rows: more than a block, and no whole number of them
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, GPU])]
+
+
+def reference(vectors, queries, depth, metric=Metric.INNER, size=1):
+    """Scores and rows of the best vector of each passage, by score descending, then row."""
+    vectors = vectors.astype(np.float32)
+    scores = queries @ vectors.T
+    if metric is Metric.L2:
+        scores = -np.square(queries[:, None] - vectors).sum(2)
+    passages = scores.reshape(len(queries), -1, size)
+    rows = np.arange(0, len(vectors), size) + passages.argmax(2)
+    best = passages.max(2)
+    order = np.argsort(-best, axis=1, kind="stable")[:, :depth]
+    return np.take_along_axis(best, order, 1), np.take_along_axis(rows, order, 1)
+
+
+def whole_numbers(seed, rows, dimension=6):
+    """Small whole numbers: inner products are exact in float32, in any order, and often equal."""
+    return np.random.default_rng(seed).integers(-3, 4, (rows, dimension)).astype(np.float32)
+
+
+def collection(kind, rows=MANY, dimension=24):
+    """Vectors and queries of a kind; clusters follow one another."""
+    draw = np.random.default_rng(5)
+    vectors = draw.normal(size=(rows, dimension))
+    queries = draw.normal(size=(40, dimension))
+    if kind == "far":
+        vectors, queries = vectors + 30, queries + 30
+    elif kind == "clustered":
+        centres = 2 * draw.normal(size=(7, dimension))
+        vectors = centres[np.sort(draw.integers(0, 7, rows))] + 0.1 * vectors
+        queries = centres[draw.integers(0, 7, 40)] + 0.3 * queries
+    elif kind == "equal":
+        vectors = np.ones_like(vectors)
+    elif kind == "negative":
+        vectors, queries = np.abs(vectors) + 1, -np.abs(queries) - 1
+    elif kind == "cancelling":  # large parts that the queries do not see
+        large = 100 * draw.normal(size=rows)
+        vectors[:, 0] += large
+        vectors[:, 1] -= large
+        queries[:, 1] = queries[:, 0]
+    elif kind == "wide":
+        vectors = vectors * 10.0 ** draw.integers(-15, 16, (rows, 1))
+    return vectors.astype(np.float32), queries.astype(np.float32)
+
+
+@pytest.fixture(params=["roomy", "tight"])
+def _room(request, monkeypatch):
+    """Room for all hits, and for hardly any, so that floors rise again and again."""
+    if request.param == "tight":
+        monkeypatch.setattr(hits, "HELD", 1)
+        monkeypatch.setattr(hits, "SPARE", 0)
+
+
+@pytest.mark.usefixtures("_room")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("bfloat16", [True, False])
+@pytest.mark.parametrize(
+    "kind", ["random", "far", "clustered", "equal", "negative", "cancelling", "wide"]
+)
+@pytest.mark.parametrize(("queries", "depth"), [(1, 5), (3, 100), (40, 1), (40, 20), (40, 300)])
+def test_real_numbers(kind, bfloat16, queries, depth, device):
+    vectors, asked = collection(kind)
+    asked = asked[:queries]
+    scores, rows = ExactIndex(vectors, device=device, bfloat16=bfloat16).search(asked, depth)
+    products = asked.astype(np.float64) @ vectors.T.astype(np.float64)
+    right = -np.sort(-products, axis=1)[:, :depth]
+    found = np.take_along_axis(products, rows, 1)
+    sizes = np.linalg.norm(asked, axis=1)[:, None] * np.linalg.norm(vectors[rows], axis=2)
+    assert (np.abs(found - right) <= 1e-6 * sizes).all()
+    assert (np.abs(scores - found) <= 1e-6 * sizes).all()
+    assert (scores[:, 1:] <= scores[:, :-1]).all()
+    assert all(len(set(line)) == depth for line in rows.tolist())
+
+
+@pytest.mark.usefixtures("_room")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("bfloat16", [True, False])
+@pytest.mark.parametrize("metric", Metric)
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_ties_passages_and_distances(monkeypatch, bfloat16, metric, size, threads, count, device):
+    monkeypatch.setattr(exact, "BLOCK", 130)
+    monkeypatch.setattr(exact, "WIDE", 2)
+    monkeypatch.setattr(exact, "GPU_BLOCK", 300)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    vectors, queries = whole_numbers(1, 2000), whole_numbers(2, count)
+    index = ExactIndex(vectors, metric, device, size, bfloat16=bfloat16)
+    for _ in range(2):  # the second time, sample and a GPU's blocks are there already
+        scores, rows = index.search(queries, 30)
+        right = reference(vectors, queries, 30, metric, size)
+        assert (scores == right[0]).all()
+        assert (rows == right[1]).all()
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("bfloat16", [True, False])
+@pytest.mark.parametrize("count", [2, 40])
+@pytest.mark.parametrize("depth", [50, 1000])
+def test_float16(bfloat16, count, depth, device):
+    vectors, queries = collection("random")
+    stored = vectors.astype(np.float16)
+    index = ExactIndex(stored, device=device, bfloat16=bfloat16)
+    scores, rows = index.search(queries[:count], depth)
+    right = reference(stored, queries[:count], depth)
+    assert (rows == right[1]).mean() > 0.999  # near ties may swap
+    np.testing.assert_allclose(scores, right[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "depth"), [(0, 3), (1, 3), (50, 80)])
+def test_fewer_passages_than_asked_for(rows, depth):
+    vectors, queries = whole_numbers(1, rows), whole_numbers(2, 2)
+    scores, found = ExactIndex(vectors).search(queries, depth)
+    assert (scores[:, rows:] == -np.inf).all()
+    assert (found[:, rows:] == -1).all()
+    assert (found[:, :rows] == reference(vectors, queries, depth)[1]).all()
+
+
+def test_equal_vectors_score_alike_wherever_they_are():
+    """Their scores tie, so that they are ordered by row, whatever the block that they end."""
+    vectors, queries = collection("random", 5000, 768)
+    same = np.array([3, 700, 2047, 2048, 4990, 4999])
+    vectors[same] = vectors[3]
+    for count in (1, 2, 7, 40):
+        for bfloat16 in (True, False):
+            _, rows = ExactIndex(vectors, bfloat16=bfloat16).search(queries[:count], 5000)
+            for line in rows:
+                first = int(np.flatnonzero(line == 3)[0])
+                assert (line[first : first + 6] == same).all()
+
+
+def scans_of(index):
+    """A list of the numbers of queries of each scan that the index makes from now on."""
+    scan, counts = index._scan, []
+
+    def counted(queries, *arguments):
+        counts.append(len(queries))
+        return scan(queries, *arguments)
+
+    index._scan = counted
+    return counts
+
+
+def test_a_floor_that_too_few_passages_reach(monkeypatch):
+    vectors, queries = collection("random")
+    index = ExactIndex(vectors, bfloat16=True)
+    scans = scans_of(index)
+    too_high = np.where(np.arange(40) < 7, 1e9, -np.inf).astype(np.float32)
+    monkeypatch.setattr(ExactIndex, "_floors", lambda *_: too_high)
+    assert (index.search(queries, 20)[1] == reference(vectors, queries, 20)[1]).all()
+    assert scans == [40, 7]
+
+
+@pytest.mark.parametrize(
+    ("kind", "bound"),
+    [("random", True), ("far", True), ("negative", True), ("cancelling", 0), ("cancelling", 1)],
+)
+def test_the_error_bound_is_kept_and_needed(monkeypatch, kind, bound):
+    """With floors that the right rows just reach, a row that is lost is a second scan."""
+    vectors, queries = collection(kind)
+    right = reference(vectors, queries, 300)
+    rounding = 1e-6 * np.linalg.norm(queries, axis=1) * np.linalg.norm(vectors, axis=1).max()
+    floors = right[0][:, -1] - rounding.astype(np.float32)
+    sampled, bounds = ExactIndex._floors, ExactIndex._bounds
+
+    def just_reached(self, asked, depth):
+        sampled(self, asked, depth)
+        return floors.copy()
+
+    def unbounded(self, asked):
+        low, _, slopes = bounds(self, asked)
+        return low, (asked.double() @ self._mean.double()).numpy(), 0 * slopes
+
+    monkeypatch.setattr(ExactIndex, "_floors", just_reached)
+    monkeypatch.setattr(ExactIndex, "_bounds", bounds if bound else unbounded)
+    index = ExactIndex(vectors, bfloat16=True)
+    scans = scans_of(index)
+    _, rows = index.search(queries, 300)
+    assert (np.sort(rows) == np.sort(right[1])).all()
+    assert scans == [40] if bound else scans[1] > 5
+
+
+@pytest.mark.parametrize("width", [5, 8, 24])
+def test_nonzero(width):
+    mask = torch.from_numpy(np.random.default_rng(2).random((31, width)) < 0.2)
+    for found, right in zip(nonzero(mask), mask.nonzero(as_tuple=True), strict=True):
+        assert (found == right).all()
+
+
+@pytest.mark.parametrize("products", [pair_products, gathered_products])
+@pytest.mark.parametrize("pairs", [0, 1, 200])
+def test_products_of_pairs(monkeypatch, products, pairs):
+    monkeypatch.setattr(exact, "PAIRS", 64)
+    draw = np.random.default_rng(1)
+    block, queries = (torch.from_numpy(draw.normal(size=(n, 33))).float() for n in (40, 9))
+    places = np.divmod(np.sort(draw.choice(360, pairs, replace=False)), 9)
+    rows, columns = map(torch.from_numpy, places)
+    found = products(block, queries, rows, columns)
+    right = (block.double() @ queries.double().T)[rows, columns]
+    torch.testing.assert_close(found.double(), right, rtol=1e-5, atol=1e-5)
