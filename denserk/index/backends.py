@@ -7,7 +7,7 @@ from typing import Any
 
 from denserk.errors import MismatchError, UsageError
 from denserk.extras import installed, require
-from denserk.formats.flat_file import is_flat
+from denserk.formats.flat_file import is_flat, map_flat
 from denserk.index.faiss_library import sees_gpu
 from denserk.index.index_folder import INDEX
 from denserk.index.vector_index import VectorIndex
@@ -110,8 +110,14 @@ def open_vector_index(
     if torch_serves:
         for name, given in settings.index_options.items():
             raise UsageError(f"{name} {given}: {folder} is searched exactly")
-        opened: VectorIndex = engine_class(Engine.TORCH).open(
-            path, device, vectors_per_passage, threads, bfloat16=bfloat16, plain=plain
+        exact_index = engine_class(Engine.TORCH)  # imports torch
+        if threads:
+            import torch
+
+            torch.set_num_threads(threads)
+        vectors, metric = map_flat(path)
+        opened: VectorIndex = exact_index(
+            vectors, metric, device, vectors_per_passage, bfloat16=bfloat16 and not plain
         )
         return opened
     require("faiss", f"the index {folder}")

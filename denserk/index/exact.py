@@ -153,7 +153,7 @@ class ExactIndex:
         if self._size == 1:
             rows, columns = nonzero(scores >= floors.to(self._device))
             return rows, columns, scores[rows, columns]
-        scores, parts = scores.unflatten(0, (-1, self._size)).max(1)
+        scores, parts = scores.reshape(-1, self._size, len(queries)).max(1)
         passages, columns = nonzero(scores >= floors.to(self._device))
         rows = passages * self._size + parts[passages, columns]
         return rows, columns, scores[passages, columns]
@@ -163,7 +163,7 @@ class ExactIndex:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The same, for the passages whose (n, B) bfloat16 products reach the (B,) limits."""
         if self._size > 1:
-            products = products.unflatten(0, (-1, self._size)).amax(1)
+            products = products.reshape(-1, self._size, len(queries)).amax(1)
         limits = limits - limits.abs() * UNIT * 2  # one bfloat16 lower: products are rounded too
         passages, columns = nonzero(reaching(products, limits.to(self._device)))
         scores, parts = torch.stack(
@@ -217,7 +217,7 @@ class ExactIndex:
             else:
                 scores = self._scores(self._sample, tile).T
             if self._size > 1:
-                scores = scores.unflatten(1, (-1, self._size)).amax(2)
+                scores = scores.reshape(len(tile), -1, self._size).amax(2)
             partitioned = np.partition(scores.float().cpu().numpy(), place, axis=1)
             centre = (tile.double() @ self._mean.double()).cpu().numpy()
             floors[start : start + TILE] = partitioned[:, place] + centre
@@ -295,5 +295,5 @@ def pair_products(block: Tensor, queries: Tensor, rows: Tensor, columns: Tensor)
 
 def gathered_products(block: Tensor, queries: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """`pair_products` by copies of the rows, on any device."""
-    parts = zip(rows.split(PAIRS), columns.split(PAIRS), strict=True)
-    return torch.cat([(block[some] * queries[those]).sum(1) for some, those in parts])
+    parts = (slice(first, first + PAIRS) for first in range(0, max(len(rows), 1), PAIRS))
+    return torch.cat([(block[rows[some]] * queries[columns[some]]).sum(1) for some in parts])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from denserk.errors import UsageError
-from denserk.formats.flat_file import is_flat
+from denserk.formats.flat_file import is_flat, map_flat
 from denserk.index.faiss_library import (
     faiss_errors,
     inner_indexes,
@@ -119,7 +119,7 @@ class FaissIndex:
         if self._on_gpu is not None and depth > GPU_DEPTH and is_flat(self._path):
             from denserk.index.exact import ExactIndex  # torch takes a second to import
 
-            self._deep = self._deep or ExactIndex.open(self._path, self._device)
+            self._deep = self._deep or ExactIndex(*map_flat(self._path), self._device)
             return self._deep.search(queries, depth)
         candidates = int(depth * self._k_factor)
         for graph in self._graphs:

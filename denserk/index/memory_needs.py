@@ -62,6 +62,19 @@ def in_units(size: float) -> str:
     return f"{size / unit:,.1f} {name}"
 
 
+def exact_needs(dimension: int, queries: int, depth: int) -> list[Need]:
+    """Memory of an exact search for `depth` hits of so many queries at once, in D dimensions.
+
+    >>> [(need.what, need.size >> 20) for need in exact_needs(768, 1024, 1000)]
+    [('a block of vectors', 288), ('the top-k', 175)]
+    """
+    block = 32_768 * 3 * 4 * dimension  # rows of the widest block; float32, two copies
+    hits = queries * depth
+    held = 4 * hits * 3 * 10  # held for each hit that is returned; key and query; sorting them
+    named = hits * (8 + 4 + 48)  # row, score, id
+    return [Need("a block of vectors", block), Need("the top-k", held + named)]
+
+
 def tell_needs(task: str, needs: Sequence[Need], alternative: str) -> None:
     """Tells what a task will hold in memory, and refuses one that cannot fit.
 

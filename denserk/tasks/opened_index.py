@@ -21,7 +21,7 @@ from denserk.index.index_folder import (
     read_index_manifest,
 )
 from denserk.index.lucene import LuceneIndex
-from denserk.index.memory_needs import Need, tell_needs
+from denserk.index.memory_needs import Need, exact_needs, tell_needs
 from denserk.index.searcher import SPARE
 from denserk.index.shards import (
     LastOpened,
@@ -210,7 +210,7 @@ def _shards(
     for name, given in settings.index_options.items():
         if all(shard.is_exact for shard in shards):
             raise UsageError(f"{name} {given}: every shard is searched exactly")
-    _tell_memory(max(shard.held_bytes for shard in shards), shards, settings, compute)
+    _tell_memory(max(shard.held_bytes for shard in shards), shards, settings)
 
     def exact(vectors: ChainedVectors) -> VectorIndex:
         import torch
@@ -247,19 +247,13 @@ def _tell_memory(
     held: int,
     shards: Sequence[Shard],
     settings: SearchSettings,
-    compute: ComputeSettings,
 ) -> None:
     """Tells how much memory the search needs, and refuses it where there is less."""
     needs: list[Need] = []
     if any(shard.is_exact for shard in shards):
-        import torch
-
-        from denserk.index.search_needs import exact_needs
-
         first = shards[0]
         depth = min(settings.hits + SPARE, sum(shard.rows for shard in shards))
-        threads = compute.threads or torch.get_num_threads()
-        needs = exact_needs(first.dimension, settings.query_batch, depth, first.size, threads)
+        needs = exact_needs(first.dimension, settings.query_batch, depth)
     kept = sum(f.passages * f.lines for shard in shards for f in shard.ids if f.stays_open)
     needs += [Need(IDS, 8 * kept), Need(INDEX_HELD, held)]
     largest = max(needs, key=lambda need: need.size).what

@@ -4,13 +4,12 @@ from functools import partial
 
 import numpy as np
 import pytest
-import torch
-from denserk.index.gpu_scan import GpuScan
 from hypothesis import given
 from hypothesis import strategies as st
 
 from denserk.index import chained_vectors
 from denserk.index.chained_vectors import ChainedVectors, Piece
+from denserk.index.exact import ExactIndex
 
 
 def chain(whole, cuts, dtypes):
@@ -56,13 +55,13 @@ def test_few_files_are_open(monkeypatch, order):
     assert len(chained._mapped) == 2
 
 
-def test_the_scan_of_a_gpu_takes_them():
-    """On the CPU, as far as it can be tried there: blocks, and rows of a sample, of two types."""
+@pytest.mark.parametrize("count", [3, 40])
+def test_exact_search_takes_them(count):
+    """Blocks, and rows of a sample, of two types."""
     whole = np.random.default_rng(1).normal(size=(5000, 8)).astype("f2").astype("f4")
-    queries = np.random.default_rng(2).normal(size=(3, 8)).astype("f4")
+    queries = np.random.default_rng(2).normal(size=(count, 8)).astype("f4")
     chained = chain(whole, [700, 2500], ["f2", "f4", "f2"])
-    device = torch.device("cpu")
-    keys, misled = GpuScan(chained, device).search(queries, 50)
-    expected, _ = GpuScan(whole, device).search(queries, 50)
-    assert misled == []
-    assert np.array_equal(keys, expected)
+    found = ExactIndex(chained, bfloat16=True).search(queries, 50)
+    expected = ExactIndex(whole, bfloat16=True).search(queries, 50)
+    assert np.array_equal(found[0], expected[0])
+    assert np.array_equal(found[1], expected[1])

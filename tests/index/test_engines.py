@@ -91,11 +91,10 @@ def test_real_numbers_agree_within_rounding(tmp_path, engine):
     np.testing.assert_allclose(scores, -np.sort(-exact, axis=1)[:, :10], rtol=1e-5)
 
 
-@pytest.mark.parametrize("block_floats", [1, 30, 1 << 24])
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_blocks_of_any_size_and_several_vectors_a_passage(size, block_floats):
+def test_several_vectors_a_passage(size):
     vectors, queries = whole_numbers(4, 40), whole_numbers(5, 3)
-    index = ExactIndex(vectors, vectors_per_passage=size, block_floats=block_floats)
+    index = ExactIndex(vectors, vectors_per_passage=size)
     for depth in (1, 4, 60):
         assert hits(index.search(queries, depth)) == by_hand(vectors, queries, depth, size=size)
 

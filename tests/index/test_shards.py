@@ -116,7 +116,7 @@ def test_many_blocks_are_scanned_with_floors(tmp_path):
     ]
     settings = SearchSettings(hits=50, ties=Ties.KEEP)
     one = open_vector_index(
-        flat(tmp_path / "one", ids, vectors.astype(np.float32)), Engine.TORCH, settings, plain=True
+        flat(tmp_path / "one", ids, vectors.astype(np.float32)), Engine.TORCH, settings
     )
     whole = Searcher(one, ids, settings).search([f"q{n}" for n in range(40)], queries)
     together = found(names, queries, settings, compute=replace(CPU, threads=2))
