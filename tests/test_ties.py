@@ -47,7 +47,7 @@ def lines_of(path):
 
 
 def raw_figures(folder):
-    """pytrec_eval's means over every passage and its raw score, of a run with `--ties keep`."""
+    """pytrec_eval's means over every passage and its raw score, of a run with `--set ties=keep`."""
     pytrec_eval = pytest.importorskip("pytrec_eval")
     raw: dict[str, dict[str, float]] = {}
     qrels: dict[str, dict[str, int]] = {}
@@ -98,7 +98,7 @@ def build(folder, engine, tiny):
         vectors = vectors_of(folder, tiny("bert"), "--representation", "mean", "--l2-norm")
     encoded = ["--encoded-queries", folder / "queries"]
     if engine == "vectors":
-        return ["--index", vectors, *encoded, "--query-batch", 1]
+        return ["--index", vectors, *encoded, "--set", f"query-batch={1}"]
     if engine == "shards":
         half = ["convert", vectors, folder / "all.jsonl", "--to", "jsonl"]
         command(*half)
@@ -115,7 +115,7 @@ def build(folder, engine, tiny):
 @pytest.mark.parametrize("engine", ["faiss", "torch", "vectors", "shards", "bm25", "minilm"])
 def test_default_figures_are_those_of_the_raw_scores(collection, engine, tiny, capsys):
     asked = ["search", *build(collection, engine, tiny)]
-    command(*asked, "--ties", "keep", "--hits", 420, "--output", collection / "raw.trec")
+    command(*asked, "--set", "ties=keep", "--hits", 420, "--output", collection / "raw.trec")
     capsys.readouterr()
     command(*asked, "--hits", HITS, "--output", collection / "run.trec")
     assert "the score of the hit above; ordered by descending id" in capsys.readouterr().err
@@ -144,7 +144,7 @@ def test_equal_vectors_have_equal_scores_wherever_they_stand(tmp_path, engine, c
         command("index", "--input", tmp_path / "v.jsonl", "--output", index, "--engine", engine)
         for batch in (1, 3, 40):
             asked = ["--index", index, "--encoded-queries", tmp_path / "q.jsonl"]
-            more = ["--ties", "keep", "--hits", count, "--query-batch", batch]
+            more = ["--set", "ties=keep", "--hits", count, "--set", f"query-batch={batch}"]
             more += ["--overwrite", "--quiet"]
             command("search", *asked, *more, "--output", tmp_path / "run.trec")
             found: dict[tuple[str, int], set[str]] = {}

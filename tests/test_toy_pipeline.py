@@ -196,9 +196,9 @@ def test_a_refined_index_finds_more(tmp_path, factory, capsys):
     right = None
     for options in (
         ["--index", tmp_path / "flat"],
-        ["--index", tmp_path / "1", "--k-factor", 1],
+        ["--index", tmp_path / "1", "--set", f"k-factor={1}"],
         ["--index", tmp_path / "1"],
-        ["--index", tmp_path / "1", "--k-factor", 16],
+        ["--index", tmp_path / "1", "--set", f"k-factor={16}"],
     ):
         walk("search", *encoded, *options, "--output", tmp_path / "run.trec", "--overwrite")
         found = ranking(tmp_path / "run.trec")
@@ -207,7 +207,7 @@ def test_a_refined_index_finds_more(tmp_path, factory, capsys):
     assert shared[1] < shared[2] <= shared[3] <= shared[0]
     capsys.readouterr()
     for folder in ("flat", "0"):
-        asked = ["search", *encoded, "--index", tmp_path / folder, "--k-factor", 2]
+        asked = ["search", *encoded, "--index", tmp_path / folder, "--set", f"k-factor={2}"]
         assert run([str(word) for word in [*asked, "--output", tmp_path / "none"]]) == 2
         assert "--k-factor 2" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()

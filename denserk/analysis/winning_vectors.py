@@ -210,7 +210,7 @@ def _multi_vector(label: str, encoder: TextEncoder) -> MultiVector:
     if chosen.representation is Representation.MLR and len(maker.layers) == 1:
         raise ModelError(f"{label}: --layers {maker.layers[0]} {one}")
     if chosen.representation is Representation.ME_BERT and chosen.vectors == 1:
-        raise ModelError(f"{label}: --vectors 1 {one}")
+        raise ModelError(f"{label}: --set vectors=1 {one}")
     return maker
 
 

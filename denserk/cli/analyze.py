@@ -16,7 +16,6 @@ from denserk.settings.analysis import (
 )
 from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
 from denserk.settings.formats import CorpusSettings
-from denserk.settings.models import RepresentationShorthands
 
 MoreModels = Annotated[
     list[str] | None,
@@ -53,14 +52,12 @@ def group() -> None:
     ),
     settings="Input and output",
     representation="Representation, where it differs from the model's own",
-    representation_shorthands="Representation, where it differs from the model's own",
     text="Text, where it differs from the model's own; sentences are read as passages",
     compute="Computation",
 )
 def sentence_similarity(
     settings: SentenceSimilaritySettings,
     representation: Overrides[RepresentationSettings],
-    representation_shorthands: RepresentationShorthands,
     text: Overrides[TextSettings],
     compute: ComputeSettings,
 ) -> None:
@@ -68,8 +65,7 @@ def sentence_similarity(
     from denserk.analysis.sentence_similarity import HEADER
     from denserk.analysis.sentence_similarity import sentence_similarity as task
 
-    made = representation_shorthands.overrides(representation)
-    found = task(settings, made, text, compute)
+    found = task(settings, representation, text, compute)
     if settings.output != "-":
         print_table(HEADER, [each.row() for each in found])
 
@@ -115,14 +111,12 @@ def attention_entropy(
     ),
     settings="Input and output",
     representation="Representation, where it differs from the model's own",
-    representation_shorthands="Representation, where it differs from the model's own",
     text="Text, where it differs from the model's own",
     compute="Computation; without --batch-size, one query at a time",
 )
 def query_latency(
     settings: QueryLatencySettings,
     representation: Overrides[RepresentationSettings],
-    representation_shorthands: RepresentationShorthands,
     text: Overrides[TextSettings],
     compute: ComputeSettings,
     more: MoreModels = None,
@@ -132,8 +126,7 @@ def query_latency(
     from denserk.analysis.latency import query_latency as task
 
     settings = _with(settings, more)
-    made = representation_shorthands.overrides(representation)
-    found = task(settings, made, text, compute)
+    found = task(settings, representation, text, compute)
     if settings.output != "-":
         print_table(*latency_table(found))
 
@@ -151,7 +144,6 @@ def query_latency(
     ),
     settings="Input and output",
     representation="Representation, where it differs from the model's own",
-    representation_shorthands="Representation, where it differs from the model's own",
     text="Text, where it differs from the model's own",
     corpus="Corpus",
     compute="Computation",
@@ -159,7 +151,6 @@ def query_latency(
 def layers(
     settings: WinningVectorSettings,
     representation: Overrides[RepresentationSettings],
-    representation_shorthands: RepresentationShorthands,
     text: Overrides[TextSettings],
     corpus: CorpusSettings,
     compute: ComputeSettings,
@@ -170,7 +161,6 @@ def layers(
     from denserk.analysis.winning_vectors import winning_vectors as task
 
     settings = _with(settings, more)
-    made = representation_shorthands.overrides(representation)
-    found = task(settings, made, text, compute, corpus)
+    found = task(settings, representation, text, compute, corpus)
     if settings.output != "-":
         print_table(*share_table(found))

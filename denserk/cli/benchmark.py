@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
     "benchmark",
     common=(
         "list runs model output against measures baseline min per_query format report "
-        "hits resume overwrite discard_vectors device dtype batch_tokens"
+        "hits resume overwrite device dtype batch_tokens"
     ),
     examples=(
         "denserk benchmark dl19 --runs run.trec --against aggretriever",

@@ -6,10 +6,9 @@ import os
 from denserk.cli.app import app
 from denserk.cli.console import per_second
 from denserk.cli.options import Overrides, command
-from denserk.settings.encode import EncodeSettings, TextShorthands
+from denserk.settings.encode import EncodeSettings
 from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
 from denserk.settings.formats import CorpusSettings
-from denserk.settings.models import RepresentationShorthands
 
 logger = logging.getLogger(__name__)
 
@@ -19,8 +18,8 @@ logger = logging.getLogger(__name__)
     "encode",
     common=(
         "model corpus topics qrels output output_format resume overwrite shard_id "
-        "shard_num representation l2_norm max_length prefix device dtype batch_size "
-        "threads"
+        "shard_num representation l2_norm passage_max_length query_max_length device dtype "
+        "batch_size threads"
     ),
     examples=(
         "denserk encode --model minilm --corpus corpus.jsonl --output vectors/",
@@ -29,18 +28,14 @@ logger = logging.getLogger(__name__)
     encoding="Input and output",
     corpus="Corpus",
     representation="Representation, where it differs from the model's own",
-    representation_shorthands="Representation, where it differs from the model's own",
     text="Text, where it differs from the model's own",
-    text_shorthands="Text, where it differs from the model's own",
     compute="Computation",
 )
 def encode(
     encoding: EncodeSettings,
     corpus: CorpusSettings,
     representation: Overrides[RepresentationSettings],
-    representation_shorthands: RepresentationShorthands,
     text: Overrides[TextSettings],
-    text_shorthands: TextShorthands,
     compute: ComputeSettings,
 ) -> None:
     """Turn passages or queries into vectors."""
@@ -50,8 +45,8 @@ def encode(
     result = task(
         encoding,
         corpus,
-        representation_shorthands.overrides(representation),
-        text_shorthands.overrides(text, encoding.side),
+        representation,
+        text,
         compute,
     )
     logger.info(

@@ -27,8 +27,8 @@ from denserk.settings.report import PageSettings, ReportSources
     app,
     "eval",
     common=(
-        "measures relevance_level complete per_query format places baseline test "
-        "correction min report topics corpus answers topk order max_hits"
+        "measures relevance_level complete per_query format baseline test "
+        "correction min report topics corpus answers max_hits"
     ),
     examples=(
         "denserk eval run.trec qrels.txt --measures 'nDCG@10 RR@10 R@100'",

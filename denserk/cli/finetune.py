@@ -9,7 +9,6 @@ from denserk.cli.options import Given, Overrides, command
 from denserk.settings.encoding import RepresentationSettings, TextSettings
 from denserk.settings.finetune import PresetSettings, put_together
 from denserk.settings.formats import CorpusSettings
-from denserk.settings.models import RepresentationShorthands
 from denserk.settings.presets import list_rows
 from denserk.settings.training import (
     CacheSettings,
@@ -27,6 +26,7 @@ logger = logging.getLogger(__name__)
 @command(
     app,
     "finetune",
+    config=True,
     common=(
         "preset model train_data corpus output representation objective temperature "
         "distillation batch_size epochs lr group_size grad_cache precision dev_data "
@@ -41,7 +41,6 @@ logger = logging.getLogger(__name__)
     finetuning="Input and output",
     corpus="Corpus",
     representation="Representation, where it differs from the weights' own",
-    representation_shorthands="Representation, where it differs from the weights' own",
     text="Text, where it differs from the weights' own",
     sampling="Data of a run",
     objective="Loss",
@@ -55,7 +54,6 @@ def finetune(
     finetuning: Given[FinetuneSettings],
     corpus: CorpusSettings,
     representation: Overrides[RepresentationSettings],
-    representation_shorthands: RepresentationShorthands,
     text: Overrides[TextSettings],
     sampling: Given[SamplingSettings],
     objective: Given[ObjectiveSettings],
@@ -73,7 +71,7 @@ def finetune(
         corpus,
         {
             FinetuneSettings: finetuning,
-            RepresentationSettings: representation_shorthands.overrides(representation),
+            RepresentationSettings: representation,
             TextSettings: text,
             SamplingSettings: sampling,
             ObjectiveSettings: objective,

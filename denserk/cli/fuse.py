@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
     app,
     "fuse",
     common=(
-        "output method weights alpha rrf_k normalization missing depth hits ties "
+        "output method weights alpha rrf_k normalization missing depth hits "
         "tag output_format overwrite quiet"
     ),
     examples=(

@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
     app,
     "generate",
     common=(
-        "corpus output queries_model continuation_model num_queries query_top_k "
-        "query_max_tokens num_continuations continuation_max_tokens passage_max_length "
+        "corpus output queries_model continuation_model num_queries "
+        "num_continuations passage_max_length "
         "seed resume overwrite shard_id shard_num device dtype batch_size"
     ),
     examples=(

@@ -15,8 +15,7 @@ logger = logging.getLogger(__name__)
     app,
     "index",
     common=(
-        "input corpus output type factory engine metric M efC nlist pq_m train_size "
-        "threads device k1 b resume overwrite"
+        "input corpus output type factory engine metric nlist threads device k1 b resume overwrite"
     ),
     examples=(
         "denserk index --input vectors/ --output index/",

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
     "mine-negatives",
     common=(
         "train topics qrels run corpus output output_format depth num_negatives "
-        "sampling_strategy range_min max_score relative_margin answers teacher "
+        "sampling_strategy range_min relative_margin answers teacher "
         "skip_missing seed overwrite"
     ),
     examples=(

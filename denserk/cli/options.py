@@ -14,6 +14,8 @@ import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from difflib import get_close_matches
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
@@ -22,7 +24,7 @@ from typer.core import TyperCommand
 
 from denserk.cli.console import ConsoleSettings, configure
 from denserk.errors import UsageError
-from denserk.settings.options import REQUIRED, field_docs, shape_of, without_none
+from denserk.settings.options import REQUIRED, as_type, field_docs, shape_of, without_none
 
 T = TypeVar("T")
 LARGEST = 2**31 - 1
@@ -62,13 +64,24 @@ class Command(TyperCommand):
     """Parameters that --help shows, in this order; none: all of them."""
     examples: tuple[str, ...] = ()
     """Command lines that the help ends with."""
+    rare: tuple[tuple[str, str], ...] = ()
+    """Help records of the settings that `--set` takes."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses the arguments.
 
         Raises:
-            UsageError: an input that can be given once is given again.
+            UsageError: an input that can be given once is given again, or a setting is given as
+                an option.
         """
+        settings = {f"--{record[0].partition('=')[0]}" for record in self.rare}
+        for word in args:
+            name = word.partition("=")[0].replace("_", "-")
+            if name.replace("--no-", "--", 1) in settings or name in settings:
+                raise UsageError(
+                    f"{word} is a setting, not an option",
+                    f"give --set {name.replace('--no-', '--', 1)[2:]}=VALUE",
+                )
         order = [parameter.name for parameter in self.make_parser(ctx).parse_args(list(args))[2]]
         for parameter in self.params:
             if ctx.resilient_parsing:  # a shell completes the line
@@ -106,6 +119,8 @@ class Command(TyperCommand):
                 elif short:
                     panel, record = "Options", (_without_aliases(parameter, record[0]), record[1])
                 panels.setdefault(panel, []).append(record)
+        if self.rare and not short:
+            panels["Settings, given as --set NAME=VALUE"] = list(self.rare)
         for panel, records in panels.items():
             with formatter.section(panel):
                 formatter.write_dl(records, col_max=34)
@@ -149,7 +164,7 @@ HELP_ALL = inspect.Parameter(
 
 
 class Overrides(Mapping[str, Any], Generic[T]):
-    """The options of a settings class that were given on the command line, by field name."""
+    """The options of a settings class that were given, by field name."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._given = dict(given)
@@ -165,37 +180,29 @@ class Overrides(Mapping[str, Any], Generic[T]):
 
 
 class Given(Overrides[T]):
-    """The same where unset options take the class's own defaults, which the help then shows."""
+    """The same where the help shows the defaults of the class, which options not given take."""
 
 
-def _comma_list(name: str, text: str | None, kind: Callable[[str], Any]) -> tuple[Any, ...] | None:
-    if text is None:
-        return None
-    try:
-        values = tuple(kind(part.strip()) for part in text.split(",") if part.strip())
-    except ValueError:
-        flag, what = _flag(name, negatable=False), "whole numbers" if kind is int else "numbers"
-        raise UsageError(f"{flag} {text}: a comma list of {what} is expected") from None
-    _refuse_extremes(name, values)
-    return values
+def flag(name: str) -> str:
+    """Return the option of a field.
+
+    >>> flag("batch_size")
+    '--batch-size'
+    """
+    return "--" + name.replace("_", "-")
 
 
-def _refuse_extremes(name: str, value: Any) -> None:
-    """Reject numbers that no option means: NaN, infinity, and what fits into no 32 bits.
+def _check_number(option: str, value: Any) -> None:
+    """Reject NaN, infinity, and integers of more than 32 bits.
 
     Raises:
         UsageError: the value, or one of several, is such a number.
     """
     for one in value if isinstance(value, tuple | list) else (value,):
         if isinstance(one, float) and not math.isfinite(one):
-            raise UsageError(f"{_flag(name, negatable=False)} {one}: a finite number is expected")
+            raise UsageError(f"{option}{one}: a finite number is expected")
         if isinstance(one, int) and abs(one) > LARGEST:
-            raise UsageError(f"{_flag(name, negatable=False)} {one}: at most {LARGEST} is expected")
-
-
-def _flag(name: str, *, negatable: bool) -> str:
-    long = "--" + name.replace("_", "-")
-    return f"{long}/--no-{long[2:]}" if negatable else long
+            raise UsageError(f"{option}{one}: at most {LARGEST} is expected")
 
 
 class _Group:
@@ -204,73 +211,143 @@ class _Group:
     def __init__(self, settings: type, panel: str, unset: type | None = None) -> None:
         self._settings, self._panel, self._unset = settings, panel, unset
         self._docs = field_docs(settings)
-        self._kinds = {name: without_none(kind) for name, kind in get_type_hints(settings).items()}
-        self._fields = dataclasses.fields(settings)
+        self.kinds = {name: without_none(kind) for name, kind in get_type_hints(settings).items()}
+        self.fields = {field.name: field for field in dataclasses.fields(settings)}
 
-    def parameters(self) -> list[inspect.Parameter]:
-        """One keyword parameter a field, as typer reads it."""
-        return [self._parameter(field) for field in self._fields]
+    def parameters(self, *, config: bool) -> list[inspect.Parameter]:
+        """Return one keyword parameter for each option, as typer reads it."""
+        fields = (field for field in self.fields.values() if not shape_of(field).rare)
+        return [self._parameter(field, config=config) for field in fields]
+
+    def rare(self) -> dict[str, tuple[str, str]]:
+        """Return the fields that `--set` takes: name -> help record."""
+        return {
+            field.name: (
+                f"{flag(field.name)[2:]}={self._value_of(field)}",
+                f"{self._docs[field.name]} [default: {self._default_text(field) or 'none'}]",
+            )
+            for field in self.fields.values()
+            if shape_of(field).rare
+        }
+
+    def _value_of(self, field: "dataclasses.Field[Any]") -> str:
+        """Describe the value of a rare field."""
+        kind = self.kinds[field.name]
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            return "|".join(str(each.value) for each in kind)
+        if get_origin(kind) is tuple:
+            return "A,B,..."
+        words = {bool: "yes|no", int: "INTEGER", float: "NUMBER"}
+        return shape_of(field).metavar or words.get(kind, "TEXT")
 
     def _is_comma_list(self, field: "dataclasses.Field[Any]") -> bool:
-        return get_origin(self._kinds[field.name]) is tuple and not shape_of(field).repeat
+        return get_origin(self.kinds[field.name]) is tuple and not shape_of(field).repeat
 
-    def _parameter(self, field: "dataclasses.Field[Any]") -> inspect.Parameter:
-        shape, kind = shape_of(field), self._kinds[field.name]
-        required = field.default is REQUIRED and not self._unset
-        default: Any = None if self._unset or required else field.default
+    def _parameter(self, field: "dataclasses.Field[Any]", *, config: bool) -> inspect.Parameter:
+        shape, kind = shape_of(field), self.kinds[field.name]
+        required = field.default is REQUIRED and not self._unset and not config
         if get_origin(kind) is tuple:
             comma = self._is_comma_list(field)
             annotation: Any = str if comma else types.GenericAlias(list, get_args(kind)[:1])
-            default = (",".join(map(str, default)) if comma else list(default)) if default else None
         else:
             annotation = kind
+        name = flag(field.name)
+        if kind is bool and (field.default is not False or self._unset):
+            name = f"{name}/--no-{name[2:]}"
         info = typer.Option(
-            _flag(field.name, negatable=kind is bool and default is not False),
+            name,
             *shape.names,
             help=self._docs[field.name],
             metavar=shape.metavar or ("A,B,..." if self._is_comma_list(field) else None),
             rich_help_panel=self._panel,
-            show_default=self._shown_default(field, default),
+            show_default=self._default_text(field) or False,
         )
         return inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if required else default,
+            default=inspect.Parameter.empty if required else None,
             annotation=Annotated[annotation if required else annotation | None, info],
         )
 
-    def _shown_default(self, field: "dataclasses.Field[Any]", default: Any) -> bool | str:
-        """What the help says of the default: nothing, typer's own rendering, or a text."""
+    def _default_text(self, field: "dataclasses.Field[Any]") -> str | None:
+        """Return the default as one would type it, or words about it."""
         told = shape_of(field).shown_default
         if self._unset is Overrides:
             return told or "the model's own"
-        if field.default is False:
-            return False
-        if self._unset is Given and told is None:
-            return field.default not in (None, REQUIRED, ()) and self._in_words(field)
-        return told or default is not None
-
-    @staticmethod
-    def _in_words(field: "dataclasses.Field[Any]") -> str:
-        """A default as one would type it."""
+        if told or field.default in (None, False, REQUIRED, ()):
+            return told
         if field.default is True:
-            return _Value(field.name.replace("_", "-"))
+            return _Value("yes" if shape_of(field).rare else field.name.replace("_", "-"))
         if isinstance(field.default, tuple):
             return _Value(",".join(map(str, field.default)))
         return _Value(field.default)
 
+    def convert(self, name: str, value: Any) -> Any:
+        """Convert the value of a field: as typed, as YAML has it, or as Python code gives it.
+
+        Raises:
+            UsageError: it does not fit the field.
+        """
+        kind = self.kinds[name]
+        if isinstance(value, Path):
+            value = str(value)
+        if get_origin(kind) is tuple and isinstance(value, str | int | float):
+            comma = isinstance(value, str) and self._is_comma_list(self.fields[name])
+            value = str(value).split(",") if comma else [value]
+            value = [part.strip() if isinstance(part, str) else part for part in value if part]
+        if get_origin(kind) is tuple and isinstance(value, Sequence):
+            value = [_number(get_args(kind)[0], str(part)) for part in value]
+        option = (
+            f"--set {flag(name)[2:]}=" if shape_of(self.fields[name]).rare else f"{flag(name)} "
+        )
+        try:
+            value = None if value is None else as_type(kind, value)
+        except ValueError as error:
+            raise UsageError(f"{option.rstrip()}: {error}") from None
+        _check_number(option, value)
+        return value
+
     def build(self, given: dict[str, Any]) -> Any:
-        """Takes the group's values out of what typer parsed, and makes the object."""
-        values = {}
-        for field in self._fields:
-            value = given.pop(field.name)
-            if self._is_comma_list(field):
-                value = _comma_list(field.name, value, get_args(self._kinds[field.name])[0])
-            elif isinstance(value, list):
-                value = tuple(value)
-            if value is not None:
-                values[field.name] = value
-        return self._unset(values) if self._unset else self._settings(**values)
+        """Take the group's values out of `given` and make the object.
+
+        Raises:
+            UsageError: a value does not fit, or one that is required is not given.
+        """
+        values = {
+            n: self.convert(n, v) for n in self.fields if (v := given.pop(n, None)) is not None
+        }
+        if self._unset:
+            return self._unset(values)
+        for name, field in self.fields.items():
+            if field.default is REQUIRED and name not in values:
+                raise UsageError(f"{flag(name)} must be given")
+        return self._settings(**values)
+
+
+def _number(kind: Any, text: str) -> Any:
+    """Parse a number where one is expected; `as_type` rejects what remains text."""
+    try:
+        return kind(text) if kind in (int, float) else text
+    except ValueError:
+        return text
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Parse NAME=VALUE of `--set`, the value as YAML has it.
+
+    Raises:
+        UsageError: there is no equals sign.
+
+    >>> parse_setting("late-mlm=no"), parse_setting("layers=12,10")
+    (('late_mlm', False), ('layers', '12,10'))
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise UsageError(f"--set {text}: NAME=VALUE is expected", "--help-all lists the names")
+    words = {"yes": True, "true": True, "no": False, "false": False, "none": None}
+    if value.lower() in words:
+        return name.strip().replace("-", "_"), words[value.lower()]
+    return name.strip().replace("-", "_"), value
 
 
 def _claimed(settings: Sequence[Any]) -> AbstractContextManager[None]:
@@ -298,66 +375,155 @@ def _claimed(settings: Sequence[Any]) -> AbstractContextManager[None]:
     )
 
 
-def command(
-    app: typer.Typer,
-    name: str,
-    *,
-    common: str = "",
-    examples: tuple[str, ...] = (),
-    **panels: str,
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function as a command.
+def _option(kind: Any, name: str, **more: Any) -> Any:
+    parameter, default = name.lstrip("-").replace("-", "_"), False if kind is bool else None
+    return inspect.Parameter(
+        f"{parameter}_" if parameter == "set" else parameter,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind, typer.Option(name, **more)],
+    )
 
-    Parameters that are not settings classes are handed to typer as they stand.
 
-    Args:
-        app: where it is registered.
-        name: what one types.
-        common: the fields, separated by blanks, whose options --help shows; empty: all.
-        examples: command lines for the end of the help.
-        panels: the help panel of each settings parameter.
-    """
+SET = _option(
+    list[str] | None,
+    "--set",
+    metavar="NAME=VALUE",
+    help="Set one of the less common settings, which --help-all lists; repeatable.",
+    show_default=False,
+)
+CONFIG = _option(
+    str | None,
+    "--config",
+    metavar="FILE.yaml",
+    help="Read options and settings from a YAML file, such as the config.yaml of an earlier run. "
+    "Options on the command line win.",
+    show_default=False,
+)
 
-    def register(function: Callable[..., None]) -> Callable[..., None]:
+
+class _Parsed:
+    """The parameters of a command function: settings classes as groups, others as they stand."""
+
+    def __init__(self, name: str, function: Callable[..., Any], panels: Mapping[str, str]) -> None:
+        self.name, self.function = name, function
+        self.groups: dict[str, _Group] = {}
+        self.plain: list[inspect.Parameter] = []
         hints = get_type_hints(function, include_extras=True)
-        console_group = _Group(ConsoleSettings, "Console")
-        overwrite_group = None
-        groups: dict[str, _Group] = {}
-        plain: list[inspect.Parameter] = []
         for parameter in inspect.signature(function).parameters.values():
             hint = hints[parameter.name]
             unset = get_origin(hint) if get_origin(hint) in (Overrides, Given) else None
             settings = get_args(hint)[0] if unset else hint
             if dataclasses.is_dataclass(settings) and isinstance(settings, type):
                 panel = panels.get(parameter.name, "Options")
-                groups[parameter.name] = _Group(settings, panel, unset)
+                self.groups[parameter.name] = _Group(settings, panel, unset)
             else:
-                plain.append(parameter.replace(annotation=hint))
-        options = [o for group in groups.values() for o in group.parameters()]
-        names = {option.name for option in options}
+                self.plain.append(parameter.replace(annotation=hint))
+        names = {name for group in self.groups.values() for name in group.fields}
+        self.overwrite = None
         if "overwrite" not in names and names & set(OUTPUTS):
-            overwrite_group = _Group(OverwriteSettings, "Output")
-            options += overwrite_group.parameters()
-        options += [*console_group.parameters(), HELP_ALL]
-        unknown = set(common.split()) - {parameter.name for parameter in plain + options}
+            self.overwrite = _Group(OverwriteSettings, "Output")
+        self.owners = {
+            field: group
+            for group in (*self.groups.values(), *filter(None, [self.overwrite]))
+            for field in group.fields
+        }
+        self.rare = {n: r for group in self.groups.values() for n, r in group.rare().items()}
+
+    def known(self, name: str, where: str) -> str:
+        """Return a field's name.
+
+        Raises:
+            UsageError: the command has no such option or setting.
+        """
+        field = name.replace("-", "_")
+        if field in self.owners or field in {each.name for each in self.plain}:
+            return field
+        near = get_close_matches(field, self.owners, n=1)
+        meant = f"; did you mean {flag(near[0])[2:]}?" if near else ""
+        raise UsageError(
+            f"{where}: denserk {self.name} has no setting {name}{meant}",
+            f"denserk {self.name} --help-all lists them",
+        )
+
+    def call(self, given: dict[str, Any]) -> Any:
+        """Run the function with values by field name, its outputs guarded."""
+        overwrite = self.overwrite.build(given) if self.overwrite else None
+        built = {name: group.build(given) for name, group in self.groups.items()}
+        with _claimed([*built.values(), overwrite, given]):
+            return self.function(**built, **given)
+
+
+def command(
+    app: typer.Typer,
+    name: str,
+    *,
+    common: str = "",
+    examples: tuple[str, ...] = (),
+    config: bool = False,
+    **panels: str,
+) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Register a function whose parameters are settings classes as a command.
+
+    The function that this returns takes the same options as keywords: strings, numbers and paths,
+    lists where an option is repeatable.
+
+    Args:
+        app: where it is registered.
+        name: what one types.
+        common: the fields, separated by blanks, whose options --help shows; empty: all.
+        examples: command lines for the end of the help.
+        config: take options from a YAML file, too.
+        panels: the help panel of each settings parameter.
+    """
+
+    def register(function: Callable[..., T]) -> Callable[..., T]:
+        parsed = _Parsed(name, function, panels)
+        console = _Group(ConsoleSettings, "Console")
+        options = [o for g in parsed.groups.values() for o in g.parameters(config=config)]
+        options += parsed.overwrite.parameters(config=config) if parsed.overwrite else []
+        options += [CONFIG] * config + [SET] * bool(parsed.rare)
+        options += [*console.parameters(config=False), HELP_ALL]
+        unknown = set(common.split()) - {parameter.name for parameter in parsed.plain + options}
         if unknown:
             raise ValueError(f"{name} has no options {unknown} to show in its help")
 
         @functools.wraps(function)
         def run(**given: Any) -> None:
-            for option, value in given.items():
-                _refuse_extremes(option, value)
+            configure(console.build(given))
             del given["help_all"]
-            configure(console_group.build(given))
-            overwrite = overwrite_group.build(given) if overwrite_group else None
-            built = {group: made.build(given) for group, made in groups.items()}
-            with _claimed([*built.values(), overwrite, given]):
-                function(**built, **given)
+            for text in given.pop("set_", None) or ():
+                field, value = parse_setting(text)
+                given[parsed.known(field, f"--set {text}")] = value
+            parsed.call(_with_config(parsed, given))
 
-        run.__signature__ = inspect.Signature(plain + options)  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in plain + options}
-        parts = {"common": tuple(common.split()), "examples": examples}
+        @functools.wraps(function)
+        def call(**keywords: Any) -> T:
+            given = {parsed.known(n, "denserk"): v for n, v in keywords.items() if n != "config"}
+            given |= {"config": keywords["config"]} if "config" in keywords else {}
+            given |= {p.name: p.default for p in parsed.plain if p.name not in given}
+            found: T = parsed.call(_with_config(parsed, given))
+            return found
+
+        run.__signature__ = inspect.Signature(parsed.plain + options)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in parsed.plain + options}
+        parts = {
+            "common": tuple(common.split()),
+            "examples": examples,
+            "rare": tuple(parsed.rare.values()),
+        }
         app.command(name, cls=type("Command", (Command,), parts))(run)
-        return run
+        return call
 
     return register
+
+
+def _with_config(parsed: _Parsed, given: dict[str, Any]) -> dict[str, Any]:
+    """Add what --config says and the command line does not."""
+    path = given.pop("config", None)
+    if path is None:
+        return given
+    from denserk.settings.recipes import read_yaml
+
+    read = {parsed.known(name, str(path)): value for name, value in read_yaml(path).items()}
+    return read | {name: value for name, value in given.items() if value is not None}

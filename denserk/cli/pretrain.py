@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 @command(
     app,
     "pretrain",
+    config=True,
     common=(
         "objective model architecture corpus expansions output max_length spans "
         "mlm_probability batch_size epochs max_steps lr precision save_steps seed device "

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
     "rerank",
     common=(
         "model run topics corpus output depth hits pair_max_length query_max_length "
-        "passage_max_length fields join output_format overwrite device dtype batch_tokens quiet"
+        "passage_max_length fields output_format overwrite device dtype batch_tokens quiet"
     ),
     examples=(
         "denserk rerank --model M --run in.trec --topics q.tsv --corpus c.jsonl --output out.trec",

@@ -4,10 +4,8 @@ import logging
 
 from denserk.cli.app import app
 from denserk.cli.options import Given, Overrides, command
-from denserk.settings.encode import TextShorthands
 from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
 from denserk.settings.milvus import MilvusSearchSettings
-from denserk.settings.models import RepresentationShorthands
 from denserk.settings.retrieval import SearchPaths, SearchSettings
 
 logger = logging.getLogger(__name__)
@@ -18,7 +16,7 @@ logger = logging.getLogger(__name__)
     "search",
     common=(
         "index topics topics_format qrels model encoded_queries output hits ef_search nprobe "
-        "query_batch remove_query output_format overwrite device dtype threads quiet"
+        "remove_query output_format overwrite device dtype threads quiet"
     ),
     examples=(
         "denserk search --index index/ --topics queries.tsv --output run.trec",
@@ -27,9 +25,7 @@ logger = logging.getLogger(__name__)
     paths="Input and output",
     settings="Search",
     representation="Representation, where it differs from the model's own",
-    representation_shorthands="Representation, where it differs from the model's own",
     text="Text, where it differs from the model's own",
-    text_shorthands="Text, where it differs from the model's own",
     computing="Computation",
     milvus="Milvus, for --engine milvus",
 )
@@ -37,9 +33,7 @@ def search(
     paths: SearchPaths,
     settings: SearchSettings,
     representation: Overrides[RepresentationSettings],
-    representation_shorthands: RepresentationShorthands,
     text: Overrides[TextSettings],
-    text_shorthands: TextShorthands,
     computing: Given[ComputeSettings],
     milvus: MilvusSearchSettings,
 ) -> None:
@@ -48,15 +42,13 @@ def search(
     own_precision = not {"dtype", "fp16", "bf16", "head_dtype"}.isdisjoint(computing)
     if paths.engine is None:
         milvus.refuse_in_vain()
-    representing = representation_shorthands.overrides(representation)
-    texts = text_shorthands.overrides(text, "query")
     from denserk.tasks.search import search as task
 
     result = task(
         paths,
         settings,
-        representing,
-        texts,
+        representation,
+        text,
         compute,
         milvus,
         own_precision=own_precision,

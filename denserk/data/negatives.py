@@ -66,7 +66,7 @@ def count_ties(scores: Sequence[float]) -> int:
 
 
 def score_limit(best_positive: float | None, settings: MiningSettings) -> float:
-    """The score that a negative may not exceed, by --max-score and the margins.
+    """The score that a negative may not exceed, by --set max-score and the margins.
 
     Where the margins have no positive's score to count from, every hit beats the positives, and
     the limit is minus infinity.

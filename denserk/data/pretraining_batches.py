@@ -44,7 +44,7 @@ def refuse_generated(tasks: frozenset[MasterTask]) -> None:
         raise UsageError(
             f"{' and '.join(generated)}: the corpus has no generated queries or continuations",
             "make them with denserk generate and give them as --expansions"
-            + (f", or leave them out: --tasks {rest}" if rest else ""),
+            + (f", or leave them out: --set tasks={rest}" if rest else ""),
         )
 
 

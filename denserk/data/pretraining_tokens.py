@@ -1,7 +1,7 @@
 """Prepared text -> token ids as JSON lines, for other tools and for later runs.
 
 tokens.jsonl            one document a line, as `pretraining_text` reads it
-word-frequencies.json   passages: word -> count, as --frequency-dict reads it
+word-frequencies.json   passages: word -> count, as --set frequency-dict reads it
 manifest.json           the tokenizer's name and fingerprint, and what the text was made from
 """
 

@@ -107,7 +107,7 @@ def _read(sources: Sequence[str], size: int, scale: float | None) -> Iterator[Se
                         None,
                         f"the label {example.label:g} of pair {number:,}",
                         f"labels up to {scale:g}, that of equal sentences",
-                        "give the largest label as --label-scale, for example --label-scale 5",
+                        "give the largest label, for example --set label-scale=5",
                     )
                 progress.advance()
                 yield example

@@ -158,7 +158,7 @@ class TextTokenizer:
         if settings.join == SEPARATOR and not self.separator:
             raise ModelError(
                 "--join sep: the model's tokenizer has no separator token",
-                'choose --join " " or --join pair',
+                'choose --set join=" " or --set join=pair',
             )
         self._backend = tokenizer.backend_tokenizer
         self._backend.no_padding()

@@ -186,7 +186,7 @@ def split_contents(
             line,
             f"contents of {len(pieces)} parts between {delimiter!r}",
             f"{len(fields)}: {', '.join(fields)}",
-            "leave out --fields to take contents as they are, or give --delimiter",
+            "leave out --fields to take contents as they are, or give --set delimiter",
         )
     named = dict(zip(fields, pieces, strict=True))
     text = named.pop("text", named.pop("contents", ""))

@@ -46,7 +46,7 @@ def factory_string(settings: IndexSettings, count: int, dimension: int) -> str:
         best = next(m for m in range(min(settings.pq_m, dimension), 0, -1) if dimension % m == 0)
         raise UsageError(
             f"--pq-m {settings.pq_m} does not divide the dimension {dimension}",
-            f"for example --pq-m {best}",
+            f"for example --set pq-m={best}",
         )
     lists = settings.nlist or max(1, min(int(4 * count**0.5), count // GOOD_TRAINING))
     quantiser = f"PQ{settings.pq_m}x{settings.pq_nbits}"
@@ -72,7 +72,7 @@ def check_memory(
     """
     factory, index = _empty_index(count, dimension, settings, template)
     if mergeable_ivf(index) is not None:
-        hint = "give a smaller --train-size, or fewer lists"
+        hint = "give a smaller --set train-size, or fewer lists"
     else:
         lists = max(1, int(4 * count**0.5))
         codes = next(m for m in range(max(1, dimension // 8), 0, -1) if dimension % m == 0)
@@ -259,7 +259,7 @@ def _train(
             None,
             f"{len(sample):,} training vectors",
             f"at least {centroids:,}, one per centroid, better {GOOD_TRAINING * centroids:,}",
-            "use --type flat, a smaller --nlist or --pq-nbits, or a larger --train-size",
+            "use --type flat, a smaller --nlist or --set pq-nbits, or a larger --set train-size",
         )
     if len(sample) < GOOD_TRAINING * centroids:
         logger.warning(

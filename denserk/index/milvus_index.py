@@ -150,7 +150,7 @@ def _breadths(kind: str, manifest: Manifest, rules: SearchSettings) -> dict[str,
     elif rules.ef_search is not None:
         raise UsageError(f"--ef-search {rules.ef_search}: an index {kind} is no graph")
     if rules.k_factor is not None:
-        raise UsageError(f"--k-factor {rules.k_factor}: Milvus refines by its --milvus-params")
+        raise UsageError(f"--k-factor {rules.k_factor}: Milvus refines by its --set milvus-params")
     made = manifest.settings.get("milvus_params") or {}
     if "IVF" in kind or kind == "SCANN":
         lists = int(made.get("nlist", 128))

@@ -78,7 +78,7 @@ class StoredEncoder:
         if settings.mlm_head is MlmHead.FRESH and needs_mlm_head(settings):
             raise ModelError(
                 "--mlm-head fresh is for training: a new head is random, and so are its vectors",
-                "leave it out, or choose --mlm-head none",
+                "leave it out, or choose --set mlm-head=none",
             )
         with_head = needs_mlm_head(settings)
         if with_head and not self.has_mlm_head:
@@ -109,7 +109,7 @@ class StoredEncoder:
             tensors |= self._fresh_head()
             logger.info(
                 f"{self.folder} has no masked-language-model head to start from: a fresh one, tied "
-                "to the word embeddings; --mlm-head none does without"
+                "to the word embeddings; --set mlm-head=none does without"
                 if not self.has_mlm_head
                 else "a fresh masked-language-model head in place of the pretrained one"
             )

@@ -46,7 +46,7 @@ class Condenser(PretrainingObjective):
             raise ModelError(
                 f"the head cannot see layer {self.skip_from}: the backbone has layers 0 "
                 f"(embeddings) to {last}",
-                f"leave --skip-from out for {last // 2}",
+                f"leave --set skip-from=out for {last // 2}",
             )
         self.late_mlm = late_mlm
         self.head = Bottleneck(backbone, head_layers)

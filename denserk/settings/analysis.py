@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from denserk.errors import UsageError
-from denserk.settings.options import REQUIRED, option
+from denserk.settings.options import REQUIRED, Settings, option
 from denserk.settings.side_by_side import SideBySide
 
 
 @dataclass(frozen=True, kw_only=True)
-class SentenceSimilaritySettings:
+class SentenceSimilaritySettings(Settings):
     """Which models, on which sentences."""
 
     model: tuple[str, ...] = option(
@@ -45,7 +45,9 @@ class AttentionEntropySettings(SideBySide):
     """Tokens of a passage, special tokens included."""
     fields: tuple[str, ...] = option((), shown_default="the model's own")
     """Fields of a passage that make its text, in order."""
-    join: str | None = option(None, metavar="TEXT|sep|pair", shown_default="the model's own")
+    join: str | None = option(
+        None, metavar="TEXT|sep|pair", shown_default="the model's own", rare=True
+    )
     """What stands between two fields."""
     output: str = option("attention-entropy.csv", metavar="FILE|-")
     """The values as CSV."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from denserk.errors import UsageError
-from denserk.settings.options import option
+from denserk.settings.options import Settings, option
 
 DEFAULT_ANSWER_MEASURES = ("Success@5", "Success@20", "Success@100")
 """What is measured by answers when nothing is asked for: the top-k accuracies of the papers."""
@@ -35,19 +35,19 @@ class AnswerInput:
 
 
 @dataclass(frozen=True)
-class AnswerSettings:
+class AnswerSettings(Settings):
     """How answers are matched, and what is written of it."""
 
-    topk: tuple[int, ...] = option((), metavar="K,K,...", shown_default="5,20,100")
+    topk: tuple[int, ...] = option((), metavar="K,K,...", shown_default="5,20,100", rare=True)
     """Top-k accuracy at these depths: 5,20 is -m 'Success@5 Success@20'."""
     regex: bool = False
     """Answers are regular expressions (CuratedTREC)."""
-    strict_dpr: bool = False
+    strict_dpr: bool = option(False, rare=True)
     """An answer without a letter, number or sign matches every passage, as in DPR's own code;
     otherwise it matches none."""
     skip_missing: bool = False
     """Passages that the corpus lacks hold no answer; otherwise they are refused."""
-    num_workers: int = 1
+    num_workers: int = option(1, at_least=1)
     """Processes that look for answers."""
     write_dpr_json: str | None = option(None, metavar="FILE", shown_default="none")
     """Also write the questions with their passages as DPR does, for readers such as FiD."""
@@ -55,11 +55,10 @@ class AnswerSettings:
     """Also write them as Pyserini does, for its evaluate_dpr_retrieval."""
 
     def __post_init__(self) -> None:
-        """Refuses numbers that mean nothing, and options that exclude each other."""
+        """Reject depths below 1, and options that exclude each other."""
+        super().__post_init__()
         if any(depth < 1 for depth in self.topk):
-            raise UsageError(f"--topk {','.join(map(str, self.topk))}: 1 is the least")
-        if self.num_workers < 1:
-            raise UsageError(f"--num-workers {self.num_workers}: 1 is the least")
+            raise UsageError(f"--set topk={','.join(map(str, self.topk))}: at least 1 is expected")
         if self.regex and self.strict_dpr:
             raise UsageError(
                 "--strict-dpr is about answers that are words; with --regex they are patterns",

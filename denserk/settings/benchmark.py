@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from denserk.errors import UsageError
-from denserk.settings.options import option
+from denserk.settings.options import Settings, option
 from denserk.settings.suite import Paper
 
 
@@ -35,20 +35,20 @@ class BenchmarkPaths:
 
 
 @dataclass(frozen=True)
-class MakeSettings:
+class MakeSettings(Settings):
     """How the runs of a model are made."""
 
     hits: int = option(1000, "-k")
     """Passages returned for a query."""
     index_device: str | None = option(
-        None, "--faiss-device", metavar="cpu|cuda|cuda:N", shown_default="as --device"
+        None, "--faiss-device", metavar="cpu|cuda|cuda:N", shown_default="as --device", rare=True
     )
     """Where the index is searched."""
     resume: bool = False
     """Keep the runs in --output that are finished, and make the others."""
     overwrite: bool = False
     """Replace the outputs that exist."""
-    discard_vectors: bool = False
+    discard_vectors: bool = option(False, rare=True)
     """Remove the vectors and the index of a corpus once its runs are made."""
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from denserk.errors import UsageError
-from denserk.settings.options import option
+from denserk.settings.options import Settings, option
 
 
 class PairedTest(StrEnum):
@@ -28,7 +28,7 @@ class Correction(StrEnum):
 
 
 @dataclass(frozen=True)
-class ComparisonSettings:
+class ComparisonSettings(Settings):
     """Whether runs differ from one of them."""
 
     baseline: str | None = option(None, metavar="RUN", shown_default="no test")
@@ -39,14 +39,13 @@ class ComparisonSettings:
     """Correction of p-values and intervals over all runs and measures tested."""
     alpha: float = 0.05
     """Corrected p-values below it are marked; 1 - alpha is the confidence of the intervals."""
-    permutations: int = 100_000
+    permutations: int = option(100_000, rare=True, at_least=1)
     """randomisation: how many draws."""
-    test_seed: int = 42
+    test_seed: int = option(42, rare=True)
     """randomisation: seed of the draws."""
 
     def __post_init__(self) -> None:
-        """Refuses levels and counts that test nothing."""
+        """Reject levels of significance outside 0 to 1."""
+        super().__post_init__()
         if not 0 < self.alpha < 1:
             raise UsageError(f"--alpha {self.alpha}: between 0 and 1", "0.05 is usual")
-        if self.permutations < 1:
-            raise UsageError(f"--permutations {self.permutations}: at least 1 is needed")

@@ -1,18 +1,16 @@
 """What the encode command is asked to do."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from denserk.errors import UsageError
 from denserk.settings.encoding import VectorDtype, VectorFormat
 from denserk.settings.formats import TopicsFormat
-from denserk.settings.options import REQUIRED, option
+from denserk.settings.options import REQUIRED, Settings, option
 from denserk.settings.shards import refuse_shard
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncodeSettings:
+class EncodeSettings(Settings):
     """One encoding run: whose weights, which texts, what comes out."""
 
     model: str = option(REQUIRED, "--encoder", "--model-name-or-path", metavar="NAME|DIR|HUB_ID")
@@ -31,10 +29,10 @@ class EncodeSettings:
     """Shape of the vectors."""
     vector_dtype: VectorDtype = VectorDtype.FLOAT32
     """Precision of the stored vectors."""
-    block_size: int | None = option(None, shown_default="512 on a CPU, 4,096 on a GPU")
+    block_size: int | None = option(None, shown_default="512 on a CPU, 4,096 on a GPU", at_least=1)
     """Passages a block; a block is encoded from its own passages alone. A folder that --resume
     continues keeps its own."""
-    workers: int = 1
+    workers: int = option(1, at_least=1)
     """Threads that tokenise ahead of the model; a fast GPU wants several."""
     shard_id: int = option(0, "--dataset-shard-index")
     """Which shard to encode, from 0."""
@@ -46,15 +44,12 @@ class EncodeSettings:
     """Replace what is in the output folder."""
 
     def __post_init__(self) -> None:
-        """Refuses combinations that cannot be done."""
+        """Reject options that exclude each other."""
+        super().__post_init__()
         if (self.corpus is None) == (self.topics is None):
             raise UsageError("give one of --corpus (passages) and --topics (queries)")
         if self.qrels is not None and self.topics is None:
             raise UsageError(f"--qrels {self.qrels}: it selects queries", "add --topics")
-        if self.block_size is not None and self.block_size < 1:
-            raise UsageError(f"--block-size {self.block_size}: at least 1 is needed")
-        if self.workers < 1:
-            raise UsageError(f"--workers {self.workers}: at least 1 is needed")
         refuse_shard(self.shard_id, self.shard_num)
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite exclude each other")
@@ -84,41 +79,3 @@ class EncodeSettings:
         source = self.topics if self.corpus is None else self.corpus
         assert source is not None
         return source
-
-
-@dataclass(frozen=True)
-class TextShorthands:
-    """Other ways to say what the text options say, for the side that is encoded."""
-
-    max_length: int | None = option(None, shown_default="the model's own")
-    """Tokens of a text, special tokens included, whichever side is encoded."""
-    prefix: str | None = option(None, shown_default="the model's own")
-    """Text put before every text, whichever side is encoded."""
-    add_sep: bool = False
-    """Short for --join pair: title and text as a sentence pair."""
-
-    def overrides(self, given: Mapping[str, Any], side: str) -> dict[str, Any]:
-        """The fields of `TextSettings` that these and the options beside them stand for.
-
-        Args:
-            given: fields of `TextSettings` given by their own options.
-            side: "query" or "passage".
-
-        Raises:
-            UsageError: two of them contradict each other.
-
-        >>> TextShorthands(max_length=256).overrides({"join": "sep"}, "passage")
-        {'join': 'sep', 'passage_max_length': 256}
-        """
-        meant = {
-            f"{side}_max_length": self.max_length,
-            f"{side}_prefix": self.prefix,
-            "join": "pair" if self.add_sep else None,
-        }
-        merged = dict(given)
-        for name, value in meant.items():
-            if value is not None and merged.setdefault(name, value) != value:
-                raise UsageError(
-                    f"--{name.replace('_', '-')} is given twice: {merged[name]!r} and {value!r}"
-                )
-        return merged

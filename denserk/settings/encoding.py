@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from denserk.errors import UsageError
-from denserk.settings.options import option
+from denserk.settings.options import Settings, option
 
 
 class Representation(StrEnum):
@@ -102,15 +102,6 @@ class AggOrder(StrEnum):
     """As in the authors' code."""
 
 
-class AggPreset(StrEnum):
-    """Bundles of Aggretriever settings."""
-
-    RELEASED = "released"
-    """clamp and strided: what every published checkpoint needs."""
-    PAPER = "paper"
-    """abs and random slices, as the text of the paper has it."""
-
-
 class Dtype(StrEnum):
     """Precision of the computation."""
 
@@ -163,42 +154,41 @@ class VectorFormat(StrEnum):
 
 
 @dataclass(frozen=True)
-class RepresentationSettings:
+class RepresentationSettings(Settings):
     """How a vector is made; saved with a model, recorded with its vectors."""
 
-    representation: Representation = Representation.CLS
+    representation: Representation = option(Representation.CLS, "--pooling")
     """How token states become a vector."""
     l2_norm: bool = option(False, "--normalize")
     """Scale each vector to length 1."""
-    agg_kind: AggKind = AggKind.STAR
+    agg_kind: AggKind = option(AggKind.STAR, rare=True)
     """agg: how the vocabulary-wide vector is made small."""
-    agg_dim: int = 640
+    agg_dim: int = option(640, at_least=0)
     """agg: dimensions of the lexical part; 0 leaves the [CLS] part alone."""
-    cls_dim: int = option(128, "--projection-out-dim")
+    cls_dim: int = option(128, "--projection-out-dim", at_least=0)
     """agg: dimensions of the [CLS] part; 0 leaves it out."""
-    agg_layout: AggLayout = AggLayout.STRIDED
+    agg_layout: AggLayout = option(AggLayout.STRIDED, rare=True)
     """agg: which vocabulary entries share a slice."""
-    agg_seed: int = 42
+    agg_seed: int = option(42, rare=True)
     """agg: seed of the random layout; part of the model."""
-    term_weight: TermWeight = TermWeight.CLAMP
+    term_weight: TermWeight = option(TermWeight.CLAMP, rare=True)
     """agg: what becomes of a negative token weight."""
-    mlm_head: MlmHead = MlmHead.PRETRAINED
+    mlm_head: MlmHead = option(MlmHead.PRETRAINED, rare=True)
     """agg: where the distribution over the vocabulary comes from."""
-    agg_order: AggOrder = AggOrder.CLS_AGG
+    agg_order: AggOrder = option(AggOrder.CLS_AGG, rare=True)
     """agg: which part stands first."""
     reduction: Reduction = Reduction.SELF_CONTRASTIVE
     """mlr, me-bert, colbert: what becomes of a passage's several vectors."""
     layers: tuple[int, ...] = option((), shown_default="the last two")
     """mlr: layers whose states are a passage's vectors; 0 is the embeddings, the last is needed."""
-    vectors: int = option(8, "--num-vectors")
+    vectors: int = option(8, "--num-vectors", rare=True, at_least=1)
     """me-bert: how many vectors a passage has."""
-    norm_intermediate: bool = False
+    norm_intermediate: bool = option(False, rare=True)
     """mlr on T5: apply the final layer norm to the layers before the last, too."""
 
     def __post_init__(self) -> None:
-        """Refuses dimensions that no vector can have, and reductions that cannot be."""
-        if self.vectors < 1:
-            raise UsageError(f"--vectors {self.vectors}: at least 1 is needed")
+        """Reject vectors without dimensions, and reductions that colbert cannot have."""
+        super().__post_init__()
         refused = (Reduction.SCALAR_MIX, Reduction.MULTI_VECTOR)
         if self.representation is Representation.COLBERT and self.reduction in refused:
             raise UsageError(
@@ -206,45 +196,37 @@ class RepresentationSettings:
                 "the number of its vectors differs from passage to passage",
                 "use --reduction self-contrastive or average",
             )
-        if self.agg_dim < 0 or self.cls_dim < 0:
-            raise UsageError(
-                f"--agg-dim {self.agg_dim} and --cls-dim {self.cls_dim}: dimensions start at 0"
-            )
         if self.representation is Representation.AGG and self.agg_dim == self.cls_dim == 0:
             raise UsageError("--agg-dim 0 with --cls-dim 0 leaves no vector", "give one of them")
 
 
 @dataclass(frozen=True)
-class TextSettings:
+class TextSettings(Settings):
     """How a record becomes the text that the tokenizer sees; saved with a model."""
 
     fields: tuple[str, ...] = ("title", "text")
     """Fields of a passage that make its text, in order; empty ones leave no trace."""
-    join: str = option(" ", metavar="TEXT|sep|pair")
+    join: str = option(" ", metavar="TEXT|sep|pair", rare=True)
     """What stands between two fields: any text; `sep`, the tokenizer's separator; `pair`, as a
     sentence pair."""
-    query_max_length: int = option(32, "--q-max-len", "--query-max-len")
+    query_max_length: int = option(32, "--q-max-len", "--query-max-len", at_least=3)
     """Tokens of a query, special tokens included."""
-    passage_max_length: int = option(128, "--p-max-len", "--passage-max-len")
+    passage_max_length: int = option(128, "--p-max-len", "--passage-max-len", at_least=3)
     """Tokens of a passage, special tokens included."""
     query_prefix: str = ""
     """Text put before every query."""
     passage_prefix: str = ""
     """Text put before every passage."""
-    normalize_quotes: bool = False
+    normalize_quotes: bool = option(False, rare=True)
     """Turn the right single quote (U+2019) of queries into an apostrophe, as DPR does."""
 
     def __post_init__(self) -> None:
-        """Refuses lengths without room for a word, and pairs that are not two."""
+        """Reject passages without fields, and pairs of more than two fields."""
+        super().__post_init__()
         if not self.fields:
             raise UsageError("--fields names no field", "for example --fields title,text")
         if self.join == "pair" and len(self.fields) > 2:
             raise UsageError(f"--join pair takes at most two fields, found {','.join(self.fields)}")
-        if min(self.query_max_length, self.passage_max_length) < 3:
-            raise UsageError(
-                f"lengths of {self.query_max_length} (query) and {self.passage_max_length} "
-                "(passage) tokens: at least 3 are needed, for two special tokens and a word"
-            )
 
 
 @dataclass(frozen=True)
@@ -264,7 +246,7 @@ CPU_BATCH_TOKENS = 2048
 
 
 @dataclass(frozen=True)
-class ComputeSettings:
+class ComputeSettings(Settings):
     """Where and how the numbers are computed."""
 
     device: str = option("auto", metavar="auto|cpu|cuda|cuda:N")
@@ -273,15 +255,17 @@ class ComputeSettings:
     dtype: Dtype = Dtype.FLOAT32
     """Precision of the computation; vectors are stored as --vector-dtype says. Without it `search`
     encodes queries in the precision that made the index."""
-    batch_tokens: int | None = option(None, shown_default="8192; 2048 to encode on the CPU")
+    batch_tokens: int | None = option(
+        None, shown_default="8192; 2048 to encode on the CPU", at_least=1
+    )
     """Tokens of a batch, padding included: batches of short texts hold more of them."""
     batch_size: int | None = option(
-        None, "--per-device-eval-batch-size", shown_default="by --batch-tokens alone"
+        None, "--per-device-eval-batch-size", shown_default="by --batch-tokens alone", at_least=1
     )
     """At most this many texts a batch."""
-    threads: int | None = option(None, shown_default="the library's choice")
+    threads: int | None = option(None, shown_default="the library's choice", at_least=1)
     """CPU threads."""
-    head_dtype: Dtype | None = option(None, shown_default="that of --dtype")
+    head_dtype: Dtype | None = option(None, shown_default="that of --dtype", rare=True)
     """agg on the CPU: precision of the projection to the vocabulary alone; bfloat16 beside a
     float32 backbone costs little of the vectors and saves most of the head's time."""
     fp16: bool = False
@@ -290,14 +274,11 @@ class ComputeSettings:
     """Short for --dtype bfloat16."""
 
     def __post_init__(self) -> None:
-        """Refuses contradicting precisions and empty batches."""
+        """Reject contradicting precisions."""
+        super().__post_init__()
         object.__setattr__(self, "dtype", short_form(self.dtype, self.fp16, self.bf16))
         if self.head_dtype is Dtype.FLOAT16:
             raise UsageError("--head-dtype float16: float32 or bfloat16 are possible")
-        for name in ("batch_tokens", "batch_size", "threads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"--{name.replace('_', '-')} {value}: at least 1 is needed")
 
     @property
     def precision(self) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from denserk.errors import UsageError
-from denserk.settings.options import option
+from denserk.settings.options import Settings, option
 
 DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@100")
 """What is measured when nothing is asked for: BEIR's two measures, and MS MARCO's first."""
@@ -40,7 +40,7 @@ class RunOrder(StrEnum):
 
 
 @dataclass(frozen=True)
-class MeasureSettings:
+class MeasureSettings(Settings):
     """What is measured, over which queries, and what is demanded of it."""
 
     measures: tuple[str, ...] = option(
@@ -52,28 +52,18 @@ class MeasureSettings:
     )
     """Measures in ir-measures' notation (nDCG@10) or trec_eval's (ndcg_cut.10), spaces between;
     --format trec_eval has trec_eval's official measures as its default."""
-    relevance_level: int = option(1, "-l")
+    relevance_level: int = option(1, "-l", at_least=1)
     """Lowest grade that counts as relevant, for measures that name none; nDCG keeps the grades."""
     complete: bool = option(True, "-c")
     """Queries missing from a run count as 0; without it they are left out of the means."""
-    order: RunOrder = RunOrder.SCORE
+    order: RunOrder = option(RunOrder.SCORE, rare=True)
     """Column of the run that orders the hits: the score (trec_eval) or the rank (MS MARCO)."""
     max_hits: int | None = option(
-        None, "-M", "--Max-retrieved-per-topic", metavar="N", shown_default="all"
+        None, "-M", "--Max-retrieved-per-topic", metavar="N", shown_default="all", at_least=1
     )
     """Evaluate only the first N hits of each query."""
     min: tuple[str, ...] = option((), repeat=True, metavar="MEASURE=VALUE")
     """Exit with status 1 where a run stays under a measure's value, for example nDCG@10=0.30."""
-
-    def __post_init__(self) -> None:
-        """Refuses a level that every judgement would pass."""
-        if self.relevance_level < 1:
-            raise UsageError(
-                f"--relevance-level {self.relevance_level}: grade 0 means not relevant",
-                "1 is the least",
-            )
-        if self.max_hits is not None and self.max_hits < 1:
-            raise UsageError(f"--max-hits {self.max_hits}: at least 1 is needed")
 
 
 @dataclass(frozen=True)
@@ -85,7 +75,7 @@ class EvaluationSettings(MeasureSettings):
 
 
 @dataclass(frozen=True)
-class ReportSettings:
+class ReportSettings(Settings):
     """How the measures are shown."""
 
     per_query: bool = option(False, "-q", "--by-query")
@@ -96,13 +86,12 @@ class ReportSettings:
         None, "-o", shown_default="table on a terminal, tsv elsewhere"
     )
     """Shape of the output."""
-    places: int = option(4, "-p")
+    places: int = option(4, "-p", at_least=0, at_most=17, rare=True)
     """Decimal places of table, tsv and markdown."""
 
     def __post_init__(self) -> None:
-        """Refuses what would print nothing, or nonsense."""
-        if not 0 <= self.places <= 17:
-            raise UsageError(f"--places {self.places}: 0 to 17 are possible")
+        """Reject a report of nothing."""
+        super().__post_init__()
         if not self.summary and not self.per_query:
             raise UsageError(
                 "--no-summary leaves nothing to print", "add --per-query, or leave it out"

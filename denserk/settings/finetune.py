@@ -9,6 +9,7 @@ from denserk.settings.encoding import RepresentationSettings, TextSettings
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.options import as_json, option
 from denserk.settings.presets import Preset, apply, find_preset
+from denserk.settings.recipes import flatten
 from denserk.settings.training import (
     CacheSettings,
     FinetuneSettings,
@@ -92,6 +93,11 @@ class FinetuneRun:
         for settings in (*(getattr(self, name) for name in classes), self.finetune):
             values |= as_json(settings)
         return values
+
+    def config(self) -> dict[str, Any]:
+        """Return the resolved settings as --config reads them."""
+        groups = {name: group for name, group in self.as_json().items() if name != "preset"}
+        return flatten(groups.values())
 
     def as_json(self) -> dict[str, Any]:
         """Everything that was chosen, as plain JSON."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from denserk.settings.options import option
+from denserk.settings.options import Settings, option
 
 
 class CorpusFormat(StrEnum):
@@ -67,14 +67,14 @@ class RunFormat(StrEnum):
 
 
 @dataclass(frozen=True)
-class CorpusSettings:
+class CorpusSettings(Settings):
     """How the passages of a corpus are read."""
 
     corpus_format: CorpusFormat | None = option(None, shown_default="detected")
     """Shape of the corpus."""
-    docid_field: str | None = option(None, shown_default="by the shape")
+    docid_field: str | None = option(None, shown_default="by the shape", rare=True)
     """JSON key that holds a passage's id."""
-    delimiter: str = "\\n"
+    delimiter: str = option("\\n", rare=True)
     """Separates fields inside `contents`, where --fields are named and are no keys."""
 
 

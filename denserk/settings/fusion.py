@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from denserk.errors import UsageError
-from denserk.settings.options import option
+from denserk.settings.options import Settings, option
 
 
 class FusionMethod(StrEnum):
@@ -38,34 +38,29 @@ class Missing(StrEnum):
 
 
 @dataclass(frozen=True)
-class FusionSettings:
+class FusionSettings(Settings):
     """How runs are fused."""
 
     method: FusionMethod = option(FusionMethod.RRF, "--fusion")
     """How the scores of a passage become one."""
-    rrf_k: int = option(60, "--rrf.k")
+    rrf_k: int = option(60, "--rrf.k", at_least=0)
     """rrf: what is added to each rank; the larger, the less the first ranks stand out."""
     weights: tuple[float, ...] | None = option(None, shown_default="1 for each run")
     """What each run weighs, in their order."""
-    alpha: float | None = option(None, shown_default="--weights")
+    alpha: float | None = option(None, shown_default="--weights", at_least=0, at_most=1)
     """Two runs: what the first weighs, from 0 to 1; the second has the rest."""
     normalization: Normalization = option(Normalization.MIN_MAX, "--norm")
     """linear: what is done to a query's scores in a run before they are added."""
     missing: Missing | None = option(None, shown_default="zero; lowest with zmuv")
     """linear: what a passage counts in a run that does not have it."""
-    depth: int | None = option(None, "--fuse-depth", shown_default="all")
+    depth: int | None = option(None, "--fuse-depth", shown_default="all", at_least=1)
     """How many hits of a query are taken from each run."""
 
     def __post_init__(self) -> None:
-        """Refuses weights that weigh nothing, and depths of nothing."""
-        if self.rrf_k < 0:
-            raise UsageError(f"--rrf-k {self.rrf_k}: at least 0 is needed")
-        if self.depth is not None and self.depth < 1:
-            raise UsageError(f"--depth {self.depth}: at least 1 is needed")
+        """Reject weights of which none counts."""
+        super().__post_init__()
         if self.weights is not None and self.alpha is not None:
             raise UsageError("--weights and --alpha exclude each other", "give one of them")
-        if self.alpha is not None and not 0 <= self.alpha <= 1:
-            raise UsageError(f"--alpha {self.alpha:g}: from 0 to 1 is possible")
         if self.weights is not None and not (
             all(math.isfinite(w) and w >= 0 for w in self.weights) and any(self.weights)
         ):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from denserk.errors import UsageError
-from denserk.settings.options import REQUIRED, option
+from denserk.settings.options import REQUIRED, Settings, option
 from denserk.settings.shards import refuse_shard
 
 
@@ -23,7 +23,7 @@ class Sampling(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateSettings:
+class GenerateSettings(Settings):
     """Input, output and models of the generate command."""
 
     corpus: str = option(REQUIRED, metavar="FILE|DIR|NAME|-")
@@ -40,7 +40,7 @@ class GenerateSettings:
     """Also read weights from pytorch_model.bin; nothing in it is run."""
     seed: int = 42
     """Seed of the sampling; each block of passages starts from it and its own number."""
-    block_size: int = 1024
+    block_size: int = option(1024, at_least=1)
     """Passages per block; --resume repeats an unfinished block."""
     shard_id: int = option(0, "--dataset-shard-index", "--shard-index")
     """Shard to generate for, from 0."""
@@ -53,10 +53,9 @@ class GenerateSettings:
 
     def __post_init__(self) -> None:
         """Check combinations of options."""
+        super().__post_init__()
         if self.queries_model is None and self.continuation_model is None:
             raise UsageError("give --queries-model, --continuation-model, or both")
-        if self.block_size < 1:
-            raise UsageError(f"--block-size {self.block_size}: at least 1 is needed")
         refuse_shard(self.shard_id, self.shard_num)
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite exclude each other")
@@ -66,42 +65,22 @@ class GenerateSettings:
             raise UsageError("--shard-num needs a corpus that can be counted, not a stream")
 
 
-def _check(prefix: str, sampling: Sampling) -> None:
-    """Raise an error for values that cannot be sampled with; `prefix` begins the option names."""
-    samples, tokens, top_k, top_p, temperature = sampling
-    mistakes = {
-        f"{prefix}-top-k {top_k}: at least 0 is needed; 0 is all": top_k < 0,
-        f"{prefix}-top-p {top_p:g}: a share above 0 and up to 1 is needed": not 0 < top_p <= 1,
-        f"{prefix}-temperature {temperature:g}: a number above 0 is needed": not (
-            0 < temperature < float("inf")
-        ),
-        f"{prefix}-max-tokens {tokens}: at least 1 is needed": tokens < 1,
-        f"{samples} samples a passage: at least 1 is needed": samples < 1,
-    }
-    if found := [mistake for mistake, made in mistakes.items() if made]:
-        raise UsageError("; ".join(found))
-
-
 @dataclass(frozen=True)
-class QuerySettings:
+class QuerySettings(Settings):
     """How queries are sampled."""
 
-    num_queries: int = option(10, "--queries-per-passage")
+    num_queries: int = option(10, "--queries-per-passage", at_least=1)
     """Queries per passage; the same one may be drawn twice."""
-    query_top_k: int = 10
+    query_top_k: int = option(10, rare=True, at_least=0)
     """Draw from this many of the most probable tokens; 0 is all."""
-    query_top_p: float = 1.0
+    query_top_p: float = option(1.0, rare=True, above=0, at_most=1)
     """Draw from the most probable tokens that make up this probability; 1 is all."""
-    query_temperature: float = 1.0
+    query_temperature: float = option(1.0, rare=True, above=0)
     """Temperature of the softmax."""
-    query_max_tokens: int = option(64, "--query-max-length")
+    query_max_tokens: int = option(64, "--query-max-length", rare=True, at_least=1)
     """Most tokens of a query."""
-    query_prompt: str = ""
+    query_prompt: str = option("", rare=True)
     """Text put before a passage, as some models were trained with."""
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        _check("--query", self.sampling)
 
     @property
     def sampling(self) -> Sampling:
@@ -116,23 +95,19 @@ class QuerySettings:
 
 
 @dataclass(frozen=True)
-class ContinuationSettings:
+class ContinuationSettings(Settings):
     """How continuations are sampled."""
 
-    num_continuations: int = 1
+    num_continuations: int = option(1, at_least=1)
     """Continuations per passage."""
-    continuation_top_k: int = 0
+    continuation_top_k: int = option(0, rare=True, at_least=0)
     """Draw from this many of the most probable tokens; 0 is all."""
-    continuation_top_p: float = 0.9
+    continuation_top_p: float = option(0.9, rare=True, above=0, at_most=1)
     """Draw from the most probable tokens that make up this probability; 1 is all."""
-    continuation_temperature: float = 1.0
+    continuation_temperature: float = option(1.0, rare=True, above=0)
     """Temperature of the softmax."""
-    continuation_max_tokens: int = 128
+    continuation_max_tokens: int = option(128, rare=True, at_least=1)
     """Most tokens of a continuation."""
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        _check("--continuation", self.sampling)
 
     @property
     def sampling(self) -> Sampling:
@@ -147,28 +122,23 @@ class ContinuationSettings:
 
 
 @dataclass(frozen=True)
-class GenerateTextSettings:
+class GenerateTextSettings(Settings):
     """How a passage becomes the text that the models read."""
 
     fields: tuple[str, ...] | None = option(None, shown_default="title,text")
     """Fields of a passage that make its text, in order; empty fields are skipped."""
-    join: str = option(" ", metavar="TEXT")
+    join: str = option(" ", metavar="TEXT", rare=True)
     """Text between two fields."""
-    passage_max_length: int = option(512, "--max-length")
+    passage_max_length: int = option(512, "--max-length", at_least=2)
     """Most tokens of a passage: its first ones for queries, its last ones for continuations."""
 
     def __post_init__(self) -> None:
-        """Check fields, join and length."""
+        """Check fields and join."""
+        super().__post_init__()
         if self.fields == ():
             raise UsageError("--fields names no field", "for example --fields title,text")
         if self.join in ("sep", "pair"):
-            raise UsageError(
-                f"--join {self.join}: these models read plain text", 'for example --join ". "'
-            )
-        if self.passage_max_length < 2:
-            raise UsageError(
-                f"--passage-max-length {self.passage_max_length}: at least 2 is needed"
-            )
+            raise UsageError(f"--set join={self.join}: these models read plain text")
 
 
 def sampling_settings(

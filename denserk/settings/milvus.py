@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from denserk.errors import UsageError
-from denserk.settings.options import option
+from denserk.settings.options import Settings, option
 
 EMBEDDED = ".db"
 """How a local file is told from a server."""
@@ -24,7 +24,7 @@ Value = int | float | bool | str
 
 
 @dataclass(frozen=True)
-class CollectionSettings:
+class CollectionSettings(Settings):
     """Which collection, where."""
 
     uri: str | None = option(
@@ -33,7 +33,7 @@ class CollectionSettings:
     """A local file ending in .db, or a server; who you are stands in DENSERK_MILVUS_TOKEN."""
     collection: str | None = option(None, metavar="NAME")
     """The collection."""
-    milvus_timeout: float = 60.0
+    milvus_timeout: float = option(60.0, rare=True)
     """Seconds a request may take; a server must take the first call within 10 of them."""
 
     def __post_init__(self) -> None:
@@ -123,11 +123,11 @@ def _refuse_address(uri: str) -> None:
 class MilvusIndexSettings(CollectionSettings):
     """How a collection is made."""
 
-    milvus_index: str = option("FLAT", metavar="FLAT|HNSW|IVF_FLAT|...")
+    milvus_index: str = option("FLAT", metavar="FLAT|HNSW|IVF_FLAT|...", rare=True)
     """Kind of index, by Milvus's name for it: any that the server knows."""
-    milvus_params: tuple[str, ...] | None = option(None, shown_default="Milvus's own")
+    milvus_params: tuple[str, ...] | None = option(None, shown_default="Milvus's own", rare=True)
     """Parameters of the index, by Milvus's names: M=32,efConstruction=200."""
-    milvus_batch: int | None = option(None, shown_default="8 MiB of them")
+    milvus_batch: int | None = option(None, shown_default="8 MiB of them", rare=True)
     """Passages sent at once."""
 
     def __post_init__(self) -> None:
@@ -145,7 +145,7 @@ class MilvusSearchSettings(CollectionSettings):
     """How a collection is searched."""
 
     milvus_params: tuple[str, ...] | None = option(
-        None, shown_default="from --hits, --ef-search and --nprobe"
+        None, shown_default="from --hits, --ef-search and --nprobe", rare=True
     )
     """Parameters of the search, by Milvus's names: search_list=2000."""
 

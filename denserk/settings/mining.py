@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from math import isfinite
 
 from denserk.errors import UsageError
 from denserk.settings.conversion import TrainingFormat
 from denserk.settings.formats import QrelsFormat, RunFormat, TopicsFormat
-from denserk.settings.options import REQUIRED, option
+from denserk.settings.options import REQUIRED, Settings, option
+from denserk.settings.shards import refuse_shard
 
 WITHOUT_TEXTS = (TrainingFormat.TEVATRON_IDS, TrainingFormat.TRIPLES, TrainingFormat.NEGATIVES)
 """Shapes that name passages by id alone."""
@@ -34,7 +34,7 @@ class AnswerBearing(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MiningPaths:
+class MiningPaths(Settings):
     """What negatives are mined from, and where they go."""
 
     train: str | None = option(None, "--train-data", metavar="FILE|-")
@@ -47,11 +47,11 @@ class MiningPaths:
     """Shape of --topics."""
     qrels: str | None = option(None, metavar="FILE|DIR|NAME|-")
     """Judgements: the positives of --topics. Beside --train, they are never negatives."""
-    qrels_format: QrelsFormat | None = option(None, shown_default="detected")
+    qrels_format: QrelsFormat | None = option(None, shown_default="detected", rare=True)
     """Shape of --qrels."""
     run: tuple[str, ...] = option((), "--result-path", repeat=True, metavar="FILE|-")
     """A run over these queries; several are merged."""
-    run_format: RunFormat | None = option(None, shown_default="detected")
+    run_format: RunFormat | None = option(None, shown_default="detected", rare=True)
     """Shape of the runs."""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
     """The passages that the runs name."""
@@ -83,41 +83,43 @@ class MiningPaths:
 
 
 @dataclass(frozen=True)
-class MiningSettings:
+class MiningSettings(Settings):
     """Which hits may become negatives, and which of them do."""
 
-    depth: int = option(200, "--range-max")
+    depth: int = option(200, "--range-max", at_least=1)
     """How many hits of a query are looked at, by rank in each run."""
-    num_negatives: int = option(30, "--negative-number", "--n-sample")
+    num_negatives: int = option(30, "--negative-number", "--n-sample", at_least=1)
     """Negatives kept for a query; fewer where fewer are left."""
     sampling_strategy: SamplingStrategy = option(SamplingStrategy.RANDOM, "--sampling")
     """Which of the hits that passed become negatives."""
     seed: int = 42
     """Seed of the draws. What a query draws depends on nothing else than it, and its own hits."""
-    min_relevance: int = 1
+    min_relevance: int = option(1, rare=True)
     """Grade in --qrels from which a passage is a positive."""
-    range_min: int = 0
+    range_min: int = option(0, at_least=0)
     """The first so many hits of a query are no negatives: positives hide among them."""
-    max_score: float | None = None
+    max_score: float | None = option(None, rare=True)
     """Hits that score more are no negatives."""
-    min_score: float | None = None
+    min_score: float | None = option(None, rare=True)
     """Hits that score less are no negatives."""
-    absolute_margin: float | None = None
+    absolute_margin: float | None = option(None, rare=True)
     """A negative scores at least this much less than the best positive."""
     relative_margin: float | None = None
     """A negative scores less than the best positive by at least this part of its score: 0.05 lets
     pass what has at most 95 %."""
     answer_bearing: AnswerBearing | None = option(
-        None, shown_default="drop with --answers, keep without"
+        None, shown_default="drop with --answers, keep without", rare=True
     )
     """What becomes of hits whose text contains an answer, as DPR matches answers."""
     regex: bool = False
     """Answers are regular expressions (CuratedTREC)."""
-    keep_gold: bool = True
+    keep_gold: bool = option(True, rare=True)
     """With --answer-bearing promote: the query's own positives stay, before the promoted ones."""
-    drop_literal: bool = False
+    drop_literal: bool = option(False, rare=True)
     """Hits that hold a positive's text word for word, or are held by one, are no negatives."""
-    near_duplicate: float | None = option(None, metavar="SHARE", shown_default="off")
+    near_duplicate: float | None = option(
+        None, metavar="SHARE", shown_default="off", rare=True, above=0, at_most=1
+    )
     """Hits that have this share of their word trigrams in common with a positive (Jaccard, 0 to 1)
     are no negatives."""
     teacher: str | None = option(None, metavar="DIR|HUB_ID", shown_default="none")
@@ -132,27 +134,18 @@ class MiningSettings:
     """Into how many parts the queries are divided; the outputs in order are the undivided one."""
 
     def __post_init__(self) -> None:
-        """Refuses counts, shares and parts that cannot be."""
-        for name in ("depth", "num_negatives", "shard_num"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{_flag(name)} {getattr(self, name)}: at least 1 is needed")
-        for name in ("max_score", "min_score", "absolute_margin", "relative_margin"):
-            value = getattr(self, name)
-            if value is not None and not isfinite(value):
-                raise UsageError(f"{_flag(name)} {value}: a finite number is needed")
-        if not 0 <= self.range_min < self.depth:
+        """Reject ranks, shards and guards that leave nothing."""
+        super().__post_init__()
+        if self.range_min >= self.depth:
             raise UsageError(
                 f"--range-min {self.range_min} --depth {self.depth}: no rank lies between",
                 "--range-min is at least 0 and less than --depth",
             )
-        if self.near_duplicate is not None and not 0 < self.near_duplicate <= 1:
-            raise UsageError(f"--near-duplicate {self.near_duplicate}: above 0, and at most 1")
-        if not 0 <= self.shard_id < self.shard_num:
-            raise UsageError(
-                f"--shard-id {self.shard_id} --shard-num {self.shard_num}: parts count from 0"
-            )
+        refuse_shard(self.shard_id, self.shard_num)
         if not self.keep_gold and self.answer_bearing is not AnswerBearing.PROMOTE:
-            raise UsageError("--no-keep-gold leaves no positive", "add --answer-bearing promote")
+            raise UsageError(
+                "--set keep-gold=no leaves no positive", "add --set answer-bearing=promote"
+            )
 
     @property
     def has_margin(self) -> bool:
@@ -163,7 +156,3 @@ class MiningSettings:
     def compares_texts(self) -> bool:
         """Whether a guard reads the texts of positives and hits."""
         return self.drop_literal or self.near_duplicate is not None
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")

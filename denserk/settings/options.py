@@ -25,15 +25,36 @@ REQUIRED = dataclasses.MISSING
 class OptionShape:
     """What a field adds to its type and default.
 
-    `names` are further spellings ("-m", "--encoder"); `metavar` is shown in the help in place of
-    the type; `repeat` lets a tuple be given as a repeated option, where it is otherwise a comma
-    list; `shown_default` replaces the default in the help.
+    `names` are aliases ("-m", "--encoder"); `metavar` is shown in the help in place of the type;
+    `repeat` makes a tuple a repeated option instead of a comma list; `shown_default` replaces the
+    default in the help. A `rare` field is no option: it is set by `--set name=value`. A number is
+    `at_least`, `above` or `at_most` a bound.
     """
 
     names: tuple[str, ...] = ()
     metavar: str | None = None
     repeat: bool = False
     shown_default: str | None = None
+    rare: bool = False
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+
+    def check(self, name: str, value: Any) -> None:
+        """Reject a number outside the bounds.
+
+        Raises:
+            UsageError: it is.
+        """
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return
+        too_small = self.at_least is not None and not value >= self.at_least
+        too_small |= self.above is not None and not value > self.above
+        if too_small or (self.at_most is not None and not value <= self.at_most):
+            bounds = {"at least": self.at_least, "above": self.above, "at most": self.at_most}
+            wanted = [f"{words} {bound:g}" for words, bound in bounds.items() if bound is not None]
+            flag = f"--set {name}=" if self.rare else f"--{name} "
+            raise UsageError(f"{flag.replace('_', '-')}{value:g}: {', '.join(wanted)} is expected")
 
 
 def option(
@@ -42,8 +63,12 @@ def option(
     metavar: str | None = None,
     repeat: bool = False,
     shown_default: str | None = None,
+    rare: bool = False,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
 ) -> Any:
-    """A dataclass field with an `OptionShape`.
+    """Declare a dataclass field with an `OptionShape`.
 
     >>> @dataclasses.dataclass(frozen=True)
     ... class Example:
@@ -51,8 +76,17 @@ def option(
     >>> shape_of(dataclasses.fields(Example)[0]).names
     ('--encoder',)
     """
-    shape = OptionShape(names, metavar, repeat, shown_default)
+    shape = OptionShape(names, metavar, repeat, shown_default, rare, at_least, above, at_most)
     return dataclasses.field(default=default, metadata={"option": shape})
+
+
+class Settings:
+    """Base of settings classes: checks the bounds that the fields declare."""
+
+    def __post_init__(self) -> None:
+        """Reject numbers outside the bounds of their options."""
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            shape_of(field).check(field.name, getattr(self, field.name))
 
 
 def shape_of(field: "dataclasses.Field[Any]") -> OptionShape:

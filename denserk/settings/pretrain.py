@@ -16,7 +16,7 @@ from denserk.settings.pretraining import (
     PretrainSettings,
     TextUnitSettings,
 )
-from denserk.settings.recipes import paper_sections
+from denserk.settings.recipes import flatten, paper_sections
 from denserk.settings.training import Precision
 
 Given = Mapping[str, Any]
@@ -96,6 +96,11 @@ class PretrainRun:
                 "--dtype float16: cocondenser's cached gradients would be scaled twice",
                 "use --dtype bfloat16 or float32",
             )
+
+    def config(self) -> dict[str, Any]:
+        """Return the resolved settings as --config reads them."""
+        other = [n for n, whose in OF_SOME.items() if self.pretrain.objective not in whose]
+        return flatten((as_json(getattr(self, f.name)) for f in fields(self)), other)
 
     def as_json(self) -> dict[str, Any]:
         """Everything that was chosen, as plain JSON."""

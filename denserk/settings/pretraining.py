@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from denserk.errors import UsageError
-from denserk.settings.options import REQUIRED, option
+from denserk.settings.options import REQUIRED, Settings, option
 from denserk.settings.training import OptimizerSettings
 
 
@@ -160,7 +160,7 @@ VOCABULARY = 30522
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainSettings:
+class PretrainSettings(Settings):
     """One pre-training run: from which weights, on which text, to where."""
 
     objective: PretrainingObjective = option(REQUIRED)
@@ -172,7 +172,7 @@ class PretrainSettings:
     """Weights to start from; a head or decoders beside them go on too, unless --fresh-heads."""
     architecture: Architecture | None = option(None, shown_default="the model's")
     """In place of --model, a random BERT: 2 layers x 128, 4 x 256, 4 x 512, 8 x 512, 12 x 768."""
-    vocabulary_size: int = VOCABULARY
+    vocabulary_size: int = option(VOCABULARY, rare=True, at_least=100)
     """--architecture: entries of the vocabulary that is trained on the corpus."""
     tokenizer: str | None = option(
         None, "--tokenizer-name", metavar="NAME|DIR|HUB_ID", shown_default="trained on the corpus"
@@ -186,7 +186,7 @@ class PretrainSettings:
     """master: the paper's settings, or those of the released code."""
     output: str = option(REQUIRED, "--output-dir", metavar="DIR")
     """The model folder; prepared text, checkpoints and curves go beneath it."""
-    tokenize_to: str | None = option(None, metavar="DIR", shown_default="not written")
+    tokenize_to: str | None = option(None, metavar="DIR", shown_default="not written", rare=True)
     """Also write the tokenised text as JSON lines, for later runs and other tools."""
     device: str = option("auto", metavar="auto|cpu|cuda")
     """Where to train; with torchrun, each process takes the GPU of its rank."""
@@ -196,7 +196,8 @@ class PretrainSettings:
     """Replace what is in the output folder."""
 
     def __post_init__(self) -> None:
-        """Refuses contradictions, and runs without weights or a size."""
+        """Reject contradictions, and runs without weights or a size."""
+        super().__post_init__()
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite exclude each other")
         if (self.model is None) == (self.architecture is None):
@@ -205,12 +206,10 @@ class PretrainSettings:
             )
         if self.tokenizer is not None and self.architecture is None:
             raise UsageError(f"--tokenizer {self.tokenizer}: a model brings its own; leave it out")
-        if self.vocabulary_size < 100:
-            raise UsageError(f"--vocabulary-size {self.vocabulary_size}: at least 100 is needed")
         trains_one = self.architecture is not None and self.tokenizer is None
         if self.vocabulary_size != VOCABULARY and not trains_one:
             raise UsageError(
-                f"--vocabulary-size {self.vocabulary_size}: a model or tokenizer brings its own",
+                f"--set vocabulary-size={self.vocabulary_size}: a tokenizer brings its own",
                 "leave it out",
             )
         if self.preset is not MasterPreset.PAPER and (
@@ -222,69 +221,71 @@ class PretrainSettings:
 
 
 @dataclass(frozen=True)
-class TextUnitSettings:
+class TextUnitSettings(Settings):
     """How text becomes what the model reads at once."""
 
     max_length: int = option(
-        512, "--max-seq-length", shown_default="512; cocondenser and master: 128"
+        512, "--max-seq-length", shown_default="512; cocondenser and master: 128", at_least=3
     )
     """Tokens of a sequence, special tokens included; a longer one is cropped at random."""
     fields: tuple[str, ...] = ("title", "text")
     """Fields of a passage that are read, in order; each begins a new sentence."""
-    raw_text: RawText | None = option(None, shown_default="paragraphs where there are empty lines")
+    raw_text: RawText | None = option(
+        None, shown_default="paragraphs where there are empty lines", rare=True
+    )
     """Where a document ends in a file of plain text (.txt)."""
     spans: Spans | None = option(None, shown_default="sentences; master: passages are left whole")
     """cocondenser and master: how documents are cut."""
-    short_blocks: float = 0.1
+    short_blocks: float = option(0.1, rare=True, at_least=0, at_most=1)
     """mlm, condenser and retromae: share of the blocks whose length is drawn between 1 and the
     whole."""
 
     def __post_init__(self) -> None:
-        """Refuses lengths without room for a word, and shares that are none."""
-        if self.max_length < 3:
-            raise UsageError(
-                f"--max-length {self.max_length}: at least 3, for two special tokens and a word"
-            )
+        """Reject text without fields."""
+        super().__post_init__()
         if not self.fields:
             raise UsageError("--fields names no field", "for example --fields title,text")
-        if not 0 <= self.short_blocks <= 1:
-            raise UsageError(f"--short-blocks {self.short_blocks}: between 0 and 1")
 
 
 @dataclass(frozen=True)
-class MaskingSettings:
+class MaskingSettings(Settings):
     """Which tokens are hidden."""
 
     mlm_probability: float = option(
         0.15, "--encoder-mlm-probability", shown_default="0.15; master and retromae: 0.3"
     )
     """Share of a text that the encoder must say."""
-    decoder_mlm_probability: float = 0.5
+    decoder_mlm_probability: float = option(0.5, rare=True)
     """master: share that MKP, NPR, DOR and GOR must say; retromae: share hidden from a row."""
-    cmp_encoder_rate: float | None = option(None, shown_default="--mlm-probability; released: 0.5")
+    cmp_encoder_rate: float | None = option(
+        None, shown_default="--mlm-probability; released: 0.5", rare=True
+    )
     """master: share hidden from the encoder for CMP, whose decoder must say all the rest."""
-    cmp_pass: bool = False
+    cmp_pass: bool = option(False, rare=True)
     """master: CMP has an encoder pass of its own, as under --preset released."""
-    masking: Masking = Masking.WORD
+    masking: Masking = option(Masking.WORD, rare=True)
     """What is masked as one."""
-    all_mask: bool = False
+    all_mask: bool = option(False, rare=True)
     """Every chosen token becomes [MASK]; otherwise 80 % do, 10 % turn into any other."""
     keyword_weight: KeywordWeight = option(
-        KeywordWeight.TFIDF, shown_default="tfidf; released: inverse-frequency"
+        KeywordWeight.TFIDF, shown_default="tfidf; released: inverse-frequency", rare=True
     )
     """master: what a word weighs when keywords are drawn."""
-    frequency_dict: str | None = option(None, metavar="FILE", shown_default="counted in the corpus")
+    frequency_dict: str | None = option(
+        None, metavar="FILE", shown_default="counted in the corpus", rare=True
+    )
     """master: JSON of word -> count, in place of counting (for inverse-frequency)."""
-    weigh_fragments: bool = option(True, shown_default="yes; released: no")
+    weigh_fragments: bool = option(True, shown_default="yes; released: no", rare=True)
     """master: a word's rest at the edge of a crop weighs what the word weighs; otherwise 1."""
-    npr: NprKind = option(NprKind.NEIGHBOUR, shown_default="neighbour; released: half")
+    npr: NprKind = option(NprKind.NEIGHBOUR, shown_default="neighbour; released: half", rare=True)
     """master: what NPR's decoder recovers, the passage's neighbour in its document or its second
     half."""
     seed: int = 42
     """Seed of every random choice: order, crops, masks, initial weights, dropout."""
 
     def __post_init__(self) -> None:
-        """Refuses shares that are none, and rates without a pass to use them in."""
+        """Reject shares outside 0 to 1, and rates without an encoder pass to use them in."""
+        super().__post_init__()
         shares = {
             "mlm_probability": self.mlm_probability,
             "decoder_mlm_probability": self.decoder_mlm_probability,
@@ -292,17 +293,17 @@ class MaskingSettings:
         }
         for name, value in shares.items():
             if value is not None and not 0 < value < 1:
-                raise UsageError(f"--{name.replace('_', '-')} {value}: between 0 and 1")
+                raise UsageError(f"{name.replace('_', '-')} {value}: between 0 and 1")
         if self.cmp_encoder_rate not in (None, self.mlm_probability) and not self.cmp_pass:
             raise UsageError(
-                f"--cmp-encoder-rate {self.cmp_encoder_rate} beside --mlm-probability "
+                f"--set cmp-encoder-rate={self.cmp_encoder_rate} beside --mlm-probability "
                 f"{self.mlm_probability}: one encoder pass has one rate",
-                "add --cmp-pass, or give one rate",
+                "add --set cmp-pass=yes, or give one rate",
             )
         if self.frequency_dict and self.keyword_weight is KeywordWeight.TFIDF:
             raise UsageError(
-                "--frequency-dict counts words, and TF-IDF needs the passages that hold them",
-                "add --keyword-weight inverse-frequency",
+                "--set frequency-dict=FILE counts words, and TF-IDF needs the passages with them",
+                "add --set keyword-weight=inverse-frequency",
             )
 
     @property
@@ -315,43 +316,38 @@ ALL_TASKS = tuple(MasterTask)
 
 
 @dataclass(frozen=True)
-class PretrainingObjectiveSettings:
+class PretrainingObjectiveSettings(Settings):
     """The loss."""
 
-    n_head_layers: int = option(2, "--decoder-layers")
+    n_head_layers: int = option(2, "--decoder-layers", rare=True, at_least=1)
     """Layers of Condenser's head, or of each of MASTER's decoders."""
-    skip_from: int | None = option(None, shown_default="half the layers")
+    skip_from: int | None = option(None, shown_default="half the layers", rare=True, at_least=0)
     """condenser: the layer whose tokens the head reads; 0 is the embeddings."""
-    late_mlm: bool = True
+    late_mlm: bool = option(True, rare=True)
     """condenser: the last layer's own loss is part of the sum."""
-    tasks: tuple[str, ...] = tuple(map(str, ALL_TASKS))
+    tasks: tuple[str, ...] = option(tuple(map(str, ALL_TASKS)), rare=True)
     """master: which decoders there are."""
-    decoders: Decoders = Decoders.SEPARATE
+    decoders: Decoders = option(Decoders.SEPARATE, rare=True)
     """master: whether the tasks share one decoder."""
     decoder_init: DecoderInit = option(
-        DecoderInit.NORMAL, shown_default="normal; released: library"
+        DecoderInit.NORMAL, shown_default="normal; released: library", rare=True
     )
     """master: how new decoders start, from N(0, 0.02) or as PyTorch draws them."""
-    fresh_heads: bool = False
+    fresh_heads: bool = option(False, rare=True)
     """Start with a randomly initialised head or decoders, whatever lies beside --model."""
-    loss_average: LossAverage = LossAverage.UPDATE
+    loss_average: LossAverage = option(LossAverage.UPDATE, rare=True)
     """The token losses' mean is over all labels of an update, or over each chunk's, all chunks
     weighing the same (the released code)."""
-    lm_scale: float = 1.0
+    lm_scale: float = option(1.0, rare=True, at_least=0)
     """cocondenser: weight of the token losses beside the spans'; 2 is the released code's."""
 
     def __post_init__(self) -> None:
-        """Refuses heads without layers, and tasks that do not exist."""
-        if self.n_head_layers < 1:
-            raise UsageError(f"--n-head-layers {self.n_head_layers}: at least 1 is needed")
-        if self.skip_from is not None and self.skip_from < 0:
-            raise UsageError(f"--skip-from {self.skip_from}: at least 0, the embeddings")
-        if self.lm_scale < 0:
-            raise UsageError(f"--lm-scale {self.lm_scale}: at least 0")
+        """Reject tasks that do not exist."""
+        super().__post_init__()
         unknown = sorted(set(self.tasks) - set(ALL_TASKS))
         if unknown or not self.tasks:
             raise UsageError(
-                f"--tasks {','.join(self.tasks)}: {', '.join(unknown) or 'no task'}",
+                f"--set tasks={','.join(self.tasks)}: {', '.join(unknown) or 'no task'}",
                 f"some of {','.join(ALL_TASKS)}",
             )
 
@@ -365,27 +361,22 @@ class PretrainingObjectiveSettings:
 class PretrainOptimizerSettings(OptimizerSettings):
     """How long, how fast, how often."""
 
-    batch_size: int = option(256, shown_default="256; cocondenser and master: 2048")
+    batch_size: int = option(256, shown_default="256; cocondenser and master: 2048", at_least=1)
     """Sequences an update, over all processes (cocondenser: documents, of two spans each)."""
-    cache_chunk_size: int | None = option(None, "--micro-batch-size", shown_default="all at once")
+    cache_chunk_size: int | None = option(
+        None, "--micro-batch-size", shown_default="all at once", at_least=1
+    )
     """Sequences of a process that pass through the model at once: fewer take less memory, and the
     result is the same."""
-    chunk_tokens: int | None = option(None, shown_default="all at once")
+    chunk_tokens: int | None = option(None, shown_default="all at once", rare=True, at_least=1)
     """Tokens of a process, padding included, that pass through the model at once."""
-    epochs: float = option(8.0, "--num-train-epochs")
+    epochs: float = option(8.0, "--num-train-epochs", above=0)
     """Passes over the prepared text."""
-    max_steps: int | None = option(None, shown_default="by --epochs; master: 120000")
+    max_steps: int | None = option(None, shown_default="by --epochs; master: 120000", at_least=1)
     """Steps in all; wins over --epochs."""
-    lr: float = option(1e-4, "--learning-rate", shown_default="0.0001; master: 0.0003")
+    lr: float = option(1e-4, "--learning-rate", shown_default="0.0001; master: 0.0003", above=0)
     """Peak learning rate of AdamW, then linear to 0."""
-    weight_decay: float = 0.01
+    weight_decay: float = option(0.01, rare=True)
     """Decay of weights, biases and layer norms excepted."""
-    keep_steps: tuple[int, ...] = ()
+    keep_steps: tuple[int, ...] = option((), rare=True)
     """Steps after which the model is kept for good, in steps/, for curves of quality over steps."""
-
-    def __post_init__(self) -> None:
-        """Refuses runs without steps, and chunks without sequences."""
-        super().__post_init__()
-        for name in ("cache_chunk_size", "chunk_tokens"):
-            if (size := getattr(self, name)) is not None and size < 1:
-                raise UsageError(f"--{name.replace('_', '-')} {size}: at least 1 is needed")

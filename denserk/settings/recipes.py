@@ -1,6 +1,6 @@
 """Read YAML files: the recipes that denserk brings (`denserk/recipes/`) and users' own."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,20 @@ def read_yaml(path: str | Path) -> Mapping[str, Any]:
         kind = "nothing" if values is None else f"a {type(values).__name__}"
         raise InputError(path, None, kind, expected)
     return values
+
+
+# Choices of one run, which its configuration does not carry to the next.
+_OF_ONE_RUN = ("output", "resume", "overwrite", "preset", "fp16", "bf16")
+
+
+def flatten(groups: Iterable[Mapping[str, Any]], without: Container[str] = ()) -> dict[str, Any]:
+    """Return settings as --config reads them: name -> value, unset ones left out."""
+    return {
+        name.replace("_", "-"): value
+        for group in groups
+        for name, value in group.items()
+        if value is not None and name not in _OF_ONE_RUN and name not in without
+    }
 
 
 @cache

@@ -4,32 +4,29 @@ from dataclasses import dataclass, fields
 
 from denserk.errors import UsageError
 from denserk.settings.formats import DETECTED, CorpusSettings
-from denserk.settings.options import option
+from denserk.settings.options import Settings, option
 
 
 @dataclass(frozen=True)
-class PageSettings:
+class PageSettings(Settings):
     """A page made from the runs."""
 
     report: str | None = option(None, metavar="DIR", shown_default="no page")
     """Also write DIR/index.html: tables, curves, queries side by side, in one file."""
     topics: str | None = option(None, metavar="FILE|DIR|NAME", shown_default="as the runs know")
     """Queries whose texts --report shows, and --write-dpr-json writes where --answers has none."""
-    report_queries: int = 20
+    report_queries: int = option(20, rare=True, at_least=0)
     """--report: how many of the queries that moved most have their lists side by side."""
-    report_passages: int = 5
+    report_passages: int = option(5, rare=True, at_least=1)
     """--report: how many passages of each list are shown."""
 
     def __post_init__(self) -> None:
-        """Refuses what would show nothing, and options for no page."""
+        """Reject settings of a page that is not asked for."""
+        super().__post_init__()
         if self.report is None:
             told = [option for option in self.asked if not option.startswith("--topics ")]
             if told:
                 raise UsageError(f"{' and '.join(told)}: for --report alone", "add --report DIR")
-        if self.report_queries < 0:
-            raise UsageError(f"--report-queries {self.report_queries}: 0 is the least")
-        if self.report_passages < 1:
-            raise UsageError(f"--report-passages {self.report_passages}: 1 is the least")
 
     @property
     def asked(self) -> tuple[str, ...]:

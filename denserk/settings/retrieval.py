@@ -7,7 +7,7 @@ from enum import StrEnum
 from denserk.errors import UsageError
 from denserk.settings.formats import RunFormat as RunFormat
 from denserk.settings.formats import TopicsFormat
-from denserk.settings.options import REQUIRED, option
+from denserk.settings.options import REQUIRED, Settings, option
 
 
 class IndexType(StrEnum):
@@ -109,7 +109,7 @@ class IndexPaths:
 
 
 @dataclass(frozen=True)
-class IndexSettings:
+class IndexSettings(Settings):
     """What an index is made of."""
 
     type: IndexType = IndexType.FLAT
@@ -122,27 +122,28 @@ class IndexSettings:
     """Which library holds the index."""
     metric: Metric = Metric.INNER
     """How vectors are compared."""
-    M: int = 256
+    M: int = option(256, rare=True, at_least=1)
     """hnsw: links of a vector."""
-    efC: int = option(256, "--ef-construction")
+    efC: int = option(256, "--ef-construction", rare=True, at_least=1)
     """hnsw: breadth of the search while building."""
-    pq_m: int = 192
+    pq_m: int = option(192, rare=True, at_least=1)
     """pq: sub-quantisers; must divide the dimension."""
-    pq_nbits: int = 8
+    pq_nbits: int = option(8, rare=True, at_least=1)
     """pq: bits of a sub-quantiser."""
-    nlist: int | None = option(None, shown_default="4 x the square root of the count")
+    nlist: int | None = option(None, shown_default="4 x the square root of the count", at_least=1)
     """ivf: number of lists."""
-    train_size: int = 262_144
+    train_size: int = option(262_144, rare=True, at_least=1)
     """At most this many vectors, drawn with --seed, train lists and quantisers."""
     seed: int = 42
     """Seed of the training sample."""
-    threads: int | None = option(None, shown_default="the library's choice")
+    threads: int | None = option(None, shown_default="the library's choice", at_least=1)
     """CPU threads."""
     device: str = option("cpu", metavar="cpu|cuda|cuda:N")
     """Where lists and quantisers are trained."""
 
     def __post_init__(self) -> None:
-        """Refuses kinds, engines and metrics that do not go together."""
+        """Reject types, engines and metrics that do not go together."""
+        super().__post_init__()
         if self.factory and self.type is not IndexType.FLAT:
             raise UsageError(
                 f"--factory and --type {self.type} exclude each other", "give one of them"
@@ -157,10 +158,6 @@ class IndexSettings:
             )
         if self.engine is Engine.MILVUS and self.metric is not Metric.INNER:
             raise UsageError(f"--engine milvus compares by inner product, not by {self.metric}")
-        for name in ("M", "efC", "pq_m", "pq_nbits", "nlist", "train_size", "threads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"--{name.replace('_', '-')} {value}: at least 1 is needed")
 
     @property
     def is_flat(self) -> bool:
@@ -169,24 +166,23 @@ class IndexSettings:
 
 
 @dataclass(frozen=True)
-class Bm25Settings:
+class Bm25Settings(Settings):
     """Analysis and weights of terms in a BM25 index."""
 
     fields: tuple[str, ...] | None = option(None, shown_default="title,text")
     """Fields of a passage that are indexed."""
-    k1: float = 0.9
+    k1: float = option(0.9, at_least=0)
     """Saturation of term frequency."""
-    b: float = 0.4
+    b: float = option(0.4, at_least=0, at_most=1)
     """Weight of a passage's length."""
-    stemmer: str = option("porter", metavar="porter|english|...|none")
+    stemmer: str = option("porter", metavar="porter|english|...|none", rare=True)
     """A Snowball stemmer by name, or none; with --engine lucene porter, krovetz or none."""
-    stopwords: StopWords = StopWords.LUCENE
+    stopwords: StopWords = option(StopWords.LUCENE, rare=True)
     """Stop words."""
 
     def __post_init__(self) -> None:
-        """Refuses weights outside the formula, and a passage without fields."""
-        if self.k1 < 0 or not 0 <= self.b <= 1:
-            raise UsageError(f"--k1 {self.k1:g} --b {self.b:g}: k1 is at least 0, b from 0 to 1")
+        """Reject a passage without fields."""
+        super().__post_init__()
         if self.fields == ():
             raise UsageError("--fields names no field", "for example --fields title,text")
 
@@ -275,20 +271,20 @@ class RerankPaths(RunOutput):
 
 
 @dataclass(frozen=True)
-class RankingSettings:
+class RankingSettings(Settings):
     """Which hits a run holds, and how it is written."""
 
-    hits: int = option(1000, "-k")
+    hits: int = option(1000, "-k", at_least=1)
     """Passages returned for a query."""
     remove_query: bool = False
     """Drop the hit whose id is the query's own (ArguAna, Quora)."""
     max_passage: bool = False
     """Passage ids are "document<delimiter>part": keep each document's best part."""
-    max_passage_delimiter: str = "#"
+    max_passage_delimiter: str = option("#", rare=True)
     """What stands between document and part."""
-    max_passage_hits: int | None = option(None, shown_default="--hits")
+    max_passage_hits: int | None = option(None, shown_default="--hits", rare=True, at_least=1)
     """Documents kept for a query under --max-passage."""
-    ties: Ties = Ties.BREAK
+    ties: Ties = option(Ties.BREAK, rare=True)
     """What becomes of equal scores."""
     tag: str = option("denserk", "--runtag", "--run-tag")
     """Last column of the run."""
@@ -296,14 +292,12 @@ class RankingSettings:
     """Shape of the run."""
 
     def __post_init__(self) -> None:
-        """Refuses an empty depth and a tag that would break a line."""
-        for name, value in vars(self).items():
-            if isinstance(value, int | float) and not isinstance(value, bool) and not value >= 1:
-                raise UsageError(f"--{name.replace('_', '-')} {value}: at least 1 is needed")
+        """Reject a tag that would break a line."""
+        super().__post_init__()
         if not self.tag or any(character.isspace() for character in self.tag):
             raise UsageError(f"--tag {self.tag!r}: a run's last column holds no white space")
         if not self.max_passage_delimiter:
-            raise UsageError("--max-passage-delimiter is empty", 'for example "#"')
+            raise UsageError("--set max-passage-delimiter= is empty", "for example #")
 
     @property
     def kept(self) -> int:
@@ -315,10 +309,10 @@ class RankingSettings:
 class RerankSettings(RankingSettings):
     """Which hits are scored, and what comes out."""
 
-    depth: int | None = option(None, "--rerank-depth", shown_default="all")
+    depth: int | None = option(None, "--rerank-depth", shown_default="all", at_least=1)
     """How many hits of each query are scored, the best first; the others are left out."""
     pair_max_length: int | None = option(
-        None, "--rerank-max-len", shown_default="the cross-encoder's own"
+        None, "--rerank-max-len", shown_default="the cross-encoder's own", at_least=1
     )
     """Tokens of a query and its passage in one input; the passage is cut to fit."""
 
@@ -327,18 +321,20 @@ class RerankSettings(RankingSettings):
 class SearchSettings(RankingSettings):
     """How an index is searched and what comes out."""
 
-    hits: int = option(1000, "--depth", "-k")
+    hits: int = option(1000, "--depth", "-k", at_least=1)
     """Passages returned for a query."""
-    ef_search: int | None = option(None, shown_default="the larger of 64 and --hits")
+    ef_search: int | None = option(None, shown_default="the larger of 64 and --hits", at_least=1)
     """hnsw: breadth of the search."""
-    nprobe: int | None = option(None, shown_default="a sixteenth of the lists, at least 1")
+    nprobe: int | None = option(
+        None, shown_default="a sixteenth of the lists, at least 1", at_least=1
+    )
     """ivf: lists visited for a query."""
-    k_factor: float | None = option(None, shown_default="4")
+    k_factor: float | None = option(None, shown_default="4", rare=True, at_least=1)
     """--factory with RFlat or Refine(...): so many candidates for each hit are scored again."""
-    query_batch: int = 1024
+    query_batch: int = option(1024, rare=True, at_least=1)
     """Queries searched together; an exact search reads all vectors once for each batch."""
     index_device: str | None = option(
-        None, "--faiss-device", metavar="cpu|cuda|cuda:N", shown_default="as --device"
+        None, "--faiss-device", metavar="cpu|cuda|cuda:N", shown_default="as --device", rare=True
     )
     """Where the index is searched."""
 
@@ -348,6 +344,6 @@ class SearchSettings(RankingSettings):
         given = {
             "--ef-search": self.ef_search,
             "--nprobe": self.nprobe,
-            "--k-factor": self.k_factor,
+            "--set k-factor": self.k_factor,
         }
         return {name: value for name, value in given.items() if value is not None}

@@ -6,7 +6,7 @@ from enum import StrEnum
 from denserk.errors import UsageError
 from denserk.settings.conversion import TrainingFormat
 from denserk.settings.encoding import Dtype, short_form
-from denserk.settings.options import REQUIRED, option
+from denserk.settings.options import REQUIRED, Settings, option
 
 
 class PositiveChoice(StrEnum):
@@ -74,46 +74,34 @@ class Distillation(StrEnum):
 
 
 @dataclass(frozen=True)
-class ObjectiveSettings:
+class ObjectiveSettings(Settings):
     """The loss."""
 
     objective: Objective = Objective.RETRIEVAL
     """What the training data teaches."""
-    temperature: float = 1.0
+    temperature: float = option(1.0, above=0)
     """Divides every score."""
-    contrastive: ContrastiveKind = ContrastiveKind.IN_BATCH
+    contrastive: ContrastiveKind = option(ContrastiveKind.IN_BATCH, rare=True)
     """What a query's positive is told apart from."""
-    cls_weight: float = 0.5
+    cls_weight: float = option(0.5, rare=True, at_least=0)
     """agg: weight of the loss of the [CLS] part alone."""
-    agg_weight: float = 0.5
+    agg_weight: float = option(0.5, rare=True, at_least=0)
     """agg: weight of the loss of the lexical part alone."""
-    layer_weight: float = option(1.0, "--lambda")
+    layer_weight: float = option(1.0, "--lambda", rare=True, at_least=0)
     """Self-contrastive pooling: weight of the softmax over the positive's own vectors."""
-    layer_temperature: float = 1.0
+    layer_temperature: float = option(1.0, rare=True, above=0)
     """Self-contrastive pooling: divides the scores in the softmax over the positive's own vectors,
     which --temperature does not."""
     distillation: Distillation | None = option(None, shown_default="no teacher")
     """Learn from the teacher's scores in the training data."""
-    contrastive_weight: float | None = option(None, shown_default="1; 0.2 beside --distillation")
+    contrastive_weight: float | None = option(
+        None, shown_default="1; 0.2 beside --distillation", rare=True, at_least=0
+    )
     """Weight of the contrastive loss."""
-    label_scale: float = 1.0
+    label_scale: float = option(1.0, rare=True, above=0)
     """cosine-mse: the label of equal sentences; 5 for labels from 0 to 5."""
-    margin: float = 5.0
+    margin: float = option(5.0, rare=True, at_least=0)
     """triplet: how much nearer the positive must be, in Euclidean distance."""
-
-    def __post_init__(self) -> None:
-        """Refuses a temperature or a scale that is none, and negative weights."""
-        if self.label_scale <= 0:
-            raise UsageError(f"--label-scale {self.label_scale}: above 0")
-        for name in ("temperature", "layer_temperature"):
-            if getattr(self, name) <= 0:
-                flag = f"--{name.replace('_', '-')}"
-                raise UsageError(f"{flag} {getattr(self, name)}: above 0")
-        weights = ("cls_weight", "agg_weight", "layer_weight", "contrastive_weight")
-        for name in (*weights, "margin"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise UsageError(f"--{name.replace('_', '-')} {value}: at least 0")
 
     @property
     def weight_of_contrastive(self) -> float:
@@ -124,86 +112,69 @@ class ObjectiveSettings:
 
 
 @dataclass(frozen=True)
-class RerankingSettings:
+class RerankingSettings(Settings):
     """How a cross-encoder is trained."""
 
-    r_drop: float = 0.0
+    r_drop: float = option(0.0, rare=True, at_least=0)
     """cross-encoder: weight of R-Drop, the agreement of two draws of dropout; 0: one draw."""
     pair_max_length: int | None = option(
-        None, "--rerank-max-len", shown_default="the limits of query and passage together"
+        None,
+        "--rerank-max-len",
+        shown_default="the limits of query and passage together",
+        at_least=5,
     )
     """cross-encoder: tokens of a query and its passage in one input; the passage is cut to fit."""
 
-    def __post_init__(self) -> None:
-        """Refuses negative weights, and lengths without room for two words."""
-        if self.r_drop < 0:
-            raise UsageError(f"--r-drop {self.r_drop}: at least 0")
-        if self.pair_max_length is not None and self.pair_max_length < 5:
-            raise UsageError(
-                f"--pair-max-length {self.pair_max_length}: at least 5 are needed, "
-                "for three special tokens and two words"
-            )
-
 
 @dataclass(frozen=True)
-class SamplingSettings:
+class SamplingSettings(Settings):
     """Which queries, positives and negatives a run sees."""
 
-    group_size: int = option(8, "--train-group-size", "--train-n-passages")
+    group_size: int = option(8, "--train-group-size", "--train-n-passages", at_least=1)
     """Passages of a query: one positive and the rest hard negatives."""
-    positive: PositiveChoice = PositiveChoice.ROTATE
+    positive: PositiveChoice = option(PositiveChoice.ROTATE, rare=True)
     """Which positive a visit uses."""
-    negative: NegativeChoice = NegativeChoice.WINDOW
+    negative: NegativeChoice = option(NegativeChoice.WINDOW, rare=True)
     """Which hard negatives a visit uses."""
-    negative_pool: int | None = option(None, shown_default="all")
+    negative_pool: int | None = option(None, shown_default="all", rare=True, at_least=1)
     """Use only the first so many negatives of each list."""
-    fill_negatives: FillNegatives = FillNegatives.MASK
+    fill_negatives: FillNegatives = option(FillNegatives.MASK, rare=True)
     """What fills the group of a query with fewer negatives than --group-size asks for."""
-    train_queries: int | None = option(None, shown_default="all")
+    train_queries: int | None = option(None, shown_default="all", at_least=1)
     """Train on so many queries (pairs, triplets), drawn with --seed."""
-    train_fraction: float | None = option(None, shown_default="1")
+    train_fraction: float | None = option(None, shown_default="1", rare=True, above=0, at_most=1)
     """Train on this share of the queries, drawn with --seed."""
     seed: int = 42
     """Seed of every random choice: queries, order, negatives, initial weights, dropout."""
 
     def __post_init__(self) -> None:
-        """Refuses empty groups and contradicting shares."""
-        if self.group_size < 1:
-            raise UsageError(f"--group-size {self.group_size}: at least 1 is needed, the positive")
+        """Reject two sizes of the training data."""
+        super().__post_init__()
         if self.train_queries is not None and self.train_fraction is not None:
-            raise UsageError("--train-queries and --train-fraction exclude each other")
-        if self.train_queries is not None and self.train_queries < 1:
-            raise UsageError(f"--train-queries {self.train_queries}: at least 1 is needed")
-        if self.train_fraction is not None and not 0 < self.train_fraction <= 1:
-            raise UsageError(f"--train-fraction {self.train_fraction}: above 0, at most 1")
-        if self.negative_pool is not None and self.negative_pool < 1:
-            raise UsageError(f"--negative-pool {self.negative_pool}: at least 1 is needed")
+            raise UsageError("--train-queries and --set train-fraction=SHARE exclude each other")
 
 
 @dataclass(frozen=True)
-class CacheSettings:
+class CacheSettings(Settings):
     """Large contrastive batches in small memory."""
 
     grad_cache: bool = False
     """Make vectors and send gradients back in chunks: the memory of a chunk, the same result."""
-    q_chunk: int = option(4, "--gc-q-chunk-size")
+    q_chunk: int = option(4, "--gc-q-chunk-size", rare=True, at_least=1)
     """Queries a chunk."""
-    p_chunk: int = option(32, "--gc-p-chunk-size")
+    p_chunk: int = option(32, "--gc-p-chunk-size", rare=True, at_least=1)
     """Passages a chunk."""
-    chunk_tokens: int | None = option(None, shown_default="by --q-chunk and --p-chunk")
+    chunk_tokens: int | None = option(
+        None, shown_default="by --q-chunk and --p-chunk", rare=True, at_least=1
+    )
     """Tokens a chunk, padding included, in place of a number of texts."""
 
     def __post_init__(self) -> None:
-        """Refuses empty chunks, and sizes of chunks where nothing is cut."""
-        if self.q_chunk < 1 or self.p_chunk < 1:
-            raise UsageError(f"--q-chunk {self.q_chunk} --p-chunk {self.p_chunk}: at least 1")
-        if self.chunk_tokens is None:
-            return
-        if self.chunk_tokens < 1:
-            raise UsageError(f"--chunk-tokens {self.chunk_tokens}: at least 1")
-        if not self.grad_cache:
+        """Reject a size of chunks where nothing is cut into chunks."""
+        super().__post_init__()
+        if self.chunk_tokens is not None and not self.grad_cache:
             raise UsageError(
-                f"--chunk-tokens {self.chunk_tokens}: nothing is cut into chunks",
+                f"--set chunk-tokens={self.chunk_tokens}: nothing is cut into chunks",
                 "add --grad-cache",
             )
 
@@ -213,26 +184,26 @@ Precision = Dtype
 
 
 @dataclass(frozen=True)
-class OptimizerSettings:
+class OptimizerSettings(Settings):
     """How long, how fast, how often."""
 
-    batch_size: int = option(8, "--per-device-train-batch-size")
+    batch_size: int = option(8, "--per-device-train-batch-size", at_least=1)
     """Queries a step, over all processes."""
-    epochs: float = option(3.0, "--num-train-epochs")
+    epochs: float = option(3.0, "--num-train-epochs", above=0)
     """Passes over the training queries."""
-    max_steps: int | None = option(None, shown_default="by --epochs")
+    max_steps: int | None = option(None, shown_default="by --epochs", at_least=1)
     """Steps in all; wins over --epochs."""
-    lr: float = option(5e-6, "--learning-rate")
+    lr: float = option(5e-6, "--learning-rate", above=0)
     """Peak learning rate of AdamW, then linear to 0."""
-    warmup_ratio: float = 0.1
+    warmup_ratio: float = option(0.1, at_least=0, at_most=1)
     """Share of the steps in which the learning rate rises."""
-    warmup_steps: int | None = option(None, shown_default="by --warmup-ratio")
+    warmup_steps: int | None = option(None, shown_default="by --warmup-ratio", rare=True)
     """Steps in which the learning rate rises; wins over --warmup-ratio."""
-    weight_decay: float = 0.0
+    weight_decay: float = option(0.0, rare=True)
     """Decay of weights, biases and layer norms excepted."""
-    max_grad_norm: float = 1.0
+    max_grad_norm: float = option(1.0, rare=True, at_least=0)
     """Gradients of a longer norm are scaled down to it; 0 leaves them alone."""
-    adam_epsilon: float = 1e-8
+    adam_epsilon: float = option(1e-8, rare=True)
     """AdamW's epsilon; its betas are 0.9 and 0.999."""
     precision: Precision = option(Precision.FLOAT32, "--dtype")
     """Precision of the passes; float16 needs a GPU."""
@@ -240,34 +211,23 @@ class OptimizerSettings:
     """Short for --dtype float16."""
     bf16: bool = False
     """Short for --dtype bfloat16."""
-    save_steps: int = 1000
+    save_steps: int = option(1000, at_least=1)
     """Steps between two checkpoints."""
-    keep_checkpoints: int = option(1, "--save-total-limit")
+    keep_checkpoints: int = option(1, "--save-total-limit", rare=True, at_least=0)
     """Checkpoints that are kept, the newest; 0 keeps all."""
     logging_steps: int | None = option(
-        None, shown_default="20, or as many as give a short run 20 lines"
+        None, shown_default="20, or as many as give a short run 20 lines", rare=True, at_least=1
     )
     """Steps between two lines of the log."""
     num_workers: int | None = option(
-        None, "--dataloader-num-workers", shown_default="2 for a GPU, 0 for a CPU"
+        None, "--dataloader-num-workers", shown_default="2 for a GPU, 0 for a CPU", at_least=0
     )
     """Processes that prepare batches ahead; 0: the training process does, between two steps."""
 
     def __post_init__(self) -> None:
-        """Refuses runs without steps, rates that are none, contradicting precisions."""
+        """Reject contradicting precisions."""
+        super().__post_init__()
         object.__setattr__(self, "precision", short_form(self.precision, self.fp16, self.bf16))
-        for name in ("batch_size", "save_steps", "logging_steps"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"--{name.replace('_', '-')} {value}: at least 1 is needed")
-        if self.epochs <= 0 or (self.max_steps is not None and self.max_steps < 1):
-            raise UsageError(f"--epochs {self.epochs} --max-steps {self.max_steps}: above 0")
-        if self.num_workers is not None and self.num_workers < 0:
-            raise UsageError(f"--num-workers {self.num_workers}: at least 0")
-        if self.lr <= 0:
-            raise UsageError(f"--lr {self.lr}: above 0")
-        if not 0 <= self.warmup_ratio <= 1:
-            raise UsageError(f"--warmup-ratio {self.warmup_ratio}: between 0 and 1")
 
 
 class DevMetric(StrEnum):
@@ -286,7 +246,7 @@ class DevMetric(StrEnum):
 
 
 @dataclass(frozen=True)
-class ValidationSettings:
+class ValidationSettings(Settings):
     """Measuring on held-out queries while training."""
 
     dev_data: str | None = option(None, metavar="FILE")
@@ -303,11 +263,14 @@ class ValidationSettings:
         None, "--metric-for-best-model", shown_default="keep the last"
     )
     """Keep the weights that were best by this, in place of the last."""
-    early_stopping: int | None = option(None, "--early-stopping-patience", shown_default="never")
+    early_stopping: int | None = option(
+        None, "--early-stopping-patience", shown_default="never", rare=True
+    )
     """Stop after so many validations in a row without a better --best-by."""
 
     def __post_init__(self) -> None:
-        """Refuses judging without data to judge on."""
+        """Reject validation without data."""
+        super().__post_init__()
         collection = (self.dev_corpus, self.dev_topics, self.dev_qrels)
         if any(collection) and not all(collection):
             raise UsageError(
@@ -318,11 +281,11 @@ class ValidationSettings:
         if self.best_by not in (None, DevMetric.RR_10) and not self.dev_data:
             raise UsageError(f"--best-by {self.best_by} needs --dev-data")
         if self.early_stopping is not None and self.best_by is None:
-            raise UsageError("--early-stopping needs --best-by, the measure that must improve")
+            raise UsageError("--set early-stopping needs --best-by, the measure that must improve")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneSettings:
+class FinetuneSettings(Settings):
     """One fine-tuning run: from which weights, on which data, to where."""
 
     model: str = option(REQUIRED, "--model-name-or-path", metavar="NAME|DIR|HUB_ID")
@@ -343,7 +306,7 @@ class FinetuneSettings:
     """The model folder; checkpoints and curves go beneath it."""
     untie: bool = option(False, "--untie-encoder")
     """Train separate weights for queries and passages."""
-    negatives_x_device: bool = True
+    negatives_x_device: bool = option(True, rare=True)
     """Passages of other processes are negatives too."""
     device: str = option("auto", metavar="auto|cpu|cuda")
     """Where to train; with torchrun, each process takes the GPU of its rank."""
@@ -355,6 +318,7 @@ class FinetuneSettings:
     """Replace what is in the output folder."""
 
     def __post_init__(self) -> None:
-        """Refuses flags that exclude each other."""
+        """Reject flags that exclude each other."""
+        super().__post_init__()
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite exclude each other")

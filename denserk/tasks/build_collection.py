@@ -135,7 +135,7 @@ def _refuse_folder_options(paths: IndexPaths, settings: IndexSettings) -> None:
         if value != getattr(plain, field.name) and field.name not in ("engine", "seed"):
             raise UsageError(
                 f"--{field.name.replace('_', '-')} {value} is not for --engine milvus",
-                "give --milvus-index and --milvus-params",
+                "give --set milvus-index and --set milvus-params",
             )
 
 

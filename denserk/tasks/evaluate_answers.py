@@ -270,7 +270,7 @@ class _Doubts:
             )
         if self._tokenless:
             what = "every passage holds" if matching.strict_dpr else "no passage holds"
-            also = "" if matching.strict_dpr else "; DPR counts every passage (--strict-dpr)"
+            also = "" if matching.strict_dpr else "; DPR counts every one (--set strict-dpr=yes)"
             logger.warning(
                 f"questions with an answer of no letter, number or sign, which {what}: "
                 f"{len(self._tokenless):,} ({some(self._tokenless)}){also}"

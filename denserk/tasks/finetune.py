@@ -42,6 +42,7 @@ from denserk.tasks.run_folder import (
     make_ready,
     refuse_changes,
     told_of,
+    write_config,
 )
 from denserk.training.arguments import set_steps, training_arguments
 from denserk.training.best import KeepBest, best_of, values_of
@@ -148,6 +149,7 @@ def finetune(run: FinetuneRun) -> FinetuneResult:
     told = told_of(run.as_json() | chosen, output)
     if rank == 0:
         begin(output, told)
+        write_config(output, "finetune", run.config())
 
     batches = source.batches(run, store)
     set_steps(arguments, run.optimizer, len(batches))

@@ -153,7 +153,7 @@ def _refuse_settings_of_retrieval(run: FinetuneRun) -> None:
         "--representation cross-encoder": run.representation.get("representation")
         == Representation.CROSS_ENCODER,
         "--untie": told.untie,
-        "--no-negatives-x-device": not told.negatives_x_device,
+        "--set negatives-x-device=no": not told.negatives_x_device,
         **{
             _flag(name): getattr(told, name)
             for name in ("train_format", "corpus", "queries", "qrels", "skip_missing")

@@ -47,6 +47,7 @@ from denserk.tasks.run_folder import (
     make_ready,
     refuse_changes,
     told_of,
+    write_config,
 )
 from denserk.training.arguments import set_steps, training_arguments
 from denserk.training.distributed import first_then_others, leaving, world
@@ -120,6 +121,7 @@ def pretrain(run: PretrainRun) -> PretrainResult:
     told = told_of(_chosen(run), output, Kind.PRETRAINING)
     if rank == 0:
         begin(output, told)
+        write_config(output, "pretrain", run.config())
 
     batches = _batches(run, store, tokenizer)
     logger.info(
@@ -236,12 +238,12 @@ def _fill_heads(run: PretrainRun, root: Path, objective: Objective) -> None:
         return
     names = ", ".join(objective.heads())
     if run.objective.fresh_heads:
-        logger.info(f"{names}: new, from random weights (--fresh-heads)")
+        logger.info(f"{names}: new, from random weights (--set fresh-heads=yes)")
         return
     try:
         read = load_heads(root, objective.layout, objective.heads())
     except ModelError as error:
-        error.hint = error.hint or "add --fresh-heads to start with new ones"
+        error.hint = error.hint or "add --set fresh-heads=yes to start with new ones"
         raise
     if read is not None:
         logger.info(f"{names}: from {read}")

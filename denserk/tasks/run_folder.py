@@ -19,11 +19,12 @@ from typing import Any
 import orjson
 import torch
 import transformers
+import yaml
 
 from denserk import __version__
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.extras import installed
-from denserk.formats.files import whole_binary
+from denserk.formats.files import whole_binary, write_lines
 from denserk.formats.manifest import Kind, differences, read_manifest
 from denserk.formats.outputs import foreign_items, prepare_folder
 from denserk.training.curves import draw
@@ -93,6 +94,17 @@ def begin(output: Path, told: Mapping[str, Any]) -> None:
         for folder in left:
             shutil.rmtree(folder, ignore_errors=True)
     _write(output, told)
+
+
+def write_config(folder: Path, command: str, config: Mapping[str, Any]) -> None:
+    """Write config.yaml: the resolved settings of a run, which `--config` takes.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    text = yaml.safe_dump(dict(config), sort_keys=False, default_flow_style=None, width=100)
+    note = f"# denserk {command} --config THIS_FILE --output FOLDER\n"
+    write_lines(folder / "config.yaml", text.splitlines(keepends=True), note)
 
 
 def goes_on(output: Path) -> bool:

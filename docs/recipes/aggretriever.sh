@@ -9,7 +9,7 @@ recipe_options aggretriever "$@"
 case $scale in
   small)
     wide=256 narrow=128
-    agg=(--representation agg --cls-dim "$narrow" --agg-dim "$wide" --mlm-head none --no-l2-norm --group-size 2)
+    agg=(--representation agg --cls-dim "$narrow" --agg-dim "$wide" --set mlm-head=none --no-l2-norm --group-size 2)
     round=("${agg[@]}" --lr 1e-4 "${training[@]}")
     again=("${agg[@]}" --lr 5e-5 "${training[@]}")
     few=(--train-queries 100) more=(--train-queries 400)
@@ -39,12 +39,12 @@ if ((ablations)); then
   variant no-cls --cls-dim 0 --agg-dim "$both"
   variant both-wide --cls-dim "$both" --agg-dim "$both"
   variant both-narrow --cls-dim "$narrow" --agg-dim "$narrow"
-  variant unpruned --cls-dim 0 --agg-kind none
-  variant no-weight --term-weight one
-  variant no-mlm --mlm-head none
-  variant plus --agg-kind plus
-  variant linear --agg-kind linear
-  variant average --agg-kind average
+  variant unpruned --cls-dim 0 --set agg-kind=none
+  variant no-weight --set term-weight=one
+  variant no-mlm --set mlm-head=none
+  variant plus --set agg-kind=plus
+  variant linear --set agg-kind=linear
+  variant average --set agg-kind=average
   variant repbert --representation mean
   variant few "${few[@]}"
   variant more "${more[@]}"

@@ -12,7 +12,7 @@ recipe_options master "$@"
 case $scale in
   small)
     pretraining+=(--max-length 48 --batch-size 8)
-    expansion=(--num-queries 4 --continuation-max-tokens 48)
+    expansion=(--num-queries 4 --set continuation-max-tokens=48)
     common=(--representation cls --l2-norm --temperature 0.02 --lr 1e-4 "${training[@]}")
     retriever=("${common[@]}" --group-size 2)
     second=("${retriever[@]}")
@@ -43,7 +43,7 @@ expand_passages() {
   [[ -z $continuation_model ]] || from+=(--continuation-model "$continuation_model")
   if ((${#from[@]} < 4)); then
     echo "no models for both queries and continuations: pre-training without DOR and GOR"
-    pretraining+=(--tasks "mkp,cmp,npr")
+    pretraining+=(--set tasks="mkp,cmp,npr")
     return
   fi
   make "$output" denserk generate --corpus "$text" "${from[@]}" "${expansion[@]}" --seed "$seed" --output "$output" --resume
@@ -100,14 +100,14 @@ retrieve distil
 
 if ((ablations)); then
   if ((${#expansions[@]})); then
-    otherwise no-cpr --tasks npr,dor,gor
-    otherwise no-rpr --tasks mkp,cmp,dor,gor
-    otherwise no-por --tasks mkp,cmp,npr
+    otherwise no-cpr --set tasks=npr,dor,gor
+    otherwise no-rpr --set tasks=mkp,cmp,dor,gor
+    otherwise no-por --set tasks=mkp,cmp,npr
   fi
-  otherwise shared --decoders shared
+  otherwise shared --set decoders=shared
   otherwise encoder15- --mlm-probability 0.15
   otherwise encoder50- --mlm-probability 0.5
-  otherwise decoder30- --decoder-mlm-probability 0.3
-  otherwise decoder70- --decoder-mlm-probability 0.7
+  otherwise decoder30- --set decoder-mlm-probability=0.3
+  otherwise decoder70- --set decoder-mlm-probability=0.7
 fi
 show

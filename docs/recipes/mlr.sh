@@ -7,7 +7,7 @@ recipe_options mlr "$@"
 
 case $scale in
   small)
-    round=(--representation mlr --lambda 0.1 --untie --no-l2-norm --group-size 2 --lr 1e-4 "${training[@]}")
+    round=(--representation mlr --set layer-weight=0.1 --untie --no-l2-norm --group-size 2 --lr 1e-4 "${training[@]}")
     again=("${round[@]}")
     all=1,2,3,4,5,6 pairs=("2,6" "4,6")
     ;;

@@ -193,7 +193,7 @@ def test_a_table_of_shares():
         ({"representation": "mean"}, "m: mean gives a passage one vector"),
         (MLR | {"reduction": "average"}, "m: --reduction average makes one vector of"),
         (MLR | {"layers": [2]}, "m: --layers 2 gives a passage one vector"),
-        (ME_BERT | {"vectors": 1}, "m: --vectors 1 gives a passage one vector"),
+        (ME_BERT | {"vectors": 1}, "m: --set vectors=1 gives a passage one vector"),
     ],
 )
 def test_a_single_vector_has_no_maximum_to_win(tiny, toy, made, said):

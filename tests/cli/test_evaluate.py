@@ -209,7 +209,7 @@ def test_answers_in_place_of_judgements(
     asked = ["-m", "Success@1 success.2", "--min", "RR@3=0.1"]
     assert run(["eval", "good.trec", *asked, *answered]) == 0
     assert capsys.readouterr() == ("Success@1\t0.3333\nSuccess@2\t1.0000\nRR@3\t0.6667\n", "")
-    assert run(["eval", "good.trec", "--topk", "1,2", "--baseline", "bad.trec", *answered]) == 0
+    assert run(["eval", "good.trec", "--set", "topk=1,2", "--baseline", "bad.trec", *answered]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:4] == [
         "bad\tSuccess@1\t0.3333",
@@ -240,7 +240,7 @@ def test_answers_in_place_of_judgements(
             ["--answers", "answers.jsonl", "--corpus", "corpus.jsonl", "-m", "R@5 nDGC@10"],
             "nDGC@10 is unknown (nearest: nDCG@10",
         ),
-        (["qrels.txt", "--topk", "5,x"], "--topk 5,x: a comma list of whole numbers"),
+        (["qrels.txt", "--set", "topk=5,x"], "--topk 5,x: a comma list of whole numbers"),
     ],
 )
 def test_refusals_about_answers(
@@ -271,10 +271,10 @@ def test_a_page_of_the_runs(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "told"),
     [
         (["--topics", "queries.tsv"], "--topics queries.tsv: for --report, or --answers with"),
-        (["--report-queries", "5"], "--report-queries 5: for --report alone"),
+        (["--set", "report-queries=5"], "--report-queries 5: for --report alone"),
         (["--corpus", "corpus.jsonl"], "texts are read for answers and for a page alone"),
         (["--report", "qrels.txt"], "--report qrels.txt: a file; a folder is expected"),
-        (["--report", "page", "--report-passages", "0"], "--report-passages 0: 1 is the least"),
+        (["--report", "page", "--set", "report-passages=0"], "--report-passages 0: 1 is the least"),
     ],
 )
 def test_pages_that_are_refused(

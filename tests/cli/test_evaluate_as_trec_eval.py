@@ -123,12 +123,12 @@ def test_max_hits_cuts_ties_as_trec_eval_orders_them(
 def test_order_by_rank(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("ranked").write_text(text)
     asked = ["qrels", "-m", "RR@10 map"]
-    assert measured(capsys, "ranked", *asked, "--order", "rank") == {
+    assert measured(capsys, "ranked", *asked, "--set", "order=rank") == {
         "RR@10": 1,
         "AP": pytest.approx(1, abs=1e-6),
     }
-    assert measured(capsys, "run", *asked, "--order", "score")["RR@10"] == 0.5
-    first = measured(capsys, "ranked", *asked, "--order", "rank", "-M", "1")
+    assert measured(capsys, "run", *asked, "--set", "order=score")["RR@10"] == 0.5
+    first = measured(capsys, "ranked", *asked, "--set", "order=rank", "-M", "1")
     assert first == {"RR@10": 1, "AP": 0.75}
 
 
@@ -142,7 +142,7 @@ def test_order_by_rank(text: str, capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_ranks_that_order_nothing(text: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("odd").write_text(text)
-    assert run(["eval", "odd", "qrels", "--order", "rank", "--quiet"]) == 1
+    assert run(["eval", "odd", "qrels", "--set", "order=rank", "--quiet"]) == 1
     out, err = capsys.readouterr()
     assert (out, told in err, "--order score" in err) == ("", True, True), err
 
@@ -150,7 +150,7 @@ def test_ranks_that_order_nothing(text: str, told: str, capsys: pytest.CaptureFi
 def test_a_rank_twice_is_found_however_long_the_query(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [f"q1 Q0 d{n} {n} {n} t\n" for n in range(40_000)]  # more than is read at once
     Path("long").write_text("".join([*lines, "q1 Q0 last 0 1 t\n"]))
-    assert run(["eval", "long", "qrels", "--order", "rank", "--quiet"]) == 1
+    assert run(["eval", "long", "qrels", "--set", "order=rank", "--quiet"]) == 1
     assert "line 40001: found rank 0 of query q1 again (first in line 1)" in capsys.readouterr().err
 
 
@@ -191,4 +191,4 @@ def test_options_reach_answers(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["run", "--answers", "answers.jsonl", "--corpus", "corpus.tsv", "-m", "RR@10"]
     assert measured(capsys, *asked)["RR@10"] == pytest.approx(1 / 3, abs=1e-6)
     assert measured(capsys, *asked, "-M", "2")["RR@10"] == 0
-    assert measured(capsys, *asked, "--order", "rank")["RR@10"] == 0.5
+    assert measured(capsys, *asked, "--set", "order=rank")["RR@10"] == 0.5

@@ -51,8 +51,16 @@ def test_the_preset_is_told_before_it_starts(asked, capsys):
         (("--per-device-train-batch-size", "16"), "optimizer", "batch_size", 16),
         (("--train-n-passages", "4"), "sampling", "group_size", 4),
         (("--untie-encoder",), "finetune", "untie", True),
-        (("--gc-p-chunk-size", "9"), "cache", "p_chunk", 9),
-        (("--no-negatives-x-device",), "finetune", "negatives_x_device", False),
+        (("--set", "p-chunk=9"), "cache", "p_chunk", 9),
+        (
+            (
+                "--set",
+                "negatives-x-device=no",
+            ),
+            "finetune",
+            "negatives_x_device",
+            False,
+        ),
         (("--num-train-epochs", "7"), "optimizer", "epochs", 7.0),
     ],
 )
@@ -170,7 +178,7 @@ def test_a_terminal_sees_the_bar_and_the_parts(tiny, tmp_path):
             *("finetune", "--model", str(tiny("bert")), "--train-data", train),
             *("--output", str(tmp_path / "out"), "--representation", "agg", "--agg-dim", "20"),
             *("--cls-dim", "6", "--batch-size", "4", "--group-size", "3", "--max-steps", "4"),
-            *("--logging-steps", "1", "--device", "cpu"),
+            *("--set", "logging-steps=1", "--device", "cpu"),
         ],
         80,
     )

@@ -27,7 +27,7 @@ def test_runs_are_fused(files):
 
 
 def test_weights_go_by_order(files):
-    command = ["fuse", "--method", "linear", "--norm", "none", "--ties", "keep", "--quiet"]
+    command = ["fuse", "--method", "linear", "--norm", "none", "--set", "ties=keep", "--quiet"]
     command += ["--overwrite", "--weights", "1,0.01", "--output", "out"]
     for runs, best in ((["a", "b"], "d1"), (["b", "a"], "d2")):
         assert run([*command, *runs]) == 0

@@ -50,14 +50,14 @@ def test_names_that_users_know(asked, words, place, field, value):
 
 
 def test_only_what_was_given_of_the_drawing_is_handed_on(asked):
-    given = ("--continuation-top-p", "0.5")
+    given = ("--set", "continuation-top-p=0.5")
     assert run(["generate", *BASIC, "--continuation-model", "m", *given]) == 0
     assert (dict(asked[0][1]), dict(asked[0][2])) == ({}, {"continuation_top_p": 0.5})
 
 
 def test_from_passages_to_expansions_to_a_corpus_for_bm25(writer, toy, tmp_path, capfd):
     made, corpus = tmp_path / "x.jsonl", str(toy / "corpus.jsonl")
-    words = ("--num-queries", "3", "--query-max-tokens", "6", "--device", "cpu")
+    words = ("--num-queries", "3", "--set", "query-max-tokens=6", "--device", "cpu")
     models = ("--queries-model", str(writer("t5")))
     assert run(["generate", "--corpus", corpus, "--output", str(made), *models, *words]) == 0
     expanded = tmp_path / "expanded.jsonl"

@@ -53,7 +53,7 @@ def test_from_pipe_to_pipe(mine, monkeypatch):
         (["--run", "qrels.txt"], 1, "exchange run and judgements"),
         (["--shard-num", "9"], 2, "--shard-num 9: there are 3 queries"),
         (["--teacher", "nowhere/model"], 1, "nowhere/model"),
-        (["--answer-bearing", "drop"], 2, "add --answers"),
+        (["--set", "answer-bearing=drop"], 2, "add --answers"),
     ],
 )
 def test_refusals(arguments, status, told, mine, toy, capsys):

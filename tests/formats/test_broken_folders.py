@@ -29,7 +29,7 @@ def made(tiny, tmp_path_factory):
     assert run([*encode, *asked]) == 0
     block = ["--block-size", "2", "--corpus", str(root / "corpus.jsonl")]
     assert run([*encode, *block, "--output", v]) == 0
-    for kind, options in {"flat": [], "hnsw": ["--M", "4"], "ivf": ["--nlist", "2"]}.items():
+    for kind, options in {"flat": [], "hnsw": ["--set", "M=4"], "ivf": ["--nlist", "2"]}.items():
         given = ["--type", kind, *options, "--input", v, "--output", str(root / kind)]
         assert run(["index", *given, "--quiet"]) == 0
     words = ["--type", "bm25", "--corpus", str(root / "corpus.jsonl")]

@@ -112,7 +112,7 @@ def test_factory_strings(count, settings, expected):
 def test_a_quantiser_that_does_not_fit_is_refused_with_one_that_does():
     with pytest.raises(UsageError, match="192 does not divide the dimension 100") as refused:
         factory_string(IndexSettings(type=IndexType.PQ), 10, 100)
-    assert refused.value.hint == "for example --pq-m 100"
+    assert refused.value.hint == "for example --set pq-m=100"
 
 
 @pytest.mark.parametrize("factory", ["HNSW8_PQ4x8", "PQ4x8", "IVF300,Flat", "PCA8,PQ4"])

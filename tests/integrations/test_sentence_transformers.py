@@ -98,11 +98,11 @@ def test_a_trained_model(tiny, tmp_path, opened, best):
 CUSTOM = {
     "agg": ("--representation", "agg", "--agg-dim", "20", "--cls-dim", "6"),
     "mlr": ("--representation", "mlr", "--layers", "1,2", "--reduction", "scalar-mix"),
-    "me-bert": ("--representation", "me-bert", "--vectors", "3", "--reduction", "average"),
+    "me-bert": ("--representation", "me-bert", "--set", "vectors=3", "--reduction", "average"),
     "colbert": ("--representation", "colbert"),
     "untied": ("--representation", "cls", "--untie"),
-    "quotes": ("--representation", "mean", "--normalize-quotes"),
-    "pair": ("--representation", "mean", "--join", "pair"),
+    "quotes": ("--representation", "mean", "--set", "normalize-quotes=yes"),
+    "pair": ("--representation", "mean", "--set", "join=pair"),
 }
 
 
@@ -148,7 +148,7 @@ def test_what_would_give_other_vectors_is_an_error(tiny, tmp_path, opened):
 
 @pytest.mark.parametrize("name", ["mlr", "me-bert"])
 def test_several_embeddings_per_passage_do_not_open(tiny, tmp_path, opened, name):
-    options = ("--representation", name, "--reduction", "multi-vector", "--vectors", "2")
+    options = ("--representation", name, "--reduction", "multi-vector", "--set", "vectors=2")
     folder = finetuned(tiny(), tmp_path / "m", tmp_path, *options)
     assert "sentence-transformers cannot open it" in (folder / "README.md").read_text()
     with pytest.raises(ValueError, match="trust_remote_code=True"):
@@ -159,7 +159,7 @@ def test_several_embeddings_per_passage_do_not_open(tiny, tmp_path, opened, name
 
 def test_pairs_are_encoded_as_denserk_joins_title_and_text(tiny, tmp_path, opened):
     folder = converted(
-        tiny(), tmp_path / "m", "--representation", "mean", "--join", "pair", *PREFIXES
+        tiny(), tmp_path / "m", "--representation", "mean", "--set", "join=pair", *PREFIXES
     )
     (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "title": "Moon", "text": "red fish"}\n')
     words = ("encode", "--model", folder, "--corpus", tmp_path / "corpus.jsonl", "--output-format")
@@ -168,7 +168,9 @@ def test_pairs_are_encoded_as_denserk_joins_title_and_text(tiny, tmp_path, opene
     model = opened(folder, trust_remote_code=True)
     theirs = model.encode_document([("Moon", "red fish")])[0]
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
-    joined = converted(tiny(), tmp_path / "j", "--representation", "mean", "--normalize-quotes")
+    joined = converted(
+        tiny(), tmp_path / "j", "--representation", "mean", "--set", "normalize-quotes=yes"
+    )
     with pytest.raises(UsageError, match="as one string"):
         opened(joined, trust_remote_code=True).encode_document([("Moon", "red fish")])
 

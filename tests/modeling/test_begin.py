@@ -83,7 +83,7 @@ def test_a_fresh_head_is_tied_and_initialised_as_the_backbones_own(tiny, kind, h
         "a fresh masked-language-model head in place of the pretrained one"
         if head
         else f"{folder} has no masked-language-model head to start from: a fresh one, tied to the "
-        "word embeddings; --mlm-head none does without"
+        "word embeddings; --set mlm-head=none does without"
     )
 
 

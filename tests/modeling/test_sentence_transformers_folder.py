@@ -144,7 +144,9 @@ def test_the_files_that_are_saved(tiny, tmp_path):
 
 def test_a_saved_folder_is_replaced_whole_but_not_what_a_user_put_into_it(tiny, tmp_path):
     folder = saved(tiny(), tmp_path / "m", "--representation", "mean")
-    saved(tiny(), folder, "--representation", "mean", "--normalize-quotes", "--overwrite")
+    saved(
+        tiny(), folder, "--representation", "mean", "--set", "normalize-quotes=yes", "--overwrite"
+    )
     assert not (folder / "1_Pooling").exists()
     saved(tiny(), folder, "--representation", "mean", "--overwrite")
     (folder / "1_Pooling/notes.txt").write_text("mine")
@@ -166,7 +168,7 @@ def test_denserk_reads_its_own_file_and_not_these(tiny, tmp_path):
 
 
 def test_the_model_card(tiny, tmp_path):
-    options = ("--l2-norm", "--query-prefix", "a|b\nc: ", "--join", "sep")
+    options = ("--l2-norm", "--query-prefix", "a|b\nc: ", "--set", "join=sep")
     card = (
         saved(tiny(), tmp_path / "m", "--representation", "mean", *options) / "README.md"
     ).read_text()

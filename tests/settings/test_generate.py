@@ -36,7 +36,11 @@ def test_what_cannot_be_done_is_refused(changes, said):
 @pytest.mark.parametrize(
     ("kind", "given", "said"),
     [
-        (QuerySettings, {"query_top_k": -1, "query_top_p": 0}, "top-k -1: .*; --query-top-p 0: "),
+        (
+            QuerySettings,
+            {"query_top_k": -1, "query_top_p": 0},
+            "top-k -1: .*; --set query-top-p=0: ",
+        ),
         (QuerySettings, {"num_queries": 0}, "0 samples a passage"),
         (QuerySettings, {"query_temperature": 0.0}, "--query-temperature 0: "),
         (ContinuationSettings, {"continuation_top_p": 1.5}, r"--continuation-top-p 1\.5: "),

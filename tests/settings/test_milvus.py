@@ -83,7 +83,7 @@ def test_what_does_not_go_with_milvus():
     "line",
     [
         ("index", "--input", "v", "--output", "i", "--uri", "a.db"),
-        ("index", "--input", "v", "--output", "i", "--milvus-index", "HNSW"),
+        ("index", "--input", "v", "--output", "i", "--set", "milvus-index=HNSW"),
         ("search", "--index", "i", "--topics", "t", "--output", "o", "--collection", "c"),
     ],
 )

@@ -113,7 +113,7 @@ def test_all_that_is_wrong_is_told_at_once():
     with pytest.raises(UsageError) as refusal:
         together("mlm", tasks=("mkp",), skip_from=2)
     assert refusal.value.message == (
-        "not under --objective mlm: --tasks is for master; "
+        "not under --objective mlm: --set tasks is for master; "
         "--skip-from is for condenser and cocondenser"
     )
 

@@ -85,7 +85,7 @@ def test_the_run_is_that_of_a_folder(toy, tiny, capsys):
     assert "already" in error
     assert run(["index", "--input", vectors, *place, "--resume"]) == 0
     assert "is finished: nothing to do" in capsys.readouterr().err
-    flags = ["--resume", "--milvus-index", "HNSW"]
+    flags = ["--resume", "--set", "milvus-index=HNSW"]
     status, error = told(capsys, "index", "--input", vectors, *place, *flags)
     assert status == 1
     assert "milvus_index was 'FLAT', now 'HNSW'" in error
@@ -122,7 +122,7 @@ def test_a_server_that_is_not_there(tmp_path, capsys, command):
     source = write_vectors(tmp_path / "v.jsonl", ["a"], np.ones((1, 3), np.float32))
     flag = "--input" if command == "index" else "--encoded-queries"
     line = [command, flag, source, "--engine", "milvus", "--uri", "http://127.0.0.1:9"]
-    line += ["--collection", "c", "--milvus-timeout", "0.5"]
+    line += ["--collection", "c", "--set", "milvus-timeout=0.5"]
     line += ["--output", str(tmp_path / "o")] if command == "search" else []
     status, error = told(capsys, *line)
     assert status == 1
@@ -132,7 +132,7 @@ def test_a_server_that_is_not_there(tmp_path, capsys, command):
 def test_kinds_of_index_that_the_server_does_not_know(tmp_path, capsys):
     source = write_vectors(tmp_path / "v.jsonl", ["a"], np.ones((1, 3), np.float32))
     line = ["index", "--input", source, "--engine", "milvus", "--uri", str(tmp_path / "a.db")]
-    status, error = told(capsys, *line, "--collection", "c", "--milvus-index", "NOPE")
+    status, error = told(capsys, *line, "--collection", "c", "--set", "milvus-index=NOPE")
     assert status == 1
     assert "NOPE" in error
 
@@ -168,7 +168,7 @@ VECTORS = np.random.default_rng(1).normal(size=(COUNT, 16)).astype(np.float32)
 def command(folder, *more):
     line = [sys.executable, "-m", "denserk", "index", "--input", str(folder / "v.jsonl")]
     line += ["--engine", "milvus", "--uri", str(folder / "a.db"), "--collection", "passages"]
-    return [*line, "--milvus-batch", "4", *more]
+    return [*line, "--set", "milvus-batch=4", *more]
 
 
 @pytest.mark.slow

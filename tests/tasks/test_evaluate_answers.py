@@ -83,7 +83,7 @@ def test_what_is_told():
     assert listener.warnings == [
         "questions without an answer, which no passage holds: 1 ('1')",
         "questions with an answer of no letter, number or sign, which no passage holds: 1 ('0'); "
-        "DPR counts every passage (--strict-dpr)",
+        "DPR counts every passage (--set strict-dpr=yes)",
         "mine: 1 of 4 questions are not in the run: '3'; they count as 0",
     ]
     assert listener.notes[-1] == "mine: queries without answers, which do not count: 1 ('q')"

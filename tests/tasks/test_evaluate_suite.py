@@ -203,7 +203,7 @@ def test_the_command_prints_the_papers_rows_below(cache, capsys):
         (["beir", "--runs", "runs", "--min", "nDCG@10=0.3", "-q"], "--min and --per-query"),
         (["dl", "--runs", "run.trec"], "did you mean"),
         (
-            ["dl19", "--runs", "run.trec", "--strict-dpr"],
+            ["dl19", "--runs", "run.trec", "--set", "strict-dpr=yes"],
             "--strict-dpr: for benchmarks with answer",
         ),
     ],

@@ -89,7 +89,7 @@ def test_fewer_negatives_than_asked_are_counted(command, lines):
     assert status == 0
     short = "warning: queries with fewer than the 2 negatives of --group-size 3, {}: 1 of 8 (the "
     assert short.format("the missing ones masked") in told
-    status, told = command(lines, "--fill-negatives", "repeat", "--overwrite")
+    status, told = command(lines, "--set", "fill-negatives=repeat", "--overwrite")
     assert status == 0
     assert short.format("drawn with replacement") in told
 
@@ -170,8 +170,8 @@ def test_a_checkpoint_before_the_weights_explode_stays(command, lines, tmp_path)
         "1000000",
         "--save-steps",
         "5",
-        "--warmup-steps",
-        "1000000",
+        "--set",
+        "warmup-steps=1000000",
     )
     status, told = command(lines, *rising)
     assert status == 1
@@ -207,7 +207,7 @@ def test_distinct_passages_alone_are_encoded(command, fill, passages, cached):
             counted.append(len(given[0]))
 
     hook = torch.nn.modules.module.register_module_forward_pre_hook(count)
-    options = ("--group-size", "8", "--max-steps", "1", "--fill-negatives", fill)
+    options = ("--group-size", "8", "--max-steps", "1", "--set", f"fill-negatives={fill}")
     try:
         status, told = command(content, *options, *(["--grad-cache"] if cached else []))
     finally:

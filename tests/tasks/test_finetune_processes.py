@@ -86,7 +86,16 @@ AGG = ("--representation", "agg", "--agg-dim", "20", "--cls-dim", "6")
     "options",
     [
         (*AGG, "--dev-data", "dev.jsonl", "--best-by", "avg-rank", "--eval-steps", "4"),
-        ("--representation", "mlr", "--untie", "--grad-cache", "--q-chunk", "1", "--p-chunk", "2"),
+        (
+            "--representation",
+            "mlr",
+            "--untie",
+            "--grad-cache",
+            "--set",
+            "q-chunk=1",
+            "--set",
+            "p-chunk=2",
+        ),
     ],
     ids=["agg", "mlr"],
 )

@@ -29,12 +29,12 @@ COMMANDS = {
     ),
     "pretrain": (
         *("pretrain", "--objective", "cocondenser", "--corpus", "corpus.jsonl"),
-        *("--cache-chunk-size", "2", "--max-length", "16", "--keep-steps", "10"),
+        *("--cache-chunk-size", "2", "--max-length", "16", "--set", "keep-steps=10"),
     ),
 }
 OPTIONS = (
     *("--model", "model", "--batch-size", "4", "--max-steps", "20", "--save-steps", "5"),
-    *("--logging-steps", "1", "--device", "cpu"),
+    *("--set", "logging-steps=1", "--device", "cpu"),
 )
 
 

@@ -139,9 +139,9 @@ def test_decoders_of_another_kind_are_refused(trained, data, tmp_path, options, 
     options["tasks"] = ("mkp",)
     with pytest.raises(ModelError, match=phrase) as error:
         begun(tmp_path / "out", data["corpus"], "master", folder, **options)
-    assert "--fresh-heads" in str(error.value.hint)
+    assert "--set", "fresh-heads=yes" in str(error.value.hint)
     heard = begun(tmp_path / "out", data["corpus"], "master", folder, fresh_heads=True, **options)
-    assert any("new, from random weights (--fresh-heads)" in note for note in heard.notes)
+    assert any("new, from random weights (--set fresh-heads=yes)" in note for note in heard.notes)
     after = load_file(tmp_path / "out" / MASTER_FILE)
     assert any(name.startswith(phrase) for name in after)
 

@@ -60,7 +60,7 @@ KINDS = {
     "master": ("--objective", "master", *MODEL, "--expansions", "expansions.jsonl"),
     "nothing": (
         *("--objective", "retromae", "--architecture", "tiny"),
-        *("--vocabulary-size", "200", "--tokenize-to", "tokens"),
+        *("--set", "vocabulary-size=200", "--set", "tokenize-to=tokens"),
     ),
 }
 
