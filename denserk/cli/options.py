@@ -297,9 +297,10 @@ class _Group:
             value = [part.strip() if isinstance(part, str) else part for part in value if part]
         if get_origin(kind) is tuple and isinstance(value, Sequence):
             value = [_number(get_args(kind)[0], str(part)) for part in value]
-        option = (
-            f"--set {flag(name)[2:]}=" if shape_of(self.fields[name]).rare else f"{flag(name)} "
-        )
+        if isinstance(value, str):
+            value = _number(kind, value)
+        rare = shape_of(self.fields[name]).rare
+        option = f"--set {flag(name)[2:]}=" if rare else f"{flag(name)} "
         try:
             value = None if value is None else as_type(kind, value)
         except ValueError as error:

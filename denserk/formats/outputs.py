@@ -51,7 +51,14 @@ FILES: Mapping[str, tuple[str, ...]] = {
     ),
     TRAINING: (
         *MODEL_FILES,
-        *("training.png", "events.out.tfevents.*", "optimizer.pt", "scheduler.pt", "scaler.pt"),
+        *(
+            "config.yaml",
+            "training.png",
+            "events.out.tfevents.*",
+            "optimizer.pt",
+            "scheduler.pt",
+            "scaler.pt",
+        ),
         *("rng_state*.pth", "trainer_state.json", MANIFEST, "*.npy", "*.bin"),
     ),
     MODEL: MODEL_FILES,

@@ -86,7 +86,7 @@ class ReportSettings(Settings):
         None, "-o", shown_default="table on a terminal, tsv elsewhere"
     )
     """Shape of the output."""
-    places: int = option(4, "-p", at_least=0, at_most=17, rare=True)
+    places: int = option(4, "-p", at_least=0, at_most=17)
     """Decimal places of table, tsv and markdown."""
 
     def __post_init__(self) -> None:

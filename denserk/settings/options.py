@@ -80,6 +80,12 @@ def option(
     return dataclasses.field(default=default, metadata={"option": shape})
 
 
+def spelled(name: str, *classes: type) -> str:
+    """Return how one gives a field of these classes: as an option or by `--set`."""
+    rare = any(f.name == name and shape_of(f).rare for c in classes for f in dataclasses.fields(c))
+    return f"{'--set ' if rare else '--'}{name.replace('_', '-')}"
+
+
 class Settings:
     """Base of settings classes: checks the bounds that the fields declare."""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from denserk.errors import UsageError
 from denserk.settings.formats import CorpusSettings
-from denserk.settings.options import as_json, typed_values
+from denserk.settings.options import as_json, spelled, typed_values
 from denserk.settings.pretraining import (
     MaskingSettings,
     MasterPreset,
@@ -148,7 +148,7 @@ def _refuse_others(objective: PretrainingObjective, given: Mapping[type, Given])
     names = [name for values in given.values() for name in values]
     wrong = [name for name in names if objective not in OF_SOME.get(name, (objective,))]
     if wrong:
-        flags = {name: f"--{name.replace('_', '-')}" for name in wrong}
+        flags = {name: spelled(name, *given) for name in wrong}
         whose = {
             name: " and ".join(OF_SOME[name]).replace(" and ", ", ", len(OF_SOME[name]) - 2)
             for name in wrong

@@ -8,6 +8,7 @@ training-data/      tokenised once; dev-data/ likewise
 logs/               TensorBoard's files
 training.json       settings and versions from the start; the log is added at the end
 training.png        curves of the log
+config.yaml         the resolved settings, for --config
 """
 
 import logging

@@ -240,7 +240,7 @@ def test_answers_in_place_of_judgements(
             ["--answers", "answers.jsonl", "--corpus", "corpus.jsonl", "-m", "R@5 nDGC@10"],
             "nDGC@10 is unknown (nearest: nDCG@10",
         ),
-        (["qrels.txt", "--set", "topk=5,x"], "--topk 5,x: a comma list of whole numbers"),
+        (["qrels.txt", "--set", "topk=5,x"], "--set topk=: found 'x', expected a whole number"),
     ],
 )
 def test_refusals_about_answers(
@@ -274,7 +274,7 @@ def test_a_page_of_the_runs(capsys: pytest.CaptureFixture[str]) -> None:
         (["--set", "report-queries=5"], "--report-queries 5: for --report alone"),
         (["--corpus", "corpus.jsonl"], "texts are read for answers and for a page alone"),
         (["--report", "qrels.txt"], "--report qrels.txt: a file; a folder is expected"),
-        (["--report", "page", "--set", "report-passages=0"], "--report-passages 0: 1 is the least"),
+        (["--report", "page", "--set", "report-passages=0"], "report-passages=0: at least 1"),
     ],
 )
 def test_pages_that_are_refused(

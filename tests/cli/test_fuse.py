@@ -39,7 +39,7 @@ def test_weights_go_by_order(files):
     [
         (["fuse", "a"], "two runs or more are needed"),
         (["fuse", "a", "nowhere"], "nowhere: no such file"),
-        (["fuse", "a", "b", "--weights", "1,x"], "a comma list of numbers is expected"),
+        (["fuse", "a", "b", "--weights", "1,x"], "--weights: found 'x', expected a number"),
         (["search", "--index", "s-*", "--topics", "t"], "--index s-*: the pattern matches nothing"),
         (["search", "--index", "i", "--index", "i", "--topics", "t"], "--index i is given twice"),
         (["search", "--fuse", "a", "b"], "denserk search --fuse is now: denserk fuse RUN RUN"),

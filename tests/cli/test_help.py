@@ -79,7 +79,7 @@ def test_commands_are_listed_in_the_order_of_the_work(capsys):
         ("denserk encode --dtype b", ["bfloat16"]),
         ("denserk analyze lay", ["layers"]),
         ("denserk analyze layers --dep", ["--depth"]),
-        ("denserk mine_negatives --corpus a --corpus b --run-", ["--run-format"]),
+        ("denserk mine_negatives --corpus a --corpus b --relat", ["--relative-margin"]),
         ("denserk nothing --dep", []),
     ],
 )

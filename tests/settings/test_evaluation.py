@@ -30,7 +30,7 @@ def test_what_is_no_bound(text: str) -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(UsageError, match="--relevance-level 0"):
+    with pytest.raises(UsageError, match="relevance-level 0"):
         EvaluationSettings(relevance_level=0)
     with pytest.raises(UsageError, match="--places 18"):
         ReportSettings(places=18)

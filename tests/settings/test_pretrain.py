@@ -6,8 +6,8 @@ import pytest
 
 from denserk.errors import UsageError
 from denserk.settings.formats import CorpusSettings
-from denserk.settings.options import shape_of
-from denserk.settings.pretrain import OF_SOME, put_together, recipe
+from denserk.settings.options import shape_of, spelled
+from denserk.settings.pretrain import CLASSES, OF_SOME, put_together, recipe
 from denserk.settings.pretraining import (
     DecoderInit,
     KeywordWeight,
@@ -103,7 +103,7 @@ def test_settings_are_refused_where_they_mean_nothing(name):
         if objective in OF_SOME[name]:
             together(objective, **{name: value})
             continue
-        flag = f"--{name.replace('_', '-')}"
+        flag = spelled(name, *CLASSES)
         with pytest.raises(UsageError, match=f"{flag} is for .*{OF_SOME[name][-1]}$") as refusal:
             together(objective, **{name: value})
         assert refusal.value.hint == f"leave out {flag}"
@@ -114,7 +114,7 @@ def test_all_that_is_wrong_is_told_at_once():
         together("mlm", tasks=("mkp",), skip_from=2)
     assert refusal.value.message == (
         "not under --objective mlm: --set tasks is for master; "
-        "--skip-from is for condenser and cocondenser"
+        "--set skip-from is for condenser and cocondenser"
     )
 
 
@@ -158,20 +158,20 @@ def test_recipes_name_settings_that_exist(cls):
     [
         ("mlm", {"model": None}, {}, "either --model, .* or --architecture"),
         ("mlm", {"resume": True, "overwrite": True}, {}, "exclude each other"),
-        ("mlm", {"vocabulary_size": 5000}, {}, "--vocabulary-size 5000: a model or tokenizer"),
+        ("mlm", {"vocabulary_size": 5000}, {}, "vocabulary-size=5000: a tokenizer"),
         ("mlm", {"tokenizer": "t"}, {}, "--tokenizer t: a model brings its own"),
         ("mlm", {"expansions": "e"}, {}, "--expansions are master's; --objective is mlm"),
-        ("cocondenser", {}, {"chunk_tokens": 0}, "--chunk-tokens 0: at least 1"),
+        ("cocondenser", {}, {"chunk_tokens": 0}, "chunk-tokens=0: at least 1"),
         ("cocondenser", {}, {"fp16": True}, "--dtype float16: cocondenser's"),
         ("mlm", {}, {"cache_chunk_size": 0}, "--cache-chunk-size 0: at least 1"),
         ("mlm", {}, {"max_length": 2}, "--max-length 2: at least 3"),
-        ("mlm", {}, {"mlm_probability": 1.0}, "--mlm-probability 1.0: between 0 and 1"),
+        ("mlm", {}, {"mlm_probability": 1.0}, "mlm-probability 1.0: between 0 and 1"),
         ("mlm", {}, {"fields": ()}, "--fields names no field"),
-        ("mlm", {}, {"short_blocks": 2.0}, "--short-blocks 2.0: between 0 and 1"),
-        ("condenser", {}, {"n_head_layers": 0}, "--n-head-layers 0: at least 1"),
-        ("condenser", {}, {"skip_from": -1}, "--skip-from -1: at least 0"),
-        ("cocondenser", {}, {"lm_scale": -1.0}, "--lm-scale -1.0: at least 0"),
-        ("master", {}, {"tasks": ("abc",)}, "--tasks abc: abc"),
+        ("mlm", {}, {"short_blocks": 2.0}, "short-blocks=2: at least 0, at most 1"),
+        ("condenser", {}, {"n_head_layers": 0}, "n-head-layers=0: at least 1"),
+        ("condenser", {}, {"skip_from": -1}, "skip-from=-1: at least 0"),
+        ("cocondenser", {}, {"lm_scale": -1.0}, "lm-scale=-1: at least 0"),
+        ("master", {}, {"tasks": ("abc",)}, "tasks=abc: abc"),
         ("master", {}, {"tasks": ()}, "no task"),
         ("master", {}, {"cmp_encoder_rate": 0.5}, "one encoder pass has one rate"),
         ("master", {}, {"frequency_dict": "f"}, "TF-IDF needs the passages"),
