@@ -14,7 +14,6 @@ EXTRA_OF: dict[str, str | None] = {
     "pyserini": "lucene",
     "ir_datasets": "datasets",
     "beir": "datasets",
-    "pyarrow": "arrow",
     "pandas": None,
     "pymilvus": "milvus",
     "milvus_lite": "milvus",

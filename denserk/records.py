@@ -46,15 +46,6 @@ class Qrel(NamedTuple):
     relevance: int
 
 
-class ScoredPassage(NamedTuple):
-    """One line of a run. `rank` counts from 1 and only orders files that carry no score."""
-
-    qid: str
-    docid: str
-    score: float
-    rank: int = 0
-
-
 class Candidate(NamedTuple):
     """One positive or negative passage of a training example.
 

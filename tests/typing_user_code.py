@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from denserk.cli.console import show_error
 from denserk.errors import DenserkError, InputError
 from denserk.evaluation.evaluator import EvaluationResult, RunResult
+from denserk.formats.runs import read_run_scores
 from denserk.formats.sources import read_passages, read_queries
-from denserk.formats.trec_run import read_run_scores
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from denserk.settings.encode import EncodeSettings

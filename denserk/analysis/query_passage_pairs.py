@@ -3,16 +3,14 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from denserk.data.sampling import choose_records
 from denserk.errors import MismatchError
+from denserk.formats.runs import read_run
 from denserk.formats.sources import read_passages, read_qrels, read_queries
-from denserk.formats.trec_run import read_run
 from denserk.records import Passage, Query, best_first
 from denserk.reporting import track
 from denserk.settings.analysis import WinningVectorSettings
@@ -109,9 +107,9 @@ def _positives(source: str, level: int) -> Docids:
 
 def _retrieved(path: str, depth: int) -> Docids:
     docids: Docids = {}
-    for qid, hits in groupby(read_run(path), attrgetter("qid")):
-        ranked = best_first((hit.docid, hit.score) for hit in hits)
-        docids[qid] = [docid for docid, _ in ranked[:depth]]
+    for hits in read_run(path):
+        ranked = best_first(zip(hits.docids, hits.scores, strict=True))
+        docids[hits.qid] = [docid for docid, _ in ranked[:depth]]
     return docids
 
 

@@ -23,7 +23,6 @@ PURPOSES = {  # of extras; those that are left out are for developers, or an alt
     "bm25": "BM25 indexes",
     "lucene": "Lucene indexes",
     "datasets": "collections by name",
-    "arrow": "Parquet files",
     "milvus": "Milvus collections",
     "report": "plots",
     "train": "training curves in TensorBoard",

@@ -10,21 +10,25 @@ import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from ir_measures.providers import Evaluator as BaseEvaluator
+import numpy as np
 from ir_measures.providers import Provider
 from ir_measures.providers.base import NOT_PROVIDED
 
 from denserk.errors import DenserkError, MismatchError
+from denserk.evaluation.judgement_counts import JudgementCounts
 from denserk.evaluation.measures import Measure, is_mean, per_query_measure, providers_of
 from denserk.evaluation.published import PublishedRow
 from denserk.evaluation.significance import Comparison
+from denserk.formats.runs import RankedList
 
 T = TypeVar("T")
 
-SORTS_IN_PYTHON = ("msmarco", "judged")
-"""Providers whose measures with a cutoff look at no hit beyond it."""
+RANKED = {
+    "pytrec_eval": {"P", "RR", "Rprec", "AP", "nDCG", "R", "Bpref", "Success", "IPrec"},
+    "msmarco": {"RR"},
+}  # ir-measures' provider -> its measures that depend on the ranks of judged hits alone
 
 Run = Mapping[str, Mapping[str, float]]
 """Query id -> passage id -> score."""
@@ -150,12 +154,10 @@ class Evaluator:
         self.complete = complete
         shares = providers_of(measures)
         self.providers = {provider.NAME: tuple(map(str, mine)) for provider, mine in shares.items()}
-        self._parts: list[_Part] = []
-        for provider, mine in shares.items():
-            kind: type[_Part] = _NumberedPart if provider.NAME == "gdeval" else _Part
-            if provider.NAME in SORTS_IN_PYTHON:
-                kind = _FirstHitsPart
-            self._parts.append(kind(provider, mine, judgements))
+        self._parts = [
+            (_NumberedPart if provider.NAME == "gdeval" else _Part)(provider, mine, judgements)
+            for provider, mine in shares.items()
+        ]
 
     def evaluate(self, name: str, run: Run, ties: Ties | None = None) -> RunResult:
         """Measures one run.
@@ -200,19 +202,13 @@ class _Part:
     ) -> None:
         self._names = {id(measure): str(measure) for measure in measures}
         self._evaluator = provider.evaluator(list(measures), judgements)
-        self._calculate = self._evaluator.iter_calc
-        self._defaults: dict[str, float] = {}
-        if type(self._evaluator).iter_calc is BaseEvaluator.iter_calc:
-            # which adds a default where a query has no value, in more time than the rest takes
-            self._calculate = self._evaluator._iter_calc
-            self._defaults = {str(measure): measure.DEFAULT for measure in measures}
 
     def values(self, run: Run) -> dict[str, dict[str, float]]:
         """Measure -> query id -> value."""
         found: dict[str, dict[str, float]] = {name: {} for name in self._names.values()}
         names = self._names
         try:
-            for metric in self._calculate(run):
+            for metric in self._evaluator.iter_calc(run):
                 found[names[id(metric.measure)]][metric.query_id] = metric.value
         except ZeroDivisionError:
             raise DenserkError(
@@ -220,8 +216,6 @@ class _Part:
                 "Accuracy does for a query whose hits are all relevant",
                 "leave the measure out",
             ) from None
-        for name, default in self._defaults.items():
-            found[name] = dict.fromkeys(self._evaluator.qrel_qids, default) | found[name]
         return found
 
 
@@ -246,28 +240,84 @@ class _NumberedPart(_Part):
         }
 
 
-class _FirstHitsPart(_Part):
-    """A provider that sorts in Python: it is handed the hits within its greatest cutoff alone.
+class Needed(NamedTuple):
+    """Which hits of a query measures depend on.
 
-    Hits that tie with the last of them stay: their order is the provider's.
+    Attributes:
+        depth: only the first ones; None for all.
+        to_last_judged: none below the lowest judged one.
     """
 
-    def __init__(
-        self, provider: Provider, measures: Sequence[Measure], judgements: Judgements
-    ) -> None:
-        cutoffs = [measure["cutoff"] for measure in measures]
-        self._depth = None if NOT_PROVIDED in cutoffs else max(map(int, cutoffs))
-        super().__init__(provider, measures, judgements)
+    depth: int | None
+    to_last_judged: bool
 
-    def values(self, run: Run) -> dict[str, dict[str, float]]:
-        """Measure -> query id -> value."""
-        return super().values({qid: self._first(hits) for qid, hits in run.items()})
 
-    def _first(self, hits: Mapping[str, float]) -> Mapping[str, float]:
-        if self._depth is None or len(hits) <= self._depth:
-            return hits
-        lowest = sorted(hits.values(), reverse=True)[self._depth - 1]
-        return {docid: score for docid, score in hits.items() if score >= lowest}
+def needed_hits(measures: Sequence[Measure]) -> Needed | None:
+    """Return which hits of a query change a value of some measures; None where every one may.
+
+    >>> from denserk.evaluation.measures import parse_measures
+    >>> needed_hits(parse_measures(["nDCG@10 RR@20"]).measures)
+    Needed(depth=20, to_last_judged=True)
+    """
+    needed = [
+        _needed_by(provider.NAME, measure)
+        for provider, mine in providers_of(measures).items()
+        for measure in mine
+        if provider.NAME != JudgementCounts.NAME
+    ]
+    depths = [each.depth or 0 for each in needed]
+    depth = max(depths, default=0) if all(depths) else None
+    to_last_judged = all(each.to_last_judged for each in needed)
+    return Needed(depth, to_last_judged) if depth is not None or to_last_judged else None
+
+
+def _needed_by(provider: str, measure: Measure) -> Needed:
+    given = {name: measure[name] for name in measure.SUPPORTED_PARAMS}
+    depth = given.get("cutoff")
+    if depth is NOT_PROVIDED or given.get("judged_only") is True:
+        depth = None
+    if provider == "judged":
+        return Needed(depth, to_last_judged=False)
+    level = given.get("rel", 1)
+    if measure.NAME not in RANKED.get(provider, ()) or (level is not NOT_PROVIDED and level < 1):
+        return Needed(None, to_last_judged=False)
+    return Needed(depth, to_last_judged=True)
+
+
+class HitPruner:
+    """Reduces the hits of a query to those that change a value of some measures.
+
+    A measure of ranks depends on the judged hits and on how many hits stand above each; one with a
+    cutoff on the first hits alone. Hits that tie with the last one stay: providers of ir-measures
+    order ties differently. Scores are compared as float32, as trec_eval compares them.
+
+    Attributes:
+        tied: query -> how many of its lines share their score with another one.
+    """
+
+    def __init__(self, needed: Needed, judgements: Judgements) -> None:
+        self._needed, self._judgements = needed, judgements
+        self.tied: dict[str, int] = {}
+
+    @property
+    def ties(self) -> Ties:
+        """The ties of the whole run, pruned hits among them."""
+        return Ties(sum(self.tied.values()), tuple(self.tied))
+
+    def __call__(self, hits: RankedList) -> dict[str, float]:
+        """Return the scores of the hits that are needed; at least one a query."""
+        with np.errstate(over="ignore"):
+            scores = np.array(hits.scores, np.float32)
+        if tied := len(scores) - len(np.unique(scores)):
+            self.tied[hits.qid] = tied
+        depth = min(self._needed.depth or len(scores), len(scores))
+        lowest = np.partition(scores, -depth)[-depth]
+        if self._needed.to_last_judged:
+            judged = self._judgements.get(hits.qid, {})
+            rows = [row for row, docid in enumerate(hits.docids) if docid in judged]
+            lowest = max(lowest, scores[rows].min() if rows else scores.max())
+        kept = np.flatnonzero(scores >= lowest).tolist()
+        return {hits.docids[row]: hits.scores[row] for row in kept}
 
 
 def _summary(measure: Measure, values: Mapping[str, float]) -> float:

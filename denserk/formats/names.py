@@ -1,18 +1,17 @@
 """Ids that stand in a text, without a string made of each."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.formats.decimals import Bytes, Places
+Bytes = NDArray[np.uint8]
+Places = NDArray[np.int64]
 
 WIDEST = 64
 """Bytes of ids up to which they are cut out as one table."""
 PADDING = 24
 """Zero bytes behind a text, so that whole words can be read from every place in it."""
-NEWLINE = ord("\n")
 LOW_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], dtype=np.uint64)
 ODD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -29,18 +28,6 @@ class Names(NamedTuple):
     text: Bytes
     starts: Places
     ends: Places
-
-    @classmethod
-    def of(cls, strings: Sequence[str]) -> "Names | None":
-        """Strings as one padded text; None where one holds a line end or is no Unicode."""
-        try:
-            text = np.frombuffer("\n".join([*strings, "\0" * PADDING]).encode(), np.uint8)
-        except UnicodeEncodeError:
-            return None
-        ends = np.flatnonzero(text == NEWLINE)
-        if len(ends) != len(strings):
-            return None
-        return cls(text, np.concatenate([[0], ends[:-1] + 1])[: len(ends)], ends)
 
     def at(self, rows: "slice | Places") -> "Names":
         """Some of the ids."""

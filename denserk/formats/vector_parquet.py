@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.errors import InputError
-from denserk.extras import require
 from denserk.formats.outputs import whole_folder
 from denserk.formats.vector_block import ROWS, VectorBlock, checked_block
 
@@ -24,10 +23,10 @@ def read(path: str | Path) -> Iterator[VectorBlock]:
 
     Raises:
         InputError: it is not Parquet, or lacks the columns.
-        MissingExtraError: pyarrow is not installed.
     """
-    parquet = require("pyarrow.parquet", "a Parquet file")
-    arrow = require("pyarrow", "a Parquet file")
+    import pyarrow as arrow
+    from pyarrow import parquet
+
     try:
         with parquet.ParquetFile(path) as file:
             names = file.schema_arrow.names
@@ -50,7 +49,8 @@ def _block(batch: Any, key: str, path: str | Path) -> VectorBlock:
 
 def _matrix(column: Any, path: str | Path) -> NDArray[Any]:
     """The (n, D) rows of a column of lists of one length."""
-    compute = require("pyarrow.compute", "a Parquet file")
+    from pyarrow import compute
+
     try:
         lengths = set(compute.list_value_length(column).to_pylist())
     except NotImplementedError:  # it holds no lists
@@ -68,8 +68,10 @@ class _Files:
     """The files of a folder, one after another, each up to `ROWS_A_FILE` rows."""
 
     def __init__(self, folder: Path) -> None:
-        self._arrow = require("pyarrow", "Parquet output")
-        self._parquet = require("pyarrow.parquet", "Parquet output")
+        import pyarrow as arrow
+        from pyarrow import parquet
+
+        self._arrow, self._parquet = arrow, parquet
         self._folder, self._files, self._rows = folder, 0, 0
         self._writer: Any = None
         self._schema = self._arrow.schema(
@@ -112,11 +114,7 @@ class _Files:
 
 @contextmanager
 def open_sink(folder: str | Path, *, overwrite: bool) -> Iterator[Callable[[VectorBlock], None]]:
-    """Yields a function that appends a block; the folder appears whole or not at all.
-
-    Raises:
-        MissingExtraError: pyarrow is not installed.
-    """
+    """Yield a function that appends a block; the folder is renamed into place when complete."""
     with whole_folder(folder, overwrite=overwrite, export=True) as temporary:
         files = _Files(temporary)
         try:

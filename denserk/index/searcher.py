@@ -149,21 +149,21 @@ class Searcher:
             qids: B query ids.
             queries: (B, D) vectors, or an array of B texts for an index of words.
         """
-        for qid, names, scores in self.ranked(qids, queries):
-            docids = names.strings() if isinstance(names, Names) else names
+        for qid, docids, scores in self.ranked(qids, queries):
             yield qid, list(zip(docids, scores.tolist(), strict=True))
 
     def ranked(
         self, qids: Sequence[str], queries: NDArray[Any]
-    ) -> Iterator[tuple[str, Ids, Scores]]:
-        """Yields (query id, K passage ids, (K,) scores): no object a hit where ids are mapped."""
+    ) -> Iterator[tuple[str, Sequence[str], Scores]]:
+        """Yield (query id, K passage ids, (K,) scores)."""
         for first in range(0, len(qids), self._settings.query_batch):
             batch = slice(first, first + self._settings.query_batch)
             answers = self._batch(qids[batch], queries[batch])
             for qid, (names, scores) in zip(qids[batch], answers, strict=True):
                 self.ties.add(scores)
-                keep = self._settings.ties is Ties.KEEP
-                yield qid, names, scores if keep else strictly_decreasing(scores)
+                if self._settings.ties is not Ties.KEEP:
+                    scores = strictly_decreasing(scores)
+                yield qid, names.strings() if isinstance(names, Names) else names, scores
 
     def _batch(self, qids: Sequence[str], queries: NDArray[Any]) -> list[Ranked]:
         total = max(len(self._index), 1)

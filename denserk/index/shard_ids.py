@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.errors import InputError, MismatchError
-from denserk.formats.decimals import Bytes, Places
-from denserk.formats.names import PADDING, Names
+from denserk.formats.names import PADDING, Bytes, Names, Places
 from denserk.index.index_folder import PART, PassageIds
 from denserk.index.vector_index import Rows
 

@@ -12,7 +12,7 @@ from denserk.data.scratch_records import ScratchRecords
 from denserk.errors import InputError, MismatchError
 from denserk.evaluation.evaluator import first_hits, some
 from denserk.formats.detection import told
-from denserk.formats.run_groups import read_groups
+from denserk.formats.runs import read_run
 from denserk.records import best_first
 from denserk.reporting import track
 from denserk.settings.evaluation import EvaluationSettings, RunOrder
@@ -70,7 +70,7 @@ class AnswerHits:
             MismatchError: none of its queries is among the questions.
         """
         with track(f"reading {told(run)}", None, "queries") as progress:
-            for group in read_groups(run, by_rank=settings.order is RunOrder.RANK):
+            for group in read_run(run, by_rank=settings.order is RunOrder.RANK):
                 progress.advance()
                 number = self._number_of.get(group.qid)
                 if number is None:

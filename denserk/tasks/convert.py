@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
-from itertools import groupby
-from operator import attrgetter
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from denserk.errors import UsageError
-from denserk.formats import corpus_file, sources, topics_file, training, trec_qrels, trec_run
+from denserk.formats import corpus_file, runs, sources, topics_file, training, trec_qrels
 from denserk.formats.block_journal import Block
 from denserk.formats.expansions import append_queries
 from denserk.formats.files import STREAM
@@ -111,12 +109,12 @@ def _qrels(job: _Job, form: StrEnum) -> int:
 
 
 def _run(job: _Job, form: StrEnum) -> int:
-    hits = trec_run.read_run(job.source, job.source_shape(RunFormat))
+    queries = runs.read_run(job.source, job.source_shape(RunFormat))
     results = (
-        (qid, best_first((hit.docid, hit.score) for hit in group))
-        for qid, group in groupby(job.watched(hits, "hits"), attrgetter("qid"))
+        (hits.qid, best_first(zip(hits.docids, hits.scores, strict=True)))
+        for hits in job.watched(queries, "queries")
     )
-    return trec_run.write_run(job.target, results, cast(RunFormat, form), job.settings.tag)
+    return runs.write_run(job.target, results, cast(RunFormat, form), job.settings.tag)
 
 
 def _training(job: _Job, form: StrEnum) -> int:

@@ -3,23 +3,25 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from denserk.errors import GateError, UsageError
 from denserk.evaluation.evaluator import (
     EvaluationResult,
     Evaluator,
+    HitPruner,
     RunResult,
     first_hits,
+    needed_hits,
     some,
     without_own_query,
 )
-from denserk.evaluation.hits_seen import Sight
 from denserk.evaluation.inputs import short_names
 from denserk.evaluation.judgement_counts import JudgementCounts
 from denserk.evaluation.measures import Measure, MeasureChoice, parse_measures
 from denserk.evaluation.significance import compare
+from denserk.formats.runs import read_kept_scores, read_run_scores, read_run_tag
 from denserk.formats.sources import read_qrels_map
-from denserk.formats.trec_run import read_run_scores, read_run_tag
 from denserk.settings.comparison import ComparisonSettings
 from denserk.settings.evaluation import (
     DEFAULT_MEASURES,
@@ -66,16 +68,17 @@ def evaluate(
         logger.info(f"left out, unknown to ir-measures: {', '.join(choice.left_out)}")
     judgements = read_qrels_map(qrels)
     evaluator = Evaluator(choice.measures, judgements, complete=settings.complete)
-    whole = settings.remove_query or settings.max_hits is not None
-    whole = whole or settings.order is RunOrder.RANK
-    sight = None if whole else Sight.of(choice.measures, judgements)
+    changed = settings.remove_query or settings.max_hits is not None
+    needed = needed_hits(choice.measures)
     results = []
     for name, path in zip(short_names(runs), runs, strict=True):
-        seen = sight and sight.see(path)
-        if seen:
-            results.append(evaluator.evaluate(name, seen.run, seen.ties))
-        else:
-            results.append(evaluator.evaluate(name, read_hits(path, settings)))
+        result = None
+        # standard input and pipes cannot be read again where a run turns out not to be grouped
+        if needed and not changed and settings.order is RunOrder.SCORE and Path(path).is_file():
+            pruner = HitPruner(needed, judgements)
+            run = read_kept_scores(path, pruner)
+            result = run and evaluator.evaluate(name, run, pruner.ties)
+        results.append(result or evaluator.evaluate(name, read_hits(path, settings)))
         if choice.run_id:
             results[-1] = replace(results[-1], run_id=read_run_tag(path) or name)
         _tell(results[-1], evaluator, settings)
@@ -95,8 +98,7 @@ def read_hits(path: str, settings: EvaluationSettings) -> dict[str, dict[str, fl
         UsageError: there is no such file.
         InputError: a line is broken, or has no rank where ranks order the hits.
     """
-    by_rank = settings.order is RunOrder.RANK
-    run = read_run_scores(path, by_rank=by_rank)
+    run = read_run_scores(path, by_rank=settings.order is RunOrder.RANK)
     if settings.remove_query:
         run = without_own_query(run)
     if settings.max_hits is None:

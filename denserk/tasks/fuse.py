@@ -14,8 +14,7 @@ from denserk.errors import InputError, UsageError
 from denserk.formats.files import STREAM
 from denserk.formats.manifest import Kind, Manifest, file_sha256, write_manifest
 from denserk.formats.outputs import scratch_folder
-from denserk.formats.run_lookup import RunLookup
-from denserk.formats.trec_run import write_run
+from denserk.formats.runs import RunLookup, write_run
 from denserk.index.fusion import reciprocal_ranks, weighted_scores
 from denserk.index.searcher import Hits, TieCount, ordered
 from denserk.reporting import Progress, track
@@ -82,9 +81,9 @@ def fuse(
 def _open(path: str, scratch: Path, fusion: FusionSettings) -> RunLookup:
     """Opens a run that can be fused."""
     run = RunLookup(path, scratch)
-    if run.form is None:
+    if run.format is None:
         raise InputError(path, None, "an empty run", "at least one hit")
-    if run.form is RunFormat.MSMARCO and fusion.method is FusionMethod.LINEAR:
+    if run.format is RunFormat.MSMARCO and fusion.method is FusionMethod.LINEAR:
         raise InputError(
             path, None, "ranks, no scores", "scores for --method linear", "give --method rrf"
         )
@@ -136,10 +135,11 @@ def _answers(
 
 def _best_first(run: RunLookup, qid: str, settings: RankingSettings) -> Hits:
     """A query's hits in one run, in the order that counts."""
-    hits = run.hits(qid)
-    if settings.remove_query:
-        hits = [hit for hit in hits if hit.docid != qid]
-    return ordered([hit.docid for hit in hits], [hit.score for hit in hits], settings)
+    docids, scores = run.hits(qid)
+    if settings.remove_query and qid in docids:
+        del scores[docids.index(qid)]
+        docids.remove(qid)
+    return ordered(docids, scores, settings)
 
 
 def _write_manifest(
@@ -153,7 +153,11 @@ def _write_manifest(
         return
     made_from = {
         "runs": [
-            {"name": str(run.path), "sha256": file_sha256(run.file), "queries": len(run.queries)}
+            {
+                "name": str(run.path),
+                "sha256": file_sha256(run.path) if Path(run.path).is_file() else None,
+                "queries": len(run.queries),
+            }
             for run in runs
         ]
     }

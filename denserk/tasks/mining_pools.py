@@ -20,7 +20,7 @@ from denserk.data.passage_texts import PassageTexts
 from denserk.data.scratch_records import ScratchRecords
 from denserk.errors import InputError
 from denserk.formats.detection import told
-from denserk.formats.run_groups import RunGroup, read_groups
+from denserk.formats.runs import RankedList, read_run
 from denserk.reporting import track
 from denserk.settings.formats import RunFormat
 from denserk.settings.mining import MiningSettings
@@ -84,7 +84,7 @@ class MiningPools:
         known = others = 0
         passed = self.noticed if self._settings.skip_missing else None
         with track(f"reading {told(path)}", None, "queries") as progress:
-            for group in read_groups(path, form, passed):
+            for group in read_run(path, form, passed):
                 progress.advance()
                 number = self._queries.number_of.get(group.qid)
                 if number is None:
@@ -98,7 +98,7 @@ class MiningPools:
             raise InputError(path, None, found, "hits for the queries that are mined for")
         self.noticed[ASKED_FOR] += others
 
-    def _add(self, run: int, number: int, group: RunGroup, texts: PassageTexts | None) -> None:
+    def _add(self, run: int, number: int, group: RankedList, texts: PassageTexts | None) -> None:
         self.noticed[TIES] += count_ties(group.scores)
         ranked = rank_hits(group.docids, group.scores)
         positives = self._queries.positives[number]

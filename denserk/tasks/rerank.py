@@ -10,8 +10,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import groupby
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +22,8 @@ from denserk.errors import InputError
 from denserk.formats.files import STREAM
 from denserk.formats.manifest import Kind, Manifest, file_sha256, write_manifest
 from denserk.formats.outputs import scratch_folder
+from denserk.formats.runs import read_run, write_run
 from denserk.formats.sources import read_passages, read_queries
-from denserk.formats.trec_run import read_run, write_run
 from denserk.index.searcher import Hits, TieCount, ordered
 from denserk.modeling.pair_scorer import PairScorer
 from denserk.records import Passage, Query, best_first
@@ -143,11 +141,12 @@ class _Hits:
 
     def _groups(self) -> Iterator[tuple[str, list[str]]]:
         """Each query with its hits, best first."""
-        for qid, hits in groupby(read_run(self._run), attrgetter("qid")):
-            docids = [docid for docid, _ in best_first((hit.docid, hit.score) for hit in hits)]
+        for hits in read_run(self._run):
+            ranked = best_first(zip(hits.docids, hits.scores, strict=True))
+            docids = [docid for docid, _ in ranked]
             if self._settings.remove_query:
-                docids = [docid for docid in docids if docid != qid]
-            yield qid, docids[: self._settings.depth]
+                docids = [docid for docid in docids if docid != hits.qid]
+            yield hits.qid, docids[: self._settings.depth]
 
     def find(
         self,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.folder_checks import verify_folders
 from denserk.formats.manifest import Kind, Manifest, file_sha256, write_manifest
-from denserk.formats.run_writer import RunWriter, run_writer
+from denserk.formats.runs import RunWriter, run_writer
 from denserk.formats.sources import read_queries
 from denserk.formats.vectors import read_vector_blocks
 from denserk.index.lucene import LuceneIndex
@@ -319,7 +319,7 @@ def _answer(
     """Searches and writes; counts on the way."""
     for qids, queries in questions.asked:
         for qid, names, scores in searcher.ranked(qids, queries):
-            writer.write_ranked(qid, names, scores)
+            writer.write(qid, names, scores)
             result.queries += 1
             result.hits += len(scores)
             if not len(scores):

@@ -9,9 +9,8 @@
 
 Pyserini's writer is its own (`pyserini.output_writer.get_output_writer`) where Pyserini and a
 recent Java are installed; else a loop of the same form writes the lines, and the table says so.
-Claims: from the rows at least 6 times as fast as Pyserini by CPU time; the bytes are those of
-`plain`, and the lines Pyserini's but for its rounding to six decimals. The exit status is 1 where
-one fails.
+Claims: from the rows at least 6 times as fast as Pyserini by CPU time; the lines are Pyserini's but
+for its rounding to six decimals. The exit status is 1 where one fails.
 """
 
 import argparse
@@ -29,7 +28,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from denserk.formats.run_writer import run_writer
+from denserk.formats.runs import run_writer
 from denserk.index.index_folder import PassageIds
 from tests.peers import peer_environment
 
@@ -117,19 +116,20 @@ class Search:
             for qid, hits in results.items():
                 writer.write(qid, hits)
 
-    def denserk(self, name: str, *, rows: bool, plain: bool = False) -> None:
+    def denserk(self, name: str, *, rows: bool) -> None:
         """Writes as denserk writes, from rows or from names."""
-        with run_writer(self.folder / name, tag="Faiss", plain=plain) as writer:
+        with run_writer(self.folder / name, tag="Faiss") as writer:
             for place, (qid, scores) in enumerate(zip(self.qids, self.scores, strict=True)):
-                docids = self.ids.names(self.rows[place]) if rows else self.named[place]
-                writer.write_ranked(qid, docids, scores)
+                docids = self.named[place]
+                if rows:
+                    docids = self.ids.names(self.rows[place]).strings()
+                writer.write(qid, docids, scores)
 
     def ways(self) -> dict[str, Callable[[], None]]:
         """Everything that is timed."""
         return {
             "rows: Pyserini": lambda: self.pyserini(self.results()),
             "rows: denserk": lambda: self.denserk("rows", rows=True),
-            "rows: denserk, plain": lambda: self.denserk("plain", rows=True, plain=True),
             "hits: Pyserini": lambda: self.pyserini(self.objects),
             "hits: denserk": lambda: self.denserk("names", rows=False),
         }
@@ -148,9 +148,6 @@ def check(folder: Path) -> None:
     Raises:
         SystemExit: they do.
     """
-    plain = (folder / "plain").read_bytes()
-    if any((folder / name).read_bytes() != plain for name in ("rows", "names")):
-        raise SystemExit("the fast writer's bytes are not the plain one's")
     with (folder / "rows").open() as ours, (folder / "pyserini").open() as theirs:
         if not all(alike(*lines) for lines in zip(ours, theirs, strict=True)):
             raise SystemExit("denserk's run and Pyserini's differ")

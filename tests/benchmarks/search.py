@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from denserk.formats.flat_file import FlatWriter, map_flat
-from denserk.formats.run_writer import run_writer
+from denserk.formats.runs import run_writer
 from denserk.index.exact import ExactIndex
 from denserk.index.index_folder import PassageIds
 from denserk.index.searcher import Searcher
@@ -195,7 +195,7 @@ def besides(path: Path, queries: Vectors, asked: int) -> float:
         searcher = Searcher(Timed(), ids, SearchSettings())
         with run_writer(output) as writer:
             for qid, names, scores in searcher.ranked(qids, many):
-                writer.write_ranked(qid, names, scores)
+                writer.write(qid, names, scores)
 
     seconds = cpu(whole)
     rest = seconds - scanning[0]

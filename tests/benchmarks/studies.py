@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
+from denserk.formats.runs import read_run_scores
 from denserk.formats.sources import read_passages, read_qrels_map, read_queries
-from denserk.formats.trec_run import read_run_scores
 from denserk.settings.encode import EncodeSettings
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.evaluation import EvaluationSettings

@@ -45,7 +45,7 @@ def test_numbers_out_of_range(tmp_path, monkeypatch, capfd, command, named):
 @pytest.fixture
 def short_lines(monkeypatch):
     """Lowers the limit of a line to 2 MiB."""
-    for module in ("files", "run_blocks", "run_lookup"):
+    for module in ("files", "runs"):
         monkeypatch.setattr(f"denserk.formats.{module}.LONGEST_LINE", 1 << 21)
 
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from denserk.errors import DenserkError
-from denserk.formats import sources, trec_run
+from denserk.formats import runs, sources
 from denserk.settings.formats import (
     CorpusFormat,
     CorpusSettings,
@@ -43,8 +43,8 @@ READERS = {
     "queries": sources.read_queries,
     "answers": sources.read_answers,
     "judgements": sources.read_qrels,
-    "runs": trec_run.read_run,
-    "whole runs": trec_run.read_run_scores,
+    "runs": runs.read_run,
+    "whole runs": runs.read_run_scores,
     "named fields": lambda path: sources.read_passages(path, fields=("title", "text")),
     "named ids": lambda path: sources.read_passages(path, CorpusSettings(docid_field="id")),
     **{
@@ -58,7 +58,7 @@ READERS = {
         for form in TopicsFormat
     },
     **{f"{f} judgements": lambda path, f=f: sources.read_qrels(path, form=f) for f in QrelsFormat},
-    **{f"{f} runs": lambda path, f=f: trec_run.read_run(path, form=f) for f in RunFormat},
+    **{f"{f} runs": lambda path, f=f: runs.read_run(path, f) for f in RunFormat},
 }
 
 

@@ -1,13 +1,12 @@
 import numpy as np
+import pyarrow as arrow
 import pytest
+from pyarrow import parquet
 
-from denserk.errors import InputError, MissingExtraError
+from denserk.errors import InputError
 from denserk.formats import vector_parquet
 from denserk.formats.vector_block import VectorBlock
 from denserk.formats.vector_parquet import open_sink, read
-
-arrow = pytest.importorskip("pyarrow")
-parquet = pytest.importorskip("pyarrow.parquet")
 
 
 def block(count):
@@ -67,11 +66,3 @@ def test_doubles_are_taken_and_a_cut_file_is_refused(tmp_path):
     where.write_bytes(where.read_bytes()[:-20])
     with pytest.raises(InputError, match="a broken file"):
         list(read(where))
-
-
-def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(MissingExtraError) as caught, open_sink(tmp_path / "v", overwrite=False):
-        pass
-    assert "denserk[arrow]" in str(caught.value.hint)
-    assert list(tmp_path.iterdir()) == []

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from denserk.errors import InputError, MissingExtraError, UsageError
-from denserk.formats.trec_run import read_run_scores
+from denserk.formats.runs import read_run_scores
 from denserk.index import lucene
 from denserk.index.bm25 import Analyzer
 from denserk.index.lucene import (

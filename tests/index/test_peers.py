@@ -8,7 +8,7 @@ import pytest
 
 from denserk.cli.app import run
 from denserk.formats import vector_parquet
-from denserk.formats.trec_run import read_run_scores
+from denserk.formats.runs import read_run_scores
 from denserk.settings.encode import EncodeSettings
 from denserk.settings.encoding import ComputeSettings, Representation, RepresentationSettings
 from denserk.settings.formats import CorpusSettings

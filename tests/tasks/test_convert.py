@@ -10,9 +10,9 @@ from denserk.errors import DenserkError, UsageError
 from denserk.formats.expansions import Expansion, write_expansions
 from denserk.formats.manifest import Kind as ManifestKind
 from denserk.formats.manifest import Manifest, write_manifest
+from denserk.formats.runs import read_run
 from denserk.formats.sources import read_passages, read_qrels, read_queries
 from denserk.formats.training import read_training
-from denserk.formats.trec_run import read_run
 from denserk.formats.vector_folder import open_vectors
 from denserk.formats.vectors import read_vector_blocks
 from denserk.settings.conversion import ConversionSettings, Kind, TrainingFormat
@@ -85,7 +85,7 @@ def test_runs_keep_their_order_and_break_ties_by_id(shape, tmp_path):
         "q2 Q0 d9 1 2.5 t\nq2 Q0 d2 2 3.5 t\nq2 Q0 d10 3 2.5 t\nq1 Q0 d1 1 0.25 t\n"
     )
     back = round_trip(tmp_path / "a.trec", tmp_path, shape, "trec", kind=Kind.RUN)
-    hits = [(hit.qid, hit.docid) for hit in read_run(back)]
+    hits = [(hits.qid, docid) for hits in read_run(back) for docid in hits.docids]
     assert hits == [("q2", "d2"), ("q2", "d9"), ("q2", "d10"), ("q1", "d1")]
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from denserk.errors import InputError, UsageError
 from denserk.formats.question_answers import write_dpr
+from denserk.formats.runs import write_run
 from denserk.formats.sources import read_answers, read_passages, read_qrels_map, read_queries
-from denserk.formats.trec_run import write_run
 from denserk.settings.answers import AnswerSettings
 from denserk.settings.evaluation import EvaluationSettings
 from denserk.tasks.evaluate_answers import BATCH, evaluate_answers

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from denserk.errors import InputError, UsageError
-from denserk.formats.trec_run import read_run_scores, write_run
+from denserk.formats.runs import read_run_scores, write_run
 from denserk.index.searcher import ordered
 from denserk.settings.formats import RunFormat
 from denserk.settings.fusion import FusionMethod, FusionSettings, Missing, Normalization
@@ -175,7 +175,7 @@ def made(seed, queries, depth):
 
 def test_memory_is_a_query_at_a_time(tmp_path):
     tracemalloc.start()
-    runs = [made(seed, 900, 100) for seed in (1, 2)]
+    runs = [made(seed, 1800, 100) for seed in (1, 2)]
     whole = tracemalloc.get_traced_memory()[0]
     names = tuple(write(tmp_path / f"{n}", run) for n, run in enumerate(runs))
     tracemalloc.stop()

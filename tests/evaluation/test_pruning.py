@@ -1,21 +1,21 @@
 import gzip
 import io
+from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from denserk.errors import InputError
-from denserk.evaluation.evaluator import Ties
-from denserk.evaluation.hits_seen import Reach, Sight, reach_of
-from denserk.evaluation.measures import parse_measures, providers_of
-from denserk.formats import run_blocks
+from denserk.evaluation.evaluator import Evaluator, HitPruner, Needed, Ties, needed_hits
+from denserk.evaluation.measures import parse_measures
+from denserk.formats.runs import RankedList, read_run_scores
+from denserk.formats.sources import read_qrels_map
 from denserk.settings.evaluation import EvaluationSettings
+from denserk.settings.formats import RunFormat
 from denserk.tasks.evaluate import evaluate
-from tests.reporters import Heard
 
 RANKED = (
     "nDCG@3",
@@ -62,12 +62,11 @@ def write(folder, run, judged) -> tuple[str, str]:
     return str(folder / "run"), str(folder / "qrels")
 
 
-def both(run, qrels, measures, **settings):
-    """What the fast and the plain path find."""
-    chosen = EvaluationSettings(measures, **settings)
-    fast = evaluate([run], qrels, chosen).runs[0]
-    with patch.object(Sight, "of", return_value=None):
-        return [fast, evaluate([run], qrels, chosen).runs[0]]
+def both(run, qrels, measures, level=1):
+    """The results from pruned hits and from all hits."""
+    pruned = evaluate([run], qrels, EvaluationSettings(measures, relevance_level=level)).runs[0]
+    evaluator = Evaluator(parse_measures(measures, level).measures, read_qrels_map(qrels))
+    return pruned, evaluator.evaluate(pruned.name, read_run_scores(run))
 
 
 @given(
@@ -76,20 +75,17 @@ def both(run, qrels, measures, **settings):
     measures=st.lists(st.sampled_from([*RANKED, *COUNTING]), min_size=1, max_size=3),
     level=st.sampled_from([1, 2]),
     in_order=st.booleans(),
-    block=st.sampled_from([1, 40, 200, 1 << 19]),
 )
-def test_fast_and_plain_find_the_same(
-    tmp_path_factory, run, judged, measures, level, in_order, block
+def test_pruned_and_whole_runs_have_the_same_measures(
+    tmp_path_factory, run, judged, measures, level, in_order
 ):
     if in_order:
         run = [(q, dict(sorted(hits.items(), key=lambda hit: -hit[1]))) for q, hits in run]
     if not {qid for qid, _ in run} & judged.keys():
         judged = judged | {run[0][0]: {"a": 1}}
     files = write(tmp_path_factory.mktemp("eval"), run, judged)
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(run_blocks, "BLOCK", block)
-        fast, plain = both(*files, tuple(measures), relevance_level=level)
-    assert fast == plain
+    pruned, whole = both(*files, tuple(measures), level)
+    assert pruned == replace(whole, run_id=pruned.run_id)
 
 
 @pytest.mark.parametrize("depth", [10, 1500])
@@ -102,46 +98,41 @@ def test_long_lists(tmp_path, depth, tied):
         places = [place // 3 if tied else place for place in range(depth)]
         run.append((f"q{number}", {d: 1 - p / 1024 for d, p in zip(docids, places, strict=True)}))
         judged[f"q{number}"] = {d: draw.randrange(3) for d in [*docids[:: depth // 5], "D-1"]}
-    fast, plain = both(*write(tmp_path, run, judged), (" ".join(RANKED),))
-    assert fast == plain
-    assert bool(fast.ties.lines) is tied
+    pruned, whole = both(*write(tmp_path, run, judged), (" ".join(RANKED),))
+    assert pruned == whole
+    assert bool(pruned.ties.lines) is tied
 
 
 @pytest.mark.parametrize(
-    ("measures", "reach"),
+    ("measures", "needed"),
     [
-        ("nDCG@10 RR@20 R@5", Reach(20, to_last_judged=True)),
-        ("nDCG@10 AP", Reach(None, to_last_judged=True)),
-        ("nDCG(judged_only=True)@10 R@100", Reach(None, to_last_judged=True)),
-        ("Judged@7 P@5", Reach(7, to_last_judged=False)),
-        ("NumQ RR@10", Reach(10, to_last_judged=True)),
+        ("nDCG@10 RR@20 R@5", Needed(20, to_last_judged=True)),
+        ("nDCG@10 AP", Needed(None, to_last_judged=True)),
+        ("nDCG(judged_only=True)@10 R@100", Needed(None, to_last_judged=True)),
+        ("Judged@7 P@5", Needed(7, to_last_judged=False)),
+        ("NumQ RR@10", Needed(10, to_last_judged=True)),
         *((counting, None) for counting in ("P@5 NumRet", "AP Judged@5", "infAP", "SetR")),
     ],
 )
-def test_reach(measures, reach):
-    assert reach_of(providers_of(parse_measures([measures]).measures)) == reach
+def test_needed_hits(measures, needed):
+    assert needed_hits(parse_measures([measures]).measures) == needed
 
 
-def test_what_is_seen_of_a_run(tmp_path):
-    falling = {f"d{place}": 9.0 - place for place in range(6)}
-    tied = {"a": 1, "b": 3, "c": 2, "d": 2, "e": 0}
-    run, _ = write(
-        tmp_path, [("q1", falling), ("q2", tied), ("unjudged", falling)], {"q1": {"d0": 1}}
-    )
-    sight = Sight.of(
-        parse_measures(["AP"]).measures, {"q1": {"d2": 1, "d4": 0, "x": 1}, "q2": {"c": 1}}
-    )
-    notes = Heard()
-    assert sight is not None
-    seen = sight.see(run)
-    assert seen is not None
-    assert set(notes.notes) == {"run: trec run (6 columns: qid Q0 docid rank score tag)"}
-    assert seen.run == {
-        "q1": {"\n0": 0, "\n1": -1, "d2": -2, "\n3": -3, "d4": -4},
-        "q2": {"b": 3, "c": 2, "d": 2},
-        "unjudged": {"\n0": 0},
+def test_pruned_hits():
+    pruner = HitPruner(Needed(None, to_last_judged=True), {"q1": {"d1": 1, "x": 0}, "q2": {"c": 1}})
+
+    def pruned(qid, hits):
+        return pruner(RankedList(qid, list(hits), list(hits.values()), range(9), RunFormat.TREC))
+
+    falling = {"d0": 9.0, "d1": 8.0, "d2": 7.0}
+    assert pruned("q1", falling) == {"d0": 9.0, "d1": 8.0}
+    assert pruned("q2", {"a": 1.0, "b": 3.0, "c": 2.0, "d": 2.0, "e": 0.0}) == {
+        "b": 3,
+        "c": 2,
+        "d": 2,
     }
-    assert seen.ties == Ties(1, ("q2",))
+    assert pruned("unjudged", falling) == {"d0": 9.0}
+    assert pruner.ties == Ties(1, ("q2",))
 
 
 LINE = "q1 Q0 d1 1 2.5 t\n"
@@ -163,8 +154,8 @@ LINE = "q1 Q0 d1 1 2.5 t\n"
 def test_any_run_is_evaluated(tmp_path, text):
     _, qrels = write(tmp_path, [], {"q1": {"d1": 0, "d2": 1}})
     (tmp_path / "run").write_bytes(text.encode())
-    fast, plain = both(str(tmp_path / "run"), qrels, ("nDCG@10 RR@10",))
-    assert fast == plain
+    pruned, whole = both(str(tmp_path / "run"), qrels, ("nDCG@10 RR@10",))
+    assert pruned == whole
 
 
 @pytest.mark.parametrize(
@@ -182,15 +173,6 @@ def test_mistakes_are_told_by_line(tmp_path, text, told):
     (tmp_path / "run").write_text(text)
     with pytest.raises(InputError, match=told):
         evaluate([str(tmp_path / "run")], qrels, EvaluationSettings(("RR@10",)))
-
-
-def test_passages_whose_keys_are_alike(tmp_path):
-    """Only the first and the last eight bytes make a key."""
-    hits = {f"collection-{n}-passage": 9.0 - n for n in range(5)}
-    judged = {"q1": {"collection-3-passage": 1, "collection-7-passage": 1}}
-    fast, plain = both(*write(tmp_path, [("q1", hits)], judged), ("RR@10 AP",))
-    assert fast == plain
-    assert fast.summary["RR@10"] == 0.25
 
 
 def test_packed_and_piped(tmp_path, monkeypatch):
