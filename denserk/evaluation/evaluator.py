@@ -313,8 +313,8 @@ class HitPruner:
         depth = min(self._needed.depth or len(scores), len(scores))
         lowest = np.partition(scores, -depth)[-depth]
         if self._needed.to_last_judged:
-            judged = self._judgements.get(hits.qid, {})
-            rows = [row for row, docid in enumerate(hits.docids) if docid in judged]
+            judged = self._judgements.get(hits.qid, {}).keys() & set(hits.docids)
+            rows = list(map(hits.docids.index, judged))
             lowest = max(lowest, scores[rows].min() if rows else scores.max())
         kept = np.flatnonzero(scores >= lowest).tolist()
         return {hits.docids[row]: hits.scores[row] for row in kept}

@@ -51,7 +51,6 @@ COLUMNS = {
     RunFormat.JSONL: "JSON lines with qid, docid, score",
 }
 CLEAN = bytes(range(ord("!"), 0x7F)) + b" \n"  # characters of a block that pyarrow may split
-UNCLEAN = (b"  ", b" \n", b"\n ", b"\n\n", b"\n#")  # empty columns, blank lines, comments
 
 Hit = tuple[int, str, str, float, str]  # line number, query, passage, score, rank as it is spelled
 Numbered = Iterable[tuple[int, bytes]]
@@ -366,13 +365,10 @@ def _split(block: bytes, format: RunFormat, number: int) -> Iterator[RankedList]
         number: the number of the first.
     """
     text = block.replace(b"\t", b" ")
-    if (
-        format is RunFormat.JSONL
-        or not text.endswith(b"\n")
-        or text.translate(None, CLEAN)
-        or text.startswith((b" ", b"#", b"\n"))
-        or any(pair in text for pair in UNCLEAN)
-    ):
+    if format is RunFormat.JSONL or not text.endswith(b"\n") or text.translate(None, CLEAN):
+        return None
+    blank = np.frombuffer(text, np.uint8) <= ord(" ")
+    if blank[0] or (blank[1:] & blank[:-1]).any():  # an empty column or line
         return None
     import pyarrow as pa
     from pyarrow import csv
@@ -393,23 +389,30 @@ def _split(block: bytes, format: RunFormat, number: int) -> Iterator[RankedList]
         )
     except pa.ArrowInvalid:  # another number of columns, or a score that may be none
         return None
-    scores = table["score"].to_numpy().astype(np.float64)
-    if not np.isfinite(scores).all():
+    dtype = np.int64 if format is RunFormat.MSMARCO else np.float64
+    scores = _values(table["score"].chunk(0), dtype).astype(np.float64)
+    comments = any(qid.startswith("#") for qid in table["qid"].chunk(0).dictionary.to_pylist())
+    if comments or not np.isfinite(scores).all():
         return None
     return _stretches(table, -scores if format is RunFormat.MSMARCO else scores, format, number)
 
 
-def _stretches(table: Any, values: Scores, format: RunFormat, number: int) -> Iterator[RankedList]:
+def _values(array: Any, dtype: Any) -> NDArray[Any]:
+    """Return the numbers of an arrow array; its `to_numpy` would import pandas."""
+    values: NDArray[Any] = np.frombuffer(array.buffers()[1], dtype)[: len(array)]
+    return values
+
+
+def _stretches(table: Any, scores: Scores, format: RunFormat, number: int) -> Iterator[RankedList]:
     """Yield the rows of each query that follow each other."""
     [qids] = table["qid"].chunks
-    codes, names = qids.indices.to_numpy(), qids.dictionary.to_pylist()
-    docids = table["docid"].to_numpy().tolist()
-    scores = values.tolist()
+    codes, names = _values(qids.indices, np.int32), qids.dictionary.to_pylist()
+    docids, values = table["docid"].to_pylist(), scores.tolist()
     begins = [0, *(np.flatnonzero(codes[1:] != codes[:-1]) + 1).tolist(), len(codes)]
     for begin, end in pairwise(begins):
         lines = range(number + begin, number + end)
         qid = names[codes[begin]]
-        yield RankedList(qid, docids[begin:end], scores[begin:end], lines, format)
+        yield RankedList(qid, docids[begin:end], values[begin:end], lines, format)
 
 
 def _parse(
