@@ -466,7 +466,7 @@ def _by_rank(
     for line, qid, docid, _, place in hits:
         if not (place.isascii() and place.isdecimal() and len(place) < 19):
             found = f"rank {place[:40]!r}" if place else "no rank"
-            raise InputError(path, line, found, "a whole number", "--order score reads the scores")
+            raise InputError(path, line, found, "a whole number", "--set order=score reads the scores")
         rank = int(place)
         if (first := seen.setdefault((qid, rank), line)) != line:
             raise InputError(
@@ -474,7 +474,7 @@ def _by_rank(
                 line,
                 f"rank {rank} of query {qid} again (first in line {first})",
                 "each rank once a query",
-                "--order score reads the scores",
+                "--set order=score reads the scores",
             )
         yield line, qid, docid, -float(rank), place
 
