@@ -40,7 +40,7 @@ def test_the_folder_of_a_package_that_is_not_imported(monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "beir", None)
     with pytest.raises(MissingExtraError, match="this needs the package beir") as caught:
         package_folder("beir", "this")
-    assert caught.value.hint == "pip install 'denserk[datasets]'"
+    assert caught.value.hint == "pip install 'denserk[benchmarks]'"
 
 
 def test_installed():

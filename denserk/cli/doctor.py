@@ -22,7 +22,7 @@ PURPOSES = {  # of extras; those that are left out are for developers, or an alt
     "cpu": "faiss indexes",
     "bm25": "BM25 indexes",
     "lucene": "Lucene indexes",
-    "datasets": "collections by name",
+    "benchmarks": "collections by name",
     "milvus": "Milvus collections",
     "report": "plots",
     "train": "training curves in TensorBoard",

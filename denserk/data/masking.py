@@ -39,7 +39,7 @@ def entries_of(tokenizer: Any) -> list[str]:
     return names
 
 
-class Pieces(NamedTuple):
+class SubwordTokens(NamedTuple):
     """What a vocabulary says of its entries, as arrays over ids.
 
     `continues`: the entry continues the word before it. `special`: it is no part of any word.
@@ -55,7 +55,7 @@ class Pieces(NamedTuple):
     size: int
 
     @classmethod
-    def of(cls, tokenizer: Any) -> "Pieces":
+    def of(cls, tokenizer: Any) -> "SubwordTokens":
         """Reads a fast tokenizer: WordPiece's "##" continues, and what lacks the mark of a space.
 
         Byte-level vocabularies (RoBERTa's) mark a word's beginning in place of its continuation;
@@ -83,12 +83,12 @@ class Pieces(NamedTuple):
         inside = continues & ~special
         return cls(inside, special, cls_id, sep_id, mask_id, pad_id, len(tokenizer))
 
-    def singly(self) -> "Pieces":
+    def singly(self) -> "SubwordTokens":
         """The same vocabulary with every piece a word of its own."""
         return self._replace(continues=np.zeros_like(self.continues))
 
 
-def word_starts(ids: Ids, first: Mask, pieces: Pieces) -> Mask:
+def word_starts(ids: Ids, first: Mask, vocabulary: SubwordTokens) -> Mask:
     """Where words begin: (N,) ids of texts one after another -> (N,).
 
     A piece that continues a word but stands first in its text, or behind a special token, begins
@@ -97,30 +97,30 @@ def word_starts(ids: Ids, first: Mask, pieces: Pieces) -> Mask:
     Args:
         ids: (N,).
         first: (N,) whether an id is the first of its text.
-        pieces: of the vocabulary.
+        vocabulary: the tokenizer's entries.
     """
-    special = pieces.special[ids]
-    starts = ~pieces.continues[ids] | first
+    special = vocabulary.special[ids]
+    starts = ~vocabulary.continues[ids] | first
     starts[1:] |= special[:-1]
     starts &= ~special
     return starts
 
 
-def words_of(ids: Ids, pieces: Pieces) -> NDArray[np.int64]:
+def words_of(ids: Ids, vocabulary: SubwordTokens) -> NDArray[np.int64]:
     """The number of each piece's word in its text, from 0; `NO_WORD` for special tokens.
 
     (B, T) -> (B, T).
     """
     first = np.zeros(ids.shape, dtype=bool)
     first[:, :1] = True
-    starts = word_starts(ids.ravel(), first.ravel(), pieces).reshape(ids.shape)
+    starts = word_starts(ids.ravel(), first.ravel(), vocabulary).reshape(ids.shape)
     words = np.cumsum(starts, axis=1) - 1
-    words[pieces.special[ids]] = NO_WORD
+    words[vocabulary.special[ids]] = NO_WORD
     return words
 
 
 def word_sizes(words: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Pieces of each word: (B, T) -> (B, W), 0 past a text's last word; W is at least 1."""
+    """SubwordTokens of each word: (B, T) -> (B, W), 0 past a text's last word; W is at least 1."""
     width = int(words.max(initial=0)) + 1
     rows = np.arange(len(words))[:, None] * width
     flat = (words + rows)[words != NO_WORD]
@@ -269,14 +269,14 @@ def _covering(words: NDArray[np.int64], order: NDArray[np.int64], chosen: Mask) 
 
 
 def corrupt(
-    ids: Ids, masks: Mask, pieces: Pieces, draws: Draws, *, all_mask: bool = False
+    ids: Ids, masks: Mask, vocabulary: SubwordTokens, draws: Draws, *, all_mask: bool = False
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(what the model sees, what it must say): 80 % [MASK], 10 % a random token, 10 % as they are.
 
     Args:
         ids: (B, T).
         masks: (B, T).
-        pieces: of the vocabulary.
+        vocabulary: the tokenizer's entries.
         draws: (B, T or more).
         all_mask: every masked piece becomes [MASK] (SimLM).
 
@@ -286,12 +286,12 @@ def corrupt(
     seen = ids.astype(np.int64)
     labels = np.where(masks, seen, IGNORED)
     if all_mask:
-        seen[masks] = pieces.mask_id
+        seen[masks] = vocabulary.mask_id
         return seen, labels
     # the upper half of a word decides what happens, the lower half which token comes in
     words = draws[:, : ids.shape[1]][masks]
     fate = (words >> np.uint64(32)) * 2.0**-32
-    token = ((words & np.uint64(2**32 - 1)) * np.uint64(pieces.size)) >> np.uint64(32)
+    token = ((words & np.uint64(2**32 - 1)) * np.uint64(vocabulary.size)) >> np.uint64(32)
     kept = np.where(fate < MASKED + RANDOM, token.astype(np.int64), labels[masks])
-    seen[masks] = np.where(fate < MASKED, pieces.mask_id, kept)
+    seen[masks] = np.where(fate < MASKED, vocabulary.mask_id, kept)
     return seen, labels

@@ -34,9 +34,11 @@ class PassageTexts:
 
     Args:
         path: the file for the texts.
+        fields: extra fields of passages that are kept.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, fields: Sequence[str] = ()) -> None:
+        self._fields = fields
         self._records = ScratchRecords(path)
         self._wanted: Hashes = np.empty(0, dtype=np.int64)
         self._pending = array("q")
@@ -48,6 +50,11 @@ class PassageTexts:
         self._pending.extend(map(hash, docids))
         if len(self._pending) > max(PENDING, len(self._wanted)):
             self._sort_in()
+
+    @property
+    def referred(self) -> bool:
+        """Whether any passage was asked for."""
+        return bool(len(self._wanted) or self._pending)
 
     def _sort_in(self) -> None:
         pending = np.array(self._pending, dtype=np.int64)
@@ -80,7 +87,9 @@ class PassageTexts:
         return int((self._rows < 0).sum())
 
     def _take(self, passage: Passage, place: int, source: str) -> None:
-        row = self._records.append(orjson.dumps([passage.docid, passage.text, passage.title]))
+        extra = {name: passage.extra[name] for name in self._fields if name in passage.extra}
+        record = [passage.docid, passage.text, passage.title, extra]
+        row = self._records.append(orjson.dumps(record))
         if self._rows[place] < 0:
             self._rows[place] = row
             return
@@ -100,6 +109,8 @@ class PassageTexts:
 
     def get(self, docids: Sequence[str]) -> list[Passage | None]:
         """The passages of ids that were noted; None where the corpus has none."""
+        if not len(self._rows):
+            return [None] * len(docids)
         places, found = self._places(_hashes(docids))
         return [
             self._named(docid, int(self._rows[place]) if there else -1)

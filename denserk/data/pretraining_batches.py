@@ -1,18 +1,39 @@
-"""Prepared text -> the batches of a pre-training run, each a function of its step."""
+"""Batches of pre-training: prepared text cropped, masked and framed; a function of the step.
+
+Every random choice is drawn by (seed, purpose, row, epoch), so that what becomes of a text depends
+on no other text, process or worker. Condenser masks uniformly (Gao and Callan, 2021), MASTER masks
+keywords and complements too (Zhou et al., 2023, section 4, and their code), RetroMAE gives each row
+of its decoder a view of its own (Xiao et al., 2022, section 3.3, with the authors' sampling).
+"""
 
 import logging
-from typing import Any
+from enum import IntEnum
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 from torch.utils.data import Dataset
 
-from denserk.data.batches import PretrainingBatch
-from denserk.data.enhanced_views import visible_tokens
-from denserk.data.masked_texts import Masker, Stage, Use, Visit, crop
-from denserk.data.masking import IGNORED, Pieces
-from denserk.data.master_texts import MasterTexts
-from denserk.data.pretraining_store import Layout, PretrainingStore
-from denserk.data.sampling import Items, Purpose, random_words
+from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
+from denserk.data.keyword_weights import KeywordWeights
+from denserk.data.masking import (
+    IGNORED,
+    NO_WORD,
+    Mask,
+    SubwordTokens,
+    budgets,
+    complements,
+    corrupt,
+    keyword_masks,
+    uniform_masks,
+    uniform_samples,
+    words_of,
+)
+from denserk.data.prepared import Lists
+from denserk.data.pretraining_data import SPECIAL_TOKENS, Layout, PretrainingStore
+from denserk.data.sampling import Items, Purpose, Words, random_words
 from denserk.data.schedule import Schedule
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError, MismatchError, UsageError
@@ -28,8 +49,311 @@ from denserk.settings.pretraining import (
 
 logger = logging.getLogger(__name__)
 
-FRAME = 2
-"""[CLS] and [SEP]."""
+NOTHING = -1  # the row of a text that there is not
+SAMPLES = 256  # at most, of hidden words of a text for RetroMAE's views
+
+
+class Stage(IntEnum):
+    """What a text is masked for; different stages never share a random word."""
+
+    TEXT = 0
+    NPR_PASS = 1
+    CMP_PASS = 2
+    MKP = 3
+    CMP = 4
+    NPR = 5
+    DOR = 6
+    GOR = 7
+    RETROMAE = 8
+
+
+class Use(IntEnum):
+    """What a random word decides within a stage."""
+
+    CROP = 0
+    WORDS = 1
+    FATES = 2
+    VIEWS = 3
+
+
+class Visit(NamedTuple):
+    """Items of a batch in an epoch: the keys of its random words."""
+
+    seed: int
+    items: Items
+    epoch: int
+
+    def draws(self, stage: Stage, use: Use, width: int) -> Words:
+        """(B, width) random words."""
+        purpose = Purpose.MASKING + len(Use) * stage + use
+        return random_words(self.seed, purpose, self.items, self.epoch, width)
+
+
+class Cropped(NamedTuple):
+    """Texts cut to length: text i is `values[starts[i] : starts[i] + lengths[i]]`.
+
+    `before` and `behind`: (B,) whether the crop left something there.
+    """
+
+    values: NDArray[Any]
+    starts: Items
+    lengths: Items
+    before: Mask
+    behind: Mask
+
+    def gather(self, values: NDArray[Any], fill: int) -> NDArray[np.int64]:
+        """Return the values of an array that is parallel to the tokens: (B, T), T at least 1."""
+        columns = np.arange(max(1, int(self.lengths.max(initial=0))))
+        if not len(values):
+            return np.full((len(self.starts), len(columns)), fill, dtype=np.int64)
+        places = np.minimum(self.starts[:, None] + columns, len(values) - 1)
+        gathered: NDArray[np.int64] = values[places].astype(np.int64)
+        gathered[columns >= self.lengths[:, None]] = fill
+        return gathered
+
+    def ids(self, vocabulary: SubwordTokens) -> NDArray[np.int64]:
+        """Return the token ids, padded: (B, T)."""
+        return self.gather(self.values, vocabulary.pad_id)
+
+    def halves(self) -> tuple["Cropped", "Cropped"]:
+        """Return both halves of texts, the first the smaller; neither of a text of one token."""
+        several = self.lengths > 1
+        first = np.where(several, self.lengths // 2, 0)
+        second = np.where(several, self.lengths - first, 0)
+        return (
+            self._replace(lengths=first, behind=several),
+            self._replace(starts=self.starts + first, lengths=second, before=several),
+        )
+
+    def fragments(self, words: NDArray[np.int64], vocabulary: SubwordTokens) -> tuple[Mask, Mask]:
+        """Return whether the first word, and the last, is a part of one that was cropped: (B,)."""
+        ids = self.ids(vocabulary)
+        following = self.values[np.minimum(self.starts + self.lengths, len(self.values) - 1)]
+        last = words[np.arange(len(words)), np.maximum(self.lengths - 1, 0)]
+        ends_inside = self.behind & vocabulary.continues[following] & (last != NO_WORD)
+        return self.before & vocabulary.continues[ids[:, 0]], ends_inside
+
+
+def crop(texts: Lists, rows: Items, limit: int, draws: Words) -> Cropped:
+    """Return texts of at most `limit` tokens: a longer one keeps a window at a random place.
+
+    Args:
+        texts: where the rows are.
+        rows: (B,); `NOTHING` gives a text without tokens.
+        limit: most tokens.
+        draws: (B, 1).
+    """
+    some = rows != NOTHING
+    values, ends = texts.joined(rows[some])
+    lengths = np.zeros(len(rows), dtype=np.int64)
+    lengths[some] = np.diff(ends, prepend=0)
+    over = np.maximum(lengths - limit, 0)
+    offsets = (draws[:, 0] % (over + 1).astype(np.uint64)).astype(np.int64)
+    starts = np.cumsum(lengths) - lengths + offsets
+    return Cropped(values, starts, np.minimum(lengths, limit), offsets > 0, offsets < over)
+
+
+class Masker(NamedTuple):
+    """What turns texts into masked ones.
+
+    `rates`: the stages differ in their rates alone, which are given with each call.
+    """
+
+    vocabulary: SubwordTokens
+    all_mask: bool
+
+    def words(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `masking.words_of`."""
+        return words_of(ids, self.vocabulary)
+
+    def uniform(
+        self,
+        text: Cropped,
+        words: NDArray[np.int64],
+        rate: float,
+        visit: Visit,
+        stage: Stage,
+        extra: int = 0,
+    ) -> Mask:
+        """Uniform masks (B, T); `extra` pieces count in the budget beside the text's own."""
+        draws = visit.draws(stage, Use.WORDS, words.shape[1])
+        return uniform_masks(words, budgets(rate, text.lengths + extra), draws)
+
+    def masked(
+        self, text: Cropped, ids: NDArray[np.int64], masks: Mask, visit: Visit, stage: Stage
+    ) -> MaskedTexts:
+        """Texts with what a mask covers hidden or swapped, and asked for."""
+        draws = visit.draws(stage, Use.FATES, ids.shape[1])
+        seen, labels = corrupt(ids, masks, self.vocabulary, draws, all_mask=self.all_mask)
+        return self.framed(seen, labels, text.lengths)
+
+    def framed(
+        self, seen: NDArray[np.int64], labels: NDArray[np.int64], lengths: Items
+    ) -> MaskedTexts:
+        """[CLS] before and [SEP] behind each text: (B, T) -> (B, T + 2)."""
+        count, width = seen.shape
+        width = min(width, int(lengths.max(initial=0)))
+        tokens = np.full((count, width + 2), self.vocabulary.pad_id, dtype=np.int64)
+        asked = np.full((count, width + 2), IGNORED, dtype=np.int64)
+        tokens[:, 0] = self.vocabulary.cls_id
+        tokens[:, 1:-1] = seen[:, :width]
+        asked[:, 1:-1] = labels[:, :width]
+        tokens[np.arange(count), lengths + 1] = self.vocabulary.sep_id
+        real = np.arange(width + 2) < lengths[:, None] + 2
+        batch = TokenBatch(torch.from_numpy(tokens), torch.from_numpy(real))
+        return MaskedTexts(batch, torch.from_numpy(asked))
+
+
+def visible_tokens(text: Cropped, words: NDArray[np.int64], rate: float, visit: Visit) -> Tensor:
+    """Who sees whom, with [CLS] at 0 and [SEP] behind the text: (B, T) -> (B, T + 2, T + 2) bool.
+
+    Args:
+        text: the texts.
+        words: (B, T) from `masking.words_of`.
+        rate: share of a text, [CLS] and [SEP] counted, that is hidden from a row.
+        visit: the keys of the random words.
+    """
+    longest = int(text.lengths.max(initial=0))
+    visible = np.zeros((len(words), longest + 2, longest + 2), dtype=bool)
+    visible[:, :, 0] = True
+    for row, length in enumerate(text.lengths.tolist()):
+        own = visit._replace(items=visit.items[row : row + 1])
+        hidden = _samples(words[row, :length], rate, own)
+        chosen = own.draws(Stage.RETROMAE, Use.VIEWS, length + 2)[0] % np.uint64(len(hidden))
+        part = visible[row, : length + 2, : length + 2]
+        np.logical_not(hidden[chosen.astype(np.int64)], out=part[:, 1:-1])
+        part[:, -1] = True
+        places = np.arange(1, length + 2)
+        part[places, places] = False
+    return torch.from_numpy(visible)
+
+
+def _samples(words: NDArray[np.int64], rate: float, visit: Visit) -> NDArray[np.bool_]:
+    """Uniform masks of one text: (T,) -> (S, T)."""
+    length = len(words) + 2
+    count, width = min(length, SAMPLES), max(1, int(words.max(initial=0)) + 1)
+    halves = visit.draws(Stage.RETROMAE, Use.WORDS, -(-count * width // 2)).view(np.uint32)
+    draws = halves[0, : count * width].reshape(count, width)
+    return uniform_samples(words, int(budgets(rate, np.array([length]))[0]), draws)
+
+
+class MasterTexts:
+    """Passages -> a batch.
+
+    Args:
+        store: prepared passages.
+        masker: masks texts.
+        settings: rates and weights.
+        tasks: what decoders recover.
+        npr: what NPR's decoder recovers.
+        limit: most tokens of a text.
+    """
+
+    def __init__(
+        self,
+        store: PretrainingStore,
+        masker: Masker,
+        settings: MaskingSettings,
+        tasks: frozenset[MasterTask],
+        npr: NprKind,
+        limit: int,
+    ) -> None:
+        self.store, self.masker, self.settings = store, masker, settings
+        self.tasks, self.npr, self.limit = tasks, npr, limit
+        self.weights = KeywordWeights(store.words, len(store), settings)
+
+    def __call__(self, visit: Visit) -> PretrainingBatch:
+        """The batch of a visit."""
+        settings, masker = self.settings, self.masker
+        text = self._crop(self.store.texts, visit.items, visit, Stage.TEXT)
+        ids = text.ids(masker.vocabulary)
+        words = masker.words(ids)
+        masks = masker.uniform(text, words, settings.mlm_probability, visit, Stage.TEXT)
+        batch = PretrainingBatch(masker.masked(text, ids, masks, visit, Stage.TEXT), {}, {})
+        if MasterTask.MKP in self.tasks:
+            batch.decoders["mkp"] = self._keywords(text, visit.items, visit, Stage.MKP)
+        if MasterTask.CMP in self.tasks:
+            if settings.cmp_pass:
+                masks = masker.uniform(text, words, settings.cmp_rate, visit, Stage.CMP_PASS)
+                batch.passes["cmp"] = masker.masked(text, ids, masks, visit, Stage.CMP_PASS)
+            rest = complements(masks, words)
+            batch.decoders["cmp"] = masker.masked(text, ids, rest, visit, Stage.CMP)
+        if MasterTask.NPR in self.tasks:
+            self._related(batch, text, visit)
+        if MasterTask.DOR in self.tasks:
+            queries = self._crop(self.store.queries, self._expanded(visit), visit, Stage.DOR)
+            batch.decoders["dor"] = self._uniform(queries, visit, Stage.DOR)
+        if MasterTask.GOR in self.tasks:
+            batch.decoders["gor"] = self._continuations(visit)
+        return batch
+
+    def _crop(self, texts: Lists, rows: NDArray[np.int64], visit: Visit, stage: Stage) -> Cropped:
+        return crop(texts, rows, self.limit, visit.draws(stage, Use.CROP, 1))
+
+    def _expanded(self, visit: Visit) -> Items:
+        return np.where(self.store.expanded[visit.items], visit.items, NOTHING)
+
+    def _related(self, batch: PretrainingBatch, text: Cropped, visit: Visit) -> None:
+        """NPR's decoder, and the encoder's pass over a first half."""
+        rows = visit.items
+        if self.npr is NprKind.HALF:
+            first, second = text.halves()
+            rate = self.settings.mlm_probability
+            batch.passes["npr"] = self._uniform(first, visit, Stage.NPR_PASS, rate)
+        else:
+            offsets = self.store.neighbours[visit.items].astype(np.int64)
+            rows = np.where(offsets != 0, visit.items + offsets, NOTHING)
+            second = self._crop(self.store.texts, rows, visit, Stage.NPR)
+        batch.decoders["npr"] = self._keywords(second, rows, visit, Stage.NPR)
+
+    def _continuations(self, visit: Visit) -> MaskedTexts:
+        """Generated continuations; the passage itself where there is none."""
+        made = self._crop(self.store.next, self._expanded(visit), visit, Stage.GOR)
+        lacking = made.lengths == 0
+        rows = np.where(lacking, visit.items, NOTHING)
+        own = self._crop(self.store.texts, rows, visit, Stage.GOR)
+        if not lacking.any():
+            return self._uniform(made, visit, Stage.GOR)
+        if lacking.all():
+            return self._uniform(own, visit, Stage.GOR)
+        # both side by side in one array of their own
+        vocabulary = self.masker.vocabulary
+        parts = made.ids(vocabulary), own.ids(vocabulary)
+        width = max(part.shape[1] for part in parts)
+        values = np.full((len(rows), width), vocabulary.pad_id, dtype=np.int64)
+        for part, chosen in zip(parts, (~lacking, lacking), strict=True):
+            values[chosen, : part.shape[1]] = part[chosen]
+        both = Cropped(
+            values.ravel(),
+            np.arange(len(rows)) * width,
+            np.where(lacking, own.lengths, made.lengths),
+            made.before | own.before,
+            made.behind | own.behind,
+        )
+        return self._uniform(both, visit, Stage.GOR)
+
+    def _uniform(
+        self, text: Cropped, visit: Visit, stage: Stage, rate: float | None = None
+    ) -> MaskedTexts:
+        """Texts under a uniform mask, at the decoders' rate unless told otherwise."""
+        rate = self.settings.decoder_mlm_probability if rate is None else rate
+        ids = text.ids(self.masker.vocabulary)
+        masks = self.masker.uniform(text, self.masker.words(ids), rate, visit, stage)
+        return self.masker.masked(text, ids, masks, visit, stage)
+
+    def _keywords(self, text: Cropped, rows: Items, visit: Visit, stage: Stage) -> MaskedTexts:
+        """Mask keywords of texts, which are rows of the passages."""
+        ids = text.ids(self.masker.vocabulary)
+        words = self.masker.words(ids)
+        numbers = text.gather(self.store.word_numbers.joined(rows[rows != NOTHING])[0], 0)
+        fragments = text.fragments(words, self.masker.vocabulary)
+        masks = keyword_masks(
+            words,
+            self.weights(numbers, words, *fragments),
+            self.settings.decoder_mlm_probability,
+            visit.draws(stage, Use.WORDS, words.shape[1]),
+        )
+        return self.masker.masked(text, ids, masks, visit, stage)
 
 
 def refuse_generated(tasks: frozenset[MasterTask]) -> None:
@@ -99,11 +423,11 @@ class PretrainingBatches(Dataset[PretrainingBatch]):
                 f"{store.folder} holds {store.layout}; {objective} needs {Layout.of(objective)}"
             )
         self.store, self.objective, self.settings = store, objective, masking
-        self.limit = max_length - FRAME
-        pieces = Pieces.of(tokenizer)
+        self.limit = max_length - SPECIAL_TOKENS
+        vocabulary = SubwordTokens.of(tokenizer)
         if masking.masking is Masking.TOKEN:
-            pieces = pieces.singly()
-        self.masker = Masker(pieces, masking.all_mask)
+            vocabulary = vocabulary.singly()
+        self.masker = Masker(vocabulary, masking.all_mask)
         self.npr = masking.npr
         if objective is PretrainingObjective.MASTER:
             self._look_at_passages(tasks)
@@ -170,8 +494,7 @@ class PretrainingBatches(Dataset[PretrainingBatch]):
 
     def _visit(self, rows: Items, epoch: int) -> Visit:
         """Rows of texts, the longest first."""
-        ends = self.store.texts.ends
-        lengths = np.minimum(ends[rows + 1] - ends[rows], self.limit)
+        lengths = np.minimum(np.diff(self.store.texts.joined(rows)[1], prepend=0), self.limit)
         return Visit(self.settings.seed, rows[np.argsort(-lengths, kind="stable")], epoch)
 
     def _spans(self, items: Items, epoch: int) -> Items:
@@ -190,9 +513,9 @@ class PretrainingBatches(Dataset[PretrainingBatch]):
         masker, retromae = self.masker, self.objective is PretrainingObjective.RETROMAE
         draws = visit.draws(Stage.TEXT, Use.CROP, 1)
         text = crop(self.store.texts, visit.items, self.limit, draws)
-        ids = text.ids(masker.pieces)
+        ids = text.ids(masker.vocabulary)
         words = masker.words(ids)
-        rate, counted = self.settings.mlm_probability, FRAME if retromae else 0
+        rate, counted = self.settings.mlm_probability, SPECIAL_TOKENS if retromae else 0
         masks = masker.uniform(text, words, rate, visit, Stage.TEXT, counted)
         texts = masker.masked(text, ids, masks, visit, Stage.TEXT)
         if not retromae:

@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 def items_of_run(items: Items, sampling: SamplingSettings) -> Items:
-    """The items that --train-queries or --set train-fraction=leaves, ascending."""
+    """The items that --train-queries or --set train-fraction leaves, ascending."""
     count = sampling.train_queries
     if sampling.train_fraction is not None:
         count = max(1, round(sampling.train_fraction * len(items)))

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 from denserk.data.batches import TokenBatch, pad
 from denserk.data.sampling import Items
 from denserk.data.schedule import Schedule, items_of_run
-from denserk.data.sentence_store import SentenceStore
+from denserk.data.training_data import SentenceStore
 from denserk.settings.training import SamplingSettings
 
 
@@ -94,7 +94,7 @@ def assemble(store: SentenceStore, items: Items) -> SentenceBatch:
     """Examples by their numbers as one batch."""
     rows = items[:, None] * store.size + np.arange(store.size)
     return SentenceBatch(
-        pad([store.sentences[int(row)] for row in rows.ravel()], store.pad_id),
+        pad(store.sentences.take(rows.ravel()), store.pad_id),
         torch.from_numpy(store.labels[items].copy()) if len(store.labels) else None,
         torch.from_numpy(items.copy()),
     )

@@ -10,11 +10,11 @@ from denserk.data.batches import TrainingBatch, pad
 from denserk.data.sampling import (
     Items,
     choose_negatives,
-    choose_positives,
-    choose_strangers,
+    choose_positive,
+    choose_random_passages,
 )
 from denserk.data.schedule import Schedule, items_of_run
-from denserk.data.training_store import TrainingStore
+from denserk.data.training_data import TrainingStore
 from denserk.errors import InputError
 from denserk.settings.training import FillNegatives, SamplingSettings
 
@@ -94,7 +94,7 @@ class TrainingBatches(Dataset[TrainingBatch]):
         """The items of the run, ascending."""
         settings, items = self.sampling, np.arange(len(self.store))
         if self.with_scores and settings.group_size > 1:
-            items = items[self.store.negative_counts() > 0]
+            items = items[self.store.negative_counts > 0]
             if lost := len(self.store) - len(items):
                 logger.warning(
                     f"queries without a negative have nothing to distil, left out: {lost:,}"
@@ -138,93 +138,74 @@ class TrainingBatches(Dataset[TrainingBatch]):
         return self._assemble(self._schedule.part(step), self.epoch_of(step))
 
     def groups(self, items: Items, epoch: int) -> Items:
-        """(B, n) the passages of a visit of each item, as rows of the store; the positive first.
+        """Return the passages of a visit of each item, as rows of the store: (B, n).
 
-        Unless negatives are repeated, a missing or repeated one is -1.
+        The positive comes first. A missing negative is -1; so is one that stands in the group
+        already, unless negatives are repeated.
         """
-        store = self.store
-        places = self._places(items, epoch)
-        rows = np.where(places < 0, -1, store.candidates.values[places])
-        lacking = np.flatnonzero(self._negatives(items) == 0)
-        for number in lacking if places.shape[1] > 1 else ():
-            item = int(items[number])
-            rows[number, 1:] = choose_strangers(
-                len(store.passages),
-                store.positives(item),
-                item,
-                self.sampling.seed,
-                epoch,
-                places.shape[1] - 1,
-            )
+        return self._groups(items, epoch)[0]
+
+    def _groups(self, items: Items, epoch: int) -> tuple[Items, Items]:
+        """Return rows of passages and, as places among an item's candidates, of scores."""
+        store, sampling = self.store, self.sampling
+        wanted, seed = sampling.group_size - 1, sampling.seed
+        rows = np.full((len(items), wanted + 1), -1, dtype=np.int64)
+        places = np.zeros_like(rows)
+        positives, negatives = store.positive_rows.take(items), store.negative_rows.take(items)
+        for number, item in enumerate(items.tolist()):
+            own, others = positives[number], negatives[number][: sampling.negative_pool]
+            place = choose_positive(sampling.positive, len(own), item, seed, epoch)
+            rows[number, 0], places[number, 0] = own[place], place
+            if len(others):
+                chosen = choose_negatives(
+                    *(sampling.negative, len(others), item, seed, epoch, wanted),
+                    sampling.fill_negatives,
+                )
+                rows[number, 1:] = np.where(chosen < 0, -1, others[chosen])
+                places[number, 1:] = len(own) + chosen
+            elif wanted:
+                population = len(store.passages)
+                rows[number, 1:] = choose_random_passages(
+                    population, own, item, seed, epoch, wanted
+                )
         if not self._repeats:
-            keys = self._keys(rows)
-            equal = np.tril(keys[:, :, None] == keys[:, None, :], -1)
+            equal = np.tril(rows[:, :, None] == rows[:, None, :], -1)
             rows[equal.any(axis=2)] = -1
-        return rows
+        return rows, places
 
     @property
     def _repeats(self) -> bool:
         return self.sampling.fill_negatives is FillNegatives.REPEAT
 
-    def _keys(self, rows: Items) -> Items:
-        keys: Items = np.where(rows < 0, -1, self.store.passage_keys[rows])
-        return keys
-
     def _assemble(self, items: Items, epoch: int) -> TrainingBatch:
-        store, rows = self.store, self.groups(items, epoch)
-        queries = store.query_rows[items]
+        store = self.store
+        rows, places = self._groups(items, epoch)
+        keys = rows
         if self._repeats:  # every occurrence is a passage of its own
             keys = items[:, None] * rows.shape[1] + np.arange(rows.shape[1])
-        else:
-            keys = self._keys(rows)
-        taken: list[int] = []
-        first: dict[int, int] = {}
-        for row, key in zip(rows.ravel().tolist(), keys.ravel().tolist(), strict=True):
-            if row >= 0 and key not in first:
-                first[key] = len(taken)
-                taken.append(row)
-        own = [first[key] if key >= 0 else -1 for key in keys.ravel().tolist()]
-        groups = np.array(own, dtype=np.int64).reshape(rows.shape)
+        present = rows >= 0
+        distinct, first, number = np.unique(keys[present], return_index=True, return_inverse=True)
+        order = np.argsort(first)  # passages stand in the order of the groups
+        groups = np.full_like(rows, -1)
+        groups[present] = np.argsort(order)[number]
         return TrainingBatch(
-            pad([store.queries[row] for row in queries], store.query_pad_id),
-            pad([store.passages[row] for row in taken], store.passage_pad_id),
+            pad(store.queries.take(items), store.query_pad_id),
+            pad(store.passages.take(rows[present][first[order]]), store.passage_pad_id),
             torch.from_numpy(groups),
-            torch.tensor(list(first), dtype=torch.int64),
-            self._scores(items, epoch, groups) if self.with_scores else None,
+            torch.from_numpy(distinct[order]),
+            self._scores(items, places, groups) if self.with_scores else None,
             torch.from_numpy(items.copy()),
         )
 
-    def _scores(self, items: Items, epoch: int, groups: Items) -> torch.Tensor:
-        scores = self.store.scores[self._places(items, epoch)]
-        return torch.from_numpy(np.where(groups < 0, np.float32(-np.inf), scores))
+    def _scores(self, items: Items, places: Items, groups: Items) -> torch.Tensor:
+        found = np.full(groups.shape, -np.inf, dtype=np.float32)
+        for number, scores in enumerate(self.store.scores.take(items)):
+            present = groups[number] >= 0
+            found[number, present] = scores[places[number, present]]
+        return torch.from_numpy(found)
 
     def _negatives(self, items: Items) -> Items:
-        """(B,) how many negatives each item may choose from."""
-        ends = self.store.candidates.ends
-        counts: Items = ends[items + 1] - ends[items] - self.store.positive_counts[items]
+        """Return how many negatives each item may choose from: (B,)."""
+        counts = self.store.negative_counts[items]
         pool = self.sampling.negative_pool
         return counts if pool is None else np.minimum(counts, pool)
-
-    def _places(self, items: Items, epoch: int) -> Items:
-        """(B, n) where groups stand among the candidates, -1 for a missing negative.
-
-        An item without negatives repeats its first candidate.
-        """
-        settings = self.sampling
-        positives = self.store.positive_counts[items]
-        first = choose_positives(settings.positive, positives, items, settings.seed, epoch)
-        others = choose_negatives(
-            settings.negative,
-            np.maximum(self._negatives(items), 1),
-            items,
-            settings.seed,
-            epoch,
-            settings.group_size - 1,
-            settings.fill_negatives,
-        )
-        missing = others < 0
-        others = np.where(self._negatives(items)[:, None] > 0, others + positives[:, None], 0)
-        starts = self.store.candidates.ends[items]
-        places: Items = starts[:, None] + np.concatenate([first[:, None], others], axis=1)
-        places[:, 1:][missing] = -1
-        return places

@@ -199,7 +199,7 @@ def beir_folder(name: str) -> Path:
         looked = " and ".join(str(place) for place in places)
         raise UsageError(
             f"{BEIR}{name} is not in {looked}, and the package beir, which fetches it, is missing",
-            f"pip install 'denserk[datasets]', {put}",
+            f"pip install 'denserk[benchmarks]', {put}",
         )
     logger.info(f"{BEIR}{name}: fetching into {places[0].parent}")
     return _fetch(name, places[0], put)

@@ -87,7 +87,7 @@ def find_parts(suites: Iterable[Suite], parts: Iterable[str] = PARTS) -> dict[st
     if missing:
         told = ", ".join(f"{place} ({_whose(of)})" for place, of in missing.items())
         hint = "put it there" if len(missing) == 1 else "put them there"
-        fetch = ", or pip install 'denserk[datasets]', which fetches what is public"
+        fetch = ", or pip install 'denserk[benchmarks]', which fetches what is public"
         raise UsageError(f"not on this disk: {told}", hint + fetch * packaged)
     return found
 

@@ -248,7 +248,7 @@ def _merged(
 
 
 def _chains(pieces: Sequence[Piece], dimension: int) -> list[ChainedVectors]:
-    """Pieces put together, as many as the rows of one engine can be counted."""
+    """SubwordTokens put together, as many as the rows of one engine can be counted."""
     groups: list[list[Piece]] = []
     room = 0
     for piece in pieces:

@@ -4,12 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import TrainingBatches
-from denserk.data.training_examples import prepare
-from denserk.data.training_store import TrainingStore
+from denserk.data.training_data import TrainingStore, prepare
 from denserk.errors import InputError
 from denserk.formats.sources import read_passages, read_qrels_map, read_queries
 from denserk.settings.finetune import FinetuneRun
@@ -55,32 +53,13 @@ def _of_training_data(store: TrainingStore, run: FinetuneRun) -> DevSet:
     )
     batches = TrainingBatches(store, sampling, 1, shuffle=False, keep_last=True)
     items = batches.items
-    kept, same_as = _distinct(store)
-    groups = batches.groups(items, 0)
     return DevSet(
-        queries=[store.queries[int(row)] for row in store.query_rows[items]],
-        passages=[store.passages[row] for row in kept],
+        queries=store.queries.take(items),
+        passages=store.passages.take(np.arange(len(store.passages))),
         pad_ids=(store.query_pad_id, store.passage_pad_id),
-        relevant=[same_as[store.positives(int(item))].tolist() for item in items],
-        groups=torch.from_numpy(np.where(groups < 0, -1, same_as[groups])),
+        relevant=[rows.tolist() for rows in store.positive_rows.take(items)],
+        groups=torch.from_numpy(batches.groups(items, 0)),
     )
-
-
-def _distinct(store: TrainingStore) -> tuple[list[int], NDArray[np.int64]]:
-    """Rows of the passages that differ, and for every row which of them it equals.
-
-    Inline training data holds a passage as often as a query names it; searched, it is one.
-    """
-    place_of: dict[bytes, int] = {}
-    kept: list[int] = []
-    same_as = np.empty(len(store.passages), dtype=np.int64)
-    for row in range(len(store.passages)):
-        tokens = store.passages[row].tobytes()
-        if tokens not in place_of:
-            place_of[tokens] = len(kept)
-            kept.append(row)
-        same_as[row] = place_of[tokens]
-    return kept, same_as
 
 
 def _of_collection(run: FinetuneRun, tokenizers: Tokenizers) -> DevSet:

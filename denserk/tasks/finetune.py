@@ -13,8 +13,7 @@ from transformers.trainer_utils import IntervalStrategy
 
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import TrainingBatches
-from denserk.data.training_examples import prepare
-from denserk.data.training_store import TrainingStore
+from denserk.data.training_data import TrainingStore, prepare
 from denserk.reporting import Progress, track
 from denserk.settings.encoding import RepresentationSettings, TextSettings
 from denserk.settings.finetune import FinetuneRun

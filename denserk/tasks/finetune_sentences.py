@@ -9,8 +9,8 @@ from torch import nn
 
 from denserk.analysis.sentence_similarity import figure_of, score_examples
 from denserk.data.sentence_batches import SentenceBatches, assemble
-from denserk.data.sentence_store import SentenceStore, prepare_sentences
 from denserk.data.tokenization import TextTokenizer
+from denserk.data.training_data import SentenceStore, prepare_sentences
 from denserk.errors import InputError, UsageError
 from denserk.settings.encoding import Representation, RepresentationSettings, TextSettings
 from denserk.settings.finetune import FinetuneRun

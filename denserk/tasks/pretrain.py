@@ -7,11 +7,9 @@ from typing import Any
 
 from transformers import TrainerCallback, set_seed
 
-from denserk.data.prepared_folder import checksum
+from denserk.data.prepared import checksum
 from denserk.data.pretraining_batches import PretrainingBatches
-from denserk.data.pretraining_preparation import prepare
-from denserk.data.pretraining_store import PretrainingStore
-from denserk.data.pretraining_tokens import write_tokens
+from denserk.data.pretraining_data import PretrainingStore, prepare, write_tokens
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import ModelError, UsageError
 from denserk.formats.manifest import Kind

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from denserk.data.prepared_folder import is_prepared, plan_of
+from denserk.data.prepared import is_prepared, plan_of
 from denserk.data.pretraining_batches import refuse_generated
 from denserk.data.tokenization import load_tokenizer
 from denserk.data.vocabulary import POSITIONS, new_model, save_tokenizer, train_vocabulary

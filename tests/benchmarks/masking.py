@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 from denserk.data.batches import MaskedTexts, PretrainingBatch
 from denserk.data.masking import IGNORED
 from denserk.data.pretraining_batches import PretrainingBatches
-from denserk.data.pretraining_preparation import prepare
+from denserk.data.pretraining_data import prepare
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.pretrain import put_together
 from denserk.settings.pretraining import (

@@ -30,7 +30,7 @@ PREPARE = """
 import sys
 from pathlib import Path
 from tests.benchmarks.training_data import tokenizer
-from denserk.data.training_examples import prepare
+from denserk.data.training_data import prepare
 data, corpus, folder = sys.argv[1:]
 words = tokenizer()
 prepare([data], Path(folder), words, words, corpus=corpus or None)
@@ -110,7 +110,7 @@ def rates(prepared: Path) -> None:
     import torch
 
     from denserk.data.training_batches import TrainingBatches
-    from denserk.data.training_store import TrainingStore
+    from denserk.data.training_data import TrainingStore
     from denserk.settings.training import SamplingSettings
 
     torch.set_num_threads(1)

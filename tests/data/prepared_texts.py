@@ -5,17 +5,16 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from denserk.data.masked_texts import Visit
-from denserk.data.masking import IGNORED, Pieces, entries_of
-from denserk.data.pretraining_batches import PretrainingBatches
-from denserk.data.pretraining_preparation import prepare
+from denserk.data.masking import IGNORED, SubwordTokens, entries_of
+from denserk.data.pretraining_batches import PretrainingBatches, Visit
+from denserk.data.pretraining_data import prepare
 from denserk.settings.pretraining import MaskingSettings, PretrainingObjective, TextUnitSettings
 from tests.conftest import VOCABULARY
 from tests.tiny_models import tiny_tokenizer
 
 EXAMPLES = ["play", "##ing", "guitar", "##ist", "capital", "fran", "##ce", "zyx", "song"]
 TOKENIZER = tiny_tokenizer("bert", [*VOCABULARY, *EXAMPLES])
-PIECES = Pieces.of(TOKENIZER)
+PIECES = SubwordTokens.of(TOKENIZER)
 NAMES = entries_of(TOKENIZER)
 SEP = TOKENIZER.sep_token_id
 MASTER, RETROMAE = PretrainingObjective.MASTER, PretrainingObjective.RETROMAE

@@ -6,9 +6,8 @@ from itertools import count
 import numpy as np
 import pytest
 
-from denserk.data.enhanced_views import SAMPLES, visible_tokens
-from denserk.data.masked_texts import Cropped, Stage, Use
 from denserk.data.masking import words_of
+from denserk.data.pretraining_batches import SAMPLES, Cropped, Stage, Use, visible_tokens
 from tests.data.prepared_texts import PIECES, ids_of, visit, words_from
 
 TEXTS = [

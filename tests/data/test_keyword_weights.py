@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from denserk.data.keyword_weights import MISSING, KeywordWeights
-from denserk.data.masked_texts import Use, crop
 from denserk.data.masking import words_of
+from denserk.data.pretraining_batches import Use, crop
 from denserk.errors import InputError, UsageError
 from denserk.settings.pretraining import KeywordWeight, MaskingSettings
 from tests.data.prepared_texts import NAMES, PIECES, ids_of, store_of, visit, words_from
@@ -38,7 +38,9 @@ def weights_of(store, settings, rows=(0, 1, 2), limit=40, epoch=0):
     text = crop(store.texts, keys.items, limit, keys.draws(0, Use.CROP, 1))
     ids = text.ids(PIECES)
     words = words_of(ids, PIECES)
-    found = KeywordWeights(store.words, len(store), settings)(text, ids, words, PIECES)
+    numbers = text.gather(store.word_numbers.joined(keys.items)[0], 0)
+    weigh = KeywordWeights(store.words, len(store), settings)
+    found = weigh(numbers, words, *text.fragments(words, PIECES))
     return [
         (pieces[:length].tolist(), row[: numbers.max() + 1].tolist())
         for pieces, length, numbers, row in zip(ids, text.lengths, words, found, strict=True)

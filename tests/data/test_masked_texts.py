@@ -4,10 +4,11 @@ import math
 
 import numpy as np
 import pytest
+from datasets import Features, List, Value
 
-from denserk.data.masked_texts import NOTHING, Cropped, Masker, Stage, Use, crop
 from denserk.data.masking import IGNORED
-from denserk.data.token_store import Ragged, RaggedWriter
+from denserk.data.prepared import Lists, map_rows, open_rows, read_rows
+from denserk.data.pretraining_batches import NOTHING, Cropped, Masker, Stage, Use, crop
 from tests.data.prepared_texts import PIECES, visit
 
 TEXTS = [[10, 11, 12], list(range(20, 30)), [], [40]]
@@ -16,10 +17,15 @@ DRAWS = 6000
 
 @pytest.fixture
 def texts(tmp_path):
-    writer = RaggedWriter(tmp_path, "texts", np.int32)
-    writer.extend(TEXTS)
-    writer.close()
-    return Ragged(tmp_path, "texts")
+    return lists(tmp_path, TEXTS)
+
+
+def lists(folder, texts):
+    """Token ids as a column of an Arrow file."""
+    features = Features({"input_ids": List(Value("int32"))})
+    rows = read_rows(lambda: ({"input_ids": text} for text in texts), features, folder / "read")
+    map_rows(rows, dict, features, folder / "texts.arrow")
+    return Lists(open_rows(folder / "texts.arrow"), "input_ids")
 
 
 def cut(text):
@@ -46,8 +52,7 @@ def test_long_texts_keep_a_window_from_a_uniform_place(texts):
 
 
 def test_no_texts_at_all(tmp_path):
-    RaggedWriter(tmp_path, "texts", np.int32).close()
-    found = crop(Ragged(tmp_path, "texts"), np.array([NOTHING]), 5, visit([0]).draws(0, 0, 1))
+    found = crop(lists(tmp_path, [[]]), np.array([NOTHING]), 5, visit([0]).draws(0, 0, 1))
     assert (found.lengths.tolist(), found.before.tolist(), found.behind.tolist()) == (
         [0],
         [False],

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from denserk.data.masking import (
     IGNORED,
     NO_WORD,
-    Pieces,
+    SubwordTokens,
     budgets,
     complements,
     corrupt,
@@ -28,7 +28,7 @@ from tests.tiny_models import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer("bert", VOCABULARY)
 TOKENS = entries_of(TOKENIZER)
-PIECES = Pieces.of(TOKENIZER)
+PIECES = SubwordTokens.of(TOKENIZER)
 DRAWS = 4000
 
 
@@ -248,7 +248,7 @@ class ByteLevel:
 
 
 def test_byte_level_pieces_begin_words_with_the_mark_of_a_space():
-    pieces = Pieces.of(ByteLevel())
+    pieces = SubwordTokens.of(ByteLevel())
     words = words_of(np.array([[3, 2, 3, 0, 3, 4]]), pieces)
     assert words.tolist() == [[0, 1, 1, NO_WORD, 2, 3]]
 
@@ -257,4 +257,4 @@ def test_a_vocabulary_without_a_mask_is_refused():
     tokenizer = ByteLevel()
     tokenizer.mask_token_id = None
     with pytest.raises(ModelError, match="the tokenizer has no mask_token, which masking needs"):
-        Pieces.of(tokenizer)
+        SubwordTokens.of(tokenizer)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from denserk.data.masking import IGNORED
-from denserk.data.pretraining_preparation import prepare
+from denserk.data.pretraining_data import prepare
 from denserk.settings.pretraining import (
     KeywordWeight,
     MaskingSettings,
@@ -65,7 +65,7 @@ def assembled(store, masking, items=None, epoch=0, **options):
     """A batch of items, and what of a text's number its rows are: the longest come first."""
     batches = batches_of(store, masking=masking, **options)
     items = np.arange(len(store)) if items is None else np.asarray(items)
-    lengths = np.diff(store.texts.ends)[items]
+    lengths = store.texts.lengths()[items]
     return batches.assemble(items, epoch), items[np.argsort(-lengths, kind="stable")].tolist()
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from denserk.data.pair_batches import PairJoiner, PairTrainingBatches, Template
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import TrainingBatches
-from denserk.data.training_examples import prepare
+from denserk.data.training_data import prepare
 from denserk.errors import UsageError
 from denserk.records import Passage, Query
 from denserk.settings.encoding import PairSettings, TextSettings

@@ -294,7 +294,7 @@ def test_another_tokenizers_text_is_refused(stores):
         PretrainingBatches(
             stores[MLM], tiny_tokenizer("bert", VOCABULARY), MLM, MaskingSettings(), 40, 1
         )
-    assert made(stores, MLM).masker.pieces.size == len(TOKENIZER)
+    assert made(stores, MLM).masker.vocabulary.size == len(TOKENIZER)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denserk.data.pretraining_blocks import block_limits, pack, windows
+from denserk.data.pretraining_data import block_limits, pack, windows
 from denserk.data.sampling import Purpose, random_words
 
 LENGTHS = st.lists(st.integers(0, 12), max_size=20)

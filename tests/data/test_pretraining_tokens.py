@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from denserk.data.pretraining_preparation import prepare
-from denserk.data.pretraining_tokens import FREQUENCIES, write_tokens
+from denserk.data.pretraining_data import FREQUENCIES, prepare, write_tokens
 from denserk.errors import DenserkError
 from denserk.formats.manifest import Kind, read_manifest
 from denserk.formats.pretraining_text import TOKENS

@@ -7,9 +7,9 @@ from torch.utils.data import DataLoader
 
 from denserk.data.sampling import choose_items, order_items
 from denserk.data.sentence_batches import SentenceBatches
-from denserk.data.sentence_store import prepare_sentences
+from denserk.data.training_data import prepare_sentences
 from denserk.settings.training import SamplingSettings
-from tests.data.test_sentence_store import pairs, texts, triplets
+from tests.data.test_sentence_data import pairs, texts, triplets
 
 SEEDED = SamplingSettings(seed=5)
 

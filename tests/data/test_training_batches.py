@@ -11,9 +11,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from denserk.data.batches import TokenBatch
-from denserk.data.sampling import order_items
+from denserk.data.sampling import choose_negatives, choose_positive, order_items
 from denserk.data.training_batches import TrainingBatches
-from denserk.data.training_examples import prepare
+from denserk.data.training_data import prepare
 from denserk.errors import InputError, UsageError
 from denserk.settings.training import (
     FillNegatives,
@@ -22,7 +22,6 @@ from denserk.settings.training import (
     SamplingSettings,
 )
 from tests.data.conftest import inline
-from tests.data.test_sampling import negatives, positive
 from tests.reporters import Heard
 
 QUERIES = 23
@@ -87,8 +86,8 @@ def test_groups_are_what_the_laws_say(store, positive_choice, negative_choice, p
         for item in items:
             own, others = store.positives(item), store.negatives(item)
             count = len(others) if pool is None else min(pool, len(others))
-            first = positive(positive_choice, len(own), item, 5, epoch)
-            rest = negatives(negative_choice, count, item, 5, epoch, 5, fill)
+            first = choose_positive(positive_choice, len(own), item, 5, epoch)
+            rest = choose_negatives(negative_choice, count, item, 5, epoch, 5, fill)
             rows = [own[first], *(others[place] if place >= 0 else -1 for place in rest)]
             wanted.append([store.passages[row].tolist() if row >= 0 else None for row in rows])
             places = [first, *(len(own) + place for place in rest)]
@@ -102,7 +101,7 @@ def test_groups_are_what_the_laws_say(store, positive_choice, negative_choice, p
             assert len(batch.passages.input_ids) == len(set(map(tuple, flat)))
         assert len(set(batch.keys.tolist())) == len(batch.passages.input_ids)
         assert texts(batch.queries) == [store.queries[item].tolist() for item in items]
-        torch.testing.assert_close(batch.teacher, torch.tensor(scores))
+        torch.testing.assert_close(batch.teacher, torch.tensor(scores, dtype=torch.float32))
 
 
 def test_shapes(store):
@@ -254,7 +253,8 @@ def test_a_random_passage_stands_in_for_no_negatives(lacking):
     batch = TrainingBatches(lacking, SamplingSettings(3), 10)[0]
     assert heard.warnings == ["queries without a negative get random passages: 5"]
     for group, item in zip(grouped(batch), batch.items.tolist(), strict=True):
-        own = [lacking.passages[row].tolist() for row in lacking.candidates[item]]
+        rows = *lacking.positives(item), *lacking.negatives(item)
+        own = [lacking.passages[row].tolist() for row in rows]
         assert group[0] == own[0]
         assert all((text in own) == (item % 2 == 1) for text in group[1:] if text)
         assert group[1]

@@ -2,12 +2,11 @@
 
 from collections import Counter
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denserk.data.word_counts import WordCounter, WordCounts
+from denserk.data.keyword_weights import WordCounter
 from tests.data.prepared_texts import NAMES, PIECES, ids_of, words_from
 
 TEXTS = st.lists(
@@ -17,14 +16,14 @@ TEXTS = st.lists(
 )
 
 
-def counted(folder, blocks):
-    """The tables of blocks of texts, and the texts."""
-    counter = WordCounter(folder, PIECES, NAMES)
-    for texts in blocks:
-        ids = np.array([i for text in texts for i in text])
-        counter.add(ids, np.array([len(text) for text in texts]))
-    counter.close()
-    return WordCounts(folder), [text for texts in blocks for text in texts]
+def counted(blocks):
+    """The words of blocks of texts, (count, texts) by word, and the words of each text's tokens."""
+    counter = WordCounter(PIECES, NAMES)
+    numbers = [own for texts in blocks for own in counter.add(texts)]
+    rows = list(counter.rows())
+    own = [[rows[number]["word"] for number in text] for text in numbers]
+    assert rows[0] == {"word": "", "count": 0, "texts": 0}
+    return {row["word"]: (row["count"], row["texts"]) for row in rows[1:]}, own
 
 
 def words_of_text(text):
@@ -33,38 +32,31 @@ def words_of_text(text):
 
 
 @given(blocks=st.lists(TEXTS, min_size=1, max_size=3))
-def test_counts_are_those_of_a_plain_count(tmp_path_factory, blocks):
-    tables, texts = counted(tmp_path_factory.mktemp("words"), blocks)
+def test_counts_are_those_of_a_plain_count(blocks):
+    table, own = counted(blocks)
+    texts = [text for texts in blocks for text in texts]
     words = [words_of_text(text) for text in texts]
     occurrences = Counter(word for text in words for word in text)
     holding = Counter(word for text in words for word in set(text))
-    names = [tables.word(number) for number in range(1, len(tables))]
-    assert {w: tables.counts[i] for i, w in enumerate(names, start=1)} == occurrences
-    assert {w: tables.texts[i] for i, w in enumerate(names, start=1)} == holding
-    own = [tables.word(number) for number in tables.numbers]
-    place = 0
-    for text, inside in zip(texts, words, strict=True):
+    assert table == {word: (occurrences[word], holding[word]) for word in occurrences}
+    for text, inside, found in zip(texts, words, own, strict=True):
         expected = [""] * len(text)
         for word, places in zip(inside, words_from(text), strict=True):
-            for piece in places:
-                expected[piece] = word
-        assert own[place : place + len(text)] == expected
-        place += len(text)
+            for place in places:
+                expected[place] = word
+        assert found == expected
 
 
-def test_words_keep_the_marks_of_their_pieces(tmp_path):
-    tables, _ = counted(tmp_path, [[ids_of("fran ##ce fran ##ce [SEP] ##ce")], [ids_of("fran")]])
-    found = {tables.word(i): (tables.counts[i], tables.texts[i]) for i in range(1, 4)}
-    assert found == {"fran##ce": (2, 1), "##ce": (1, 1), "fran": (1, 1)}
-    assert tables.numbers[4] == 0
-    assert tables.word(0) == ""
+def test_words_keep_the_marks_of_their_tokens():
+    table, own = counted([[ids_of("fran ##ce fran ##ce [SEP] ##ce")], [ids_of("fran")]])
+    assert table == {"fran##ce": (2, 1), "##ce": (1, 1), "fran": (1, 1)}
+    assert own[0][4] == ""
 
 
 @pytest.mark.parametrize("words", [1023, 1500])
-def test_tables_grow(tmp_path, words):
+def test_tables_grow(words):
     letters = [i for i, name in enumerate(NAMES) if len(name) == 3 and name.startswith("##")]
     texts = [[NAMES.index("a"), first, second] for first in letters for second in letters]
-    tables, _ = counted(tmp_path, [texts[:700], texts[700:words], texts[:5]])
-    assert len(tables) == min(words, len(texts)) + 1
-    assert tables.counts[1:6].tolist() == [2] * 5
-    assert tables.counts[6:].sum() == len(tables) - 6
+    counts, _ = counted([texts[:700], texts[700:words], texts[:5]])
+    assert len(counts) == min(words, len(texts))
+    assert sorted(count for count, _ in counts.values())[-6:] == [1, 2, 2, 2, 2, 2]

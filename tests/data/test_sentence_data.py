@@ -2,8 +2,8 @@ import pickle
 
 import pytest
 
-from denserk.data import sentence_store
-from denserk.data.sentence_store import SentenceStore, prepare_sentences
+from denserk.data import prepared, training_data
+from denserk.data.training_data import SentenceStore, prepare_sentences
 from denserk.errors import InputError, MismatchError
 from denserk.formats.manifest import Kind, Manifest, read_manifest, write_manifest
 from tests.data.conftest import words
@@ -34,7 +34,7 @@ def texts(store):
 
 
 def test_pairs(write, tmp_path, tokenizer, monkeypatch):
-    monkeypatch.setattr(sentence_store, "BLOCK", 4)
+    monkeypatch.setattr(prepared, "BATCH", 4)
     files = [write(pairs(7), "a.jsonl"), write(pairs(3), "b.jsonl")]
     store = prepare_sentences(files, tmp_path / "data", tokenizer, size=2, label_scale=5)
     given = [*pairs(7), *pairs(3)]
@@ -68,7 +68,7 @@ def test_nothing_is_prepared_twice(write, tmp_path, tokenizer, monkeypatch):
     file, folder = write(pairs(3)), tmp_path / "data"
     heard = Heard()
     prepare_sentences([file], folder, tokenizer, size=2, label_scale=5)
-    monkeypatch.setattr(sentence_store, "read_sentences", None)
+    monkeypatch.setattr(training_data, "read_sentences", None)
     prepare_sentences([file], folder, tokenizer, size=2, label_scale=5)
     assert heard.notes == []
     monkeypatch.undo()

@@ -1,6 +1,7 @@
 """Text -> prepared folders: blocks, spans and passages; what is told of broken or lacking text."""
 
 import math
+import pickle
 from itertools import chain, pairwise
 from pathlib import Path
 
@@ -10,12 +11,13 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from denserk.data.pretraining_preparation import prepare
+from denserk.data.pretraining_data import Layout, PretrainingStore, prepare
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.expansions import Expansion, write_expansions
 from denserk.formats.manifest import Kind, Manifest, write_manifest
 from denserk.settings.pretraining import PretrainingObjective, RawText, Spans, TextUnitSettings
 from tests.conftest import VOCABULARY
+from tests.data.prepared_texts import SEP, store_of
 from tests.reporters import Heard
 from tests.tiny_models import tiny_tokenizer
 
@@ -96,18 +98,17 @@ def test_passages_know_their_neighbours_and_expansions(corpus, tmp_path):
     told = [(t, x) for _, t, x in DOCUMENTS if x]
     assert rows(store) == [[*pieces(t), separator, *pieces(x)] for t, x in told]
     assert store.neighbours.astype(bool).tolist() == [True, True, False]
-    assert (store.expansion_rows >= 0).tolist() == [False, True, False]
-    row = int(store.expansion_rows[1])
+    assert store.expanded.tolist() == [False, True, False]
     expected = [*pieces("cat house"), separator, *pieces("cat"), separator]
-    assert store.queries[row].tolist() == expected
-    assert store.next[row].tolist() == pieces("the dog eats")
+    assert store.queries[1].tolist() == expected
+    assert store.next[1].tolist() == pieces("the dog eats")
 
 
 def test_prepared_text_is_used_again_until_something_differs(corpus, tmp_path):
     first = prepared(corpus, tmp_path / "p", PretrainingObjective.CONDENSER)
-    before = (first.folder / "texts.npy").stat().st_mtime_ns
+    before = (first.folder / "texts.arrow").stat().st_mtime_ns
     prepared(corpus, tmp_path / "p", PretrainingObjective.CONDENSER)
-    assert (first.folder / "texts.npy").stat().st_mtime_ns == before
+    assert (first.folder / "texts.arrow").stat().st_mtime_ns == before
     other = prepared(corpus, tmp_path / "p", PretrainingObjective.CONDENSER, max_length=8)
     assert len(other) != len(rows(first)) or rows(other) != rows(first)
 
@@ -146,14 +147,14 @@ def test_packing_of_the_example(tmp_path, specs):
         )
         source = [str(tmp_path / "text.txt")]
         store = prepare(source, tmp_path / "p", TOKENIZER, CONDENSER, units=units)
-        assert np.diff(store.texts.ends).tolist() == case["block_token_counts"]
+        assert store.texts.lengths().tolist() == case["block_token_counts"]
 
 
 def test_a_tenth_of_the_blocks_is_shorter(tmp_path):
     (tmp_path / "text.txt").write_text("\n".join(["moon"] * 60_000))
     units = TextUnitSettings(max_length=22, raw_text=RawText.PARAGRAPHS)
     store = prepare([str(tmp_path / "text.txt")], tmp_path / "p", TOKENIZER, CONDENSER, units=units)
-    lengths = np.diff(store.texts.ends)[:-1]
+    lengths = store.texts.lengths()[:-1]
     short = (lengths < 20).sum()
     expected = 0.1 * 19 / 20  # a drawn limit may be the whole length
     count = len(lengths)
@@ -165,7 +166,7 @@ def test_blocks_are_the_same_however_documents_are_batched(corpus, tmp_path, mon
     units = TextUnitSettings(max_length=8, short_blocks=0.9)
     found = []
     for batch in (1, 2, 1024):
-        monkeypatch.setattr("denserk.data.pretraining_preparation.DOCUMENTS", batch)
+        monkeypatch.setattr("denserk.data.pretraining_data.BATCH", batch)
         folder = tmp_path / str(batch)
         found.append(rows(prepare([corpus], folder, TOKENIZER, CONDENSER, units=units)))
     assert found[0] == found[1] == found[2]
@@ -230,7 +231,7 @@ def test_a_document_becomes_passages_each_with_its_title(tmp_path, spans):
     if spans is Spans.SENTENCES:
         assert bodies == packed([pieces(sentence) for sentence in sentences], 12 - len(head))
     assert store.neighbours.tolist() == [*[1] * (len(of_river) - 1), -1, 0]
-    assert np.flatnonzero(store.expansion_rows >= 0).tolist() == [1, len(of_river)]
+    assert np.flatnonzero(store.expanded).tolist() == [1, len(of_river)]
 
 
 def test_a_title_that_is_nothing_is_no_passage_and_no_title(tmp_path):
@@ -383,3 +384,68 @@ def test_nothing_to_read(tmp_path):
     with pytest.raises(InputError):
         prepared(str(tmp_path / "empty.jsonl"), tmp_path / "p", PretrainingObjective.MLM)
     assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize(
+    ("told", "neighbours"),
+    [
+        ([("1", "A"), ("2", "A"), ("3", "A")], [1, 1, -1]),
+        ([("1", "A"), ("2", "B"), ("3", "A")], [0, 0, 0]),
+        ([("1", ""), ("2", ""), ("3", "-"), ("4", "-")], [0, 0, 0, 0]),
+        ([("d#0", ""), ("d#1", ""), ("e#0", ""), ("e#1", "")], [1, -1, 1, -1]),
+        ([("#0", ""), ("#1", "")], [0, 0]),
+        ([("d#0", "A"), ("d#1", "B")], [1, -1]),
+    ],
+)
+@pytest.mark.parametrize("batch", [2, 512])
+def test_neighbours(tmp_path, monkeypatch, told, neighbours, batch):
+    monkeypatch.setattr("denserk.data.pretraining_data.BATCH", batch)
+    records = [{"_id": docid, "title": title, "text": "moon"} for docid, title in told]
+    store = prepared(jsonl(tmp_path / "c.jsonl", *records), tmp_path / "p", MASTER)
+    assert store.neighbours.tolist() == neighbours
+    assert store.contents["with_neighbour"] == sum(number != 0 for number in neighbours)
+
+
+def test_an_expansion_of_the_record_itself_wins(tmp_path):
+    store = store_of(tmp_path, [{"text": [7]}, {"text": [9], "queries": [[4], [5]], "next": [[3]]}])
+    assert store.expanded.tolist() == [False, True]
+    assert store.queries[1].tolist() == [4, SEP, 5, SEP]
+    assert store.next[1].tolist() == [3]
+
+
+def test_a_layout_for_every_objective():
+    assert {objective: Layout.of(objective).value for objective in PretrainingObjective} == {
+        "mlm": "blocks",
+        "condenser": "blocks",
+        "retromae": "blocks",
+        "cocondenser": "spans",
+        "master": "passages",
+    }
+
+
+@pytest.mark.parametrize(
+    ("objective", "record", "items"),
+    [("mlm", {"text": [7]}, "blocks"), ("cocondenser", {"spans": [[7], [8]]}, "documents")],
+)
+def test_a_store_says_what_it_holds(tmp_path, objective, record, items):
+    store = store_of(tmp_path, [record] * 3, PretrainingObjective(objective))
+    again = pickle.loads(pickle.dumps(store))
+    assert (len(store), store.items, len(again), again.items) == (3, items, 3, items)
+    assert again.texts[0].tolist() == [7]
+
+
+def test_a_store_of_nothing_and_of_something_else(tmp_path):
+    with pytest.raises(UsageError):
+        PretrainingStore(tmp_path / "none")
+    with pytest.raises((UsageError, MismatchError)):
+        PretrainingStore(tmp_path)
+
+
+@pytest.mark.parametrize(("entries", "dtype"), [(65_536, np.uint16), (65_537, np.int32)])
+def test_large_vocabularies_take_four_bytes(tmp_path, entries, dtype):
+    words = [f"w{number}" for number in range(entries - 5)]
+    (tmp_path / "c.txt").write_text(words[-1])
+    tokenizer, objective = tiny_tokenizer("bert", words), PretrainingObjective.MLM
+    store = prepare([str(tmp_path / "c.txt")], tmp_path / "p", tokenizer, objective)
+    assert store.texts[0].dtype == dtype
+    assert store.texts[0].tolist() == [entries - 1]

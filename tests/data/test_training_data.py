@@ -1,22 +1,27 @@
-"""Every shape of training data, prepared; and what is refused or left out on the way."""
+"""Training data in every format, prepared: what is kept, rejected, left out, and used again."""
 
 import gzip
+import pickle
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import orjson
 import pytest
 
-from denserk.data import example_columns, referenced_texts, training_preparation
-from denserk.data.training_examples import prepare
-from denserk.data.training_preparation import line_of
-from denserk.errors import InputError
+from denserk.data import passage_texts, prepared, training_data
+from denserk.data.tokenization import TextTokenizer
+from denserk.data.training_data import TrainingStore, line_of, prepare
+from denserk.errors import InputError, MismatchError, OutputError, UsageError
+from denserk.formats.manifest import Kind, Manifest, read_manifest, write_manifest
 from denserk.formats.sources import read_passages, read_qrels_map, read_queries
 from denserk.formats.training import read_training
 from denserk.records import Passage, Query
-from tests.conftest import PASSAGES, QUERIES
+from denserk.settings.encoding import TextSettings
+from tests.conftest import PASSAGES, QUERIES, VOCABULARY
 from tests.data.conftest import inline, words
 from tests.reporters import Heard
+from tests.tiny_models import tiny_tokenizer
 
 
 def texts(store, tokenizer):
@@ -27,7 +32,7 @@ def texts(store, tokenizer):
 
     return {
         store.qid(item): (
-            store.queries[store.query_rows[item]].tolist(),
+            store.queries[item].tolist(),
             ids(store.positives(item)),
             ids(store.negatives(item)),
         )
@@ -66,11 +71,10 @@ def ids_of(query, positives, negatives):
 
 
 @pytest.fixture(autouse=True, params=[4096, 3])
-def blocks(request, monkeypatch):
-    """Blocks that hold everything, and blocks of three."""
-    monkeypatch.setattr(example_columns, "BLOCK", request.param)
-    monkeypatch.setattr(training_preparation, "BLOCK", request.param)
-    monkeypatch.setattr(referenced_texts, "BLOCK", request.param)
+def batches(request, monkeypatch):
+    """Batches that hold everything, and batches of three."""
+    monkeypatch.setattr(prepared, "BATCH", request.param)
+    monkeypatch.setattr(passage_texts, "BLOCK", request.param)
 
 
 @pytest.fixture
@@ -90,7 +94,7 @@ def test_files_follow_each_other(write, made, tokenizer):
     examples = [*read_training(first), *read_training(second)]
     assert texts(store, tokenizer) == expected(examples, tokenizer)
     assert [store.qid(item) for item in range(len(store))] == [f"q{n}" for n in range(9)]
-    assert list(store.negative_counts()) == [0, 1, 2, 3, 0, 2, 2, 2, 2]
+    assert list(store.negative_counts) == [0, 1, 2, 3, 0, 2, 2, 2, 2]
 
 
 def test_ids_find_their_texts(write, made, toy, tokenizer):
@@ -135,18 +139,17 @@ def test_genuine_samples(shared_data, made, tokenizer):
     assert len(store) == len(examples) == 25
     for item, example in enumerate(examples):
         alone = expected([example], tokenizer)[example.qid]
-        assert store.queries[store.query_rows[item]].tolist() == alone[0]
+        assert store.queries[item].tolist() == alone[0]
         assert [store.passages[row].tolist() for row in store.positives(item)] == alone[1]
         assert [store.passages[row].tolist() for row in store.negatives(item)] == alone[2]
         scores = [c.score for c in (*example.positives, *example.negatives)]
-        start = store.candidates.ends[item]
-        found = store.scores[start : start + len(scores)]
+        found = store.scores[item]
         np.testing.assert_array_equal(found, np.array(scores, dtype=np.float32))
 
 
 @pytest.mark.slow
-def test_a_genuine_collection_by_id(shared_data, write, made, tokenizer, blocks, request):
-    if request.node.callspec.params["blocks"] == 3:
+def test_a_genuine_collection_by_id(shared_data, write, made, tokenizer, batches, request):
+    if request.node.callspec.params["batches"] == 3:
         pytest.skip("one size of blocks is enough here")
     folder = shared_data / "nq-qed"
     corpus, topics = str(folder / "corpus.jsonl.gz"), str(folder / "queries.jsonl.gz")
@@ -173,7 +176,8 @@ def test_a_genuine_collection_by_id(shared_data, write, made, tokenizer, blocks,
     for item in range(0, len(store), 700):
         positives, negatives = named[store.qid(item)]
         texts = [passages[docid] for docid in positives + negatives]
-        stored = [store.passages[row].tolist() for row in store.candidates[item]]
+        rows = *store.positives(item), *store.negatives(item)
+        stored = [store.passages[row].tolist() for row in rows]
         assert stored == tokenizer.passages(texts)
 
 
@@ -229,7 +233,7 @@ def test_missing_ids_are_counted_when_asked(write, made, toy):
     )
     assert [store.qid(item) for item in range(len(store))] == ["q1", "q3"]
     assert list(store.positive_counts) == [1, 1]
-    assert list(store.negative_counts()) == [1, 0]
+    assert list(store.negative_counts) == [1, 0]
     assert heard.warnings == [
         "queries without a positive are left out: 1",
         "passages that the corpus lacks are left out: 4",
@@ -303,3 +307,166 @@ def test_a_stream_has_no_lines_to_look_up():
 
 def test_the_fixture_makes_texts_of_their_own():
     assert len({words(number, 5) for number in range(2000)}) == 2000
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def train(write):
+    return write([inline(query, 1, 3, scored=True) for query in range(4)])
+
+
+def test_nothing_is_prepared_twice(train, tmp_path, tokenizer, monkeypatch):
+    folder = tmp_path / "prepared"
+    prepare([train], folder, tokenizer, tokenizer)
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    monkeypatch.setattr(training_data, "read_training", None)
+    heard = Heard()
+    assert len(prepare([train], folder, tokenizer, tokenizer)) == 4
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    assert heard.notes == []
+
+
+def test_the_same_inputs_give_the_same_bytes(train, tmp_path, tokenizer):
+    for name in ("one", "two"):
+        prepare([train], tmp_path / name, tokenizer, tokenizer)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def other_file(train, tokenizer):
+    Path(train).write_bytes(Path(train).read_bytes().replace(b"the", b"and"))
+    return [train], tokenizer, {}
+
+
+def other_settings(train, tokenizer):
+    longer = TextSettings(query_max_length=12, passage_max_length=17)
+    return [train], TextTokenizer(tiny_tokenizer("bert", VOCABULARY), longer), {}
+
+
+def other_vocabulary(train, tokenizer):
+    swapped = tiny_tokenizer("bert", [*VOCABULARY[:-2], VOCABULARY[-1], VOCABULARY[-2]])
+    return [train], TextTokenizer(swapped, tokenizer.settings), {}
+
+
+def more_files(train, tokenizer):
+    return [train, train], tokenizer, {}
+
+
+def other_choice(train, tokenizer):
+    return [train], tokenizer, {"skip_missing": True}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (other_file, "file 1.sha256 was"),
+        (other_settings, "passage.passage_max_length was 16, now 17"),
+        (other_vocabulary, "passage.tokenizer was"),
+        (more_files, "file 2 was None"),
+        (other_choice, "skip_missing was False, now True"),
+    ],
+)
+def test_what_differs_is_told_and_prepared_again(train, tmp_path, tokenizer, change, told):
+    folder = tmp_path / "prepared"
+    prepare([train], folder, tokenizer, tokenizer)
+    sources, changed, options = change(train, tokenizer)
+    heard = Heard()
+    again = prepare(sources, folder, tokenizer, changed, **options)
+    assert told in heard.notes[0]
+    fresh = prepare(sources, tmp_path / "fresh", tokenizer, changed, **options)
+    assert contents(again.folder) == contents(fresh.folder)
+
+
+def test_scores_are_missed_in_a_prepared_folder_too(write, tmp_path, tokenizer):
+    train = write([inline(0, 1, 1, scored=True), inline(1, 1, 1)])
+    folder = tmp_path / "prepared"
+    assert prepare([train], folder, tokenizer, tokenizer).contents["unscored"] == 2
+    with pytest.raises(InputError, match="no teacher's score of passage d1-0 for query q1"):
+        prepare([train], folder, tokenizer, tokenizer, require_scores=True)
+
+
+def test_a_failure_leaves_what_was_there(train, tmp_path, tokenizer, monkeypatch):
+    folder = tmp_path / "prepared"
+    prepare([train], folder, tokenizer, tokenizer)
+    before = contents(folder)
+    Path(train).write_text("nothing of the kind\n")
+    with pytest.raises(InputError):
+        prepare([train], folder, tokenizer, tokenizer)
+    assert contents(folder) == before
+    assert {path.name for path in tmp_path.iterdir()} == {"prepared", "train.jsonl"}
+
+
+def test_a_full_disk_is_told(train, tmp_path, tokenizer, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(training_data, "map_rows", full)
+    with pytest.raises(OutputError, match="no room left on the disk"):
+        prepare([train], tmp_path / "prepared", tokenizer, tokenizer)
+    assert [path.name for path in tmp_path.iterdir()] == ["train.jsonl"]
+
+
+def test_other_folders_are_left_alone(train, tmp_path, tokenizer):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("dear diary")
+    with pytest.raises(UsageError, match="it is not training data that denserk wrote"):
+        prepare([train], folder, tokenizer, tokenizer)
+    write_manifest(folder, Manifest(Kind.INDEX, complete=True))
+    with pytest.raises(MismatchError, match="holds index, not training data"):
+        prepare([train], folder, tokenizer, tokenizer)
+    assert (folder / "notes.txt").read_text() == "dear diary"
+
+
+def test_no_such_file(tmp_path, tokenizer):
+    with pytest.raises(UsageError, match=r"nowhere.jsonl: no such file"):
+        prepare([str(tmp_path / "nowhere.jsonl")], tmp_path / "prepared", tokenizer, tokenizer)
+
+
+def test_the_manifest_says_what_it_was_made_from(train, toy, tmp_path, tokenizer):
+    folder = tmp_path / "prepared"
+    prepare([train], folder, tokenizer, tokenizer, corpus=str(toy))
+    manifest = read_manifest(folder, Kind.TRAINING)
+    assert manifest.made_from["file 1"]["name"] == train
+    assert set(manifest.made_from["corpus"]["sha256"]) == {
+        "corpus.jsonl",
+        "qrels.txt",
+        "queries.tsv",
+    }
+    assert manifest.settings["passage"]["passage_max_length"] == 16
+    assert manifest.contents["examples"] == 4
+    assert manifest.contents["passages"] == 16
+
+
+def test_standard_input_is_never_taken_for_the_same(train, tmp_path, tokenizer, monkeypatch):
+    heard = Heard()
+    for _ in range(2):
+        with Path(train).open("rb") as handle:
+            monkeypatch.setattr("sys.stdin", type("Stdin", (), {"buffer": handle}))
+            prepare(["-"], tmp_path / "prepared", tokenizer, tokenizer)
+    assert "standard input may hold something else" in heard.notes[1]
+
+
+def test_a_store_is_its_folder_to_another_process(train, tmp_path, tokenizer):
+    store = prepare([train], tmp_path / "prepared", tokenizer, tokenizer)
+    packed = pickle.dumps(store)
+    assert len(packed) < 500
+    other = pickle.loads(packed)
+    assert other.qid(3) == "q3"
+    assert other.negatives(3).tolist() == store.negatives(3).tolist() == [13, 14, 15]
+
+
+def test_another_folder_is_no_store(tmp_path):
+    with pytest.raises(UsageError, match="it is not training data that denserk wrote"):
+        TrainingStore(tmp_path)
+
+
+def test_data_of_an_older_version_is_rejected(train, tmp_path, tokenizer):
+    folder = tmp_path / "prepared"
+    folder.mkdir()
+    write_manifest(folder, Manifest(Kind.TRAINING, complete=True, settings={"layout": 2}))
+    with pytest.raises(MismatchError, match="was prepared by another version of denserk") as error:
+        prepare([train], folder, tokenizer, tokenizer)
+    assert "--overwrite" in (error.value.hint or "")

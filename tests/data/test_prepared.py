@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from denserk.data.prepared_folder import checksum, is_prepared, plan_of, rules_of
+from denserk.data.prepared import checksum, is_prepared, plan_of, rules_of
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import MismatchError
 from denserk.formats.manifest import Kind, Manifest, write_manifest
