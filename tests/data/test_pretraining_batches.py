@@ -279,7 +279,7 @@ def test_tasks_without_expansions_are_refused(tmp_path, tasks, told):
     with pytest.raises(UsageError, match=told) as caught:
         master(tmp_path, tasks)
     rest = [task for task in tasks.split() if task not in ("dor", "gor")]
-    assert ("--tasks " + ",".join(rest) in str(caught.value.hint)) == bool(rest)
+    assert ("--set tasks=" + ",".join(rest) in str(caught.value.hint)) == bool(rest)
 
 
 def test_another_objectives_text_is_refused(stores):
