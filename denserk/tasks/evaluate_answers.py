@@ -1,49 +1,47 @@
-"""Runs, answers and passages to measures: a hit is relevant where its text holds an answer.
+"""Evaluation of runs by answers: a hit is relevant if its text holds an answer.
 
-What memory holds grows with the questions, and by a few bytes with the passages that are named; not
-with the collection, which streams by once, nor with its texts, which wait on the disk (TMPDIR says
-where).
+Memory grows with the questions and their best hits, not with the collection, which is streamed
+once, nor with its texts, which are kept on disk (in TMPDIR).
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import replace
 from itertools import islice
-from pathlib import Path
-from typing import NamedTuple
 
 from denserk.data.passage_texts import PassageTexts
-from denserk.errors import UsageError
-from denserk.evaluation.answer_evaluator import AnswerEvaluator, JudgedQuestion
-from denserk.evaluation.answer_judging import Case, Judge, Verdict, judging
-from denserk.evaluation.answer_measures import choose_answer_measures, depth_of
-from denserk.evaluation.evaluator import EvaluationResult, RunResult, some
+from denserk.errors import InputError, MismatchError, UsageError
+from denserk.evaluation.answers import (
+    Case,
+    Verdict,
+    choose_answer_measures,
+    depth_of,
+    judging,
+    mean_of_means,
+)
+from denserk.evaluation.evaluator import EvaluationResult, Evaluator, RunResult, first_hits, some
 from denserk.evaluation.inputs import short_names
 from denserk.evaluation.measures import Measure
+from denserk.formats.detection import told
 from denserk.formats.files import STREAM
 from denserk.formats.outputs import scratch_folder
 from denserk.formats.retrieved_contexts import Context, Write, dpr_json, pyserini_json
+from denserk.formats.runs import read_run
 from denserk.formats.sources import read_passages, read_queries, read_questions
-from denserk.records import Passage, Query
+from denserk.records import Passage, Query, best_first
 from denserk.reporting import track
 from denserk.settings.answers import DEFAULT_ANSWER_MEASURES, MATCHING, AnswerSettings
-from denserk.settings.evaluation import EvaluationSettings, parse_bound
+from denserk.settings.evaluation import EvaluationSettings, RunOrder, parse_bound
 from denserk.settings.formats import DETECTED, CorpusSettings
-from denserk.tasks.answer_hits import AnswerHits, refuse_lacking
 from denserk.tasks.evaluate import tell_ties
 
 logger = logging.getLogger(__name__)
 
-BATCH = 256
-"""Questions whose texts are in memory together."""
+BATCH = 256  # questions whose texts are in memory at once
 
-
-class _Found(NamedTuple):
-    """A question with the texts of its hits, and what was found in them."""
-
-    question: JudgedQuestion
-    passages: dict[str, Passage]
-    verdict: Verdict
+Hits = dict[str, dict[str, float]]  # question -> passage -> score, best first
 
 
 def evaluate_answers(
@@ -55,24 +53,24 @@ def evaluate_answers(
     shape: CorpusSettings = DETECTED,
     topics: str | None = None,
 ) -> EvaluationResult:
-    """Measures runs by the answers that their passages hold.
+    """Evaluate runs by the answers that their passages hold.
 
     Args:
         runs: run files; "-" is standard input.
         answers: questions with their answers, ids as in the runs.
-        corpus: the passages that were searched; titles are not looked at.
-        settings: what is measured; top-k accuracy at 5, 20 and 100 where nothing is named.
+        corpus: the passages that were searched; titles are ignored.
+        settings: the measures; top-k accuracy at 5, 20 and 100 by default.
         matching: how answers are matched, and what is written of it.
         shape: how the corpus is read.
-        topics: queries that hold the questions' texts, where `answers` does not and they are
+        topics: queries with the texts of the questions, if `answers` lacks them and they are
             written.
 
     Returns:
-        The measures asked for, and those of the gates, over all questions.
+        The measures asked for and those of the minimum values, over all questions.
 
     Raises:
-        UsageError: a measure is unknown or answers cannot tell it, or there is no such file.
-        InputError: a file is not what it should be, or the corpus lacks passages.
+        UsageError: a measure is unknown or impossible with answers, or there is no such file.
+        InputError: a file is broken, or the corpus lacks passages.
         MismatchError: a run has no query in common with the questions.
         OutputError: an output cannot be written.
     """
@@ -81,33 +79,149 @@ def evaluate_answers(
     _refuse(runs, [answers, corpus], settings, matching)
     questions = list(read_questions(answers))
     if topics is not None:
-        questions = _with_texts(questions, topics)
+        known = {query.qid: query.text for query in read_queries(topics)}
+        questions = [query._replace(text=known.get(query.qid, query.text)) for query in questions]
     _refuse_textless(questions, topics or answers, matching)
-    evaluator = AnswerEvaluator(short_names(runs), measures, complete=settings.complete)
-    doubts = _Doubts()
+    names, depth = short_names(runs), depth_of(measures)
+    asked = dict.fromkeys(query.qid for query in questions)
     with scratch_folder("answers") as scratch, ExitStack() as files:
-        depth = depth_of(measures)
-        gathered = _Gathered(questions, runs, depth, settings, scratch, files)
-        gathered.find_texts(corpus, shape, matching.skip_missing)
-        judge = files.enter_context(judging(matching))
+        texts = files.enter_context(closing(PassageTexts(scratch / "passages")))
+        found: list[Hits] = []
+        others: list[list[str]] = []
+        for run, name in zip(runs, names, strict=True):
+            hits, unanswered = _read_hits(run, name, asked, depth, settings)
+            for docids in hits.values():
+                texts.refer(list(docids))
+            found.append(hits)
+            others.append(unanswered)
+        _find_texts(texts, found, corpus, shape, matching.skip_missing)
         writers = [files.enter_context(opened) for opened in _outputs(matching)]
-        with track("looking for answers", len(questions), "questions") as progress:
-            for batch in gathered.judged(judge):
-                evaluator.add([found.question for found in batch])
-                doubts.take(batch)
-                for write in writers:
-                    _write(batch, write, depth)
-                progress.advance(len(batch))
-        results = evaluator.results([hits.unanswered for hits in gathered.hits])
-    doubts.tell(matching)
-    for result in results:
+        judged, verdicts = _judge(questions, found, texts, matching, writers, depth)
+    _warn(questions, verdicts, matching)
+    evaluator = Evaluator(measures, judged, complete=settings.complete)
+    relations = {q.qid: str(q.extra["relation"]) for q in questions if "relation" in q.extra}
+    results = []
+    for name, hits, unanswered in zip(names, found, others, strict=True):
+        result = replace(evaluator.evaluate(name, hits), unjudged=tuple(unanswered))
+        if relations:
+            means = {m: mean_of_means(of, relations) for m, of in result.per_query.items()}
+            result = replace(result, over_relations=means)
         _tell(result, len(questions), settings)
         tell_ties(result, evaluator.providers)
-    return EvaluationResult(measures, 1, tuple(evaluator.queries), results, evaluator.providers)
+        results.append(result)
+    return EvaluationResult(measures, 1, evaluator.queries, tuple(results), evaluator.providers)
+
+
+def best_hits(docids: Sequence[str], scores: Sequence[float], depth: int) -> dict[str, float]:
+    """Return the hits that can be among the first `depth`, best first; ties by id descending.
+
+    Scores are compared as float32, and all hits that tie with the last one are kept: providers of
+    ir-measures order ties differently.
+
+    >>> best_hits(["a", "b", "c", "d"], [1.0, 3.0, 2.0, 2.0], 2)
+    {'b': 3.0, 'd': 2.0, 'c': 2.0}
+    """
+    rounded = array("f", scores)
+    least = sorted(rounded, reverse=True)[:depth][-1]
+    kept = zip(docids, scores, rounded, strict=True)
+    return dict(best_first((docid, score) for docid, score, at in kept if at >= least))
+
+
+def _read_hits(
+    run: str, name: str, asked: Mapping[str, None], depth: int, settings: EvaluationSettings
+) -> tuple[Hits, list[str]]:
+    """Read the best hits of each question, and the other queries of a run.
+
+    Raises:
+        InputError: a line is broken, or the lines of a query do not stand together.
+        MismatchError: none of its queries is among the questions.
+    """
+    found: Hits = {}
+    others: list[str] = []
+    with track(f"reading {told(run)}", None, "queries") as progress:
+        for group in read_run(run, by_rank=settings.order is RunOrder.RANK):
+            progress.advance()
+            if group.qid not in asked:
+                others.append(group.qid)
+                continue
+            hits = dict(zip(group.docids, group.scores, strict=True))
+            if settings.max_hits is not None:
+                hits = first_hits(hits, settings.max_hits)
+            found[group.qid] = best_hits(list(hits), list(hits.values()), depth)
+    if not found:
+        has = f"answers queries {some(others)}" if others else "holds no hit at all"
+        raise MismatchError(f"{name} {has}; the answers are for {some(asked)}: none in common")
+    return found, others
+
+
+def _find_texts(
+    texts: PassageTexts, found: Sequence[Hits], corpus: str, shape: CorpusSettings, skip: bool
+) -> None:
+    """Take the texts of all hits from the corpus.
+
+    Raises:
+        InputError: the corpus lacks some, and they are not skipped.
+    """
+    with track("reading the corpus", None, "passages") as progress:
+        texts.find(read_passages(corpus, shape), corpus, progress)
+    if skip and texts.missing:
+        logger.warning(f"passages missing in {corpus}, which hold no answer: {texts.missing:,}")
+    elif texts.missing:
+        docids = dict.fromkeys(d for hits in found for each in hits.values() for d in each)
+        lacking = [docid for docid in docids if texts.get([docid]) == [None]]
+        raise InputError(
+            corpus,
+            None,
+            f"no passages with {texts.missing:,} of the ids that the runs name ({some(lacking)})",
+            "the corpus that was searched",
+            "add --skip-missing to count such passages as holding no answer",
+        )
+
+
+def _judge(
+    questions: Sequence[Query],
+    found: Sequence[Hits],
+    texts: PassageTexts,
+    matching: AnswerSettings,
+    writers: Sequence[Write],
+    depth: int,
+) -> tuple[dict[str, dict[str, int]], list[Verdict]]:
+    """Look for answers: question -> passage -> 1 if it holds one; and the verdicts."""
+    judged: dict[str, dict[str, int]] = {}
+    verdicts: list[Verdict] = []
+    stream = iter(questions)
+    with (
+        judging(matching) as judge,
+        track("looking for answers", len(questions), "questions") as progress,
+    ):
+        while batch := list(islice(stream, BATCH)):
+            passages = [_passages((h.get(q.qid, {}) for h in found), texts) for q in batch]
+            cases = [
+                Case(query.answers, tuple(passage.text for passage in of.values()))
+                for query, of in zip(batch, passages, strict=True)
+            ]
+            for query, of, verdict in zip(batch, passages, judge(cases), strict=True):
+                matches = dict(zip(of, map(int, verdict.matches), strict=True))
+                # "" is no id: trec_eval needs a judged passage for each question
+                judged[query.qid] = matches or {"": 0}
+                verdicts.append(verdict._replace(matches=()))
+                for write in writers:  # of the one run
+                    best = islice(found[0].get(query.qid, {}).items(), depth)
+                    hits = (hit for hit in best if hit[0] in of)
+                    write(query, [Context(of[d], score, bool(matches[d])) for d, score in hits])
+            progress.advance(len(batch))
+    return judged, verdicts
+
+
+def _passages(hits: Iterable[Mapping[str, float]], texts: PassageTexts) -> dict[str, Passage]:
+    """Return the passages of a question's hits in all runs that the corpus has, by id."""
+    docids = list(dict.fromkeys(docid for one in hits for docid in one))
+    found = zip(docids, texts.get(docids), strict=True)
+    return {docid: passage for docid, passage in found if passage is not None}
 
 
 def _measures(settings: EvaluationSettings, matching: AnswerSettings) -> tuple[Measure, ...]:
-    """What is measured, the measures of gates among it."""
+    """Return the measures, those of minimum values among them."""
     asked = [*settings.measures, *(f"Success@{depth}" for depth in matching.topk)]
     gates = [parse_bound(text).measure for text in settings.min]
     return choose_answer_measures([*(asked or DEFAULT_ANSWER_MEASURES), *gates])
@@ -146,12 +260,6 @@ def _refuse(
         )
 
 
-def _with_texts(questions: Sequence[Query], topics: str) -> list[Query]:
-    """The questions, with the texts that the queries of the same id have."""
-    texts = {query.qid: query.text for query in read_queries(topics)}
-    return [query._replace(text=texts.get(query.qid, query.text)) for query in questions]
-
-
 def _refuse_textless(questions: Sequence[Query], source: str, matching: AnswerSettings) -> None:
     lacking = [query.qid for query in questions if not query.text]
     if matching.outputs and lacking:
@@ -169,117 +277,31 @@ def _outputs(matching: AnswerSettings) -> Iterator[AbstractContextManager[Write]
         yield pyserini_json(matching.write_pyserini_json)
 
 
-class _Gathered:
-    """Questions, their best hits in each run, and the texts of these."""
-
-    def __init__(
-        self,
-        questions: Sequence[Query],
-        runs: Sequence[str],
-        depth: int,
-        settings: EvaluationSettings,
-        scratch: Path,
-        files: ExitStack,
-    ) -> None:
-        self._questions = questions
-        self._texts = files.enter_context(closing(PassageTexts(scratch / "passages")))
-        self.hits: list[AnswerHits] = []
-        number_of = {query.qid: number for number, query in enumerate(questions)}
-        for run, name in zip(runs, short_names(runs), strict=True):
-            hits = AnswerHits(scratch / f"hits-{len(self.hits)}", number_of, depth)
-            self.hits.append(files.enter_context(closing(hits)))
-            hits.read(run, name, self._texts, settings)
-
-    def find_texts(self, corpus: str, shape: CorpusSettings, skip_missing: bool) -> None:
-        """Takes the texts of all hits from the corpus."""
-        with track("reading the corpus", None, "passages") as progress:
-            self._texts.find(read_passages(corpus, shape), corpus, progress)
-        if not skip_missing:
-            docids = (docid for hits in self.hits for docid in hits.docids())
-            refuse_lacking(corpus, self._texts, docids)
-        elif missing := self._texts.missing:
-            logger.warning(f"passages that {corpus} lacks, which hold no answer: {missing:,}")
-
-    def judged(self, judge: Judge) -> Iterator[list[_Found]]:
-        """All questions, in their order, a batch at a time."""
-        numbered = iter(enumerate(self._questions))
-        while batch := list(islice(numbered, BATCH)):
-            of_runs = [tuple(hits[number] for hits in self.hits) for number, _ in batch]
-            passages = [_passages(hits, self._texts) for hits in of_runs]
-            verdicts = judge(
-                [
-                    Case(query.answers, tuple(passage.text for passage in found.values()))
-                    for (_, query), found in zip(batch, passages, strict=True)
-                ]
-            )
-            yield [
-                _Found(JudgedQuestion(query, hits, _matching(found, verdict)), found, verdict)
-                for (_, query), hits, found, verdict in zip(
-                    batch, of_runs, passages, verdicts, strict=True
-                )
-            ]
-
-
-def _passages(hits: Sequence[dict[str, float]], texts: PassageTexts) -> dict[str, Passage]:
-    """The passages of a question's hits in all runs, by id; without those the corpus lacks."""
-    docids = list(dict.fromkeys(docid for one in hits for docid in one))
-    found = zip(docids, texts.get(docids), strict=True)
-    return {docid: passage for docid, passage in found if passage is not None}
-
-
-def _matching(passages: dict[str, Passage], verdict: Verdict) -> frozenset[str]:
-    pairs = zip(passages, verdict.matches, strict=True)
-    return frozenset(docid for docid, holds in pairs if holds)
-
-
-def _write(batch: Sequence[_Found], write: Write, depth: int) -> None:
-    """Writes the questions of a batch with the first `depth` hits of the one run."""
-    for (query, (hits,), matches), passages, _ in batch:
-        best = islice(hits.items(), depth)
-        contexts = [
-            Context(passages[docid], score, docid in matches)
-            for docid, score in best
-            if docid in passages
-        ]
-        write(query, contexts)
-
-
-class _Doubts:
-    """What about the answers is worth a warning."""
-
-    def __init__(self) -> None:
-        self._none: list[str] = []
-        self._tokenless: list[str] = []
-        self._broken: dict[str, None] = {}
-
-    def take(self, batch: Sequence[_Found]) -> None:
-        """Looks at further questions."""
-        for (query, _, _), _, verdict in batch:
-            if not query.answers:
-                self._none.append(query.qid)
-            if verdict.tokenless:
-                self._tokenless.append(query.qid)
-            self._broken.update(dict.fromkeys(verdict.broken))
-
-    def tell(self, matching: AnswerSettings) -> None:
-        """Warns of what was found."""
-        if self._none:
-            logger.warning(
-                f"questions without an answer, which no passage holds: {len(self._none):,} "
-                f"({some(self._none)})"
-            )
-        if self._tokenless:
-            what = "every passage holds" if matching.strict_dpr else "no passage holds"
-            also = "" if matching.strict_dpr else "; DPR counts every one (--set strict-dpr=yes)"
-            logger.warning(
-                f"questions with an answer of no letter, number or sign, which {what}: "
-                f"{len(self._tokenless):,} ({some(self._tokenless)}){also}"
-            )
-        if self._broken:
-            logger.warning(
-                f"answers that are no regular expression, which no passage holds: "
-                f"{len(self._broken):,} ({some(self._broken)})"
-            )
+def _warn(
+    questions: Sequence[Query], verdicts: Sequence[Verdict], matching: AnswerSettings
+) -> None:
+    """Warn about questions whose answers cannot match, or match everything."""
+    none = [query.qid for query in questions if not query.answers]
+    pairs = zip(questions, verdicts, strict=True)
+    tokenless = [query.qid for query, verdict in pairs if verdict.tokenless]
+    broken = list(dict.fromkeys(pattern for verdict in verdicts for pattern in verdict.broken))
+    if none:
+        logger.warning(
+            f"questions without an answer, which no passage holds: {len(none):,} ({some(none)})"
+        )
+    if tokenless:
+        what = "every passage holds" if matching.strict_dpr else "no passage holds"
+        dpr = "; DPR counts every passage (--set strict-dpr=yes)"
+        also = "" if matching.strict_dpr else dpr
+        logger.warning(
+            f"questions with an answer of no letter, number or sign, which {what}: "
+            f"{len(tokenless):,} ({some(tokenless)}){also}"
+        )
+    if broken:
+        logger.warning(
+            f"answers that are not valid regular expressions, which no passage holds: "
+            f"{len(broken):,} ({some(broken)})"
+        )
 
 
 def _tell(run: RunResult, count: int, settings: EvaluationSettings) -> None:

@@ -7,7 +7,7 @@ from denserk.data.negatives import Drops, Hit
 from denserk.data.passage_texts import PassageTexts
 from denserk.data.text_likeness import Likeness, words
 from denserk.errors import InputError, UsageError
-from denserk.evaluation.answer_matching import AnswerMatcher, PatternMatcher
+from denserk.evaluation.answers import AnswerMatcher, PatternMatcher
 from denserk.records import Passage, TrainingExample
 from denserk.settings.mining import WITHOUT_TEXTS, AnswerBearing, MiningPaths, MiningSettings
 from denserk.tasks.mining_queries import MiningQueries, named

@@ -237,7 +237,7 @@ def test_answers_in_place_of_judgements(
             "--answers answers.jsonl stands in place of judgements; --qrels qrels.txt is one too",
         ),
         (
-            ["--answers", "answers.jsonl", "--corpus", "corpus.jsonl", "-m", "R@5 nDGC@10"],
+            ["--answers", "answers.jsonl", "--corpus", "corpus.jsonl", "-m", "nDGC@10 R@5"],
             "nDGC@10 is unknown (nearest: nDCG@10",
         ),
         (["qrels.txt", "--set", "topk=5,x"], "--set topk=: found 'x', expected a whole number"),

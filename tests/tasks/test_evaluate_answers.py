@@ -1,17 +1,21 @@
 import json
 import math
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from denserk.errors import InputError, UsageError
+from denserk.errors import InputError, MismatchError, UsageError
+from denserk.evaluation.evaluator import Ties
 from denserk.formats.question_answers import write_dpr
 from denserk.formats.runs import write_run
 from denserk.formats.sources import read_answers, read_passages, read_qrels_map, read_queries
 from denserk.settings.answers import AnswerSettings
 from denserk.settings.evaluation import EvaluationSettings
-from denserk.tasks.evaluate_answers import BATCH, evaluate_answers
+from denserk.tasks.evaluate_answers import BATCH, best_hits, evaluate_answers
 from tests.peers import run_pyserini
 from tests.reporters import Heard
 
@@ -103,7 +107,7 @@ def test_patterns():
     (run,) = evaluated(answers="curated.jsonl", regex=True).runs
     assert run.summary == {"Success@1": 0, "Success@2": 1, "Success@3": 1}
     assert listener.warnings == [
-        "answers that are no regular expression, which no passage holds: 1 ('(')"
+        "answers that are not valid regular expressions, which no passage holds: 1 ('(')"
     ]
 
 
@@ -116,7 +120,7 @@ def test_passages_that_the_corpus_lacks():
     (run,) = evaluated(skip_missing=True, write_dpr_json="d.json").runs
     assert run.per_query["Success@1"]["3"] == 0  # it keeps its rank
     assert run.per_query["Success@2"]["3"] == 1
-    assert listener.warnings == ["passages that psgs.tsv lacks, which hold no answer: 1"]
+    assert listener.warnings == ["passages missing in psgs.tsv, which hold no answer: 1"]
     assert [entry["id"] for entry in json.loads(Path("d.json").read_text())[3]["ctxs"]] == ["4"]
 
 
@@ -145,6 +149,47 @@ def test_entity_questions_keep_their_relations():
     assert run.over_relations["Success@1"] == 3 / 4
 
 
+@given(
+    st.dictionaries(st.text("abc", min_size=1, max_size=3), st.integers(0, 5), min_size=1),
+    st.integers(1, 6),
+)
+def test_whatever_the_order_of_ties_the_first_are_kept(hits, depth):
+    kept = best_hits(list(hits), list(map(float, hits.values())), depth)
+    for last in (False, True):
+        by_id = sorted(hits, reverse=last)
+        first = sorted(by_id, key=lambda docid: -hits[docid])[:depth]
+        assert set(first) <= set(kept)
+    assert list(kept) == sorted(kept, key=lambda docid: (kept[docid], docid), reverse=True)
+    assert len(kept) == len(hits) or min(kept.values()) >= sorted(hits.values())[-depth]
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        ("a Q0 1 1 3 t\n", "mine answers queries 'a'; the answers are for '0', '1', '2', ...: non"),
+        ("\n", "mine holds no hit at all; the answers are for '0', '1', '2', ..."),
+    ],
+)
+def test_a_run_over_other_questions(run, said):
+    Path("mine.trec").write_text(run)
+    with pytest.raises(MismatchError, match=said):
+        evaluated()
+
+
+@pytest.mark.usefixtures("files")
+def test_several_runs_ties_and_questions_without_hits():
+    Path("tied.trec").write_text("0 Q0 1 1 1 t\n0 Q0 2 2 1 t\n2 Q0 4 1 1 t\n")
+    settings = EvaluationSettings(("Success@1 RR@3 P@2",))
+    mine, tied = evaluated(settings=settings, runs=("mine.trec", "tied.trec")).runs
+    assert mine.per_query["RR@3"] == {"0": 1 / 2, "1": 1, "2": 1 / 2, "3": 0}
+    assert mine.per_query["P@2"] == {"0": 1 / 2, "1": 1 / 2, "2": 1 / 2, "3": 0}
+    assert tied.per_query["Success@1"] == {"0": 0, "1": 0, "2": 1, "3": 0}  # "2" before "1"
+    assert (tied.ties, tied.missing) == (Ties(1, ("0",)), ("1", "3"))
+    left_out = evaluated(settings=replace(settings, complete=False), runs=("tied.trec",)).runs[0]
+    assert left_out.per_query["Success@1"] == {"0": 0, "2": 1}
+
+
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(
     ("text", "told"),
@@ -166,7 +211,7 @@ def test_broken_answers_are_named_with_their_line(text, told):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"settings": EvaluationSettings(("R@20 x",))}, "x is unknown.*; R@20 needs every"),
+        ({"settings": EvaluationSettings(("R@20 x",))}, "R@20 needs every.*; x is unknown"),
         ({"settings": EvaluationSettings(min=("AP=0.1",))}, "AP needs every relevant passage"),
         ({"settings": EvaluationSettings(relevance_level=2)}, "--relevance-level 2: a passage hol"),
         ({"settings": EvaluationSettings(remove_query=True)}, "--remove-query drops passages"),
