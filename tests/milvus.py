@@ -8,7 +8,7 @@ import pytest
 
 from denserk.formats.vectors import open_writer
 from denserk.settings.encoding import VectorFormat
-from denserk.settings.milvus import MilvusIndexSettings, MilvusSearchSettings
+from denserk.settings.milvus import CollectionSettings, MilvusIndexSettings
 from denserk.settings.retrieval import Engine, IndexPaths, IndexSettings
 from denserk.tasks.build_collection import CollectionResult, build_collection
 
@@ -36,6 +36,6 @@ def load(
     return build_collection(IndexPaths(input=(source,), resume=resume), MILVUS, milvus)
 
 
-def collection(database: Path, name: str = "passages", **settings) -> MilvusSearchSettings:
+def collection(database: Path, name: str = "passages", **settings) -> CollectionSettings:
     """Names a collection to be searched."""
-    return MilvusSearchSettings(str(database), name, **settings)
+    return CollectionSettings(str(database), name, **settings)

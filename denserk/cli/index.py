@@ -45,7 +45,7 @@ def index(
             f"in {loaded.seconds:,.1f} s"
         )
         return
-    milvus.refuse_in_vain()
+    milvus.reject_without_milvus()
     from denserk.tasks.build_index import build_index
 
     result = build_index(paths, settings, words, corpus)

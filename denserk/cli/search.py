@@ -5,7 +5,7 @@ import logging
 from denserk.cli.app import app
 from denserk.cli.options import Given, Overrides, command
 from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
-from denserk.settings.milvus import MilvusSearchSettings
+from denserk.settings.milvus import CollectionSettings
 from denserk.settings.retrieval import SearchPaths, SearchSettings
 
 logger = logging.getLogger(__name__)
@@ -35,13 +35,13 @@ def search(
     representation: Overrides[RepresentationSettings],
     text: Overrides[TextSettings],
     computing: Given[ComputeSettings],
-    milvus: MilvusSearchSettings,
+    milvus: CollectionSettings,
 ) -> None:
     """Search an index and write a run."""
     compute = ComputeSettings(**computing)
     own_precision = not {"dtype", "fp16", "bf16", "head_dtype"}.isdisjoint(computing)
     if paths.engine is None:
-        milvus.refuse_in_vain()
+        milvus.reject_without_milvus()
     from denserk.tasks.search import search as task
 
     result = task(

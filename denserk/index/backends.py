@@ -26,7 +26,7 @@ CLASSES = {
     Engine.TORCH: "denserk.index.exact:ExactIndex",
     Engine.BM25S: "denserk.index.bm25:Bm25Index",
     Engine.LUCENE: "denserk.index.lucene:LuceneIndex",
-    Engine.MILVUS: "denserk.index.milvus_index:MilvusIndex",
+    Engine.MILVUS: "denserk.index.milvus:MilvusIndex",
 }
 """Engine -> "module:Class"."""
 

@@ -17,14 +17,14 @@ from denserk.formats.runs import RunWriter, run_writer
 from denserk.formats.sources import read_queries
 from denserk.formats.vectors import read_vector_blocks
 from denserk.index.lucene import LuceneIndex
-from denserk.index.milvus_index import MilvusIndex
+from denserk.index.milvus import MilvusIndex
 from denserk.index.searcher import Searcher, TieCount
 from denserk.index.vector_index import VectorIndex
 from denserk.index.vector_inputs import expanded
 from denserk.records import Query
 from denserk.reporting import Progress, track
 from denserk.settings.encoding import ComputeSettings, Dtype
-from denserk.settings.milvus import MilvusSearchSettings
+from denserk.settings.milvus import CollectionSettings
 from denserk.settings.options import as_json
 from denserk.settings.retrieval import Engine, SearchPaths, SearchSettings
 from denserk.tasks.model_chain import Description, model_of, refuse_other_model
@@ -78,7 +78,7 @@ def search(
     representation: Mapping[str, Any] = NOTHING,
     text: Mapping[str, Any] = NOTHING,
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008
-    milvus: MilvusSearchSettings = MilvusSearchSettings(),  # noqa: B008
+    milvus: CollectionSettings = CollectionSettings(),  # noqa: B008
     *,
     own_precision: bool = False,
 ) -> SearchResult:

@@ -7,7 +7,7 @@ import pytest
 
 from denserk.formats.flat_file import FlatWriter
 from denserk.index.backends import open_vector_index
-from denserk.index.milvus_index import MilvusIndex
+from denserk.index.milvus import MilvusIndex
 from denserk.index.searcher import Searcher
 from denserk.settings.retrieval import Engine, Metric, SearchSettings, Ties
 from denserk.tasks.opened_index import open_index

@@ -12,8 +12,9 @@ import pytest
 
 from denserk.cli.app import run
 from denserk.errors import UsageError
+from denserk.index import milvus
 from denserk.index.exact import ExactIndex
-from denserk.index.milvus_index import MilvusIndex
+from denserk.index.milvus import MilvusIndex
 from denserk.index.searcher import Searcher
 from denserk.settings.encode import EncodeSettings
 from denserk.settings.encoding import ComputeSettings
@@ -113,20 +114,21 @@ def test_the_recall_of_an_approximate_index(tmp_path):
     assert recalls[0] == 1
     assert 0.1 < recalls[1] < 1
     assert recalls[2] is None
-    told = f"IVF_FLAT finds {recalls[1]:.1%} of the exact 10 nearest (with 100 of its own vectors"
+    told = f"IVF_FLAT: recall@10 {recalls[1]:.3f}, for 100 of its own vectors"
     assert any(note.startswith(told) for note in reporter.notes)
 
 
 @pytest.mark.parametrize("command", ["index", "search"])
-def test_a_server_that_is_not_there(tmp_path, capsys, command):
+def test_a_server_that_is_not_there(tmp_path, capsys, monkeypatch, command):
+    monkeypatch.setattr(milvus, "TIMEOUT", 3)
     source = write_vectors(tmp_path / "v.jsonl", ["a"], np.ones((1, 3), np.float32))
     flag = "--input" if command == "index" else "--encoded-queries"
     line = [command, flag, source, "--engine", "milvus", "--uri", "http://127.0.0.1:9"]
-    line += ["--collection", "c", "--set", "milvus-timeout=0.5"]
+    line += ["--collection", "c"]
     line += ["--output", str(tmp_path / "o")] if command == "search" else []
     status, error = told(capsys, *line)
     assert status == 1
-    assert "no Milvus answers at http://127.0.0.1:9" in error
+    assert "c of http://127.0.0.1:9 cannot be opened" in error
 
 
 def test_kinds_of_index_that_the_server_does_not_know(tmp_path, capsys):
@@ -140,9 +142,9 @@ def test_kinds_of_index_that_the_server_does_not_know(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("paths", "settings", "message"),
     [
-        ({"input": ("v",), "output": "o"}, {}, "makes no folder"),
-        ({"input": ("v",), "trained_as": "i"}, {}, "--trained-as i: Milvus trains its own"),
-        ({"corpus": "c"}, {}, "holds vectors; --corpus holds text"),
+        ({"input": ("v",), "output": "o"}, {}, "--output o is not for"),
+        ({"input": ("v",), "trained_as": "i"}, {}, "--trained-as i is not for"),
+        ({"corpus": "c"}, {}, "--corpus c is not for"),
         ({"input": ("v",)}, {"type": IndexType.HNSW}, "--type hnsw is not for --engine milvus"),
         ({"input": ("v",)}, {"factory": "Flat"}, "--factory Flat is not for"),
         ({"input": ("v",)}, {"M": 32}, "--M 32 is not for --engine milvus"),

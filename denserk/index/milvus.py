@@ -1,0 +1,411 @@
+"""Milvus as an engine, through pymilvus: a local file (milvus-lite), a server or a cluster.
+
+A collection has one row per vector:
+
+    row       INT64, the primary key: the number of the vector, in the order of the input
+    passage   VARCHAR, the passage's id
+    vector    FLOAT_VECTOR
+
+The manifest is a property of the collection, and so is the number of rows that are surely there.
+Rows are written by upsert under their numbers: a row sent twice, by a retry or by --resume, is one.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from denserk.errors import MismatchError, OutputError, ServerError, UsageError
+from denserk.extras import require
+from denserk.formats.id_ledger import IdLedger
+from denserk.formats.manifest import Kind, Manifest, decoded, encoded
+from denserk.formats.vectors import VectorSource
+from denserk.index.index_folder import PART
+from denserk.index.vector_index import Rows, Scores, Vectors
+from denserk.index.vector_inputs import CheckedBlocks, Gathered, known_count
+from denserk.reporting import track
+from denserk.settings.milvus import TOKEN, CollectionSettings, MilvusIndexSettings
+from denserk.settings.retrieval import SearchSettings
+
+ROW, PASSAGE, VECTOR = "row", "passage", "vector"
+MANIFEST, ROWS = "denserk.manifest", "denserk.rows"
+# bytes of a passage's id
+ID_BYTES = 1024
+# hits of a query that Milvus returns at most
+LIMIT = 16_384
+# hits per request: Milvus sends no answer of more than 64 MB by default
+HITS_AT_ONCE = 400_000
+# bytes of vectors per request
+BATCH_BYTES = 8 << 20
+# batches between two updates of the number of rows that are surely there
+KEPT_EVERY = 8
+# seconds that a request may take, pymilvus' own retries included
+TIMEOUT = 60.0
+# seconds between two looks at work that the server does in the background
+PAUSE = 0.5
+FULL = ("No space left", "File too large", "quota")
+DENIED = ("auth check failure", "unauthenticated", "UNAUTHENTICATED", "permission", "api key")
+# types of index that compare every row
+EXHAUSTIVE = ("FLAT", "GPU_BRUTE_FORCE", "BRUTE_FORCE")
+
+
+class Collection:
+    """A connection to a collection, which need not exist; close it when done.
+
+    Args:
+        settings: its address and its name.
+        create: whether a local file may be new.
+
+    Raises:
+        MissingExtraError: pymilvus or milvus-lite is not installed.
+        UsageError: no collection is named, or the local file does not exist.
+        ServerError: the server does not answer.
+    """
+
+    def __init__(self, settings: CollectionSettings, *, create: bool = False) -> None:
+        if settings.uri is None or settings.collection is None:
+            raise UsageError(
+                "--engine milvus needs an address and a collection",
+                "give --uri ./passages.db or --uri http://localhost:19530, and --collection NAME",
+            )
+        self._name, self.place = settings.collection, settings.place
+        self._embedded = settings.is_embedded
+        self._library = require("pymilvus", "--engine milvus")
+        # both would print what is raised here as one line
+        for name in ("pymilvus", "milvus_lite"):
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        if self._embedded:
+            require("milvus_lite", f"the local file {settings.uri}")
+            path = Path(settings.uri)
+            if not path.is_dir() and not (create and not path.exists()):
+                what = "not a folder of milvus-lite 3" if path.exists() else "no such file"
+                raise UsageError(f"{path}: {what}", "denserk index --engine milvus makes it")
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with self._errors("cannot be opened (does another process have it open?)"):
+            self._client = self._library.MilvusClient(
+                settings.uri, token=os.environ.get(TOKEN, ""), timeout=TIMEOUT / 6, dedicated=True
+            )
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        """Turn errors of pymilvus into denserk's, in one line and without the token."""
+        grpc = require("grpc", "--engine milvus")
+        library = (self._library.MilvusException, grpc.RpcError, grpc.FutureTimeoutError)
+        try:
+            yield
+        except library as error:
+            lines = (getattr(error, "message", "") or str(error) or type(error).__name__).split(
+                "\n"
+            )
+            reason = lines[0][:300]
+            if token := os.environ.get(TOKEN):
+                for secret in (token, *token.split(":")[1:]):
+                    reason = reason.replace(secret, "***")
+            message = f"{self.place} {what}: {reason}"
+            if any(sign in reason for sign in FULL):
+                raise OutputError(message, "make room, then continue with --resume") from None
+            denied = any(sign in reason for sign in DENIED)
+            raise ServerError(
+                message, f"set {TOKEN} in the environment" if denied else None
+            ) from None
+
+    def _call(self, what: str, method: str, *args: Any, **named: Any) -> Any:
+        # an embedded server is in this process: it cannot be away, only at work
+        named.setdefault("timeout", None if self._embedded else TIMEOUT)
+        with self._errors(what):
+            return getattr(self._client, method)(self._name, *args, **named)
+
+    def exists(self) -> bool:
+        """Return whether the server has the collection."""
+        return bool(self._call("cannot be looked up", "has_collection"))
+
+    def drop(self) -> None:
+        """Remove the collection."""
+        self._call("cannot be removed", "drop_collection")
+
+    def create(self, dimension: int, manifest: Manifest, settings: MilvusIndexSettings) -> None:
+        """Create the collection, empty, and its index.
+
+        Raises:
+            ServerError: the server rejects it, for example an unknown type of index.
+        """
+        types = self._library.DataType
+        schema = self._client.create_schema(auto_id=False, enable_dynamic_field=False)
+        schema.add_field(ROW, types.INT64, is_primary=True)
+        schema.add_field(PASSAGE, types.VARCHAR, max_length=ID_BYTES)
+        schema.add_field(VECTOR, types.FLOAT_VECTOR, dim=dimension)
+        self._call(
+            "cannot be created",
+            "create_collection",
+            schema=schema,
+            properties={MANIFEST: encoded(manifest).decode(), ROWS: "0"},
+            consistency_level="Strong",  # every read sees every write before it
+        )
+        given: dict[str, Any] = settings.parameters
+        if self._embedded:  # milvus-lite reads them in the older form only
+            given = {"params": given}
+        index = self._client.prepare_index_params()
+        kind = settings.milvus_index
+        index.add_index(VECTOR, kind, VECTOR, metric_type="IP", params=given)
+        try:
+            self._call(f"takes no index {kind}", "create_index", index)
+            self._call("cannot be released", "release_collection")  # indexed when it is loaded
+        except ServerError:
+            self.drop()
+            raise
+
+    def _properties(self) -> dict[str, str]:
+        found = self._call("cannot be described", "describe_collection")
+        return dict(found.get("properties") or {})
+
+    def set_properties(self, **properties: str) -> None:
+        """Set properties: `manifest`, or `rows` that are surely there."""
+        named = {f"denserk.{name}": value for name, value in properties.items()}
+        self._call("cannot be changed", "alter_collection_properties", named)
+
+    def rows_there(self) -> int:
+        """Return how many rows, from the first, are surely there: where --resume continues."""
+        return int(self._properties().get(ROWS, "0"))
+
+    def manifest(self) -> Manifest:
+        """Return the manifest, finished or not.
+
+        Raises:
+            MismatchError: denserk did not make the collection.
+            InputError: the manifest is broken.
+        """
+        text = self._properties().get(MANIFEST)
+        if text is None:
+            raise MismatchError(
+                f"{self.place} was not made by denserk: it has no manifest",
+                "load it with denserk index --engine milvus --overwrite",
+            )
+        return decoded(text, self.place)
+
+    def write(self, first: int, ids: Sequence[str], vectors: Vectors) -> None:
+        """Write n vectors (n, D), with n passage ids, as rows `first`, `first` + 1, ..."""
+        rows = [
+            {ROW: first + place, PASSAGE: docid, VECTOR: vector}
+            for place, (docid, vector) in enumerate(zip(ids, vectors, strict=True))
+        ]
+        self._call("cannot be written", "upsert", rows)
+
+    def settle(self) -> None:
+        """Wait until the server has sealed what was written, indexed it and loaded it."""
+        self._call("cannot be flushed", "flush", timeout=None)
+        while True:
+            index = self._call("cannot be indexed", "describe_index", VECTOR) or {}
+            if index.get("state") == "Failed":
+                reason = index.get("index_state_fail_reason")
+                raise ServerError(f"{self.place} cannot be indexed: {reason}")
+            if not int(index.get("pending_index_rows") or 0):
+                break
+            time.sleep(PAUSE)
+        self.load()
+
+    def load(self) -> None:
+        """Wait until the server has loaded the collection, so that it can be searched."""
+        self._call("cannot be loaded", "load_collection", timeout=None)
+
+    def count(self) -> int:
+        """Return the number of rows of a loaded collection."""
+        fields = ["count(*)"]
+        named = {"filter": "", "output_fields": fields, "consistency_level": "Strong"}
+        return int(self._call("cannot be counted", "query", **named)[0][fields[0]])
+
+    def search(self, queries: Vectors, depth: int, parameters: dict[str, Any]) -> list[Any]:
+        """Return the hits of each of (B, D) queries, each hit with row, score and passage."""
+        found: list[Any] = []
+        step = max(1, HITS_AT_ONCE // depth)
+        for first in range(0, len(queries), step):
+            found += self._call(
+                "cannot be searched",
+                "search",
+                data=list(queries[first : first + step]),
+                anns_field=VECTOR,
+                limit=depth,
+                output_fields=[PASSAGE],
+                search_params={"metric_type": "IP", "params": parameters},
+            )
+        return found
+
+    def passage(self, row: int) -> str:
+        """Return the passage id of a row."""
+        found = self._call("cannot be read", "get", ids=[row], output_fields=[PASSAGE])
+        return str(found[0][PASSAGE])
+
+
+def load(
+    collection: Collection,
+    sources: Sequence[VectorSource],
+    start: Callable[[int], int],
+    batch: int | None = None,
+) -> Gathered:
+    """Write vectors into a collection, one block in memory.
+
+    Args:
+        collection: the collection.
+        sources: in the order of the rows.
+        start: is called with the dimension, creates the collection unless it exists, and returns
+            how many rows are there already.
+        batch: passages sent at once.
+
+    Raises:
+        InputError: an id occurs twice, a number is not finite, or there is no vector.
+        MismatchError: the sources have different dimensions.
+        ServerError: the server rejects the rows (ids are 1,024 bytes at most), or stays away.
+        OutputError: the server has no room.
+    """
+    size = sources[0].vectors_per_passage
+    sent, there, batches = 0, -1, 0
+    with IdLedger() as ledger, track("loading vectors", known_count(sources), "passages") as bar:
+        blocks = CheckedBlocks(sources, ledger)
+        for ids, vectors, _ in blocks:
+            if there < 0:
+                there = start(blocks.dimension)
+            step = batch or max(1, BATCH_BYTES // (4 * size * blocks.dimension))
+            for first in range(0, len(ids), step):
+                names = [docid for docid in ids[first : first + step] for _ in range(size)]
+                if sent + len(names) > there:
+                    rows = vectors[first * size : (first + step) * size]
+                    collection.write(sent, names, rows.astype(np.float32))
+                    batches += 1
+                    if batches % KEPT_EVERY == 0:
+                        collection.set_properties(rows=str(sent + len(names)))
+                sent += len(names)
+                bar.advance(len(names) // size)
+        collection.set_properties(rows=str(sent))
+        collection.settle()
+        blocks.refuse_repeats(lambda position: collection.passage(position * size))
+        if (count := collection.count()) != sent:
+            raise ServerError(
+                f"{collection.place} holds {count:,} rows where {sent:,} were written",
+                "load it again with --overwrite",
+            )
+        return Gathered(ledger.count, size, blocks.dimension)
+
+
+class LastIds(Sequence[str]):
+    """The ids of the rows that the last search found; those of several vectors end in "#n"."""
+
+    def __init__(self, count: int, vectors_per_passage: int) -> None:
+        self._count, self._size = count, vectors_per_passage
+        self.passages: dict[int, str] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, row: int) -> str:  # type: ignore[override]
+        passage = self.passages[row]
+        return passage if self._size == 1 else f"{passage}{PART}{row % self._size}"
+
+
+class MilvusIndex:
+    """An open collection.
+
+    Milvus returns at most 16,384 rows for a query. Passages with m vectors are grouped by denserk:
+    the best m * K rows hold the best vector of each of the K best passages.
+
+    Args:
+        settings: the collection, and Milvus's own parameters of the search.
+        rules: depth and breadth.
+
+    Raises:
+        UsageError: there is no such collection, or Milvus cannot search that deep.
+        MismatchError: it is unfinished, or denserk did not make it.
+        ServerError: the server does not answer.
+    """
+
+    def __init__(self, settings: CollectionSettings, rules: SearchSettings) -> None:
+        self._collection = Collection(settings)
+        self.place = settings.place
+        try:
+            self.manifest = self._finished_manifest()
+            size = int(self.manifest.contents["vectors_per_passage"])
+            if rules.hits * size > LIMIT:
+                several = f" of {size} vectors each" if size > 1 else ""
+                raise UsageError(
+                    f"--hits {rules.hits}{several}: Milvus returns at most {LIMIT:,} rows",
+                    f"--hits {LIMIT // size} or less, or a faiss index (denserk index)",
+                )
+            self._kind = str(self.manifest.settings["milvus_index"])
+            self._parameters = self._breadth(rules) | settings.parameters
+            self._collection.load()
+            self._count = self._collection.count()
+        except BaseException:
+            self._collection.close()
+            raise
+        self.ids = LastIds(self._count, size)
+
+    def _finished_manifest(self) -> Manifest:
+        if not self._collection.exists():
+            raise UsageError(f"there is no {self.place}", "denserk index --engine milvus makes it")
+        manifest = self._collection.manifest()
+        if manifest.kind is not Kind.INDEX or not manifest.complete:
+            raise MismatchError(
+                f"{self.place} is unfinished: the command that loads it was interrupted",
+                "run that command again with --resume",
+            )
+        return manifest
+
+    def _breadth(self, rules: SearchSettings) -> dict[str, Any]:
+        """Return Milvus's parameters for --ef-search and --nprobe."""
+        given = dict(rules.index_options)
+        found: dict[str, Any] = {}
+        if self._kind.startswith("HNSW"):
+            found["ef"] = rules.ef_search or 64
+            given.pop("--ef-search", None)
+        elif "IVF" in self._kind or self._kind == "SCANN":
+            lists = (self.manifest.settings.get("milvus_params") or {}).get("nlist", 128)
+            found["nprobe"] = rules.nprobe or max(1, int(lists) // 16)
+            given.pop("--nprobe", None)
+        for name, value in given.items():
+            raise UsageError(
+                f"{name} {value}: {self.place} has an index {self._kind}",
+                "give --set milvus-params",
+            )
+        return found
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def dimension(self) -> int:
+        """D, of its vectors and of any query."""
+        return int(self.manifest.contents["dimension"])
+
+    @property
+    def is_exhaustive(self) -> bool:
+        """Whether every row is compared."""
+        return self._kind in EXHAUSTIVE
+
+    def search(self, queries: Vectors, depth: int) -> tuple[Scores, Rows]:
+        """Return (B, K) scores and rows, at most 16,384 of them; fewer are padded."""
+        wanted = min(depth, LIMIT, max(self._count, 1))
+        parameters = dict(self._parameters)
+        if isinstance(ef := parameters.get("ef"), int):
+            parameters["ef"] = max(ef, wanted)
+        scores: Scores = np.full((len(queries), depth), -np.inf, np.float32)
+        rows: Rows = np.full((len(queries), depth), -1, np.int64)
+        passages: dict[int, str] = {}
+        for query, hits in enumerate(self._collection.search(queries, wanted, parameters)):
+            found = np.array(hits.distances, np.float32)
+            order = np.lexsort((hits.ids, -found))
+            scores[query, : len(hits)] = found[order]
+            rows[query, : len(hits)] = np.array(hits.ids, np.int64)[order]
+            passages |= {int(n): h["entity"][PASSAGE] for n, h in zip(hits.ids, hits, strict=True)}
+        self.ids.passages = passages
+        return scores, rows
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._collection.close()
