@@ -23,18 +23,18 @@ logger = logging.getLogger(__name__)
     ),
     paths="Input and output",
     settings="Index",
-    words="Words, for --type bm25",
+    bm25="BM25, for --type bm25",
     corpus="Corpus, for --type bm25",
     milvus="Milvus, for --engine milvus",
 )
 def index(
     paths: IndexPaths,
     settings: IndexSettings,
-    words: Bm25Settings,
+    bm25: Bm25Settings,
     corpus: CorpusSettings,
     milvus: MilvusIndexSettings,
 ) -> None:
-    """Turn vectors, or the words of a corpus, into an index."""
+    """Turn vectors, or the text of a corpus, into an index."""
     if settings.engine is Engine.MILVUS:
         from denserk.tasks.build_collection import build_collection
 
@@ -48,7 +48,7 @@ def index(
     milvus.reject_without_milvus()
     from denserk.tasks.build_index import build_index
 
-    result = build_index(paths, settings, words, corpus)
+    result = build_index(paths, settings, bm25, corpus)
     recall = "" if result.recall is None else f", recall {result.recall:.3f}"
     logger.info(
         f"{paths.output}: {result.count:,} passages, {result.bytes_per_passage:,.0f} bytes each"

@@ -12,7 +12,7 @@ from denserk.index.faiss_library import sees_gpu
 from denserk.index.index_folder import INDEX
 from denserk.index.vector_index import VectorIndex
 from denserk.settings.retrieval import (
-    WORD_ENGINES,
+    BM25_ENGINES,
     Engine,
     IndexSettings,
     IndexType,
@@ -90,10 +90,10 @@ def open_vector_index(
     Raises:
         MissingExtraError: only faiss can open it, and it is not installed.
         UsageError: a GPU is asked for that cannot hold it.
-        MismatchError: the folder holds words.
+        MismatchError: the folder is a BM25 index.
     """
-    if engine in WORD_ENGINES:
-        raise MismatchError(f"{folder} is an index of words, not of vectors")
+    if engine in BM25_ENGINES:
+        raise MismatchError(f"{folder} is a BM25 index, not an index of vectors")
     path = Path(folder) / INDEX
     if not path.is_file():
         raise UsageError(f"{folder} is not an index of vectors: it has no file {INDEX}")

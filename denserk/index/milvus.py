@@ -369,10 +369,7 @@ class MilvusIndex:
             found["nprobe"] = rules.nprobe or max(1, int(lists) // 16)
             given.pop("--nprobe", None)
         for name, value in given.items():
-            raise UsageError(
-                f"{name} {value}: {self.place} has an index {self._kind}",
-                "give --set milvus-params",
-            )
+            raise UsageError(f"{name} {value}: {self.place} has an index {self._kind}")
         return found
 
     def __len__(self) -> int:

@@ -147,7 +147,7 @@ class Searcher:
 
         Args:
             qids: B query ids.
-            queries: (B, D) vectors, or an array of B texts for an index of words.
+            queries: (B, D) vectors, or an array of B texts for a BM25 index.
         """
         for qid, docids, scores in self.ranked(qids, queries):
             yield qid, list(zip(docids, scores.tolist(), strict=True))

@@ -24,7 +24,7 @@ from denserk.index.hits import MOST_ROWS
 from denserk.index.index_folder import DOCID, INDEX, foreign_engine, read_index_manifest
 from denserk.index.shard_ids import IdFile, ShardIds
 from denserk.index.vector_index import Rows, Scores, VectorIndex
-from denserk.settings.retrieval import WORD_ENGINES, Engine, Metric
+from denserk.settings.retrieval import BM25_ENGINES, Engine, Metric
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def look_at(name: str, open_index: OpenIndex) -> Shard:
 
     Raises:
         UsageError: it is not there, or is neither an index nor a folder of vectors.
-        MismatchError: it is unfinished, or holds words.
+        MismatchError: it is unfinished, or a BM25 index.
         InputError: it is broken.
     """
     if is_vector_folder(name):
@@ -108,8 +108,10 @@ def look_at(name: str, open_index: OpenIndex) -> Shard:
     manifest = read_index_manifest(name)
     chosen = {} if manifest is None else manifest.settings
     engine = Engine(chosen["engine"]) if chosen else foreign_engine(name)
-    if engine in WORD_ENGINES:
-        raise MismatchError(f"{name} is an index of words, not of vectors", "search it by itself")
+    if engine in BM25_ENGINES:
+        raise MismatchError(
+            f"{name} is a BM25 index, not an index of vectors", "search it by itself"
+        )
     path = Path(name) / INDEX
     if not path.is_file():
         raise UsageError(f"{name} is not an index of vectors: it has no file {INDEX}")

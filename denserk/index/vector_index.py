@@ -30,7 +30,7 @@ class StoredVectors(Protocol):
 class SearchableIndex(Protocol):
     """An open index. Rows count from 0; their ids are the index folder's business.
 
-    Queries are (B, D) vectors, or an array of B texts where the index holds words.
+    Queries are (B, D) vectors, or an array of B texts for a BM25 index.
     """
 
     @property

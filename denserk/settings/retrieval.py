@@ -41,7 +41,7 @@ class Engine(StrEnum):
     MILVUS = "milvus"
 
 
-WORD_ENGINES = (Engine.BM25S, Engine.LUCENE)
+BM25_ENGINES = (Engine.BM25S, Engine.LUCENE)
 """The engines of --type bm25."""
 
 
@@ -148,8 +148,8 @@ class IndexSettings(Settings):
             raise UsageError(
                 f"--factory and --type {self.type} exclude each other", "give one of them"
             )
-        words = self.type is IndexType.BM25
-        if self.engine and words != (self.engine in WORD_ENGINES):
+        is_bm25 = self.type is IndexType.BM25
+        if self.engine and is_bm25 != (self.engine in BM25_ENGINES):
             raise UsageError(f"--engine {self.engine} does not hold an index of --type {self.type}")
         if self.engine is Engine.TORCH and (self.factory or self.type is not IndexType.FLAT):
             raise UsageError(

@@ -35,7 +35,7 @@ from denserk.index.vector_index import SearchableIndex, VectorIndex
 from denserk.index.vector_inputs import expanded, refuse_other_blocks
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.options import from_json
-from denserk.settings.retrieval import WORD_ENGINES, Bm25Settings, Engine, Metric, SearchSettings
+from denserk.settings.retrieval import BM25_ENGINES, Bm25Settings, Engine, Metric, SearchSettings
 from denserk.tasks.model_chain import Description, model_of, refuse_other_model
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class OpenedIndex:
         index: the engine.
         ids: the id of each row.
         manifests: what made each folder (nothing, where another tool did).
-        holds_words: queries are texts.
+        is_bm25: queries are texts.
         kind: what the folders are, in a word.
         vectors_per_passage: how many neighbouring rows are one passage.
     """
@@ -70,7 +70,7 @@ class OpenedIndex:
     index: SearchableIndex
     ids: Sequence[str]
     manifests: Sequence[Manifest | None]
-    holds_words: bool = False
+    is_bm25: bool = False
     kind: str = "index"
 
     @property
@@ -132,12 +132,12 @@ def open_index(
     engine = Engine(chosen["engine"]) if chosen else foreign_engine(name)
     assert engine is not None  # read_index_manifest saw to it
     bm25 = from_json(Bm25Settings, chosen.get("bm25", {}))
-    if engine in WORD_ENGINES:
+    if engine in BM25_ENGINES:
         for option, given in settings.index_options.items():
             raise UsageError(f"{option} {given}: {name} is a BM25 index", f"leave out {option}")
     if engine is Engine.LUCENE:
         lucene = LuceneIndex(Path(name), bm25, contents.get("count"), compute.threads)
-        return OpenedIndex(names, lucene, lucene.ids, [manifest], holds_words=True)
+        return OpenedIndex(names, lucene, lucene.ids, [manifest], is_bm25=True)
     index: SearchableIndex
     if engine is Engine.BM25S:
         index = Bm25Index(Path(name), bm25, compute.threads)
@@ -145,7 +145,7 @@ def open_index(
         size = int(contents.get("vectors_per_passage", 1))
         index = _engine_of(name, engine, size, settings, compute, encodes=encodes)
     ids = PassageIds(Path(name) / DOCID, len(index))
-    return OpenedIndex(names, index, ids, [manifest], engine in WORD_ENGINES)
+    return OpenedIndex(names, index, ids, [manifest], engine in BM25_ENGINES)
 
 
 def _engine_of(

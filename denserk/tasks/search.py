@@ -43,7 +43,7 @@ NAMED = 5
 NOTHING: Mapping[str, Any] = {}
 
 Asked = Iterator[tuple[Sequence[str], NDArray[Any]]]
-"""Query ids beside their vectors, or their texts where the index holds words."""
+"""Query ids beside their vectors, or their texts for a BM25 index."""
 
 
 @dataclass
@@ -134,7 +134,7 @@ def _search(
     if paths.topics is not None:
         queries = list(read_queries(paths.topics, paths.topics_format, paths.qrels))
     result = SearchResult()
-    if opened.holds_words:
+    if opened.is_bm25:
         questions = _texts(paths, opened, queries)
     elif paths.encoded_queries is not None:
         questions = _encoded(paths, opened, queries)
@@ -166,11 +166,11 @@ def _search(
 
 
 def _texts(paths: SearchPaths, opened: OpenedIndex, queries: Sequence[Query] | None) -> _Questions:
-    """The texts of the queries, for an index of words."""
+    """The texts of the queries, for a BM25 index."""
     for option, given in (("--model", paths.model), ("--encoded-queries", paths.encoded_queries)):
         if given is not None:
             raise UsageError(
-                f"{option} {given}: {opened.name} is an index of words", f"leave out {option}"
+                f"{option} {given}: {opened.name} is a BM25 index", f"leave out {option}"
             )
     assert queries is not None  # SearchPaths saw to it
     texts = np.array([query.text for query in queries], dtype=object)

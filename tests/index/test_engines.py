@@ -138,7 +138,7 @@ def test_a_breadth_that_a_flat_index_lacks_is_refused(tmp_path, engine, option):
 def test_what_is_no_index_of_vectors_is_refused(tmp_path):
     with pytest.raises(UsageError, match="no file index"):
         open_vector_index(tmp_path, Engine.TORCH, SEARCH)
-    with pytest.raises(MismatchError, match="words"):
+    with pytest.raises(MismatchError, match="BM25"):
         open_vector_index(tmp_path, Engine.BM25S, SEARCH)
     (tmp_path / "index").write_bytes(b"IxFI and then nothing")
     with pytest.raises(InputError, match="flat index"):

@@ -57,7 +57,7 @@ def test_names_that_milvus_refuses(name):
 )
 def test_refusals(kind, given):
     name = next(iter(given))
-    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')}"):
+    with pytest.raises(UsageError, match=f"--set {name.replace('_', '-')}"):
         kind(**given)
 
 

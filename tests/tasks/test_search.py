@@ -116,7 +116,7 @@ def test_vectors_are_searched_without_an_index(toy, model):
     named = read_manifest(toy / "run.trec", Kind.RUN).made_from["index"]
     assert [part["name"] for part in named] == [str(toy / "s0"), str(toy / "s1")]
     words = bm25_of(toy)
-    with pytest.raises(MismatchError, match="is an index of words, not of vectors"):
+    with pytest.raises(MismatchError, match="is a BM25 index, not an index of vectors"):
         search(SearchPaths(index=(vectors, words), topics=str(toy / "queries.tsv"), output="run"))
 
 
@@ -148,7 +148,7 @@ def test_words_need_no_model(toy):
     found = ranked(toy, index)
     assert {qid: hits[0][0] for qid, hits in found.items()} == {"q1": "d3", "q2": "d5", "q3": "d4"}
     assert [docid for docid, _ in found["q2"]] == ["d5", "d1"]  # equal scores
-    with pytest.raises(UsageError, match=r"--model m: .* is an index of words"):
+    with pytest.raises(UsageError, match=r"--model m: .* is a BM25 index"):
         ranked(toy, index, model="m")
 
 
@@ -323,6 +323,6 @@ def test_the_command_line_tells_what_was_done(toy, capfd):
 @pytest.mark.parametrize("option", ["ef_search", "nprobe", "k_factor"])
 def test_options_of_approximate_indexes_are_not_ignored_by_bm25(toy, option):
     given: dict[str, Any] = {option: 9}
-    name = f"--{option.replace('_', '-')} 9"
+    name = f"{option.replace('_', '-')} 9"
     with pytest.raises(UsageError, match=f"{name}: .*bm25 is a BM25 index"):
         ranked(toy, bm25_of(toy), settings=SearchSettings(**given))
