@@ -9,8 +9,7 @@ from denserk.errors import InputError, UsageError
 from denserk.formats import text_jsonl, tsv
 from denserk.formats.detection import columns, first_line, is_json, list_keys, peek, told
 from denserk.formats.files import decode_lines, look_ahead, number_lines, open_binary
-from denserk.formats.json_array import read_array
-from denserk.formats.json_lines import Numbered, parse_objects
+from denserk.formats.json_records import Numbered, parse_objects, read_array
 from denserk.records import Passage
 from denserk.settings.formats import DETECTED, CorpusFormat, CorpusSettings
 

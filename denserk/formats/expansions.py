@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from denserk.errors import InputError
-from denserk.formats.json_fields import Fields
-from denserk.formats.json_lines import read_objects, write_objects
+from denserk.formats.json_records import Fields, read_objects, write_objects
 from denserk.records import Passage
 
 

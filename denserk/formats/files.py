@@ -4,6 +4,7 @@ import errno
 import gzip
 import io
 import os
+import re
 import secrets
 import sys
 import zlib
@@ -215,12 +216,12 @@ def temporary_beside(target: Path) -> Path:
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether a name is one that denserk gives to unfinished files, folders and locks.
+    """Return whether a name is one that denserk gives to unfinished files, folders and locks.
 
-    >>> is_temporary(Path("out/.run.trec.0123abcd.part")), is_temporary(Path("out/.bashrc"))
-    (True, False)
+    >>> [is_temporary(Path(name)) for name in (".a.trec.0123abcd.part", ".a.lock", ".a.part")]
+    [True, True, False]
     """
-    return path.name.startswith(".") and path.suffix in (".part", ".lock")
+    return re.fullmatch(r"\..+(\.[0-9a-f]{8}\.part|\.lock)", path.name) is not None
 
 
 def is_special(path: Path) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from denserk.errors import InputError, MismatchError
 from denserk.formats.block_journal import JOURNAL, Block, read_journal
 from denserk.formats.files import read_chunks, read_errors, read_file, read_text_lines
-from denserk.formats.identifiers import identifier
+from denserk.formats.json_records import identifier
 from denserk.formats.manifest import (
     NAME,
     Kind,

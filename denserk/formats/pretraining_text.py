@@ -19,8 +19,7 @@ import orjson
 from denserk.errors import UsageError
 from denserk.formats.detection import first_line, is_json, told
 from denserk.formats.files import STREAM, look_ahead, open_binary, read_text_lines
-from denserk.formats.json_fields import Fields
-from denserk.formats.json_lines import read_objects
+from denserk.formats.json_records import Fields, read_objects
 from denserk.formats.manifest import NAME as MANIFEST
 from denserk.formats.sources import CORPUS_ENDINGS, read_passages
 from denserk.settings.formats import DETECTED, CorpusSettings

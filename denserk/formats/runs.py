@@ -34,8 +34,7 @@ from denserk.formats.files import (
     whole_binary,
     write_errors,
 )
-from denserk.formats.identifiers import identifier
-from denserk.formats.json_lines import dump_json, parse_objects
+from denserk.formats.json_records import dump_json, identifier, parse_objects
 from denserk.settings.formats import RunFormat
 
 logger = logging.getLogger(__name__)
@@ -50,6 +49,7 @@ COLUMNS = {
     RunFormat.TEVATRON: "3 columns: qid, docid, score",
     RunFormat.JSONL: "JSON lines with qid, docid, score",
 }
+BY_SCORE = "--set order=score reads the scores"
 CLEAN = bytes(range(ord("!"), 0x7F)) + b" \n"  # characters of a block that pyarrow may split
 
 Hit = tuple[int, str, str, float, str]  # line number, query, passage, score, rank as it is spelled
@@ -466,7 +466,9 @@ def _by_rank(
     for line, qid, docid, _, place in hits:
         if not (place.isascii() and place.isdecimal() and len(place) < 19):
             found = f"rank {place[:40]!r}" if place else "no rank"
-            raise InputError(path, line, found, "a whole number", "--set order=score reads the scores")
+            raise InputError(
+                path, line, found, "a whole number", "--set order=score reads the scores"
+            )
         rank = int(place)
         if (first := seen.setdefault((qid, rank), line)) != line:
             raise InputError(
@@ -474,7 +476,7 @@ def _by_rank(
                 line,
                 f"rank {rank} of query {qid} again (first in line {first})",
                 "each rank once a query",
-                "--set order=score reads the scores",
+                BY_SCORE,
             )
         yield line, qid, docid, -float(rank), place
 

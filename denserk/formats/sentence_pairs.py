@@ -18,8 +18,7 @@ from denserk.errors import InputError
 from denserk.formats.csv_rows import read_rows
 from denserk.formats.detection import columns, is_number, list_keys, peek
 from denserk.formats.files import decode_lines, number_lines, open_binary
-from denserk.formats.json_fields import Fields
-from denserk.formats.json_lines import parse_objects
+from denserk.formats.json_records import Fields, parse_objects
 from denserk.records import SentenceExample
 
 PAIR = ("sentence1", "sentence2")

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from denserk.errors import InputError, UsageError
 from denserk.formats.detection import list_keys
-from denserk.formats.identifiers import identifier
-from denserk.formats.json_lines import write_objects
+from denserk.formats.json_records import identifier, write_objects
 from denserk.records import NO_FIELDS, Passage, Query
 from denserk.settings.formats import CorpusFormat, TopicsFormat
 

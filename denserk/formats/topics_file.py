@@ -11,8 +11,7 @@ from denserk.errors import InputError, UsageError
 from denserk.formats import question_answers, text_jsonl, tsv
 from denserk.formats.detection import first_line, is_json, peek, told
 from denserk.formats.files import decode_lines, look_ahead, number_lines, open_binary, read_all
-from denserk.formats.json_array import read_array
-from denserk.formats.json_lines import parse_objects
+from denserk.formats.json_records import parse_objects, read_array
 from denserk.records import Query
 from denserk.settings.formats import TopicsFormat
 

@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from denserk.formats.files import BOM, look_ahead, number_lines, whole_binary
-from denserk.formats.json_array import read_array
-from denserk.formats.json_fields import Fields
-from denserk.formats.json_lines import dump_json, parse_objects
+from denserk.formats.json_records import Fields, dump_json, parse_objects, read_array
 from denserk.formats.training_records import RANDOM_NEGATIVES, Losses, need_texts
 from denserk.records import Candidate, TrainingExample
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from denserk.formats.files import number_lines
-from denserk.formats.json_fields import Fields
-from denserk.formats.json_lines import parse_objects, write_objects
+from denserk.formats.json_records import Fields, parse_objects, write_objects
 from denserk.formats.training_records import Losses, count_losses, need_texts, without_contexts
 from denserk.records import Candidate, TrainingExample
 

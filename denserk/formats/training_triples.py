@@ -16,8 +16,7 @@ from typing import Any, BinaryIO
 
 from denserk.errors import DenserkError, InputError
 from denserk.formats.files import look_ahead, number_lines, whole_text
-from denserk.formats.json_fields import Fields
-from denserk.formats.json_lines import parse_objects, write_objects
+from denserk.formats.json_records import Fields, parse_objects, write_objects
 from denserk.formats.training_records import (
     Losses,
     count_losses,

@@ -13,7 +13,7 @@ from denserk.errors import InputError
 from denserk.formats.csv_rows import read_rows
 from denserk.formats.detection import columns
 from denserk.formats.files import write_lines
-from denserk.formats.identifiers import identifier
+from denserk.formats.json_records import identifier
 from denserk.records import Passage, Query
 from denserk.settings.formats import CorpusFormat
 

@@ -16,6 +16,7 @@ from denserk.errors import UsageError
 from denserk.formats.block_journal import Block, append_to_journal, read_journal, write_journal
 from denserk.formats.files import whole_binary, write_errors
 from denserk.formats.manifest import Manifest, beside, write_manifest
+from denserk.formats.outputs import UNFINISHED
 
 LINES = "lines"
 
@@ -33,7 +34,7 @@ def folder_of(output: str | Path) -> Path:
     >>> folder_of("out/expansions.jsonl").name
     'expansions.jsonl.unfinished'
     """
-    return Path(f"{output}.unfinished")
+    return Path(f"{output}{UNFINISHED}")
 
 
 def refuse_occupied_file(output: str | Path, *, overwrite: bool, resume: bool) -> None:

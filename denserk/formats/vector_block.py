@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.errors import InputError
-from denserk.formats.identifiers import identifier
+from denserk.formats.json_records import identifier
 from denserk.formats.vector_folder import refuse_non_finite
 
 Vectors = NDArray[np.floating[Any]]

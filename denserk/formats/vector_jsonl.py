@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from denserk.errors import InputError
 from denserk.formats.files import number_lines, whole_binary
-from denserk.formats.json_lines import dump_json, parse_objects
+from denserk.formats.json_records import dump_json, parse_objects
 from denserk.formats.manifest import Manifest, decoded
 from denserk.formats.vector_block import VectorBlock, checked_block, in_rows
 

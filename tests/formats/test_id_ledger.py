@@ -1,7 +1,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denserk.formats import id_ledger
 from denserk.formats.id_ledger import IdLedger
 
 
@@ -22,11 +21,11 @@ def test_tells_the_first_repeat(ids):
     assert found == first_repeat_in_memory(ids)
 
 
-def test_spills_and_still_finds_it(monkeypatch):
-    monkeypatch.setattr(id_ledger, "BUFFER", 10)
-    ids = [str(n) for n in range(1000)]
+def test_many_ids():
+    ids = [str(n) for n in range(300_000)]
     with IdLedger() as ledger:
-        for docid in [*ids, "997"]:
-            ledger.add(docid)
-        assert ledger.first_repeat() == (997, 1000)
-        assert ledger.count == 1001
+        ledger.extend(ids)
+        assert ledger.first_repeat() is None
+        ledger.add("299997")
+        assert ledger.first_repeat() == (299_997, 300_000)
+        assert ledger.count == 300_001

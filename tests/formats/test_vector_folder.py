@@ -50,7 +50,7 @@ def test_an_unfinished_folder_is_refused_and_can_be_continued(tmp_path):
         open_vectors(folder)
     with (folder / JOURNAL).open("ab") as journal:
         journal.write(b'{"number":1,"cou')  # killed in the middle of a line
-    (folder / ".block-00001.npy.77.part").write_bytes(b"half")
+    (folder / ".block-00001.npy.0123abcd.part").write_bytes(b"half")
     continued = write(folder)
     whole = write(tmp_path / "whole")
     assert {f.name: f.read_bytes() for f in continued.iterdir()} == {
