@@ -466,9 +466,7 @@ def _by_rank(
     for line, qid, docid, _, place in hits:
         if not (place.isascii() and place.isdecimal() and len(place) < 19):
             found = f"rank {place[:40]!r}" if place else "no rank"
-            raise InputError(
-                path, line, found, "a whole number", "--set order=score reads the scores"
-            )
+            raise InputError(path, line, found, "a whole number", BY_SCORE)
         rank = int(place)
         if (first := seen.setdefault((qid, rank), line)) != line:
             raise InputError(
