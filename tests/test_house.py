@@ -23,7 +23,7 @@ BELOW = {
     "settings": GROUND,
     "formats": (plain := GROUND | {"settings"}),
     "evaluation": (files := plain | {"formats"}),
-    "index": files,
+    "index": files | {"data", "modeling"},
     "data": files,
     "modeling": (tensors := files | {"data"}),
     "integrations": tensors | {"modeling"},
@@ -45,7 +45,7 @@ LATE = {
     "denserk.tasks.mine_negatives": {"denserk.tasks.teacher_scores"},
     # torch, which takes a second, only where vectors are compared by it or a model encodes
     "denserk.index.faiss_index": {"denserk.index.exact"},
-    "denserk.tasks.opened_index": {"denserk.index.exact", "denserk.modeling.devices"},
+    "denserk.index.opening": {"denserk.index.exact", "denserk.modeling.devices"},
     "denserk.tasks.search": {"denserk.modeling.devices"},
 }
 """Imports inside functions below the command line; docs/house.md says why."""

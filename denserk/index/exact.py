@@ -23,12 +23,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from denserk.index.chained_vectors import ChainedVectors
 from denserk.index.hits import NO_HIT, BestHits, Keys, hits_of, scores_of
-from denserk.index.vector_index import Rows, Scores
+from denserk.index.vector_index import Rows, Scores, StoredVectors
 from denserk.settings.retrieval import Metric
-
-Stored = NDArray[np.float32] | NDArray[np.float16] | ChainedVectors
 
 BLOCK = 2048  # rows of a block: with their bfloat16 copy they stay in the caches of a core
 WIDE = 8  # a few queries are multiplied with blocks that are so many times larger
@@ -67,7 +64,7 @@ class ExactIndex:
 
     def __init__(
         self,
-        vectors: Stored,
+        vectors: StoredVectors,
         metric: Metric = Metric.INNER,
         device: str = "cpu",
         vectors_per_passage: int = 1,
@@ -82,7 +79,7 @@ class ExactIndex:
             free = torch.cuda.mem_get_info(self._device)[0]
             # the error bound holds for sums in float32
             torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-        self._stays = self._on_gpu and vectors.nbytes < GPU_SHARE * free
+        self._stays = self._on_gpu and len(vectors) * vectors[:1].nbytes < GPU_SHARE * free
         self._resident: list[tuple[int, Tensor]] = []
         self._bfloat16 = bfloat16 and metric is Metric.INNER
         self._sample: Tensor | None = None

@@ -22,7 +22,7 @@ from denserk.formats.manifest import NAME, Kind, Manifest, decoded, read_manifes
 from denserk.formats.vector_block import in_rows
 from denserk.index.faiss_library import faiss_errors, lists_file, load_faiss, read_index, reason
 from denserk.index.index_folder import DOCID, INDEX, PART, PassageIds, check_count
-from denserk.index.memory_needs import available_bytes, in_units
+from denserk.index.memory import available_bytes, in_units
 from denserk.index.vector_inputs import refuse_repeat
 from denserk.reporting import track
 from denserk.settings.options import from_json

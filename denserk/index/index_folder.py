@@ -20,53 +20,53 @@ from denserk.errors import MismatchError, UsageError
 from denserk.formats.folder_checks import DOCID as DOCID
 from denserk.formats.folder_checks import check_index
 from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest, require_fields
-from denserk.formats.names import Names
 from denserk.settings.retrieval import Engine
 
 INDEX = "index"
 PART = "#"
-NEWLINE, SPACE = b"\n "
+NEWLINE = ord("\n")
+SPACES = "".join(map(chr, range(33)))  # white space of ASCII, and control characters
 AT_ONCE = 1 << 20
 """Bytes of ids in which line ends are looked for together."""
 
 
 class PassageIds(Sequence[str]):
-    """The lines of a `docid` file, mapped into memory; where they end is looked for when asked.
+    """The lines of a `docid` file, mapped into memory; line ends are searched for when needed.
 
     Args:
         path: the file.
         rows: how many ids the index needs. A small file is checked at once, a large one with the
             first id that is asked for: opening takes no longer for more ids.
+        size: lines of a passage; above 1, they end in "#" and the number of the vector.
 
     Raises:
         UsageError: there is no such file.
         MismatchError: it has another number of lines.
     """
 
-    def __init__(self, path: Path, rows: int | None = None) -> None:
-        self._folder, self._rows = path.parent, rows
+    def __init__(self, path: Path, rows: int | None = None, size: int = 1) -> None:
+        self._folder, self._rows, self._size = path.parent, rows, size
         try:
-            size = path.stat().st_size
+            length = path.stat().st_size
         except FileNotFoundError:
             raise UsageError(f"{path.parent} is not an index: it has no file {DOCID}") from None
-        self._text = np.empty(0, np.uint8)
-        if size:
+        self._text: mmap.mmap | bytes = b""
+        if length:
             with path.open("rb") as handle:
-                mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-            self._text = np.frombuffer(mapped, np.uint8)
-        if size <= AT_ONCE:
+                self._text = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+        if length <= AT_ONCE:
             _ = self._ends
 
     @cached_property
     def _ends(self) -> NDArray[np.int64]:
-        """Where each line ends."""
-        size = len(self._text)
+        """The end of each line."""
+        text = np.frombuffer(self._text, np.uint8)
         ends = [
-            np.flatnonzero(self._text[first : first + AT_ONCE] == NEWLINE) + first
-            for first in range(0, size, AT_ONCE)
+            np.flatnonzero(text[first : first + AT_ONCE] == NEWLINE) + first
+            for first in range(0, len(text), AT_ONCE)
         ]
-        if size and self._text[-1] != NEWLINE:
-            ends.append(np.array([size]))
+        if len(text) and text[-1] != NEWLINE:
+            ends.append(np.array([len(text)]))
         found = np.concatenate([np.empty(0, np.int64), *ends])
         if self._rows is not None:
             check_count(self._folder, self._rows, len(found))
@@ -78,15 +78,18 @@ class PassageIds(Sequence[str]):
     def __getitem__(self, row: int) -> str:  # type: ignore[override]
         if not 0 <= row < len(self):
             raise IndexError(row)
-        return self.names(np.array([row])).strings()[0]
+        return self._lines(np.array([row]))[0]
 
-    def names(self, rows: NDArray[np.int64]) -> Names:
-        """The ids of some rows, where they stand in the file."""
-        ends = self._ends[rows]
-        starts = np.where(rows > 0, self._ends[rows - 1] + 1, 0)
-        while len(behind := np.flatnonzero((ends > starts) & (self._text[ends - 1] <= SPACE))):
-            ends[behind] -= 1
-        return Names(self._text, starts, ends)
+    def _lines(self, rows: NDArray[np.int64]) -> list[str]:
+        text, ends = self._text, self._ends[rows].tolist()
+        starts = np.where(rows > 0, self._ends[rows - 1] + 1, 0).tolist()
+        places = zip(starts, ends, strict=True)
+        return [text[start:end].decode().rstrip(SPACES) for start, end in places]
+
+    def passages(self, rows: NDArray[np.int64]) -> list[str]:
+        """The ids of the passages of some (K,) rows."""
+        lines = self._lines(rows)
+        return lines if self._size == 1 else [line.rpartition(PART)[0] for line in lines]
 
 
 def read_index_manifest(folder: str | Path) -> Manifest | None:

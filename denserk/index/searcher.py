@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.formats.names import Names
 from denserk.index.index_folder import PART, PassageIds
-from denserk.index.shard_ids import ShardIds
+from denserk.index.shards import ShardIds
 from denserk.index.vector_index import Rows, Scores, SearchableIndex
 from denserk.records import best_first
 from denserk.settings.retrieval import RankingSettings, SearchSettings, Ties
@@ -20,9 +19,7 @@ logger = logging.getLogger(__name__)
 
 Hits = list[tuple[str, float]]
 """(passage id, score), best first."""
-Ids = Names | Sequence[str]
-"""Passage ids, mapped from a file where they are, or strings."""
-Ranked = tuple[Ids, Scores]
+Ranked = tuple[list[str], Scores]
 """K passage ids and their (K,) scores, best first."""
 
 SPARE = 8
@@ -149,21 +146,20 @@ class Searcher:
             qids: B query ids.
             queries: (B, D) vectors, or an array of B texts for a BM25 index.
         """
-        for qid, docids, scores in self.ranked(qids, queries):
-            yield qid, list(zip(docids, scores.tolist(), strict=True))
+        for qid, names, scores in self.ranked(qids, queries):
+            yield qid, list(zip(names, scores.tolist(), strict=True))
 
     def ranked(
         self, qids: Sequence[str], queries: NDArray[Any]
-    ) -> Iterator[tuple[str, Sequence[str], Scores]]:
-        """Yield (query id, K passage ids, (K,) scores)."""
+    ) -> Iterator[tuple[str, list[str], Scores]]:
+        """Yields (query id, K passage ids, (K,) scores)."""
         for first in range(0, len(qids), self._settings.query_batch):
             batch = slice(first, first + self._settings.query_batch)
             answers = self._batch(qids[batch], queries[batch])
             for qid, (names, scores) in zip(qids[batch], answers, strict=True):
                 self.ties.add(scores)
-                if self._settings.ties is not Ties.KEEP:
-                    scores = strictly_decreasing(scores)
-                yield qid, names.strings() if isinstance(names, Names) else names, scores
+                keep = self._settings.ties is Ties.KEEP
+                yield qid, names, scores if keep else strictly_decreasing(scores)
 
     def _batch(self, qids: Sequence[str], queries: NDArray[Any]) -> list[Ranked]:
         total = max(len(self._index), 1)
@@ -172,66 +168,60 @@ class Searcher:
         open_queries = list(range(len(qids)))
         while open_queries:
             scores, rows = self._index.search(queries[open_queries], depth)
+            names = self._names(rows)
             unfinished = []
             for i, query in enumerate(open_queries):
-                results[query], deeper = self._answer(qids[query], scores[i], rows[i], depth)
+                answer = self._answer(qids[query], scores[i], rows[i], names[i], depth)
+                results[query], deeper = answer
                 if deeper:
                     unfinished.append(query)
             open_queries, depth = unfinished, min(4 * depth, total)
         return results
 
-    def _answer(self, qid: str, scores: Scores, rows: Rows, depth: int) -> tuple[Ranked, bool]:
+    def _names(self, rows: Rows) -> NDArray[np.object_]:
+        """(B, K) ids of the passages of rows, each decoded once; empty where there is no hit."""
+        found, places = np.unique(rows, return_inverse=True)
+        hits = found[found >= 0]
+        if isinstance(self._ids, PassageIds | ShardIds):
+            names = self._ids.passages(hits)
+        else:
+            names = [self._ids[row] for row in hits.tolist()]
+            if self._size > 1:
+                names = [name.rpartition(PART)[0] for name in names]
+        no_hit = [""] * (len(found) - len(hits))
+        return np.array([*no_hit, *names], object)[places.reshape(rows.shape)]
+
+    def _answer(
+        self, qid: str, scores: Scores, rows: Rows, names: NDArray[np.object_], depth: int
+    ) -> tuple[Ranked, bool]:
         """The ordered hits of one query, and whether a deeper search could change them."""
-        valid = int((rows >= 0).sum())
-        scores, rows = scores[:valid], rows[:valid]
-        name = self._renamed if self._settings.remove_query or self._settings.max_passage else None
-        names, found = name(qid, scores, rows) if name else self._named(scores, rows)
-        wanted = self._settings.kept
-        names = names.at(slice(wanted)) if isinstance(names, Names) else names[:wanted]
-        found = found[:wanted]
+        valid, wanted = int((rows >= 0).sum()), self._settings.kept
+        kept = self._ranked(qid, scores[:valid], rows[:valid], names[:valid])
+        docids, found = kept[0][:wanted], kept[1][:wanted]
         ran_out = valid < depth or depth >= len(self._index)
         short = len(found) < wanted
-        tied = not short and self._index.is_exhaustive and bool(found[-1] == scores[-1])
-        return (names, found), (short or tied) and not ran_out
+        tied = not short and self._index.is_exhaustive and bool(found[-1] == scores[valid - 1])
+        return (docids, found), (short or tied) and not ran_out
 
-    def _named(self, scores: Scores, rows: Rows) -> Ranked:
-        """Every hit by its passage's id, once each, equal scores by descending id."""
+    def _ranked(self, qid: str, scores: Scores, rows: Rows, names: NDArray[np.object_]) -> Ranked:
+        """Every passage or document once, equal scores by descending id."""
+        if self._settings.remove_query or self._settings.max_passage:
+            delimiter = self._settings.max_passage_delimiter
+            best: dict[str, float] = {}
+            for name, score in zip(names.tolist(), scores.tolist(), strict=True):
+                docid = name.partition(delimiter)[0] if self._settings.max_passage else name
+                if not (self._settings.remove_query and docid == qid):
+                    best.setdefault(docid, score)
+            hits = list(best.items()) if self._engine_order else best_first(best.items())
+            return [name for name, _ in hits], np.array([score for _, score in hits], np.float32)
         if self._size > 1:
             firsts = np.sort(np.unique(rows // self._size, return_index=True)[1])
-            scores, rows = scores[firsts], rows[firsts]
+            scores, names = scores[firsts], names[firsts]
+        docids: list[str] = names.tolist()
         tied = np.flatnonzero(scores[1:] == scores[:-1])
         if len(tied) and not self._engine_order:
-            tied = np.union1d(tied, tied + 1)
-            names = self._ids_of(rows[tied])
-            strings = names.strings() if isinstance(names, Names) else names
-            keys = list(zip(scores[tied].tolist(), strings, strict=True))
-            order = sorted(range(len(tied)), key=keys.__getitem__, reverse=True)
-            rows = rows.copy()
-            rows[tied] = rows[tied[order]]
-        return self._ids_of(rows), scores
-
-    def _ids_of(self, rows: Rows) -> Ids:
-        """What rows are called in the run."""
-        if isinstance(self._ids, ShardIds):
-            return self._ids.passages(rows)
-        if not isinstance(self._ids, PassageIds):
-            names = [self._ids[row] for row in rows.tolist()]
-            return [name.rpartition(PART)[0] for name in names] if self._size > 1 else names
-        found = self._ids.names(rows)
-        if self._size == 1:
-            return found
-        digits = np.array([len(f"{PART}{part}") for part in range(self._size)])
-        return found._replace(ends=found.ends - digits[rows % self._size])
-
-    def _renamed(self, qid: str, scores: Scores, rows: Rows) -> Ranked:
-        """The same, where some hits are left out or go by their document's id."""
-        found = self._ids_of(rows)
-        names: Sequence[str] = found.strings() if isinstance(found, Names) else found
-        if self._settings.max_passage:
-            names = [name.partition(self._settings.max_passage_delimiter)[0] for name in names]
-        best: dict[str, float] = {}
-        for name, score in zip(names, scores.tolist(), strict=True):
-            if not (self._settings.remove_query and name == qid):
-                best.setdefault(name, score)
-        hits = list(best.items()) if self._engine_order else best_first(best.items())
-        return [name for name, _ in hits], np.array([score for _, score in hits], np.float32)
+            places = np.union1d(tied, tied + 1).tolist()
+            pairs = [(float(scores[place]), docids[place]) for place in places]
+            for place, (_, docid) in zip(places, sorted(pairs, reverse=True), strict=True):
+                docids[place] = docid
+        return docids, scores

@@ -1,44 +1,154 @@
-"""Several index folders and folders of vectors, searched as one: no shard is held whole.
+"""Search several index folders and vector folders as one index, without reading any of them whole.
 
-What can be searched exactly, flat indexes and folders of vectors, is one long array to the exact
-engine, whose running top-k goes through all of it. An approximate index is searched by its own
-engine, and its hits are merged in.
+What can be searched exactly, flat indexes and vector folders, is one chain of files for exact
+search. An approximate index is searched by its own engine, and its hits are merged in.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.errors import MismatchError, UsageError
+from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.files import read_file
 from denserk.formats.flat_file import is_flat, map_flat
 from denserk.formats.manifest import NAME, Kind, Manifest, decoded
 from denserk.formats.vector_folder import VectorFolder, open_vectors
-from denserk.index.chained_vectors import ChainedVectors, Piece
-from denserk.index.hits import MOST_ROWS
-from denserk.index.index_folder import DOCID, INDEX, foreign_engine, read_index_manifest
-from denserk.index.shard_ids import IdFile, ShardIds
+from denserk.index.index_folder import DOCID, INDEX, PassageIds, foreign_engine, read_index_manifest
 from denserk.index.vector_index import Rows, Scores, VectorIndex
 from denserk.settings.retrieval import BM25_ENGINES, Engine, Metric
+
+# files that stay open: enough for vectors that are scanned in order, and for the ids of as many
+# indexes; a folder of vectors has many small files, which are opened again for every batch
+OPEN = 32
+
+OpenIndex = Callable[[str], VectorIndex]  # opens an approximate index by its folder
+
+
+class VectorFile(NamedTuple):
+    """One file: how many rows it has, of which type, and how to map it."""
+
+    rows: int
+    dtype: "np.dtype[Any]"
+    map: Callable[[], NDArray[np.floating[Any]]]
+
+
+class ChainedVectors:
+    """(N, D) vectors of many files in a row, read where they are, a few files at a time.
+
+    Rows have the type of the files where they agree, else float32, which holds both.
+
+    >>> one, other = np.eye(2, dtype=np.float32), np.zeros((1, 2), np.float32)
+    >>> files = [VectorFile(len(a), a.dtype, lambda a=a: a) for a in (one, other)]
+    >>> chained = ChainedVectors(files, 2)
+    >>> chained.shape, chained[1:3].tolist(), chained[np.array([2, 0])].tolist()
+    ((3, 2), [[0.0, 1.0], [0.0, 0.0]], [[0.0, 0.0], [1.0, 0.0]])
+    """
+
+    def __init__(self, files: Sequence[VectorFile], dimension: int) -> None:
+        self._firsts = np.cumsum([0, *(file.rows for file in files)])
+        self.shape = int(self._firsts[-1]), dimension
+        types = {file.dtype for file in files}
+        self.dtype = types.pop() if len(types) == 1 else np.dtype(np.float32)
+        self._map = lru_cache(OPEN)(lambda number: files[number].map())
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | Rows) -> NDArray[Any]:
+        """Neighbouring rows, without a copy where one file has them; or some by their numbers."""
+        if isinstance(rows, slice):
+            first, last, _ = rows.indices(len(self))
+            begin, end = np.searchsorted(self._firsts, (first, last), side="right").tolist()
+            parts = [np.empty((0, self.shape[1]), self.dtype)]
+            for number in range(begin - 1, min(end, len(self._firsts) - 1)):
+                start = int(self._firsts[number])
+                part = self._map(number)[max(first - start, 0) : max(last - start, 0)]
+                parts += [part.astype(self.dtype, copy=False)] if len(part) else []
+            return parts[1] if len(parts) == 2 else np.concatenate(parts)
+        found = np.empty((len(rows), self.shape[1]), self.dtype)
+        files = np.searchsorted(self._firsts, rows, side="right") - 1
+        for number in np.unique(files).tolist():
+            places = np.flatnonzero(files == number)
+            found[places] = self._map(number)[rows[places] - self._firsts[number]]
+        return found
+
+
+class IdFile(NamedTuple):
+    """A file of ids: the folder it belongs to, how many passages, and lines of each of them."""
+
+    shard: str
+    path: Path
+    passages: int
+    lines: int = 1
+
+
+class ShardIds(Sequence[str]):
+    """Passage ids of the rows of all shards; `size` neighbouring rows are one passage."""
+
+    def __init__(self, files: Sequence[IdFile], size: int = 1) -> None:
+        self._files, self._size = files, size
+        self._firsts = np.cumsum([0, *(file.passages for file in files)])
+        self._open = lru_cache(OPEN)(self._opened)
+
+    def __len__(self) -> int:
+        return int(self._firsts[-1]) * self._size
+
+    def __getitem__(self, row: int) -> str:  # type: ignore[override]
+        return self.passages(np.array([row]))[0]
+
+    def passages(self, rows: Rows) -> list[str]:
+        """The ids of the passages of some (K,) rows.
+
+        Raises:
+            InputError: a file of ids is missing.
+            MismatchError: one id names two of the passages.
+        """
+        passages, places = np.unique(rows // self._size, return_inverse=True)
+        files = np.searchsorted(self._firsts, passages, side="right") - 1
+        names: list[str] = []
+        for number in np.unique(files).tolist():
+            inside = passages[files == number] - self._firsts[number]
+            names += self._open(number).passages(inside * self._files[number].lines)
+        if len(set(names)) < len(names):
+            self._refuse_repeats(names, files.tolist())
+        return [names[place] for place in places.tolist()]
+
+    def _opened(self, number: int) -> PassageIds:
+        file = self._files[number]
+        if not file.path.is_file():
+            raise InputError(file.path, None, "nothing", "ids, one a line", "make the shard again")
+        return PassageIds(file.path, file.passages * file.lines, file.lines)
+
+    def _refuse_repeats(self, names: Sequence[str], files: Sequence[int]) -> None:
+        seen: dict[str, str] = {}
+        for name, number in zip(names, files, strict=True):
+            shard = self._files[number].shard
+            if name in seen:
+                one = seen[name]
+                where = f"twice in {one}" if one == shard else f"in {one} and in {shard}"
+                raise MismatchError(
+                    f"the id {name} stands {where}", "search shards that share no passage"
+                )
+            seen[name] = shard
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One folder, looked at but not read.
+    """One folder, inspected but not read.
 
     Attributes:
         name: the folder, as it was named.
         manifest: what made it; None where another tool did.
-        rows: how many vectors it has.
+        rows: number of vectors.
         dimension: of each of them.
         size: how many neighbouring ones are a passage.
         metric: how they are compared; None where vectors do not say.
-        pieces: its vectors, where they are searched exactly; none of an approximate index.
+        files: its vectors, where they are searched exactly; empty for an approximate index.
         ids: its files of ids.
     """
 
@@ -48,43 +158,20 @@ class Shard:
     dimension: int
     size: int
     metric: Metric | None
-    pieces: Sequence[Piece]
+    files: Sequence[VectorFile]
     ids: Sequence[IdFile]
 
     @property
     def is_exact(self) -> bool:
         """Whether its vectors are compared one by one."""
-        return bool(self.pieces)
+        return bool(self.files)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of memory that searching it takes at most: what is no list is read whole."""
+        """Bytes of memory that searching it takes at most: all but inverted lists is read whole."""
         made = {} if self.manifest is None else self.manifest.settings
         has_lists = "IVF" in (made.get("factory") or made.get("type", "")).upper()
-        on_disk = self.is_exact or has_lists
-        return 0 if on_disk else (Path(self.name) / INDEX).stat().st_size
-
-
-OpenIndex = Callable[[str], VectorIndex]
-"""Opens an approximate index by its folder."""
-
-
-class LastOpened:
-    """Opens indexes, and holds the last one: it is let go before another is read.
-
-    Args:
-        open_index: reads an index.
-    """
-
-    def __init__(self, open_index: OpenIndex) -> None:
-        self._open, self._held = open_index, dict[str, VectorIndex]()
-
-    def __call__(self, name: str) -> VectorIndex:
-        """The index of a folder."""
-        if name not in self._held:
-            self._held.clear()
-            self._held[name] = self._open(name)
-        return self._held[name]
+        return 0 if self.is_exact or has_lists else (Path(self.name) / INDEX).stat().st_size
 
 
 def is_vector_folder(name: str) -> bool:
@@ -95,11 +182,11 @@ def is_vector_folder(name: str) -> bool:
     return decoded(read_file(where), where).kind is Kind.VECTORS
 
 
-def look_at(name: str, open_index: OpenIndex) -> Shard:
-    """Looks at one shard.
+def inspect_shard(name: str, open_index: OpenIndex) -> Shard:
+    """Inspect one folder; an approximate index is opened for its size.
 
     Raises:
-        UsageError: it is not there, or is neither an index nor a folder of vectors.
+        UsageError: it is missing, or is neither an index nor a vector folder.
         MismatchError: it is unfinished, or a BM25 index.
         InputError: it is broken.
     """
@@ -109,42 +196,36 @@ def look_at(name: str, open_index: OpenIndex) -> Shard:
     chosen = {} if manifest is None else manifest.settings
     engine = Engine(chosen["engine"]) if chosen else foreign_engine(name)
     if engine in BM25_ENGINES:
-        raise MismatchError(
-            f"{name} is a BM25 index, not an index of vectors", "search it by itself"
-        )
+        raise MismatchError(f"{name} is a BM25 index, not an index of vectors", "search it by itself")
     path = Path(name) / INDEX
     if not path.is_file():
         raise UsageError(f"{name} is not an index of vectors: it has no file {INDEX}")
     size = 1 if manifest is None else int(manifest.contents.get("vectors_per_passage", 1))
-    pieces: list[Piece] = []
+    files: list[VectorFile] = []
     if is_flat(path):
         vectors, metric = map_flat(path)
-        (rows, dimension), asked = vectors.shape, metric
-        pieces = [Piece(rows, np.dtype(np.float32), partial(_flat_rows, path))]
+        rows, dimension = vectors.shape
+        files = [VectorFile(rows, np.dtype(np.float32), lambda: map_flat(path)[0])]
     else:
         index = open_index(name)
         rows, dimension = len(index), index.dimension
-        asked = Metric(chosen["metric"]) if chosen else Metric.INNER
-    ids = IdFile(name, Path(name) / DOCID, rows // size, size, stays_open=True)
-    return Shard(name, manifest, rows, dimension, size, asked, pieces, [ids])
+        metric = Metric(chosen["metric"]) if chosen else Metric.INNER
+    ids = IdFile(name, Path(name) / DOCID, rows // size, size)
+    return Shard(name, manifest, rows, dimension, size, metric, files, [ids])
 
 
 def _vectors(name: str, folder: VectorFolder) -> Shard:
     size, dtype = folder.vectors_per_passage, np.dtype(folder.manifest.contents["dtype"])
-    blocks = folder.finished
-    pieces = [
-        Piece(b.count * size, dtype, partial(folder.map_block, b, private=True)) for b in blocks
+    files = [
+        VectorFile(block.count * size, dtype, partial(folder.map_block, block, private=True))
+        for block in folder.finished
     ]
-    ids = [IdFile(name, folder.ids_of(block), block.count) for block in blocks]
-    return Shard(name, folder.manifest, folder.count, folder.dimension, size, None, pieces, ids)
-
-
-def _flat_rows(path: Path) -> NDArray[np.float32]:
-    return map_flat(path)[0]
+    ids = [IdFile(name, folder.ids_of(block), block.count) for block in folder.finished]
+    return Shard(name, folder.manifest, folder.count, folder.dimension, size, None, files, ids)
 
 
 def common_metric(shards: Sequence[Shard]) -> Metric:
-    """How vectors are compared: as the indexes say; inner product where there are vectors alone.
+    """The metric of the indexes; inner product where there are only vectors.
 
     Raises:
         MismatchError: two shards differ in their metric, dimension or vectors a passage.
@@ -160,31 +241,21 @@ def common_metric(shards: Sequence[Shard]) -> Metric:
                     f"{first.name} has {one} {what}, {other.name} has {two}",
                     "search shards that one model made",
                 )
-    told = [shard for shard in shards if shard.metric is not None]
-    for other in told:
-        if other.metric is not told[0].metric:
+    known = [(shard.name, shard.metric) for shard in shards if shard.metric is not None]
+    for name, metric in known[1:]:
+        if metric is not known[0][1]:
             raise MismatchError(
-                f"{told[0].name} compares by {told[0].metric}, {other.name} by {other.metric}",
+                f"{known[0][0]} compares by {known[0][1]}, {name} by {metric}",
                 "search indexes of one metric",
             )
-    return (told[0].metric if told else None) or Metric.INNER
-
-
-@dataclass(frozen=True)
-class _Part:
-    """What one engine searches: its first row among all, how many it has, how it is opened."""
-
-    first: int
-    rows: int
-    open: Callable[[], VectorIndex]
-    is_exact: bool
+    return known[0][1] if known else Metric.INNER
 
 
 class ShardedIndex:
-    """Shards as one index: rows are counted through, exact shards before approximate ones.
+    """Shards as one index. Rows are numbered through all of them, exact shards first.
 
-    Exact shards stay open, as they are in their files; of the approximate ones the last that was
-    asked is held, and each is read again for every batch of queries where there are several.
+    Of the approximate indexes only the last one searched is kept open: where there are several,
+    each is read again for every batch of queries.
 
     Args:
         shards: of one dimension and size.
@@ -198,65 +269,48 @@ class ShardedIndex:
         open_exact: Callable[[ChainedVectors], VectorIndex],
         open_index: OpenIndex,
     ) -> None:
+        self.dimension = shards[0].dimension
         exact = [shard for shard in shards if shard.is_exact]
         others = [shard for shard in shards if not shard.is_exact and shard.rows]
-        self.dimension = shards[0].dimension
-        files = [file for shard in [*exact, *others] for file in shard.ids]
-        self.ids = ShardIds(files, shards[0].size)
-        self._parts: list[_Part] = []
-        for chained in _chains([p for s in exact for p in s.pieces], self.dimension):
-            self._add(len(chained), partial(_itself, open_exact(chained)), is_exact=True)
-        for shard in others:
-            self._add(shard.rows, partial(open_index, shard.name), is_exact=False)
-
-    def _add(self, rows: int, opened: Callable[[], VectorIndex], *, is_exact: bool) -> None:
-        self._parts.append(_Part(len(self), rows, opened, is_exact))
+        self.ids = ShardIds(
+            [file for shard in [*exact, *others] for file in shard.ids], shards[0].size
+        )
+        self._parts: list[tuple[int, Callable[[], VectorIndex]]] = []  # rows, open
+        if exact:
+            files = [file for shard in exact for file in shard.files]
+            chained = open_exact(ChainedVectors(files, self.dimension))
+            self._parts.append((len(chained), lambda: chained))
+        self._parts += [(shard.rows, partial(open_index, shard.name)) for shard in others]
+        self.is_exhaustive = not others
 
     def __len__(self) -> int:
-        return sum(part.rows for part in self._parts)
-
-    @property
-    def is_exhaustive(self) -> bool:
-        """Whether every row of every shard is compared."""
-        return all(part.is_exact for part in self._parts)
+        return sum(rows for rows, _ in self._parts)
 
     def search(self, queries: NDArray[Any], depth: int) -> tuple[Scores, Rows]:
         """The `depth` best rows of all shards for each of (B, D) queries; fewer are padded."""
-        scores: Scores = np.full((len(queries), depth), -np.inf, np.float32)
-        rows: Rows = np.full((len(queries), depth), -1, np.int64)
-        for part in self._parts:
-            found, places = part.open().search(queries, min(depth, part.rows))
-            places = np.where(places < 0, -1, places + part.first)
-            if len(self._parts) == 1:
-                scores[:, : found.shape[1]], rows[:, : found.shape[1]] = found, places
-            else:
-                scores, rows = _merged((scores, rows), (found, places), depth)
-        self.ids.know(rows)
-        return scores, rows
+        scores: list[Scores] = [np.full((len(queries), depth), -np.inf, np.float32)]
+        rows: list[Rows] = [np.full((len(queries), depth), -1, np.int64)]
+        first = 0
+        for count, opened in self._parts:
+            found, places = opened().search(queries, min(depth, count))
+            scores.append(found)
+            rows.append(np.where(places < 0, -1, places + first))
+            first += count
+        # a part's own order holds among its hits; sorting is stable
+        all_scores, all_rows = np.concatenate(scores, axis=1), np.concatenate(rows, axis=1)
+        order = np.lexsort((all_rows, -all_scores, all_rows < 0))[:, :depth]
+        return np.take_along_axis(all_scores, order, 1), np.take_along_axis(all_rows, order, 1)
 
 
-def _itself(index: VectorIndex) -> VectorIndex:
-    return index
+class LastOpened:
+    """Opens indexes and keeps the last one, which is released before another is read."""
 
+    def __init__(self, open_index: OpenIndex) -> None:
+        self._open, self._held = open_index, dict[str, VectorIndex]()
 
-def _merged(
-    held: tuple[Scores, Rows], found: tuple[Scores, Rows], depth: int
-) -> tuple[Scores, Rows]:
-    """The best of two tables of hits: score descending, row ascending, no hits last."""
-    scores = np.concatenate([held[0], found[0]], axis=1)
-    rows = np.concatenate([held[1], found[1]], axis=1)
-    order = np.lexsort((rows, -scores, rows < 0))[:, :depth]
-    return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
-
-
-def _chains(pieces: Sequence[Piece], dimension: int) -> list[ChainedVectors]:
-    """SubwordTokens put together, as many as the rows of one engine can be counted."""
-    groups: list[list[Piece]] = []
-    room = 0
-    for piece in pieces:
-        if piece.rows > room:
-            groups.append([])
-            room = MOST_ROWS
-        groups[-1].append(piece)
-        room -= piece.rows
-    return [ChainedVectors(group, dimension) for group in groups]
+    def __call__(self, name: str) -> VectorIndex:
+        """The index of a folder."""
+        if name not in self._held:
+            self._held.clear()
+            self._held[name] = self._open(name)
+        return self._held[name]

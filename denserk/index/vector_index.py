@@ -14,7 +14,7 @@ Rows = NDArray[np.int64]
 
 
 class StoredVectors(Protocol):
-    """(N, D) float32 vectors in an array or in a file."""
+    """(N, D) vectors in an array or in files."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -23,7 +23,7 @@ class StoredVectors(Protocol):
     def __len__(self) -> int:
         """N."""
 
-    def __getitem__(self, wanted: slice | Rows, /) -> Vectors:
+    def __getitem__(self, wanted: slice | Rows, /) -> NDArray[Any]:
         """Neighbouring vectors, or some by their sorted numbers."""
 
 

@@ -10,13 +10,13 @@ from denserk.errors import MismatchError, UsageError
 from denserk.formats.files import STREAM
 from denserk.formats.folder_checks import verify_folders
 from denserk.formats.manifest import Kind, Manifest, differences, encoded
+from denserk.formats.model_chain import common_model
 from denserk.index.milvus import EXHAUSTIVE, Collection, MilvusIndex, load
 from denserk.index.recall import DEPTH, recall_over_blocks
 from denserk.index.vector_index import Vectors
 from denserk.index.vector_inputs import expanded, open_sources
 from denserk.settings.milvus import CollectionSettings, MilvusIndexSettings
 from denserk.settings.retrieval import Engine, IndexPaths, IndexSettings, SearchSettings
-from denserk.tasks.model_chain import common_model
 
 logger = logging.getLogger(__name__)
 

@@ -21,10 +21,10 @@ from denserk.formats.manifest import (
     read_manifest,
     write_manifest,
 )
+from denserk.formats.model_chain import common_model, model_of, refuse_other_model
 from denserk.formats.outputs import named_paths, prepare_folder, refuse_inputs
 from denserk.formats.sources import read_passages, refuse_duplicates
 from denserk.formats.vectors import VectorSource
-from denserk.index.backends import chosen_engine, open_vector_index
 from denserk.index.bm25 import Bm25Builder
 from denserk.index.faiss_building import build, check_memory
 from denserk.index.faiss_merging import (
@@ -36,7 +36,8 @@ from denserk.index.faiss_merging import (
 )
 from denserk.index.index_folder import DOCID, INDEX, folder_bytes, part_names
 from denserk.index.lucene import LuceneBuilder
-from denserk.index.memory_needs import in_units
+from denserk.index.memory import in_units
+from denserk.index.opening import chosen_engine, open_vector_index
 from denserk.index.recall import recall_of_own_vectors, recall_over_blocks
 from denserk.index.vector_index import Vectors
 from denserk.index.vector_inputs import expanded, gather, known_count, open_sources
@@ -52,7 +53,6 @@ from denserk.settings.retrieval import (
     IndexType,
     SearchSettings,
 )
-from denserk.tasks.model_chain import common_model, model_of, refuse_other_model
 
 logger = logging.getLogger(__name__)
 

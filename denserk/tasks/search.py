@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.folder_checks import verify_folders
 from denserk.formats.manifest import Kind, Manifest, file_sha256, write_manifest
+from denserk.formats.model_chain import Description, model_of, refuse_other_model
 from denserk.formats.runs import RunWriter, run_writer
 from denserk.formats.sources import read_queries
 from denserk.formats.vectors import read_vector_blocks
 from denserk.index.lucene import LuceneIndex
 from denserk.index.milvus import MilvusIndex
+from denserk.index.opening import OpenedIndex, open_index
 from denserk.index.searcher import Searcher, TieCount
 from denserk.index.vector_index import VectorIndex
 from denserk.index.vector_inputs import expanded
@@ -27,8 +29,6 @@ from denserk.settings.encoding import ComputeSettings, Dtype
 from denserk.settings.milvus import CollectionSettings
 from denserk.settings.options import as_json
 from denserk.settings.retrieval import Engine, SearchPaths, SearchSettings
-from denserk.tasks.model_chain import Description, model_of, refuse_other_model
-from denserk.tasks.opened_index import OpenedIndex, open_index
 from denserk.tasks.run_manifest import forget_manifest, has_manifest, queries_sha256
 
 if TYPE_CHECKING:  # torch is imported only where queries are encoded

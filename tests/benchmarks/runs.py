@@ -120,9 +120,7 @@ class Search:
         """Writes as denserk writes, from rows or from names."""
         with run_writer(self.folder / name, tag="Faiss") as writer:
             for place, (qid, scores) in enumerate(zip(self.qids, self.scores, strict=True)):
-                docids = self.named[place]
-                if rows:
-                    docids = self.ids.names(self.rows[place]).strings()
+                docids = self.ids.passages(self.rows[place]) if rows else self.named[place]
                 writer.write(qid, docids, scores)
 
     def ways(self) -> dict[str, Callable[[], None]]:

@@ -22,7 +22,7 @@ import numpy as np
 from denserk.formats.block_journal import Block
 from denserk.formats.manifest import Kind, Manifest
 from denserk.formats.vector_folder import VectorFolderWriter
-from denserk.index.chained_vectors import OPEN
+from denserk.index.shards import OPEN
 from tests.benchmarks.floors import forget, multiply, read_plainly, write_plainly
 from tests.benchmarks.many_vectors import BLOCK, show, write_vectors
 from tests.benchmarks.timing import DENSERK, Child, apart, watch

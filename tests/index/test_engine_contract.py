@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from denserk.formats.flat_file import FlatWriter
-from denserk.index.backends import open_vector_index
 from denserk.index.milvus import MilvusIndex
+from denserk.index.opening import open_index, open_vector_index
 from denserk.index.searcher import Searcher
 from denserk.settings.retrieval import Engine, Metric, SearchSettings, Ties
-from denserk.tasks.opened_index import open_index
 from tests.index.test_shards import CPU, raw
 from tests.milvus import collection, load, require_milvus, write_vectors
 

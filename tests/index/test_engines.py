@@ -6,9 +6,9 @@ import torch
 
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.flat_file import FlatWriter
-from denserk.index import backends
-from denserk.index.backends import chosen_engine, engine_class, open_vector_index
+from denserk.index import opening
 from denserk.index.exact import ExactIndex
+from denserk.index.opening import chosen_engine, engine_class, open_vector_index
 from denserk.settings.retrieval import Engine, IndexSettings, IndexType, Metric, SearchSettings
 
 ENGINES = [Engine.TORCH, Engine.FAISS]
@@ -112,7 +112,7 @@ def test_exact_engines_on_a_gpu(tmp_path, engine, depth):
 
 
 def test_each_engine_has_its_class():
-    assert set(backends.CLASSES) == set(Engine)
+    assert set(opening.CLASSES) == set(Engine)
     for engine in Engine:
         assert callable(engine_class(engine))
 
@@ -120,7 +120,7 @@ def test_each_engine_has_its_class():
 def test_without_faiss_torch_serves_the_same_folder(tmp_path, monkeypatch):
     vectors, queries = whole_numbers(8, 20), whole_numbers(9, 2)
     folder = write_flat(tmp_path / "i", vectors)
-    monkeypatch.setattr(backends, "installed", lambda module: False)
+    monkeypatch.setattr(opening, "installed", lambda module: False)
     index = open_vector_index(folder, Engine.FAISS, SEARCH)
     assert isinstance(index, ExactIndex)
     assert hits(index.search(queries, 5)) == by_hand(vectors, queries, 5)

@@ -7,7 +7,7 @@ import pytest
 
 from denserk.errors import InputError, UsageError
 from denserk.formats.flat_file import map_flat
-from denserk.index import faiss_building, memory_needs
+from denserk.index import faiss_building, memory
 from denserk.index.faiss_building import (
     _train,
     build,
@@ -206,7 +206,7 @@ def test_what_cannot_fit_is_refused(monkeypatch):
     check_memory(MILLION, 16, settings)
     parts = "(the training sample and its residuals 1.3 MB, the index 4.0 MB)"
     assert reporter.notes == [f"building PQ4x4 needs 5.3 MB of memory {parts}"]
-    monkeypatch.setattr(memory_needs, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
     with pytest.raises(UsageError, match=r"and 0\.0 MB can be had") as refused:
         check_memory(MILLION, 16, settings)
     assert "IVF4000,PQ2" in str(refused.value.hint)

@@ -33,7 +33,7 @@ def test_a_large_file_of_ids_is_looked_at_when_an_id_is_asked_for(tmp_path, monk
     (tmp_path / "docid").write_text("".join(f"{name}\n" for name in names))
     found = PassageIds(tmp_path / "docid", 40)
     assert "_ends" not in vars(found)
-    assert found.names(np.array([39, 0, 7])).strings() == ["d39", "d0", "d7"]
+    assert found.passages(np.array([39, 0, 7])) == ["d39", "d0", "d7"]
     assert list(found) == names
     other = PassageIds(tmp_path / "docid", 41)
     with pytest.raises(MismatchError, match="41 vectors but 40 ids"):

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from denserk.index.backends import open_vector_index
 from denserk.index.exact import ExactIndex
 from denserk.index.index_folder import PassageIds
+from denserk.index.opening import open_vector_index
 from denserk.index.searcher import Searcher, ordered, strictly_decreasing
 from denserk.settings.retrieval import Engine, SearchSettings, Ties
 from tests.index.test_engines import whole_numbers, write_flat
@@ -25,13 +25,13 @@ def by_hand(ids, vectors, query, settings, qid="q"):
     return sorted(best.items(), key=lambda hit: hit[::-1], reverse=True)[: settings.kept]
 
 
-def mapped(folder, ids):
+def mapped(folder, ids, size=1):
     """The same ids from a file."""
     (folder / "docid").write_text("".join(f"{docid}\n" for docid in ids))
-    return PassageIds(folder / "docid", len(ids))
+    return PassageIds(folder / "docid", len(ids), size)
 
 
-@pytest.mark.parametrize("held", [lambda folder, ids: ids, mapped])
+@pytest.mark.parametrize("held", [lambda folder, ids, size=1: ids, mapped])
 @pytest.mark.parametrize("engine", [Engine.TORCH, Engine.FAISS])
 @pytest.mark.parametrize(
     "options",
@@ -55,7 +55,7 @@ def test_every_engine_ranks_alike(tmp_path, engine, options, held):
         assert found[qid] == by_hand(ids, vectors, query, settings, qid)
 
 
-@pytest.mark.parametrize("held", [lambda folder, ids: ids, mapped])
+@pytest.mark.parametrize("held", [lambda folder, ids, size=1: ids, mapped])
 @pytest.mark.parametrize("engine", [Engine.TORCH, Engine.FAISS])
 def test_a_passage_scores_what_its_best_vector_scores(tmp_path, engine, held):
     vectors, queries = whole_numbers(3, 60, 3), whole_numbers(4, 5, 3)
@@ -64,7 +64,7 @@ def test_a_passage_scores_what_its_best_vector_scores(tmp_path, engine, held):
     index = open_vector_index(
         write_flat(tmp_path / "i", vectors), engine, settings, vectors_per_passage=3
     )
-    searcher = Searcher(index, held(tmp_path, ids), settings, vectors_per_passage=3)
+    searcher = Searcher(index, held(tmp_path, ids, 3), settings, vectors_per_passage=3)
     found = searcher.search(list("abcde"), queries)
     for (_, hits), query in zip(found, queries, strict=True):
         best = (vectors @ query).reshape(20, 3).max(1)

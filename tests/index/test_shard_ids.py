@@ -5,7 +5,7 @@ import pytest
 
 from denserk.errors import MismatchError
 from denserk.index.index_folder import part_names
-from denserk.index.shard_ids import IdFile, ShardIds
+from denserk.index.shards import IdFile, ShardIds
 
 
 def files_of(folder, *shards, size=1):
@@ -15,7 +15,7 @@ def files_of(folder, *shards, size=1):
         lines = size if number == len(shards) - 1 else 1
         path = folder / f"{number}.docid"
         path.write_text("".join(f"{line}\n" for docid in ids for line in part_names(docid, lines)))
-        files.append(IdFile(f"shard-{number}", path, len(ids), lines, stays_open=lines > 1))
+        files.append(IdFile(f"shard-{number}", path, len(ids), lines))
     return files
 
 
@@ -25,18 +25,16 @@ def test_rows_by_name(tmp_path, size):
     named = ShardIds(files_of(tmp_path, ids[:2], [], ids[2:], size=size), size)
     assert len(named) == 5 * size
     assert list(named) == [docid for docid in ids for _ in range(size)]
-    rows = np.array([[5 * size - 1, 0], [-1, 2 * size]])
-    named.know(rows)
-    assert named.passages(rows[rows >= 0]).strings() == ["e", "a", "c" * 90]
-    assert named.passages(np.array([size])).strings() == ["ü#3"]
+    rows = np.array([5 * size - 1, 0, 2 * size])
+    assert named.passages(rows) == ["e", "a", "c" * 90]
+    assert named.passages(np.array([size])) == ["ü#3"]
 
 
 def test_an_id_for_two_passages(tmp_path):
     alike = ["12345678-aaa-12345678", "12345678-bbb-12345678"]  # they have one key, and are two ids
     named = ShardIds(files_of(tmp_path, alike, ["x", "y"], ["x", "z", "z"]))
-    named.know(np.array([[0, 1, 2]]))
-    assert named.passages(np.array([1, 0])).strings() == alike[::-1]
+    assert named.passages(np.array([1, 0])) == alike[::-1]
     with pytest.raises(MismatchError, match="the id x stands in shard-1 and in shard-2"):
-        named.know(np.array([[2, 4]]))
+        named.passages(np.array([2, 4]))
     with pytest.raises(MismatchError, match="the id z stands twice in shard-2"):
-        named.know(np.array([[5, 6]]))
+        named.passages(np.array([5, 6]))

@@ -10,8 +10,8 @@ from denserk.formats.block_journal import Block
 from denserk.formats.flat_file import FlatWriter
 from denserk.formats.manifest import Kind, Manifest, write_manifest
 from denserk.formats.vector_folder import VectorFolderWriter
-from denserk.index.backends import open_vector_index
 from denserk.index.index_folder import part_names
+from denserk.index.opening import open_index, open_vector_index
 from denserk.index.searcher import Searcher
 from denserk.index.vector_inputs import expanded
 from denserk.settings.encoding import ComputeSettings
@@ -24,7 +24,6 @@ from denserk.settings.retrieval import (
     Ties,
 )
 from denserk.tasks.build_index import build_index
-from denserk.tasks.opened_index import open_index
 from tests.index.test_engines import whole_numbers
 from tests.reporters import Heard
 
@@ -219,7 +218,7 @@ def test_memory_is_told_before_and_refused(tmp_path, monkeypatch):
     queries = np.ones((1, DIMENSION), "f4")
     found([name], queries, SearchSettings())
     assert "searching needs" in str(heard.notes)
-    monkeypatch.setattr("denserk.index.memory_needs.available_bytes", lambda: 1 << 20)
+    monkeypatch.setattr("denserk.index.memory.available_bytes", lambda: 1 << 20)
     with pytest.raises(UsageError, match=r"searching needs .*, and 1.0 MB can be had") as refusal:
         found([name], queries, SearchSettings(query_batch=2**20))
     assert "--query-batch 131072, or less deep" in str(refusal.value.hint)

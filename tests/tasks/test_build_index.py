@@ -12,7 +12,7 @@ import pytest
 from denserk.errors import DenserkError, InputError, MismatchError, OutputError, UsageError
 from denserk.formats.flat_file import FlatWriter
 from denserk.formats.manifest import Kind, read_manifest
-from denserk.index import memory_needs
+from denserk.index import memory
 from denserk.settings.retrieval import (
     Bm25Settings,
     Engine,
@@ -124,7 +124,7 @@ def test_stopped_at_ten_points_and_resumed_gives_the_same_bytes(toy, vectors, tm
 def test_what_cannot_be_built_is_refused_before_anything_is_written(
     vectors, tmp_path, monkeypatch, factory
 ):
-    monkeypatch.setattr(memory_needs, "available_bytes", lambda: 100)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 100)
     with pytest.raises(UsageError, match=r"and 0\.0 MB can be had|faiss rejects Bogus9"):
         build(tmp_path / "i", vectors, IndexSettings(factory=factory))
     assert not (tmp_path / "i").exists()
@@ -132,7 +132,7 @@ def test_what_cannot_be_built_is_refused_before_anything_is_written(
 
 
 def test_vectors_of_unknown_number_are_refused_once_they_are_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory_needs, "available_bytes", lambda: 100)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 100)
     lines = [{"id": d, "vector": v} for d, v in zip(IDS, VECTORS.tolist(), strict=True)]
     (tmp_path / "lines.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     with pytest.raises(UsageError, match="building SQ8 needs"):

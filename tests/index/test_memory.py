@@ -1,8 +1,8 @@
 import pytest
 
 from denserk.errors import UsageError
-from denserk.index import memory_needs
-from denserk.index.memory_needs import Need, available_bytes, tell_needs
+from denserk.index import memory
+from denserk.index.memory import Need, available_bytes, tell_needs
 from tests.reporters import Heard
 
 NEEDS = [Need("codes", 3_000_000), Need("nothing", 0), Need("lists", 2_000_000_000)]
@@ -11,14 +11,14 @@ TOLD = "building X needs 2.0 GB of memory (codes 3.0 MB, lists 2.0 GB)"
 
 @pytest.mark.parametrize("there", [None, 2_003_000_000])
 def test_what_fits_is_told(monkeypatch, there):
-    monkeypatch.setattr(memory_needs, "available_bytes", lambda: there)
+    monkeypatch.setattr(memory, "available_bytes", lambda: there)
     reporter = Heard()
     tell_needs("building X", NEEDS, "do Y")
     assert reporter.notes == [TOLD]
 
 
 def test_what_does_not_fit_is_refused_with_the_alternative(monkeypatch):
-    monkeypatch.setattr(memory_needs, "available_bytes", lambda: 2_002_999_999)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 2_002_999_999)
     with pytest.raises(UsageError) as refused:
         tell_needs("building X", NEEDS, "do Y")
     assert refused.value.message == f"{TOLD}, and 2.0 GB can be had"
@@ -41,6 +41,6 @@ def test_what_linux_tells(monkeypatch, tmp_path, machine, limit, used, expected)
         if text is not None:
             (tmp_path / name).write_text(text)
     (tmp_path / "memory.stat").write_text("anon 7\ninactive_file 900\nactive_file 100\n")
-    monkeypatch.setattr(memory_needs, "MEMORY", tmp_path / "meminfo")
-    monkeypatch.setattr(memory_needs, "GROUP", tmp_path)
+    monkeypatch.setattr(memory, "MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "GROUP", tmp_path)
     assert available_bytes() == expected

@@ -3,9 +3,9 @@ from typing import Any
 import pytest
 
 from denserk.errors import MismatchError
+from denserk.formats.model_chain import model_differences, refuse_other_model
 from denserk.settings.encoding import RepresentationSettings, TextSettings
 from denserk.settings.options import as_json
-from denserk.tasks.model_chain import model_differences, refuse_other_model
 
 MODEL: dict[str, Any] = {
     "name": "a",

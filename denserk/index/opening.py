@@ -1,5 +1,6 @@
-"""An index, or many shards as one, opened to be asked: its engine, its ids, what made it."""
+"""Open an index folder, or several folders as one index: engine, passage ids, manifest."""
 
+import importlib
 import logging
 import sys
 from collections.abc import Mapping, Sequence
@@ -7,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from denserk.errors import UsageError
+from denserk.errors import MismatchError, UsageError
+from denserk.extras import installed, require
+from denserk.formats.flat_file import is_flat, map_flat
 from denserk.formats.manifest import Manifest
-from denserk.index.backends import open_vector_index
+from denserk.formats.model_chain import Description, model_of, refuse_other_model
 from denserk.index.bm25 import Bm25Index
-from denserk.index.chained_vectors import ChainedVectors
+from denserk.index.faiss_library import sees_gpu
 from denserk.index.index_folder import (
     DOCID,
     INDEX,
@@ -21,22 +24,30 @@ from denserk.index.index_folder import (
     read_index_manifest,
 )
 from denserk.index.lucene import LuceneIndex
-from denserk.index.memory_needs import Need, exact_needs, tell_needs
+from denserk.index.memory import Need, exact_needs, tell_needs
 from denserk.index.searcher import SPARE
 from denserk.index.shards import (
+    ChainedVectors,
     LastOpened,
     Shard,
     ShardedIndex,
     common_metric,
+    inspect_shard,
     is_vector_folder,
-    look_at,
 )
-from denserk.index.vector_index import SearchableIndex, VectorIndex
+from denserk.index.vector_index import SearchableIndex, StoredVectors, VectorIndex
 from denserk.index.vector_inputs import expanded, refuse_other_blocks
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.options import from_json
-from denserk.settings.retrieval import BM25_ENGINES, Bm25Settings, Engine, Metric, SearchSettings
-from denserk.tasks.model_chain import Description, model_of, refuse_other_model
+from denserk.settings.retrieval import (
+    BM25_ENGINES,
+    Bm25Settings,
+    Engine,
+    IndexSettings,
+    IndexType,
+    Metric,
+    SearchSettings,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +61,46 @@ INSTEAD = {
     INDEX_HELD: "search the vectors themselves, or a flat index of them: they stay on disk",
 }
 """What to search where a part of the memory does not suffice."""
+
+
+CLASSES = {
+    Engine.FAISS: "denserk.index.faiss_index:FaissIndex",
+    Engine.TORCH: "denserk.index.exact:ExactIndex",
+    Engine.BM25S: "denserk.index.bm25:Bm25Index",
+    Engine.LUCENE: "denserk.index.lucene:LuceneIndex",
+    Engine.MILVUS: "denserk.index.milvus:MilvusIndex",
+}
+"""Engine -> "module:Class"."""
+
+
+def engine_class(engine: Engine) -> Any:
+    """The class that holds indexes of an engine.
+
+    Raises:
+        MissingExtraError: the engine's package is not installed.
+    """
+    module, _, name = CLASSES[engine].partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def chosen_engine(settings: IndexSettings) -> Engine:
+    """The engine an index is built with, where none was named.
+
+    Raises:
+        MissingExtraError: only faiss can, and it is not installed.
+
+    >>> chosen_engine(IndexSettings(type=IndexType.BM25))
+    <Engine.BM25S: 'bm25s'>
+    """
+    if settings.engine:
+        return settings.engine
+    if settings.type is IndexType.BM25:
+        return Engine.BM25S
+    if installed("faiss"):
+        return Engine.FAISS
+    if settings.type is not IndexType.FLAT or settings.factory:
+        require("faiss", f"an index of --type {settings.factory or settings.type}")
+    return Engine.TORCH
 
 
 @dataclass(frozen=True)
@@ -139,39 +190,93 @@ def open_index(
         lucene = LuceneIndex(Path(name), bm25, contents.get("count"), compute.threads)
         return OpenedIndex(names, lucene, lucene.ids, [manifest], is_bm25=True)
     index: SearchableIndex
+    size = int(contents.get("vectors_per_passage", 1))
     if engine is Engine.BM25S:
         index = Bm25Index(Path(name), bm25, compute.threads)
     else:
-        size = int(contents.get("vectors_per_passage", 1))
-        index = _engine_of(name, engine, size, settings, compute, encodes=encodes)
-    ids = PassageIds(Path(name) / DOCID, len(index))
+        path = Path(name) / INDEX
+        worth = encodes or (path.is_file() and path.stat().st_size >= LARGE)
+        index = open_vector_index(
+            name,
+            engine,
+            settings,
+            device=_device(settings, compute),
+            threads=compute.threads,
+            vectors_per_passage=size,
+            bfloat16=worth and _has_bfloat16(),
+        )
+    ids = PassageIds(Path(name) / DOCID, len(index), size)
     return OpenedIndex(names, index, ids, [manifest], engine in BM25_ENGINES)
 
 
-def _engine_of(
-    name: str,
+def open_vector_index(
+    folder: str | Path,
     engine: Engine,
-    size: int,
     settings: SearchSettings,
-    compute: ComputeSettings,
     *,
-    encodes: bool = True,
+    device: str = "cpu",
+    threads: int | None = None,
+    vectors_per_passage: int = 1,
+    bfloat16: bool = False,
 ) -> VectorIndex:
-    """Opens one index of vectors.
+    """Open an index of vectors.
 
-    A flat index is scanned by torch where that is faster, and worth the import.
+    A flat index is searched by torch where faiss is not installed, where faiss has no GPU and one
+    is asked for, and where the CPU is fast in bfloat16: the file is the same.
+
+    Args:
+        folder: an index folder.
+        engine: what built it.
+        settings: how it is searched.
+        device: "cpu", "cuda" or "cuda:N".
+        threads: CPU threads.
+        vectors_per_passage: how many neighbouring rows are one passage.
+        bfloat16: whether the CPU multiplies bfloat16 much faster than float32.
+
+    Raises:
+        MissingExtraError: only faiss can open it, and it is not installed.
+        UsageError: a GPU is asked for that cannot hold it.
+        MismatchError: it is a BM25 index.
     """
-    path = Path(name) / INDEX
-    large = path.is_file() and path.stat().st_size >= LARGE
-    return open_vector_index(
-        name,
-        engine,
-        settings,
-        device=_device(settings, compute),
-        threads=compute.threads,
-        vectors_per_passage=size,
-        bfloat16=(encodes or large) and _has_bfloat16(),
-    )
+    if engine in BM25_ENGINES:
+        raise MismatchError(f"{folder} is a BM25 index, not an index of vectors")
+    path = Path(folder) / INDEX
+    if not path.is_file():
+        raise UsageError(f"{folder} is not an index of vectors: it has no file {INDEX}")
+    by_torch = engine is Engine.TORCH
+    if not by_torch and is_flat(path):
+        by_torch = device == "cpu" and bfloat16
+        if not installed("faiss"):
+            logger.info("faiss is not installed; exact search in torch serves this flat index")
+            by_torch = True
+        elif device != "cpu" and not sees_gpu():
+            logger.info(f"faiss has no GPU here; exact search in torch runs on {device}")
+            by_torch = True
+    if not by_torch:
+        require("faiss", f"the index {folder}")
+        held: VectorIndex = engine_class(Engine.FAISS)(path, settings, device, threads)
+        return held
+    for name, given in settings.index_options.items():
+        raise UsageError(f"{name} {given}: {folder} is searched exactly")
+    vectors, metric = map_flat(path)
+    return _exact(vectors, metric, device, vectors_per_passage, threads, bfloat16)
+
+
+def _exact(
+    vectors: StoredVectors,
+    metric: Metric,
+    device: str,
+    size: int,
+    threads: int | None,
+    bfloat16: bool,
+) -> VectorIndex:
+    import torch
+
+    from denserk.index.exact import ExactIndex
+
+    if threads:
+        torch.set_num_threads(threads)
+    return ExactIndex(vectors, metric, device, size, bfloat16=bfloat16)
 
 
 def _device(settings: SearchSettings, compute: ComputeSettings) -> str:
@@ -198,12 +303,15 @@ def _shards(
     names: Sequence[str], settings: SearchSettings, compute: ComputeSettings
 ) -> OpenedIndex:
     """Opens several folders, or one of vectors, as one index."""
+    device = _device(settings, compute)
 
     def read(name: str) -> VectorIndex:
-        return _engine_of(name, Engine.FAISS, 1, settings, compute)
+        return open_vector_index(
+            name, Engine.FAISS, settings, device=device, threads=compute.threads
+        )
 
     approximate = LastOpened(read)
-    shards = [look_at(name, approximate) for name in names]
+    shards = [inspect_shard(name, approximate) for name in names]
     metric = common_metric(shards)
     _refuse_other_models(shards)
     refuse_other_blocks([(shard.name, shard.manifest) for shard in shards])
@@ -213,14 +321,7 @@ def _shards(
     _tell_memory(max(shard.held_bytes for shard in shards), shards, settings)
 
     def exact(vectors: ChainedVectors) -> VectorIndex:
-        import torch
-
-        from denserk.index.exact import ExactIndex
-
-        if compute.threads:
-            torch.set_num_threads(compute.threads)
-        device, size = _device(settings, compute), shards[0].size
-        return ExactIndex(vectors, metric, device, size, bfloat16=_has_bfloat16())
+        return _exact(vectors, metric, device, shards[0].size, compute.threads, _has_bfloat16())
 
     index = ShardedIndex(shards, exact, approximate)
     passages = len(index) // shards[0].size
@@ -254,7 +355,7 @@ def _tell_memory(
         first = shards[0]
         depth = min(settings.hits + SPARE, sum(shard.rows for shard in shards))
         needs = exact_needs(first.dimension, settings.query_batch, depth)
-    kept = sum(f.passages * f.lines for shard in shards for f in shard.ids if f.stays_open)
+    kept = sum(f.passages * f.lines for shard in shards for f in shard.ids if f.path.name == DOCID)
     needs += [Need(IDS, 8 * kept), Need(INDEX_HELD, held)]
     largest = max(needs, key=lambda need: need.size).what
     fewer = f"--query-batch {max(settings.query_batch // 8, 1)}"
