@@ -63,9 +63,10 @@ class ChainedVectors:
         """Neighbouring rows, without a copy where one file has them; or some by their numbers."""
         if isinstance(rows, slice):
             first, last, _ = rows.indices(len(self))
-            begin, end = np.searchsorted(self._firsts, (first, last), side="right").tolist()
+            begin = int(np.searchsorted(self._firsts, first, side="right")) - 1
+            end = int(np.searchsorted(self._firsts[:-1], last))
             parts = [np.empty((0, self.shape[1]), self.dtype)]
-            for number in range(begin - 1, min(end, len(self._firsts) - 1)):
+            for number in range(begin, end):
                 start = int(self._firsts[number])
                 part = self._map(number)[max(first - start, 0) : max(last - start, 0)]
                 parts += [part.astype(self.dtype, copy=False)] if len(part) else []
