@@ -197,7 +197,9 @@ def inspect_shard(name: str, open_index: OpenIndex) -> Shard:
     chosen = {} if manifest is None else manifest.settings
     engine = Engine(chosen["engine"]) if chosen else foreign_engine(name)
     if engine in BM25_ENGINES:
-        raise MismatchError(f"{name} is a BM25 index, not an index of vectors", "search it by itself")
+        raise MismatchError(
+            f"{name} is a BM25 index, not an index of vectors", "search it by itself"
+        )
     path = Path(name) / INDEX
     if not path.is_file():
         raise UsageError(f"{name} is not an index of vectors: it has no file {INDEX}")
