@@ -16,9 +16,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from denserk.data.tokenization import load_tokenizer
-from denserk.modeling.folder_layouts import read_model_folder
 from denserk.modeling.model_folder import save_model
 from denserk.modeling.representation import Aggretriever, refuse_architecture
+from denserk.modeling.stored_model import read_model_folder
 from denserk.settings.encoding import RepresentationSettings, TextSettings
 
 HIDDEN = 16
@@ -37,6 +37,14 @@ TEMPLATES = {
     "t5": ("$A </s>", "$A </s> $B </s>"),
 }
 TEMPLATES["distilbert"] = TEMPLATES["electra"] = TEMPLATES["bert"]
+for _kind, _like in (
+    *(("deberta-v2", "bert"), ("modernbert", "bert"), ("dpr-question", "bert")),
+    *(("dpr-context", "bert"), ("xlm-roberta", "roberta"), ("mpnet", "roberta")),
+):
+    SPECIALS[_kind], TEMPLATES[_kind] = SPECIALS[_like], TEMPLATES[_like]
+SPECIALS["qwen3"] = {"pad": "<|endoftext|>", "unk": "<unk>", "eos": "<|im_end|>"}
+TEMPLATES["qwen3"] = ("$A <|endoftext|>", "$A $B <|endoftext|>")
+OTHERS = ("xlm-roberta", "mpnet", "deberta-v2", "modernbert", "dpr-question", "dpr-context")
 MASKED_LM = {
     "bert": "BertForMaskedLM",
     "roberta": "RobertaForMaskedLM",
@@ -113,6 +121,62 @@ def tiny_config(kind: str, vocabulary: int, hidden: int = HIDDEN, positions: int
     }
     name = {"bert": "BertConfig", "roberta": "RobertaConfig", "electra": "ElectraConfig"}[kind]
     return getattr(transformers, name)(**settings)
+
+
+def tiny_other(kind: str, vocabulary: int) -> Any:
+    """A random model of `OTHERS`, or a Qwen3, as transformers saves it."""
+    sizes = {
+        "vocab_size": vocabulary,
+        "hidden_size": HIDDEN,
+        "num_attention_heads": 2,
+        "intermediate_size": 2 * HIDDEN,
+        "num_hidden_layers": 2,
+        "initializer_range": 0.3,
+    }
+    absolute = {**sizes, "max_position_embeddings": 66, "pad_token_id": 1}
+    torch.manual_seed(7)
+    t: Any = transformers
+    match kind:
+        case "xlm-roberta":
+            return t.XLMRobertaForMaskedLM(t.XLMRobertaConfig(**absolute))
+        case "mpnet":
+            return t.MPNetForMaskedLM(t.MPNetConfig(**absolute))
+        case "deberta-v2":  # as DeBERTa-v3 has it
+            config = t.DebertaV2Config(
+                **sizes,
+                max_position_embeddings=64,
+                relative_attention=True,
+                position_buckets=8,
+                norm_rel_ebd="layer_norm",
+                share_att_key=True,
+                pos_att_type=["p2c", "c2p"],
+                position_biased_input=False,
+                type_vocab_size=0,
+            )
+            return t.DebertaV2ForMaskedLM(config)
+        case "modernbert":
+            special = dict.fromkeys(("bos_token_id", "cls_token_id"), 2)
+            special |= dict.fromkeys(("eos_token_id", "sep_token_id"), 3)
+            layers = {"num_hidden_layers": 4, "local_attention": 8, "pad_token_id": 0}
+            wide = {"initializer_cutoff_factor": 3.0, "max_position_embeddings": 64}
+            return t.ModernBertForMaskedLM(
+                t.ModernBertConfig(**{**sizes, **layers, **wide, **special})
+            )
+        case "qwen3":
+            heads = {"num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 64}
+            return t.Qwen3ForCausalLM(t.Qwen3Config(**sizes, **heads))
+    config = t.DPRConfig(**sizes, max_position_embeddings=64)
+    return {"dpr-question": t.DPRQuestionEncoder, "dpr-context": t.DPRContextEncoder}[kind](config)
+
+
+def write_other(folder: Path, kind: str, vocabulary: list[str]) -> Path:
+    """A model of `OTHERS`, or a Qwen3, with its tokenizer; Qwen3's pads on the left."""
+    tokenizer = tiny_tokenizer(kind, vocabulary)
+    if kind == "qwen3":
+        tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = "left"
+    tiny_other(kind, len(tokenizer)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def tiny_model(

@@ -15,9 +15,8 @@ from torch import Tensor
 from denserk.data.batches import TokenBatch, pad
 from denserk.data.tokenization import PAIR, TextTokenizer, TokenizerInput, load_tokenizer
 from denserk.errors import ModelError, UsageError
-from denserk.modeling.folder_layouts import read_model_folder
 from denserk.modeling.model_folder import save_model
-from denserk.modeling.stored_model import StoredModel
+from denserk.modeling.stored_model import StoredModel, read_model_folder
 from denserk.modeling.text_encoder import fit_lengths
 from denserk.records import Query
 

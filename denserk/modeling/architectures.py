@@ -1,16 +1,18 @@
-"""What differs from one kind of transformer to the next: the one file that knows architectures."""
+"""Table of architectures: what denserk must know of each beyond what AutoModel does."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PretrainedConfig
-
-from denserk.errors import ModelError
-from denserk.modeling.model_config import read_model_type
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
 
 
 @dataclass(frozen=True)
@@ -29,46 +31,52 @@ class LayerParts:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What differs from one kind of transformer to the next.
+    """What denserk must know of an architecture beyond what AutoModel does.
 
-    `prefix` is how the masked-LM model names its encoder's tensors, and those names are the ones
-    denserk keeps. `head` lists the first parts of the MLM head's tensors. `tied` maps a tensor to
-    the one it must be. `ignored` are first parts of tensors that other model classes leave in a
-    file. `transform` is the MLM head up to its last layer, `decoder` the path of that layer.
-    `final_norm` is the path of a norm after the last layer. `layers` is the path of the encoder's
-    layers, `parts` what one of them computes with, where it is of the kind that `LayerParts` names,
-    `activation` the name of its feed-forward's activation; `cross` is a layer with queries of
-    their own, `first_position` the row of the position embeddings that a text begins with.
+    An architecture without a row in `ARCHITECTURES` can be an encoder and nothing else.
+
+    Attributes:
+        model_type: as in config.json.
+        head: first parts of the names of the masked-language-model head's tensors.
+        transform: that head up to its last layer, the decoder.
+        final_norm: path of the norm after the last layer (T5).
+        layers: path of the encoder's layers, for those that new decoder layers are made after.
+        run: new layers over states (B, T, H) and a mask (B, T).
+        cross: a layer whose queries are of other states than its keys and values (RetroMAE).
+        offset: whether positions are counted from the padding id on, as in RoBERTa.
+        parts: what one layer computes with, `activation` the name of its activation; for the
+            optimised CPU forward.
     """
 
     model_type: str
-    encoder: str
-    prefix: str = ""
-    masked_lm: str | None = None
     head: tuple[str, ...] = ()
-    tied: Mapping[str, str] = field(default_factory=dict)
-    ignored: tuple[str, ...] = ()
     transform: Callable[[Any, Tensor], Tensor] | None = None
-    decoder: str = ""
-    encoder_arguments: Mapping[str, Any] = field(default_factory=dict)
-    has_cls: bool = True
     final_norm: str = ""
-    positions: Callable[[PretrainedConfig], int | None] = lambda config: int(
-        config.max_position_embeddings
-    )
-    layers: str = "encoder.layer"
+    layers: str = ""
+    run: Callable[[Any, Iterable[nn.Module], Tensor, Tensor], Tensor] | None = None
+    cross: Callable[[Any, Tensor, Tensor, Tensor], Tensor] | None = None
+    offset: bool = False
     parts: Callable[[Any], LayerParts] | None = None
     activation: Callable[[PretrainedConfig], str] = lambda config: str(config.hidden_act)
-    cross: Callable[[Any, Tensor, Tensor, Tensor], Tensor] | None = None
-    first_position: Callable[[PretrainedConfig], int] = lambda config: 0
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the name alone: functions cannot be pickled, and the table has them."""
-        return _by_name, (self.model_type,)
+    @property
+    def has_cls(self) -> bool:
+        """Whether texts begin with a [CLS] token that attends to all others."""
+        return self.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
+    @property
+    def is_decoder(self) -> bool:
+        """Whether a token attends to earlier ones alone."""
+        return not self.has_cls and self.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-def _by_name(model_type: str) -> Architecture:
-    return ARCHITECTURES[model_type]
+    def first_position(self, config: PretrainedConfig) -> int:
+        """The row of the position embeddings that a text begins with."""
+        return int(config.pad_token_id or 0) + 1 if self.offset else 0
+
+    def positions(self, config: PretrainedConfig) -> int | None:
+        """The longest text it has positions for, special tokens included; None: any length."""
+        count = getattr(config, "max_position_embeddings", None)
+        return int(count) - self.first_position(config) if count and count > 0 else None
 
 
 def _bert_transform(model: Any, hidden: Tensor) -> Tensor:
@@ -144,94 +152,86 @@ def _distilbert_cross(layer: Any, queries: Tensor, states: Tensor, seen: Tensor)
     return result
 
 
+def _run_absolute(model: Any, layers: Iterable[nn.Module], states: Tensor, mask: Tensor) -> Tensor:
+    """Layers that know nothing of positions, which the embeddings have (BERT)."""
+    bias = create_bidirectional_mask(model.config, states, mask)
+    for layer in layers:
+        states = layer(states, bias)
+    return states
+
+
+def _run_modernbert(
+    model: Any, layers: Iterable[nn.Module], states: Tensor, mask: Tensor
+) -> Tensor:
+    """Layers with rotary positions, and the encoder's own norm after the last."""
+    encoder = model.base_model
+    bias = create_bidirectional_mask(model.config, states, mask)
+    places = torch.arange(states.shape[1], device=states.device).unsqueeze(0)
+    for layer in layers:
+        rotary = encoder.rotary_emb(states, places, layer.attention_type)
+        states = layer(states, attention_mask=bias, position_embeddings=rotary)
+    normed: Tensor = encoder.final_norm(states)
+    return normed
+
+
+_BERT = Architecture(
+    "bert",
+    head=("cls.predictions.",),
+    transform=_bert_transform,
+    layers="encoder.layer",
+    run=_run_absolute,
+    cross=_bert_cross,
+    parts=_bert_parts,
+)
+_ROBERTA = Architecture(
+    "roberta",
+    head=("lm_head.",),
+    transform=_roberta_transform,
+    layers="encoder.layer",
+    run=_run_absolute,
+    cross=_bert_cross,
+    offset=True,
+    parts=_bert_parts,
+)
+_T5 = Architecture("t5", final_norm="encoder.final_layer_norm")
 ARCHITECTURES = {
-    architecture.model_type: architecture
-    for architecture in (
-        Architecture(
-            "bert",
-            encoder="BertModel",
-            prefix="bert.",
-            masked_lm="BertForMaskedLM",
-            head=("cls.predictions.",),
-            tied={
-                "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-                "cls.predictions.decoder.bias": "cls.predictions.bias",
-            },
-            ignored=("bert.pooler.", "cls.seq_relationship."),
-            transform=_bert_transform,
-            decoder="cls.predictions.decoder",
-            encoder_arguments={"add_pooling_layer": False},
-            parts=_bert_parts,
-            cross=_bert_cross,
-        ),
-        Architecture(
-            "roberta",
-            encoder="RobertaModel",
-            prefix="roberta.",
-            masked_lm="RobertaForMaskedLM",
-            head=("lm_head.",),
-            tied={
-                "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
-                "lm_head.decoder.bias": "lm_head.bias",
-            },
-            ignored=("roberta.pooler.",),
-            transform=_roberta_transform,
-            decoder="lm_head.decoder",
-            encoder_arguments={"add_pooling_layer": False},
-            parts=_bert_parts,
-            # positions of real tokens start after the padding id
-            positions=lambda config: config.max_position_embeddings - config.pad_token_id - 1,
-            cross=_bert_cross,
-            first_position=lambda config: int(config.pad_token_id) + 1,
-        ),
+    row.model_type: row
+    for row in (
+        _BERT,
+        _ROBERTA,
+        replace(_ROBERTA, model_type="xlm-roberta"),
         Architecture(
             "distilbert",
-            encoder="DistilBertModel",
-            prefix="distilbert.",
-            masked_lm="DistilBertForMaskedLM",
             head=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
-            tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
             transform=_distilbert_transform,
-            decoder="vocab_projector",
             layers="transformer.layer",
+            run=_run_absolute,
+            cross=_distilbert_cross,
             parts=_distilbert_parts,
             activation=lambda config: str(config.activation),
-            cross=_distilbert_cross,
         ),
-        Architecture(  # the discriminator; its generator and its heads are for pre-training alone
-            "electra",
-            encoder="ElectraModel",
-            prefix="electra.",
-            parts=_bert_parts,
-            ignored=(
-                "discriminator_predictions.",
-                "generator_predictions.",
-                "generator_lm_head.",
-            ),
-        ),
+        # the discriminator; ELECTRA's MLM head belongs to its generator
+        Architecture("electra", layers="encoder.layer", parts=_bert_parts),
         Architecture(
-            "t5",
-            encoder="T5EncoderModel",
-            tied={"encoder.embed_tokens.weight": "shared.weight"},
-            ignored=("decoder.", "lm_head."),
-            has_cls=False,
-            final_norm="encoder.final_layer_norm",
-            positions=lambda config: None,
+            "modernbert",
+            head=("head.", "decoder."),
+            transform=lambda model, hidden: model.head(hidden),
+            layers="layers",
+            run=_run_modernbert,
+        ),
+        Architecture("mpnet", head=("lm_head.",), transform=_roberta_transform, offset=True),
+        Architecture("deberta-v2", head=("cls.predictions.",), transform=_bert_transform),
+        _T5,
+        replace(_T5, model_type="mt5"),
+        replace(_T5, model_type="umt5"),
+        *(
+            Architecture(name, offset=True)
+            for name in ("camembert", "data2vec-text", "longformer", "xlm-roberta-xl", "xmod")
         ),
     )
 }
 
 
-def architecture_of(folder: Path) -> Architecture:
-    """The architecture that a folder's config.json names.
-
-    Raises:
-        ModelError: there is no config.json, or it names an architecture outside the table.
-    """
-    model_type = read_model_type(folder)
-    if model_type not in ARCHITECTURES:
-        raise ModelError(
-            f"{folder}: the backbone {model_type!r} is not supported",
-            f"supported: {', '.join(ARCHITECTURES)}",
-        )
-    return ARCHITECTURES[model_type]
+def architecture_of(model_type: str) -> Architecture:
+    """Return the row of a model type, or one that knows nothing but its name."""
+    return ARCHITECTURES.get(model_type, Architecture(model_type))

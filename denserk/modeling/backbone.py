@@ -1,93 +1,89 @@
-"""The pretrained transformer and its MLM head, whatever its architecture."""
+"""The transformer of a model, with its masked-language-model head where one is needed."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import transformers
 from torch import Tensor, nn
-from transformers import PretrainedConfig
-from transformers.initialization import no_init_weights
-from transformers.masking_utils import create_bidirectional_mask
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForTextEncoding,
+    PretrainedConfig,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES
 
 from denserk.data.batches import TokenBatch
-from denserk.modeling.architectures import Architecture
+from denserk.errors import ModelError
+from denserk.modeling.architectures import Architecture, architecture_of
+from denserk.modeling.checkpoints import load_model
 from denserk.modeling.lean_forward import LeanForward
-from denserk.modeling.model_config import config_errors, read_config
-from denserk.modeling.tensor_names import check_names, check_shapes
 
 
 class Backbone(nn.Module):
     """A transformer, with its MLM head where one is asked for.
 
     Args:
-        architecture: its row of the table.
-        config: its configuration.
-        with_head: whether the MLM head is part of it; only for an architecture that has one.
+        model: of transformers: a bare encoder, or a masked-language model.
+        with_head: which of the two it is.
     """
 
-    def __init__(
-        self, architecture: Architecture, config: PretrainedConfig, *, with_head: bool
-    ) -> None:
+    def __init__(self, model: Any, *, with_head: bool) -> None:
         super().__init__()
-        assert architecture.masked_lm or not with_head
-        self.architecture = architecture
-        self.config = config
+        self.model: Any = model
         self.with_head = with_head
-        name = architecture.masked_lm if with_head else architecture.encoder
-        arguments = {} if with_head else architecture.encoder_arguments
-        with no_init_weights():
-            self.model: Any = getattr(transformers, str(name))(config, **arguments)
         self.lean: LeanForward | None = None
 
     @classmethod
-    def from_tensors(
+    def load(
         cls,
-        architecture: Architecture,
         folder: Path,
+        config: PretrainedConfig,
         tensors: Mapping[str, Tensor],
         *,
         with_head: bool,
+        may_lack_head: bool = False,
     ) -> "Backbone":
-        """The backbone of a folder, its tensors given under their canonical names.
+        """Build the backbone of a folder from its tensors.
+
+        Args:
+            folder: for messages.
+            config: of the model.
+            tensors: as the folder names them.
+            with_head: keep the MLM head.
+            may_lack_head: initialise a head that is not among the tensors randomly.
 
         Raises:
-            ModelError: tensors are missing or left over; all of them are named.
+            ModelError: there is no such encoder, or tensors are missing or do not fit.
         """
-        config = read_config(folder)
-        with config_errors(folder):
-            backbone = cls(architecture, config, with_head=with_head)
-        backbone.load_tensors(folder, tensors)
-        return backbone.float().eval()
+        kind = config.model_type
+        auto: Any = AutoModelForMaskedLM if with_head else AutoModel
+        if not with_head and kind in MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES:
+            auto = AutoModelForTextEncoding  # of T5 the encoder alone
+        elif config.is_encoder_decoder:
+            raise ModelError(
+                f"{folder}: the backbone {kind!r} is not supported: its encoder cannot be loaded "
+                "without its decoder",
+                "take an encoder, a decoder, or a T5",
+            )
+        head = architecture_of(kind).head if may_lack_head else ()
+        model, _ = load_model(auto, folder, config, tensors, may_lack=head)
+        return cls(model, with_head=with_head)
 
-    def load_tensors(self, folder: Path, tensors: Mapping[str, Tensor]) -> None:
-        """Fills every parameter from tensors of canonical names, then ties what must be tied."""
-        head = self.architecture.head
-        prefix = "" if self.with_head else self.architecture.prefix
-        given = {
-            name.removeprefix(prefix): tensor
-            for name, tensor in tensors.items()
-            if self.with_head or not (head and name.startswith(head))
-        }
-        expected = self.model.state_dict()
-        check_names(folder, set(expected), set(given))
-        check_shapes(folder, expected, given)
-        self.model.load_state_dict(given, assign=True)
-        self.tie()
+    @property
+    def architecture(self) -> Architecture:
+        """The row of the table of architectures."""
+        return architecture_of(self.config.model_type)
 
-    def tie(self) -> None:
-        """Makes tied tensors one parameter; a decoder that a file lacks would stay random."""
-        cut = 0 if self.with_head else len(self.architecture.prefix)
-        for name, source in self.architecture.tied.items():
-            if not self.with_head and name.startswith(self.architecture.head or "\0"):
-                continue
-            owner, _, leaf = name[cut:].rpartition(".")
-            setattr(self.model.get_submodule(owner), leaf, self.model.get_parameter(source[cut:]))
+    @property
+    def _no_cache(self) -> dict[str, bool]:
+        """Decoders alone know this argument."""
+        return {"use_cache": False} if self.architecture.is_decoder else {}
 
-    def canonical(self) -> dict[str, Tensor]:
-        """Every tensor under its canonical name, tied ones included."""
-        prefix = "" if self.with_head else self.architecture.prefix
-        return {prefix + name: tensor.detach() for name, tensor in self.model.state_dict().items()}
+    @property
+    def config(self) -> Any:
+        """The configuration."""
+        return self.model.config
 
     def forward(self, batch: TokenBatch) -> Tensor:
         """Last hidden states: (B, T) ids -> (B, T, H)."""
@@ -95,9 +91,10 @@ class Backbone(nn.Module):
             return self.lean(batch)
         hidden: Tensor = self.encoder(
             input_ids=batch.input_ids,
-            attention_mask=batch.attention_mask,
+            attention_mask=batch.attention_mask.long(),
             output_hidden_states=False,
             return_dict=True,
+            **self._no_cache,
         ).last_hidden_state
         return hidden
 
@@ -114,9 +111,10 @@ class Backbone(nn.Module):
         states: list[Tensor] = list(
             self.encoder(
                 input_ids=batch.input_ids,
-                attention_mask=batch.attention_mask,
+                attention_mask=batch.attention_mask.long(),
                 output_hidden_states=True,
                 return_dict=True,
+                **self._no_cache,
             ).hidden_states
         )
         if norm_intermediate and self.architecture.final_norm:
@@ -143,7 +141,7 @@ class Backbone(nn.Module):
         self.encoder.set_attn_implementation("eager")
         maps = self.encoder(
             input_ids=batch.input_ids,
-            attention_mask=batch.attention_mask,
+            attention_mask=batch.attention_mask.long(),
             output_attentions=True,
             return_dict=True,
         ).attentions
@@ -161,12 +159,27 @@ class Backbone(nn.Module):
         return signal[first : first + length]
 
     def new_layers(self, count: int) -> list[nn.Module]:
-        """Further layers of the encoder's own kind, as torch initialises them."""
-        kind: Any = type(self.encoder.get_submodule(self.architecture.layers)[0])
-        return [kind(self.model.config) for _ in range(count)]
+        """Further layers of the encoder's own kind, as torch initialises them.
+
+        Raises:
+            ModelError: denserk does not know the layers of this architecture.
+        """
+        if self.architecture.run is None:
+            raise ModelError(
+                f"a {self.architecture.model_type} backbone cannot be given decoder layers",
+                "start from a BERT, RoBERTa, DistilBERT or ModernBERT, or pre-train with "
+                "--objective mlm",
+            )
+        layers: Any = self.encoder.get_submodule(self.architecture.layers)
+        kind: Any = type(layers[0])
+        if not hasattr(self.config, "layer_types"):
+            return [kind(self.config) for _ in range(count)]
+        # ModernBERT: only some layers attend to the whole text, and the first has no norm
+        whole = [i for i, name in enumerate(self.config.layer_types) if name == "full_attention"]
+        return [kind(self.config, whole[-1]) for _ in range(count)]
 
     def run_layers(self, layers: Iterable[nn.Module], states: Tensor, mask: Tensor) -> Tensor:
-        """Layers of the encoder's kind, one after the other.
+        """Run layers of the encoder's kind, one after the other.
 
         Args:
             layers: from `new_layers`.
@@ -176,10 +189,8 @@ class Backbone(nn.Module):
         Returns:
             (B, T, H).
         """
-        bias = create_bidirectional_mask(self.model.config, states, mask)
-        for layer in layers:
-            states = layer(states, bias)
-        return states
+        assert self.architecture.run is not None
+        return self.architecture.run(self.model, layers, states, mask)
 
     def run_cross_layer(
         self, layer: nn.Module, queries: Tensor, states: Tensor, seen: Tensor
@@ -212,16 +223,14 @@ class Backbone(nn.Module):
     @property
     def decoder(self) -> nn.Linear:
         """The MLM head's last layer: (..., H) -> (..., V)."""
-        decoder = self.model.get_submodule(self.architecture.decoder)
+        decoder = self.model.get_output_embeddings()
         assert isinstance(decoder, nn.Linear)
         return decoder
 
     @property
     def encoder(self) -> Any:
-        """The transformer of transformers without its MLM head."""
-        if self.with_head:
-            return getattr(self.model, self.architecture.prefix.rstrip("."))
-        return self.model
+        """The transformer without its MLM head."""
+        return self.model.base_model if self.with_head else self.model
 
     @property
     def hidden_size(self) -> int:

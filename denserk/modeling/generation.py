@@ -5,7 +5,6 @@ depend on the block, the seed, the batch settings and the machine, but on no oth
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,20 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
-from transformers.utils import logging
 
 from denserk.data.batches import by_length
 from denserk.data.tokenization import VOCABULARY_FILES, load_tokenizer
 from denserk.errors import ModelError, UsageError
+from denserk.modeling.checkpoints import (
+    fingerprint,
+    load_model,
+    read_config,
+    read_model_type,
+    read_weights,
+    weight_files,
+)
 from denserk.modeling.devices import choose_device, choose_dtype
-from denserk.modeling.model_config import read_config, read_model_type
 from denserk.modeling.model_names import find_model
-from denserk.modeling.weight_files import UNREADABLE, fingerprint, weight_files
 from denserk.settings.encoding import BATCH_TOKENS, ComputeSettings
 from denserk.settings.generate import Sampling
 
@@ -186,38 +190,7 @@ def _load(option: str, name: str, folder: Path, *, allow_pickle: bool) -> Any:
             "add --allow-pickle to read its tensors; nothing in it is run",
         )
     auto: Any = AutoModelForCausalLM if option == CONTINUATIONS else AutoModelForSeq2SeqLM
-    try:
-        with _silent():
-            model, info = auto.from_pretrained(
-                folder,
-                config=read_config(folder),
-                dtype=torch.float32,
-                trust_remote_code=False,
-                local_files_only=True,
-                output_loading_info=True,
-            )
-    except UNREADABLE as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise ModelError(
-            f"{option} {name} cannot be loaded ({reason})", "fetch its files again"
-        ) from None
-    if missing := sorted(info["missing_keys"]):
-        raise ModelError(
-            f"{option} {name} is no complete {kinds[option]} model: it lacks {len(missing)} "
-            f"tensors, the first is {missing[0]}"
-        )
-    return model.eval()
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Context manager that turns transformers' messages and progress bars off."""
-    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bar:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+    model, _ = load_model(auto, folder, read_config(folder), read_weights(folder))
+    if (folder / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(folder)
+    return model

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from denserk.modeling.checkpoints import fill, read_tensors
 from denserk.modeling.model_folder import write_tensors
-from denserk.modeling.tensor_names import check_names, check_shapes, modern_names
-from denserk.modeling.weight_files import read_tensors
 
 PUBLISHED_FILE = "model.pt"
 """The authors' file beside their backbones: a pickle of tensors, and only as such is it read."""
@@ -64,7 +63,7 @@ def save_heads(folder: Path, layout: HeadLayout, heads: Mapping[str, nn.Module])
     Raises:
         OutputError: the folder cannot be written.
     """
-    write_tensors(folder / layout.file, _named(heads))
+    write_tensors(folder / layout.file, nn.ModuleDict(heads).state_dict())
 
 
 def load_heads(folder: Path, layout: HeadLayout, heads: Mapping[str, nn.Module]) -> Path | None:
@@ -86,33 +85,22 @@ def load_heads(folder: Path, layout: HeadLayout, heads: Mapping[str, nn.Module])
     path = next((folder / name for name in layout.files if (folder / name).is_file()), None)
     if path is None:
         return None
-    tensors = modern_names(read_tensors(path))
+    tensors = read_tensors(path)
     if path.name == PUBLISHED_FILE:
         tensors = _renamed(layout, tensors)
-    expected = _named(heads)
     left = layout.heads - heads.keys()
-    given = {n: t.float() for n, t in tensors.items() if n.partition(".")[0] not in left}
-    check_names(path, set(expected), set(given), "the layers asked for")
-    check_shapes(path, expected, given)
-    for name, module in heads.items():
-        prefix = f"{name}."
-        part = {n.removeprefix(prefix): t for n, t in given.items() if n.startswith(prefix)}
-        module.load_state_dict(part)
+    given = {n: t for n, t in tensors.items() if n.partition(".")[0] not in left}
+    fill(path, nn.ModuleDict(heads), given)
     return path
 
 
-def _named(heads: Mapping[str, nn.Module]) -> dict[str, Tensor]:
-    return {
-        f"{head}.{name}": tensor.detach()
-        for head, module in heads.items()
-        for name, tensor in module.state_dict().items()
-    }
-
-
 def _renamed(layout: HeadLayout, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The authors' tensors by denserk's names; their layer norms may have names of old."""
     renamed = {}
     for name, tensor in tensors.items():
         head, _, rest = name.partition(".")
+        rest = rest.replace("LayerNorm.gamma", "LayerNorm.weight")
+        rest = rest.replace("LayerNorm.beta", "LayerNorm.bias")
         if name not in layout.ignored:
             renamed[f"{layout.published.get(head, head)}.{rest}"] = tensor
     return renamed

@@ -13,12 +13,6 @@ from denserk.data.tokenization import load_tokenizer
 from denserk.errors import ModelError
 from denserk.formats.files import whole_text
 from denserk.modeling.encoder import Encoder
-from denserk.modeling.folder_layouts import (
-    AUTHORS_SIDES,
-    POOLER_FILE,
-    TERM_WEIGHT_FILE,
-    read_model_folder,
-)
 from denserk.modeling.model_folder import (
     head_tensors,
     save_model,
@@ -27,6 +21,12 @@ from denserk.modeling.model_folder import (
     write_pickled_tensors,
 )
 from denserk.modeling.model_names import find_model
+from denserk.modeling.stored_model import (
+    AUTHORS_SIDES,
+    POOLER_FILE,
+    TERM_WEIGHT_FILE,
+    read_model_folder,
+)
 from denserk.modeling.text_encoder import override
 from denserk.settings.encoding import (
     AggKind,
@@ -58,6 +58,11 @@ class LoadedModel:
     def settings(self) -> RepresentationSettings:
         """How its vectors are made."""
         return self.passage.settings
+
+    @property
+    def longest(self) -> int:
+        """The longer of the two lengths."""
+        return max(self.text.query_max_length, self.text.passage_max_length)
 
 
 def convert_model(
@@ -109,10 +114,10 @@ def _write_pyserini(target: Path, model: LoadedModel) -> None:
     _refuse(ModelLayout.AGGRETRIEVER_PYSERINI, wrong)
     _tell_unrecorded(ModelLayout.AGGRETRIEVER_PYSERINI, model)
     backbone = model.passage.backbone
-    tensors = {f"encoder.{name}": tensor for name, tensor in backbone.canonical().items()}
+    tensors = {f"encoder.{name}": tensor for name, tensor in backbone.model.state_dict().items()}
     write_pickled_tensors(target / "pytorch_model.bin", {**tensors, **head_tensors(model.passage)})
-    save_tokenizer(target, model.tokenizer, model.text, backbone)
-    write_config(target, backbone, hidden_states=True)
+    save_tokenizer(target, model.tokenizer, model.longest, backbone.max_length)
+    write_config(target, backbone.model, hidden_states=True)
 
 
 def _write_authors(target: Path, model: LoadedModel) -> None:
@@ -135,10 +140,10 @@ def _write_authors(target: Path, model: LoadedModel) -> None:
             _write_linear(target / file, name, heads, tied=shared)
     folders = [target] * 2 if shared else [target / side for side in AUTHORS_SIDES]
     for folder, encoder in zip(folders, _sides(model).values(), strict=True):
-        write_pickled_tensors(folder / "pytorch_model.bin", encoder.backbone.canonical())
-        save_tokenizer(folder, model.tokenizer, model.text, encoder.backbone)
+        write_pickled_tensors(folder / "pytorch_model.bin", encoder.backbone.model.state_dict())
+        save_tokenizer(folder, model.tokenizer, model.longest, encoder.backbone.max_length)
         _write_word_list(folder / "vocab.txt", model.tokenizer)
-        write_config(folder, encoder.backbone, hidden_states=True)
+        write_config(folder, encoder.backbone.model, hidden_states=True)
 
 
 def _write_word_list(path: Path, tokenizer: Any) -> None:

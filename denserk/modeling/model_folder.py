@@ -1,36 +1,43 @@
-"""Writing models: denserk's one folder, and what every layout shares."""
+"""Writing models: denserk's one folder, the files that other libraries read, and the model card."""
 
 import copy
 import io
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors.torch import save
 from torch import Tensor
-from transformers import PretrainedConfig
 
 from denserk import __version__
+from denserk.data.tokenization import PAIR, SEPARATOR
 from denserk.formats.files import whole_binary, whole_text, write_errors
 from denserk.modeling.backbone import Backbone
 from denserk.modeling.encoder import Encoder
-from denserk.modeling.folder_layouts import DENSERK_FILE, FORMAT_VERSION, PASSAGE_SIDE, QUERY_SIDE
-from denserk.modeling.sentence_transformers_folder import write_sentence_transformers
+from denserk.modeling.stored_model import (
+    DENSERK_FILE,
+    FORMAT_VERSION,
+    MODULES_FILE,
+    OLDER_POOLING_KEYS,
+    PASSAGE_SIDE,
+    POOLING_MODES,
+    PROMPTS_FILE,
+    QUERY_SIDE,
+)
 from denserk.settings.encoding import MlmHead, TextSettings
 from denserk.settings.options import as_json
 
-
-class Transformer(Protocol):
-    """What the files beside the weights tell of a model."""
-
-    config: PretrainedConfig
-    model: Any
-
-    @property
-    def max_length(self) -> int | None:
-        """The longest input it has positions for; None: any length."""
+LENGTHS_FILE, POOLING_FOLDER, CARD_FILE = "sentence_bert_config.json", "1_Pooling", "README.md"
+MODULES = "sentence_transformers.models."
+ENCODER = "denserk.integrations.sentence_transformers.Encoder"
+JOINS = {
+    " ": "joined by a space",
+    SEPARATOR: "joined by the tokenizer's separator token",
+    PAIR: "as a sentence pair",
+}
 
 
 def save_model(
@@ -72,14 +79,15 @@ def _save_side(
     folder: Path, encoder: Encoder, tokenizer: Any, text: TextSettings, base: str
 ) -> None:
     heads = head_tensors(encoder)
-    tensors = {**encoder.backbone.canonical(), **heads}
+    tensors = {**encoder.backbone.model.state_dict(), **heads}
     write_tensors(folder / "model.safetensors", tensors)
     if heads:  # Pyserini's newer readers take the heads from here
         write_pickled_tensors(folder / "pytorch_model.bin", heads)
-    save_tokenizer(folder, tokenizer, text, encoder.backbone)
+    longest = max(text.query_max_length, text.passage_max_length)
+    save_tokenizer(folder, tokenizer, longest, encoder.backbone.max_length)
     write_sentence_transformers(folder, encoder, text, base)
     _write_own_file(folder, encoder, text)
-    write_config(folder, encoder.backbone, hidden_states=bool(heads))
+    write_config(folder, encoder.backbone.model, hidden_states=bool(heads))
 
 
 def save_masked_lm(folder: Path, backbone: Backbone, tokenizer: Any) -> None:
@@ -95,9 +103,9 @@ def save_masked_lm(folder: Path, backbone: Backbone, tokenizer: Any) -> None:
     Raises:
         OutputError: the folder cannot be written.
     """
-    write_tensors(folder / "model.safetensors", backbone.canonical())
-    save_limited_tokenizer(folder, tokenizer, tokenizer.model_max_length, backbone)
-    write_config(folder, backbone, hidden_states=False)
+    write_tensors(folder / "model.safetensors", backbone.model.state_dict())
+    save_tokenizer(folder, tokenizer, tokenizer.model_max_length, backbone.max_length)
+    write_config(folder, backbone.model, hidden_states=False)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -143,35 +151,172 @@ def write_pickled_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         handle.write(buffer.getbuffer())
 
 
-def write_config(folder: Path, backbone: Transformer, *, hidden_states: bool) -> None:
-    """Writes config.json.
+def write_config(folder: Path, model: Any, *, hidden_states: bool) -> None:
+    """Write config.json.
 
     Args:
         folder: where.
-        backbone: the model it describes.
+        model: of transformers.
         hidden_states: ask for all hidden states, which Pyserini's Aggretriever class needs.
     """
-    config = copy.deepcopy(backbone.config)
-    config.architectures = [type(backbone.model).__name__]
+    config = copy.deepcopy(model.config)
+    config.architectures = [type(model).__name__]
     values = {**config.to_dict(), "output_hidden_states": hidden_states, "dtype": "float32"}
     values.pop("_name_or_path", None)
     with whole_text(folder / "config.json") as out:
         out.write(json.dumps(values, indent=2, sort_keys=True) + "\n")
 
 
-def save_tokenizer(folder: Path, tokenizer: Any, text: TextSettings, backbone: Transformer) -> None:
-    """Writes a tokenizer, limited to the model's lengths for readers that ask for no other."""
-    longest = max(text.query_max_length, text.passage_max_length)
-    save_limited_tokenizer(folder, tokenizer, longest, backbone)
-
-
-def save_limited_tokenizer(
-    folder: Path, tokenizer: Any, longest: int, backbone: Transformer
-) -> None:
-    """Writes a tokenizer that cuts at `longest`, or at the model's positions."""
+def save_tokenizer(folder: Path, tokenizer: Any, longest: int, limit: int | None) -> None:
+    """Write a tokenizer that cuts at `longest`, or at the model's positions (`limit`)."""
     own = copy.deepcopy(tokenizer)
     own.backend_tokenizer.no_truncation()
     own.backend_tokenizer.no_padding()
-    own.model_max_length = min(longest, backbone.max_length or longest)
+    own.model_max_length = min(longest, limit or longest)
     with write_errors(folder):
         own.save_pretrained(folder)
+
+
+def write_sentence_transformers(
+    folder: Path, encoder: Encoder, text: TextSettings, base: str = "", *, tied: bool = True
+) -> None:
+    """Write the files by which sentence-transformers opens a model, and its model card.
+
+    What Transformer, Pooling and Normalize cannot express is opened by the module class that
+    denserk ships, and fails to open without it.
+
+    Args:
+        folder: the model's.
+        encoder: of passages.
+        text: how records become text.
+        base: the model that it was made from.
+        tied: whether queries and passages have the same encoder.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    settings, limit = encoder.settings, encoder.backbone.max_length
+    query, passage = (
+        min(length, limit or length) for length in (text.query_max_length, text.passage_max_length)
+    )
+    text = replace(text, query_max_length=query, passage_max_length=passage)
+    poolings = {representation: mode for mode, representation in POOLING_MODES.items()}
+    pooling = poolings.get(settings.representation)
+    pairs = text.join == PAIR and len(text.fields) > 1
+    standard = tied and pooling is not None and not text.normalize_quotes and not pairs
+    modules = [{"idx": 0, "name": "0", "path": "", "type": ENCODER}]
+    if standard:
+        chain = ["Transformer", "Pooling", *["Normalize"] * settings.l2_norm]
+        modules = [
+            {"idx": i, "name": str(i), "path": f"{i}_{name}" if i else "", "type": MODULES + name}
+            for i, name in enumerate(chain)
+        ]
+        flags = {key: mode == pooling for key, mode in OLDER_POOLING_KEYS.items()}
+        _write_json(
+            folder / POOLING_FOLDER / "config.json",
+            {"word_embedding_dimension": encoder.dimension, **flags, "include_prompt": True},
+        )
+        own = {} if query == passage else {"query_length": query}
+        lengths = {"max_seq_length": passage, "do_lower_case": False, **own}
+        _write_json(folder / LENGTHS_FILE, lengths)
+    prompts = {
+        "model_type": "SentenceTransformer",
+        "prompts": {"query": text.query_prefix, "document": text.passage_prefix},
+        "default_prompt_name": "document" if standard and text.passage_prefix else None,
+        "similarity_fn_name": "dot",
+    }
+    _write_json(folder / PROMPTS_FILE, prompts)
+    _write_json(folder / MODULES_FILE, modules)
+    with whole_text(folder / CARD_FILE) as out:
+        out.write(model_card(encoder, text, base, tied=tied, standard=standard))
+
+
+def _write_json(path: Path, value: Any) -> None:
+    with whole_text(path) as out:
+        out.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def model_card(
+    encoder: Encoder, text: TextSettings, base: str, *, tied: bool, standard: bool
+) -> str:
+    """Return README.md of a saved model, in Markdown under the metadata block of the hub.
+
+    Args:
+        encoder: of passages.
+        text: how records become text.
+        base: the model that it was made from: a name on the hub, or a folder.
+        tied: whether queries and passages have the same encoder.
+        standard: whether sentence-transformers opens it without code of denserk's.
+    """
+    local = Path(base).is_dir()
+    metadata = [
+        "library_name: sentence-transformers",
+        "pipeline_tag: sentence-similarity",
+        *([f"base_model: {base}"] if base and not local else []),
+        "tags:",
+        *(f"- {tag}" for tag in ("denserk", "sentence-transformers", "feature-extraction")),
+    ]
+    settings, count = encoder.settings, encoder.vectors_per_passage
+    scaled = ", L2-normalised" if settings.l2_norm else ""
+    rows = {
+        "Base model": _code(Path(base).resolve().name if local else base) if base else "",
+        "Architecture": encoder.backbone.architecture.model_type,
+        "Encoders": "" if tied else "one for queries, one for passages (untied)",
+        "Embedding": f"`{settings.representation}`{scaled}, {encoder.dimension} dimensions"
+        + (f", {count} per passage" if count > 1 else ""),
+        "Similarity": "dot product",
+        "Query": _reading(text.query_max_length, text.query_prefix),
+        "Passage": _reading(text.passage_max_length, text.passage_prefix),
+    }
+    parts = ["---", *metadata, "---", "", "# Dense retrieval model", ""]
+    parts += [f"Saved by denserk {__version__}.", "", "| | |", "|---|---|"]
+    parts += [f"| {name} | {value} |" for name, value in rows.items() if value]
+    parts += ["", "With denserk:", "", "```", *_COMMANDS, "```", ""]
+    return "\n".join(parts + _opening(text, count, standard=standard)) + "\n"
+
+
+_COMMANDS = (
+    "denserk encode --model PATH --corpus corpus.jsonl --output vectors",
+    "denserk index --input vectors --output index",
+    "denserk search --index index --topics queries.tsv --output run.trec",
+)
+
+
+def _reading(length: int, prefix: str) -> str:
+    return f"at most {length} tokens" + (f", prefix {_code(prefix)}" if prefix else "")
+
+
+def _code(text: str) -> str:
+    quoted = json.dumps(text, ensure_ascii=False).replace("|", "\\|")
+    return f"`{quoted}`"
+
+
+def _opening(text: TextSettings, count: int, *, standard: bool) -> list[str]:
+    """How it is opened in sentence-transformers, in lines."""
+    if count > 1:
+        return [f"sentence-transformers cannot open it: a passage has {count} embeddings, not one."]
+    flag = "" if standard else ", trust_remote_code=True"
+    lines = [
+        "With sentence-transformers 6 or later"
+        + ("" if standard else ", where denserk is installed")
+        + ":",
+        "",
+        "```python",
+        "from sentence_transformers import SentenceTransformer",
+        "",
+        f'model = SentenceTransformer("PATH"{flag})',
+        'queries = model.encode_query(["a query"])',
+        'passages = model.encode_document(["a passage"])',
+        "scores = model.similarity(queries, passages)",
+        "```",
+    ]
+    if len(text.fields) > 1:
+        joined = JOINS.get(text.join, f"joined by {_code(text.join)}")
+        lines += ["", f"A passage is its {' and '.join(text.fields)}, {joined}."]
+    if standard and text.query_max_length != text.passage_max_length:
+        lines += [
+            "",
+            f"`encode_query` reads {text.query_max_length} tokens; `encode` reads "
+            f'{text.passage_max_length}, with `prompt_name="query"` too.',
+        ]
+    return lines

@@ -1,8 +1,7 @@
 """Token states -> one vector a text: pure functions of hidden states and a mask.
 
 Shapes: `B` texts, `T` tokens, `H` hidden size. `hidden`: (B, T, H). `mask`: (B, T) bool, True = a
-real token. Padding may stand at either end of a row for `max` and `mean`; `cls` and `last` read
-positions and expect it at the end.
+real token. Padding may stand at either end of a row, but for `cls` at the end.
 """
 
 import torch
@@ -38,5 +37,6 @@ def pool_max(hidden: Tensor, mask: Tensor) -> Tensor:
 
 def pool_last(hidden: Tensor, mask: Tensor) -> Tensor:
     """The state of the last real token: (B, T, H) -> (B, H)."""
-    last = mask.sum(dim=1) - 1
+    places = torch.arange(mask.shape[1], device=mask.device)
+    last = (mask * places).argmax(dim=1)
     return hidden[torch.arange(len(hidden), device=hidden.device), last]

@@ -16,11 +16,10 @@ from denserk.data.tokenization import TextTokenizer, TokenIds, load_tokenizer
 from denserk.errors import UsageError
 from denserk.modeling.devices import choose_device, choose_dtype, limit_kernel_caches, on_threads
 from denserk.modeling.encoder import Encoder
-from denserk.modeling.folder_layouts import read_model_folder
 from denserk.modeling.lean_choice import quicken
 from denserk.modeling.model_names import find_model
 from denserk.modeling.representation import Aggretriever
-from denserk.modeling.stored_model import StoredModel
+from denserk.modeling.stored_model import StoredModel, read_model_folder
 from denserk.records import Passage, Query
 from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
 from denserk.settings.models import PUBLISHED_MODELS

@@ -14,7 +14,8 @@ def draw_as_bert(module: nn.Module) -> None:
     for part in module.modules():
         if isinstance(part, nn.Linear):
             nn.init.normal_(part.weight, std=STANDARD_DEVIATION)
-            nn.init.zeros_(part.bias)
+            if part.bias is not None:  # ModernBERT has none
+                nn.init.zeros_(part.bias)
 
 
 def behind(cls: Tensor, stream: Tensor) -> Tensor:

@@ -7,6 +7,7 @@
 from torch import Tensor, nn
 
 from denserk.data.batches import PretrainingBatch
+from denserk.errors import ModelError
 from denserk.modeling.backbone import Backbone
 from denserk.modeling.head_files import RETROMAE
 from denserk.objectives.bottleneck import Bottleneck, behind
@@ -25,12 +26,21 @@ class RetroMae(PretrainingObjective):
 
     Args:
         backbone: with its MLM head.
+
+    Raises:
+        ModelError: the backbone has no absolute positions.
     """
 
     layout = RETROMAE
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__(backbone)
+        if backbone.architecture.cross is None:
+            raise ModelError(
+                f"RetroMAE's decoder reads absolute positions, which a "
+                f"{backbone.architecture.model_type} backbone does not have",
+                "start from a BERT, RoBERTa or DistilBERT, or choose another --objective",
+            )
         self.decoder = Bottleneck(backbone, 1)
 
     def heads(self) -> dict[str, nn.Module]:

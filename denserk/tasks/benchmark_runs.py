@@ -27,8 +27,8 @@ from denserk.formats.manifest import (
 )
 from denserk.formats.outputs import refuse_occupied
 from denserk.formats.suite_sources import find_parts, where_it_goes
-from denserk.modeling.folder_layouts import read_model_folder
 from denserk.modeling.model_names import find_model
+from denserk.modeling.stored_model import read_model_folder
 from denserk.settings.benchmark import MakeSettings
 from denserk.settings.encode import EncodeSettings
 from denserk.settings.encoding import ComputeSettings

@@ -14,11 +14,10 @@ from denserk.data.tokenization import load_tokenizer
 from denserk.errors import ModelError, UsageError
 from denserk.formats.manifest import Kind
 from denserk.modeling.backbone import Backbone
-from denserk.modeling.folder_layouts import read_model_folder
+from denserk.modeling.cross_encoder import is_reranker
 from denserk.modeling.head_files import load_heads, save_heads
 from denserk.modeling.model_folder import save_masked_lm
-from denserk.modeling.reranker_folder import is_reranker
-from denserk.modeling.stored_model import StoredEncoder
+from denserk.modeling.stored_model import StoredEncoder, read_model_folder
 from denserk.objectives.condenser import Condenser
 from denserk.objectives.masked_language_model import MaskedLanguageModel
 from denserk.objectives.master import Master

@@ -25,7 +25,7 @@ from denserk.formats.outputs import scratch_folder
 from denserk.formats.runs import read_run, write_run
 from denserk.formats.sources import read_passages, read_queries
 from denserk.index.searcher import Hits, TieCount, ordered
-from denserk.modeling.pair_scorer import PairScorer
+from denserk.modeling.cross_encoder import PairScorer
 from denserk.records import Passage, Query, best_first
 from denserk.reporting import Progress, track
 from denserk.settings.encoding import ComputeSettings

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from denserk.errors import InputError
 from denserk.formats.training_dpr import random_negatives
 from denserk.formats.training_records import RANDOM_NEGATIVES, all_candidates
-from denserk.modeling.pair_scorer import PairScorer
+from denserk.modeling.cross_encoder import PairScorer
 from denserk.records import Candidate, Passage, Query, TrainingExample
 from denserk.settings.encoding import ComputeSettings
 

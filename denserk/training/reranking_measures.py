@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from denserk.data.pair_batches import PairJoiner
-from denserk.modeling.reranker import Reranker
+from denserk.modeling.cross_encoder import Reranker
 from denserk.objectives.reranking import listwise_loss
 from denserk.training.dev_measures import CUT, DevSet, ranks
 

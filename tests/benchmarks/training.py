@@ -25,11 +25,10 @@ from typing import NamedTuple, TypeVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import DistilBertConfig
+from transformers import DistilBertConfig, DistilBertForMaskedLM
 
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch, TrainingBatch, pad
 from denserk.data.masking import IGNORED
-from denserk.modeling.architectures import ARCHITECTURES
 from denserk.modeling.backbone import Backbone
 from denserk.modeling.encoder import Encoder
 from denserk.modeling.retriever import Retriever
@@ -124,13 +123,12 @@ def backbone(layers: int, hidden: int, dropout: float) -> Backbone:
         attention_dropout=dropout,
     )
     torch.manual_seed(0)
-    made = Backbone(ARCHITECTURES["distilbert"], config, with_head=True)
+    made = Backbone(DistilBertForMaskedLM(config), with_head=True)
     for name, parameter in made.named_parameters():
         if "layer_norm" in name.lower():
             torch.nn.init.constant_(parameter, float(name.endswith("weight")))
         else:
             torch.nn.init.normal_(parameter, std=0.02)
-    made.tie()
     return made.float().train()
 
 

@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from denserk.data.batches import pad
-from denserk.modeling.backbone import Backbone
 from denserk.modeling.stored_model import StoredEncoder
 from tests.objectives.literal_layers import literal_layer
 from tests.tiny_models import HIDDEN, WITH_HEADS
@@ -77,10 +76,7 @@ def test_cross_layer_drops_attention_in_training(tiny, kind):
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "electra", "t5"])
 def test_attention_maps_are_distributions_over_real_tokens(tiny, kind):
-    stored = StoredEncoder.read(tiny(kind))
-    backbone = Backbone.from_tensors(
-        stored.architecture, stored.folder, stored.tensors, with_head=False
-    )
+    backbone = StoredEncoder.read(tiny(kind)).bare()
     assert backbone.encoder.config._attn_implementation != "eager"  # which must be asked for
     batch = pad(TEXTS, pad_id=backbone.config.pad_token_id)
     plain = backbone(batch)

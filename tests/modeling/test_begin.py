@@ -8,8 +8,8 @@ import torch
 from denserk.data.batches import pad
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import ModelError
-from denserk.modeling.folder_layouts import read_model_folder
 from denserk.modeling.model_folder import save_model
+from denserk.modeling.stored_model import read_model_folder
 from denserk.settings.encoding import (
     MlmHead,
     Reduction,
@@ -48,10 +48,10 @@ def test_a_plain_start_is_the_stored_model(tiny, kind):
 def test_the_pretrained_head_is_kept(tiny, kind):
     model, notes = begin(tiny(kind), AGG)
     pretrained = read_model_folder(tiny(kind)).passage.tensors
-    kept = model.passage.backbone.canonical()
+    kept = model.passage.backbone.model.state_dict()
     assert all(torch.equal(kept[name], tensor) for name, tensor in pretrained.items())
     assert notes == [
-        "new, from random weights: cls_proj.bias, cls_proj.weight, tok_proj.bias, tok_proj.weight"
+        "randomly initialised: cls_proj.bias, cls_proj.weight, tok_proj.bias, tok_proj.weight"
     ]
 
 
@@ -62,7 +62,7 @@ def test_a_fresh_head_is_tied_and_initialised_as_the_backbones_own(tiny, kind, h
     stored = read_model_folder(folder).passage
     model, notes = begin(folder, settings)
     backbone = model.passage.backbone
-    decoder = backbone.model.get_submodule(backbone.architecture.decoder)
+    decoder = backbone.decoder
     embeddings = backbone.model.get_input_embeddings()
     assert decoder.weight is embeddings.weight
     assert torch.equal(
@@ -80,10 +80,10 @@ def test_a_fresh_head_is_tied_and_initialised_as_the_backbones_own(tiny, kind, h
         else:  # drawn with the configuration's deviation
             assert 0.2 < parameter.std() < 0.4, name
     assert notes[0] == (
-        "a fresh masked-language-model head in place of the pretrained one"
+        "a new masked-language-model head in place of the pretrained one"
         if head
-        else f"{folder} has no masked-language-model head to start from: a fresh one, tied to the "
-        "word embeddings; --set mlm-head=none does without"
+        else f"{folder} has no masked-language-model head: a new one, tied to the word embeddings, "
+        "is trained; --set mlm-head=none does without"
     )
 
 
@@ -123,7 +123,7 @@ def test_untied_sides_begin_equal_and_apart(tiny):
     addresses = [{p.data_ptr() for p in side.parameters()} for side in (model.query, model.passage)]
     assert not addresses[0] & addresses[1]
     backbone = model.query.backbone  # ties hold within the copy
-    decoder = backbone.model.get_submodule(backbone.architecture.decoder)
+    decoder = backbone.decoder
     assert decoder.weight is backbone.model.get_input_embeddings().weight
 
 
@@ -156,7 +156,7 @@ def test_weights_of_another_shape_are_refused(tiny, tmp_path):
     model, _ = begin(tiny("bert"), AGG)
     folder = saved(tmp_path / "model", tiny("bert"), model)
     wider = dataclasses.replace(AGG, cls_dim=7)
-    with pytest.raises(ModelError, match=r"cls_proj.weight is \(6, 16\), expected \(7, 16\)"):
+    with pytest.raises(ModelError, match=r"size mismatch for cls_proj.weight"):
         begin(folder, wider)
 
 

@@ -42,36 +42,39 @@ def set_config(model, **values):
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
+MADE = "config.json: transformers makes no model of it"
+SHAPE = "the weights are not those of its config.json"
 CONFIGS = [
-    ({"hidden_act": "nonsense"}, "hidden_act"),
-    ({"hidden_act": None}, "hidden_act"),
-    ({"hidden_size": 0}, "hidden_size"),
-    ({"hidden_size": -16}, "hidden_size"),
-    ({"hidden_size": "16"}, "hidden_size"),
+    ({"hidden_act": "nonsense"}, MADE),
+    ({"hidden_act": None}, MADE),
+    ({"hidden_size": 0}, MADE),
+    ({"hidden_size": -16}, MADE),
+    ({"hidden_size": "16"}, MADE),
+    ({"hidden_size": 32}, SHAPE),
     ({"hidden_size": 32768}, "describes a model of"),
-    ({"num_attention_heads": 0}, "num_attention_heads"),
-    ({"num_attention_heads": 3}, "does not divide by 3 heads"),
-    ({"num_attention_heads": 1.5}, "num_attention_heads"),
-    ({"num_hidden_layers": 10_000_000}, "num_hidden_layers"),
+    ({"num_attention_heads": 0}, MADE),
+    ({"num_attention_heads": 3}, MADE),
+    ({"num_attention_heads": 1.5}, MADE),
+    ({"num_hidden_layers": 1}, SHAPE),
+    ({"num_hidden_layers": 3}, SHAPE),
+    ({"num_hidden_layers": 10_000_000}, "10,000,000 layers"),
     ({"num_hidden_layers": 900, "intermediate_size": 10_000}, "describes a model of"),
-    ({"num_hidden_layers": -1}, "num_hidden_layers"),
-    ({"intermediate_size": [32]}, "intermediate_size"),
-    ({"vocab_size": 10_000_000_000}, "vocab_size"),
-    ({"vocab_size": 9_000_000}, "describes a model of"),
-    ({"vocab_size": None}, "vocab_size"),
-    ({"max_position_embeddings": 10_000_000_000}, "max_position_embeddings"),
-    ({"max_position_embeddings": True}, "max_position_embeddings"),
-    ({"type_vocab_size": "two"}, "type_vocab_size"),
-    ({"dtype": "nonsense"}, "dtype"),
-    ({"dtype": 7}, "dtype"),
+    ({"num_hidden_layers": -1}, "-1 layers"),
+    ({"intermediate_size": [32]}, MADE),
+    ({"vocab_size": 10_000_000_000}, "describes a model of"),
+    ({"vocab_size": None}, MADE),
+    ({"max_position_embeddings": 10_000_000_000}, "describes a model of"),
+    ({"max_position_embeddings": True}, MADE),
+    ({"type_vocab_size": "two"}, MADE),
     ({"model_type": ["bert"]}, "model_type"),
     ({"model_type": None}, "model_type"),
     ({"model_type": "nonsense"}, "the backbone 'nonsense' is not supported"),
-    ({"pad_token_id": 10_000}, "pad_token_id"),
-    ({"pad_token_id": {}}, "pad_token_id"),
-    ({"hidden_dropout_prob": 3}, "hidden_dropout_prob"),
-    ({"layer_norm_eps": "small"}, "layer_norm_eps"),
-    ({"id2label": [1]}, "id2label"),
+    ({"pad_token_id": 10_000}, MADE),
+    ({"pad_token_id": {}}, MADE),
+    ({"hidden_dropout_prob": 3}, MADE),
+    ({"layer_norm_eps": "small"}, MADE),
+    ({"id2label": [1]}, MADE),
+    ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, "cannot be"),
 ]
 
 
@@ -80,7 +83,6 @@ def test_a_broken_config_is_one_line(model, refused, values, named):
     set_config(model, **values)
     line = refused()
     assert named in line
-    assert "config.json" in line or "backbone" in line
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"model_type": ', "[" * 100_000, '{"a": "\ud800"}'])

@@ -144,7 +144,7 @@ def test_an_encoder_is_refused(tiny):
         with pytest.raises(ModelError, match="is a bert model") as caught:
             load(tiny("bert"), option)
         assert caught.value.hint is None
-    with pytest.raises(ModelError, match="is no complete sequence-to-sequence model: it lacks"):
+    with pytest.raises(ModelError, match=r"config.json; missing: decoder\."):
         load(tiny("t5"), QUERIES)
 
 
@@ -167,7 +167,7 @@ def test_a_pickle_is_read_only_when_asked_for(copied):
 def test_a_file_cut_short_is_refused(copied):
     weights = copied / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    with pytest.raises(ModelError, match="cannot be loaded"):
+    with pytest.raises(ModelError, match="cannot be read as a file of tensors"):
         load(copied, QUERIES)
 
 

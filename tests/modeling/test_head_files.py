@@ -70,13 +70,13 @@ def test_published_master(tiny, tmp_path, asked):
 def test_a_file_of_another_paper(tiny, tmp_path):
     tensors = {f"query_head.{name}": t for name, t in stack(tiny()).state_dict().items()}
     torch.save(tensors, tmp_path / PUBLISHED_FILE)
-    with pytest.raises(ModelError, match=r"missing: head\.0.*unexpected: query_head\.0"):
+    with pytest.raises(ModelError, match=r'Missing .*"head\.0.*Unexpected .*"query_head\.0'):
         load_heads(tmp_path, CONDENSER, {"head": stack(tiny())})
 
 
 def test_another_number_of_layers(tiny, tmp_path):
     save_heads(tmp_path, CONDENSER, {"head": stack(tiny(), 1)})
-    with pytest.raises(ModelError, match=r"not those of the layers asked for; missing: head\.1"):
+    with pytest.raises(ModelError, match=r'Missing .*"head\.1'):
         load_heads(tmp_path, CONDENSER, {"head": stack(tiny(), 2)})
 
 
@@ -84,7 +84,7 @@ def test_another_width(tiny, tmp_path):
     tensors = {f"head.{name}": t for name, t in stack(tiny()).state_dict().items()}
     name = "head.1.output.dense.bias"
     save_file(tensors | {name: torch.zeros(3)}, tmp_path / "condenser_head.safetensors")
-    with pytest.raises(ModelError, match=rf"{name} is \(3,\), expected \({HIDDEN},\)"):
+    with pytest.raises(ModelError, match=rf"size mismatch for {name}: .*\[3\].*\[{HIDDEN}\]"):
         load_heads(tmp_path, CONDENSER, {"head": stack(tiny())})
 
 

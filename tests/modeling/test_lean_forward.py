@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from denserk.data.batches import TokenBatch, pad
-from denserk.modeling.backbone import Backbone
 from denserk.modeling.lean_choice import difference
 from denserk.modeling.lean_forward import LeanForward, attention_bias, fits
 from denserk.modeling.packed_linear import unavailable
@@ -20,9 +19,7 @@ pytestmark = pytest.mark.skipif(
 
 def both(folder, dtype=torch.float32):
     stored = StoredEncoder.read(folder)
-    backbone = Backbone.from_tensors(
-        stored.architecture, stored.folder, stored.tensors, with_head=False
-    )
+    backbone = stored.bare()
     return backbone, LeanForward(backbone.architecture, backbone.config, backbone.encoder, dtype)
 
 
@@ -85,9 +82,7 @@ def test_no_gradient_is_kept(tiny):
 @pytest.mark.parametrize("kind", BACKBONES)
 def test_it_fits_layers_with_exact_gelu(tiny, kind):
     stored = StoredEncoder.read(tiny(kind))
-    config = Backbone.from_tensors(
-        stored.architecture, stored.folder, stored.tensors, with_head=False
-    ).config
+    config = stored.config
     assert fits(stored.architecture, config) == (kind in KINDS)
     if kind != "t5":
         setattr(config, "activation" if kind == "distilbert" else "hidden_act", "gelu_new")

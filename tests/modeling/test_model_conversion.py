@@ -6,9 +6,9 @@ import torch
 
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import ModelError
-from denserk.modeling.folder_layouts import read_model_folder
 from denserk.modeling.model_conversion import WRITERS, convert_model
 from denserk.modeling.model_folder import save_model
+from denserk.modeling.stored_model import read_model_folder
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.records import Passage
 from denserk.settings.encoding import ComputeSettings, TextSettings

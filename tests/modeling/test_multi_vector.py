@@ -6,7 +6,7 @@ from transformers import AutoModel
 from denserk.data.batches import pad
 from denserk.errors import ModelError, UsageError
 from denserk.formats.vector_folder import open_vectors
-from denserk.modeling.folder_layouts import read_model_folder
+from denserk.modeling.stored_model import read_model_folder
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from denserk.settings.encode import EncodeSettings

@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from denserk.errors import ModelError, UsageError
-from denserk.modeling.pair_scorer import PairScorer
+from denserk.modeling.cross_encoder import PairScorer
 from denserk.records import Passage, Query
 from denserk.settings.encoding import ComputeSettings
 from tests.conftest import PASSAGES, QUERIES

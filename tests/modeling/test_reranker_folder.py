@@ -6,9 +6,9 @@ import torch
 import transformers
 
 from denserk.errors import ModelError, OutputError, UsageError
-from denserk.modeling.folder_layouts import read_model_folder
+from denserk.modeling.cross_encoder import begin_reranker, is_reranker, read_reranker
 from denserk.modeling.model_folder import save_model
-from denserk.modeling.reranker_folder import begin_reranker, is_reranker, read_reranker
+from denserk.modeling.stored_model import read_model_folder
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.settings.encoding import (
     ComputeSettings,
@@ -134,7 +134,7 @@ def test_a_folder_cut_short_loads_nowhere(tiny, tmp_path, monkeypatch):
     def stop(*_, **__):
         raise OutputError("no room")
 
-    monkeypatch.setattr("denserk.modeling.reranker_folder.write_config", stop)
+    monkeypatch.setattr("denserk.modeling.cross_encoder.write_config", stop)
     with pytest.raises(OutputError):
         saved(tmp_path / "r", tiny())
     with pytest.raises(ModelError, match=r"config\.json"):

@@ -6,7 +6,7 @@ import pytest
 
 from denserk.cli.app import run
 from denserk.errors import ModelError
-from denserk.modeling.folder_layouts import read_model_folder
+from denserk.modeling.stored_model import read_model_folder
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from denserk.settings.encoding import ComputeSettings, Representation

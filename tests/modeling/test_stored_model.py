@@ -18,7 +18,7 @@ def test_a_backbone_to_pre_train(tiny, kind, head):
     backbone = stored.begin_masked_lm()
     assert backbone.training
     assert len(heard.notes) == (0 if head else 1)
-    decoder = backbone.model.get_submodule(backbone.architecture.decoder)
+    decoder = backbone.decoder
     assert decoder.weight is backbone.encoder.embeddings.word_embeddings.weight
     backbone.eval()
     assert backbone.vocabulary_logits(torch.ones(3, HIDDEN)).shape == (3, backbone.vocabulary)
@@ -32,4 +32,4 @@ def test_backbones_without_what_pre_training_needs(tiny, kind, lacks):
         ModelError, match=f"{kind} cannot be pre-trained.* has no .*{lacks}"
     ) as told:
         StoredEncoder.read(tiny(kind)).begin_masked_lm()
-    assert told.value.hint == "start from a BERT, RoBERTa or DistilBERT"
+    assert told.value.hint == "start from a BERT, RoBERTa, DistilBERT or ModernBERT"

@@ -11,7 +11,6 @@ from transformers import BertConfig
 
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
 from denserk.data.masking import IGNORED
-from denserk.modeling.architectures import ARCHITECTURES
 from denserk.modeling.backbone import Backbone
 from denserk.modeling.stored_model import StoredEncoder
 from denserk.objectives.objective import PretrainingObjective
@@ -39,13 +38,12 @@ def example_backbone(config: dict[str, Any], weights: dict[str, Any]) -> Backbon
     """The backbone of a paper's example vectors, without dropout."""
     names = {name: value for name, value in config.items() if name in BertConfig().to_dict()}
     made = BertConfig(**names, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    backbone = Backbone(ARCHITECTURES["bert"], made, with_head=True)
-    own = backbone.model.state_dict().keys()
-    tensors = {n: torch.tensor(v) for n, v in weights.items() if n in own}
-    for name, source in ARCHITECTURES["bert"].tied.items():
-        tensors[name] = tensors[source]
-    backbone.load_tensors(Path("example"), tensors)
-    return backbone
+    tensors = {
+        name: torch.tensor(value)
+        for name, value in weights.items()
+        if name.startswith(("bert.", "cls.")) and isinstance(value, list)
+    }
+    return Backbone.load(Path("example"), made, tensors, with_head=True)
 
 
 def fill_example(objective: PretrainingObjective, weights: dict[str, Any]) -> None:

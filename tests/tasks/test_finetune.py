@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoModelForMaskedLM
 
 from denserk.errors import UsageError
 from denserk.formats.vector_folder import open_vectors
-from denserk.modeling.folder_layouts import read_model_folder
+from denserk.modeling.stored_model import read_model_folder
 from denserk.settings.encode import EncodeSettings
 from denserk.settings.encoding import ComputeSettings, MlmHead, Reduction, Representation
 from denserk.settings.formats import CorpusSettings
@@ -118,7 +118,8 @@ def test_the_backbone_loads_in_transformers(tiny, train, tmp_path):
 def test_every_weight_that_takes_part_moves(tiny, train, tmp_path):
     settings = typed(REPRESENTATIONS["mlr-mix"][0])
     tune(tmp_path / "out", tiny("bert"), train, **settings, max_steps=2)
-    before = read_model_folder(tiny("bert")).passage.tensors
+    stored = read_model_folder(tiny("bert")).passage
+    before = {name.removeprefix("bert."): tensor for name, tensor in stored.tensors.items()}
     after = load_file(tmp_path / "out" / "model.safetensors")
     new = {name: tensor for name, tensor in after.items() if name not in before}
     assert [name for name in new if not name.startswith("scalar_mix.")] == []

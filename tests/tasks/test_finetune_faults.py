@@ -11,7 +11,7 @@ import torch
 
 from denserk.cli.app import run
 from denserk.formats.files import whole_binary
-from denserk.modeling.folder_layouts import read_model_folder
+from denserk.modeling.stored_model import read_model_folder
 from denserk.tasks import run_folder
 from tests.conftest import WORDS
 from tests.data.conftest import inline

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from transformers import ElectraModel
 
 from denserk.errors import UsageError
-from denserk.modeling.reranker_folder import begin_reranker, read_reranker
+from denserk.modeling.cross_encoder import begin_reranker, read_reranker
 from denserk.settings.encoding import PairSettings
 from denserk.settings.finetune import FinetuneRun, put_together
 from denserk.settings.formats import CorpusSettings

@@ -11,8 +11,8 @@ import pytest
 
 from denserk.cli.app import run
 from denserk.data.tokenization import load_tokenizer
-from denserk.modeling.folder_layouts import read_model_folder
 from denserk.modeling.model_folder import save_model
+from denserk.modeling.stored_model import read_model_folder
 from denserk.settings.encoding import RepresentationSettings, TextSettings
 from denserk.tasks import run_folder
 from tests.conftest import VOCABULARY

@@ -8,8 +8,7 @@ import pytest
 from denserk.cli.app import run as command
 from denserk.errors import InputError, ModelError, UsageError
 from denserk.formats.manifest import Kind, beside, file_sha256, read_manifest
-from denserk.modeling.pair_scorer import PairScorer
-from denserk.modeling.reranker_folder import begin_reranker
+from denserk.modeling.cross_encoder import PairScorer, begin_reranker
 from denserk.records import Passage, Query
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.retrieval import RerankPaths, RerankSettings

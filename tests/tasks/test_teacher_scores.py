@@ -6,7 +6,7 @@ import pytest
 from denserk.cli.app import run as command
 from denserk.errors import InputError, UsageError
 from denserk.formats.training import read_training
-from denserk.modeling.pair_scorer import PairScorer
+from denserk.modeling.cross_encoder import PairScorer
 from denserk.records import Candidate, Passage, Query, TrainingExample
 from denserk.settings.conversion import ConversionSettings, Kind, TrainingFormat
 from denserk.settings.encoding import ComputeSettings

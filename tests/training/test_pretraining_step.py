@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
-from denserk.modeling.folder_layouts import read_model_folder
+from denserk.modeling.stored_model import read_model_folder
 from denserk.objectives.condenser import Condenser
 from denserk.objectives.master import Master
 from denserk.objectives.retromae import RetroMae

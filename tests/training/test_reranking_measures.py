@@ -3,7 +3,7 @@ import torch
 
 from denserk.data.pair_batches import PairJoiner
 from denserk.data.tokenization import load_tokenizer
-from denserk.modeling.reranker import Reranker
+from denserk.modeling.cross_encoder import Reranker
 from denserk.modeling.stored_model import StoredEncoder
 from denserk.settings.encoding import PairSettings, TextSettings
 from denserk.training.dev_measures import DevSet

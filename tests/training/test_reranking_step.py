@@ -9,7 +9,7 @@ from torch.multiprocessing.spawn import spawn
 
 from denserk.data.pair_batches import PairJoiner, PairTrainingBatch
 from denserk.data.tokenization import load_tokenizer
-from denserk.modeling.reranker import Reranker
+from denserk.modeling.cross_encoder import Reranker
 from denserk.modeling.stored_model import StoredEncoder
 from denserk.settings.encoding import PairSettings, TextSettings
 from denserk.settings.training import CacheSettings, RerankingSettings
