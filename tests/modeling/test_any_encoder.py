@@ -128,7 +128,7 @@ def test_aggretriever_vectors_are_made_through_that_head(other, kind, tmp_path):
     data = write_examples(tmp_path / "train.jsonl", range(8))
     words = ["finetune", "--model", str(other(kind)), "--train-data", data, "--max-steps", "1"]
     words += ["--representation", "agg", "--agg-dim", "20", "--projection-out-dim", "6"]
-    words += ["--term-weight", "abs"]
+    words += ["--set", "term-weight=abs"]
     assert run([*words, "--device", "cpu", "--output", str(tmp_path / "m")]) == 0
     found = TextEncoder.load(str(tmp_path / "m"), compute=CPU).encode_passages(
         [Passage(str(i), text) for i, text in enumerate(TEXTS)]
