@@ -1,9 +1,9 @@
-"""Runs and judgements -> measures, per query and in summary; missing queries are settled here.
+"""Measures of runs against relevance judgments, per query and in summary.
 
-A query of the judgements that a run lacks counts as 0 (or is left out, where asked for). Queries
-without judgements never count. Scores stay as they are, so tied passages fall as each provider of
-ir-measures has them fall: trec_eval's measures by passage id descending (scores compared as
-float32), RR with a cutoff and Judged by passage id ascending.
+A judged query that a run lacks counts as 0, or is left out if asked for. Queries without judgments
+never count. Scores are not changed, so the order of tied passages is that of each provider of
+ir-measures: trec_eval's measures order them by passage id descending (scores compared as float32),
+RR with a cutoff and Judged by passage id ascending.
 """
 
 import math
@@ -13,12 +13,19 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from ir_measures.providers import Provider
+from ir_measures.providers import Evaluator as BaseEvaluator
 from ir_measures.providers.base import NOT_PROVIDED
 
 from denserk.errors import DenserkError, MismatchError
-from denserk.evaluation.judgement_counts import JudgementCounts
-from denserk.evaluation.measures import Measure, is_mean, per_query_measure, providers_of
+from denserk.evaluation.measures import (
+    OWN,
+    Measure,
+    count_judgments,
+    counts_judgments,
+    is_mean,
+    per_query_measure,
+    providers_of,
+)
 from denserk.evaluation.published import PublishedRow
 from denserk.evaluation.significance import Comparison
 from denserk.formats.runs import RankedList
@@ -38,7 +45,7 @@ Judgements = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True)
 class Ties:
-    """How many lines of a run score as another line of their query does, as float32."""
+    """How many lines of a run have the score of another line of their query, as float32."""
 
     lines: int
     queries: tuple[str, ...]
@@ -49,8 +56,8 @@ class RunResult:
     """The measures of one run.
 
     Attributes:
-        name: what tables call it.
-        summary: measure -> mean over queries, or sum where it is a count.
+        name: of the run in tables.
+        summary: measure -> mean over queries, or sum for counts.
         per_query: measure -> query id -> value, in the order of the judgements.
         missing: judged queries that the run lacks.
         unjudged: queries of the run without judgements.
@@ -71,7 +78,7 @@ class RunResult:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Several runs against the same judgements.
+    """Several runs against the same judgments.
 
     Attributes:
         measures: ir-measures' measures, in the order asked for; their `str` is the key of mappings.
@@ -93,7 +100,7 @@ class EvaluationResult:
 
 
 def count_ties(run: Run) -> Ties:
-    """Counts the lines that share their score with an earlier line of the same query.
+    """Count the lines that share their score with an earlier line of the same query.
 
     Scores are compared as float32, as trec_eval 9 and pytrec_eval do.
 
@@ -111,7 +118,7 @@ def count_ties(run: Run) -> Ties:
 
 
 def without_own_query(run: Run) -> dict[str, dict[str, float]]:
-    """The run without hits whose passage id is the query's id; a query left empty is dropped.
+    """Drop hits whose passage id is the query's id, and queries left empty.
 
     >>> without_own_query({"q1": {"q1": 9.0, "a": 1.0}, "q2": {"q2": 1.0}})
     {'q1': {'a': 1.0}}
@@ -124,7 +131,7 @@ def without_own_query(run: Run) -> dict[str, dict[str, float]]:
 
 
 def first_hits(hits: Mapping[str, float], count: int) -> dict[str, float]:
-    """The first hits of a query in trec_eval's order: by score as float32, ties by id descending.
+    """Return the first hits in trec_eval's order: by score as float32, ties by id descending.
 
     >>> first_hits({"a": 1.0, "b": 2.0, "c": 1.0}, 2)
     {'b': 2.0, 'c': 1.0}
@@ -134,7 +141,7 @@ def first_hits(hits: Mapping[str, float], count: int) -> dict[str, float]:
 
 
 class Evaluator:
-    """Measures and judgements, made ready for any number of runs.
+    """Measures and judgments, prepared for any number of runs.
 
     Args:
         measures: what is measured.
@@ -152,20 +159,31 @@ class Evaluator:
         self.measures = tuple(measures)
         self.queries = tuple(judgements)
         self.complete = complete
-        shares = providers_of(measures)
-        self.providers = {provider.NAME: tuple(map(str, mine)) for provider, mine in shares.items()}
-        self._parts = [
-            (_NumberedPart if provider.NAME == "gdeval" else _Part)(provider, mine, judgements)
-            for provider, mine in shares.items()
-        ]
+        self._numbers = {qid: str(number) for number, qid in enumerate(judgements)}
+        self._evaluators: list[tuple[BaseEvaluator, bool]] = []
+        self._counts: dict[str, dict[str, float]] = {}
+        providers: dict[str, tuple[str, ...]] = {}
+        for measure in dict.fromkeys(measures):
+            if counts_judgments(measure):
+                self._counts[str(measure)] = {
+                    qid: count_judgments(measure, grades) for qid, grades in judgements.items()
+                }
+        if self._counts:
+            providers[OWN] = tuple(self._counts)
+        for provider, mine in providers_of(measures).items():
+            numbered = provider.NAME == "gdeval"  # it takes only whole numbers as query ids
+            given = self._numbered(judgements) if numbered else judgements
+            self._evaluators.append((provider.evaluator(mine, given), numbered))
+            providers[provider.NAME] = tuple(map(str, mine))
+        self.providers: Mapping[str, tuple[str, ...]] = providers
 
     def evaluate(self, name: str, run: Run, ties: Ties | None = None) -> RunResult:
-        """Measures one run.
+        """Measure one run.
 
         Args:
-            name: what tables call it.
+            name: of the run in tables.
             run: scores; higher is better.
-            ties: those of the whole run, where `run` holds the hits alone that the measures see.
+            ties: those of the whole run, if `run` holds only the hits that the measures need.
 
         Raises:
             MismatchError: none of its queries is judged.
@@ -174,10 +192,7 @@ class Evaluator:
         missing = tuple(qid for qid in self.queries if qid not in run)
         if len(missing) == len(self.queries):
             raise MismatchError(_nothing_in_common(name, run, self.queries))
-        judged = set(self.queries)
-        values: dict[str, dict[str, float]] = {}
-        for part in self._parts:
-            values.update(part.values(run))
+        values = self._values(run)
         counted = [qid for qid in self.queries if self.complete or qid in run]
         per_query = {
             str(measure): {qid: found[qid] for qid in counted if qid in found}
@@ -189,55 +204,32 @@ class Evaluator:
             {str(measure): _summary(measure, per_query[str(measure)]) for measure in self.measures},
             per_query,
             missing,
-            tuple(qid for qid in run if qid not in judged),
+            tuple(qid for qid in run if qid not in self._numbers),
             count_ties(run) if ties is None else ties,
         )
 
-
-class _Part:
-    """The measures that one of ir-measures' providers computes."""
-
-    def __init__(
-        self, provider: Provider, measures: Sequence[Measure], judgements: Judgements
-    ) -> None:
-        self._names = {id(measure): str(measure) for measure in measures}
-        self._evaluator = provider.evaluator(list(measures), judgements)
-
-    def values(self, run: Run) -> dict[str, dict[str, float]]:
-        """Measure -> query id -> value."""
-        found: dict[str, dict[str, float]] = {name: {} for name in self._names.values()}
-        names = self._names
-        try:
-            for metric in self._evaluator.iter_calc(run):
-                found[names[id(metric.measure)]][metric.query_id] = metric.value
-        except ZeroDivisionError:
-            raise DenserkError(
-                f"{', '.join(names.values())} cannot be computed: ir-measures divides by zero, as "
-                "Accuracy does for a query whose hits are all relevant",
-                "leave the measure out",
-            ) from None
-        return found
-
-
-class _NumberedPart(_Part):
-    """A provider that takes only whole numbers for query ids (gdeval): queries are numbered."""
-
-    def __init__(
-        self, provider: Provider, measures: Sequence[Measure], judgements: Judgements
-    ) -> None:
-        self._numbers = {qid: str(number) for number, qid in enumerate(judgements)}
-        self._qids = {number: qid for qid, number in self._numbers.items()}
-        super().__init__(provider, measures, self._numbered(judgements))
+    def _values(self, run: Run) -> dict[str, dict[str, float]]:
+        """Return measure -> query id -> value."""
+        values = dict(self._counts)
+        for evaluator, numbered in self._evaluators:
+            names = {id(measure): str(measure) for measure in evaluator.measures}
+            found: dict[str, dict[str, float]] = {name: {} for name in names.values()}
+            try:
+                for metric in evaluator.iter_calc(self._numbered(run) if numbered else run):
+                    qid = self.queries[int(metric.query_id)] if numbered else metric.query_id
+                    found[names[id(metric.measure)]][qid] = metric.value
+            except ZeroDivisionError:
+                raise DenserkError(
+                    f"{', '.join(found)} cannot be computed: ir-measures divides by zero, as "
+                    "Accuracy does for a query whose hits are all relevant",
+                    "leave the measure out",
+                ) from None
+            values |= found
+        return values
 
     def _numbered(self, queries: Mapping[str, T]) -> dict[str, T]:
+        """Replace the ids of judged queries by their numbers."""
         return {self._numbers[q]: hits for q, hits in queries.items() if q in self._numbers}
-
-    def values(self, run: Run) -> dict[str, dict[str, float]]:
-        """Measure -> query id -> value."""
-        return {
-            name: {self._qids[number]: value for number, value in values.items()}
-            for name, values in super().values(self._numbered(run)).items()
-        }
 
 
 class Needed(NamedTuple):
@@ -263,7 +255,6 @@ def needed_hits(measures: Sequence[Measure]) -> Needed | None:
         _needed_by(provider.NAME, measure)
         for provider, mine in providers_of(measures).items()
         for measure in mine
-        if provider.NAME != JudgementCounts.NAME
     ]
     depths = [each.depth or 0 for each in needed]
     depth = max(depths, default=0) if all(depths) else None
@@ -330,7 +321,7 @@ def _summary(measure: Measure, values: Mapping[str, float]) -> float:
 
 
 def some(names: Iterable[str], limit: int = 3) -> str:
-    """The first few names, quoted, for a message.
+    """Return the first few names, quoted, for a message.
 
     >>> some(["q1", "q2", "q3", "q4"])
     "'q1', 'q2', 'q3', ..."

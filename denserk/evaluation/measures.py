@@ -1,14 +1,14 @@
-"""What a user types for a measure <-> ir-measures' measure, and who computes it.
+"""Measures as users type them, parsed into ir-measures' measures, and who computes them.
 
-Measures, their notation and their computation are ir-measures' own (counts over the judgements
-aside); trec_eval's names are translated.
+Measures, their notation and their computation are those of ir-measures (counts of judgments aside);
+trec_eval's names are translated.
 """
 
 import difflib
 import math
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,13 +18,12 @@ from ir_measures.providers import Provider
 from ir_measures.providers.base import NOT_PROVIDED
 
 from denserk.errors import UsageError
-from denserk.evaluation.judgement_counts import JudgementCounts
 from denserk.evaluation.trec_names import TREC_NAMES, TREC_ONLY, TREC_SETS, split_name
 
 Measure = ir_measures.Measure
 
-PROVIDERS: tuple[Provider, ...] = (JudgementCounts(), *ir_measures.DefaultPipeline.providers)
-"""Who computes measures; the first that supports one computes it."""
+PROVIDERS: tuple[Provider, ...] = tuple(ir_measures.DefaultPipeline.providers)
+OWN = "denserk"  # computes what counts judgments alone
 
 _TOKEN = re.compile(r"(?:[^\s,(){}]|,(?=\d)|\((?:[^(){}]|\{[^{}]*\})*\)|[(){}])+")
 
@@ -44,8 +43,7 @@ class MeasureChoice:
     run_id: bool = False
 
 
-MIN_GEO_MEAN = 0.00001
-"""A smaller value counts as this much in a geometric mean, as in trec_eval."""
+MIN_GEO_MEAN = 0.00001  # smaller values count as this in a geometric mean, as in trec_eval
 
 
 class GeometricMean(MeanAgg):
@@ -82,8 +80,7 @@ def per_query_measure(measure: Measure) -> Measure:
     return ir_measures.AP(**measure.params) if isinstance(measure, _GMAP) else measure
 
 
-LARGEST = 2**31 - 1
-"""The largest whole number that trec_eval's C takes."""
+LARGEST = 2**31 - 1  # the largest whole number that trec_eval's C takes
 
 
 class _Mistake(ValueError):
@@ -91,7 +88,7 @@ class _Mistake(ValueError):
 
 
 def split_measures(text: str) -> list[str]:
-    """Cuts a list of measures at white space and commas, but not inside brackets.
+    """Split a list of measures at white space and commas, but not inside brackets.
 
     >>> split_measures("nDCG@10, AP(rel=2, judged_only=True)@100 P_5,10")
     ['nDCG@10', 'AP(rel=2, judged_only=True)@100', 'P_5,10']
@@ -100,7 +97,7 @@ def split_measures(text: str) -> list[str]:
 
 
 def is_count(measure: Measure) -> bool:
-    """Whether a measure counts something, so that its summary over queries is a sum."""
+    """Return whether a measure is a count, whose summary over queries is a sum."""
     return isinstance(measure.aggregator(), SumAgg)
 
 
@@ -110,7 +107,7 @@ def is_mean(measure: Measure) -> bool:
 
 
 def parse_measures(texts: Iterable[str], relevance_level: int = 1) -> MeasureChoice:
-    """Reads measures in ir-measures' notation, its aliases, and trec_eval's names and sets.
+    """Parse measures in ir-measures' notation, its aliases, and trec_eval's names and sets.
 
     Args:
         texts: lists of measures, as typed.
@@ -150,7 +147,7 @@ def parse_measures(texts: Iterable[str], relevance_level: int = 1) -> MeasureCho
 
 
 def _in_notation(token: str) -> list[str]:
-    """One token as measures in ir-measures' notation."""
+    """Return one token as measures in ir-measures' notation."""
     if token == "runid":
         return []
     if token in TREC_SETS:
@@ -201,7 +198,7 @@ def _nearest(notation: str) -> str:
 
 
 def _checked(notation: str, measure: Measure) -> Measure:
-    """The measure with its parameters verified; a whole number may stand for a fraction."""
+    """Check the parameters of a measure; a whole number may stand for a fraction."""
     known = measure.SUPPORTED_PARAMS
     unknown = [name for name in measure.params if name not in known]
     if unknown:
@@ -221,7 +218,8 @@ def _checked(notation: str, measure: Measure) -> Measure:
         if not (_fits(info, value) and _possible(name, value)):
             raise _Mistake(f"{notation}: {name} cannot be {value!r}")
     computed = per_query_measure(measure)
-    if not any(p.supports(computed) and p.is_available() for p in PROVIDERS):
+    available = (p.supports(computed) and p.is_available() for p in PROVIDERS)
+    if not counts_judgments(computed) and not any(available):
         raise _Mistake(f"{notation} {_what_it_needs(measure)}")
     return measure
 
@@ -241,7 +239,7 @@ def _possible(name: str, value: Any) -> bool:
 
 
 def _what_it_needs(measure: Measure) -> str:
-    """Why no provider computes a measure."""
+    """Return why no provider computes a measure."""
     able: list[Any] = [provider for provider in PROVIDERS if provider.supports(measure)]
     lines = [line for provider in able if (line := provider.install_instructions())]
     if not lines:
@@ -249,18 +247,33 @@ def _what_it_needs(measure: Measure) -> str:
     return f"needs a package that is not installed: {' or '.join(lines)}"
 
 
+def counts_judgments(measure: Measure) -> bool:
+    """Return whether a measure counts judgments alone, which is done here.
+
+    ir-measures' providers count NumRel at grade 1 only, and nothing for a query that a run lacks;
+    `trec_eval -c` counts it.
+    """
+    return measure.NAME in ("NumQ", "NumRel")
+
+
+def count_judgments(measure: Measure, grades: Mapping[str, int]) -> int:
+    """Return NumQ or NumRel of one judged query: passage id -> grade."""
+    if measure.NAME == "NumQ":
+        return 1
+    return sum(grade >= measure["rel"] for grade in grades.values())
+
+
 def providers_of(measures: Sequence[Measure]) -> dict[Provider, list[Measure]]:
-    """Which provider computes what.
+    """Return which provider computes which measures; the first that supports one computes it.
 
     >>> measures = parse_measures(["nDCG@10 RR@10"]).measures
     >>> {provider.NAME: list(map(str, those)) for provider, those in providers_of(measures).items()}
     {'pytrec_eval': ['nDCG@10'], 'msmarco': ['RR@10']}
     """
     shares: dict[Provider, list[Measure]] = {}
-    left = list(dict.fromkeys(map(per_query_measure, measures)))
-    for provider in PROVIDERS:
-        mine = [measure for measure in left if provider.supports(measure)]
-        if mine and provider.is_available():
-            shares[provider] = mine
-            left = [measure for measure in left if measure not in mine]
-    return shares
+    for measure in dict.fromkeys(map(per_query_measure, measures)):
+        if not counts_judgments(measure):
+            able = (p for p in PROVIDERS if p.supports(measure) and p.is_available())
+            shares.setdefault(next(able), []).append(measure)
+    order = {provider: number for number, provider in enumerate(PROVIDERS)}
+    return dict(sorted(shares.items(), key=lambda share: order[share[0]]))

@@ -17,8 +17,7 @@ from denserk.evaluation.evaluator import (
     without_own_query,
 )
 from denserk.evaluation.inputs import short_names
-from denserk.evaluation.judgement_counts import JudgementCounts
-from denserk.evaluation.measures import Measure, MeasureChoice, parse_measures
+from denserk.evaluation.measures import OWN, Measure, MeasureChoice, parse_measures
 from denserk.evaluation.significance import compare
 from denserk.formats.runs import read_kept_scores, read_run_scores, read_run_tag
 from denserk.formats.sources import read_qrels_map
@@ -199,7 +198,7 @@ def tell_ties(run: RunResult, providers: Mapping[str, Sequence[str]]) -> None:
         if provider in TIE_ORDER
         else f"{_few(names)} by order in the file ({provider})"
         for provider, names in providers.items()
-        if provider != JudgementCounts.NAME
+        if provider != OWN
     )
     logger.warning(
         f"{run.name}: lines that tie with another of their query: {run.ties.lines:,} "

@@ -144,7 +144,7 @@ def test_ranks_that_order_nothing(text: str, told: str, capsys: pytest.CaptureFi
     Path("odd").write_text(text)
     assert run(["eval", "odd", "qrels", "--set", "order=rank", "--quiet"]) == 1
     out, err = capsys.readouterr()
-    assert (out, told in err, "--order score" in err) == ("", True, True), err
+    assert (out, told in err, "order=score" in err) == ("", True, True), err
 
 
 def test_a_rank_twice_is_found_however_long_the_query(capsys: pytest.CaptureFixture[str]) -> None:
