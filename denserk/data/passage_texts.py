@@ -1,9 +1,10 @@
-"""The passages of a corpus that are asked for by id, without the corpus in memory.
+"""Passages of a corpus that runs or training data refer to by id, kept on disk.
 
-Ids are noted first, then the corpus streams by once and what was noted is copied to the disk. In
-memory are 24 bytes for each passage that was noted, however often it was.
+Ids are noted first, then the corpus streams by once and what was noted is copied to the disk.
+Memory holds 24 bytes for each passage that was noted, however often it was.
 """
 
+import os
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -13,21 +14,61 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from denserk.data.scratch_records import ScratchRecords
 from denserk.errors import InputError
 from denserk.records import Passage
 from denserk.reporting import Progress
 
-BLOCK = 4096
-"""Passages of the corpus that are looked at together."""
-PENDING = 1 << 22
-"""Hashes that wait, at least, before they are sorted in."""
+BLOCK = 4096  # passages of the corpus that are looked up together
+PENDING = 1 << 22  # hashes that wait, at least, before they are sorted in
+BUFFER = 1 << 20  # bytes
 
 Hashes = NDArray[np.int64]
 
 
+class ScratchRecords:
+    """Byte strings in a temporary file, numbered from 0; memory holds 8 bytes a record.
+
+    Args:
+        path: the file.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     records = ScratchRecords(Path(folder) / "records")
+    ...     numbers = [records.append(b"one"), records.append(b"three")]
+    ...     print(numbers, records[1], len(records))
+    ...     records.close()
+    [0, 1] b'three' 2
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w+b", buffering=BUFFER)
+        self._ends = array("q", [0])
+        self._settled = True
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def append(self, record: bytes) -> int:
+        """Keep a record; return its number."""
+        self._file.write(record)
+        self._ends.append(self._ends[-1] + len(record))
+        self._settled = False
+        return len(self) - 1
+
+    def __getitem__(self, number: int) -> bytes:
+        if not self._settled:
+            self._file.flush()
+            self._settled = True
+        start, end = self._ends[number], self._ends[number + 1]
+        return os.pread(self._file.fileno(), end - start, start)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
 class PassageTexts:
-    """Notes ids, takes their passages from a corpus, gives them back.
+    """Notes ids, copies their passages from a corpus, and returns them.
 
     Ids are told apart by Python's 64-bit hashes; a record holds its id, so that two ids of one hash
     are no confusion.
@@ -46,7 +87,7 @@ class PassageTexts:
         self._others: dict[str, int] = {}
 
     def refer(self, docids: Sequence[str]) -> None:
-        """Notes passages that will be asked for."""
+        """Note passages that will be asked for."""
         self._pending.extend(map(hash, docids))
         if len(self._pending) > max(PENDING, len(self._wanted)):
             self._sort_in()
@@ -62,7 +103,7 @@ class PassageTexts:
         self._pending = array("q")
 
     def find(self, passages: Iterable[Passage], source: str, progress: Progress) -> None:
-        """Takes what was noted from a corpus, which is read to its end.
+        """Copy what was noted from a corpus, which is read to its end.
 
         Args:
             passages: the corpus.
@@ -83,7 +124,7 @@ class PassageTexts:
 
     @property
     def missing(self) -> int:
-        """How many of the noted ids the corpus lacks."""
+        """The number of noted ids that the corpus lacks."""
         return int((self._rows < 0).sum())
 
     def _take(self, passage: Passage, place: int, source: str) -> None:
@@ -98,7 +139,7 @@ class PassageTexts:
         self._others[passage.docid] = row
 
     def _places(self, hashes: Hashes) -> tuple[Hashes, NDArray[np.bool_]]:
-        """Where hashes stand among the wanted, and whether they are there."""
+        """Return where hashes stand among the wanted, and whether they are there."""
         places = np.searchsorted(self._wanted, hashes)
         inside = np.minimum(places, max(len(self._wanted) - 1, 0))
         found = self._wanted[inside] == hashes if len(self._wanted) else np.zeros(len(hashes), bool)
@@ -108,7 +149,7 @@ class PassageTexts:
         return Passage(*orjson.loads(self._records[row]))
 
     def get(self, docids: Sequence[str]) -> list[Passage | None]:
-        """The passages of ids that were noted; None where the corpus has none."""
+        """Return the passages of ids that were noted; None where the corpus has none."""
         if not len(self._rows):
             return [None] * len(docids)
         places, found = self._places(_hashes(docids))
@@ -116,6 +157,11 @@ class PassageTexts:
             self._named(docid, int(self._rows[place]) if there else -1)
             for docid, place, there in zip(docids, places.tolist(), found.tolist(), strict=True)
         ]
+
+    def lacking(self, docids: Sequence[str]) -> list[str]:
+        """Return the ids that the corpus lacks."""
+        found = zip(docids, self.get(docids), strict=True)
+        return [docid for docid, passage in found if passage is None]
 
     def _named(self, docid: str, row: int) -> Passage | None:
         passage = self._read(row) if row >= 0 else None
@@ -125,7 +171,7 @@ class PassageTexts:
         return passage
 
     def close(self) -> None:
-        """Lets the file go."""
+        """Close the file."""
         self._records.close()
 
 

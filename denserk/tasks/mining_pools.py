@@ -16,8 +16,7 @@ from denserk.data.negatives import (
     merge_pools,
     rank_hits,
 )
-from denserk.data.passage_texts import PassageTexts
-from denserk.data.scratch_records import ScratchRecords
+from denserk.data.passage_texts import PassageTexts, ScratchRecords
 from denserk.errors import InputError
 from denserk.formats.detection import told
 from denserk.formats.runs import RankedList, read_run

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import orjson
 
-from denserk.data.scratch_records import ScratchRecords
+from denserk.data.passage_texts import ScratchRecords
 from denserk.errors import InputError
 from denserk.formats.sources import read_answers, read_qrels, read_queries
 from denserk.formats.training import read_training

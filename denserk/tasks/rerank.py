@@ -1,23 +1,22 @@
 """Rerank a run with a cross-encoder.
 
-Memory does not grow with run or corpus: the passages that the run names are tokenised once, as the
-corpus streams by, into a temporary folder (TMPDIR says where), and memory-mapped from there.
+Memory holds some bytes for each passage that the run names: their texts are copied to a temporary
+folder (TMPDIR says where) as the corpus streams by, and read from there.
 """
 
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from denserk.data.referenced_texts import Texts
-from denserk.data.token_store import ArrayWriter, Ragged, open_array
+from denserk.data.passage_texts import PassageTexts
 from denserk.errors import InputError
 from denserk.formats.files import STREAM
 from denserk.formats.manifest import Kind, Manifest, file_sha256, write_manifest
@@ -26,7 +25,7 @@ from denserk.formats.runs import read_run, write_run
 from denserk.formats.sources import read_passages, read_queries
 from denserk.index.searcher import Hits, TieCount, ordered
 from denserk.modeling.cross_encoder import PairScorer
-from denserk.records import Passage, Query, best_first
+from denserk.records import Query, best_first
 from denserk.reporting import Progress, track
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.formats import DETECTED, CorpusSettings
@@ -35,10 +34,9 @@ from denserk.settings.retrieval import RerankPaths, RerankSettings
 from denserk.tasks.run_manifest import forget_manifest, has_manifest, queries_sha256
 
 NOTHING: Mapping[str, Any] = {}
+_Group = tuple[str, list[str]]  # a query id, and the ids of its hits, best first
 SCORED_TOGETHER = 8192
 """Pairs, of one query or several, that are sorted by length into batches."""
-ROWS = 1 << 16
-"""Hits whose passages are looked up at once."""
 NAMED = 5
 """Ids of a fault that are named."""
 
@@ -56,14 +54,6 @@ class RerankResult:
     def per_second(self) -> float:
         """Pairs scored a second."""
         return self.pairs / self.scoring_seconds if self.scoring_seconds else 0.0
-
-
-class _Group(NamedTuple):
-    """A query's hits: their ids, best first, and the rows of their tokens."""
-
-    qid: str
-    docids: list[str]
-    rows: NDArray[np.int64]
 
 
 def rerank(
@@ -93,14 +83,16 @@ def rerank(
         scratch = Path(name)
         topics, run = (_spooled(source, scratch) for source in (paths.topics, paths.run))
         queries = {q.qid: q for q in read_queries(topics, paths.topics_format)}
-        source = _Hits(run, paths, settings, scorer, scratch)
-        source.find(queries, corpus, text.get("fields"))
-        forget_manifest(paths.output)
-        result = RerankResult()
-        with track("reranking", source.count, "pairs") as progress:
-            ties = TieCount()
-            answers = _answers(source, queries, scorer, settings, result, ties, progress)
-            result.hits = write_run(paths.output, answers, settings.output_format, settings.tag)
+        with closing(PassageTexts(scratch / "passages", scorer.tokenizer.settings.fields)) as texts:
+            count = _find_texts(run, paths, settings, queries, texts, (corpus, text.get("fields")))
+            forget_manifest(paths.output)
+            result = RerankResult()
+            with track("reranking", count, "pairs") as progress:
+                ties = TieCount()
+                groups = _batched(_groups(run, settings))
+                answers = _answers(groups, queries, texts, scorer, settings, result, ties, progress)
+                form, tag = settings.output_format, settings.tag
+                result.hits = write_run(paths.output, answers, form, tag)
         ties.report(settings)
         _write_manifest(paths, settings, corpus, scorer, (run, queries), result)
     return result
@@ -116,102 +108,46 @@ def _spooled(source: str, scratch: Path) -> str:
     return str(target)
 
 
-class _Hits:
-    """The hits that are scored, and the tokens of their passages.
+def _groups(run: str, settings: RerankSettings) -> Iterator[_Group]:
+    """Yield each query of a run with the hits that are scored, best first."""
+    for hits in read_run(run):
+        docids = [docid for docid, _ in best_first(zip(hits.docids, hits.scores, strict=True))]
+        if settings.remove_query:
+            docids = [docid for docid in docids if docid != hits.qid]
+        yield hits.qid, docids[: settings.depth]
 
-    Args:
-        run: the run's file.
-        paths: the names of run and corpus for errors.
-        settings: how many hits of a query are scored.
-        scorer: tokenises.
-        scratch: where the tokens are kept.
+
+def _find_texts(
+    run: str,
+    paths: RerankPaths,
+    settings: RerankSettings,
+    queries: Mapping[str, Query],
+    texts: PassageTexts,
+    reading: tuple[CorpusSettings, Sequence[str] | None],
+) -> int:
+    """Copy the passages that are hit to the disk; return the number of hits.
+
+    Raises:
+        InputError: the run is empty, or names a query or a passage that is nowhere.
     """
-
-    def __init__(
-        self,
-        run: str,
-        paths: RerankPaths,
-        settings: RerankSettings,
-        scorer: PairScorer,
-        scratch: Path,
-    ) -> None:
-        self._run, self._paths, self._settings, self._scratch = run, paths, settings, scratch
-        self._tokenizer = scorer.tokenizer
-        self.count = 0
-
-    def _groups(self) -> Iterator[tuple[str, list[str]]]:
-        """Each query with its hits, best first."""
-        for hits in read_run(self._run):
-            ranked = best_first(zip(hits.docids, hits.scores, strict=True))
-            docids = [docid for docid, _ in ranked]
-            if self._settings.remove_query:
-                docids = [docid for docid in docids if docid != hits.qid]
-            yield hits.qid, docids[: self._settings.depth]
-
-    def find(
-        self,
-        queries: Mapping[str, Query],
-        corpus: CorpusSettings,
-        fields: Sequence[str] | None,
-    ) -> None:
-        """Tokenises the passages that are hit.
-
-        Raises:
-            InputError: the run is empty, or names a query or a passage that is nowhere.
-        """
-        texts: Texts[Passage] = Texts(
-            self._scratch,
-            self._scratch,
-            "passages",
-            self._tokenizer.passages,
-            self._tokenizer.vocabulary_size,
-        )
-        with closing(texts):
-            self._refer(texts, queries)
-            with track("reading the corpus", None, "passages") as progress:
-                passages = read_passages(self._paths.corpus, corpus, fields)
-                texts.find(passages, self._paths.corpus, progress)
-            self._settle(texts)
-        self._tokens = Ragged(self._scratch, "passages")
-        self._rows: NDArray[np.int64] = open_array(self._scratch / "rows.npy")
-
-    def _refer(self, texts: Texts[Passage], queries: Mapping[str, Query]) -> None:
-        missing: list[str] = []
-        for qid, docids in self._groups():
-            if qid not in queries:
-                missing.append(qid)
-            for docid in docids:
-                texts.refer(docid)
-        self.count = texts.references
-        if missing:
-            raise _nowhere(self._paths.run, "queries", missing, len(missing), self._paths.topics)
-        if not self.count:
-            raise InputError(self._paths.run, None, "no hits", "at least one")
-
-    def _settle(self, texts: Texts[Passage]) -> None:
-        """Notes the row of each hit."""
-        missing: list[str] = []
-        lost = 0
-        with closing(ArrayWriter(self._scratch / "rows.npy", np.int64)) as writer:
-            for first in range(0, self.count, ROWS):
-                slots = -1 - np.arange(first, min(first + ROWS, self.count))
-                rows = texts.rows_of(slots)
-                writer.append(rows)
-                absent = slots[rows < 0]
-                lost += len(absent)
-                missing += map(texts.id_of, absent[: NAMED + 1 - len(missing)].tolist())
-        if lost:
-            raise _nowhere(self._paths.run, "passages", missing, lost, self._paths.corpus)
-
-    def __iter__(self) -> Iterator[_Group]:
-        place = 0
-        for qid, docids in self._groups():
-            yield _Group(qid, docids, self._rows[place : place + len(docids)])
-            place += len(docids)
-
-    def tokens(self, row: int) -> NDArray[Any]:
-        """The ids of a passage."""
-        return self._tokens[row]
+    unknown: list[str] = []
+    count = 0
+    for qid, docids in _groups(run, settings):
+        if qid not in queries:
+            unknown.append(qid)
+        texts.refer(docids)
+        count += len(docids)
+    if unknown:
+        raise _nowhere(paths.run, "queries", unknown, len(unknown), paths.topics)
+    if not count:
+        raise InputError(paths.run, None, "no hits", "at least one")
+    with track("reading the corpus", None, "passages") as progress:
+        texts.find(read_passages(paths.corpus, *reading), paths.corpus, progress)
+    if texts.missing:
+        names = (docid for _, docids in _groups(run, settings) for docid in texts.lacking(docids))
+        first = list(islice(dict.fromkeys(names), NAMED + 1))
+        raise _nowhere(paths.run, "passages", first, texts.missing, paths.corpus)
+    return count
 
 
 def _nowhere(run: str, what: str, missing: Sequence[str], count: int, where: str) -> InputError:
@@ -227,8 +163,9 @@ def _nowhere(run: str, what: str, missing: Sequence[str], count: int, where: str
 
 
 def _answers(
-    source: _Hits,
+    batches: Iterable[list[_Group]],
     queries: Mapping[str, Query],
+    texts: PassageTexts,
     scorer: PairScorer,
     settings: RerankSettings,
     result: RerankResult,
@@ -236,31 +173,34 @@ def _answers(
     progress: Progress,
 ) -> Iterator[tuple[str, Hits]]:
     """Scores a few queries at a time, in the order of the run; counts on the way."""
-    for groups in _batched(source):
+    for groups in batches:
         start = time.perf_counter()
-        tokens = scorer.tokenizer.queries([queries[group.qid] for group in groups])
+        tokens = scorer.tokenizer.queries([queries[qid] for qid, _ in groups])
+        docids = list(dict.fromkeys(docid for _, group in groups for docid in group))
+        found = [passage for passage in texts.get(docids) if passage is not None]
+        passages = dict(zip(docids, scorer.tokenizer.passages(found), strict=True))
         scores = scorer.score_pairs(
             [
-                scorer.joiner.join(query, source.tokens(row))
-                for query, group in zip(tokens, groups, strict=True)
-                for row in group.rows
+                scorer.joiner.join(query, passages[docid])
+                for query, (_, group) in zip(tokens, groups, strict=True)
+                for docid in group
             ]
         )
         result.scoring_seconds += time.perf_counter() - start
         result.queries += len(groups)
         result.pairs += len(scores)
-        ends = np.cumsum([len(group.docids) for group in groups])
-        for group, own in zip(groups, np.split(scores, ends[:-1]), strict=True):
-            yield group.qid, ordered(group.docids, own.tolist(), settings, ties)
+        ends = np.cumsum([len(group) for _, group in groups])
+        for (qid, group), own in zip(groups, np.split(scores, ends[:-1]), strict=True):
+            yield qid, ordered(group, own.tolist(), settings, ties)
         progress.advance(len(scores))
 
 
-def _batched(source: _Hits) -> Iterator[list[_Group]]:
+def _batched(source: Iterable[_Group]) -> Iterator[list[_Group]]:
     groups: list[_Group] = []
     pairs = 0
     for group in source:
         groups.append(group)
-        pairs += len(group.docids)
+        pairs += len(group[1])
         if pairs >= SCORED_TOGETHER:
             yield groups
             groups, pairs = [], 0

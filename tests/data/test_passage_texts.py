@@ -1,9 +1,11 @@
+from contextlib import closing
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from denserk.data import passage_texts
-from denserk.data.passage_texts import PassageTexts
+from denserk.data.passage_texts import PassageTexts, ScratchRecords
 from denserk.errors import InputError
 from denserk.records import Passage
 from denserk.reporting import Progress
@@ -69,3 +71,12 @@ def test_an_id_twice_is_refused_where_it_is_needed(kind, tmp_path):
         else:
             texts.find(passages, "corpus", Progress())
         texts.close()
+
+
+@given(written=st.lists(st.tuples(st.binary(max_size=9), st.integers(0, 99)), max_size=20))
+def test_every_record_is_read_back_also_between_writes(written, tmp_path_factory):
+    with closing(ScratchRecords(tmp_path_factory.mktemp("scratch") / "records")) as records:
+        for number, (record, asked) in enumerate(written):
+            assert records.append(record) == number
+            assert records[asked % (number + 1)] == written[asked % (number + 1)][0]
+        assert [records[n] for n in range(len(records))] == [record for record, _ in written]
