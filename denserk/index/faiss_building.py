@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from denserk.errors import InputError, MismatchError, UsageError
+from denserk.formats.files import temporary_beside
 from denserk.index.faiss_library import inner_indexes, load_faiss, on_gpu, reason
 from denserk.index.faiss_merging import ID_BYTES, Template, merge_files, mergeable_ivf, write_index
 from denserk.index.memory import Need, available_bytes, tell_needs
@@ -182,7 +183,7 @@ def _fill_and_spill(index: Any, vectors: StoredVectors, path: Path, factory: str
     spilled: list[Path] = []
 
     def spill() -> None:
-        spilled.append(path.with_name(f".{path.name}.lists-{len(spilled)}.part"))
+        spilled.append(temporary_beside(path))
         write_index(index, spilled[-1])
         index.reset()
 

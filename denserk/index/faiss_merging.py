@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from denserk.errors import InputError, MismatchError, OutputError, UsageError
-from denserk.formats.files import read_file, read_text_lines, whole_binary, whole_text
+from denserk.formats.files import read_text_lines, whole_binary, whole_text
 from denserk.formats.flat_file import is_flat
 from denserk.formats.folder_checks import check_index
 from denserk.formats.id_ledger import IdLedger
-from denserk.formats.manifest import NAME, Kind, Manifest, decoded, read_manifest
+from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest
 from denserk.formats.vector_block import in_rows
 from denserk.index.faiss_library import faiss_errors, lists_file, load_faiss, read_index, reason
 from denserk.index.index_folder import DOCID, INDEX, PART, PassageIds, check_count
@@ -87,15 +87,14 @@ class Template:
             MismatchError: another metric was given.
         """
         made, default = from_json(IndexSettings, self.manifest.settings), IndexSettings()
-        for name in TRAINED:
-            known = [getattr(default, name), getattr(made, name)]
-            if name == "factory":
-                known.append(self.factory)
-            if getattr(given, name) not in known:
+        values = {name: getattr(made, name) for name in TRAINED}
+        for name, value in values.items():
+            asked = getattr(given, name)
+            if asked not in (getattr(default, name), value, self.factory):
                 option = f"--{name.replace('_', '-')}"
                 raise UsageError(
-                    f"{option} {getattr(given, name)}: {self.name} was trained as {self.factory}, "
-                    f"with {name} {known[1]}",
+                    f"{option} {asked}: {self.name} was trained as {self.factory}, "
+                    f"with {name} {value}",
                     f"leave {option} out, or train a new index",
                 )
         if given.metric is not made.metric:
@@ -103,7 +102,7 @@ class Template:
                 f"{self.name} compares by {made.metric}, and --metric is {given.metric}",
                 f"add --metric {made.metric}, or train a new index",
             )
-        return replace(given, **{name: getattr(made, name) for name in TRAINED})
+        return replace(given, **values)
 
     def require_training(self) -> None:
         """Raise a UsageError for an index type that is not trained."""
@@ -113,8 +112,8 @@ class Template:
 
 def _untrained(name: str, kind: str) -> UsageError:
     return UsageError(
-        f"{name} is {kind}, which needs no training",
-        "leave --trained-as out, and give --type or --factory",
+        f"{name} is {kind}, which has no training to take over",
+        "index the vectors with --type or --factory",
     )
 
 
@@ -248,12 +247,7 @@ class IndexPart:
 def is_approximate(name: str) -> bool:
     """Return whether an input is an index folder of denserk that is not flat."""
     path = Path(name) / INDEX
-    return _is_index(name) and path.is_file() and not is_flat(path)
-
-
-def _is_index(name: str) -> bool:
-    manifest = Path(name) / NAME
-    return manifest.is_file() and decoded(read_file(manifest), manifest).kind is Kind.INDEX
+    return path.is_file() and path.with_name(NAME).is_file() and not is_flat(path)
 
 
 def open_parts(names: Sequence[str]) -> tuple[Template, list[IndexPart]]:
@@ -271,14 +265,6 @@ def open_parts(names: Sequence[str]) -> tuple[Template, list[IndexPart]]:
     template = _read_mergeable(leader)
     parts: list[IndexPart] = []
     for name in names:
-        if not is_approximate(name):
-            if _is_index(name):
-                read_manifest(name, Kind.INDEX)  # raises for an unfinished one
-            raise UsageError(
-                f"{name} is no index of {template.factory}, and {leader} is: indexes are merged "
-                "with indexes",
-                f"index it first, with --trained-as {leader}",
-            )
         part = template if name == leader else _read_mergeable(name)
         if part.sha256 != template.sha256:
             raise MismatchError(

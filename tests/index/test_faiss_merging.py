@@ -185,7 +185,7 @@ def test_options_that_contradict_the_template(tmp_path, given, error, message):
 def test_types_without_training_are_no_templates(tmp_path, factory, kind):
     shards = write_shards(tmp_path)
     index(tmp_path / "first", (shards[0],), settings_for(factory))
-    with pytest.raises(UsageError, match=f"first is {kind}, which needs no training"):
+    with pytest.raises(UsageError, match=f"first is {kind}, which has no training"):
         index(tmp_path / "other", (shards[1],), trained_as=str(tmp_path / "first"))
 
 
@@ -294,7 +294,7 @@ def test_parts_that_cannot_be_merged(tmp_path):
     assert is_approximate(parts[0])
     for other in (shards[0], str(tmp_path / "flat"), str(tmp_path / "absent")):
         assert not is_approximate(other)
-        with pytest.raises(UsageError, match=f"{other} is no index of IVF9,SQ8"):
+        with pytest.raises(DenserkError, match=f"{other}(:| holds vectors| is flat)"):
             open_parts([other, *parts])
     index(tmp_path / "graph", (shards[0],), settings_for("HNSW4,Flat"))
     with pytest.raises(UsageError, match="graph is HNSW4,Flat, which cannot be merged"):
