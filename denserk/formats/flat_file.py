@@ -1,19 +1,18 @@
-"""faiss's file of a flat index, without faiss: a header of 45 bytes, then float32 rows.
+"""faiss's file of a flat index: a header of 45 bytes, then float32 rows.
 
     IxFI (inner product) or IxF2 (squared distance)    4 bytes
     D int32, N int64, two fillers int64                28
     trained, 1 byte; metric int32 (0 inner, 1 l2)      5
     N * D, the number of floats, uint64                8
 
-It is the exact index itself, the input of every other index, and what the torch engine maps into
-memory.
+faiss writes an index only from memory. Written here, a flat index of any size needs the memory of
+one block, and it is built and searched without faiss too.
 """
 
 import mmap
 import os
 import struct
 import sys
-from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -128,26 +127,18 @@ class FlatRows:
 
     def __getitem__(self, wanted: slice | NDArray[np.int64]) -> NDArray[np.float32]:
         """(n, D): neighbouring rows by a slice without a step, or some by their sorted numbers."""
-        size = 4 * self.shape[1]
-        with read_errors(self._path), self._path.open("rb", buffering=0) as handle:
+        dimension = self.shape[1]
+        with read_errors(self._path), self._path.open("rb") as handle:
             if isinstance(wanted, slice):
                 first, last, _ = wanted.indices(len(self))
-                handle.seek(HEADER.size + first * size)
-                found = np.empty((max(0, last - first), self.shape[1]), "<f4")
-                _fill(handle, found)
-                return found
-            found = np.empty((len(wanted), self.shape[1]), "<f4")
+                handle.seek(HEADER.size + 4 * first * dimension)
+                count = max(0, last - first) * dimension
+                return np.fromfile(handle, "<f4", count).reshape(-1, dimension)
+            found = np.empty((len(wanted), dimension), "<f4")
             for row, number in zip(found, wanted.tolist(), strict=True):
-                handle.seek(HEADER.size + number * size)
-                _fill(handle, row)
+                handle.seek(HEADER.size + 4 * number * dimension)
+                row[:] = np.fromfile(handle, "<f4", dimension)
             return found
-
-
-def _fill(handle: FileIO, rows: NDArray[np.float32]) -> None:
-    """Reads an array's bytes, as often as it takes: the system reads at most 2 GiB at once."""
-    left = rows.reshape(-1).view(np.uint8).data
-    while len(left) and (count := handle.readinto(left)):
-        left = left[count:]
 
 
 def _mapped(path: Path) -> mmap.mmap:

@@ -1,6 +1,5 @@
 """Open an index folder, or several folders as one index: engine, passage ids, manifest."""
 
-import importlib
 import logging
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from denserk.formats.flat_file import is_flat, map_flat
 from denserk.formats.manifest import Manifest
 from denserk.formats.model_chain import Description, model_of, refuse_other_model
 from denserk.index.bm25 import Bm25Index
+from denserk.index.faiss_index import FaissIndex
 from denserk.index.faiss_library import sees_gpu
 from denserk.index.index_folder import (
     DOCID,
@@ -61,26 +61,6 @@ INSTEAD = {
     INDEX_HELD: "search the vectors themselves, or a flat index of them: they stay on disk",
 }
 """What to search where a part of the memory does not suffice."""
-
-
-CLASSES = {
-    Engine.FAISS: "denserk.index.faiss_index:FaissIndex",
-    Engine.TORCH: "denserk.index.exact:ExactIndex",
-    Engine.BM25S: "denserk.index.bm25:Bm25Index",
-    Engine.LUCENE: "denserk.index.lucene:LuceneIndex",
-    Engine.MILVUS: "denserk.index.milvus:MilvusIndex",
-}
-"""Engine -> "module:Class"."""
-
-
-def engine_class(engine: Engine) -> Any:
-    """The class that holds indexes of an engine.
-
-    Raises:
-        MissingExtraError: the engine's package is not installed.
-    """
-    module, _, name = CLASSES[engine].partition(":")
-    return getattr(importlib.import_module(module), name)
 
 
 def chosen_engine(settings: IndexSettings) -> Engine:
@@ -254,8 +234,7 @@ def open_vector_index(
             by_torch = True
     if not by_torch:
         require("faiss", f"the index {folder}")
-        held: VectorIndex = engine_class(Engine.FAISS)(path, settings, device, threads)
-        return held
+        return FaissIndex(path, settings, device, threads)
     for name, given in settings.index_options.items():
         raise UsageError(f"{name} {given}: {folder} is searched exactly")
     vectors, metric = map_flat(path)

@@ -8,7 +8,7 @@ from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.flat_file import FlatWriter
 from denserk.index import opening
 from denserk.index.exact import ExactIndex
-from denserk.index.opening import chosen_engine, engine_class, open_vector_index
+from denserk.index.opening import chosen_engine, open_vector_index
 from denserk.settings.retrieval import Engine, IndexSettings, IndexType, Metric, SearchSettings
 
 ENGINES = [Engine.TORCH, Engine.FAISS]
@@ -109,12 +109,6 @@ def test_exact_engines_on_a_gpu(tmp_path, engine, depth):
     found = hits(index.search(queries, depth))
     right = by_hand(vectors, queries, depth)
     assert [[s for s, _ in row] for row in found] == [[s for s, _ in row] for row in right]
-
-
-def test_each_engine_has_its_class():
-    assert set(opening.CLASSES) == set(Engine)
-    for engine in Engine:
-        assert callable(engine_class(engine))
 
 
 def test_without_faiss_torch_serves_the_same_folder(tmp_path, monkeypatch):

@@ -1,18 +1,24 @@
 """Shards together are one index of everything; what does not belong together is told."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.block_journal import Block
 from denserk.formats.flat_file import FlatWriter
 from denserk.formats.manifest import Kind, Manifest, write_manifest
 from denserk.formats.vector_folder import VectorFolderWriter
+from denserk.index import shards
+from denserk.index.exact import ExactIndex
 from denserk.index.index_folder import part_names
 from denserk.index.opening import open_index, open_vector_index
 from denserk.index.searcher import Searcher
+from denserk.index.shards import ChainedVectors, IdFile, ShardIds, VectorFile
 from denserk.index.vector_inputs import expanded
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.retrieval import (
@@ -222,3 +228,88 @@ def test_memory_is_told_before_and_refused(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"searching needs .*, and 1.0 MB can be had") as refusal:
         found([name], queries, SearchSettings(query_batch=2**20))
     assert "--query-batch 131072, or less deep" in str(refusal.value.hint)
+
+
+def chain(whole, cuts, dtypes):
+    edges = [0, *cuts, len(whole)]
+    parts = [whole[a:b].astype(d) for a, b, d in zip(edges, edges[1:], dtypes, strict=False)]
+    pieces = [VectorFile(len(part), part.dtype, partial(np.asarray, part)) for part in parts]
+    return ChainedVectors(pieces, whole.shape[1])
+
+
+@given(st.data())
+def test_as_one_array(data):
+    rows = data.draw(st.integers(1, 40))
+    cuts = sorted(data.draw(st.lists(st.integers(0, rows), min_size=3, max_size=3)))
+    dtypes = data.draw(st.lists(st.sampled_from(["f2", "f4"]), min_size=4, max_size=4))
+    whole = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
+    chained = chain(whole, cuts, dtypes)
+    first, last = sorted(data.draw(st.tuples(st.integers(0, rows), st.integers(0, rows + 9))))
+    some = np.array(data.draw(st.lists(st.integers(0, rows - 1))), np.int64)
+    assert (chained.shape, len(chained)) == (whole.shape, rows)
+    assert chained.dtype == (dtypes[0] if len(set(dtypes)) == 1 else "f4")
+    for found, expected in ((chained[first:last], whole[first:last]), (chained[some], whole[some])):
+        assert found.dtype == chained.dtype
+        assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("order", [range(6), reversed(range(6))])
+def test_few_files_are_open(monkeypatch, order):
+    monkeypatch.setattr(shards, "OPEN", 2)
+    opened: list[int] = []
+
+    def rows_of(number):
+        opened.append(number)
+        return np.full((1, 1), number, np.float32)
+
+    pieces = [VectorFile(1, np.dtype("f4"), partial(rows_of, n)) for n in range(6)]
+    chained = ChainedVectors(pieces, 1)
+    for number in order:
+        assert chained[number : number + 1].item() == number
+    last = opened[-1]
+    assert chained[last : last + 1].item() == last
+    assert len(opened) == 6
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_exact_search_takes_them(count):
+    """Blocks, and rows of a sample, of two types."""
+    whole = np.random.default_rng(1).normal(size=(5000, 8)).astype("f2").astype("f4")
+    queries = np.random.default_rng(2).normal(size=(count, 8)).astype("f4")
+    chained = chain(whole, [700, 2500], ["f2", "f4", "f2"])
+    found = ExactIndex(chained, bfloat16=True).search(queries, 50)
+    expected = ExactIndex(whole, bfloat16=True).search(queries, 50)
+    assert np.array_equal(found[0], expected[0])
+    assert np.array_equal(found[1], expected[1])
+
+
+def files_of(folder, *shards, size=1):
+    """Two shards whose files have a line a passage, the last one `size` of them."""
+    files = []
+    for number, ids in enumerate(shards):
+        lines = size if number == len(shards) - 1 else 1
+        path = folder / f"{number}.docid"
+        path.write_text("".join(f"{line}\n" for docid in ids for line in part_names(docid, lines)))
+        files.append(IdFile(f"shard-{number}", path, len(ids), lines))
+    return files
+
+
+@pytest.mark.parametrize("size", [1, 2, 12])
+def test_rows_by_name(tmp_path, size):
+    ids = ["a", "ü#3", "c" * 90, "d", "e"]
+    named = ShardIds(files_of(tmp_path, ids[:2], [], ids[2:], size=size), size)
+    assert len(named) == 5 * size
+    assert list(named) == [docid for docid in ids for _ in range(size)]
+    rows = np.array([5 * size - 1, 0, 2 * size])
+    assert named.passages(rows) == ["e", "a", "c" * 90]
+    assert named.passages(np.array([size])) == ["ü#3"]
+
+
+def test_an_id_for_two_passages(tmp_path):
+    alike = ["12345678-aaa-12345678", "12345678-bbb-12345678"]  # they have one key, and are two ids
+    named = ShardIds(files_of(tmp_path, alike, ["x", "y"], ["x", "z", "z"]))
+    assert named.passages(np.array([1, 0])) == alike[::-1]
+    with pytest.raises(MismatchError, match="the id x stands in shard-1 and in shard-2"):
+        named.passages(np.array([2, 4]))
+    with pytest.raises(MismatchError, match="the id z stands twice in shard-2"):
+        named.passages(np.array([5, 6]))
