@@ -1,4 +1,4 @@
-"""Queries with their positives, or with the best of a run -> pairs to look into a model with."""
+"""Query-passage pairs for an analysis: queries with their relevant passages, or with their hits."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -18,12 +18,6 @@ from denserk.settings.formats import CorpusSettings
 
 logger = logging.getLogger(__name__)
 
-NAMED = 3
-"""Ids of a fault that are named."""
-
-Docids = dict[str, list[str]]
-"""Query id -> the passages that are looked at."""
-
 
 @dataclass(frozen=True)
 class Pairs:
@@ -42,16 +36,24 @@ class Pairs:
 
 
 def choose_pairs(
-    settings: WinningVectorSettings,
-    fields: Sequence[str] | None,
-    corpus: CorpusSettings,
+    settings: WinningVectorSettings, fields: Sequence[str] | None, corpus: CorpusSettings
 ) -> Pairs:
-    """The pairs that every model is measured on.
+    """Return the pairs that every model is measured on.
 
     Raises:
-        MismatchError: none of the queries has a passage to look at.
+        MismatchError: none of the queries has a passage, or the corpus has none of them.
     """
-    named = _read(settings)
+    named: dict[str, dict[str, list[str]]] = {}
+    if settings.qrels is not None:
+        named["positive"] = positive = {}
+        for qrel in read_qrels(settings.qrels):
+            if qrel.relevance >= settings.relevance_level:
+                positive.setdefault(qrel.qid, []).append(qrel.docid)
+    if settings.run is not None:
+        named["retrieved"] = retrieved = {}
+        for hits in read_run(settings.run):
+            ranked = best_first(zip(hits.docids, hits.scores, strict=True))
+            retrieved[hits.qid] = [docid for docid, _ in ranked[: settings.depth]]
     where = " and ".join(name for name in (settings.qrels, settings.run) if name)
     asked = (
         query
@@ -67,59 +69,27 @@ def choose_pairs(
     wanted = {d for docids in named.values() for query in queries for d in docids[query.qid]}
     passages = _find(wanted, settings.corpus, fields, corpus)
     row_of = {passage.docid: row for row, passage in enumerate(passages)}
-    sets = {name: _rows(queries, docids, row_of) for name, docids in named.items()}
-    if empty := [name for name, rows in sets.items() if not len(rows)]:
-        raise MismatchError(
-            f"{settings.corpus} holds none of the {' and '.join(empty)} passages of {where}",
-            f"it should hold {_some(sorted(wanted))}",
+    sets = {}
+    for name, docids in named.items():
+        rows = sorted(
+            (row_of[docid], row)
+            for row, query in enumerate(queries)
+            for docid in docids[query.qid]
+            if docid in row_of
         )
+        if not rows:
+            raise MismatchError(
+                f"{settings.corpus} holds none of the {name} passages of {where}",
+                f"it should hold {_some(wanted)}",
+            )
+        sets[name] = np.array(rows, dtype=np.int64)[:, ::-1]
     return Pairs(queries, passages, sets)
 
 
-def _read(settings: WinningVectorSettings) -> dict[str, Docids]:
-    """The passages that judgements and run name, each under the name of its set."""
-    named: dict[str, Docids] = {}
-    if settings.qrels is not None:
-        named["positive"] = _positives(settings.qrels, settings.relevance_level)
-    if settings.run is not None:
-        named["retrieved"] = _retrieved(settings.run, settings.depth)
-    return named
-
-
-def _rows(queries: Sequence[Query], docids: Docids, row_of: Mapping[str, int]) -> NDArray[np.int64]:
-    """(N, 2) the pairs whose passage was found, by its row."""
-    rows = [
-        (row_of[docid], row)
-        for row, query in enumerate(queries)
-        for docid in docids[query.qid]
-        if docid in row_of
-    ]
-    return np.array(sorted(rows), dtype=np.int64).reshape(-1, 2)[:, ::-1]
-
-
-def _positives(source: str, level: int) -> Docids:
-    docids: Docids = {}
-    for qrel in read_qrels(source):
-        if qrel.relevance >= level:
-            docids.setdefault(qrel.qid, []).append(qrel.docid)
-    return docids
-
-
-def _retrieved(path: str, depth: int) -> Docids:
-    docids: Docids = {}
-    for hits in read_run(path):
-        ranked = best_first(zip(hits.docids, hits.scores, strict=True))
-        docids[hits.qid] = [docid for docid, _ in ranked[:depth]]
-    return docids
-
-
 def _find(
-    wanted: set[str],
-    source: str,
-    fields: Sequence[str] | None,
-    corpus: CorpusSettings,
+    wanted: set[str], source: str, fields: Sequence[str] | None, corpus: CorpusSettings
 ) -> list[Passage]:
-    """The wanted passages, in the order of the corpus; those it lacks are told."""
+    """Return the wanted passages in the order of the corpus; warn about those that it lacks."""
     missing, found = set(wanted), []
     with track(f"reading {source}", None, "passages") as progress:
         for passage in read_passages(source, corpus, fields):
@@ -132,10 +102,10 @@ def _find(
     if missing:
         logger.warning(
             f"passages that {source} does not hold are left out: {len(missing):,} of "
-            f"{len(wanted):,} ({_some(sorted(missing))})"
+            f"{len(wanted):,} ({_some(missing)})"
         )
     return found
 
 
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+def _some(names: set[str]) -> str:
+    return ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
