@@ -45,12 +45,12 @@ def choose_pairs(
     """
     named: dict[str, dict[str, list[str]]] = {}
     if settings.qrels is not None:
-        named["positive"] = positive = {}
+        positive = named.setdefault("positive", {})
         for qrel in read_qrels(settings.qrels):
             if qrel.relevance >= settings.relevance_level:
                 positive.setdefault(qrel.qid, []).append(qrel.docid)
     if settings.run is not None:
-        named["retrieved"] = retrieved = {}
+        retrieved = named.setdefault("retrieved", {})
         for hits in read_run(settings.run):
             ranked = best_first(zip(hits.docids, hits.scores, strict=True))
             retrieved[hits.qid] = [docid for docid, _ in ranked[: settings.depth]]

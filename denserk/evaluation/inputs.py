@@ -1,4 +1,4 @@
-"""Which of the files on a command line are runs, and which judgements: told by their content."""
+"""Find out which files on a command line are runs and which is the qrels, by their content."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,49 +15,49 @@ HOW = (
 
 
 class Content(StrEnum):
-    """What a file holds, as a plural."""
+    """What a file holds."""
 
     RUN = "a run"
-    JUDGEMENTS = "judgements"
+    QRELS = "qrels"
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The files of an evaluation, each in its part; "-" is standard input."""
+    """The files of an evaluation; "-" is standard input."""
 
     runs: tuple[str, ...]
     qrels: str
 
 
 def content_of(name: str) -> Content | None:
-    """What a named input holds, by its first line; None where looking would use it up (a pipe).
+    """Return what a file holds, by its first line; None for a pipe, which can be read only once.
 
     Raises:
         UsageError: there is no such file.
-        InputError: it holds neither a run nor judgements.
+        InputError: it holds neither a run nor qrels.
     """
     path = Path(name)
     if name == STREAM or (path.exists() and not path.is_file() and not path.is_dir()):
         return None
     if path.is_dir() or (not path.exists() and _is_collection(name)):
-        return Content.JUDGEMENTS
+        return Content.QRELS
     number, columns = _first_columns(name)
     if len(columns) >= 6 or (columns and columns[0][0] == "{"):
         return Content.RUN
     if len(columns) == 4:
-        return Content.JUDGEMENTS
+        return Content.QRELS
     if len(columns) == 3:
-        return Content.JUDGEMENTS if columns[0].lower() == "query-id" else Content.RUN
+        return Content.QRELS if columns[0].lower() == "query-id" else Content.RUN
     raise InputError(
         name,
         number,
         f"{len(columns)} columns" if columns else "nothing",
-        "a run (6 columns, or 3) or judgements (4 columns, or BEIR's header query-id ...)",
+        "a run (6 columns, or 3) or qrels (4 columns, or BEIR's header query-id ...)",
     )
 
 
 def _first_columns(name: str) -> tuple[int | None, list[str]]:
-    """The columns of the first line that is not blank, and its number; not of a comment, if any."""
+    """Return number and columns of the first line that is not blank, a comment only if alone."""
     first: tuple[int | None, list[str]] = (None, [])
     for number, text in read_text_lines(name):
         columns = text.split()
@@ -73,54 +73,46 @@ def _is_collection(name: str) -> bool:
 
 
 def sort_inputs(files: Sequence[str], runs: Sequence[str], qrels: str | None) -> Inputs:
-    """Finds the part of every file.
+    """Find out which files are runs and which one is the qrels.
 
     Args:
-        files: named without saying what they are; any order.
-        runs: named as runs.
-        qrels: named as judgements.
+        files: given without saying what they are, in any order.
+        runs: given as runs.
+        qrels: given as qrels.
 
     Raises:
-        UsageError: a part is missing or taken twice, or a file was named as what it is not.
+        UsageError: one is missing or given twice, or a file is not what it was given as.
     """
     named = [*files, *runs, *([qrels] if qrels else [])]
     if twice := sorted({name for name in named if named.count(name) > 1}):
-        raise UsageError(f"{', '.join(twice)}: named twice", HOW)
+        raise UsageError(f"{', '.join(twice)}: given twice", HOW)
     contents = {name: content_of(name) for name in (*files, *runs)}
-    _refuse_swapped(runs, qrels, contents)
-    judgements = [name for name in files if contents[name] is Content.JUDGEMENTS]
-    pipes = [name for name in files if contents[name] is None]
-    if not qrels and not judgements and len(pipes) == 1 and len(named) > 1:
-        judgements = pipes
-    if qrels:
-        judgements.append(qrels)
-    if len(judgements) != 1:
-        among = f"none among {', '.join(named)}" if named else "no file is named"
-        raise UsageError(f"one file of judgements is needed: {', '.join(judgements) or among}", HOW)
-    found_runs = [name for name in (*files, *runs) if name != judgements[0]]
-    if not found_runs:
-        raise UsageError(f"a run is needed beside the judgements {judgements[0]}", HOW)
-    return Inputs(tuple(found_runs), judgements[0])
-
-
-def _refuse_swapped(
-    runs: Sequence[str], qrels: str | None, contents: dict[str, Content | None]
-) -> None:
-    wrong = [f"--run {name}" for name in runs if contents[name] is Content.JUDGEMENTS]
-    if wrong:
-        raise UsageError(
-            f"{', '.join(wrong)} holds judgements, not a run", "are --run and --qrels swapped?"
-        )
-    # three columns without a header may be judgements after all
+    swapped = "are --run and --qrels swapped?"
+    if wrong := [f"--run {name}" for name in runs if contents[name] is Content.QRELS]:
+        raise UsageError(f"{', '.join(wrong)} holds qrels, not a run", swapped)
     is_run = qrels and Path(qrels).is_file() and content_of(qrels) is Content.RUN
+    # three columns without a header may be qrels
     if qrels and is_run and len(_first_columns(qrels)[1]) != 3:
-        raise UsageError(
-            f"--qrels {qrels} holds a run, not judgements", "are --run and --qrels swapped?"
-        )
+        raise UsageError(f"--qrels {qrels} holds a run, not qrels", swapped)
+    found = [name for name in files if contents[name] is Content.QRELS]
+    pipes = [name for name in files if contents[name] is None]
+    if not qrels and not found and len(pipes) == 1 and len(named) > 1:
+        found = pipes
+    found += [qrels] if qrels else []
+    if not found:
+        known = [name for name in named if contents[name] is Content.RUN]
+        said = f" ({', '.join(known)} {'is a run' if len(known) == 1 else 'are runs'})"
+        raise UsageError(f"no qrels file given{said if known else ''}", HOW)
+    if len(found) > 1:
+        raise UsageError(f"several qrels files given: {', '.join(found)}", HOW)
+    found_runs = [name for name in (*files, *runs) if name != found[0]]
+    if not found_runs:
+        raise UsageError(f"no run given beside the qrels {found[0]}", HOW)
+    return Inputs(tuple(found_runs), found[0])
 
 
 def find_baseline(name: str, runs: Sequence[str]) -> str:
-    """The run that --baseline names: a file, or one of the runs by its name in tables.
+    """Return the run that --baseline names: a file, or one of the runs by its name in tables.
 
     Raises:
         UsageError: there is no such file, and not exactly one run is called so.
@@ -141,7 +133,7 @@ def find_baseline(name: str, runs: Sequence[str]) -> str:
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
-    """What tables call runs: the file's name without endings; more of the path where two are alike.
+    """Return names for runs: the file name without endings, more of the path where two are equal.
 
     >>> short_names(["out/bm25.trec.gz", "run.tasb.txt", "-"])
     ['bm25', 'run.tasb', 'stdin']

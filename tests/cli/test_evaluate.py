@@ -94,8 +94,8 @@ def test_gates(
 @pytest.mark.parametrize(
     ("arguments", "status", "told"),
     [
-        (["--run", "qrels.txt", "--qrels", "good.trec"], 2, "--run qrels.txt holds judgements"),
-        (["good.trec"], 2, "one file of judgements is needed: none among good.trec"),
+        (["--run", "qrels.txt", "--qrels", "good.trec"], 2, "--run qrels.txt holds qrels"),
+        (["good.trec"], 2, "no qrels file given (good.trec is a run)"),
         (["absent.trec", "qrels.txt"], 2, "absent.trec: no such file"),
         (["good.trec", "qrels.txt", "-m", "ndcg@10 R"], 2, "ndcg@10 is unknown (nearest: nDCG@10"),
         (["good.trec", "qrels.txt", "--min", "RR@10"], 2, "--min RR@10: a measure, an equals sign"),
