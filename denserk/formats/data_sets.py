@@ -1,11 +1,12 @@
-"""Collections by name, through ir_datasets (irds:NAME) and BEIR's own archives (beir:NAME).
+"""Collections by name, through ir_datasets (irds:NAME) and BEIR's archives (beir:NAME).
 
-Both packages are extras, and are met only when such a name is used.
+Both packages are optional, and imported only for such a name. The parts of a benchmark (suite) are
+looked for on the disk first.
 """
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from denserk.extras import installed, require
 from denserk.formats.files import write_errors
 from denserk.formats.json_records import identifier
 from denserk.records import NO_FIELDS, Passage, Qrel, Query
+from denserk.settings.suite import Source, Suite
 
 logger = logging.getLogger(__name__)
 
@@ -25,15 +27,17 @@ IRDS = "irds:"
 BEIR = "beir:"
 BEIR_ARCHIVE = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets/{name}.zip"
 TEXT_FIELDS = ("text", "body", "abstract", "contents")
+# parts of a suite, by their names in `Suite`
+PARTS = ("corpus", "topics", "qrels", "answers")
 
 
 def cache_folder() -> Path:
-    """Where fetched collections are kept: $DENSERK_CACHE, or ~/.cache/denserk."""
+    """Return the folder of downloaded collections: $DENSERK_CACHE, or ~/.cache/denserk."""
     return Path(os.environ.get("DENSERK_CACHE") or Path.home() / ".cache" / "denserk")
 
 
 def load_irds(name: str, what: str) -> Any:
-    """A data set of ir_datasets that has docs, queries or qrels.
+    """Load a dataset of ir_datasets that has docs, queries or qrels.
 
     Args:
         name: its id, with or without `irds:`.
@@ -41,7 +45,7 @@ def load_irds(name: str, what: str) -> Any:
 
     Raises:
         MissingExtraError: ir_datasets is not installed.
-        UsageError: there is no such data set, or it lacks what is asked for.
+        UsageError: there is no such dataset, or it has no such part.
     """
     name = name.removeprefix(IRDS)
     package = require("ir_datasets", f"the collection {IRDS}{name}")
@@ -51,7 +55,7 @@ def load_irds(name: str, what: str) -> Any:
         dataset = package.load(name)
     except (KeyError, ValueError):
         raise UsageError(
-            f"{IRDS}{name}: ir_datasets has no data set of that id",
+            f"{IRDS}{name}: ir_datasets has no dataset of that id",
             "`ir_datasets list` prints them",
         ) from None
     if not getattr(dataset, f"has_{what}")():
@@ -60,14 +64,14 @@ def load_irds(name: str, what: str) -> Any:
 
 
 def _bars() -> Any:
-    """Make tqdm's bars of a download: on a terminal only, and removed when they end."""
+    """Return tqdm with bars on a terminal only, removed when they end."""
     from tqdm import tqdm  # comes with transformers, ir_datasets and beir
 
     return partial(tqdm, disable=None, leave=False)
 
 
 def knows_irds(name: str) -> bool:
-    """Whether ir_datasets is installed and has a data set of that id."""
+    """Return whether ir_datasets is installed and has a dataset of that id."""
     if not installed("ir_datasets"):
         return False
     try:
@@ -78,8 +82,8 @@ def knows_irds(name: str) -> bool:
 
 
 @contextmanager
-def _told_as_one_line(name: str) -> Iterator[None]:
-    """Whatever a data set's download or files raise becomes an `InputError`."""
+def _read_errors(name: str) -> Iterator[None]:
+    """Turn whatever the download or the files of a dataset raise into an InputError."""
     try:
         yield
     except DenserkError:
@@ -87,17 +91,17 @@ def _told_as_one_line(name: str) -> Iterator[None]:
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise InputError(
-            name, None, f"a data set that cannot be read ({reason})", "its files or the network"
+            name, None, f"a dataset that cannot be read ({reason})", "its files or the network"
         ) from error
 
 
 def _records(dataset: Any, what: str, name: str) -> Iterator[Any]:
-    with _told_as_one_line(name):
+    with _read_errors(name):
         yield from getattr(dataset, f"{what}_iter")()
 
 
 def irds_passages(name: str) -> Iterator[Passage]:
-    """Passages of a data set of ir_datasets.
+    """Yield the passages of a dataset of ir_datasets.
 
     Raises:
         UsageError: see `load_irds`.
@@ -113,26 +117,26 @@ def irds_passages(name: str) -> Iterator[Passage]:
 
 
 def irds_count(name: str) -> int:
-    """How many passages a data set of ir_datasets has; read through where it does not know.
+    """Return the number of passages of a dataset of ir_datasets, which may have to be read for it.
 
     Raises:
         UsageError: see `load_irds`.
         InputError: it cannot be fetched or read.
     """
     dataset = load_irds(name, "docs")
-    with _told_as_one_line(name):
+    with _read_errors(name):
         count = dataset.docs_count()
     return sum(1 for _ in irds_passages(name)) if count is None else int(count)
 
 
 def _plain(fields: dict[str, Any]) -> Any:
-    """The fields that JSON can hold as they are."""
+    """Return the fields that JSON can hold as they are."""
     kept = {key: value for key, value in fields.items() if isinstance(value, str | int | float)}
     return kept or NO_FIELDS
 
 
 def irds_queries(name: str) -> Iterator[Query]:
-    """Queries of a data set of ir_datasets.
+    """Yield the queries of a dataset of ir_datasets.
 
     Raises:
         UsageError: see `load_irds`.
@@ -152,7 +156,7 @@ def irds_queries(name: str) -> Iterator[Query]:
 
 
 def irds_qrels(name: str) -> Iterator[Qrel]:
-    """Judgements of a data set of ir_datasets.
+    """Yield the qrels of a dataset of ir_datasets.
 
     Raises:
         UsageError: see `load_irds`.
@@ -163,7 +167,7 @@ def irds_qrels(name: str) -> Iterator[Qrel]:
 
 
 def split_beir(name: str) -> tuple[str, str | None]:
-    """A BEIR name as data set and split.
+    """Split a BEIR name into dataset and split.
 
     >>> split_beir("beir:scifact/test"), split_beir("beir:cqadupstack/android/test")
     (('scifact', 'test'), ('cqadupstack/android', 'test'))
@@ -176,19 +180,17 @@ def split_beir(name: str) -> tuple[str, str | None]:
 
 
 def beir_folder(name: str) -> Path:
-    """The folder of a BEIR data set, fetched if it is nowhere yet.
-
-    Looked for under $DENSERK_CACHE/beir and ./datasets.
+    """Return the folder of a BEIR dataset: $DENSERK_CACHE/beir or ./datasets, else downloaded.
 
     Args:
-        name: the data set, "scifact" or "cqadupstack/android".
+        name: the dataset, "scifact" or "cqadupstack/android".
 
     Raises:
         UsageError: it is not there, and the package that fetches it is missing.
         DenserkError: it cannot be fetched.
     """
     if not all(part.strip(".") and "\\" not in part for part in name.split("/")):
-        raise UsageError(f"{BEIR}{name} is no name of a data set", f"for example {BEIR}scifact")
+        raise UsageError(f"{BEIR}{name} is no name of a dataset", f"for example {BEIR}scifact")
     places = [cache_folder() / "beir" / name, Path("datasets") / name]
     for place in places:
         if place.is_dir():
@@ -221,5 +223,85 @@ def _fetch(name: str, place: Path, put: str) -> Path:
             if (Path(temporary) / archive).is_dir() and not (kept / archive).exists():
                 (Path(temporary) / archive).rename(kept / archive)
     if not place.is_dir():
-        raise DenserkError(f"{BEIR}{name}: the archive of {archive} holds no such data set", put)
+        raise DenserkError(f"{BEIR}{name}: the archive of {archive} holds no such dataset", put)
     return place
+
+
+def _source(suite: Suite, part: str) -> Source | None:
+    """Return the source of a part, None if the suite has no such part."""
+    source = suite.corpus.source if part == "corpus" else getattr(suite, part)
+    return source if isinstance(source, Source) else None
+
+
+def _local_copy(source: Source) -> str | None:
+    """Return the name of a source that is on this disk, else None."""
+    places = [cache_folder() / path for path in source.paths]
+    if source.name is not None and source.name.startswith(BEIR):
+        folder = Path("datasets") / source.paths[0].removeprefix("beir/")
+        return source.name if any(place.is_dir() for place in (*places, folder)) else None
+    found = (p for place in places for p in (place, place.with_name(f"{place.name}.gz")))
+    return next((str(path) for path in found if path.exists()), None)
+
+
+def is_here(suite: Suite, part: str) -> bool:
+    """Return whether a part of a suite is on this disk."""
+    source = _source(suite, part)
+    return source is not None and _local_copy(source) is not None
+
+
+def find_parts(suites: Iterable[Suite], parts: Iterable[str] = PARTS) -> dict[str, dict[str, str]]:
+    """Return where the parts of suites are: suite -> part -> a path or a name for `sources`.
+
+    Args:
+        suites: the suites.
+        parts: some of `PARTS`; those that a suite does not have are left out.
+
+    Raises:
+        UsageError: some are not on the disk and cannot be downloaded; it names all of them.
+    """
+    found: dict[str, dict[str, str]] = {}
+    missing: dict[Path, dict[str, list[str]]] = {}
+    wanted, fetch = list(parts), ""
+    for suite in suites:
+        for part in wanted:
+            source = _source(suite, part)
+            if source is None:
+                continue
+            name = _local_copy(source)
+            if name is None and source.fetched and source.name is not None:
+                if installed("beir" if source.name.startswith(BEIR) else "ir_datasets"):
+                    name = source.name
+                else:
+                    fetch = ", or pip install 'denserk[benchmarks]', which fetches what is public"
+            if name is not None:
+                found.setdefault(suite.name, {})[part] = name
+            else:
+                place = cache_folder() / source.paths[0]
+                missing.setdefault(place, {}).setdefault(suite.name, []).append(part)
+    if missing:
+        lines = []
+        for place, of in missing.items():
+            lacks = "; ".join(f"{', '.join(names)} of {suite}" for suite, names in of.items())
+            lines.append(f"{place} ({lacks})")
+        raise UsageError(f"not on this disk: {', '.join(lines)}", f"put them there{fetch}")
+    return found
+
+
+@contextmanager
+def download_errors(suite: Suite, part: str, source: str) -> Iterator[None]:
+    """Say where a copy may be put if ir_datasets cannot download a part of a suite.
+
+    Raises:
+        DenserkError: the part could not be downloaded.
+    """
+    try:
+        yield
+    except InputError as error:
+        known = _source(suite, part)
+        if str(error.path) != source.removeprefix(IRDS) or error.__cause__ is None or known is None:
+            raise  # it was there, and is broken
+        place = cache_folder() / known.paths[0]
+        raise DenserkError(
+            f"{part} of {suite.name}: not at {place}, and ir_datasets could not fetch {source}",
+            "put it there; --traceback shows what went wrong",
+        ) from error

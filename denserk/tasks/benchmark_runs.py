@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from denserk.errors import MismatchError
+from denserk.formats.data_sets import download_errors, find_parts
 from denserk.formats.files import write_errors
 from denserk.formats.manifest import (
     NAME,
@@ -26,7 +27,6 @@ from denserk.formats.manifest import (
     write_manifest,
 )
 from denserk.formats.outputs import refuse_occupied
-from denserk.formats.suite_sources import find_parts, where_it_goes
 from denserk.modeling.model_names import find_model
 from denserk.modeling.stored_model import read_model_folder
 from denserk.settings.benchmark import MakeSettings
@@ -258,7 +258,7 @@ def _search(job: _Job, suite: Suite, parts: Mapping[str, str]) -> None:
     asked = SearchPaths(
         index=(str(index),), topics=parts["topics"], model=job.model.name, output=str(run)
     )
-    with where_it_goes(suite, "topics", parts["topics"]):
+    with download_errors(suite, "topics", parts["topics"]):
         search(asked, rules, job.representation, text, job.compute, own_precision=True)
     made = read_manifest(run, Kind.RUN)
     write_manifest(run, replace(made, made_from={**made.made_from, "suite": _named(suite)}))
@@ -273,7 +273,7 @@ def _index(job: _Job, suite: Suite, source: str, text: Mapping[str, Any]) -> Pat
     asked = EncodeSettings(
         model=job.model.name, corpus=source, output=str(vectors), resume=vectors.is_dir()
     )
-    with where_it_goes(suite, "corpus", source):
+    with download_errors(suite, "corpus", source):
         encode(asked, job.corpus, job.representation, text, job.compute)
     paths = IndexPaths(input=(str(vectors),), output=str(index), resume=True)
     build_index(paths, IndexSettings())

@@ -10,9 +10,9 @@ from denserk.evaluation.benchmarks import BenchmarksResult
 from denserk.evaluation.evaluator import EvaluationResult
 from denserk.evaluation.inputs import short_names
 from denserk.evaluation.published import PublishedRow, published_measures, published_rows
+from denserk.formats.data_sets import download_errors, find_parts
 from denserk.formats.files import STREAM
 from denserk.formats.manifest import Kind, beside, read_manifest
-from denserk.formats.suite_sources import find_parts, where_it_goes
 from denserk.settings.answers import MATCHING, AnswerSettings
 from denserk.settings.evaluation import EvaluationSettings
 from denserk.settings.suite import Paper, Suite
@@ -78,7 +78,7 @@ def _by_judgements(
     runs: Sequence[str], suite: Suite, settings: EvaluationSettings
 ) -> EvaluationResult:
     qrels = find_parts([suite], ["qrels"])[suite.name]["qrels"]
-    with where_it_goes(suite, "qrels", qrels):
+    with download_errors(suite, "qrels", qrels):
         return evaluate(runs, qrels, settings)
 
 
@@ -90,7 +90,7 @@ def _by_answers(
 ) -> EvaluationResult:
     parts = find_parts([suite], ["answers", "corpus"])[suite.name]
     matching = replace(matching, regex=matching.regex or suite.regex)
-    with where_it_goes(suite, "corpus", parts["corpus"]):
+    with download_errors(suite, "corpus", parts["corpus"]):
         return evaluate_answers(runs, parts["answers"], parts["corpus"], settings, matching)
 
 

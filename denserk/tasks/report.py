@@ -21,10 +21,10 @@ from denserk.evaluation.report import (
     reference_of,
 )
 from denserk.extras import require
+from denserk.formats.data_sets import find_parts, is_here
 from denserk.formats.files import STREAM, whole_text, write_errors
 from denserk.formats.manifest import Kind, Manifest, beside, read_manifest
 from denserk.formats.sources import read_passages, read_qrels_map, read_queries
-from denserk.formats.suite_sources import find_parts, is_here
 from denserk.records import Passage
 from denserk.reporting import track
 from denserk.settings.evaluation import EvaluationSettings

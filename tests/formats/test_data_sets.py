@@ -1,3 +1,4 @@
+import gzip
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -6,7 +7,9 @@ import pytest
 
 from denserk.errors import DenserkError, InputError, MissingExtraError, UsageError
 from denserk.formats import data_sets
+from denserk.formats.data_sets import download_errors, find_parts
 from denserk.records import Passage, Qrel, Query
+from denserk.settings.suites import benchmarks, find_suites
 from tests.reporters import Heard
 
 NAME = "denserk-toy/test"
@@ -69,7 +72,7 @@ def test_fields_of_a_record_find_their_places(monkeypatch):
 
 @pytest.mark.usefixtures("toy_irds")
 def test_unknown_data_sets_are_told():
-    with pytest.raises(UsageError, match=r"irds:no/such: ir_datasets has no data set of that id"):
+    with pytest.raises(UsageError, match=r"irds:no/such: ir_datasets has no dataset of that id"):
         list(data_sets.irds_passages("no/such"))
     assert not data_sets.knows_irds("no/such")
     with pytest.raises(UsageError, match=r"irds:beir/scifact has no qrels"):
@@ -79,7 +82,7 @@ def test_unknown_data_sets_are_told():
 @pytest.mark.usefixtures("toy_irds")
 def test_a_failed_download_is_one_line(tmp_path):
     (tmp_path / "corpus.tsv").unlink()
-    with pytest.raises(InputError, match=r"denserk-toy/test: found a data set that cannot be read"):
+    with pytest.raises(InputError, match=r"denserk-toy/test: found a dataset that cannot be read"):
         list(data_sets.irds_passages(NAME))
 
 
@@ -151,13 +154,13 @@ def test_an_archive_appears_whole_or_not_at_all(here, monkeypatch):
 def test_a_name_of_beir_leads_nowhere_else(here, name):
     (here / "cache" / "secret").mkdir(parents=True)
     (here / "secret").mkdir()
-    with pytest.raises(UsageError, match="is no name of a data set"):
+    with pytest.raises(UsageError, match="is no name of a dataset"):
         data_sets.beir_folder(name)
 
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("toy", "beir:toy cannot be fetched: no route"), ("cake", "cake holds no such data set")],
+    [("toy", "beir:toy cannot be fetched: no route"), ("cake", "cake holds no such dataset")],
 )
 def test_a_beir_archive_that_cannot_be_fetched(here, monkeypatch, name, told):
     def download_and_unzip(url, folder):
@@ -183,3 +186,95 @@ def test_bars_of_ir_datasets_stay_out_of_log_files(capfd):
         raise ConnectionError
     list(log.pbar([1, 2], desc="docs"))
     assert capfd.readouterr().err == ""
+
+
+DEV = benchmarks()["msmarco-dev"]
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("DENSERK_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(data_sets, "installed", lambda module: True)
+    return tmp_path
+
+
+def put(cache, path, text=""):
+    (cache / path).parent.mkdir(parents=True, exist_ok=True)
+    (cache / path).write_text(text)
+    return str(cache / path)
+
+
+def test_a_local_copy_goes_before_the_name(cache):
+    names = find_parts([DEV])["msmarco-dev"]
+    assert names == {
+        "corpus": "irds:msmarco-passage",
+        "topics": "irds:msmarco-passage/dev/small",
+        "qrels": "irds:msmarco-passage/dev/small",
+    }
+    local = put(cache, "msmarco/qrels.dev.small.tsv")
+    assert find_parts([DEV], ["qrels"]) == {"msmarco-dev": {"qrels": local}}
+
+
+def test_a_compressed_copy_is_found(cache):
+    (cache / "msmarco").mkdir()
+    with gzip.open(cache / "msmarco" / "collection.tsv.gz", "wb"):
+        pass
+    found = find_parts([DEV], ["corpus"])["msmarco-dev"]["corpus"]
+    assert found == str(cache / "msmarco" / "collection.tsv.gz")
+
+
+def test_dprs_files_are_found_under_either_name(cache):
+    corpus = put(cache, "dpr/psgs_w100.tsv")
+    questions = put(cache, "dpr/nq-test.csv")
+    assert find_parts([benchmarks()["nq-test"]]) == {
+        "nq-test": {"corpus": corpus, "topics": questions, "answers": questions}
+    }
+
+
+@pytest.mark.parametrize("folder", ["beir/robust04", "datasets/robust04"])
+def test_a_beir_folder_is_found_where_beirs_reader_looks(cache, folder):
+    (cache / folder).mkdir(parents=True)
+    found = find_parts([benchmarks()["beir/robust04"]])["beir/robust04"]
+    assert found["qrels"] == "beir:robust04/test"
+
+
+def test_what_nobody_fetches_is_told_all_at_once(cache):
+    with pytest.raises(UsageError) as refused:
+        find_parts(find_suites(["beir", "squad-test", "dl20-titled"]))
+    sets = ("beir/bioasq", "beir/signal1m", "beir/trec-news", "beir/robust04")
+    places = (*sets, "dpr/squad1-test.qa.csv", "msmarco-titled/corpus.tsv")
+    assert refused.value.message == "not on this disk: " + ", ".join(
+        f"{cache / place} ({whose})"
+        for place, whose in zip(
+            places,
+            (
+                *(f"corpus, topics, qrels of {place}" for place in sets),
+                "topics, answers of squad-test",
+                "corpus of dl20-titled",
+            ),
+            strict=True,
+        )
+    )
+    assert refused.value.hint == "put them there"
+
+
+def test_a_package_that_would_fetch_is_told(cache, monkeypatch):
+    monkeypatch.setattr(data_sets, "installed", lambda module: False)
+    with pytest.raises(UsageError, match=r"corpus\.|collection\.tsv") as refused:
+        find_parts([DEV, benchmarks()["beir/scifact"]])
+    assert "pip install 'denserk[benchmarks]'" in (refused.value.hint or "")
+
+
+def test_only_what_could_not_be_fetched_is_told_with_its_place(cache):
+    source = "irds:msmarco-passage/dev/small"
+    broken = InputError("msmarco-passage/dev/small", None, "an id with a space", "one without")
+    with pytest.raises(InputError), download_errors(DEV, "qrels", source):
+        raise broken
+    with pytest.raises(InputError), download_errors(DEV, "qrels", source):
+        raise InputError("run.trec", 3, "5 columns", "6 columns") from OSError()
+    with (
+        pytest.raises(DenserkError, match=r"qrels of msmarco-dev: not at .*qrels\.dev\.small\.tsv"),
+        download_errors(DEV, "qrels", source),
+    ):
+        raise broken from ConnectionError()

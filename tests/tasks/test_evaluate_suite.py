@@ -6,7 +6,7 @@ import pytest
 from denserk.cli.app import run as command
 from denserk.errors import DenserkError, MismatchError, UsageError
 from denserk.extras import installed
-from denserk.formats import suite_sources
+from denserk.formats import data_sets
 from denserk.formats.manifest import Kind, Manifest, write_manifest
 from denserk.settings.answers import AnswerSettings
 from denserk.settings.evaluation import EvaluationSettings
@@ -109,7 +109,7 @@ def test_only_what_is_asked_for_is_compared(cache):
 
 
 def test_missing_judgements_are_told_with_their_place(cache, monkeypatch):
-    monkeypatch.setattr(suite_sources, "installed", lambda module: False)
+    monkeypatch.setattr(data_sets, "installed", lambda module: False)
     with pytest.raises(UsageError) as refused:
         evaluate_suite(["run.trec"], benchmarks()["msmarco-dev"])
     place = cache / "msmarco" / "qrels.dev.small.tsv"
