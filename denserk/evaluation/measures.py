@@ -18,13 +18,58 @@ from ir_measures.providers import Provider
 from ir_measures.providers.base import NOT_PROVIDED
 
 from denserk.errors import UsageError
-from denserk.evaluation.trec_names import TREC_NAMES, TREC_ONLY, TREC_SETS, split_name
 
 Measure = ir_measures.Measure
 
 PROVIDERS: tuple[Provider, ...] = tuple(ir_measures.DefaultPipeline.providers)
 OWN = "denserk"  # computes what counts judgments alone
 
+# trec_eval's names and ir-measures', in the order in which trec_eval 9 prints them
+TREC_NAMES = {
+    "num_q": "NumQ",
+    "num_ret": "NumRet",
+    "num_rel": "NumRel",
+    "num_rel_ret": "NumRelRet",
+    "map": "AP",
+    "gm_map": "GMAP",
+    "Rprec": "Rprec",
+    "bpref": "Bpref",
+    "recip_rank": "RR",
+    "iprec_at_recall": "IPrec",
+    "P": "P",
+    "recall": "R",
+    "infAP": "infAP",
+    "ndcg": "nDCG",
+    "ndcg_cut": "nDCG",
+    "map_cut": "AP",
+    "success": "Success",
+    "set_P": "SetP",
+    "set_relative_P": "SetRelP",
+    "set_recall": "SetR",
+    "set_map": "SetAP",
+    "set_F": "SetF",
+}
+CUT = ("iprec_at_recall", "P", "recall", "ndcg_cut", "map_cut", "success")  # with a parameter
+# names of trec_eval that ir-measures does not know
+TREC_ONLY = (
+    *("relstring", "gm_bpref", "Rprec_mult", "utility", "11pt_avg", "binG", "G"),
+    *("ndcg_rel", "Rndcg", "relative_P", "num_nonrel_judged_ret", "rbp", "rbp_resid", "unj"),
+)
+_OFFICIAL = (
+    *("runid", "num_q", "num_ret", "num_rel", "num_rel_ret", "map", "gm_map", "Rprec", "bpref"),
+    *("recip_rank", "iprec_at_recall", "P"),
+)
+_SET = (
+    *("num_q", "num_ret", "num_rel", "num_rel_ret", "utility"),
+    *("set_P", "set_relative_P", "set_recall", "set_map", "set_F"),
+)
+# trec_eval's sets of measures
+TREC_SETS = {
+    "official": _OFFICIAL,
+    "set": _SET,
+    "all_trec": ("runid", *TREC_NAMES, *(name for name in TREC_ONLY if name != "relstring")),
+}
+_TREC = re.compile(r"(?P<name>.+?)([._](?P<values>\d+(\.\d+)?(,\d+(\.\d+)?)*))?")
 _TOKEN = re.compile(r"(?:[^\s,(){}]|,(?=\d)|\((?:[^(){}]|\{[^{}]*\})*\)|[(){}])+")
 
 
@@ -152,16 +197,32 @@ def _in_notation(token: str) -> list[str]:
         return []
     if token in TREC_SETS:
         return [m for name in TREC_SETS[token] if name in TREC_NAMES for m in _in_notation(name)]
-    split = split_name(token)
-    if split is None:
+    name, values = trec_name(token)
+    if name is None:
         return [token]
-    name, values = split
     if name in TREC_ONLY:
         raise _Mistake(f"{token} is a measure of trec_eval that ir-measures does not know")
-    meaning = TREC_NAMES[name]
-    if values and not meaning.defaults:
+    if name in (*CUT, "set_F"):
+        try:
+            return [str(measure) for measure in ir_measures.parse_trec_measure(token)]
+        except ValueError:  # a fraction where a whole number belongs
+            raise _Mistake(f"{token}: {name} cannot be {values}") from None
+    if values:
         raise _Mistake(f"{token}: trec_eval's {name} takes no parameter")
-    return [meaning.spell(value) for value in values or meaning.defaults or (None,)]
+    return [TREC_NAMES[name]]
+
+
+def trec_name(text: str) -> tuple[str | None, str | None]:
+    """Split a name of trec_eval from its parameters; (None, None) where it is no such name.
+
+    >>> trec_name("ndcg_cut.10"), trec_name("P_5,10"), trec_name("map"), trec_name("nDCG@10")
+    (('ndcg_cut', '10'), ('P', '5,10'), ('map', None), (None, None))
+    """
+    known = (*TREC_NAMES, *TREC_ONLY)
+    match = _TREC.fullmatch(text)
+    if text in known or match is None or match["name"] not in known:
+        return (text if text in known else None), None
+    return match["name"], match["values"]
 
 
 def _parse(notation: str, level: int) -> Measure:
@@ -277,3 +338,33 @@ def providers_of(measures: Sequence[Measure]) -> dict[Provider, list[Measure]]:
             shares.setdefault(next(able), []).append(measure)
     order = {provider: number for number, provider in enumerate(PROVIDERS)}
     return dict(sorted(shares.items(), key=lambda share: order[share[0]]))
+
+
+def trec_spelling(measure: str, level: int = 1) -> str:
+    """Return how trec_eval prints a measure of ir-measures; unchanged where it has no name for it.
+
+    Args:
+        measure: in ir-measures' notation, as it prints itself.
+        level: the relevance level of the whole evaluation, which trec_eval's names leave out.
+
+    >>> [trec_spelling(name) for name in ("nDCG@10", "AP", "RR@10", "IPrec@0.1")]
+    ['ndcg_cut_10', 'map', 'RR@10', 'iprec_at_recall_0.10']
+    >>> trec_spelling("AP(rel=2)@100", 2), trec_spelling("AP(rel=2)", 1), trec_spelling("AP", 2)
+    ('map_cut_100', 'AP(rel=2)', 'AP')
+    """
+    if measure == f"NumRet(rel={level})":
+        return "num_rel_ret"
+    if (
+        level != 1
+        and f"rel={level}" not in measure
+        and not measure.startswith(("nDCG", "NumQ", "NumRet"))
+    ):
+        return measure
+    neutral = re.sub(rf"\(rel={level}\)|(?<=\()rel={level},|,rel={level}(?=[,)])", "", measure)
+    base, at, value = neutral.partition("@")
+    if base == "IPrec" and at:
+        value = f"{float(value):.2f}"
+    names = {"SetP(relative=True)": "set_relative_P"} | {
+        ours: name for name, ours in TREC_NAMES.items() if (name in CUT) == bool(at)
+    }
+    return f"{names[base]}_{value}".removesuffix("_") if base in names else measure

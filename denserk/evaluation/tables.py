@@ -12,10 +12,9 @@ import orjson
 from denserk.errors import UsageError
 from denserk.evaluation.benchmarks import BenchmarksResult
 from denserk.evaluation.evaluator import EvaluationResult, RunResult
-from denserk.evaluation.measures import Measure, is_count
+from denserk.evaluation.measures import Measure, is_count, trec_spelling
 from denserk.evaluation.published import PublishedRow, published_measures
 from denserk.evaluation.significance import Comparison
-from denserk.evaluation.trec_names import trec_spelling
 from denserk.settings.comparison import Correction, PairedTest
 from denserk.settings.evaluation import OutputFormat, ReportSettings
 

@@ -3,13 +3,15 @@ import pytest
 
 from denserk.errors import UsageError
 from denserk.evaluation.measures import (
+    TREC_NAMES,
+    TREC_ONLY,
+    TREC_SETS,
     counts_judgments,
     is_count,
     parse_measures,
     providers_of,
     split_measures,
 )
-from denserk.evaluation.trec_names import TREC_NAMES, TREC_ONLY, TREC_SETS
 
 
 def names(*texts: str, level: int = 1) -> list[str]:

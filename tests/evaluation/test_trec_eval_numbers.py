@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from denserk.evaluation.measures import TREC_NAMES, TREC_ONLY, trec_name
 from denserk.evaluation.tables import render
-from denserk.evaluation.trec_names import TREC_NAMES, TREC_ONLY, split_name
 from denserk.settings.evaluation import EvaluationSettings, OutputFormat, ReportSettings
 from denserk.tasks.evaluate import evaluate
 
@@ -33,9 +33,9 @@ def known(numbers: Numbers) -> Numbers:
 def _base(name: str) -> str:
     if name == "runid":
         return name
-    split = split_name(name)
-    assert split is not None, f"{name} is in no table"
-    return split[0]
+    base, _ = trec_name(name)
+    assert base is not None, f"{name} is in no table"
+    return base
 
 
 @pytest.mark.parametrize(
