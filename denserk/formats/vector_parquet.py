@@ -1,7 +1,7 @@
 """Vectors as Anserini's Parquet: a folder of files with the columns docid and vector."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,60 +64,36 @@ def _matrix(column: Any, path: str | Path) -> NDArray[Any]:
     return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(column), -1)
 
 
-class _Files:
-    """The files of a folder, one after another, each up to `ROWS_A_FILE` rows."""
-
-    def __init__(self, folder: Path) -> None:
-        import pyarrow as arrow
-        from pyarrow import parquet
-
-        self._arrow, self._parquet = arrow, parquet
-        self._folder, self._files, self._rows = folder, 0, 0
-        self._writer: Any = None
-        self._schema = self._arrow.schema(
-            [("docid", self._arrow.string()), ("vector", self._arrow.list_(self._arrow.float32()))]
-        )
-
-    def write(self, block: VectorBlock) -> None:
-        start = 0
-        while start < len(block.ids):
-            if self._writer is None:
-                self._open()
-            end = start + ROWS_A_FILE - self._rows
-            ids, rows = block.ids[start:end], block.vectors[start:end]
-            self._writer.write_table(self._table(ids, rows), row_group_size=ROW_GROUP)
-            start += len(ids)
-            self._rows += len(ids)
-            if self._rows == ROWS_A_FILE:
-                self.close()
-
-    def _open(self) -> None:
-        where = self._folder / f"part-{self._files:05d}.parquet"
-        self._writer = self._parquet.ParquetWriter(
-            where, self._schema, use_dictionary=False, compression="snappy"
-        )
-        self._files, self._rows = self._files + 1, 0
-
-    def _table(self, ids: list[str], rows: NDArray[Any]) -> Any:
-        count, dimension = rows.shape
-        flat = self._arrow.array(np.ascontiguousarray(rows, dtype=np.float32).reshape(-1))
-        offsets = self._arrow.array(np.arange(count + 1, dtype=np.int32) * dimension)
-        lists = self._arrow.ListArray.from_arrays(offsets, flat)
-        columns = [self._arrow.array(ids, type=self._arrow.string()), lists]
-        return self._arrow.Table.from_arrays(columns, schema=self._schema)
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-
-
 @contextmanager
 def open_sink(folder: str | Path, *, overwrite: bool) -> Iterator[Callable[[VectorBlock], None]]:
     """Yield a function that appends a block; the folder is renamed into place when complete."""
-    with whole_folder(folder, overwrite=overwrite, export=True) as temporary:
-        files = _Files(temporary)
-        try:
-            yield files.write
-        finally:
-            files.close()
+    import pyarrow as arrow
+    from pyarrow import parquet
+
+    types = {"docid": arrow.string(), "vector": arrow.list_(arrow.float32())}
+    schema, count = arrow.schema(types), 0
+    writer: Any = None
+    with whole_folder(folder, overwrite=overwrite, export=True) as temporary, ExitStack() as files:
+
+        def write(block: VectorBlock) -> None:
+            nonlocal count, writer
+            start = 0
+            while start < len(block.ids):
+                number, before = divmod(count, ROWS_A_FILE)
+                if before == 0:
+                    files.close()
+                    where = temporary / f"part-{number:05d}.parquet"
+                    writer = files.enter_context(
+                        parquet.ParquetWriter(
+                            where, schema, use_dictionary=False, compression="snappy"
+                        )
+                    )
+                some = slice(start, start + ROWS_A_FILE - before)
+                rows = list(block.vectors[some].astype(np.float32, copy=False))
+                columns = {"docid": block.ids[some], "vector": rows}
+                table = arrow.Table.from_pydict(columns, schema=schema)
+                writer.write_table(table, row_group_size=ROW_GROUP)
+                start += len(rows)
+                count += len(rows)
+
+        yield write

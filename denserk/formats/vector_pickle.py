@@ -76,18 +76,12 @@ def _load(path: str | Path) -> Any:
         raise InputError(path, None, found, EXPECTED) from None
 
 
-def read(path: str | Path, *, allow_pickle: bool) -> Iterator[VectorBlock]:
-    """Reads blocks of vectors.
+def read(path: str | Path) -> Iterator[VectorBlock]:
+    """Read blocks of vectors, once pickles were allowed.
 
     Raises:
-        UsageError: pickles were not allowed.
         InputError: it is another kind of pickle, or asks for something that no vectors need.
     """
-    if not allow_pickle:
-        raise UsageError(
-            f"{path} is a pickle: a program, not data",
-            "add --allow-pickle if it comes from someone you trust",
-        )
     ids, vectors, texts = _contents(_load(path), path)
     for start in range(0, len(ids), ROWS):
         rows = slice(start, start + ROWS)

@@ -72,11 +72,11 @@ class VectorSource:
         return same_dimension(self.read(), self.name)
 
 
-def _read_file(path: str | Path, form: str, allow_pickle: bool) -> Iterator[VectorBlock]:
+def _read_file(path: str | Path, form: str) -> Iterator[VectorBlock]:
     if form == "parquet":
         yield from vector_parquet.read(path)
     elif form == "pickle":
-        yield from vector_pickle.read(path, allow_pickle=allow_pickle)
+        yield from vector_pickle.read(path)
     elif form == "array":
         yield from _read_array(path)
     else:
@@ -128,12 +128,7 @@ def _files(folder: Path) -> list[Path]:
     )
 
 
-def _read_files(paths: Sequence[Path], form: str, allow_pickle: bool) -> Iterator[VectorBlock]:
-    for path in paths:
-        yield from _read_file(path, form, allow_pickle)
-
-
-def _open_folder(folder: Path, allow_pickle: bool) -> VectorSource:
+def _open_folder(folder: Path) -> VectorSource:
     name = str(folder)
     if (folder / NAME).exists() and not (folder / vector_faiss.INDEX).exists():
         own = vector_folder.open_vectors(folder)
@@ -151,14 +146,14 @@ def _open_folder(folder: Path, allow_pickle: bool) -> VectorSource:
     if len(forms) > 1:
         raise InputError(folder, None, f"files of {' and '.join(sorted(forms))}", "one shape")
     form = forms.pop()
-    return VectorSource(name, form, partial(_read_files, paths, form, allow_pickle))
+    return VectorSource(name, form, lambda: (b for path in paths for b in _read_file(path, form)))
 
 
 def _open_json_lines(source: str) -> VectorSource:
     """JSON lines, of which the first may carry the manifest."""
     with open_binary(source) as handle:
         line, manifest = vector_jsonl.read_manifest(handle, source)
-        read = partial(_read_file, source, "JSON lines", False)
+        read = partial(_read_file, source, "JSON lines")
         if source == STREAM:
             read = partial(vector_jsonl.read, rewound(line + b"\n", handle), source)
     return VectorSource(source, "JSON lines", read, manifest)
@@ -194,25 +189,20 @@ def read_vector_blocks(source: str, *, allow_pickle: bool = False) -> VectorSour
         return _open_json_lines(source)
     path = Path(source)
     if path.is_dir():
-        opened = _open_folder(path, allow_pickle)
+        opened = _open_folder(path)
     else:
         form = _form_of_file(path)
         if form == "JSON lines":
             opened = _open_json_lines(source)
         else:
-            opened = VectorSource(source, form, partial(_read_file, path, form, allow_pickle))
-    if form_is_pickle(opened) and not allow_pickle:
+            opened = VectorSource(source, form, partial(_read_file, path, form))
+    if opened.form == "pickle" and not allow_pickle:
         raise UsageError(
             f"{source} holds pickles: programs, not data",
             "add --allow-pickle if they come from someone you trust",
         )
     logger.info(f"{source}: vectors in the shape {opened.form}")
     return opened
-
-
-def form_is_pickle(source: VectorSource) -> bool:
-    """Whether reading it means unpickling."""
-    return source.form == "pickle"
 
 
 class VectorWriter:

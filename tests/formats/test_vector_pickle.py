@@ -7,6 +7,7 @@ import pytest
 from denserk.errors import InputError, UsageError
 from denserk.formats.vector_block import VectorBlock
 from denserk.formats.vector_pickle import QUERIES_FILE, open_queries_sink, open_tevatron_sink, read
+from denserk.formats.vectors import read_vector_blocks
 
 VECTORS = np.arange(6, dtype=np.float32).reshape(3, 2)
 IDS = ["a", "b", "c"]
@@ -31,20 +32,20 @@ def write(path, value, protocol=4):
     ids=["tevatron", "list", "array-of-ids", "float64", "dpr", "dpr-scalars"],
 )
 def test_the_peers_forms_are_read_when_allowed(value, protocol, tmp_path):
-    (block,) = read(write(tmp_path / "v.pkl", value, protocol), allow_pickle=True)
+    (block,) = read(write(tmp_path / "v.pkl", value, protocol))
     assert block.ids == IDS
     np.testing.assert_array_equal(block.vectors, VECTORS)
 
 
 def test_two_pairs_are_no_array_with_ids(tmp_path):
     value = [("a", VECTORS[0]), ("b", VECTORS[1])]
-    (block,) = read(write(tmp_path / "v.pkl", value), allow_pickle=True)
+    (block,) = read(write(tmp_path / "v.pkl", value))
     assert block.ids == ["a", "b"]
 
 
 def test_nothing_is_unpickled_unless_asked_for_by_name(tmp_path):
     with pytest.raises(UsageError) as caught:
-        next(read(write(tmp_path / "v.pkl", (VECTORS, IDS)), allow_pickle=False))
+        read_vector_blocks(str(write(tmp_path / "v.pkl", (VECTORS, IDS))))
     assert "--allow-pickle" in str(caught.value.hint)
 
 
@@ -60,7 +61,7 @@ class Evil:
 def test_even_then_it_may_call_nothing_but_constructors_of_arrays(call, tmp_path):
     where = write(tmp_path / "v.pkl", (VECTORS, [Evil(*call)]))
     with pytest.raises(InputError, match="which no array of vectors needs"):
-        next(read(where, allow_pickle=True))
+        next(read(where))
 
 
 @pytest.mark.parametrize(
@@ -69,14 +70,14 @@ def test_even_then_it_may_call_nothing_but_constructors_of_arrays(call, tmp_path
 )
 def test_other_pickles_are_refused(value, tmp_path):
     with pytest.raises(InputError):
-        list(read(write(tmp_path / "v.pkl", value), allow_pickle=True))
+        list(read(write(tmp_path / "v.pkl", value)))
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80\x04", b"\x80\x04\x95junk", b"cos\n"])
 def test_broken_pickles_are_refused(data, tmp_path):
     (tmp_path / "v.pkl").write_bytes(data)
     with pytest.raises(InputError, match="a broken pickle"):
-        next(read(tmp_path / "v.pkl", allow_pickle=True))
+        next(read(tmp_path / "v.pkl"))
 
 
 def test_tevatrons_pickle_is_an_array_with_a_list(tmp_path):
@@ -97,7 +98,7 @@ def test_encoded_queries_are_a_frame_of_plain_objects(tmp_path):
     assert list(frame.columns) == ["id", "text", "embedding"]
     assert set(map(str, frame.dtypes)) == {"object"}
     assert b"pyarrow" not in (tmp_path / "q" / QUERIES_FILE).read_bytes()
-    (block,) = read(tmp_path / "q" / QUERIES_FILE, allow_pickle=True)
+    (block,) = read(tmp_path / "q" / QUERIES_FILE)
     assert (block.ids, block.texts, block.vectors.tolist()) == (IDS, texts, VECTORS.tolist())
 
 
