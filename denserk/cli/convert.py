@@ -1,7 +1,7 @@
 """`denserk convert`."""
 
 import logging
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -37,9 +37,10 @@ def convert(
     representation: Overrides[RepresentationSettings],
     text: Overrides[TextSettings],
     compute: ComputeSettings,
-) -> None:
+) -> Any:
     """Turn data into another shape of its kind."""
     from denserk.tasks.convert import convert as task
 
     result = task(source, target, conversion, representation, text, compute)
     logger.info(f"{target}: {result.count:,} {result.unit} in the shape {result.shape}")
+    return result

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from typing import Any
 
 from denserk.cli.app import app
 from denserk.cli.console import per_second
@@ -37,7 +38,7 @@ def encode(
     representation: Overrides[RepresentationSettings],
     text: Overrides[TextSettings],
     compute: ComputeSettings,
-) -> None:
+) -> Any:
     """Turn passages or queries into vectors."""
     from denserk.tasks.encode_processes import encode_everywhere as task
 
@@ -57,3 +58,4 @@ def encode(
         logger.info(
             f"{result.tokens_per_second:,.0f} tokens a second, {result.padding:.1%} padding"
         )
+    return result

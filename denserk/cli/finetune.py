@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from typing import Any
 
 from denserk.cli.app import app
 from denserk.cli.console import print_entries, print_table
@@ -61,11 +62,11 @@ def finetune(
     cache: Given[CacheSettings],
     reranking: Given[RerankingSettings],
     validation: Given[ValidationSettings],
-) -> None:
+) -> Any:
     """Train a retriever or a cross-encoder."""
     if presets.list_presets:
         _list_presets()
-        return
+        return None
     run = put_together(
         presets.preset,
         corpus,
@@ -89,6 +90,7 @@ def finetune(
     loss = "" if result.loss is None else f", loss {result.loss:.4f}"
     best = "" if result.best is None else f", best {run.validation.best_by} {result.best:.4f}"
     logger.info(f"{run.finetune.output}: {result.steps:,} steps{loss}{best}")
+    return result
 
 
 def _list_presets() -> None:

@@ -1,7 +1,7 @@
 """`denserk fuse`."""
 
 import logging
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -35,7 +35,7 @@ def fuse(
     runs: Annotated[
         list[str], typer.Argument(metavar="RUN", help="Two or more runs; - is standard input.")
     ],
-) -> None:
+) -> Any:
     """Fuse several runs into one."""
     from denserk.tasks.fuse import fuse as task
 
@@ -43,3 +43,4 @@ def fuse(
     logger.info(
         f"{paths.output}: {len(runs)} runs, {result.queries:,} queries, {result.hits:,} hits"
     )
+    return result

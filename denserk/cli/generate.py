@@ -1,6 +1,7 @@
 """`denserk generate`."""
 
 import logging
+from typing import Any
 
 from denserk.cli.app import app
 from denserk.cli.options import Given, command
@@ -42,7 +43,7 @@ def generate(
     text: GenerateTextSettings,
     corpus: CorpusSettings,
     compute: ComputeSettings,
-) -> None:
+) -> Any:
     """Generate queries and continuations of passages."""
     from denserk.tasks.generate import generate as task
 
@@ -52,3 +53,4 @@ def generate(
         f"({result.queries:,} queries, {result.continuations:,} continuations; {result.empty:,} "
         f"without text), {result.per_second:,.1f} a second"
     )
+    return result

@@ -1,6 +1,7 @@
 """`denserk index`."""
 
 import logging
+from typing import Any
 
 from denserk.cli.app import app
 from denserk.cli.options import command
@@ -33,7 +34,7 @@ def index(
     bm25: Bm25Settings,
     corpus: CorpusSettings,
     milvus: MilvusIndexSettings,
-) -> None:
+) -> Any:
     """Turn vectors, or the text of a corpus, into an index."""
     if settings.engine is Engine.MILVUS:
         from denserk.tasks.build_collection import build_collection
@@ -44,7 +45,7 @@ def index(
             f"{milvus.place}: {loaded.count:,} passages, {loaded.rows:,} rows{recall}, "
             f"in {loaded.seconds:,.1f} s"
         )
-        return
+        return loaded
     milvus.reject_without_milvus()
     from denserk.tasks.build_index import build_index
 
@@ -54,3 +55,4 @@ def index(
         f"{paths.output}: {result.count:,} passages, {result.bytes_per_passage:,.0f} bytes each"
         f"{recall}, in {result.seconds:,.1f} s"
     )
+    return result

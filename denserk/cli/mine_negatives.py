@@ -1,6 +1,7 @@
 """`denserk mine-negatives`."""
 
 import logging
+from typing import Any
 
 from denserk.cli.app import app
 from denserk.cli.options import Overrides, command
@@ -35,9 +36,10 @@ def mine_negatives(
     corpus: CorpusSettings,
     text: Overrides[TextSettings],
     compute: ComputeSettings,
-) -> None:
+) -> Any:
     """Mine hard negatives from runs over training queries."""
     from denserk.tasks.mine_negatives import mine_negatives as task
 
     result = task(paths, settings, corpus, text, compute)
     logger.info(f"{paths.output}: {result.queries:,} queries, {result.negatives:,} negatives")
+    return result

@@ -1,6 +1,7 @@
 """`denserk pretrain`."""
 
 import logging
+from typing import Any
 
 from denserk.cli.app import app
 from denserk.cli.options import Given, command
@@ -45,7 +46,7 @@ def pretrain(
     masking: Given[MaskingSettings],
     objective: Given[PretrainingObjectiveSettings],
     optimizer: Given[PretrainOptimizerSettings],
-) -> None:
+) -> Any:
     """Pre-train a backbone for retrieval."""
     run = put_together(
         pretraining,
@@ -62,3 +63,4 @@ def pretrain(
     result = task(run)
     loss = "" if result.loss is None else f", loss {result.loss:.4f}"
     logger.info(f"{pretraining.output}: {result.steps:,} steps{loss}")
+    return result

@@ -1,6 +1,7 @@
 """`denserk rerank`."""
 
 import logging
+from typing import Any
 
 from denserk.cli.app import app
 from denserk.cli.options import Overrides, command
@@ -34,7 +35,7 @@ def rerank(
     text: Overrides[TextSettings],
     corpus: CorpusSettings,
     compute: ComputeSettings,
-) -> None:
+) -> Any:
     """Rerank the hits of a run with a cross-encoder."""
     from denserk.tasks.rerank import rerank as task
 
@@ -43,3 +44,4 @@ def rerank(
         f"{paths.output}: {result.queries:,} queries, {result.pairs:,} pairs, "
         f"{result.per_second:,.1f} pairs a second"
     )
+    return result

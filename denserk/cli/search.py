@@ -1,6 +1,7 @@
 """`denserk search`."""
 
 import logging
+from typing import Any
 
 from denserk.cli.app import app
 from denserk.cli.options import Given, Overrides, command
@@ -36,7 +37,7 @@ def search(
     text: Overrides[TextSettings],
     computing: Given[ComputeSettings],
     milvus: CollectionSettings,
-) -> None:
+) -> Any:
     """Search an index and write a run."""
     compute = ComputeSettings(**computing)
     own_precision = not {"dtype", "fp16", "bf16", "head_dtype"}.isdisjoint(computing)
@@ -57,3 +58,4 @@ def search(
         f"{paths.output}: {result.queries:,} queries, {result.hits:,} hits, "
         f"{result.per_second:,.1f} queries a second"
     )
+    return result

@@ -17,7 +17,7 @@ from typing import Any
 from denserk.errors import DenserkError, InputError, UsageError
 from denserk.extras import installed, require
 from denserk.formats.files import write_errors
-from denserk.formats.json_records import identifier
+from denserk.formats.identifiers import identifier
 from denserk.records import NO_FIELDS, Passage, Qrel, Query
 from denserk.settings.suite import Source, Suite
 
@@ -201,7 +201,7 @@ def beir_folder(name: str) -> Path:
         looked = " and ".join(str(place) for place in places)
         raise UsageError(
             f"{BEIR}{name} is not in {looked}, and the package beir, which fetches it, is missing",
-            f"pip install 'denserk[benchmarks]', {put}",
+            f"pip install ir_datasets beir, {put}",
         )
     logger.info(f"{BEIR}{name}: fetching into {places[0].parent}")
     return _fetch(name, places[0], put)

@@ -102,7 +102,7 @@ def save_if_installed(draw: Callable[[], Any], what: str, path: Path | None) -> 
     if path is None:
         return
     if not installed("matplotlib"):
-        logger.info("no plot: matplotlib is not installed (pip install 'denserk[report]')")
+        logger.info("no plot: matplotlib is not installed (pip install matplotlib)")
         return
     with style():
         save(draw(), path)

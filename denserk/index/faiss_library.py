@@ -113,7 +113,8 @@ def on_gpu(faiss: Any, index: Any, device: str) -> Any:
     number = int(device.partition(":")[2] or 0)
     if not hasattr(faiss, "StandardGpuResources") or faiss.get_num_gpus() <= number:
         raise UsageError(
-            f"faiss sees no GPU {number}", "install denserk[gpu], or use --device cpu for the index"
+            f"faiss sees no GPU {number}",
+            "pip install faiss-gpu, or use --device cpu for the index",
         )
     try:
         return faiss.index_cpu_to_gpu(_gpu_resources(), number, index)

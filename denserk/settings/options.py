@@ -132,14 +132,15 @@ def field_docs(settings: type) -> Mapping[str, str]:
     return docs
 
 
+def plain(value: Any) -> Any:
+    """Return a field's value as JSON and YAML have it."""
+    if isinstance(value, tuple):
+        return [plain(item) for item in value]
+    return getattr(value, "value", value)
+
+
 def as_json(settings: Any) -> dict[str, Any]:
     """A settings object as a JSON mapping, for manifests: enums by value, tuples as lists."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return [plain(item) for item in value]
-        return getattr(value, "value", value)
-
     return {f.name: plain(getattr(settings, f.name)) for f in dataclasses.fields(settings)}
 
 

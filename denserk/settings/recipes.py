@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from denserk.errors import InputError, UsageError
+from denserk.settings.options import plain
 
 FOLDER = Path(__file__).parents[1] / "recipes"
 
@@ -67,7 +68,7 @@ _OF_ONE_RUN = ("output", "resume", "overwrite", "preset", "fp16", "bf16")
 def flatten(groups: Iterable[Mapping[str, Any]], without: Container[str] = ()) -> dict[str, Any]:
     """Return settings as --config reads them: name -> value, unset ones left out."""
     return {
-        name.replace("_", "-"): value
+        name.replace("_", "-"): plain(value)
         for group in groups
         for name, value in group.items()
         if value is not None and name not in _OF_ONE_RUN and name not in without

@@ -45,7 +45,7 @@ def look_at_inputs(run: PretrainRun) -> None:
     told = run.pretrain
     for flag, name in (
         ("--expansions", told.expansions),
-        ("--set", f"frequency-dict={run.masking.frequency_dict}"),
+        ("--set frequency-dict", run.masking.frequency_dict),
     ):
         if name is not None and name != STREAM and not Path(name).is_file():
             raise UsageError(f"{flag} {name}: no such file")

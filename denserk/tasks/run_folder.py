@@ -182,4 +182,4 @@ def finish(
     if installed("matplotlib"):
         draw(history, output / CURVES)
     else:
-        logger.info("no curves: matplotlib is not installed (pip install 'denserk[report]')")
+        logger.info("no curves: matplotlib is not installed (pip install matplotlib)")

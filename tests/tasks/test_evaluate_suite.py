@@ -114,7 +114,7 @@ def test_missing_judgements_are_told_with_their_place(cache, monkeypatch):
         evaluate_suite(["run.trec"], benchmarks()["msmarco-dev"])
     place = cache / "msmarco" / "qrels.dev.small.tsv"
     assert refused.value.message == f"not on this disk: {place} (qrels of msmarco-dev)"
-    assert "denserk[benchmarks]" in (refused.value.hint or "")
+    assert "ir_datasets beir" in (refused.value.hint or "")
 
 
 @pytest.mark.skipif(not installed("ir_datasets"), reason="ir_datasets is not installed")

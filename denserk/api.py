@@ -1,0 +1,630 @@
+"""The Python API: models, indexes and runs in memory; training and evaluation by one call.
+
+Wherever a command reads a file, these functions also take Python objects: a run or qrels as
+{query id: {passage id: score}}, queries as {id: text} or a list, a corpus or training data as a
+list of dicts, and each of them as a pandas DataFrame. Options have the names of the command line,
+with underscores; an error of the input is a `denserk.errors.DenserkError`. Nothing is printed:
+messages go to the logger `denserk`.
+"""
+
+import dataclasses
+import json
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from denserk.extras import require
+from denserk.records import Passage, Query
+from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
+from denserk.settings.evaluation import EvaluationSettings
+from denserk.settings.options import typed_values
+from denserk.settings.retrieval import SearchSettings
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from denserk.modeling.text_encoder import TextEncoder
+    from denserk.tasks.opened_index import OpenedIndex
+
+PathName = str | PathLike[str]
+Vectors = NDArray[np.float32]
+Scores = Mapping[str, Mapping[str, float]]
+Records = Sequence[Mapping[str, Any]]
+if TYPE_CHECKING:
+    RunLike: TypeAlias = PathName | Scores | pd.DataFrame
+    TextsLike: TypeAlias = PathName | Mapping[str, str] | Sequence[str] | Records | pd.DataFrame
+
+# Columns of data frames and keys of records: the names that other toolkits use.
+_QID = ("qid", "query_id", "query-id", "q_id", "_id", "id")
+_DOCID = ("docid", "doc_id", "docno", "corpus-id", "_id", "id")
+_SCORE = ("score", "relevance", "rel", "label")
+_QUERY = ("query", "text", "query_text")
+
+
+class Run(dict[str, dict[str, float]]):
+    """A ranking of every query: {query id: {passage id: score}}, best first."""
+
+    @classmethod
+    def load(cls, path: PathName) -> Self:
+        """Read a run in any format that `denserk eval` reads."""
+        from denserk.formats.trec_run import read_run_scores
+
+        return cls(read_run_scores(str(path)))
+
+    @classmethod
+    def from_pandas(cls, frame: "pd.DataFrame") -> Self:
+        """Take a run from columns qid, docid and score."""
+        return cls(_as_scores(frame))
+
+    def save(self, path: PathName, *, tag: str = "denserk") -> None:
+        """Write a TREC run. The file appears whole or not at all."""
+        from denserk.formats.files import write_lines
+
+        write_lines(str(path), _run_lines(self, tag))
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return columns qid, docid, rank (from 1) and score."""
+        require("pandas", "Run.to_pandas")
+        import pandas as pd
+
+        rows = [
+            (qid, docid, rank, score)
+            for qid, hits in self.items()
+            for rank, (docid, score) in enumerate(hits.items(), start=1)
+        ]
+        return pd.DataFrame(rows, columns=["qid", "docid", "rank", "score"])
+
+
+class Encoder:
+    """A model that encodes queries and passages.
+
+    Attributes:
+        name: what the model is called: a folder, or a name on the hub.
+        dimension: D.
+    """
+
+    def __init__(self, encoder: "TextEncoder") -> None:
+        self._encoder = encoder
+        self.name, self.dimension = encoder.name, encoder.dimension
+
+    @classmethod
+    def load(cls, name: PathName, **options: Any) -> Self:
+        """Load a model.
+
+        Args:
+            name: a short name such as "minilm", a folder, or a name on the Hugging Face hub.
+            options: options of `denserk encode` about the model, for example representation="mean",
+                l2_norm=True, query_prefix="query: ", device="cuda", dtype="bfloat16".
+
+        Raises:
+            UsageError: the model is not there, or an option is unknown.
+            ModelError: the model cannot be loaded.
+        """
+        from denserk.modeling.text_encoder import TextEncoder
+
+        representation, text, compute = _split(
+            options, RepresentationSettings, TextSettings, ComputeSettings
+        )
+        return cls(TextEncoder.load(str(name), representation, text, ComputeSettings(**compute)))
+
+    @overload
+    def encode_queries(self, queries: str) -> Vectors: ...
+    @overload
+    def encode_queries(self, queries: Sequence[str]) -> Vectors: ...
+    def encode_queries(self, queries: str | Sequence[str]) -> Vectors:
+        """Encode one query to (D,), or N queries to (N, D), float32."""
+        if isinstance(queries, str):
+            found: Vectors = self.encode_queries([queries])[0]
+            return found
+        return self._encoder.encode_queries([Query(str(i), q) for i, q in enumerate(queries)])
+
+    def encode_passages(
+        self, passages: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
+    ) -> Vectors:
+        """Encode one passage to (D,), or N to (N, D), float32; (N, S, D) for multi-vector models.
+
+        A passage is its text, or a mapping with `text`, `title` and other fields.
+        """
+        if isinstance(passages, str | Mapping):
+            found: Vectors = self.encode_passages([passages])[0]
+            return found
+        rows = self._encoder.encode_passages([_passage(p) for p in passages])
+        several = self._encoder.vectors_per_passage
+        return rows if several == 1 else rows.reshape(len(passages), several, -1)
+
+
+class Index:
+    """An index of vectors that is open for search."""
+
+    def __init__(self, opened: "OpenedIndex") -> None:
+        self._opened = opened
+        self._own: Encoder | None = None
+
+    @classmethod
+    def build(
+        cls,
+        vectors: Vectors | PathName,
+        *,
+        ids: Sequence[str] | None = None,
+        type: str = "flat",
+        output: PathName | None = None,
+        **options: Any,
+    ) -> Self:
+        """Build an index.
+
+        Args:
+            vectors: (N, D) float32, or a path that `denserk index --input` takes.
+            ids: N passage ids; the row numbers by default.
+            type: flat, hnsw, ivf, pq, ...
+            output: the folder to keep; without it the index goes with this object.
+            options: further options of `denserk index`.
+        """
+        from denserk.cli.index import index
+        from denserk.formats.vectors import open_writer
+        from denserk.settings.encoding import VectorFormat
+
+        def make(scratch: Path, folder: str) -> None:
+            source = str(vectors)
+            if isinstance(vectors, np.ndarray):
+                names = [str(i) for i in (range(len(vectors)) if ids is None else ids)]
+                if len(names) != len(vectors):
+                    raise ValueError(f"{len(names):,} ids for {len(vectors):,} vectors")
+                source = str(scratch / "vectors")
+                with open_writer(source, VectorFormat.PYSERINI_FAISS) as writer:
+                    writer.write(names, vectors.astype(np.float32, copy=False), [""] * len(names))
+            index(input=[source], type=type, output=folder, **options)
+
+        return cls._made(make, output)
+
+    @classmethod
+    def _made(cls, make: Callable[[Path, str], None], output: PathName | None) -> Self:
+        """Build an index into `output`, or into a folder that is removed with the object."""
+        scratch = Path(tempfile.mkdtemp(prefix="denserk-"))
+        try:
+            make(scratch, str(output or scratch / "index"))
+            made = cls._open([str(output or scratch / "index")])
+        except BaseException:
+            shutil.rmtree(scratch)
+            raise
+        weakref.finalize(made, shutil.rmtree, scratch, ignore_errors=True)
+        return made
+
+    @classmethod
+    def open(cls, path: PathName | Sequence[PathName], **options: Any) -> Self:
+        """Open an index folder, a folder of vectors, or several of them as one index.
+
+        Args:
+            path: the folder or folders.
+            options: options of `denserk search` about the computation: device, threads.
+        """
+        paths = [path] if isinstance(path, str | PathLike) else path
+        return cls._open([str(each) for each in paths], **options)
+
+    @classmethod
+    def _open(cls, folders: Sequence[str], **options: Any) -> Self:
+        from denserk.tasks.opened_index import open_index
+
+        (compute,) = _split(options, ComputeSettings)
+        return cls(open_index(folders, SearchSettings(), ComputeSettings(**compute)))
+
+    def __len__(self) -> int:
+        return len(self._opened.index) // self._opened.vectors_per_passage
+
+    def search(
+        self,
+        queries: "TextsLike | Vectors",
+        *,
+        model: Encoder | PathName | None = None,
+        hits: int = 100,
+        **options: Any,
+    ) -> Run:
+        """Search the index.
+
+        Args:
+            queries: texts by id, a list of texts (their ids are "0", "1", ...), one text, a file of
+                queries, or (N, D) vectors.
+            model: encodes the queries; by default the model that encoded the passages.
+            hits: passages returned for a query.
+            options: further options of `denserk search`, such as remove_query=True.
+
+        Raises:
+            MismatchError: the model is not the one that encoded the passages.
+        """
+        from denserk.index.searcher import Searcher
+
+        (settings,) = _split(options, SearchSettings)
+        qids, asked = self._asked(queries, model)
+        searcher = Searcher(
+            self._opened.index,
+            self._opened.ids,
+            SearchSettings(**{"hits": hits, **settings}),
+            self._opened.vectors_per_passage,
+            engine_order=self._opened.holds_words,
+        )
+        return Run((qid, dict(found)) for qid, found in searcher.search(qids, asked))
+
+    def _asked(
+        self, queries: "TextsLike | Vectors", model: Encoder | PathName | None
+    ) -> tuple[list[str], NDArray[Any]]:
+        """Return query ids with vectors, or with texts where the index holds terms."""
+        if isinstance(queries, np.ndarray) and queries.dtype.kind == "f":
+            vectors = np.atleast_2d(queries).astype(np.float32, copy=False)
+            return [str(i) for i in range(len(vectors))], vectors
+        records = list(_queries(queries))
+        qids, texts = [q.qid for q in records], [q.text for q in records]
+        if self._opened.holds_words:
+            return qids, np.array(texts, dtype=object)
+        if not isinstance(model, Encoder):
+            model = self._encoder(model)
+        from denserk.tasks.model_chain import refuse_other_model
+
+        what = f"{self._opened.name} and the queries of {model.name}"
+        made, asked = self._opened.model, model._encoder.description()
+        refuse_other_model(made, asked, what, "search with the model that made the index")
+        return qids, model.encode_queries(texts)
+
+    def _encoder(self, name: PathName | None) -> Encoder:
+        made = self._opened.model
+        if name is not None:
+            return Encoder.load(name)
+        if made is None:
+            raise ValueError(f"{self._opened.name} does not record its model: give model=")
+        if self._own is None:
+            self._own = Encoder.load(
+                made["name"], **{**made.get("representation", {}), **made.get("text", {})}
+            )
+        return self._own
+
+
+class BM25(Index):
+    """A BM25 index that is open for search."""
+
+    @classmethod
+    def build(  # type: ignore[override]
+        cls, corpus: "TextsLike", *, output: PathName | None = None, **options: Any
+    ) -> Self:
+        """Index the terms of a corpus.
+
+        Args:
+            corpus: passages: a file or name that `denserk index --corpus` takes, texts by id, a
+                list of dicts with `id` (or `docid`, `_id`), `title` and `text`, or a DataFrame.
+            output: the folder to keep; without it the index goes with this object.
+            options: further options of `denserk index`: k1, b, fields, stemmer, stopwords.
+        """
+        from denserk.cli.index import index
+
+        def make(scratch: Path, folder: str) -> None:
+            source = _stored(corpus, scratch / "corpus.jsonl", _corpus_lines)
+            index(corpus=source, type="bm25", output=folder, **options)
+
+        return cls._made(make, output)
+
+    def search(
+        self,
+        queries: "TextsLike | Vectors",
+        *,
+        model: Encoder | PathName | None = None,
+        hits: int = 100,
+        **options: Any,
+    ) -> Run:
+        """Search the index; see `Index.search`. There is no model."""
+        if model is not None:
+            raise TypeError("BM25 has no model")
+        return super().search(queries, hits=hits, **options)
+
+
+def fuse(runs: "Sequence[RunLike]", **options: Any) -> Run:
+    """Fuse two or more runs, by reciprocal ranks unless `method` says otherwise.
+
+    Args:
+        runs: runs, files of runs, or DataFrames.
+        options: options of `denserk fuse`: method, weights, rrf_k, normalization, hits, ...
+    """
+    from denserk.cli.fuse import fuse as command
+
+    with tempfile.TemporaryDirectory(prefix="denserk-") as scratch:
+        paths = _stored_runs(runs, Path(scratch))
+        output = Path(scratch) / "fused"
+        command(runs=paths, output=str(output), **options)
+        return Run.load(output)
+
+
+@overload
+def evaluate(
+    run: "PathName | Scores | pd.DataFrame",
+    qrels: "PathName | Scores | pd.DataFrame",
+    measures: str | Sequence[str] = ...,
+    **options: Any,
+) -> dict[str, float]: ...
+@overload
+def evaluate(
+    run: "Mapping[str, PathName | Scores | pd.DataFrame]",
+    qrels: "PathName | Scores | pd.DataFrame",
+    measures: str | Sequence[str] = ...,
+    **options: Any,
+) -> dict[str, dict[str, float]]: ...
+def evaluate(
+    run: Any, qrels: Any, measures: str | Sequence[str] = (), **options: Any
+) -> dict[str, Any]:
+    """Evaluate one run, or several by name.
+
+    Args:
+        run: a run, a file of one, or a DataFrame; or {name: run} for several.
+        qrels: relevance judgments: a file, a name such as "beir:scifact", a mapping, a DataFrame.
+        measures: "nDCG@10 R@100" or a list; nDCG@10, RR@10 and R@100 by default.
+        options: options of `denserk eval` about the measures: relevance_level, max_hits, ...
+
+    Returns:
+        {measure: mean over the judged queries}; for several runs {name: {measure: mean}}.
+    """
+    from denserk.tasks.evaluate import evaluate as measure
+
+    (settings,) = _split(options, EvaluationSettings)
+    settings["measures"] = (measures,) if isinstance(measures, str) else tuple(measures)
+    several = isinstance(run, Mapping) and any(not _is_hits(each) for each in run.values())
+    named: Mapping[str, Any] = run if several else {"run": run}
+    with tempfile.TemporaryDirectory(prefix="denserk-") as scratch:
+        paths = _stored_runs(list(named.values()), Path(scratch))
+        judged = _stored(qrels, Path(scratch) / "qrels", _qrels_lines)
+        result = measure(paths, judged, EvaluationSettings(**settings))
+    means = [dict(each.summary) for each in result.runs]
+    return dict(zip(named, means, strict=True)) if several else means[0]
+
+
+def mine_negatives(
+    run: "RunLike | Sequence[RunLike]",
+    *,
+    topics: "TextsLike | None" = None,
+    qrels: "PathName | Scores | pd.DataFrame | None" = None,
+    train: "PathName | Records | None" = None,
+    corpus: "TextsLike | None" = None,
+    output: PathName | None = None,
+    **options: Any,
+) -> list[dict[str, Any]]:
+    """Mine hard negatives from runs over training queries.
+
+    Args:
+        run: one or more runs.
+        topics: the training queries, with `qrels`.
+        qrels: their positives.
+        train: training data in place of `topics` and `qrels`.
+        corpus: the passages.
+        output: a file that keeps the training data, too.
+        options: further options of `denserk mine-negatives`: depth, num_negatives, range_min, ...
+
+    Returns:
+        Training examples in Tevatron's format, which `finetune` takes as `train_data`.
+    """
+    from denserk.cli.mine_negatives import mine_negatives as command
+
+    with tempfile.TemporaryDirectory(prefix="denserk-") as scratch:
+        folder = Path(scratch)
+        runs = run if isinstance(run, list | tuple) else [run]
+        inputs = {
+            "topics": (topics, _query_lines),
+            "qrels": (qrels, _qrels_lines),
+            "train": (train, _record_lines),
+            "corpus": (corpus, _corpus_lines),
+        }
+        files = {
+            name: _stored(value, folder / f"{name}.jsonl", lines)
+            for name, (value, lines) in inputs.items()
+            if value is not None
+        }
+        kept = Path(output) if output is not None else folder / "mined.jsonl"
+        command(run=_stored_runs(runs, folder), output=str(kept), **files, **options)
+        return [json.loads(line) for line in kept.read_text("utf-8").splitlines()]
+
+
+def finetune(
+    model: PathName,
+    train_data: "PathName | Records | Sequence[PathName]",
+    output: PathName,
+    *,
+    corpus: "TextsLike | None" = None,
+    queries: "TextsLike | None" = None,
+    **options: Any,
+) -> Path:
+    """Train a retriever or a cross-encoder.
+
+    Args:
+        model: weights to start from.
+        train_data: a file, several files, or a list of examples as `mine_negatives` returns them.
+        output: the model folder.
+        corpus: texts of the passages that the training data names by id.
+        queries: texts of the queries that it names by id.
+        options: options and settings of `denserk finetune`: representation, lr, epochs, preset, ...
+
+    Returns:
+        The model folder, which `Encoder.load` takes.
+    """
+    from denserk.cli.finetune import finetune as command
+
+    with tempfile.TemporaryDirectory(prefix="denserk-") as scratch:
+        folder = Path(scratch)
+        if isinstance(train_data, str | PathLike):
+            files = [str(train_data)]
+        elif all(isinstance(each, str | PathLike) for each in train_data):
+            files = [str(each) for each in train_data]
+        else:
+            files = [_stored(train_data, folder / "train.jsonl", _record_lines)]
+        given = {"corpus": (corpus, _corpus_lines), "queries": (queries, _query_lines)}
+        texts = {
+            name: _stored(value, folder / f"{name}.jsonl", lines)
+            for name, (value, lines) in given.items()
+            if value is not None
+        }
+        command(model=str(model), train_data=files, output=str(output), **texts, **options)
+    return Path(output)
+
+
+def pretrain(
+    objective: str,
+    corpus: "TextsLike | Sequence[PathName]",
+    output: PathName,
+    *,
+    model: PathName | None = None,
+    **options: Any,
+) -> Path:
+    """Pre-train a backbone.
+
+    Args:
+        objective: mlm, condenser, cocondenser, master or retromae.
+        corpus: text to train on.
+        output: the model folder.
+        model: weights to start from; or architecture="tiny" for a randomly initialised BERT.
+        options: options and settings of `denserk pretrain`: max_length, lr, batch_size, ...
+
+    Returns:
+        The model folder.
+    """
+    from denserk.cli.pretrain import pretrain as command
+
+    with tempfile.TemporaryDirectory(prefix="denserk-") as scratch:
+        stored = _stored(corpus, Path(scratch) / "corpus.jsonl", _corpus_lines)
+        given = {} if model is None else {"model": str(model)}
+        command(objective=objective, corpus=[stored], output=str(output), **given, **options)
+    return Path(output)
+
+
+def _split(options: Mapping[str, Any], *classes: type) -> list[dict[str, Any]]:
+    """Divide keyword arguments among settings classes.
+
+    Raises:
+        TypeError: an option belongs to none of them.
+    """
+    known = {field.name: cls for cls in classes for field in dataclasses.fields(cls)}
+    if unknown := [name for name in options if name not in known]:
+        raise TypeError(f"unknown option {unknown[0]!r}; known are {', '.join(sorted(known))}")
+    return [
+        typed_values(cls, {name: v for name, v in options.items() if known[name] is cls})
+        for cls in classes
+    ]
+
+
+def _is_hits(value: Any) -> bool:
+    """Tell {passage id: score} from a run."""
+    return isinstance(value, Mapping) and not any(
+        isinstance(each, Mapping | str | PathLike) for each in value.values()
+    )
+
+
+def _are_texts(value: Any) -> bool:
+    """Tell a list of texts from a DataFrame, which iterates over its columns, and from records."""
+    return not hasattr(value, "to_dict") and all(isinstance(each, str) for each in value)
+
+
+def _records(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of a DataFrame or a list of mappings."""
+    rows = value.to_dict("records") if hasattr(value, "to_dict") else value
+    yield from ({str(name): cell for name, cell in row.items()} for row in rows)
+
+
+def _first(row: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """Return the first of several keys that a record has.
+
+    Raises:
+        ValueError: it has none.
+    """
+    for name in names:
+        if name in row:
+            return row[name]
+    raise ValueError(f"none of {', '.join(names)} among {', '.join(row)}")
+
+
+def _as_scores(value: Any) -> dict[str, dict[str, float]]:
+    """Return a run or qrels as a dict of dicts."""
+    if isinstance(value, Mapping):
+        return {str(q): {str(d): s for d, s in hits.items()} for q, hits in value.items()}
+    found: dict[str, dict[str, float]] = {}
+    for row in _records(value):
+        hits = found.setdefault(str(_first(row, _QID)), {})
+        hits[str(_first(row, _DOCID))] = _first(row, _SCORE)
+    return found
+
+
+def _run_lines(run: Any, tag: str = "denserk") -> Iterator[str]:
+    """Yield the lines of a TREC run, each query's hits sorted by score."""
+    for qid, hits in _as_scores(run).items():
+        best = sorted(hits.items(), key=lambda hit: (hit[1], hit[0]), reverse=True)
+        for rank, (docid, score) in enumerate(best, start=1):
+            yield f"{qid} Q0 {docid} {rank} {float(score)!r} {tag}\n"
+
+
+def _qrels_lines(qrels: Any) -> Iterator[str]:
+    """Yield the lines of TREC qrels."""
+    for qid, judged in _as_scores(qrels).items():
+        for docid, relevance in judged.items():
+            yield f"{qid} 0 {docid} {int(relevance)}\n"
+
+
+def _record_lines(records: Any) -> Iterator[str]:
+    for record in _records(records):
+        yield json.dumps(dict(record), ensure_ascii=False) + "\n"
+
+
+def _passage(record: str | Mapping[str, Any], docid: str = "") -> Passage:
+    """Return a passage from its text or its fields."""
+    if isinstance(record, str):
+        return Passage(docid, record)
+    rest = {name: value for name, value in record.items() if name not in ("text", "title")}
+    text = _first(record, ("text", "contents"))
+    return Passage(docid, str(text), str(record.get("title") or ""), rest)
+
+
+def _corpus_lines(corpus: Any) -> Iterator[str]:
+    """Yield a corpus as BEIR's JSON lines."""
+    if isinstance(corpus, Mapping):
+        rows: Iterable[tuple[str, Any]] = corpus.items()
+    elif _are_texts(corpus):
+        rows = ((str(i), text) for i, text in enumerate(corpus))
+    else:
+        rows = ((str(_first(row, _DOCID)), row) for row in _records(corpus))
+    for docid, record in rows:
+        docid, text, title, rest = _passage(record, str(docid))
+        known = {name: value for name, value in rest.items() if name not in _DOCID}
+        line = {"_id": docid, "title": title, "text": text, **known}
+        yield json.dumps(line, ensure_ascii=False) + "\n"
+
+
+def _queries(queries: Any) -> Iterator[Query]:
+    """Yield queries from whatever holds them."""
+    if isinstance(queries, PathLike) or (isinstance(queries, str) and Path(queries).exists()):
+        from denserk.formats.sources import read_queries
+
+        yield from read_queries(str(queries))
+    elif isinstance(queries, str):
+        yield Query("0", queries)
+    elif isinstance(queries, Mapping):
+        yield from (Query(str(qid), str(text)) for qid, text in queries.items())
+    elif _are_texts(queries):
+        yield from (Query(str(i), text) for i, text in enumerate(queries))
+    else:
+        for row in _records(queries):
+            yield Query(str(_first(row, _QID)), str(_first(row, _QUERY)))
+
+
+def _query_lines(queries: Any) -> Iterator[str]:
+    """Yield queries as BEIR's JSON lines."""
+    for query in _queries(queries):
+        yield json.dumps({"_id": query.qid, "text": query.text}, ensure_ascii=False) + "\n"
+
+
+def _stored(value: Any, path: Path, lines: Any) -> str:
+    """Return the path of a file; write an object in memory to `path` first."""
+    if isinstance(value, str | PathLike):
+        return str(value)
+    with path.open("w", encoding="utf-8") as out:
+        out.writelines(lines(value))
+    return str(path)
+
+
+def _stored_runs(runs: Sequence[Any], folder: Path) -> list[str]:
+    return [_stored(run, folder / f"run{i}.trec", _run_lines) for i, run in enumerate(runs)]
