@@ -30,8 +30,8 @@ from denserk.settings.retrieval import SearchSettings
 if TYPE_CHECKING:
     import pandas as pd
 
+    from denserk.index.opening import OpenedIndex
     from denserk.modeling.text_encoder import TextEncoder
-    from denserk.tasks.opened_index import OpenedIndex
 
 PathName = str | PathLike[str]
 Vectors = NDArray[np.float32]
@@ -54,7 +54,7 @@ class Run(dict[str, dict[str, float]]):
     @classmethod
     def load(cls, path: PathName) -> Self:
         """Read a run in any format that `denserk eval` reads."""
-        from denserk.formats.trec_run import read_run_scores
+        from denserk.formats.runs import read_run_scores
 
         return cls(read_run_scores(str(path)))
 
@@ -209,7 +209,7 @@ class Index:
 
     @classmethod
     def _open(cls, folders: Sequence[str], **options: Any) -> Self:
-        from denserk.tasks.opened_index import open_index
+        from denserk.index.opening import open_index
 
         (compute,) = _split(options, ComputeSettings)
         return cls(open_index(folders, SearchSettings(), ComputeSettings(**compute)))
@@ -246,7 +246,7 @@ class Index:
             self._opened.ids,
             SearchSettings(**{"hits": hits, **settings}),
             self._opened.vectors_per_passage,
-            engine_order=self._opened.holds_words,
+            engine_order=self._opened.is_bm25,
         )
         return Run((qid, dict(found)) for qid, found in searcher.search(qids, asked))
 
@@ -259,11 +259,11 @@ class Index:
             return [str(i) for i in range(len(vectors))], vectors
         records = list(_queries(queries))
         qids, texts = [q.qid for q in records], [q.text for q in records]
-        if self._opened.holds_words:
+        if self._opened.is_bm25:
             return qids, np.array(texts, dtype=object)
         if not isinstance(model, Encoder):
             model = self._encoder(model)
-        from denserk.tasks.model_chain import refuse_other_model
+        from denserk.formats.model_chain import refuse_other_model
 
         what = f"{self._opened.name} and the queries of {model.name}"
         made, asked = self._opened.model, model._encoder.description()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up .venv and runs every check: lint, format, types, tests.
+# Sets up .venv and runs every check: lint, format, types, import contracts, tests.
 #
 #   bash tests/run.sh                   the fast tests
 #   bash tests/run.sh --all             also the slow tests, and those that compare with other toolkits
@@ -22,5 +22,6 @@ status=0
 ruff check || status=1
 ruff format --check || status=1
 mypy || status=1
+lint-imports || status=1
 python -m pytest -q -n 2 -m "$chosen" "$@" || status=1
 exit $status

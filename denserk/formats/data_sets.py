@@ -17,7 +17,7 @@ from typing import Any
 from denserk.errors import DenserkError, InputError, UsageError
 from denserk.extras import installed, require
 from denserk.formats.files import write_errors
-from denserk.formats.identifiers import identifier
+from denserk.formats.json_records import identifier
 from denserk.records import NO_FIELDS, Passage, Qrel, Query
 from denserk.settings.suite import Source, Suite
 

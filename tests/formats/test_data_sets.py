@@ -90,7 +90,7 @@ def test_without_ir_datasets(monkeypatch):
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
     with pytest.raises(MissingExtraError) as refusal:
         list(data_sets.irds_passages("msmarco-passage"))
-    assert refusal.value.hint == "pip install beir"
+    assert refusal.value.hint == "pip install ir_datasets"
 
 
 @pytest.fixture
