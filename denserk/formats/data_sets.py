@@ -272,7 +272,7 @@ def find_parts(suites: Iterable[Suite], parts: Iterable[str] = PARTS) -> dict[st
                 if installed("beir" if source.name.startswith(BEIR) else "ir_datasets"):
                     name = source.name
                 else:
-                    fetch = ", or pip install 'denserk[benchmarks]', which fetches what is public"
+                    fetch = ", or pip install ir_datasets beir, which fetches what is public"
             if name is not None:
                 found.setdefault(suite.name, {})[part] = name
             else:

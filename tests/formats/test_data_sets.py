@@ -263,7 +263,7 @@ def test_a_package_that_would_fetch_is_told(cache, monkeypatch):
     monkeypatch.setattr(data_sets, "installed", lambda module: False)
     with pytest.raises(UsageError, match=r"corpus\.|collection\.tsv") as refused:
         find_parts([DEV, benchmarks()["beir/scifact"]])
-    assert "pip install 'denserk[benchmarks]'" in (refused.value.hint or "")
+    assert "pip install ir_datasets beir" in (refused.value.hint or "")
 
 
 def test_only_what_could_not_be_fetched_is_told_with_its_place(cache):
