@@ -86,33 +86,6 @@ def _read_json(
     return text_jsonl.read_passages(objects, keys, path, fields, delimiter)
 
 
-def count_corpus_file(path: str | Path, settings: CorpusSettings = DETECTED) -> int:
-    """How many passages one file has; lines are counted, not parsed, where a line is a passage.
-
-    Raises:
-        UsageError: there is no such file.
-        InputError: it is not a corpus.
-    """
-    with open_binary(path) as raw:
-        head, handle = look_ahead(raw, path)
-        start = first_line(head)
-        if not start:
-            return 0
-        form = settings.corpus_format
-        if is_json(start) if form is None else form not in TSV:
-            if start.lstrip().startswith(b"["):
-                return sum(1 for _ in read_array(handle, path))
-        elif (form or detect_columns(start, path)) is CorpusFormat.DPR:
-            lines = decode_lines(number_lines(handle, path), path)
-            return sum(1 for _ in tsv.read_passages(lines, CorpusFormat.DPR, path))
-        return sum(1 for _, line in number_lines(handle, path) if not _is_blank(line))
-
-
-def _is_blank(line: bytes) -> bool:
-    """Whether readers pass over a line: it holds nothing but white space, Unicode's included."""
-    return not b"!" <= line[:1] <= b"~" and not line.decode("utf-8", "replace").strip()
-
-
 def detect_columns(start: bytes, path: str | Path) -> CorpusFormat:
     """The shape of a tab-separated corpus by its first line.
 

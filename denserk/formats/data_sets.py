@@ -116,19 +116,6 @@ def irds_passages(name: str) -> Iterator[Passage]:
         yield Passage(docid, text, title or "", _plain(fields))
 
 
-def irds_count(name: str) -> int:
-    """Return the number of passages of a dataset of ir_datasets, which may have to be read for it.
-
-    Raises:
-        UsageError: see `load_irds`.
-        InputError: it cannot be fetched or read.
-    """
-    dataset = load_irds(name, "docs")
-    with _read_errors(name):
-        count = dataset.docs_count()
-    return sum(1 for _ in irds_passages(name)) if count is None else int(count)
-
-
 def _plain(fields: dict[str, Any]) -> Any:
     """Return the fields that JSON can hold as they are."""
     kept = {key: value for key, value in fields.items() if isinstance(value, str | int | float)}

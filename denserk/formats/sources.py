@@ -13,7 +13,7 @@ from typing import Any
 
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats import data_sets, question_answers, trec_qrels
-from denserk.formats.corpus_file import count_corpus_file, read_corpus_file
+from denserk.formats.corpus_file import read_corpus_file
 from denserk.formats.detection import told
 from denserk.formats.files import STREAM
 from denserk.formats.id_ledger import IdLedger
@@ -127,22 +127,6 @@ def corpus_files(path: Path) -> list[Path]:
 
 def _first_of(folder: Path, name: str) -> Path | None:
     return next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
-
-
-def count_passages(source: str, settings: CorpusSettings = DETECTED) -> int | None:
-    """How many passages a source has, without reading them as records; None for a stream.
-
-    Raises:
-        UsageError: there is no such source.
-        InputError: it is not a corpus.
-    """
-    if source == STREAM:
-        return None
-    located = _Located(source)
-    if located.path is None:
-        assert located.irds is not None
-        return data_sets.irds_count(located.irds)
-    return sum(count_corpus_file(path, settings) for path in corpus_files(located.path))
 
 
 def read_queries(

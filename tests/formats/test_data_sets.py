@@ -32,7 +32,6 @@ def test_a_data_set_of_ir_datasets():
     assert passages == [Passage("d1", "the old river"), Passage("d3", "the cat sleeps")]
     assert next(iter(data_sets.irds_queries(f"irds:{NAME}"))) == Query("q1", "cat in a house")
     assert next(iter(data_sets.irds_qrels(NAME))) == Qrel("q1", "d3", 1)
-    assert data_sets.irds_count(NAME) == 2
     assert data_sets.knows_irds(NAME)
 
 

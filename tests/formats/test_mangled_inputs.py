@@ -39,7 +39,6 @@ PIECES = (
 
 READERS = {
     "passages": sources.read_passages,
-    "counts": lambda path: [sources.count_passages(path)],
     "queries": sources.read_queries,
     "answers": sources.read_answers,
     "judgements": sources.read_qrels,
