@@ -86,7 +86,8 @@ class Collection:
                 what = "not a folder of milvus-lite 3" if path.exists() else "no such file"
                 raise UsageError(f"{path}: {what}", "denserk index --engine milvus makes it")
             path.parent.mkdir(parents=True, exist_ok=True)
-        with self._errors("cannot be opened (does another process have it open?)"):
+        in_use = "cannot be opened (does another process have it open?)"
+        with self._errors(in_use if self._embedded else "cannot be reached"):
             self._client = self._library.MilvusClient(
                 settings.uri, token=os.environ.get(TOKEN, ""), timeout=TIMEOUT / 6, dedicated=True
             )

@@ -91,6 +91,8 @@ def test_a_merged_index_finds_what_one_build_finds(tmp_path, request, metric, si
     reporter = Heard()
     merged = index(tmp_path / "merged", (tmp_path / "parts" / "*",), plain)
     assert hits(tmp_path / "merged") == hits(tmp_path / "one")
+    flags = faiss.IO_FLAG_ONDISK_SAME_DIR if memory else 0  # what other tools need
+    assert faiss.read_index(str(tmp_path / "merged/index"), flags).ntotal == len(VECTORS)
     assert (tmp_path / "merged/docid").read_bytes() == (tmp_path / "one/docid").read_bytes()
     assert (merged.count, merged.recall) == (whole.count, whole.recall)
     assert merged.count == len(VECTORS) // size

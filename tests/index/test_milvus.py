@@ -251,7 +251,7 @@ def test_rows_that_the_server_lost_are_noticed(database, source, monkeypatch):
 def test_nobody_answers(monkeypatch):
     monkeypatch.setattr(milvus, "TIMEOUT", 3)
     start = time.perf_counter()
-    with pytest.raises(ServerError, match=r"c of http://127\.0\.0\.1:9 cannot be opened"):
+    with pytest.raises(ServerError, match=r"c of http://127\.0\.0\.1:9 cannot be reached"):
         Collection(CollectionSettings("http://127.0.0.1:9", "c"))
     assert time.perf_counter() - start < 8
 

@@ -128,7 +128,7 @@ def test_a_server_that_is_not_there(tmp_path, capsys, monkeypatch, command):
     line += ["--output", str(tmp_path / "o")] if command == "search" else []
     status, error = told(capsys, *line)
     assert status == 1
-    assert "c of http://127.0.0.1:9 cannot be opened" in error
+    assert "c of http://127.0.0.1:9 cannot be reached" in error
 
 
 def test_kinds_of_index_that_the_server_does_not_know(tmp_path, capsys):
