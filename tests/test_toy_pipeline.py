@@ -209,5 +209,5 @@ def test_a_refined_index_finds_more(tmp_path, factory, capsys):
     for folder in ("flat", "0"):
         asked = ["search", *encoded, "--index", tmp_path / folder, "--set", f"k-factor={2}"]
         assert run([str(word) for word in [*asked, "--output", tmp_path / "none"]]) == 2
-        assert "--k-factor 2" in capsys.readouterr().err
+        assert "--set k-factor 2" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()

@@ -10,7 +10,7 @@ import numpy as np
 
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.files import temporary_beside
-from denserk.index.faiss_library import inner_indexes, load_faiss, on_gpu, reason
+from denserk.index.faiss_index import inner_indexes, load_faiss, on_gpu, reason
 from denserk.index.faiss_merging import ID_BYTES, Template, merge_files, mergeable_ivf, write_index
 from denserk.index.memory import Need, available_bytes, tell_needs
 from denserk.index.vector_index import Rows, StoredVectors

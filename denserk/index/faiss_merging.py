@@ -20,7 +20,7 @@ from denserk.formats.folder_checks import check_index
 from denserk.formats.id_ledger import IdLedger
 from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest
 from denserk.formats.vector_block import in_rows
-from denserk.index.faiss_library import faiss_errors, lists_file, load_faiss, read_index, reason
+from denserk.index.faiss_index import faiss_errors, lists_file, load_faiss, read_index, reason
 from denserk.index.index_folder import DOCID, INDEX, PART, PassageIds, check_count
 from denserk.index.memory import available_bytes, in_units
 from denserk.index.vector_inputs import refuse_repeat

@@ -13,8 +13,7 @@ from denserk.formats.flat_file import is_flat, map_flat
 from denserk.formats.manifest import Manifest
 from denserk.formats.model_chain import Description, model_of, refuse_other_model
 from denserk.index.bm25 import Bm25Index
-from denserk.index.faiss_index import FaissIndex
-from denserk.index.faiss_library import sees_gpu
+from denserk.index.faiss_index import FaissIndex, sees_gpu
 from denserk.index.index_folder import (
     DOCID,
     INDEX,

@@ -60,7 +60,7 @@ def search_rates(folder: str, which: int) -> float:
 
 def adding_rate() -> float:
     """Random vectors added a second, once the index is trained on as many."""
-    from denserk.index.faiss_library import load_faiss
+    from denserk.index.faiss_index import load_faiss
 
     faiss = load_faiss()
     faiss.omp_set_num_threads(1)

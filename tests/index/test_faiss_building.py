@@ -212,4 +212,4 @@ def test_what_cannot_fit_is_refused(monkeypatch):
     assert "IVF4000,PQ2" in str(refused.value.hint)
     with pytest.raises(UsageError) as refused:
         check_memory(MILLION, 16, IndexSettings(factory="IVF4000,PQ4x4"))
-    assert refused.value.hint == "give a smaller --train-size, or fewer lists"
+    assert refused.value.hint == "give a smaller --set train-size, or fewer lists"

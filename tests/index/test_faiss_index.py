@@ -1,12 +1,16 @@
-"""What a search of faiss's inverted lists leaves in memory."""
+"""What a search of inverted lists leaves in memory, and the BLAS kernels that faiss loads."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from denserk.index import faiss_index
 from denserk.index.faiss_building import build
-from denserk.index.faiss_index import FaissIndex
+from denserk.index.faiss_index import CORE, FaissIndex, _has_avx512, load_faiss
 from denserk.settings.retrieval import IndexSettings, SearchSettings
 
 VECTORS = np.random.default_rng(0).standard_normal((5000, 16)).astype(np.float32)
@@ -36,3 +40,46 @@ def test_a_search_lets_go_of_the_lists_that_it_visited(tmp_path, monkeypatch):
     monkeypatch.setattr(index, "_let_go", lambda: None)
     index.search(VECTORS[:3], 10)
     assert mapped_kib(path) > 0
+
+
+@pytest.mark.parametrize(
+    ("told", "has"),
+    [("flags\t: fpu avx2 avx512f sse\n", True), ("flags\t: fpu avx2\n", False), ("", False)],
+)
+def test_what_linux_tells_of_the_processor(tmp_path, told, has):
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{told}")
+    assert _has_avx512(tmp_path / "cpuinfo") is has
+    assert _has_avx512(tmp_path / "absent") is False
+
+
+@pytest.mark.parametrize(
+    ("avx512", "given", "seen"),
+    [(True, None, "SkylakeX"), (True, "Zen", "Zen"), (False, None, None)],
+)
+def test_the_widest_kernels_unless_the_user_says_otherwise(monkeypatch, avx512, given, seen):
+    met = []
+    monkeypatch.setattr(faiss_index, "_has_avx512", lambda: avx512)
+    monkeypatch.setattr(faiss_index, "require", lambda *_: met.append(os.environ.get(CORE)))
+    monkeypatch.delenv(CORE, raising=False)
+    if given:
+        monkeypatch.setenv(CORE, given)
+    load_faiss.cache_clear()
+    load_faiss()
+    load_faiss.cache_clear()
+    assert met == [seen]
+    assert os.environ.get(CORE) == given
+
+
+@pytest.mark.skipif(not _has_avx512(), reason="no AVX-512")
+def test_openblas_takes_the_hint():
+    script = (
+        "from denserk.index.faiss_index import load_faiss; load_faiss()\n"
+        "from threadpoolctl import threadpool_info\n"
+        "print([d['architecture'] for d in threadpool_info() if 'faiss' in d['filepath']"
+        " and d['internal_api'] == 'openblas'])"
+    )
+    pytest.importorskip("threadpoolctl")
+    said = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert said.stdout.strip() in ("['SkylakeX']", "[]")
