@@ -46,7 +46,7 @@ from denserk.formats.outputs import whole_folder
 from denserk.formats.sentence_pairs import read_sentences
 from denserk.formats.sources import read_passages, read_qrels_map, read_queries
 from denserk.formats.training import read_training
-from denserk.formats.training_dpr import random_negatives
+from denserk.formats.training_json import random_negatives
 from denserk.records import Candidate, Passage, Query, TrainingExample
 from denserk.reporting import track
 from denserk.settings.conversion import TrainingFormat
@@ -476,7 +476,7 @@ def line_of(source: str, *words: str) -> int | None:
 
     Readers yield examples, not lines: a line is looked up once it is needed, for an error.
     """
-    if source == STREAM or not Path(source).is_file():
+    if source == STREAM or not Path(source).is_file() or source.endswith(".parquet"):
         return None
     edge = rb'[\s",\[\]]'
     patterns = [

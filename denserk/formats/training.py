@@ -1,66 +1,57 @@
-"""Training data in any shape: the table of shapes, and how a file's own is told."""
+"""Training data in every format: detection, files, folders of `datasets`, Parquet and the hub."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
-from denserk.errors import InputError
-from denserk.formats import training_dpr, training_jsonl, training_pos_neg, training_triples
-from denserk.formats.files import BOM, look_ahead, open_binary
-from denserk.formats.training_records import Losses
+from denserk.errors import InputError, UsageError
+from denserk.formats import training_triples as triples
+from denserk.formats.files import BOM, STREAM, look_ahead, open_binary
+from denserk.formats.json_records import Fields
+from denserk.formats.training_json import JSON_FORMATS, is_array
+from denserk.formats.training_records import Losses, join_neighbours
 from denserk.records import TrainingExample
 from denserk.settings.conversion import TrainingFormat
 
 logger = logging.getLogger(__name__)
 
-Reader = Callable[[BinaryIO, str | Path], Iterator[TrainingExample]]
-Writer = Callable[[str | Path, Iterable[TrainingExample], Losses], int]
+
+class Format(NamedTuple):
+    """How one format is read and written."""
+
+    read: Callable[[BinaryIO, str | Path], Iterator[TrainingExample]]
+    write: Callable[[str | Path, Iterable[TrainingExample], Losses], int]
 
 
-class TrainingShape(NamedTuple):
-    """How one shape is read and written."""
-
-    read: Reader
-    write: Writer
-
-
-SHAPES: dict[TrainingFormat, TrainingShape] = {
-    TrainingFormat.TEVATRON: TrainingShape(training_jsonl.read_inline, training_jsonl.write_inline),
-    TrainingFormat.TEVATRON_IDS: TrainingShape(training_jsonl.read_ids, training_jsonl.write_ids),
-    TrainingFormat.DPR: TrainingShape(training_dpr.read, training_dpr.write),
-    TrainingFormat.ST_TRIPLET: TrainingShape(
-        training_triples.read_columns, training_triples.write_columns
-    ),
-    TrainingFormat.FLAG: TrainingShape(training_pos_neg.read, training_pos_neg.write),
-    TrainingFormat.TRIPLES: TrainingShape(
-        training_triples.read_id_triples, training_triples.write_id_triples
-    ),
-    TrainingFormat.TEXT_TRIPLES: TrainingShape(
-        training_triples.read_text_triples, training_triples.write_text_triples
-    ),
-    TrainingFormat.NEGATIVES: TrainingShape(
-        training_triples.read_negatives, training_triples.write_negatives
-    ),
+FORMATS: dict[TrainingFormat, Format] = {
+    **{TrainingFormat(name): Format(f.read, f.write) for name, f in JSON_FORMATS.items()},
+    TrainingFormat.ST_TRIPLET: Format(triples.read_columns, triples.write_columns),
+    TrainingFormat.TRIPLES: Format(triples.read_id_triples, triples.write_id_triples),
+    TrainingFormat.TEXT_TRIPLES: Format(triples.read_text_triples, triples.write_text_triples),
+    TrainingFormat.NEGATIVES: Format(triples.read_negatives, triples.write_negatives),
 }
-
-TELLING_KEYS = (
+# any of these keys in the first object decides; the first row that fits counts
+DECIDING_KEYS = (
     (TrainingFormat.TEVATRON, ("positive_passages", "negative_passages")),
     (TrainingFormat.TEVATRON_IDS, ("positive_document_ids", "negative_document_ids")),
     (TrainingFormat.DPR, ("positive_ctxs", "hard_negative_ctxs")),
     (TrainingFormat.FLAG, ("pos", "neg")),
-    (TrainingFormat.ST_TRIPLET, ("positive", "negative", "anchor")),
+    (TrainingFormat.ST_TRIPLET, ("positive", "negative", "negative_1", "anchor", "answer")),
 )
-"""Any of these keys in the first object gives its shape away; the first row that fits counts."""
-
 FIRST_COLUMNS = ("anchor", "query", "question", "sentence", "sentence1")
 SAMPLE = 100
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
+FILE_ENDINGS = (".jsonl", ".json", ".tsv", ".csv", ".txt", ".gz", ".parquet")
+Row = tuple[int, Mapping[str, Any]]
 
 
 def detect_training(head: bytes) -> TrainingFormat | None:
-    r"""The shape of training data that begins with these bytes; None where nothing gives it away.
+    r"""Return the format of training data that begins with these bytes; None if it is unknown.
 
     >>> detect_training(b'{"query": "q", "pos": ["a"], "neg": []}\n').value
     'flag'
@@ -68,7 +59,7 @@ def detect_training(head: bytes) -> TrainingFormat | None:
     'triples'
     """
     head = head.removeprefix(BOM)
-    if training_dpr.is_array(head):
+    if is_array(head):
         return TrainingFormat.DPR if b"_ctxs" in head else None
     lines = [line for line in head.splitlines()[:SAMPLE] if line.strip()]
     if len(lines) > 1 and not head.endswith((b"\n", b"\r")):
@@ -80,10 +71,16 @@ def detect_training(head: bytes) -> TrainingFormat | None:
 
 def _of_object(line: bytes) -> TrainingFormat | None:
     try:
-        keys = orjson.loads(line).keys()
+        return _of_record(orjson.loads(line))
     except orjson.JSONDecodeError:
         return None
-    return next((form for form, telling in TELLING_KEYS if keys & set(telling)), None)
+
+
+def _of_record(record: Mapping[str, Any]) -> TrainingFormat | None:
+    keys = record.keys()
+    if isinstance(record.get("neg"), dict) or {"qid", "pos"} <= keys:
+        return TrainingFormat.ST_IDS
+    return next((form for form, deciding in DECIDING_KEYS if keys & set(deciding)), None)
 
 
 def _of_columns(lines: list[bytes]) -> TrainingFormat | None:
@@ -92,7 +89,7 @@ def _of_columns(lines: list[bytes]) -> TrainingFormat | None:
     if any(len(row) != width for row in rows):
         return None
     first = [column.decode("utf-8", "replace").lower() for column in rows[0]]
-    if width > 1 and first[0] in FIRST_COLUMNS and first[1].startswith("pos"):
+    if width > 1 and first[0] in FIRST_COLUMNS and first[1].startswith(("pos", "answer")):
         return TrainingFormat.ST_TRIPLET
     bare = not any(b" " in column for row in rows for column in row)
     if width == 3:
@@ -103,30 +100,116 @@ def _of_columns(lines: list[bytes]) -> TrainingFormat | None:
 def read_training(
     source: str | Path, form: TrainingFormat | None = None
 ) -> Iterator[TrainingExample]:
-    """Reads training examples one at a time.
+    """Read training examples one at a time.
 
     Args:
-        source: a file, plain or gzip by suffix; "-" is standard input.
-        form: its shape; detected from its first lines, and told, where it is None.
+        source: a file, plain or gzip by suffix, or Parquet; "-" is standard input; a folder that
+            `datasets` saved; or a dataset on the Hugging Face hub, NAME or NAME:CONFIG, of which
+            the split `train` is read.
+        form: its format; None detects it, and logs what was detected.
 
     Raises:
-        UsageError: there is no such file.
-        InputError: the shape cannot be told, or the file does not keep to it.
+        UsageError: there is no such source.
+        InputError: the format is unknown, or the source does not keep to it.
     """
+    rows = _table(str(source))
+    if rows is not None:
+        yield from _of_table(rows, source, form)
+        return
     with open_binary(source) as handle:
         if form is None:
             head, handle = look_ahead(handle, source)
-            form = detect_training(head)
-            if form is None:
-                raise InputError(
-                    source,
-                    None,
-                    "training data of no known shape" if head.strip() else "nothing",
-                    f"one of {', '.join(TrainingFormat)}",
-                    "name its shape if it is one of them",
-                )
-            logger.info(f"{source}: training data in the shape {form}")
-        yield from SHAPES[form].read(handle, source)
+            form = _known(detect_training(head), source, empty=not head.strip())
+        yield from FORMATS[form].read(handle, source)
+
+
+def _known(form: TrainingFormat | None, source: str | Path, *, empty: bool) -> TrainingFormat:
+    if form is None:
+        raise InputError(
+            source,
+            None,
+            "nothing" if empty else "training data of no known format",
+            f"one of {', '.join(TrainingFormat)}",
+            "name its format if it is one of them",
+        )
+    logger.info(f"{source}: training data in the format {form}")
+    return form
+
+
+def _table(source: str) -> Iterator[Row] | None:
+    """Return the rows of Parquet, of a saved dataset, or of one on the hub; None of other files."""
+    if Path(source).is_dir():
+        return _saved_rows(source)
+    if source.endswith(".parquet"):
+        return _parquet_rows(source)
+    folder = Path(source).parent
+    if source == STREAM or source.endswith(FILE_ENDINGS) or Path(source).exists():
+        return None
+    return _hub_rows(source) if HUB_NAME.fullmatch(source) and not folder.is_dir() else None
+
+
+def _saved_rows(source: str) -> Iterator[Row]:
+    from datasets import DatasetDict, load_from_disk
+
+    try:
+        found = load_from_disk(source)
+    except (FileNotFoundError, ValueError):
+        raise UsageError(
+            f"{source} is a folder without a dataset", "give a file, or a folder of save_to_disk"
+        ) from None
+    if isinstance(found, DatasetDict):
+        if "train" not in found:
+            raise UsageError(f"{source} has no split train: {', '.join(found)}", "give a split")
+        found = found["train"]
+    yield from enumerate(found, start=1)
+
+
+def _parquet_rows(source: str) -> Iterator[Row]:
+    import pyarrow
+    from pyarrow import parquet
+
+    if not Path(source).exists():
+        raise UsageError(f"{source}: no such file")
+    try:
+        with parquet.ParquetFile(source) as file:
+            batches = file.iter_batches(batch_size=1024)
+            yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
+    except (pyarrow.ArrowException, OSError) as error:
+        found = f"a broken file ({str(error).splitlines()[0]})"
+        raise InputError(source, None, found, "a Parquet file") from None
+
+
+def _hub_rows(source: str) -> Iterator[Row]:
+    from datasets import load_dataset
+
+    name, _, config = source.partition(":")
+    try:
+        found = load_dataset(name, config or None, split="train", streaming=True)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UsageError(
+            f"{source}: no such file, and no dataset that could be read from the hub ({reason})",
+            "give a file, a folder of save_to_disk, or a dataset as NAME or NAME:CONFIG",
+        ) from None
+    yield from enumerate(found, start=1)
+
+
+def _of_table(
+    rows: Iterator[Row], source: str | Path, form: TrainingFormat | None
+) -> Iterator[TrainingExample]:
+    first = next(rows, None)
+    if first is None:
+        raise InputError(source, None, "no rows", "training examples")
+    if form is None:
+        form = _known(_of_record(first[1]), source, empty=False)
+    fields = (Fields(row, source, line) for line, row in chain((first,), rows))
+    if form in JSON_FORMATS:
+        read = JSON_FORMATS[form].example
+        yield from (read(each, number) for number, each in enumerate(fields))
+    elif form is TrainingFormat.ST_TRIPLET:
+        yield from join_neighbours(map(triples.of_row, fields))
+    else:
+        raise UsageError(f"{source} has named columns, and {form} has none")
 
 
 def write_training(
@@ -134,22 +217,22 @@ def write_training(
     examples: Iterable[TrainingExample],
     form: TrainingFormat,
 ) -> int:
-    """Writes training examples; what the shape cannot carry is counted and told once.
+    """Write training examples; what the format cannot carry is counted and logged once.
 
     Args:
         path: the file, which appears whole or not at all; "-" is standard output.
         examples: what to write.
-        form: the shape.
+        form: the format.
 
     Returns:
-        How many examples were taken.
+        The number of examples.
 
     Raises:
-        DenserkError: an example lacks what the shape needs: texts, or ids.
+        DenserkError: an example lacks what the format needs: texts, or ids.
         OutputError: it cannot be written.
     """
     losses = Losses()
-    count = SHAPES[form].write(path, examples, losses)
+    count = FORMATS[form].write(path, examples, losses)
     lost = ", ".join(f"{name}: {number:,}" for name, number in losses.items() if number)
     if lost:
         logger.info(f"left out, as {form} has no place for them: {lost}")

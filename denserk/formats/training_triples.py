@@ -93,11 +93,12 @@ def read_columns(handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample
     head, handle = look_ahead(handle, path)
     if head.lstrip()[:1] == b"{":
         rows = parse_objects(number_lines(handle, path), path)
-        return join_neighbours(_of_row(Fields(row, path, line)) for line, row in rows)
+        return join_neighbours(of_row(Fields(row, path, line)) for line, row in rows)
     return join_neighbours(_of_table(handle, path))
 
 
-def _of_row(fields: Fields) -> TrainingExample:
+def of_row(fields: Fields) -> TrainingExample:
+    """Return the example of a row of columns."""
     for key in NOT_COLUMNS:
         if key in fields.record:
             raise fields.error(f"the column {key}", "texts alone: anchor, positive, negatives")

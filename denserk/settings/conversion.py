@@ -20,6 +20,8 @@ class TrainingFormat(StrEnum):
     """Columns anchor, positive, negative: JSON lines, or tab-separated with a header."""
     FLAG = "flag"
     """JSON lines with `query`, `pos`, `neg`, and perhaps their scores."""
+    ST_IDS = "st-ids"
+    """JSON lines with `qid`, `pos` ids and `neg` ids by system: sentence-transformers' MS MARCO."""
     TRIPLES = "triples"
     """Tab-separated ids: query, positive, negative."""
     TEXT_TRIPLES = "text-triples"

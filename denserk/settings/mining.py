@@ -9,7 +9,12 @@ from denserk.settings.formats import QrelsFormat, RunFormat, TopicsFormat
 from denserk.settings.options import REQUIRED, Settings, option
 from denserk.settings.shards import refuse_shard
 
-WITHOUT_TEXTS = (TrainingFormat.TEVATRON_IDS, TrainingFormat.TRIPLES, TrainingFormat.NEGATIVES)
+WITHOUT_TEXTS = (
+    TrainingFormat.TEVATRON_IDS,
+    TrainingFormat.ST_IDS,
+    TrainingFormat.TRIPLES,
+    TrainingFormat.NEGATIVES,
+)
 """Shapes that name passages by id alone."""
 
 

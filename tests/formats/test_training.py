@@ -6,11 +6,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from datasets import Dataset, DatasetDict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from denserk.errors import DenserkError, InputError
-from denserk.formats.training import SHAPES, detect_training, read_training, write_training
+from denserk.errors import DenserkError, InputError, UsageError
+from denserk.formats.training import FORMATS, detect_training, read_training, write_training
 from denserk.records import Candidate, TrainingExample
 from denserk.settings.conversion import TrainingFormat
 from tests.mangling import mangled
@@ -37,6 +38,7 @@ CARRIED = {
     TrainingFormat.DPR: {"docid", "text", "title", "score", "extra"},
     TrainingFormat.ST_TRIPLET: TEXTS,
     TrainingFormat.FLAG: TEXTS,
+    TrainingFormat.ST_IDS: IDS,
     TrainingFormat.TRIPLES: IDS,
     TrainingFormat.TEXT_TRIPLES: TEXTS,
     TrainingFormat.NEGATIVES: IDS,
@@ -48,7 +50,7 @@ def bare(candidates, carried):
 
 
 def test_the_table_holds_every_shape():
-    assert set(SHAPES) == set(TrainingFormat) == set(CARRIED)
+    assert set(FORMATS) == set(TrainingFormat) == set(CARRIED)
 
 
 @pytest.mark.parametrize("form", TrainingFormat)
@@ -57,7 +59,7 @@ def test_what_a_shape_carries_comes_back_and_the_shape_is_told(form, tmp_path):
     assert write_training(where, EXAMPLES, form) == 2
     notes = Heard()
     back = list(read_training(where))
-    assert notes.notes == [f"{where}: training data in the shape {form}"]
+    assert notes.notes == [f"{where}: training data in the format {form}"]
     carried = CARRIED[form]
     for example, other in zip(EXAMPLES, back, strict=True):
         assert bare(other.negatives, carried) == bare(example.negatives, carried)
@@ -197,6 +199,72 @@ def test_triples_of_ids_give_back_the_lists(rows):
             for negative in negatives:
                 data.write(f"{qid}\t{positive}\t{negative}\n".encode())
     data.seek(0)
-    back = SHAPES[TrainingFormat.TRIPLES].read(data, "x.tsv")
+    back = FORMATS[TrainingFormat.TRIPLES].read(data, "x.tsv")
     found = [(e.qid, {c.docid for c in e.positives}, {c.docid for c in e.negatives}) for e in back]
     assert found == rows
+
+
+COLUMNS = [
+    {"question": "who runs", "answer": "the cat", "negative_1": "a dog", "negative_2": "a boat"},
+    {"question": "red", "answer": "fish", "negative_1": "moon", "negative_2": "sun"},
+]
+
+
+def read_columns(source):
+    return [
+        (e.qid, e.query, [c.text for c in e.positives], [c.text for c in e.negatives])
+        for e in read_training(source)
+    ]
+
+
+def test_tables_are_read_as_their_columns_say(tmp_path):
+    """Parquet, a folder of save_to_disk, with and without splits, and JSON lines agree."""
+    data = Dataset.from_list(COLUMNS)
+    data.to_parquet(tmp_path / "t.parquet")
+    data.to_json(tmp_path / "t.jsonl")
+    data.save_to_disk(tmp_path / "saved")
+    DatasetDict(train=data, test=data.select([0])).save_to_disk(tmp_path / "splits")
+    expected = [
+        ("0", "who runs", ["the cat"], ["a dog", "a boat"]),
+        ("1", "red", ["fish"], ["moon", "sun"]),
+    ]
+    for name in ("t.parquet", "t.jsonl", "saved", "splits"):
+        assert read_columns(str(tmp_path / name)) == expected, name
+
+
+def test_a_table_of_records(tmp_path):
+    passages = [{"docid": "d1", "title": "", "text": "a cat"}]
+    rows = [{"query_id": 7, "query": "q", "positive_passages": passages, "negative_passages": []}]
+    Dataset.from_list(rows).to_parquet(tmp_path / "t.parquet")
+    (example,) = read_training(tmp_path / "t.parquet")
+    assert example == TrainingExample("7", "q", (Candidate("d1", "a cat"),), ())
+
+
+def test_errors_of_a_table_name_the_row(tmp_path):
+    Dataset.from_list([{"pos": ["a"], "query": 5}]).to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(InputError, match=r"t.parquet, line 1: found int as query"):
+        list(read_training(tmp_path / "t.parquet"))
+    (tmp_path / "t.parquet").write_bytes(b"PAR1 something else")
+    with pytest.raises(InputError, match="a broken file"):
+        list(read_training(tmp_path / "t.parquet"))
+
+
+def test_negatives_by_system(tmp_path):
+    line = b'{"qid": 3, "pos": [1], "neg": {"bm25": [5, 6], "dense": [6, 7]}}\n'
+    (tmp_path / "t.jsonl").write_bytes(line)
+    (example,) = read_training(tmp_path / "t.jsonl")
+    assert (example.qid, example.query) == ("3", "")
+    assert [c.docid for c in example.positives] == ["1"]
+    assert [c.docid for c in example.negatives] == ["5", "6", "7"]
+
+
+def test_what_is_no_dataset(tmp_path, monkeypatch):
+    with pytest.raises(UsageError, match="is a folder without a dataset"):
+        list(read_training(tmp_path))
+    monkeypatch.setattr("datasets.load_dataset", refuse)
+    with pytest.raises(UsageError, match=r"org/name: no such file, and no dataset .*not here"):
+        list(read_training("org/name"))
+
+
+def refuse(*_, **__):
+    raise ConnectionError("not here")

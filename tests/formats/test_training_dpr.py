@@ -4,9 +4,12 @@ import json
 import pytest
 
 from denserk.errors import InputError
-from denserk.formats.training_dpr import read, write
+from denserk.formats.training import FORMATS
 from denserk.formats.training_records import Losses
 from denserk.records import Candidate, TrainingExample
+from denserk.settings.conversion import TrainingFormat
+
+read, write = FORMATS[TrainingFormat.DPR]
 
 CONTEXT = {"title": "head", "text": "one", "score": 1000, "title_score": 1, "passage_id": "12"}
 ENTRY = {

@@ -3,9 +3,13 @@ import io
 import pytest
 
 from denserk.errors import DenserkError, InputError
-from denserk.formats.training_jsonl import read_ids, read_inline, write_ids, write_inline
+from denserk.formats.training import FORMATS
 from denserk.formats.training_records import Losses
 from denserk.records import Candidate, TrainingExample
+from denserk.settings.conversion import TrainingFormat
+
+read_inline, write_inline = FORMATS[TrainingFormat.TEVATRON]
+read_ids, write_ids = FORMATS[TrainingFormat.TEVATRON_IDS]
 
 EXAMPLE = TrainingExample(
     "7",

@@ -3,9 +3,12 @@ import io
 import pytest
 
 from denserk.errors import InputError
-from denserk.formats.training_pos_neg import read, write
+from denserk.formats.training import FORMATS
 from denserk.formats.training_records import Losses
 from denserk.records import Candidate, TrainingExample
+from denserk.settings.conversion import TrainingFormat
+
+read, write = FORMATS[TrainingFormat.FLAG]
 
 LINE = (
     b'{"query":"q","pos":["a"],"pos_scores":[2.5],'
