@@ -95,7 +95,7 @@ def _stemmer(name: str) -> Callable[[str], str]:
     snowball = require("Stemmer", "BM25")
     if name not in snowball.algorithms():
         raise UsageError(
-            f"--stemmer {name}: no such stemmer",
+            f"--set stemmer={name}: no such stemmer",
             f"one of none, {', '.join(sorted(snowball.algorithms()))}",
         )
     stem: Callable[[str], str] = snowball.Stemmer(name).stemWord

@@ -46,7 +46,7 @@ def factory_string(settings: IndexSettings, count: int, dimension: int) -> str:
     if settings.type in (IndexType.PQ, IndexType.HNSWPQ) and dimension % settings.pq_m:
         best = next(m for m in range(min(settings.pq_m, dimension), 0, -1) if dimension % m == 0)
         raise UsageError(
-            f"--pq-m {settings.pq_m} does not divide the dimension {dimension}",
+            f"--set pq-m={settings.pq_m} does not divide the dimension {dimension}",
             f"for example --set pq-m={best}",
         )
     lists = settings.nlist or max(1, min(int(4 * count**0.5), count // GOOD_TRAINING))

@@ -25,7 +25,7 @@ from denserk.index.index_folder import DOCID, INDEX, PART, PassageIds, check_cou
 from denserk.index.memory import available_bytes, in_units
 from denserk.index.vector_inputs import refuse_repeat
 from denserk.reporting import track
-from denserk.settings.options import from_json
+from denserk.settings.options import from_json, spelled
 from denserk.settings.retrieval import IndexSettings
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class Template:
         for name, value in values.items():
             asked = getattr(given, name)
             if asked not in (getattr(default, name), value, self.factory):
-                option = f"--{name.replace('_', '-')}"
+                option = spelled(name, IndexSettings)
                 raise UsageError(
                     f"{option} {asked}: {self.name} was trained as {self.factory}, "
                     f"with {name} {value}",

@@ -140,7 +140,7 @@ def analysis(settings: Bm25Settings) -> list[str]:
     """
     if settings.stemmer not in STEMMERS:
         raise UsageError(
-            f"--stemmer {settings.stemmer}: --engine lucene has {', '.join(STEMMERS)}",
+            f"--set stemmer={settings.stemmer}: --engine lucene has {', '.join(STEMMERS)}",
             "choose one of them, or --engine bm25s",
         )
     keep = ["-keepStopwords"] if settings.stopwords is StopWords.NONE else []

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from denserk.errors import UsageError
-from denserk.settings.options import Settings, option
+from denserk.settings.options import Settings, option, spelled
 
 # environment variable with an API key, or "user:password"; its value is never logged or stored
 TOKEN = "DENSERK_MILVUS_TOKEN"
@@ -69,7 +69,7 @@ class CollectionSettings(Settings):
         for part in self.milvus_params or ():
             name, _, text = part.partition("=")
             if not (name and text):
-                raise UsageError(f"--set milvus-params={part}: not NAME=VALUE", "M=32, for example")
+                raise UsageError(f"--set milvus-params={part}: not NAME=VALUE", "for example M=32")
             try:
                 found[name] = json.loads(text)
             except ValueError:
@@ -80,7 +80,9 @@ class CollectionSettings(Settings):
         """Raise a UsageError for options of Milvus that another engine would ignore."""
         for name, field in type(self).__dataclass_fields__.items():
             if getattr(self, name) != field.default:
-                raise UsageError(f"--{name.replace('_', '-')} is for Milvus", "add --engine milvus")
+                raise UsageError(
+                    f"{spelled(name, type(self))} is for Milvus", "add --engine milvus"
+                )
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from denserk.index.recall import DEPTH, recall_over_blocks
 from denserk.index.vector_index import Vectors
 from denserk.index.vector_inputs import expanded, open_sources
 from denserk.settings.milvus import CollectionSettings, MilvusIndexSettings
+from denserk.settings.options import spelled
 from denserk.settings.retrieval import Engine, IndexPaths, IndexSettings, SearchSettings
 
 logger = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ def _reject_folder_options(paths: IndexPaths, settings: IndexSettings) -> None:
             changed[name] = getattr(paths, name)
     for name, value in changed.items():
         raise UsageError(
-            f"--{name.replace('_', '-')} {value} is not for --engine milvus",
+            f"{spelled(name, IndexSettings, IndexPaths)} {value} is not for --engine milvus",
             "it takes --input, --uri, --collection and --set milvus-index, milvus-params",
         )
 

@@ -165,7 +165,7 @@ def test_a_template_gives_the_bytes_of_its_index_again(tmp_path, factory):
         ({"factory": "IVF8,SQ8"}, UsageError, "--factory IVF8,SQ8: .* was trained as IVF9,SQ8"),
         ({"type": IndexType.PQ}, UsageError, "--type pq: "),
         ({"nlist": 8}, UsageError, "--nlist 8: "),
-        ({"train_size": 70}, UsageError, "--train-size 70: "),
+        ({"train_size": 70}, UsageError, "--set train-size 70: "),
         ({"metric": Metric.L2}, MismatchError, "compares by inner, and --metric is l2"),
         ({"engine": Engine.TORCH}, UsageError, "builds --type flat, not IVF9,SQ8"),
     ],

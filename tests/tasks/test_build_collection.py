@@ -147,7 +147,7 @@ def test_kinds_of_index_that_the_server_does_not_know(tmp_path, capsys):
         ({"corpus": "c"}, {}, "--corpus c is not for"),
         ({"input": ("v",)}, {"type": IndexType.HNSW}, "--type hnsw is not for --engine milvus"),
         ({"input": ("v",)}, {"factory": "Flat"}, "--factory Flat is not for"),
-        ({"input": ("v",)}, {"M": 32}, "--M 32 is not for --engine milvus"),
+        ({"input": ("v",)}, {"M": 32}, "--set M 32 is not for --engine milvus"),
     ],
 )
 def test_what_a_collection_does_not_take(paths, settings, message):
