@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.errors import DenserkError, InputError
-from denserk.formats.csv_rows import write_rows
 from denserk.formats.sentence_pairs import read_sentences
+from denserk.formats.tsv import write_rows
 from denserk.modeling.text_encoder import NOTHING, TextEncoder
 from denserk.reporting import track
 from denserk.settings.analysis import SentenceSimilaritySettings

@@ -18,8 +18,8 @@ from denserk.analysis.query_passage_pairs import Pairs, choose_pairs
 from denserk.analysis.side_by_side import check, load
 from denserk.data.batches import by_length, pad
 from denserk.errors import DenserkError, ModelError
-from denserk.formats.csv_rows import write_rows
 from denserk.formats.plots import new_axes, save_if_installed
+from denserk.formats.tsv import write_rows
 from denserk.modeling.multi_vector import MultiVector
 from denserk.modeling.similarity import PassageVectors
 from denserk.modeling.text_encoder import NOTHING, TextEncoder

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from denserk.errors import InputError
-from denserk.formats.csv_rows import read_rows
 from denserk.formats.detection import columns, is_number, list_keys, peek
 from denserk.formats.files import decode_lines, number_lines, open_binary
 from denserk.formats.json_records import Fields, parse_objects
+from denserk.formats.tsv import read_rows
 from denserk.records import SentenceExample
 
 PAIR = ("sentence1", "sentence2")

@@ -27,7 +27,7 @@ from denserk.evaluation.measures import Measure
 from denserk.formats.detection import told
 from denserk.formats.files import STREAM
 from denserk.formats.outputs import scratch_folder
-from denserk.formats.retrieved_contexts import Context, Write, dpr_json, pyserini_json
+from denserk.formats.question_answers import Context, Write, dpr_json, pyserini_json
 from denserk.formats.runs import read_run
 from denserk.formats.sources import read_passages, read_queries, read_questions
 from denserk.records import Passage, Query, best_first

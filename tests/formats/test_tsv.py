@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denserk.errors import InputError
+from denserk.errors import InputError, OutputError
 from denserk.formats import tsv
+from denserk.formats.files import read_text_lines
+from denserk.formats.tsv import read_rows, write_rows
 from denserk.records import Passage, Query
 from denserk.settings.formats import CorpusFormat
 
@@ -78,3 +80,18 @@ def test_a_title_goes_before_a_text_without_room_for_it(tmp_path):
         CorpusFormat.MARCO,
     )
     assert (tmp_path / "c.tsv").read_text() == "1\thead a b\n2\tc d\n"
+
+
+ROWS = [["model", "value"], ["a, b", "1"], ['the "old" one', ""], ["two\nlines", "é"]]
+
+
+def test_round_trip(tmp_path):
+    path = tmp_path / "t.csv"
+    write_rows(path, ROWS)
+    assert [row for _, row in read_rows(read_text_lines(path), path, ",", "columns")] == ROWS
+    assert path.read_bytes().startswith(b'model,value\n"a, b",1\n"the ""old"" one",\n')
+
+
+def test_a_folder_in_the_way(tmp_path):
+    with pytest.raises(OutputError, match="cannot be written"):
+        write_rows(tmp_path, ROWS)
