@@ -1,8 +1,11 @@
 """The Python API as a notebook uses it: objects in memory, flat keywords."""
 
 import logging
+import re
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -162,3 +165,17 @@ def test_messages_are_logged(model, index, caplog):
     with caplog.at_level(logging.INFO, logger="denserk"):
         denserk.fuse([index.search(QUERIES, model=model)] * 2)
     assert any("2 runs" in record.message for record in caplog.records)
+
+
+def test_the_page_about_python(tiny, tmp_path, monkeypatch):
+    pytest.importorskip("pandas")
+    pytest.importorskip("bm25s")
+    page = (Path(__file__).parents[1] / "docs" / "python.md").read_text("utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    code = "\n".join(blocks).replace('"minilm"', repr(str(tiny())))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(code, "docs/python.md", "exec"), names)
+    assert names["passages"].shape == (2, names["query"].shape[0])
+    assert set(names["both"]) == {"q1", "q2"}
+    assert names["retriever"].dimension == names["model"].dimension
