@@ -5,7 +5,7 @@ from typing import Any
 
 from denserk.errors import UsageError
 from denserk.extras import require
-from denserk.modeling.model_names import find_model
+from denserk.modeling.checkpoints import find_model
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.side_by_side import SideBySide

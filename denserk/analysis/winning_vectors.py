@@ -21,7 +21,7 @@ from denserk.errors import DenserkError, ModelError
 from denserk.formats.plots import new_axes, save_if_installed
 from denserk.formats.tsv import write_rows
 from denserk.modeling.multi_vector import MultiVector
-from denserk.modeling.similarity import PassageVectors
+from denserk.modeling.pooling import PassageVectors
 from denserk.modeling.text_encoder import NOTHING, TextEncoder
 from denserk.records import Passage
 from denserk.reporting import track

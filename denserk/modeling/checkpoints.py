@@ -1,28 +1,34 @@
-"""Files of a saved model: config.json, tensors, fingerprint; models built by transformers."""
+"""Files of a saved model: finding a folder, config.json, tensors, transformers' model of them."""
 
 import hashlib
 import json
+import logging
 import pickle
 import re
 import struct
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
+from huggingface_hub import constants, snapshot_download
+from huggingface_hub.errors import RepositoryNotFoundError, StrictDataclassError
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, PretrainedConfig
-from transformers.utils import logging
+from transformers.utils import logging as transformers_logging
 
-from denserk.errors import InputError, ModelError
-from denserk.formats.files import read_errors, read_file
+from denserk.data.tokenization import TOKENIZER_FILES
+from denserk.errors import InputError, ModelError, UsageError
+from denserk.formats.files import read_errors, read_file, whole_binary
 from denserk.formats.manifest import file_sha256
 from denserk.formats.schema import TEXT, mapping, record, require
+from denserk.settings.models import PUBLISHED_MODELS, RENAMED, WITHOUT_WEIGHTS, published
+
+logger = logging.getLogger(__name__)
 
 CONFIG = "config.json"
 # The first of these that a folder has is read; an index names several files.
@@ -306,12 +312,111 @@ def fill(where: Path, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 @contextmanager
 def silent() -> Iterator[None]:
     """Context manager that turns transformers' messages and progress bars off."""
-    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    level = transformers_logging.get_verbosity()
+    bar = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
-        logging.set_verbosity(level)
+        transformers_logging.set_verbosity(level)
         if bar:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors as safetensors, in float32."""
+    owned = {n: t.detach().to("cpu", torch.float32).clone() for n, t in tensors.items()}
+    with whole_binary(path) as handle:
+        handle.write(save(owned, metadata={"format": "pt"}))
+
+
+# What is downloaded besides the weights: no optimizer states, and pre-training heads on request.
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+SMALL_FILES = (
+    "config.json",
+    "generation_config.json",
+    "denserk.json",
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_*_config.json",
+    "*/config.json",
+    "pooler.pt",
+    "pooler_config.json",
+    "TermWeightTrans.pt",
+    "TermWeightTrans_config.json",
+    *TOKENIZER_FILES,
+    *(f"*/{name}" for name in TOKENIZER_FILES),
+)
+
+WEIGHT_PATTERNS = ("model*.safetensors*", "pytorch_model*.bin*")
+# Sub-folders that may hold weights.
+SIDES = ("query/", "document/", "query_model/", "passage_model/", "0_Transformer/")
+
+
+def find_model(
+    model: str,
+    option: str = "--model",
+    beside: Sequence[str] = (),
+) -> tuple[str, Path]:
+    """Return the full name of a model and its folder; a name on the hub is downloaded or cached.
+
+    Args:
+        model: a folder, a short name, or a name on the hub; the first that exists is taken.
+        option: the option that named it.
+        beside: further files to download where they exist.
+
+    Raises:
+        UsageError: it is none of the three, or a name without published weights.
+        ModelError: the hub does not give it, or cannot be reached and the cache does not have it.
+    """
+    entry = published(model)
+    if Path(model).is_dir():
+        if entry is not None:
+            logger.info(f"{option} {model}: the folder {model}/ is used, not {entry.hub_name}")
+        return model, Path(model)
+    if model in WITHOUT_WEIGHTS:
+        raise UsageError(f"{option} {model}: {WITHOUT_WEIGHTS[model]}")
+    if model in RENAMED:
+        raise UsageError(f"{option} {model} is now called {option} {RENAMED[model]}")
+    if entry is not None:
+        logger.info(f"{model} is {entry.hub_name}")
+        return entry.hub_name, _fetch(entry.hub_name, beside)
+    if not HUB_NAME.fullmatch(model) or model.startswith("."):
+        raise UsageError(f"{option} {model}: no such folder")
+    return model, _fetch(model, beside)
+
+
+def _fetch(name: str, beside: Sequence[str]) -> Path:
+    """Download a snapshot, or take the cached one: safetensors if there are any, else pickles."""
+    failure: Exception | None = None
+    for pattern in WEIGHT_PATTERNS:
+        weights = [side + pattern for side in ("", *SIDES)]
+        try:
+            files = [*SMALL_FILES, *weights, *beside]
+            folder = Path(snapshot_download(name, allow_patterns=files))
+        except (OSError, ValueError) as error:
+            failure = error
+            continue
+        if any(folder.glob(pattern)) or any(folder.glob(f"*/{pattern}")):
+            return folder
+    raise _absent(name, failure)
+
+
+def _absent(name: str, failure: Exception | None) -> ModelError:
+    cache = f"the hub's cache ({constants.HF_HUB_CACHE})"
+    if isinstance(failure, RepositoryNotFoundError):
+        return ModelError(
+            f"{name} is not on the hub, or not open to you, and there is no folder of that name",
+            "check the name; a private model needs HF_TOKEN",
+        )
+    if failure is None:
+        return ModelError(f"{name} on the hub holds no weights that denserk reads")
+    reached = (
+        "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the hub could not be reached"
+    )
+    short = f", no short name ({', '.join(m.name for m in PUBLISHED_MODELS)})"
+    return ModelError(
+        f"{name} is no folder{'' if '/' in name else short}, not in {cache}, and {reached}",
+        f"on a machine with the hub: hf download {name} --local-dir DIR; then --model DIR",
+    )

@@ -26,21 +26,21 @@ from denserk.errors import ModelError, UsageError
 from denserk.formats.files import write_errors
 from denserk.modeling.architectures import Architecture, architecture_of
 from denserk.modeling.checkpoints import (
+    find_model,
     fingerprint,
     load_model,
     read_config,
     read_json,
     read_model_type,
     read_weights,
+    write_tensors,
 )
 from denserk.modeling.devices import choose_device, choose_dtype
 from denserk.modeling.model_folder import (
     save_tokenizer,
     write_config,
     write_own_file,
-    write_tensors,
 )
-from denserk.modeling.model_names import find_model
 from denserk.modeling.pooling import at_least_float32
 from denserk.modeling.stored_model import (
     DENSERK_FILE,

@@ -1,4 +1,4 @@
-"""Backbone and representation together: a batch of tokens -> vectors."""
+"""Backbone and representation together: an encoder, and the two encoders of a retriever."""
 
 import torch
 import torch.nn.functional as F
@@ -7,9 +7,8 @@ from torch import Tensor, nn
 from denserk.data.batches import TokenBatch
 from denserk.modeling.backbone import Backbone
 from denserk.modeling.multi_vector import MultiVector
-from denserk.modeling.pooling import at_least_float32
+from denserk.modeling.pooling import PassageVectors, at_least_float32
 from denserk.modeling.representation import build_representation
-from denserk.modeling.similarity import PassageVectors
 from denserk.settings.encoding import RepresentationSettings
 
 
@@ -63,3 +62,31 @@ class Encoder(nn.Module):
         """Sets the backbone's precision; the representation's own weights stay in float32."""
         self.backbone.to(dtype)
         return self
+
+
+class Retriever(nn.Module):
+    """The encoders of queries and passages; the same object where the sides share their weights.
+
+    Args:
+        query: makes a query's vector.
+        passage: makes a passage's vectors.
+    """
+
+    def __init__(self, query: Encoder, passage: Encoder) -> None:
+        super().__init__()
+        self.passage = passage
+        self.query = query
+
+    @property
+    def shared(self) -> bool:
+        """Whether both sides have one set of weights."""
+        return self.query is self.passage
+
+    def encode_queries(self, batch: TokenBatch) -> Tensor:
+        """(B, T) ids -> (B, D) float32."""
+        vectors: Tensor = self.query(batch)
+        return vectors
+
+    def encode_passages(self, batch: TokenBatch) -> PassageVectors:
+        """(P, T) ids -> (P, S, D) float32."""
+        return self.passage.passage_vectors(batch)

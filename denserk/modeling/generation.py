@@ -20,6 +20,7 @@ from denserk.data.batches import by_length
 from denserk.data.tokenization import VOCABULARY_FILES, load_tokenizer
 from denserk.errors import ModelError, UsageError
 from denserk.modeling.checkpoints import (
+    find_model,
     fingerprint,
     load_model,
     read_config,
@@ -28,7 +29,6 @@ from denserk.modeling.checkpoints import (
     weight_files,
 )
 from denserk.modeling.devices import choose_device, choose_dtype
-from denserk.modeling.model_names import find_model
 from denserk.settings.encoding import BATCH_TOKENS, ComputeSettings
 from denserk.settings.generate import Sampling
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import ModelError
 from denserk.formats.files import whole_text
+from denserk.modeling.checkpoints import find_model
 from denserk.modeling.encoder import Encoder
 from denserk.modeling.model_folder import (
     head_tensors,
@@ -20,7 +21,6 @@ from denserk.modeling.model_folder import (
     write_config,
     write_pickled_tensors,
 )
-from denserk.modeling.model_names import find_model
 from denserk.modeling.stored_model import (
     AUTHORS_SIDES,
     POOLER_FILE,

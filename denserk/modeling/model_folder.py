@@ -4,18 +4,18 @@ import copy
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from denserk import __version__
 from denserk.data.tokenization import PAIR, SEPARATOR
 from denserk.formats.files import whole_binary, whole_text, write_errors
 from denserk.modeling.backbone import Backbone
+from denserk.modeling.checkpoints import fill, read_tensors, write_tensors
 from denserk.modeling.encoder import Encoder
 from denserk.modeling.stored_model import (
     DENSERK_FILE,
@@ -106,13 +106,6 @@ def save_masked_lm(folder: Path, backbone: Backbone, tokenizer: Any) -> None:
     write_tensors(folder / "model.safetensors", backbone.model.state_dict())
     save_tokenizer(folder, tokenizer, tokenizer.model_max_length, backbone.max_length)
     write_config(folder, backbone.model, hidden_states=False)
-
-
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Writes tensors as safetensors, float32, sharing no memory."""
-    owned = {n: t.detach().to("cpu", torch.float32).clone() for n, t in tensors.items()}
-    with whole_binary(path) as handle:
-        handle.write(save(owned, metadata={"format": "pt"}))
 
 
 def _write_own_file(folder: Path, encoder: Encoder, text: TextSettings) -> None:
@@ -320,3 +313,101 @@ def _opening(text: TextSettings, count: int, *, standard: bool) -> list[str]:
             f'{text.passage_max_length}, with `prompt_name="query"` too.',
         ]
     return lines
+
+
+# Condenser's and MASTER's authors keep their heads here; only its tensors are read.
+PUBLISHED_FILE = "model.pt"
+
+
+@dataclass(frozen=True)
+class HeadLayout:
+    """Where the heads of a pre-training objective are stored, beside the backbone.
+
+    `file` is denserk's, with keys `{head}.{layer}.…`; `heads` are those that it may hold.
+    `published` maps the names in the authors' `model.pt` to denserk's; `ignored` are tensors of no
+    head.
+    """
+
+    file: str
+    heads: frozenset[str]
+    published: Mapping[str, str] = field(default_factory=dict)
+    ignored: frozenset[str] = frozenset()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that may hold them; the first that exists is read."""
+        return (self.file, PUBLISHED_FILE) if self.published else (self.file,)
+
+
+CONDENSER = HeadLayout(
+    "condenser_head.safetensors",
+    frozenset({"head"}),
+    published={"c_head": "head"},
+    ignored=frozenset({"co_target"}),
+)
+MASTER = HeadLayout(
+    "master_decoders.safetensors",
+    frozenset(f"{name}_decoder" for name in ("mkp", "cmp", "npr", "dor", "gor", "shared")),
+    published={
+        "c_head": "mkp_decoder",
+        "overlap_head": "cmp_decoder",
+        "next_head": "npr_decoder",
+        "query_head": "dor_decoder",
+        "gpt_head": "gor_decoder",
+    },
+)
+RETROMAE = HeadLayout("retromae_decoder.safetensors", frozenset({"decoder"}))
+
+
+def save_heads(folder: Path, layout: HeadLayout, heads: Mapping[str, nn.Module]) -> None:
+    """Write the heads of an objective beside its backbone, in float32.
+
+    Args:
+        folder: the model's.
+        layout: the objective's.
+        heads: the layers by the first part of their names.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    write_tensors(folder / layout.file, nn.ModuleDict(heads).state_dict())
+
+
+def load_heads(folder: Path, layout: HeadLayout, heads: Mapping[str, nn.Module]) -> Path | None:
+    """Load the heads of an objective from a folder, denserk's or the authors'.
+
+    Decoders of the file that are not asked for are ignored.
+
+    Args:
+        folder: the model's.
+        layout: the objective's.
+        heads: the layers by the first part of their names, filled in place.
+
+    Returns:
+        The file that was read; None where there is none, and the layers stay as they are.
+
+    Raises:
+        ModelError: the file is unreadable, lacks a layer, or has other shapes.
+    """
+    path = next((folder / name for name in layout.files if (folder / name).is_file()), None)
+    if path is None:
+        return None
+    tensors = read_tensors(path)
+    if path.name == PUBLISHED_FILE:
+        tensors = _renamed(layout, tensors)
+    left = layout.heads - heads.keys()
+    given = {n: t for n, t in tensors.items() if n.partition(".")[0] not in left}
+    fill(path, nn.ModuleDict(heads), given)
+    return path
+
+
+def _renamed(layout: HeadLayout, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The authors' tensors by denserk's names; their layer norms may have names of old."""
+    renamed = {}
+    for name, tensor in tensors.items():
+        head, _, rest = name.partition(".")
+        rest = rest.replace("LayerNorm.gamma", "LayerNorm.weight")
+        rest = rest.replace("LayerNorm.beta", "LayerNorm.bias")
+        if name not in layout.ignored:
+            renamed[f"{layout.published.get(head, head)}.{rest}"] = tensor
+    return renamed

@@ -31,9 +31,8 @@ from denserk.modeling.checkpoints import (
     read_weights,
     weight_files,
 )
-from denserk.modeling.encoder import Encoder
+from denserk.modeling.encoder import Encoder, Retriever
 from denserk.modeling.representation import needs_mlm_head, refuse_architecture
-from denserk.modeling.retriever import Retriever
 from denserk.settings.encoding import (
     MlmHead,
     PairSettings,

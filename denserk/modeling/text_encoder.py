@@ -14,10 +14,10 @@ from torch import Tensor
 from denserk.data.batches import PlannedTexts, TokenBatch, plan
 from denserk.data.tokenization import TextTokenizer, TokenIds, load_tokenizer
 from denserk.errors import UsageError
+from denserk.modeling.checkpoints import find_model
 from denserk.modeling.devices import choose_device, choose_dtype, limit_kernel_caches, on_threads
 from denserk.modeling.encoder import Encoder
 from denserk.modeling.lean_choice import quicken
-from denserk.modeling.model_names import find_model
 from denserk.modeling.representation import Aggretriever
 from denserk.modeling.stored_model import StoredModel, read_model_folder
 from denserk.records import Passage, Query

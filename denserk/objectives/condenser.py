@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from denserk.data.batches import PretrainingBatch
 from denserk.errors import ModelError
 from denserk.modeling.backbone import Backbone
-from denserk.modeling.head_files import CONDENSER
+from denserk.modeling.model_folder import CONDENSER
 from denserk.objectives.bottleneck import Bottleneck
 from denserk.objectives.objective import PretrainingObjective
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from denserk.modeling.similarity import PassageVectors, dot, max_similarity, vector_scores
+from denserk.modeling.pooling import PassageVectors, dot, max_similarity, vector_scores
 from denserk.objectives.candidates import first_rows
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from denserk.modeling.similarity import max_similarity
+from denserk.modeling.pooling import max_similarity
 from denserk.objectives.contrastive import contrastive_loss
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from denserk.data.batches import PretrainingBatch
 from denserk.modeling.backbone import Backbone
-from denserk.modeling.head_files import MASTER
+from denserk.modeling.model_folder import MASTER
 from denserk.objectives.bottleneck import Bottleneck
 from denserk.objectives.objective import PretrainingObjective
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from denserk.data.batches import PretrainingBatch
 from denserk.data.masking import IGNORED
 from denserk.modeling.backbone import Backbone
-from denserk.modeling.head_files import HeadLayout
+from denserk.modeling.model_folder import HeadLayout
 from denserk.modeling.pooling import at_least_float32
 
 

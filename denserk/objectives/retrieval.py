@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from denserk.modeling.similarity import PassageVectors, dot, max_similarity, vector_scores
+from denserk.modeling.pooling import PassageVectors, dot, max_similarity, vector_scores
 from denserk.objectives.candidates import Candidates
 from denserk.objectives.contrastive import contrastive_loss, full_contrastive_scores
 from denserk.objectives.distillation import kl_divergence, margin_mse, soft_cross_entropy

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from denserk.data.batches import PretrainingBatch
 from denserk.errors import ModelError
 from denserk.modeling.backbone import Backbone
-from denserk.modeling.head_files import RETROMAE
+from denserk.modeling.model_folder import RETROMAE
 from denserk.objectives.bottleneck import Bottleneck, behind
 from denserk.objectives.objective import PretrainingObjective
 

@@ -7,8 +7,7 @@
 import torch
 from torch import Tensor
 
-from denserk.modeling.pooling import at_least_float32
-from denserk.modeling.similarity import dot
+from denserk.modeling.pooling import at_least_float32, dot
 from denserk.objectives.contrastive import contrastive_loss
 
 

@@ -27,7 +27,7 @@ from denserk.formats.manifest import (
     write_manifest,
 )
 from denserk.formats.outputs import refuse_occupied
-from denserk.modeling.model_names import find_model
+from denserk.modeling.checkpoints import find_model
 from denserk.modeling.stored_model import read_model_folder
 from denserk.settings.benchmark import MakeSettings
 from denserk.settings.encode import EncodeSettings

@@ -7,8 +7,8 @@ from denserk.data.pair_batches import PairJoiner, PairTrainingBatches
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import TrainingBatches
 from denserk.errors import UsageError
+from denserk.modeling.checkpoints import find_model
 from denserk.modeling.cross_encoder import Reranker, StoredReranker, begin_reranker, is_reranker
-from denserk.modeling.model_names import find_model
 from denserk.settings.encoding import Representation, RepresentationSettings, TextSettings
 from denserk.settings.finetune import FinetuneRun
 from denserk.settings.training import ContrastiveKind

@@ -9,11 +9,10 @@ from typing import Any
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.data.training_batches import TrainingBatches
 from denserk.errors import DenserkError, UsageError
-from denserk.modeling.checkpoints import read_json
+from denserk.modeling.checkpoints import find_model, read_json
+from denserk.modeling.encoder import Retriever
 from denserk.modeling.model_folder import save_model
-from denserk.modeling.model_names import find_model
 from denserk.modeling.representation import Aggretriever
-from denserk.modeling.retriever import Retriever
 from denserk.modeling.stored_model import StoredModel, read_model_folder
 from denserk.modeling.text_encoder import fit_lengths, override
 from denserk.objectives.retrieval import RetrievalObjective

@@ -15,8 +15,7 @@ from denserk.errors import ModelError, UsageError
 from denserk.formats.manifest import Kind
 from denserk.modeling.backbone import Backbone
 from denserk.modeling.cross_encoder import is_reranker
-from denserk.modeling.head_files import load_heads, save_heads
-from denserk.modeling.model_folder import save_masked_lm
+from denserk.modeling.model_folder import load_heads, save_heads, save_masked_lm
 from denserk.modeling.stored_model import StoredEncoder, read_model_folder
 from denserk.objectives.condenser import Condenser
 from denserk.objectives.masked_language_model import MaskedLanguageModel

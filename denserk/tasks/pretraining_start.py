@@ -16,9 +16,8 @@ from denserk.formats.files import STREAM, write_errors
 from denserk.formats.manifest import Kind, write_manifest
 from denserk.formats.outputs import whole_folder
 from denserk.formats.pretraining_text import Document, TokenDocument, read_documents
-from denserk.modeling.head_files import CONDENSER, MASTER, RETROMAE, HeadLayout
-from denserk.modeling.model_folder import write_tensors
-from denserk.modeling.model_names import find_model
+from denserk.modeling.checkpoints import find_model, write_tensors
+from denserk.modeling.model_folder import CONDENSER, MASTER, RETROMAE, HeadLayout
 from denserk.reporting import track
 from denserk.settings.options import as_json
 from denserk.settings.pretrain import PretrainRun

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from denserk.data.batches import TokenBatch, by_length, pad
-from denserk.modeling.retriever import Retriever
+from denserk.modeling.encoder import Retriever
 
 CUT = 10
 BATCH_TOKENS = 8192

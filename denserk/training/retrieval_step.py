@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from denserk.data.batches import TokenBatch, TrainingBatch
+from denserk.modeling.encoder import Retriever
 from denserk.modeling.multi_vector import MultiVector
-from denserk.modeling.retriever import Retriever
-from denserk.modeling.similarity import PassageVectors
+from denserk.modeling.pooling import PassageVectors
 from denserk.objectives.candidates import find_candidates
 from denserk.objectives.retrieval import RetrievalObjective
 from denserk.settings.training import CacheSettings

@@ -20,7 +20,7 @@ from denserk.analysis.winning_vectors import (
 from denserk.data.batches import pad
 from denserk.errors import DenserkError, ModelError, UsageError
 from denserk.formats.plots import style
-from denserk.modeling.similarity import PassageVectors, max_similarity, vector_scores
+from denserk.modeling.pooling import PassageVectors, max_similarity, vector_scores
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from denserk.settings.analysis import WinningVectorSettings

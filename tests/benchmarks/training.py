@@ -30,8 +30,7 @@ from transformers import DistilBertConfig, DistilBertForMaskedLM
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch, TrainingBatch, pad
 from denserk.data.masking import IGNORED
 from denserk.modeling.backbone import Backbone
-from denserk.modeling.encoder import Encoder
-from denserk.modeling.retriever import Retriever
+from denserk.modeling.encoder import Encoder, Retriever
 from denserk.objectives.masked_language_model import MaskedLanguageModel
 from denserk.objectives.retrieval import RetrievalObjective
 from denserk.settings.encoding import Representation, RepresentationSettings

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from denserk.modeling.similarity import PassageVectors
+from denserk.modeling.pooling import PassageVectors
 from denserk.objectives.candidates import find_candidates
 from denserk.objectives.retrieval import RetrievalObjective
 from denserk.settings.training import ContrastiveKind, Distillation, ObjectiveSettings

@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from denserk.modeling.similarity import PassageVectors, dot
+from denserk.modeling.pooling import PassageVectors, dot
 from denserk.objectives.contrastive import contrastive_loss, full_contrastive_scores
 
 

@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from denserk.modeling.similarity import dot, max_similarity, vector_scores
+from denserk.modeling.pooling import dot, max_similarity, vector_scores
 from denserk.objectives.contrastive import contrastive_loss
 from denserk.objectives.layer_contrast import (
     layer_regulariser,

@@ -4,7 +4,7 @@ import torch
 from denserk.data.batches import MaskedTexts, PretrainingBatch
 from denserk.data.masking import IGNORED
 from denserk.modeling.backbone import Backbone
-from denserk.modeling.head_files import load_heads, save_heads
+from denserk.modeling.model_folder import load_heads, save_heads
 from denserk.objectives.master import TASKS, Master
 from tests.objectives.literal_layers import literal_layer
 from tests.objectives.pretraining_models import (

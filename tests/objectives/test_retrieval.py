@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from denserk.modeling.similarity import PassageVectors, dot
+from denserk.modeling.pooling import PassageVectors, dot
 from denserk.objectives.candidates import find_candidates
 from denserk.objectives.contrastive import contrastive_loss
 from denserk.objectives.distillation import kl_divergence

@@ -3,7 +3,7 @@ import torch
 
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
 from denserk.data.masking import IGNORED
-from denserk.modeling.head_files import load_heads, save_heads
+from denserk.modeling.model_folder import load_heads, save_heads
 from denserk.objectives.retromae import RetroMae
 from tests.objectives.literal_layers import literal_layer
 from tests.objectives.pretraining_models import backbone_of, literal_loss, random_texts

@@ -6,7 +6,7 @@ import random
 import torch
 
 from denserk.data.batches import TokenBatch, TrainingBatch, pad
-from denserk.modeling.retriever import Retriever
+from denserk.modeling.encoder import Retriever
 from denserk.modeling.stored_model import read_model_folder
 from denserk.objectives.retrieval import RetrievalObjective
 from denserk.settings.encoding import (

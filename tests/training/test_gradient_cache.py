@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from denserk.modeling.similarity import dot
+from denserk.modeling.pooling import dot
 from denserk.objectives.contrastive import contrastive_loss
 from denserk.training.gradient_cache import CachedVectors
 

@@ -8,7 +8,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from denserk.data.batches import TokenBatch
-from denserk.modeling.similarity import PassageVectors
+from denserk.modeling.pooling import PassageVectors
 from denserk.objectives.candidates import find_candidates
 from denserk.settings.training import CacheSettings
 from denserk.training import length_groups

@@ -7,8 +7,8 @@ from huggingface_hub.errors import RepositoryNotFoundError
 
 from denserk.cli.app import run
 from denserk.errors import ModelError, UsageError
-from denserk.modeling import model_names
-from denserk.modeling.model_names import find_model
+from denserk.modeling import checkpoints
+from denserk.modeling.checkpoints import find_model
 from denserk.settings.models import PUBLISHED_MODELS
 
 
@@ -102,6 +102,6 @@ def test_a_name_unknown_to_the_hub(monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise unknown.__new__(unknown)  # without the response that it reads its message from
 
-    monkeypatch.setattr(model_names, "snapshot_download", refuse)
+    monkeypatch.setattr(checkpoints, "snapshot_download", refuse)
     with pytest.raises(ModelError, match="not on the hub"):
         find_model("a/b")
