@@ -8,13 +8,12 @@ of its decoder a view of its own (Xiao et al., 2022, section 3.3, with the autho
 
 import logging
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
 from denserk.data.keyword_weights import KeywordWeights
@@ -34,7 +33,7 @@ from denserk.data.masking import (
 from denserk.data.prepared import Lists
 from denserk.data.pretraining_data import SPECIAL_TOKENS, Layout, PretrainingStore
 from denserk.data.sampling import Items, Purpose, Words, random_words
-from denserk.data.schedule import Schedule
+from denserk.data.schedule import ScheduledBatches, ScheduleOptions
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.settings.encoding import TextSettings
@@ -372,7 +371,7 @@ def refuse_generated(tasks: frozenset[MasterTask]) -> None:
         )
 
 
-class PretrainingBatches(Dataset[PretrainingBatch]):
+class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
     """The batches of a run for one process; `batches[step]` is the batch of a global step.
 
     What does not fill the last batch of an epoch waits for another one. What a batch depends on:
@@ -388,10 +387,8 @@ class PretrainingBatches(Dataset[PretrainingBatch]):
         batch_size: texts of a step, over all processes; documents, of two spans each, for
             cocondenser.
         tasks: of master.
-        epochs: how often the text is gone through.
-        max_steps: ends there instead, in as many epochs as it takes.
-        rank: this process, from 0.
-        world: how many processes there are.
+        options: see `ScheduleOptions`.
+
 
     Attributes:
         npr: what NPR's decoder recovers, once the text has been looked at.
@@ -412,10 +409,7 @@ class PretrainingBatches(Dataset[PretrainingBatch]):
         batch_size: int,
         *,
         tasks: frozenset[MasterTask] = frozenset(ALL_TASKS),
-        epochs: float = 1,
-        max_steps: int | None = None,
-        rank: int = 0,
-        world: int = 1,
+        **options: Unpack[ScheduleOptions],
     ) -> None:
         store.refuse_other(TextTokenizer(tokenizer, TextSettings()).fingerprint())
         if store.layout is not Layout.of(objective):
@@ -432,15 +426,7 @@ class PretrainingBatches(Dataset[PretrainingBatch]):
         if objective is PretrainingObjective.MASTER:
             self._look_at_passages(tasks)
             self._master = MasterTexts(store, self.masker, masking, tasks, self.npr, self.limit)
-        self._schedule = Schedule(
-            np.arange(len(store)),
-            batch_size,
-            masking.seed,
-            epochs=epochs,
-            max_steps=max_steps,
-            rank=rank,
-            world=world,
-        )
+        super().__init__(np.arange(len(store)), batch_size, masking.seed, **options)
         if not self.steps_per_epoch:
             raise InputError(
                 store.folder,
@@ -463,28 +449,8 @@ class PretrainingBatches(Dataset[PretrainingBatch]):
         elif alone := len(self.store) - counts["with_neighbour"]:
             logger.info(f"passages without a neighbour take no part in npr: {alone:,}")
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """Batches of an epoch."""
-        return self._schedule.steps_per_epoch
-
-    def __len__(self) -> int:
-        return self._schedule.steps
-
-    def epoch_of(self, step: int) -> int:
-        """The epoch, from 0, that a step belongs to."""
-        return self._schedule.epoch_of(step)
-
-    def __getitem__(self, step: int) -> PretrainingBatch:
-        """This process's part of the batch of a step.
-
-        Raises:
-            IndexError: the run has no such step.
-        """
-        return self.assemble(self._schedule.part(step), self.epoch_of(step))
-
     def assemble(self, items: Items, epoch: int) -> PretrainingBatch:
-        """The batch of items of the store at their visit in an epoch."""
+        """Return the batch of items at their visit in an epoch."""
         if self.store.layout is Layout.SPANS:
             return self._masked(Visit(self.settings.seed, self._spans(items, epoch), epoch))
         visit = self._visit(items, epoch)

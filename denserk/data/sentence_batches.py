@@ -1,15 +1,14 @@
 """Prepared pairs and triplets of sentences -> the batches of a run, each a function of its step."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from denserk.data.batches import TokenBatch, pad
 from denserk.data.sampling import Items
-from denserk.data.schedule import Schedule, items_of_run
+from denserk.data.schedule import ScheduledBatches, ScheduleOptions, items_of_run
 from denserk.data.training_data import SentenceStore
 from denserk.settings.training import SamplingSettings
 
@@ -32,22 +31,14 @@ class SentenceBatch(NamedTuple):
         return SentenceBatch(self.sentences.to(device), labels, self.items.to(device))
 
 
-class SentenceBatches(Dataset[SentenceBatch]):
-    """The batches of a run for one process; `batches[step]` is the batch of a global step.
-
-    The last batch of an epoch holds what is left. What a batch depends on: see `Schedule`.
+class SentenceBatches(ScheduledBatches[SentenceBatch]):
+    """The batches of a run on pairs or triplets; the last one of an epoch holds what is left.
 
     Args:
         store: the prepared data.
         sampling: which examples, and the seed of their order.
         batch_size: examples of a step, over all processes.
-        epochs: how often the data is gone through.
-        max_steps: ends there instead, in as many epochs as it takes.
-        rank: this process, from 0.
-        world: how many processes there are.
-
-    Raises:
-        UsageError: the batch size does not divide among the processes.
+        options: see `ScheduleOptions`.
     """
 
     def __init__(
@@ -55,39 +46,16 @@ class SentenceBatches(Dataset[SentenceBatch]):
         store: SentenceStore,
         sampling: SamplingSettings,
         batch_size: int,
-        *,
-        epochs: float = 1,
-        max_steps: int | None = None,
-        rank: int = 0,
-        world: int = 1,
+        **options: Unpack[ScheduleOptions],
     ) -> None:
         self.store = store
-        self._schedule = Schedule(
-            items_of_run(np.arange(len(store)), sampling),
-            batch_size,
-            sampling.seed,
-            epochs=epochs,
-            max_steps=max_steps,
-            rank=rank,
-            world=world,
-            keep_last=True,
-        )
+        items = items_of_run(np.arange(len(store)), sampling)
+        options["keep_last"] = True
+        super().__init__(items, batch_size, sampling.seed, **options)
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """Batches of an epoch."""
-        return self._schedule.steps_per_epoch
-
-    def __len__(self) -> int:
-        return self._schedule.steps
-
-    def __getitem__(self, step: int) -> SentenceBatch:
-        """This process's part of the batch of a step.
-
-        Raises:
-            IndexError: the run has no such step.
-        """
-        return assemble(self.store, self._schedule.part(step))
+    def assemble(self, items: Items, epoch: int) -> SentenceBatch:
+        """Return the batch of items, in any epoch."""
+        return assemble(self.store, items)
 
 
 def assemble(store: SentenceStore, items: Items) -> SentenceBatch:

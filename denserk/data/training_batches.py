@@ -1,10 +1,10 @@
 """Prepared training data -> the batches of a run, each a function of its step."""
 
 import logging
+from typing import Unpack
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 
 from denserk.data.batches import TrainingBatch, pad
 from denserk.data.sampling import (
@@ -13,7 +13,7 @@ from denserk.data.sampling import (
     choose_positive,
     choose_random_passages,
 )
-from denserk.data.schedule import Schedule, items_of_run
+from denserk.data.schedule import ScheduledBatches, ScheduleOptions, items_of_run
 from denserk.data.training_data import TrainingStore
 from denserk.errors import InputError
 from denserk.settings.training import FillNegatives, SamplingSettings
@@ -21,25 +21,16 @@ from denserk.settings.training import FillNegatives, SamplingSettings
 logger = logging.getLogger(__name__)
 
 
-class TrainingBatches(Dataset[TrainingBatch]):
-    """The batches of a run for one process; `batches[step]` is the batch of a global step.
-
-    A batch depends on the data, the settings and the step, and on nothing else: a run is continued
-    by starting at its next step, loader workers change nothing, and the parts of all ranks, one
-    after another, are the batch that a single process gets.
+class TrainingBatches(ScheduledBatches[TrainingBatch]):
+    """The batches of a run on queries with passages.
 
     Args:
         store: the prepared data.
         sampling: which queries, positives and negatives.
         batch_size: queries of a step, over all processes.
-        epochs: how often the data is gone through.
-        max_steps: ends there instead, in as many epochs as it takes.
-        rank: this process, from 0.
-        world: how many processes there are.
-        shuffle: a new order each epoch; else that of the files.
-        keep_last: the last batch of an epoch may be smaller; else what does not fill it is dropped.
         with_scores: batches carry the teacher's scores. Queries without negatives, whose random
             passages no teacher has seen, are left out then.
+        options: see `ScheduleOptions`.
 
     Raises:
         UsageError: the batch size does not divide among the processes.
@@ -52,30 +43,14 @@ class TrainingBatches(Dataset[TrainingBatch]):
         sampling: SamplingSettings,
         batch_size: int,
         *,
-        epochs: float = 1,
-        max_steps: int | None = None,
-        rank: int = 0,
-        world: int = 1,
-        shuffle: bool = True,
-        keep_last: bool = False,
         with_scores: bool = False,
+        **options: Unpack[ScheduleOptions],
     ) -> None:
         self.store, self.sampling, self.with_scores = store, sampling, with_scores
         if with_scores:
             store.refuse_unscored()
-        self.items = self._choose()
-        self._schedule = Schedule(
-            self.items,
-            batch_size,
-            sampling.seed,
-            epochs=epochs,
-            max_steps=max_steps,
-            rank=rank,
-            world=world,
-            shuffle=shuffle,
-            keep_last=keep_last,
-        )
-        self._tell_short_lists()
+        super().__init__(self._choose(), batch_size, sampling.seed, **options)
+        self._warn_of_short_lists()
         if not self.steps_per_epoch:
             raise InputError(
                 store.folder,
@@ -84,11 +59,6 @@ class TrainingBatches(Dataset[TrainingBatch]):
                 f"at least one batch of {batch_size}",
                 "give a smaller --batch-size",
             )
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Batches of an epoch."""
-        return self._schedule.steps_per_epoch
 
     def _choose(self) -> Items:
         """The items of the run, ascending."""
@@ -101,7 +71,7 @@ class TrainingBatches(Dataset[TrainingBatch]):
                 )
         return items_of_run(items, settings)
 
-    def _tell_short_lists(self) -> None:
+    def _warn_of_short_lists(self) -> None:
         wanted = self.sampling.group_size - 1
         counts = self._negatives(self.items)
         if short := int(((counts > 0) & (counts < wanted)).sum()):
@@ -121,21 +91,6 @@ class TrainingBatches(Dataset[TrainingBatch]):
                 "queries without negatives, and no passage but their positives",
                 "another passage to tell the positive from",
             )
-
-    def __len__(self) -> int:
-        return self._schedule.steps
-
-    def epoch_of(self, step: int) -> int:
-        """The epoch, from 0, that a step belongs to."""
-        return self._schedule.epoch_of(step)
-
-    def __getitem__(self, step: int) -> TrainingBatch:
-        """This process's part of the batch of a step.
-
-        Raises:
-            IndexError: the run has no such step.
-        """
-        return self._assemble(self._schedule.part(step), self.epoch_of(step))
 
     def groups(self, items: Items, epoch: int) -> Items:
         """Return the passages of a visit of each item, as rows of the store: (B, n).
@@ -177,7 +132,8 @@ class TrainingBatches(Dataset[TrainingBatch]):
     def _repeats(self) -> bool:
         return self.sampling.fill_negatives is FillNegatives.REPEAT
 
-    def _assemble(self, items: Items, epoch: int) -> TrainingBatch:
+    def assemble(self, items: Items, epoch: int) -> TrainingBatch:
+        """Return the batch of items at their visit in an epoch."""
         store = self.store
         rows, places = self._groups(items, epoch)
         keys = rows

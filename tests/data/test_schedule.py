@@ -3,11 +3,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from denserk.data.sampling import choose_items, order_items
-from denserk.data.schedule import Schedule, items_of_run
+from denserk.data.sampling import Items, choose_items, order_items
+from denserk.data.schedule import ScheduledBatches, items_of_run
 from denserk.errors import UsageError
 from denserk.settings.training import SamplingSettings
 from tests.reporters import Heard
+
+
+class Numbers(ScheduledBatches[Items]):
+    """Batches that are the numbers of their items."""
+
+    def assemble(self, items: Items, epoch: int) -> Items:
+        """Return the items."""
+        return items
+
 
 ITEMS = np.arange(100, 111)
 
@@ -42,8 +51,8 @@ def test_more_items_than_there_are():
     ],
 )
 def test_every_epoch_has_its_own_order(options, sizes):
-    schedule = Schedule(ITEMS, 4, 9, **options)
-    parts = [schedule.part(step).tolist() for step in range(schedule.steps)]
+    schedule = Numbers(ITEMS, 4, 9, **options)
+    parts = [schedule.part(step).tolist() for step in range(len(schedule))]
     assert [len(part) for part in parts] == sizes
     for step, part in enumerate(parts):
         epoch, place = divmod(step, schedule.steps_per_epoch)
@@ -52,16 +61,16 @@ def test_every_epoch_has_its_own_order(options, sizes):
 
 
 def test_without_shuffling_the_order_is_the_given_one():
-    schedule = Schedule(ITEMS, 11, 9, epochs=2, shuffle=False)
+    schedule = Numbers(ITEMS, 11, 9, epochs=2, shuffle=False)
     assert [schedule.part(step).tolist() for step in (0, 1)] == [ITEMS.tolist()] * 2
 
 
 @pytest.mark.parametrize("world", [2, 4])
 def test_the_parts_of_all_ranks_are_the_batch(world):
     options: dict[str, Any] = {"epochs": 2, "keep_last": True}
-    whole = Schedule(ITEMS, 4, 1, **options)
-    ranks = [Schedule(ITEMS, 4, 1, rank=rank, world=world, **options) for rank in range(world)]
-    for step in range(whole.steps):
+    whole = Numbers(ITEMS, 4, 1, **options)
+    ranks = [Numbers(ITEMS, 4, 1, rank=rank, world=world, **options) for rank in range(world)]
+    for step in range(len(whole)):
         parts = np.concatenate([rank.part(step) for rank in ranks])
         assert parts.tolist() == whole.part(step).tolist()
 
@@ -69,13 +78,13 @@ def test_the_parts_of_all_ranks_are_the_batch(world):
 @pytest.mark.parametrize("step", [-1, 2])
 def test_no_such_step(step):
     with pytest.raises(IndexError, match=f"step {step} of 2"):
-        Schedule(ITEMS, 4, 1).part(step)
+        Numbers(ITEMS, 4, 1).part(step)
 
 
 def test_too_few_items_make_no_batch():
-    assert Schedule(ITEMS, 12, 1).steps_per_epoch == 0
+    assert Numbers(ITEMS, 12, 1).steps_per_epoch == 0
 
 
 def test_a_batch_divides_among_the_processes():
     with pytest.raises(UsageError, match="--batch-size 5 does not divide among 2 processes"):
-        Schedule(ITEMS, 5, 1, world=2)
+        Numbers(ITEMS, 5, 1, world=2)
