@@ -11,7 +11,7 @@ import pytest
 
 from denserk.cli.app import run
 from denserk.evaluation.published import figures
-from denserk.settings.suite import Paper
+from denserk.settings.benchmarks import Paper
 from tests.test_readme import ROOT, parse
 
 FOLDER = ROOT / "docs" / "recipes"

@@ -13,8 +13,13 @@ from denserk.formats.runs import read_run_scores
 from denserk.formats.sources import read_passages, read_queries
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.records import Passage, Query
-from denserk.settings.encode import EncodeSettings
-from denserk.settings.encoding import ComputeSettings, Dtype, Representation, VectorDtype
+from denserk.settings.encoding import (
+    ComputeSettings,
+    Dtype,
+    EncodeSettings,
+    Representation,
+    VectorDtype,
+)
 from denserk.settings.evaluation import EvaluationSettings
 from denserk.settings.formats import CorpusFormat, CorpusSettings
 from denserk.tasks.encode import encode

@@ -7,8 +7,8 @@ from denserk.errors import UsageError
 from denserk.extras import require
 from denserk.modeling.checkpoints import find_model
 from denserk.modeling.text_encoder import TextEncoder
+from denserk.settings.analysis import SideBySide
 from denserk.settings.encoding import ComputeSettings
-from denserk.settings.side_by_side import SideBySide
 
 
 def check(settings: SideBySide) -> None:

@@ -13,15 +13,27 @@ from denserk.cli.console import print_table
 from denserk.cli.drawing import finish, show
 from denserk.cli.options import Given, Overrides, command
 from denserk.errors import UsageError
-from denserk.settings.answers import AnswerSettings, refuse_idle
-from denserk.settings.benchmark import BenchmarkPaths, MakeSettings
-from denserk.settings.comparison import ComparisonSettings
+from denserk.settings.benchmarks import (
+    BenchmarkPaths,
+    MakeSettings,
+    Suite,
+    SuiteRow,
+    find_suite,
+    find_suites,
+    list_suites,
+)
 from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
-from denserk.settings.evaluation import EvaluationSettings, MeasureSettings, ReportSettings
+from denserk.settings.evaluation import (
+    AnswerSettings,
+    ComparisonSettings,
+    EvaluationSettings,
+    MeasureSettings,
+    PageSettings,
+    ReportSettings,
+    ReportSources,
+    refuse_idle,
+)
 from denserk.settings.formats import CorpusSettings
-from denserk.settings.report import PageSettings, ReportSources
-from denserk.settings.suite import Suite
-from denserk.settings.suites import SuiteRow, find_suite, find_suites, list_suites
 
 logger = logging.getLogger(__name__)
 

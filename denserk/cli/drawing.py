@@ -8,9 +8,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from denserk.cli.console import printable
-from denserk.settings.comparison import ComparisonSettings
-from denserk.settings.evaluation import EvaluationSettings, OutputFormat, ReportSettings
-from denserk.settings.report import PageSettings, ReportSources
+from denserk.settings.evaluation import (
+    ComparisonSettings,
+    EvaluationSettings,
+    OutputFormat,
+    PageSettings,
+    ReportSettings,
+    ReportSources,
+)
 
 if TYPE_CHECKING:
     from denserk.evaluation.benchmarks import BenchmarksResult

@@ -7,8 +7,12 @@ from typing import Any
 from denserk.cli.app import app
 from denserk.cli.console import per_second
 from denserk.cli.options import Overrides, command
-from denserk.settings.encode import EncodeSettings
-from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
+from denserk.settings.encoding import (
+    ComputeSettings,
+    EncodeSettings,
+    RepresentationSettings,
+    TextSettings,
+)
 from denserk.settings.formats import CorpusSettings
 
 logger = logging.getLogger(__name__)

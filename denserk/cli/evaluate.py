@@ -11,16 +11,19 @@ from denserk.cli.app import app
 from denserk.cli.drawing import finish, format_of
 from denserk.cli.options import command
 from denserk.errors import UsageError
-from denserk.settings.answers import AnswerInput, AnswerSettings, refuse_idle
-from denserk.settings.comparison import ComparisonSettings
 from denserk.settings.evaluation import (
     TREC_EVAL_MEASURES,
+    AnswerInput,
+    AnswerSettings,
+    ComparisonSettings,
     EvaluationSettings,
     OutputFormat,
+    PageSettings,
     ReportSettings,
+    ReportSources,
+    refuse_idle,
 )
 from denserk.settings.formats import CorpusSettings
-from denserk.settings.report import PageSettings, ReportSources
 
 
 @command(

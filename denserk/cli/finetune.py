@@ -8,9 +8,8 @@ from denserk.cli.app import app
 from denserk.cli.console import print_entries, print_table
 from denserk.cli.options import Given, Overrides, command
 from denserk.settings.encoding import RepresentationSettings, TextSettings
-from denserk.settings.finetune import PresetSettings, put_together
+from denserk.settings.finetuning import PresetSettings, list_rows, put_together
 from denserk.settings.formats import CorpusSettings
-from denserk.settings.presets import list_rows
 from denserk.settings.training import (
     CacheSettings,
     FinetuneSettings,

@@ -6,13 +6,13 @@ from typing import Any
 from denserk.cli.app import app
 from denserk.cli.options import Given, command
 from denserk.settings.formats import CorpusSettings
-from denserk.settings.pretrain import put_together
 from denserk.settings.pretraining import (
     MaskingSettings,
     PretrainingObjectiveSettings,
     PretrainOptimizerSettings,
     PretrainSettings,
     TextUnitSettings,
+    put_together,
 )
 
 logger = logging.getLogger(__name__)

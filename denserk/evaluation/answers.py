@@ -26,7 +26,7 @@ import regex
 
 from denserk.errors import DenserkError, UsageError
 from denserk.evaluation.measures import Measure, is_count, parse_measures, split_measures
-from denserk.settings.answers import AnswerSettings
+from denserk.settings.evaluation import AnswerSettings
 
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 _SPLIT = "\0"  # between tokens; a control character, and so in none of them

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from denserk.evaluation.evaluator import EvaluationResult
 from denserk.evaluation.published import PublishedRow
-from denserk.settings.suite import Suite
-from denserk.settings.suites import find_suite, groups_within
+from denserk.settings.benchmarks import Suite, find_suite, groups_within
 
 Values = Mapping[str, float]  # measure -> value
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
+from denserk.settings.benchmarks import Group, Paper, Suite, find_suite
 from denserk.settings.recipes import FOLDER
-from denserk.settings.suite import Group, Paper, Suite
-from denserk.settings.suites import find_suite
 
 
 class Figure(NamedTuple):

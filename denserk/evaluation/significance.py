@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from denserk.errors import UsageError
 from denserk.evaluation.measures import Measure, is_mean
-from denserk.settings.comparison import ComparisonSettings, Correction, PairedTest
+from denserk.settings.evaluation import ComparisonSettings, Correction, PairedTest
 
 Values = NDArray[np.float64]
 PerQuery = Mapping[str, Mapping[str, float]]  # measure -> query id -> value

@@ -15,8 +15,7 @@ from denserk.evaluation.evaluator import EvaluationResult, RunResult
 from denserk.evaluation.measures import Measure, is_count, trec_spelling
 from denserk.evaluation.published import PublishedRow, published_measures
 from denserk.evaluation.significance import Comparison
-from denserk.settings.comparison import Correction, PairedTest
-from denserk.settings.evaluation import OutputFormat, ReportSettings
+from denserk.settings.evaluation import Correction, OutputFormat, PairedTest, ReportSettings
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable

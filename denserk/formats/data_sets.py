@@ -19,7 +19,7 @@ from denserk.extras import installed, require
 from denserk.formats.files import write_errors
 from denserk.formats.json_records import identifier
 from denserk.records import NO_FIELDS, Passage, Qrel, Query
-from denserk.settings.suite import Source, Suite
+from denserk.settings.benchmarks import Source, Suite
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from denserk.errors import InputError, ModelError, UsageError
 from denserk.formats.files import read_errors, read_file, whole_binary
 from denserk.formats.manifest import file_sha256
 from denserk.formats.schema import TEXT, mapping, record, require
-from denserk.settings.models import PUBLISHED_MODELS, RENAMED, WITHOUT_WEIGHTS, published
+from denserk.settings.encoding import PUBLISHED_MODELS, RENAMED, WITHOUT_WEIGHTS, published
 
 logger = logging.getLogger(__name__)
 

@@ -32,12 +32,12 @@ from denserk.settings.encoding import (
     AggKind,
     AggLayout,
     MlmHead,
+    ModelLayout,
     Representation,
     RepresentationSettings,
     TermWeight,
     TextSettings,
 )
-from denserk.settings.models import ModelLayout
 
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,12 @@ from denserk.modeling.lean_choice import quicken
 from denserk.modeling.representation import Aggretriever
 from denserk.modeling.stored_model import StoredModel, read_model_folder
 from denserk.records import Passage, Query
-from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
-from denserk.settings.models import PUBLISHED_MODELS
+from denserk.settings.encoding import (
+    PUBLISHED_MODELS,
+    ComputeSettings,
+    RepresentationSettings,
+    TextSettings,
+)
 from denserk.settings.options import as_json, from_json
 
 logger = logging.getLogger(__name__)

@@ -1,10 +1,14 @@
 """What is measured, and how the measures are shown."""
 
+import dataclasses
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from enum import StrEnum
+from typing import Any
 
 from denserk.errors import UsageError
+from denserk.settings.formats import DETECTED, CorpusSettings
 from denserk.settings.options import Settings, option
 
 DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@100")
@@ -126,3 +130,197 @@ def parse_bound(text: str) -> Bound:
             "for example --min nDCG@10=0.30",
         )
     return Bound(measure.strip(), value)
+
+
+DEFAULT_ANSWER_MEASURES = ("Success@5", "Success@20", "Success@100")
+"""What is measured by answers when nothing is asked for: the top-k accuracies of the papers."""
+
+
+@dataclass(frozen=True)
+class AnswerInput:
+    """Questions with answers, and the passages they are looked for in."""
+
+    answers: str | None = option(
+        None, metavar="FILE|DIR|-", shown_default="the judgements that are named"
+    )
+    """Questions with their answers, in place of judgements: a hit is relevant where its text
+    contains one. DPR's .qa.csv, JSON lines, or a folder of EntityQuestions."""
+    corpus: str | None = option(None, metavar="FILE|DIR|NAME|-", shown_default="none")
+    """The passages that the runs name: --answers looks into them, --report shows some."""
+
+    def __post_init__(self) -> None:
+        """Refuses answers without passages."""
+        if self.answers is not None and self.corpus is None:
+            raise UsageError(
+                f"--answers {self.answers} are looked for in the texts of hits, and there is no "
+                "corpus",
+                "add --corpus, the passages that were searched",
+            )
+
+
+@dataclass(frozen=True)
+class AnswerSettings(Settings):
+    """How answers are matched, and what is written of it."""
+
+    topk: tuple[int, ...] = option((), metavar="K,K,...", shown_default="5,20,100", rare=True)
+    """Top-k accuracy at these depths: 5,20 is -m 'Success@5 Success@20'."""
+    regex: bool = False
+    """Answers are regular expressions (CuratedTREC)."""
+    strict_dpr: bool = option(False, rare=True)
+    """An answer without a letter, number or sign matches every passage, as in DPR's own code;
+    otherwise it matches none."""
+    skip_missing: bool = False
+    """Passages that the corpus lacks hold no answer; otherwise they are refused."""
+    num_workers: int = option(1, at_least=1)
+    """Processes that look for answers."""
+    write_dpr_json: str | None = option(None, metavar="FILE", shown_default="none")
+    """Also write the questions with their passages as DPR does, for readers such as FiD."""
+    write_pyserini_json: str | None = option(None, metavar="FILE", shown_default="none")
+    """Also write them as Pyserini does, for its evaluate_dpr_retrieval."""
+
+    def __post_init__(self) -> None:
+        """Reject depths below 1, and options that exclude each other."""
+        super().__post_init__()
+        if any(depth < 1 for depth in self.topk):
+            raise UsageError(f"--set topk={','.join(map(str, self.topk))}: at least 1 is expected")
+        if self.regex and self.strict_dpr:
+            raise UsageError(
+                "--strict-dpr is about answers that are words; with --regex they are patterns",
+                "leave one of them out",
+            )
+        if "-" in self.outputs:
+            raise UsageError("standard output (-) is for the measures", "name a file to write to")
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The files that are asked for."""
+        both = (self.write_dpr_json, self.write_pyserini_json)
+        return tuple(path for path in both if path is not None)
+
+
+MATCHING = AnswerSettings()
+"""DPR's matching, by words, in this process."""
+
+
+def refuse_idle(settings: Sequence[Any], why: str, hint: str) -> None:
+    """Refuses options that were given and would do nothing.
+
+    Args:
+        settings: settings objects, all of whose options would.
+        why: what they are for.
+        hint: what to do.
+
+    Raises:
+        UsageError: a field differs from its default; all such options are named.
+
+    >>> refuse_idle([AnswerSettings(regex=True)], "for --answers", "add it")
+    Traceback (most recent call last):
+    denserk.errors.UsageError: --regex: for --answers
+    """
+    given = [
+        "--" + field.name.replace("_", "-")
+        for group in settings
+        for field in dataclasses.fields(group)
+        if getattr(group, field.name) != field.default
+    ]
+    if given:
+        raise UsageError(f"{', '.join(given)}: {why}", hint)
+
+
+class PairedTest(StrEnum):
+    """How it is judged whether two runs differ."""
+
+    T = "t"
+    """The paired t-test."""
+    RANDOMISATION = "randomisation"
+    """The paired randomisation test (Fisher's): signs of the differences drawn at random."""
+
+
+class Correction(StrEnum):
+    """What is done about testing several runs or measures at once."""
+
+    HOLM = "holm"
+    """Holm's step-down correction."""
+    BONFERRONI = "bonferroni"
+    """Each p-value times the number of tests."""
+    NONE = "none"
+    """Nothing."""
+
+
+@dataclass(frozen=True)
+class ComparisonSettings(Settings):
+    """Whether runs differ from one of them."""
+
+    baseline: str | None = option(None, metavar="RUN", shown_default="no test")
+    """Test every other run against this one, per measure: a file, or a run's name in the table."""
+    test: PairedTest = PairedTest.T
+    """The paired test."""
+    correction: Correction = Correction.HOLM
+    """Correction of p-values and intervals over all runs and measures tested."""
+    alpha: float = 0.05
+    """Corrected p-values below it are marked; 1 - alpha is the confidence of the intervals."""
+    permutations: int = option(100_000, rare=True, at_least=1)
+    """randomisation: how many draws."""
+    test_seed: int = option(42, rare=True)
+    """randomisation: seed of the draws."""
+
+    def __post_init__(self) -> None:
+        """Reject levels of significance outside 0 to 1."""
+        super().__post_init__()
+        if not 0 < self.alpha < 1:
+            raise UsageError(f"--alpha {self.alpha}: between 0 and 1", "0.05 is usual")
+
+
+@dataclass(frozen=True)
+class PageSettings(Settings):
+    """A page made from the runs."""
+
+    report: str | None = option(None, metavar="DIR", shown_default="no page")
+    """Also write DIR/index.html: tables, curves, queries side by side, in one file."""
+    topics: str | None = option(None, metavar="FILE|DIR|NAME", shown_default="as the runs know")
+    """Queries whose texts --report shows, and --write-dpr-json writes where --answers has none."""
+    report_queries: int = option(20, rare=True, at_least=0)
+    """--report: how many of the queries that moved most have their lists side by side."""
+    report_passages: int = option(5, rare=True, at_least=1)
+    """--report: how many passages of each list are shown."""
+
+    def __post_init__(self) -> None:
+        """Reject settings of a page that is not asked for."""
+        super().__post_init__()
+        if self.report is None:
+            told = [option for option in self.asked if not option.startswith("--topics ")]
+            if told:
+                raise UsageError(f"{' and '.join(told)}: for --report alone", "add --report DIR")
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The options about queries and passages that differ from their defaults, as typed.
+
+        >>> PageSettings(report="page", report_queries=5).asked
+        ('--report-queries 5',)
+        """
+        about = [field for field in fields(self) if field.name != "report"]
+        return tuple(
+            f"--{field.name.replace('_', '-')} {getattr(self, field.name)}"
+            for field in about
+            if getattr(self, field.name) != field.default
+        )
+
+
+@dataclass(frozen=True)
+class ReportSources:
+    """What stands behind the measures of runs.
+
+    Attributes:
+        title: of the page.
+        qrels: the judgements; None where answers were matched instead.
+        topics: the queries; None where nobody said, and the runs' manifests are asked.
+        corpus: the passages; the same.
+        shape: how the corpus is read.
+    """
+
+    title: str
+    qrels: str | None = None
+    topics: str | None = None
+    corpus: str | None = None
+    shape: CorpusSettings = DETECTED

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from denserk.errors import UsageError
-from denserk.settings.options import REQUIRED, Settings, option
-from denserk.settings.shards import refuse_shard
+from denserk.settings.options import REQUIRED, Settings, option, refuse_shard
 
 
 class Sampling(NamedTuple):

@@ -6,8 +6,7 @@ from enum import StrEnum
 from denserk.errors import UsageError
 from denserk.settings.conversion import TrainingFormat
 from denserk.settings.formats import QrelsFormat, RunFormat, TopicsFormat
-from denserk.settings.options import REQUIRED, Settings, option
-from denserk.settings.shards import refuse_shard
+from denserk.settings.options import REQUIRED, Settings, option, refuse_shard
 
 WITHOUT_TEXTS = (
     TrainingFormat.TEVATRON_IDS,

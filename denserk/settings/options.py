@@ -240,3 +240,16 @@ def changed(settings: T, overrides: Mapping[str, Any]) -> T:
     """A copy with the given fields replaced; `None` leaves a field as it is."""
     given = {name: value for name, value in overrides.items() if value is not None}
     return dataclasses.replace(settings, **given)  # type: ignore[type-var]
+
+
+def refuse_shard(shard_id: int, shard_num: int) -> None:
+    """Refuses a shard that there is not.
+
+    Raises:
+        UsageError: so it is.
+    """
+    if not 0 <= shard_id < shard_num:
+        raise UsageError(
+            f"--shard-id {shard_id} of --shard-num {shard_num}",
+            f"shards are numbered 0 to {max(shard_num, 1) - 1}",
+        )

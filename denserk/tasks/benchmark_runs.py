@@ -29,11 +29,9 @@ from denserk.formats.manifest import (
 from denserk.formats.outputs import refuse_occupied
 from denserk.modeling.checkpoints import find_model
 from denserk.modeling.stored_model import read_model_folder
-from denserk.settings.benchmark import MakeSettings
-from denserk.settings.encode import EncodeSettings
-from denserk.settings.encoding import ComputeSettings
+from denserk.settings.benchmarks import Corpus, MakeSettings, Suite, benchmarks, find_suites
+from denserk.settings.encoding import PUBLISHED_MODELS, ComputeSettings, EncodeSettings
 from denserk.settings.formats import CorpusSettings
-from denserk.settings.models import PUBLISHED_MODELS
 from denserk.settings.options import as_json
 from denserk.settings.retrieval import (
     IndexPaths,
@@ -41,8 +39,6 @@ from denserk.settings.retrieval import (
     SearchPaths,
     SearchSettings,
 )
-from denserk.settings.suite import Corpus, Suite
-from denserk.settings.suites import benchmarks, find_suites
 from denserk.tasks.build_index import build_index
 from denserk.tasks.encode import encode
 from denserk.tasks.search import search

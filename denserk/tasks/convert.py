@@ -25,7 +25,7 @@ from denserk.formats.vectors import VectorSource, open_writer, read_vector_block
 from denserk.records import best_first
 from denserk.reporting import track
 from denserk.settings.conversion import ConversionSettings, Kind, TrainingFormat
-from denserk.settings.encoding import ComputeSettings, VectorFormat
+from denserk.settings.encoding import ComputeSettings, ModelLayout, VectorFormat
 from denserk.settings.formats import (
     CorpusFormat,
     CorpusSettings,
@@ -33,7 +33,6 @@ from denserk.settings.formats import (
     RunFormat,
     TopicsFormat,
 )
-from denserk.settings.models import ModelLayout
 from denserk.tasks.training_texts import TextFiller
 
 logger = logging.getLogger(__name__)

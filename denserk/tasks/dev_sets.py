@@ -10,7 +10,7 @@ from denserk.data.training_batches import TrainingBatches
 from denserk.data.training_data import TrainingStore, prepare
 from denserk.errors import InputError
 from denserk.formats.sources import read_passages, read_qrels_map, read_queries
-from denserk.settings.finetune import FinetuneRun
+from denserk.settings.finetuning import FinetuneRun
 from denserk.settings.training import NegativeChoice, PositiveChoice, SamplingSettings
 from denserk.tasks.run_folder import DEV_DATA, goes_on
 from denserk.training.dev_measures import DevSet

@@ -20,8 +20,7 @@ from denserk.modeling.devices import choose_device
 from denserk.modeling.text_encoder import ComingVectors, TextEncoder
 from denserk.records import Passage, Query
 from denserk.reporting import Progress, track
-from denserk.settings.encode import EncodeSettings
-from denserk.settings.encoding import ComputeSettings, TextSettings, VectorFormat
+from denserk.settings.encoding import ComputeSettings, EncodeSettings, TextSettings, VectorFormat
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.options import as_json
 from denserk.tasks.blocks import (

@@ -11,8 +11,7 @@ from typing import Any
 from denserk.errors import UsageError
 from denserk.formats.files import STREAM
 from denserk.modeling.devices import choose_device
-from denserk.settings.encode import EncodeSettings
-from denserk.settings.encoding import ComputeSettings, VectorFormat
+from denserk.settings.encoding import ComputeSettings, EncodeSettings, VectorFormat
 from denserk.settings.formats import CorpusSettings
 from denserk.tasks.encode import encode
 from denserk.tasks.encode_tally import EncodeResult

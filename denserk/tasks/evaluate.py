@@ -21,9 +21,9 @@ from denserk.evaluation.measures import OWN, Measure, MeasureChoice, parse_measu
 from denserk.evaluation.significance import compare
 from denserk.formats.runs import read_kept_scores, read_run_scores, read_run_tag
 from denserk.formats.sources import read_qrels_map
-from denserk.settings.comparison import ComparisonSettings
 from denserk.settings.evaluation import (
     DEFAULT_MEASURES,
+    ComparisonSettings,
     EvaluationSettings,
     RunOrder,
     parse_bound,

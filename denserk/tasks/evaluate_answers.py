@@ -32,8 +32,14 @@ from denserk.formats.runs import read_run
 from denserk.formats.sources import read_passages, read_queries, read_questions
 from denserk.records import Passage, Query, best_first
 from denserk.reporting import track
-from denserk.settings.answers import DEFAULT_ANSWER_MEASURES, MATCHING, AnswerSettings
-from denserk.settings.evaluation import EvaluationSettings, RunOrder, parse_bound
+from denserk.settings.evaluation import (
+    DEFAULT_ANSWER_MEASURES,
+    MATCHING,
+    AnswerSettings,
+    EvaluationSettings,
+    RunOrder,
+    parse_bound,
+)
 from denserk.settings.formats import DETECTED, CorpusSettings
 from denserk.tasks.evaluate import tell_ties
 

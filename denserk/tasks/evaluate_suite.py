@@ -13,10 +13,8 @@ from denserk.evaluation.published import PublishedRow, published_measures, publi
 from denserk.formats.data_sets import download_errors, find_parts
 from denserk.formats.files import STREAM
 from denserk.formats.manifest import Kind, beside, read_manifest
-from denserk.settings.answers import MATCHING, AnswerSettings
-from denserk.settings.evaluation import EvaluationSettings
-from denserk.settings.suite import Paper, Suite
-from denserk.settings.suites import benchmarks, find_suites, groups_within
+from denserk.settings.benchmarks import Paper, Suite, benchmarks, find_suites, groups_within
+from denserk.settings.evaluation import MATCHING, AnswerSettings, EvaluationSettings
 from denserk.tasks.evaluate import evaluate
 from denserk.tasks.evaluate_answers import evaluate_answers
 

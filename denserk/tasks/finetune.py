@@ -16,7 +16,7 @@ from denserk.data.training_batches import TrainingBatches
 from denserk.data.training_data import TrainingStore, prepare
 from denserk.reporting import Progress, track
 from denserk.settings.encoding import RepresentationSettings, TextSettings
-from denserk.settings.finetune import FinetuneRun
+from denserk.settings.finetuning import FinetuneRun
 from denserk.settings.options import as_json
 from denserk.settings.training import Precision
 from denserk.tasks.dev_sets import dev_sets

@@ -10,7 +10,7 @@ from denserk.errors import UsageError
 from denserk.modeling.checkpoints import find_model
 from denserk.modeling.cross_encoder import Reranker, StoredReranker, begin_reranker, is_reranker
 from denserk.settings.encoding import Representation, RepresentationSettings, TextSettings
-from denserk.settings.finetune import FinetuneRun
+from denserk.settings.finetuning import FinetuneRun
 from denserk.settings.training import ContrastiveKind
 from denserk.training.dev_measures import DevSet
 from denserk.training.reranking_measures import measure_groups

@@ -22,7 +22,7 @@ from denserk.settings.encoding import (
     RepresentationSettings,
     TextSettings,
 )
-from denserk.settings.finetune import FinetuneRun
+from denserk.settings.finetuning import FinetuneRun
 from denserk.settings.training import Objective
 from denserk.tasks.run_folder import TOLD
 from denserk.training.dev_measures import DevSet, measure

@@ -13,7 +13,7 @@ from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_data import SentenceStore, prepare_sentences
 from denserk.errors import InputError, UsageError
 from denserk.settings.encoding import Representation, RepresentationSettings, TextSettings
-from denserk.settings.finetune import FinetuneRun
+from denserk.settings.finetuning import FinetuneRun
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.training import DevMetric, Objective, ObjectiveSettings, SamplingSettings
 from denserk.tasks.finetune_retriever import RetrieverTraining, begin_retriever_training

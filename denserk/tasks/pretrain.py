@@ -23,12 +23,12 @@ from denserk.objectives.master import Master
 from denserk.objectives.objective import PretrainingObjective as Objective
 from denserk.objectives.retromae import RetroMae
 from denserk.reporting import Progress, track
-from denserk.settings.pretrain import PretrainRun
 from denserk.settings.pretraining import (
     DecoderInit,
     Decoders,
     LossAverage,
     PretrainingObjective,
+    PretrainRun,
 )
 from denserk.tasks.pretraining_start import look_at_inputs, start_folder
 from denserk.tasks.run_folder import (

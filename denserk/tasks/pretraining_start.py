@@ -20,8 +20,7 @@ from denserk.modeling.checkpoints import find_model, write_tensors
 from denserk.modeling.model_folder import CONDENSER, MASTER, RETROMAE, HeadLayout
 from denserk.reporting import track
 from denserk.settings.options import as_json
-from denserk.settings.pretrain import PretrainRun
-from denserk.settings.pretraining import Architecture, PretrainingObjective
+from denserk.settings.pretraining import Architecture, PretrainingObjective, PretrainRun
 
 logger = logging.getLogger(__name__)
 

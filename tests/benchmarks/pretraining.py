@@ -23,10 +23,9 @@ from denserk.analysis.attention_entropy import attention_entropy
 from denserk.formats.sources import read_passages, read_qrels_map, read_queries
 from denserk.settings.analysis import AttentionEntropySettings
 from denserk.settings.encoding import ComputeSettings, Dtype
-from denserk.settings.finetune import FinetuneRun
+from denserk.settings.finetuning import FinetuneRun
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.generate import GenerateSettings, GenerateTextSettings
-from denserk.settings.pretrain import put_together
 from denserk.settings.pretraining import (
     Architecture,
     MaskingSettings,
@@ -34,6 +33,7 @@ from denserk.settings.pretraining import (
     PretrainOptimizerSettings,
     PretrainSettings,
     TextUnitSettings,
+    put_together,
 )
 from denserk.settings.training import (
     FinetuneSettings,

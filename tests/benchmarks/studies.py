@@ -14,8 +14,7 @@ import orjson
 
 from denserk.formats.runs import read_run_scores
 from denserk.formats.sources import read_passages, read_qrels_map, read_queries
-from denserk.settings.encode import EncodeSettings
-from denserk.settings.encoding import ComputeSettings
+from denserk.settings.encoding import ComputeSettings, EncodeSettings
 from denserk.settings.evaluation import EvaluationSettings
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.retrieval import (

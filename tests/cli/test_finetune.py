@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from denserk.cli.app import run
-from denserk.settings.presets import presets
+from denserk.settings.finetuning import presets
 from denserk.tasks import finetune as task
 from denserk.tasks.finetune import FinetuneResult
 from tests.tasks.finetuning import write_examples

@@ -23,7 +23,7 @@ from denserk.evaluation.answers import (
     mean_of_means,
     tokens_of,
 )
-from denserk.settings.answers import AnswerSettings
+from denserk.settings.evaluation import AnswerSettings
 
 CLASSES = ("L", "N", "M")
 ALPHABET = "aAbB19Σσςé\u0301\u00c5\u212b İß.,'-_ \n\t\u00a0\u200b\u0000東京\U0001d7ce"

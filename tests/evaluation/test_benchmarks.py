@@ -8,9 +8,8 @@ from denserk.evaluation.evaluator import EvaluationResult, Evaluator
 from denserk.evaluation.measures import parse_measures
 from denserk.evaluation.published import published_rows
 from denserk.evaluation.tables import render, tables
+from denserk.settings.benchmarks import Paper, find_suites
 from denserk.settings.evaluation import OutputFormat, ReportSettings
-from denserk.settings.suite import Paper
-from denserk.settings.suites import find_suites
 
 JUDGED = {"q1": {"a": 1}, "q2": {"a": 1}}
 GOOD = {"q1": {"a": 2.0}, "q2": {"a": 2.0}}

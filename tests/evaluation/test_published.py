@@ -3,8 +3,7 @@ import csv
 import pytest
 
 from denserk.evaluation.published import figures, published_measures, published_rows
-from denserk.settings.suite import Paper
-from denserk.settings.suites import benchmarks, find_suite, groups
+from denserk.settings.benchmarks import Paper, benchmarks, find_suite, groups
 
 KNOWN = {**benchmarks(), **groups()}
 NOT_RETRIEVAL = {"STS-b Test", "Wiki Section Test", "CoLA", "MRPC", "STS-B", "QQP"}

@@ -30,8 +30,8 @@ from denserk.evaluation.report import (
 )
 from denserk.evaluation.significance import compare
 from denserk.records import Passage
-from denserk.settings.comparison import ComparisonSettings
-from denserk.settings.suite import Paper
+from denserk.settings.benchmarks import Paper
+from denserk.settings.evaluation import ComparisonSettings
 
 pytest.importorskip("matplotlib")
 VOID = {"meta", "input", "br"}

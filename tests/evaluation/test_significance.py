@@ -23,8 +23,7 @@ from denserk.evaluation.significance import (
     t_test,
 )
 from denserk.evaluation.tables import render
-from denserk.settings.comparison import ComparisonSettings, Correction
-from denserk.settings.evaluation import OutputFormat, ReportSettings
+from denserk.settings.evaluation import ComparisonSettings, Correction, OutputFormat, ReportSettings
 
 SAMPLES = [np.random.default_rng(seed).normal(0.02, 0.2, 12 + 40 * seed) for seed in range(5)]
 

@@ -8,8 +8,8 @@ from denserk.evaluation.evaluator import EvaluationResult, Evaluator
 from denserk.evaluation.measures import parse_measures
 from denserk.evaluation.published import published_rows
 from denserk.evaluation.tables import Table, render, tables
+from denserk.settings.benchmarks import Paper
 from denserk.settings.evaluation import OutputFormat, ReportSettings
-from denserk.settings.suite import Paper
 
 JUDGED = {"q1": {"a": 1, "b": 1}, "q2": {"a": 1}}
 RUNS = {

@@ -9,7 +9,7 @@ from denserk.errors import DenserkError, InputError, MissingExtraError, UsageErr
 from denserk.formats import data_sets
 from denserk.formats.data_sets import download_errors, find_parts
 from denserk.records import Passage, Qrel, Query
-from denserk.settings.suites import benchmarks, find_suites
+from denserk.settings.benchmarks import benchmarks, find_suites
 from tests.reporters import Heard
 
 NAME = "denserk-toy/test"

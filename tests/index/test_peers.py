@@ -9,8 +9,12 @@ import pytest
 from denserk.cli.app import run
 from denserk.formats import vector_parquet
 from denserk.formats.runs import read_run_scores
-from denserk.settings.encode import EncodeSettings
-from denserk.settings.encoding import ComputeSettings, Representation, RepresentationSettings
+from denserk.settings.encoding import (
+    ComputeSettings,
+    EncodeSettings,
+    Representation,
+    RepresentationSettings,
+)
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.retrieval import IndexPaths, SearchPaths, SearchSettings
 from denserk.tasks.build_index import build_index

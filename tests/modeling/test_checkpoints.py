@@ -9,7 +9,7 @@ from denserk.cli.app import run
 from denserk.errors import ModelError, UsageError
 from denserk.modeling import checkpoints
 from denserk.modeling.checkpoints import find_model
-from denserk.settings.models import PUBLISHED_MODELS
+from denserk.settings.encoding import PUBLISHED_MODELS
 
 
 @pytest.fixture(autouse=True)

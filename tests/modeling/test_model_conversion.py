@@ -11,8 +11,7 @@ from denserk.modeling.model_folder import save_model
 from denserk.modeling.stored_model import read_model_folder
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.records import Passage
-from denserk.settings.encoding import ComputeSettings, TextSettings
-from denserk.settings.models import ModelLayout
+from denserk.settings.encoding import ComputeSettings, ModelLayout, TextSettings
 from tests.reporters import Heard
 
 CPU = ComputeSettings(device="cpu")

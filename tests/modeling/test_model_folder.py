@@ -25,11 +25,11 @@ from denserk.records import Passage, Query
 from denserk.settings.encoding import (
     ComputeSettings,
     MlmHead,
+    ModelLayout,
     Representation,
     RepresentationSettings,
     TextSettings,
 )
-from denserk.settings.models import ModelLayout
 from tests.peers import run_pyserini
 from tests.tiny_models import BACKBONES, HIDDEN, MASKED_LM, WITH_HEADS, write_tiny_aggretriever
 

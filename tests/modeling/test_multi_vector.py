@@ -21,9 +21,9 @@ from denserk.modeling.stored_model import read_model_folder
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.objectives.contrastive import contrastive_loss
 from denserk.records import Passage, Query
-from denserk.settings.encode import EncodeSettings
 from denserk.settings.encoding import (
     ComputeSettings,
+    EncodeSettings,
     Reduction,
     Representation,
     RepresentationSettings,

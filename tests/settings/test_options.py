@@ -4,8 +4,12 @@ from enum import StrEnum
 import pytest
 
 from denserk.errors import UsageError
-from denserk.settings.encode import EncodeSettings
-from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
+from denserk.settings.encoding import (
+    ComputeSettings,
+    EncodeSettings,
+    RepresentationSettings,
+    TextSettings,
+)
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.options import as_json, changed, field_docs, from_json, option
 from denserk.settings.retrieval import IndexSettings, SearchSettings

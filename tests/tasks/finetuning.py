@@ -6,9 +6,8 @@ from typing import Any
 
 import orjson
 
-from denserk.settings.finetune import FinetuneRun, put_together
+from denserk.settings.finetuning import CLASSES, OWNERS, FinetuneRun, put_together
 from denserk.settings.formats import CorpusSettings
-from denserk.settings.presets import CLASSES, OWNERS
 from denserk.tasks.finetune import FinetuneResult, finetune
 from tests.data.conftest import inline
 

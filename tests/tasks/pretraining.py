@@ -8,14 +8,15 @@ from typing import Any
 import orjson
 
 from denserk.settings.formats import CorpusSettings
-from denserk.settings.pretrain import PretrainRun, put_together
 from denserk.settings.pretraining import (
     MaskingSettings,
     PretrainingObjective,
     PretrainingObjectiveSettings,
     PretrainOptimizerSettings,
+    PretrainRun,
     PretrainSettings,
     TextUnitSettings,
+    put_together,
 )
 from denserk.tasks.pretrain import PretrainResult, pretrain
 from tests.data.conftest import words

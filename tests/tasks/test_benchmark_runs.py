@@ -7,7 +7,7 @@ import pytest
 from denserk.cli.app import run as command
 from denserk.errors import MismatchError, UsageError
 from denserk.formats.manifest import Kind, beside, read_manifest
-from denserk.settings.benchmark import MakeSettings
+from denserk.settings.benchmarks import MakeSettings
 from denserk.settings.encoding import ComputeSettings
 from denserk.tasks.benchmark_runs import make_runs
 from denserk.tasks.evaluate_suite import evaluate_suites

@@ -16,8 +16,7 @@ from denserk.index import milvus
 from denserk.index.exact import ExactIndex
 from denserk.index.milvus import MilvusIndex
 from denserk.index.searcher import Searcher
-from denserk.settings.encode import EncodeSettings
-from denserk.settings.encoding import ComputeSettings
+from denserk.settings.encoding import ComputeSettings, EncodeSettings
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.milvus import MilvusIndexSettings
 from denserk.settings.retrieval import IndexPaths, IndexSettings, IndexType, SearchSettings

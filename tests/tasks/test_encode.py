@@ -13,8 +13,7 @@ from denserk.formats.sources import read_passages
 from denserk.formats.vector_folder import open_vectors
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.reporting import Progress
-from denserk.settings.encode import EncodeSettings
-from denserk.settings.encoding import ComputeSettings, VectorFormat
+from denserk.settings.encoding import ComputeSettings, EncodeSettings, VectorFormat
 from denserk.settings.formats import CorpusSettings
 from denserk.tasks.encode import encode
 from tests.benchmarks import encode_memory

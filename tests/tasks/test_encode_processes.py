@@ -16,8 +16,7 @@ import pytest
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.block_journal import Block, journal_of, read_journals
 from denserk.modeling.text_encoder import TextEncoder
-from denserk.settings.encode import EncodeSettings
-from denserk.settings.encoding import ComputeSettings, VectorFormat
+from denserk.settings.encoding import ComputeSettings, EncodeSettings, VectorFormat
 from denserk.settings.formats import CorpusSettings
 from denserk.tasks.encode import encode
 from denserk.tasks.encode_processes import _device_of_rank, encode_everywhere

@@ -13,8 +13,7 @@ from denserk.evaluation.evaluator import Ties
 from denserk.formats.question_answers import write_dpr
 from denserk.formats.runs import write_run
 from denserk.formats.sources import read_answers, read_passages, read_qrels_map, read_queries
-from denserk.settings.answers import AnswerSettings
-from denserk.settings.evaluation import EvaluationSettings
+from denserk.settings.evaluation import AnswerSettings, EvaluationSettings
 from denserk.tasks.evaluate_answers import BATCH, best_hits, evaluate_answers
 from tests.peers import run_pyserini
 from tests.reporters import Heard

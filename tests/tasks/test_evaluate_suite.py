@@ -8,10 +8,8 @@ from denserk.errors import DenserkError, MismatchError, UsageError
 from denserk.extras import installed
 from denserk.formats import data_sets
 from denserk.formats.manifest import Kind, Manifest, write_manifest
-from denserk.settings.answers import AnswerSettings
-from denserk.settings.evaluation import EvaluationSettings
-from denserk.settings.suite import Paper
-from denserk.settings.suites import benchmarks
+from denserk.settings.benchmarks import Paper, benchmarks
+from denserk.settings.evaluation import AnswerSettings, EvaluationSettings
 from denserk.tasks.evaluate_suite import evaluate_suite, evaluate_suites, run_in_folder
 from tests.reporters import Heard
 from tests.suite_copies import write_beir, write_marco

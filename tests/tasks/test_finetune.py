@@ -14,8 +14,13 @@ from transformers import AutoModel, AutoModelForMaskedLM
 from denserk.errors import UsageError
 from denserk.formats.vector_folder import open_vectors
 from denserk.modeling.stored_model import read_model_folder
-from denserk.settings.encode import EncodeSettings
-from denserk.settings.encoding import ComputeSettings, MlmHead, Reduction, Representation
+from denserk.settings.encoding import (
+    ComputeSettings,
+    EncodeSettings,
+    MlmHead,
+    Reduction,
+    Representation,
+)
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.training import DevMetric, Precision
 from denserk.tasks import run_folder

@@ -10,9 +10,8 @@ from transformers import ElectraModel
 from denserk.errors import UsageError
 from denserk.modeling.cross_encoder import begin_reranker, read_reranker
 from denserk.settings.encoding import PairSettings
-from denserk.settings.finetune import FinetuneRun, put_together
+from denserk.settings.finetuning import CLASSES, FinetuneRun, presets, put_together
 from denserk.settings.formats import CorpusSettings
-from denserk.settings.presets import CLASSES, presets
 from denserk.settings.training import (
     ContrastiveKind,
     Distillation,

@@ -6,10 +6,8 @@ import pytest
 from denserk.errors import InputError, UsageError
 from denserk.evaluation.evaluator import EvaluationResult
 from denserk.formats.manifest import Kind, Manifest, write_manifest
-from denserk.settings.evaluation import EvaluationSettings
-from denserk.settings.report import PageSettings, ReportSources
-from denserk.settings.suite import Suite
-from denserk.settings.suites import benchmarks
+from denserk.settings.benchmarks import Suite, benchmarks
+from denserk.settings.evaluation import EvaluationSettings, PageSettings, ReportSources
 from denserk.tasks.evaluate import evaluate
 from denserk.tasks.report import page_in, sources_of, write_report
 from tests.conftest import PASSAGES, QUERIES

@@ -8,8 +8,7 @@ import pytest
 from denserk.cli.app import run as command
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.manifest import Kind, beside, file_sha256, read_manifest
-from denserk.settings.encode import EncodeSettings
-from denserk.settings.encoding import ComputeSettings
+from denserk.settings.encoding import ComputeSettings, EncodeSettings
 from denserk.settings.formats import CorpusSettings, RunFormat
 from denserk.settings.retrieval import (
     Engine,

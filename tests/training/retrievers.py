@@ -16,7 +16,7 @@ from denserk.settings.encoding import (
     Representation,
     RepresentationSettings,
 )
-from denserk.settings.finetune import FinetuneRun
+from denserk.settings.finetuning import FinetuneRun
 from denserk.settings.training import (
     ContrastiveKind,
     Distillation,

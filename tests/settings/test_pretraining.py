@@ -7,8 +7,9 @@ import pytest
 from denserk.errors import UsageError
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.options import shape_of, spelled
-from denserk.settings.pretrain import CLASSES, OF_SOME, put_together, recipe
 from denserk.settings.pretraining import (
+    CLASSES,
+    OF_SOME,
     DecoderInit,
     KeywordWeight,
     MaskingSettings,
@@ -20,6 +21,8 @@ from denserk.settings.pretraining import (
     PretrainOptimizerSettings,
     PretrainSettings,
     TextUnitSettings,
+    put_together,
+    recipe,
 )
 
 GIVEN = (

@@ -6,8 +6,9 @@ import pytest
 
 from denserk.cli.app import run
 from denserk.errors import UsageError
-from denserk.settings.suite import Group, Paper
-from denserk.settings.suites import (
+from denserk.settings.benchmarks import (
+    Group,
+    Paper,
     benchmarks,
     find_suite,
     find_suites,
