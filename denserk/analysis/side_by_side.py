@@ -7,11 +7,11 @@ from denserk.errors import UsageError
 from denserk.extras import require
 from denserk.modeling.checkpoints import find_model
 from denserk.modeling.text_encoder import TextEncoder
-from denserk.settings.analysis import SideBySide
+from denserk.settings.analysis import SeveralModels
 from denserk.settings.encoding import ComputeSettings
 
 
-def check(settings: SideBySide) -> None:
+def check(settings: SeveralModels) -> None:
     """Look for every model, and for matplotlib if a plot was asked for, before measuring.
 
     Raises:

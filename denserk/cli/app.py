@@ -33,7 +33,7 @@ COMMANDS = {
         "Train", "mine_negatives", "Mine hard negatives from runs over training queries."
     ),
     "encode": _Row("Retrieve", "encode", "Turn passages or queries into vectors."),
-    "index": _Row("Retrieve", "index", "Turn vectors, or the words of a corpus, into an index."),
+    "index": _Row("Retrieve", "index", "Turn vectors, or the text of a corpus, into an index."),
     "search": _Row("Retrieve", "search", "Search an index and write a run."),
     "rerank": _Row("Retrieve", "rerank", "Rerank the hits of a run with a cross-encoder."),
     "fuse": _Row("Retrieve", "fuse", "Fuse several runs into one."),

@@ -14,13 +14,13 @@ from denserk.cli.drawing import finish, show
 from denserk.cli.options import Given, Overrides, command
 from denserk.errors import UsageError
 from denserk.settings.benchmarks import (
+    Benchmark,
     BenchmarkPaths,
+    BenchmarkRow,
     MakeSettings,
-    Suite,
-    SuiteRow,
-    find_suite,
-    find_suites,
-    list_suites,
+    find_benchmark,
+    find_benchmarks,
+    list_benchmarks,
 )
 from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
 from denserk.settings.evaluation import (
@@ -31,7 +31,7 @@ from denserk.settings.evaluation import (
     PageSettings,
     ReportSettings,
     ReportSources,
-    refuse_idle,
+    reject_unused,
 )
 from denserk.settings.formats import CorpusSettings
 
@@ -80,22 +80,22 @@ def benchmark(
 ) -> None:
     """Measure runs, or a model, on benchmarks by name."""
     if paths.list:
-        print_table(SuiteRow._fields, list_suites())
+        print_table(BenchmarkRow._fields, list_benchmarks())
         return
     if not names:
         raise UsageError("no benchmark is named", "denserk benchmark --list prints all of them")
     making = {**make, **representation, **text, **corpus, **computing}
     runs = _runs_of(paths, names, [name for name in making if name != "overwrite"])
-    if not any(suite.answers for suite in find_suites(names)):
+    if not any(suite.answers for suite in find_benchmarks(names)):
         why = f"for benchmarks with answers, and {' and '.join(names)} has judgements"
-        refuse_idle([matching], why, "leave it out")
+        reject_unused([matching], why, "leave it out")
     if page.report is not None:
         from denserk.tasks.report import page_in
 
         page_in(page, runs)
-    suite = find_suite(names[0])
+    suite = find_benchmark(names[0])
     folders = paths.output is not None or any(Path(path).is_dir() for path in runs)
-    several = folders or len(set(names)) > 1 or not isinstance(suite, Suite)
+    several = folders or len(set(names)) > 1 or not isinstance(suite, Benchmark)
     if several:
         _check_several(
             *(names, page),
@@ -116,7 +116,7 @@ def benchmark(
                 ComputeSettings(**computing),
             ),
         )
-    if several or not isinstance(suite, Suite):
+    if several or not isinstance(suite, Benchmark):
         _measure_several(runs, names, settings, paths, matching, report, page)
     else:
         _measure_one(runs, suite, settings, paths, matching, comparison, report, page)
@@ -138,7 +138,7 @@ def _runs_of(paths: BenchmarkPaths, names: Sequence[str], making: Sequence[str])
 
 def _measure_one(
     runs: Sequence[str],
-    suite: Suite,
+    suite: Benchmark,
     settings: EvaluationSettings,
     paths: BenchmarkPaths,
     matching: AnswerSettings,

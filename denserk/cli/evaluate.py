@@ -21,7 +21,7 @@ from denserk.settings.evaluation import (
     PageSettings,
     ReportSettings,
     ReportSources,
-    refuse_idle,
+    reject_unused,
 )
 from denserk.settings.formats import CorpusSettings
 
@@ -80,7 +80,7 @@ def evaluate(
     from denserk.evaluation.inputs import find_baseline, sort_inputs
 
     runs: Sequence[str] = [*(files or []), *(run or [])]
-    _refuse_idle(answers, matching, corpus, page)
+    _reject_unused(answers, matching, corpus, page)
     if answers.answers is None:
         inputs = sort_inputs(files or [], run or [], qrels)
         runs, qrels = inputs.runs, inputs.qrels
@@ -120,7 +120,7 @@ def evaluate(
     finish(result, runs, settings, comparison, report, page, sources)
 
 
-def _refuse_idle(
+def _reject_unused(
     answers: AnswerInput, matching: AnswerSettings, corpus: CorpusSettings, page: PageSettings
 ) -> None:
     """Refuses options about answers and texts where there are none."""
@@ -132,7 +132,7 @@ def _refuse_idle(
     if answers.answers is None:
         why = "for evaluation by answers, and there are none"
         texts = [] if page.report is not None else [corpus]
-        refuse_idle([matching, *texts], why, "add --answers FILE --corpus FILE")
+        reject_unused([matching, *texts], why, "add --answers FILE --corpus FILE")
         if answers.corpus is not None and page.report is None:
             raise UsageError(
                 f"--corpus {answers.corpus}: texts are read for answers and for a page alone",

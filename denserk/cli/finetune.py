@@ -8,7 +8,7 @@ from denserk.cli.app import app
 from denserk.cli.console import print_entries, print_table
 from denserk.cli.options import Given, Overrides, command
 from denserk.settings.encoding import RepresentationSettings, TextSettings
-from denserk.settings.finetuning import PresetSettings, list_rows, put_together
+from denserk.settings.finetuning import PresetSettings, list_rows, resolve_run
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.training import (
     CacheSettings,
@@ -66,7 +66,7 @@ def finetune(
     if presets.list_presets:
         _list_presets()
         return None
-    run = put_together(
+    run = resolve_run(
         presets.preset,
         corpus,
         {

@@ -24,7 +24,7 @@ from typer.core import TyperCommand
 
 from denserk.cli.console import ConsoleSettings, configure
 from denserk.errors import UsageError
-from denserk.settings.options import REQUIRED, as_type, field_docs, shape_of, without_none
+from denserk.settings.options import REQUIRED, as_type, field_docs, spec_of, without_none
 
 T = TypeVar("T")
 LARGEST = 2**31 - 1
@@ -216,7 +216,7 @@ class _Group:
 
     def parameters(self, *, config: bool) -> list[inspect.Parameter]:
         """Return one keyword parameter for each option, as typer reads it."""
-        fields = (field for field in self.fields.values() if not shape_of(field).rare)
+        fields = (field for field in self.fields.values() if not spec_of(field).rare)
         return [self._parameter(field, config=config) for field in fields]
 
     def rare(self) -> dict[str, tuple[str, str]]:
@@ -227,7 +227,7 @@ class _Group:
                 f"{self._docs[field.name]} [default: {self._default_text(field) or 'none'}]",
             )
             for field in self.fields.values()
-            if shape_of(field).rare
+            if spec_of(field).rare
         }
 
     def _value_of(self, field: "dataclasses.Field[Any]") -> str:
@@ -238,13 +238,13 @@ class _Group:
         if get_origin(kind) is tuple:
             return "A,B,..."
         words = {bool: "yes|no", int: "INTEGER", float: "NUMBER"}
-        return shape_of(field).metavar or words.get(kind, "TEXT")
+        return spec_of(field).metavar or words.get(kind, "TEXT")
 
     def _is_comma_list(self, field: "dataclasses.Field[Any]") -> bool:
-        return get_origin(self.kinds[field.name]) is tuple and not shape_of(field).repeat
+        return get_origin(self.kinds[field.name]) is tuple and not spec_of(field).repeat
 
     def _parameter(self, field: "dataclasses.Field[Any]", *, config: bool) -> inspect.Parameter:
-        shape, kind = shape_of(field), self.kinds[field.name]
+        shape, kind = spec_of(field), self.kinds[field.name]
         required = field.default is REQUIRED and not self._unset and not config
         if get_origin(kind) is tuple:
             comma = self._is_comma_list(field)
@@ -271,13 +271,13 @@ class _Group:
 
     def _default_text(self, field: "dataclasses.Field[Any]") -> str | None:
         """Return the default as one would type it, or words about it."""
-        told = shape_of(field).shown_default
+        told = spec_of(field).shown_default
         if self._unset is Overrides:
             return told or "the model's own"
         if told or field.default in (None, False, REQUIRED, ()):
             return told
         if field.default is True:
-            return _Value("yes" if shape_of(field).rare else field.name.replace("_", "-"))
+            return _Value("yes" if spec_of(field).rare else field.name.replace("_", "-"))
         if isinstance(field.default, tuple):
             return _Value(",".join(map(str, field.default)))
         return _Value(field.default)
@@ -299,7 +299,7 @@ class _Group:
             value = [_number(get_args(kind)[0], str(part)) for part in value]
         if isinstance(value, str):
             value = _number(kind, value)
-        rare = shape_of(self.fields[name]).rare
+        rare = spec_of(self.fields[name]).rare
         option = f"--set {flag(name)[2:]}=" if rare else f"{flag(name)} "
         try:
             value = None if value is None else as_type(kind, value)
@@ -351,7 +351,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
     return name.strip().replace("-", "_"), value
 
 
-def _claimed(settings: Sequence[Any]) -> AbstractContextManager[None]:
+def _guard_outputs(settings: Sequence[Any]) -> AbstractContextManager[None]:
     """Guard the outputs that settings objects and mappings name against their inputs and others.
 
     Of several processes under torchrun the first one holds them for all.
@@ -451,7 +451,7 @@ class _Parsed:
         """Run the function with values by field name, its outputs guarded."""
         overwrite = self.overwrite.build(given) if self.overwrite else None
         built = {name: group.build(given) for name, group in self.groups.items()}
-        with _claimed([*built.values(), overwrite, given]):
+        with _guard_outputs([*built.values(), overwrite, given]):
             return self.function(**built, **given)
 
 

@@ -12,7 +12,7 @@ from denserk.settings.pretraining import (
     PretrainOptimizerSettings,
     PretrainSettings,
     TextUnitSettings,
-    put_together,
+    resolve_run,
 )
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def pretrain(
     optimizer: Given[PretrainOptimizerSettings],
 ) -> Any:
     """Pre-train a backbone for retrieval."""
-    run = put_together(
+    run = resolve_run(
         pretraining,
         corpus,
         {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from denserk.evaluation.evaluator import EvaluationResult
 from denserk.evaluation.published import PublishedRow
-from denserk.settings.benchmarks import Suite, find_suite, groups_within
+from denserk.settings.benchmarks import Benchmark, find_benchmark, groups_within
 
 Values = Mapping[str, float]  # measure -> value
 
@@ -36,8 +36,8 @@ class BenchmarksResult:
 
         None where the run lacks a benchmark. A measure that some members do not have has no mean.
         """
-        entry = find_suite(name)
-        if isinstance(entry, Suite):
+        entry = find_benchmark(name)
+        if isinstance(entry, Benchmark):
             result = self.results.get(entry.name)
             return next((r.summary for r in result.runs if r.name == run), None) if result else None
         members = [self.values(member, run) for member in entry.members]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
-from denserk.settings.benchmarks import Group, Paper, Suite, find_suite
+from denserk.settings.benchmarks import Benchmark, Group, Paper, find_benchmark
 from denserk.settings.recipes import FOLDER
 
 
@@ -66,7 +66,7 @@ def published_rows(paper: Paper, suite: str) -> tuple[PublishedRow, ...]:
     >>> row.system, row.values["RR@10"], row.values["R@1000"]
     ('BM25', '0.188', '0.858')
     """
-    entry = find_suite(suite)
+    entry = find_benchmark(suite)
     label = entry.labels.get(paper)
     found: dict[tuple[str, str, str], dict[str, str]] = {}
     for figure in figures(paper) if label is not None else ():
@@ -77,10 +77,10 @@ def published_rows(paper: Paper, suite: str) -> tuple[PublishedRow, ...]:
     return tuple(PublishedRow(paper, entry.name, *key, values) for key, values in found.items())
 
 
-def _measure(entry: Suite | Group, paper: Paper, metric: str) -> str | None:
+def _measure(entry: Benchmark | Group, paper: Paper, metric: str) -> str | None:
     suite = entry
     while isinstance(suite, Group):
-        suite = find_suite(suite.members[0])
+        suite = find_benchmark(suite.members[0])
     return suite.measure_of(paper, metric)
 
 

@@ -19,7 +19,7 @@ from denserk.extras import installed, require
 from denserk.formats.files import write_errors
 from denserk.formats.json_records import identifier
 from denserk.records import NO_FIELDS, Passage, Qrel, Query
-from denserk.settings.benchmarks import Source, Suite
+from denserk.settings.benchmarks import Benchmark, Source
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ IRDS = "irds:"
 BEIR = "beir:"
 BEIR_ARCHIVE = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets/{name}.zip"
 TEXT_FIELDS = ("text", "body", "abstract", "contents")
-# parts of a suite, by their names in `Suite`
+# parts of a suite, by their names in `Benchmark`
 PARTS = ("corpus", "topics", "qrels", "answers")
 
 
@@ -214,7 +214,7 @@ def _fetch(name: str, place: Path, put: str) -> Path:
     return place
 
 
-def _source(suite: Suite, part: str) -> Source | None:
+def _source(suite: Benchmark, part: str) -> Source | None:
     """Return the source of a part, None if the suite has no such part."""
     source = suite.corpus.source if part == "corpus" else getattr(suite, part)
     return source if isinstance(source, Source) else None
@@ -230,13 +230,15 @@ def _local_copy(source: Source) -> str | None:
     return next((str(path) for path in found if path.exists()), None)
 
 
-def is_here(suite: Suite, part: str) -> bool:
+def is_here(suite: Benchmark, part: str) -> bool:
     """Return whether a part of a suite is on this disk."""
     source = _source(suite, part)
     return source is not None and _local_copy(source) is not None
 
 
-def find_parts(suites: Iterable[Suite], parts: Iterable[str] = PARTS) -> dict[str, dict[str, str]]:
+def find_parts(
+    suites: Iterable[Benchmark], parts: Iterable[str] = PARTS
+) -> dict[str, dict[str, str]]:
     """Return where the parts of suites are: suite -> part -> a path or a name for `sources`.
 
     Args:
@@ -275,7 +277,7 @@ def find_parts(suites: Iterable[Suite], parts: Iterable[str] = PARTS) -> dict[st
 
 
 @contextmanager
-def download_errors(suite: Suite, part: str, source: str) -> Iterator[None]:
+def download_errors(suite: Benchmark, part: str, source: str) -> Iterator[None]:
     """Say where a copy may be put if ir_datasets cannot download a part of a suite.
 
     Raises:

@@ -10,14 +10,14 @@ PLOTS = (".png", ".pdf", ".svg")
 """Kinds of pictures, by the file's suffix."""
 
 
-class SideBySide:
+class SeveralModels:
     """What the settings of such an analysis have in common; the fields stand in each of them."""
 
     model: tuple[str, ...]
     output: str
     plot: str | None
 
-    def refuse_outputs(self) -> None:
+    def check_outputs(self) -> None:
         """Refuses models without a name of their own, and unknown pictures.
 
         Raises:
@@ -79,7 +79,7 @@ class SentenceSimilaritySettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionEntropySettings(SideBySide):
+class AttentionEntropySettings(SeveralModels):
     """Which models, on which passages."""
 
     model: tuple[str, ...] = option(
@@ -116,11 +116,11 @@ class AttentionEntropySettings(SideBySide):
             raise UsageError(
                 f"--max-length {self.max_length}: at least 3, for two special tokens and a word"
             )
-        self.refuse_outputs()
+        self.check_outputs()
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueryLatencySettings(SideBySide):
+class QueryLatencySettings(SeveralModels):
     """Which models, on which queries."""
 
     model: tuple[str, ...] = option(
@@ -149,11 +149,11 @@ class QueryLatencySettings(SideBySide):
             raise UsageError(f"--sample {self.sample}: at least 1 is needed")
         if self.warm_up < 0:
             raise UsageError(f"--warm-up {self.warm_up}: 0 or more")
-        self.refuse_outputs()
+        self.check_outputs()
 
 
 @dataclass(frozen=True, kw_only=True)
-class WinningVectorSettings(SideBySide):
+class WinningVectorSettings(SeveralModels):
     """Which models, on which pairs of a query and a passage."""
 
     model: tuple[str, ...] = option(
@@ -199,4 +199,4 @@ class WinningVectorSettings(SideBySide):
         sources = (self.topics, self.corpus, self.qrels, self.run)
         if sources.count("-") > 1:
             raise UsageError("two inputs are -: standard input can be read once")
-        self.refuse_outputs()
+        self.check_outputs()

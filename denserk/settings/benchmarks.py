@@ -61,7 +61,7 @@ class Corpus:
 
 
 @dataclass(frozen=True)
-class Suite:
+class Benchmark:
     """One test set of the field.
 
     Attributes:
@@ -96,8 +96,8 @@ class Suite:
     def short(self) -> str:
         """What files are called.
 
-        >>> from denserk.settings.benchmarks import find_suite
-        >>> find_suite("beir/cqadupstack/android").short
+        >>> from denserk.settings.benchmarks import find_benchmark
+        >>> find_benchmark("beir/cqadupstack/android").short
         'cqadupstack-android'
         """
         return self.name.removeprefix("beir/").replace("/", "-")
@@ -144,19 +144,19 @@ def _recipe() -> Mapping[str, Mapping[str, Any]]:
 
 
 @cache
-def benchmarks() -> Mapping[str, Suite]:
+def benchmarks() -> Mapping[str, Benchmark]:
     """Return every benchmark by its name."""
     corpora = {
         name: from_json(Corpus, {"name": name, **values})
         for name, values in _recipe()["corpora"].items()
     }
 
-    def benchmark(name: str, values: Mapping[str, Any]) -> Suite:
+    def benchmark(name: str, values: Mapping[str, Any]) -> Benchmark:
         if name.startswith("beir/"):
             values = _beir(name, **values)
         else:
             values = {**values, "corpus": corpora[values["corpus"]]}
-        return from_json(Suite, {"name": name, **values})
+        return from_json(Benchmark, {"name": name, **values})
 
     return {name: benchmark(name, values) for name, values in _recipe()["benchmarks"].items()}
 
@@ -177,7 +177,7 @@ def groups() -> Mapping[str, Group]:
     return {name: from_json(Group, {"name": name, **values}) for name, values in rows.items()}
 
 
-class SuiteRow(NamedTuple):
+class BenchmarkRow(NamedTuple):
     """One line of the listing; all of it text."""
 
     name: str
@@ -187,16 +187,16 @@ class SuiteRow(NamedTuple):
     papers: str
 
 
-def find_suite(name: str) -> Suite | Group:
+def find_benchmark(name: str) -> Benchmark | Group:
     """The suite or group of a name.
 
     Raises:
         UsageError: none is called so; the nearest names are told.
 
-    >>> find_suite("dl19").measures
+    >>> find_benchmark("dl19").measures
     ('nDCG@10', 'AP(rel=2)', 'R(rel=2)@1000')
     """
-    known: dict[str, Suite | Group] = {**benchmarks(), **groups()}
+    known: dict[str, Benchmark | Group] = {**benchmarks(), **groups()}
     name = name.replace(":", "/") if name.startswith("beir:") else name.rstrip("/")
     if name not in known:
         near = get_close_matches(name, known, n=3, cutoff=0.4)
@@ -208,22 +208,22 @@ def find_suite(name: str) -> Suite | Group:
     return known[name]
 
 
-def find_suites(names: Iterable[str]) -> tuple[Suite, ...]:
+def find_benchmarks(names: Iterable[str]) -> tuple[Benchmark, ...]:
     """The suites of several names, groups resolved, each once, in order.
 
     Raises:
         UsageError: a name is unknown.
 
-    >>> [suite.name for suite in find_suites(["beir-small", "dl19", "beir/scifact"])][3:]
+    >>> [suite.name for suite in find_benchmarks(["beir-small", "dl19", "beir/scifact"])][3:]
     ['beir/scidocs', 'beir/scifact', 'dl19']
     """
-    found: dict[str, Suite] = {}
+    found: dict[str, Benchmark] = {}
     for name in names:
-        entry = find_suite(name)
-        if isinstance(entry, Suite):
+        entry = find_benchmark(name)
+        if isinstance(entry, Benchmark):
             found[entry.name] = entry
         else:
-            found.update({suite.name: suite for suite in find_suites(entry.members)})
+            found.update({suite.name: suite for suite in find_benchmarks(entry.members)})
     return tuple(found.values())
 
 
@@ -233,18 +233,18 @@ def groups_within(names: Iterable[str]) -> tuple[Group, ...]:
     >>> [group.name for group in groups_within(["beir-small"])]
     ['beir-small']
     """
-    present = {suite.name for suite in find_suites(names)}
+    present = {suite.name for suite in find_benchmarks(names)}
     return tuple(
         group
         for group in groups().values()
-        if all(suite.name in present for suite in find_suites([group.name]))
+        if all(suite.name in present for suite in find_benchmarks([group.name]))
     )
 
 
-def list_suites() -> list[SuiteRow]:
+def list_benchmarks() -> list[BenchmarkRow]:
     """Every suite and group as lines of text."""
     rows = [
-        SuiteRow(
+        BenchmarkRow(
             suite.name,
             suite.title,
             _told(suite.corpus.source, suite.qrels or suite.answers),
@@ -254,10 +254,10 @@ def list_suites() -> list[SuiteRow]:
         for suite in benchmarks().values()
     ]
     for group in groups().values():
-        measures = dict.fromkeys(m for s in find_suites([group.name]) for m in s.measures)
+        measures = dict.fromkeys(m for s in find_benchmarks([group.name]) for m in s.measures)
         short = (member.removeprefix("beir/") for member in group.members)
         rows.append(
-            SuiteRow(
+            BenchmarkRow(
                 group.name,
                 group.title,
                 " ".join(short) if len(group.members) < 10 else f"{len(group.members)} sets",

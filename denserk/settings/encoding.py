@@ -7,7 +7,7 @@ from typing import Any
 
 from denserk.errors import UsageError
 from denserk.settings.formats import TopicsFormat
-from denserk.settings.options import REQUIRED, Settings, option, refuse_shard
+from denserk.settings.options import REQUIRED, Settings, check_shard, option
 
 
 @dataclass(frozen=True)
@@ -180,13 +180,13 @@ class Dtype(StrEnum):
     FLOAT16 = "float16"
 
 
-def short_form(dtype: Dtype, fp16: bool, bf16: bool) -> Dtype:
+def resolve_dtype(dtype: Dtype, fp16: bool, bf16: bool) -> Dtype:
     """The precision that --dtype and its short forms name together.
 
     Raises:
         UsageError: they contradict each other.
 
-    >>> short_form(Dtype.FLOAT32, fp16=False, bf16=True).value
+    >>> resolve_dtype(Dtype.FLOAT32, fp16=False, bf16=True).value
     'bfloat16'
     """
     if fp16 and bf16:
@@ -346,7 +346,7 @@ class ComputeSettings(Settings):
     def __post_init__(self) -> None:
         """Reject contradicting precisions."""
         super().__post_init__()
-        object.__setattr__(self, "dtype", short_form(self.dtype, self.fp16, self.bf16))
+        object.__setattr__(self, "dtype", resolve_dtype(self.dtype, self.fp16, self.bf16))
         if self.head_dtype is Dtype.FLOAT16:
             raise UsageError("--head-dtype float16: float32 or bfloat16 are possible")
 
@@ -410,7 +410,7 @@ class EncodeSettings(Settings):
             raise UsageError("give one of --corpus (passages) and --topics (queries)")
         if self.qrels is not None and self.topics is None:
             raise UsageError(f"--qrels {self.qrels}: it selects queries", "add --topics")
-        refuse_shard(self.shard_id, self.shard_num)
+        check_shard(self.shard_id, self.shard_num)
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite exclude each other")
         if self.output_format is not VectorFormat.NPY and self.resume:

@@ -202,7 +202,7 @@ MATCHING = AnswerSettings()
 """DPR's matching, by words, in this process."""
 
 
-def refuse_idle(settings: Sequence[Any], why: str, hint: str) -> None:
+def reject_unused(settings: Sequence[Any], why: str, hint: str) -> None:
     """Refuses options that were given and would do nothing.
 
     Args:
@@ -213,7 +213,7 @@ def refuse_idle(settings: Sequence[Any], why: str, hint: str) -> None:
     Raises:
         UsageError: a field differs from its default; all such options are named.
 
-    >>> refuse_idle([AnswerSettings(regex=True)], "for --answers", "add it")
+    >>> reject_unused([AnswerSettings(regex=True)], "for --answers", "add it")
     Traceback (most recent call last):
     denserk.errors.UsageError: --regex: for --answers
     """

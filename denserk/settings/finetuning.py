@@ -291,7 +291,7 @@ def shown(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def put_together(
+def resolve_run(
     preset_name: str | None, corpus: CorpusSettings, given: Mapping[type, Given]
 ) -> FinetuneRun:
     """A run from a preset's settings, and from those given by hand, which win.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from denserk.errors import UsageError
-from denserk.settings.options import REQUIRED, Settings, option, refuse_shard
+from denserk.settings.options import REQUIRED, Settings, check_shard, option
 
 
 class Sampling(NamedTuple):
@@ -55,7 +55,7 @@ class GenerateSettings(Settings):
         super().__post_init__()
         if self.queries_model is None and self.continuation_model is None:
             raise UsageError("give --queries-model, --continuation-model, or both")
-        refuse_shard(self.shard_id, self.shard_num)
+        check_shard(self.shard_id, self.shard_num)
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite exclude each other")
         if self.output == "-" and self.resume:

@@ -6,7 +6,7 @@ from enum import StrEnum
 from denserk.errors import UsageError
 from denserk.settings.conversion import TrainingFormat
 from denserk.settings.formats import QrelsFormat, RunFormat, TopicsFormat
-from denserk.settings.options import REQUIRED, Settings, option, refuse_shard
+from denserk.settings.options import REQUIRED, Settings, check_shard, option
 
 WITHOUT_TEXTS = (
     TrainingFormat.TEVATRON_IDS,
@@ -145,7 +145,7 @@ class MiningSettings(Settings):
                 f"--range-min {self.range_min} --depth {self.depth}: no rank lies between",
                 "--range-min is at least 0 and less than --depth",
             )
-        refuse_shard(self.shard_id, self.shard_num)
+        check_shard(self.shard_id, self.shard_num)
         if not self.keep_gold and self.answer_bearing is not AnswerBearing.PROMOTE:
             raise UsageError(
                 "--set keep-gold=no leaves no positive", "add --set answer-bearing=promote"

@@ -22,7 +22,7 @@ REQUIRED = dataclasses.MISSING
 
 
 @dataclasses.dataclass(frozen=True)
-class OptionShape:
+class OptionSpec:
     """What a field adds to its type and default.
 
     `names` are aliases ("-m", "--encoder"); `metavar` is shown in the help in place of the type;
@@ -68,21 +68,21 @@ def option(
     above: float | None = None,
     at_most: float | None = None,
 ) -> Any:
-    """Declare a dataclass field with an `OptionShape`.
+    """Declare a dataclass field with an `OptionSpec`.
 
     >>> @dataclasses.dataclass(frozen=True)
     ... class Example:
     ...     model: str = option("", "--encoder")
-    >>> shape_of(dataclasses.fields(Example)[0]).names
+    >>> spec_of(dataclasses.fields(Example)[0]).names
     ('--encoder',)
     """
-    shape = OptionShape(names, metavar, repeat, shown_default, rare, at_least, above, at_most)
+    shape = OptionSpec(names, metavar, repeat, shown_default, rare, at_least, above, at_most)
     return dataclasses.field(default=default, metadata={"option": shape})
 
 
 def spelled(name: str, *classes: type) -> str:
     """Return how one gives a field of these classes: as an option or by `--set`."""
-    rare = any(f.name == name and shape_of(f).rare for c in classes for f in dataclasses.fields(c))
+    rare = any(f.name == name and spec_of(f).rare for c in classes for f in dataclasses.fields(c))
     return f"{'--set ' if rare else '--'}{name.replace('_', '-')}"
 
 
@@ -92,13 +92,13 @@ class Settings:
     def __post_init__(self) -> None:
         """Reject numbers outside the bounds of their options."""
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            shape_of(field).check(field.name, getattr(self, field.name))
+            spec_of(field).check(field.name, getattr(self, field.name))
 
 
-def shape_of(field: "dataclasses.Field[Any]") -> OptionShape:
+def spec_of(field: "dataclasses.Field[Any]") -> OptionSpec:
     """The shape given to a field by `option`, or the empty one."""
-    shape = field.metadata.get("option", OptionShape())
-    assert isinstance(shape, OptionShape)
+    shape = field.metadata.get("option", OptionSpec())
+    assert isinstance(shape, OptionSpec)
     return shape
 
 
@@ -242,7 +242,7 @@ def changed(settings: T, overrides: Mapping[str, Any]) -> T:
     return dataclasses.replace(settings, **given)  # type: ignore[type-var]
 
 
-def refuse_shard(shard_id: int, shard_num: int) -> None:
+def check_shard(shard_id: int, shard_num: int) -> None:
     """Refuses a shard that there is not.
 
     Raises:

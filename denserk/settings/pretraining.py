@@ -410,7 +410,7 @@ def recipe(objective: PretrainingObjective, preset: MasterPreset = MasterPreset.
 
 _HEADED = (PretrainingObjective.CONDENSER, PretrainingObjective.COCONDENSER)
 _MASTER = (PretrainingObjective.MASTER,)
-OF_SOME: Mapping[str, tuple[PretrainingObjective, ...]] = {
+OBJECTIVES_OF: Mapping[str, tuple[PretrainingObjective, ...]] = {
     "n_head_layers": (*_HEADED, *_MASTER),
     "fresh_heads": (*_HEADED, *_MASTER, PretrainingObjective.RETROMAE),
     "skip_from": _HEADED,
@@ -464,7 +464,7 @@ class PretrainRun:
 
     def config(self) -> dict[str, Any]:
         """Return the resolved settings as --config reads them."""
-        other = [n for n, whose in OF_SOME.items() if self.pretrain.objective not in whose]
+        other = [n for n, whose in OBJECTIVES_OF.items() if self.pretrain.objective not in whose]
         return flatten((as_json(getattr(self, f.name)) for f in fields(self)), other)
 
     def as_json(self) -> dict[str, Any]:
@@ -473,7 +473,7 @@ class PretrainRun:
         return {name: as_json(getattr(self, name)) for name in names}
 
 
-def put_together(
+def resolve_run(
     pretrain: PretrainSettings, corpus: CorpusSettings, given: Mapping[type, Given]
 ) -> PretrainRun:
     """A run from its objective's recipe, and from what was given by hand, which wins.
@@ -486,7 +486,7 @@ def put_together(
     Raises:
         UsageError: settings contradict each other, or mean nothing to the objective.
 
-    >>> run = put_together(
+    >>> run = resolve_run(
     ...     PretrainSettings(
     ...         objective=PretrainingObjective.MASTER, model="m", corpus=("c",), output="o"
     ...     ),
@@ -496,7 +496,7 @@ def put_together(
     >>> run.optimizer.lr, run.optimizer.batch_size, run.masking.mlm_probability
     (0.0001, 2048, 0.3)
     """
-    _refuse_others(pretrain.objective, given)
+    _reject_others(pretrain.objective, given)
     values = recipe(pretrain.objective, pretrain.preset)
 
     def made(cls: type[Any]) -> Any:
@@ -509,13 +509,15 @@ def put_together(
     return PretrainRun(pretrain, corpus, *map(made, CLASSES))
 
 
-def _refuse_others(objective: PretrainingObjective, given: Mapping[type, Given]) -> None:
+def _reject_others(objective: PretrainingObjective, given: Mapping[type, Given]) -> None:
     names = [name for values in given.values() for name in values]
-    wrong = [name for name in names if objective not in OF_SOME.get(name, (objective,))]
+    wrong = [name for name in names if objective not in OBJECTIVES_OF.get(name, (objective,))]
     if wrong:
         flags = {name: spelled(name, *given) for name in wrong}
         whose = {
-            name: " and ".join(OF_SOME[name]).replace(" and ", ", ", len(OF_SOME[name]) - 2)
+            name: " and ".join(OBJECTIVES_OF[name]).replace(
+                " and ", ", ", len(OBJECTIVES_OF[name]) - 2
+            )
             for name in wrong
         }
         raise UsageError(

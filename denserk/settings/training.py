@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from denserk.errors import UsageError
 from denserk.settings.conversion import TrainingFormat
-from denserk.settings.encoding import Dtype, short_form
+from denserk.settings.encoding import Dtype, resolve_dtype
 from denserk.settings.options import REQUIRED, Settings, option
 
 
@@ -227,7 +227,7 @@ class OptimizerSettings(Settings):
     def __post_init__(self) -> None:
         """Reject contradicting precisions."""
         super().__post_init__()
-        object.__setattr__(self, "precision", short_form(self.precision, self.fp16, self.bf16))
+        object.__setattr__(self, "precision", resolve_dtype(self.precision, self.fp16, self.bf16))
 
 
 class DevMetric(StrEnum):

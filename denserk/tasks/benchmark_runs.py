@@ -29,7 +29,7 @@ from denserk.formats.manifest import (
 from denserk.formats.outputs import refuse_occupied
 from denserk.modeling.checkpoints import find_model
 from denserk.modeling.stored_model import read_model_folder
-from denserk.settings.benchmarks import Corpus, MakeSettings, Suite, benchmarks, find_suites
+from denserk.settings.benchmarks import Benchmark, Corpus, MakeSettings, benchmarks, find_benchmarks
 from denserk.settings.encoding import PUBLISHED_MODELS, ComputeSettings, EncodeSettings
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.options import as_json
@@ -74,7 +74,7 @@ class _Job:
     corpus: CorpusSettings
     compute: ComputeSettings
 
-    def run_of(self, suite: Suite) -> Path:
+    def run_of(self, suite: Benchmark) -> Path:
         """Where the run of a suite goes."""
         return self.output / f"{suite.short}.trec"
 
@@ -123,7 +123,7 @@ def make_runs(
         MismatchError: the folder's runs were made with another model or other settings.
         InputError, OutputError, ModelError: see `denserk.errors`.
     """
-    suites = find_suites(names)
+    suites = find_benchmarks(names)
     found = find_parts(suites)
     settings = SearchSettings(hits=choice.hits, index_device=choice.index_device)
     made_by = _model_of(model)
@@ -221,7 +221,7 @@ def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _is_finished(job: _Job, suite: Suite) -> bool:
+def _is_finished(job: _Job, suite: Benchmark) -> bool:
     """Whether the run of a suite is there, whole and unchanged."""
     run = job.run_of(suite)
     if not run.is_file() or not beside(run).is_file():
@@ -232,16 +232,16 @@ def _is_finished(job: _Job, suite: Suite) -> bool:
     )
 
 
-def _finished(job: _Job) -> Iterator[Suite]:
+def _finished(job: _Job) -> Iterator[Benchmark]:
     return (suite for suite in benchmarks().values() if _is_finished(job, suite))
 
 
-def _named(suite: Suite) -> dict[str, str]:
+def _named(suite: Benchmark) -> dict[str, str]:
     """What a run's manifest says of its suite."""
     return {"name": suite.name, "corpus": suite.corpus.name}
 
 
-def _search(job: _Job, suite: Suite, parts: Mapping[str, str]) -> None:
+def _search(job: _Job, suite: Benchmark, parts: Mapping[str, str]) -> None:
     """Makes the run of one suite, and whatever it needs that is not there yet."""
     text = job.text_for(suite.corpus)
     index = _index(job, suite, parts["corpus"], text)
@@ -260,7 +260,7 @@ def _search(job: _Job, suite: Suite, parts: Mapping[str, str]) -> None:
     write_manifest(run, replace(made, made_from={**made.made_from, "suite": _named(suite)}))
 
 
-def _index(job: _Job, suite: Suite, source: str, text: Mapping[str, Any]) -> Path:
+def _index(job: _Job, suite: Benchmark, source: str, text: Mapping[str, Any]) -> Path:
     """The index of a suite's corpus, built unless this folder has it."""
     folder = job.folder_of(suite.corpus)
     vectors, index = folder / "vectors", folder / "index"

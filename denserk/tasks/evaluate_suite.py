@@ -13,7 +13,7 @@ from denserk.evaluation.published import PublishedRow, published_measures, publi
 from denserk.formats.data_sets import download_errors, find_parts
 from denserk.formats.files import STREAM
 from denserk.formats.manifest import Kind, beside, read_manifest
-from denserk.settings.benchmarks import Paper, Suite, benchmarks, find_suites, groups_within
+from denserk.settings.benchmarks import Benchmark, Paper, benchmarks, find_benchmarks, groups_within
 from denserk.settings.evaluation import MATCHING, AnswerSettings, EvaluationSettings
 from denserk.tasks.evaluate import evaluate
 from denserk.tasks.evaluate_answers import evaluate_answers
@@ -26,7 +26,7 @@ ENDINGS = ("", ".trec", ".txt", ".tsv", ".run", ".jsonl")
 
 def evaluate_suite(
     runs: Sequence[str],
-    suite: Suite,
+    suite: Benchmark,
     settings: EvaluationSettings | None = None,
     against: Sequence[Paper] = (),
     matching: AnswerSettings = MATCHING,
@@ -73,7 +73,7 @@ def _measured(rows: Sequence[PublishedRow], result: EvaluationResult) -> tuple[P
 
 
 def _by_judgements(
-    runs: Sequence[str], suite: Suite, settings: EvaluationSettings
+    runs: Sequence[str], suite: Benchmark, settings: EvaluationSettings
 ) -> EvaluationResult:
     qrels = find_parts([suite], ["qrels"])[suite.name]["qrels"]
     with download_errors(suite, "qrels", qrels):
@@ -82,7 +82,7 @@ def _by_judgements(
 
 def _by_answers(
     runs: Sequence[str],
-    suite: Suite,
+    suite: Benchmark,
     settings: EvaluationSettings,
     matching: AnswerSettings,
 ) -> EvaluationResult:
@@ -92,7 +92,7 @@ def _by_answers(
         return evaluate_answers(runs, parts["answers"], parts["corpus"], settings, matching)
 
 
-def refuse_other_suite(path: str, suite: Suite) -> None:
+def refuse_other_suite(path: str, suite: Benchmark) -> None:
     """Refuses a run whose manifest says that it was made for another suite or corpus.
 
     Raises:
@@ -133,7 +133,7 @@ def evaluate_suites(
         MismatchError: a run was made for another suite or corpus.
         InputError: a file is not what it should be.
     """
-    suites = find_suites(names)
+    suites = find_benchmarks(names)
     called = short_names(folders)
     paths: dict[str, dict[str, str]] = {}
     for folder, name in zip(folders, called, strict=True):
@@ -161,7 +161,7 @@ def evaluate_suites(
     return BenchmarksResult(tuple(called), results, _rows(against, shown))
 
 
-def run_in_folder(folder: str | Path, suite: Suite) -> Path | None:
+def run_in_folder(folder: str | Path, suite: Benchmark) -> Path | None:
     """The run of a suite in a folder of runs; None where there is none.
 
     Raises:

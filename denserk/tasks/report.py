@@ -27,7 +27,7 @@ from denserk.formats.manifest import Kind, Manifest, beside, read_manifest
 from denserk.formats.sources import read_passages, read_qrels_map, read_queries
 from denserk.records import Passage
 from denserk.reporting import track
-from denserk.settings.benchmarks import Suite
+from denserk.settings.benchmarks import Benchmark
 from denserk.settings.evaluation import EvaluationSettings, PageSettings, ReportSources
 from denserk.tasks.evaluate import read_hits
 
@@ -56,7 +56,7 @@ def page_in(settings: PageSettings, inputs: Iterable[str] = ()) -> Path:
     return Path(settings.report) / NAME
 
 
-def sources_of(suite: Suite, given: ReportSources) -> ReportSources:
+def sources_of(suite: Benchmark, given: ReportSources) -> ReportSources:
     """Return the parts of a benchmark; queries and passages only where they are on this disk."""
     shown = [part for part in ("topics", "corpus") if is_here(suite, part)]
     parts = find_parts([suite], ["qrels", *shown]).get(suite.name, {})

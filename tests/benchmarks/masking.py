@@ -31,7 +31,7 @@ from denserk.settings.pretraining import (
     PretrainingObjective,
     PretrainSettings,
     TextUnitSettings,
-    put_together,
+    resolve_run,
 )
 from tests.benchmarks.timing import medians
 from tests.tiny_models import tiny_tokenizer
@@ -104,7 +104,7 @@ def batches_of(case: Case, folder: Path) -> PretrainingBatches:
     settings = PretrainSettings(
         objective=case.objective, preset=case.preset, model="m", corpus=("c",), output="o"
     )
-    run = put_together(settings, CorpusSettings(), {TextUnitSettings: {"max_length": length}})
+    run = resolve_run(settings, CorpusSettings(), {TextUnitSettings: {"max_length": length}})
     store = prepare([str(source)], folder / name, TOKENIZER, case.objective, units=run.units)
     return PretrainingBatches(
         *(store, TOKENIZER, case.objective, run.masking, length, case.batch_size), epochs=1000

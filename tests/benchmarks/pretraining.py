@@ -33,7 +33,7 @@ from denserk.settings.pretraining import (
     PretrainOptimizerSettings,
     PretrainSettings,
     TextUnitSettings,
-    put_together,
+    resolve_run,
 )
 from denserk.settings.training import (
     FinetuneSettings,
@@ -130,7 +130,7 @@ def go_on(objective: PretrainingObjective, seed: int, work: Path) -> None:
 def _pretrain(
     settings: PretrainSettings, seed: int, length: int, rate: float, steps: int, batch: int
 ) -> None:
-    run = put_together(
+    run = resolve_run(
         settings,
         CorpusSettings(),
         {

@@ -8,7 +8,7 @@ from denserk.evaluation.evaluator import EvaluationResult, Evaluator
 from denserk.evaluation.measures import parse_measures
 from denserk.evaluation.published import published_rows
 from denserk.evaluation.tables import render, tables
-from denserk.settings.benchmarks import Paper, find_suites
+from denserk.settings.benchmarks import Paper, find_benchmarks
 from denserk.settings.evaluation import OutputFormat, ReportSettings
 
 JUDGED = {"q1": {"a": 1}, "q2": {"a": 1}}
@@ -26,7 +26,7 @@ def one(measures="P@1", **runs):
 
 def small(run="mine", **others):
     """beir-small, all of it half right, but for the sets that are named."""
-    sets = {suite.name: one(**{run: HALF}) for suite in find_suites(["beir-small"])}
+    sets = {suite.name: one(**{run: HALF}) for suite in find_benchmarks(["beir-small"])}
     return BenchmarksResult((run,), {**sets, **others})
 
 
@@ -36,8 +36,8 @@ def test_the_mean_is_of_sets_not_of_queries():
 
 
 def test_a_group_within_a_group_counts_once():
-    forums = {suite.name: one(mine=NONE) for suite in find_suites(["beir/cqadupstack"])}
-    others = {suite.name: one(mine=GOOD) for suite in find_suites(["beir-14"])}
+    forums = {suite.name: one(mine=NONE) for suite in find_benchmarks(["beir/cqadupstack"])}
+    others = {suite.name: one(mine=GOOD) for suite in find_benchmarks(["beir-14"])}
     result = BenchmarksResult(("mine",), {**others, **forums})
     assert result.values("beir/cqadupstack", "mine") == {"P@1": 0.0}
     assert result.values("beir-14", "mine") == pytest.approx({"P@1": 13 / 14})

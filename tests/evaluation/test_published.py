@@ -3,7 +3,7 @@ import csv
 import pytest
 
 from denserk.evaluation.published import figures, published_measures, published_rows
-from denserk.settings.benchmarks import Paper, benchmarks, find_suite, groups
+from denserk.settings.benchmarks import Paper, benchmarks, find_benchmark, groups
 
 KNOWN = {**benchmarks(), **groups()}
 NOT_RETRIEVAL = {"STS-b Test", "Wiki Section Test", "CoLA", "MRPC", "STS-B", "QQP"}
@@ -36,7 +36,7 @@ def test_every_retrieval_figure_has_its_suite(paper):
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_label_has_rows(name):
     for paper in Paper:
-        assert bool(published_rows(paper, name)) == (paper in find_suite(name).labels)
+        assert bool(published_rows(paper, name)) == (paper in find_benchmark(name).labels)
 
 
 def test_a_row_holds_its_values_by_measure():

@@ -9,7 +9,7 @@ from denserk.errors import DenserkError, InputError, MissingExtraError, UsageErr
 from denserk.formats import data_sets
 from denserk.formats.data_sets import download_errors, find_parts
 from denserk.records import Passage, Qrel, Query
-from denserk.settings.benchmarks import benchmarks, find_suites
+from denserk.settings.benchmarks import benchmarks, find_benchmarks
 from tests.reporters import Heard
 
 NAME = "denserk-toy/test"
@@ -240,7 +240,7 @@ def test_a_beir_folder_is_found_where_beirs_reader_looks(cache, folder):
 
 def test_what_nobody_fetches_is_told_all_at_once(cache):
     with pytest.raises(UsageError) as refused:
-        find_parts(find_suites(["beir", "squad-test", "dl20-titled"]))
+        find_parts(find_benchmarks(["beir", "squad-test", "dl20-titled"]))
     sets = ("beir/bioasq", "beir/signal1m", "beir/trec-news", "beir/robust04")
     places = (*sets, "dpr/squad1-test.qa.csv", "msmarco-titled/corpus.tsv")
     assert refused.value.message == "not on this disk: " + ", ".join(

@@ -9,7 +9,7 @@ from denserk.settings.analysis import (
     AttentionEntropySettings,
     QueryLatencySettings,
     SentenceSimilaritySettings,
-    SideBySide,
+    SeveralModels,
     WinningVectorSettings,
 )
 
@@ -55,7 +55,7 @@ def test_outputs_have_names_of_their_own():
 
 
 @dataclass(frozen=True)
-class Example(SideBySide):
+class Example(SeveralModels):
     model: tuple[str, ...]
     output: str = "example.csv"
     plot: str | None = None
@@ -93,7 +93,7 @@ def test_curves_are_called_by_label_or_folder(models, names):
 )
 def test_what_cannot_be_drawn(models, more, said):
     with pytest.raises(UsageError, match=said):
-        Example(models, **more).refuse_outputs()
+        Example(models, **more).check_outputs()
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,16 @@ from denserk.settings.benchmarks import (
     Group,
     Paper,
     benchmarks,
-    find_suite,
-    find_suites,
+    find_benchmark,
+    find_benchmarks,
     groups,
     groups_within,
-    list_suites,
+    list_benchmarks,
 )
 
 
 def names(*suites):
-    return [suite.short for suite in find_suites(suites)]
+    return [suite.short for suite in find_benchmarks(suites)]
 
 
 def test_names_are_told_apart():
@@ -69,9 +69,9 @@ def test_a_corpus_of_one_name_is_one_corpus():
     ],
 )
 def test_the_means_of_beir(group, members, sets):
-    found = find_suite(group)
+    found = find_benchmark(group)
     assert isinstance(found, Group)
-    assert (len(found.members), len(find_suites([group]))) == (members, sets)
+    assert (len(found.members), len(find_benchmarks([group]))) == (members, sets)
     assert found.members.count("beir/cqadupstack") == (members > 12)
 
 
@@ -79,7 +79,7 @@ def test_what_the_means_leave_out():
     whole = set(names("beir"))
     assert whole - set(names("beir-15")) == {"signal1m", "arguana", "quora"}
     assert whole - set(names("beir-14")) == {"bioasq", "signal1m", "trec-news", "robust04"}
-    assert all(s.corpus.source.fetched for s in find_suites(["beir-14"]))
+    assert all(s.corpus.source.fetched for s in find_benchmarks(["beir-14"]))
     assert not any(
         benchmarks()[f"beir/{name}"].corpus.source.fetched
         for name in ("bioasq", "signal1m", "trec-news", "robust04")
@@ -97,10 +97,10 @@ def test_means_that_can_be_told_of_some_sets():
 @pytest.mark.parametrize("number", [14, 15, 18])
 def test_a_papers_mean_is_the_mean_of_its_own_sets(number, specs):
     """The printed means follow from the printed rows: the groups hold the right sets."""
-    group = find_suite("beir" if number == 18 else f"beir-{number}")
+    group = find_benchmark("beir" if number == 18 else f"beir-{number}")
     assert isinstance(group, Group)
     (paper, label), *_ = group.labels.items()
-    members = [find_suite(name).labels[paper] for name in group.members]
+    members = [find_benchmark(name).labels[paper] for name in group.members]
     with (specs / "paper_tables" / f"{paper}.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["metric"] == "nDCG@10"]
     table = {"aggretriever": "T11", "master": "T4", "mlr": "T5"}[paper]
@@ -143,12 +143,12 @@ def test_what_the_papers_call_a_measure(suite, paper, metric, measure):
 )
 def test_an_unknown_name_is_told_with_the_nearest(name, near):
     with pytest.raises(UsageError) as refused:
-        find_suite(name)
+        find_benchmark(name)
     assert near in (refused.value.hint or "")
 
 
 def test_beirs_own_names_are_taken():
-    assert find_suite("beir:scifact") is benchmarks()["beir/scifact"]
+    assert find_benchmark("beir:scifact") is benchmarks()["beir/scifact"]
 
 
 def test_the_listing_has_every_suite_and_its_papers(capsys):
@@ -162,4 +162,4 @@ def test_the_listing_has_every_suite_and_its_papers(capsys):
         "RR@10 R@50 R@1000",
         "condenser, master, mlr",
     ]
-    assert len(lines) == len(list_suites())
+    assert len(lines) == len(list_benchmarks())

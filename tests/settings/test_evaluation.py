@@ -8,7 +8,7 @@ from denserk.settings.evaluation import (
     EvaluationSettings,
     ReportSettings,
     parse_bound,
-    refuse_idle,
+    reject_unused,
 )
 from denserk.settings.formats import CorpusFormat, CorpusSettings
 
@@ -64,5 +64,5 @@ def test_rejected_answer_settings(given, told):
 def test_options_that_would_do_nothing_are_named_together():
     groups = [AnswerSettings(num_workers=2), CorpusSettings(CorpusFormat.DPR)]
     with pytest.raises(UsageError, match=r"^--num-workers, --corpus-format: for answers$"):
-        refuse_idle(groups, "for answers", "leave them out")
-    refuse_idle([AnswerSettings(), CorpusSettings()], "for answers", "leave them out")
+        reject_unused(groups, "for answers", "leave them out")
+    reject_unused([AnswerSettings(), CorpusSettings()], "for answers", "leave them out")

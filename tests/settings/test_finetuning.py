@@ -17,7 +17,7 @@ from denserk.settings.finetuning import (
     find_preset,
     list_rows,
     presets,
-    put_together,
+    resolve_run,
     shown,
 )
 from denserk.settings.formats import CorpusSettings
@@ -128,7 +128,7 @@ def together(preset=None, **options):
     given: dict[type, dict[str, Any]] = {cls: {} for cls in CLASSES}
     for name, value in {**PLACES, **options}.items():
         given[OWNERS[name]][name] = value
-    return put_together(preset, CorpusSettings(), given)
+    return resolve_run(preset, CorpusSettings(), given)
 
 
 def test_without_a_preset_defaults_stand():
@@ -176,9 +176,9 @@ def test_the_winning_one_of_two_rivals_is_what_was_given(given, beaten):
 
 def test_all_that_is_missing_is_told_at_once():
     with pytest.raises(UsageError, match="--model and --train-data and --output must be given"):
-        put_together(None, CorpusSettings(), {cls: {} for cls in CLASSES})
+        resolve_run(None, CorpusSettings(), {cls: {} for cls in CLASSES})
     with pytest.raises(UsageError, match="the preset starts from distilbert-base-uncased"):
-        put_together("aggretriever-marco", CorpusSettings(), {cls: {} for cls in CLASSES})
+        resolve_run("aggretriever-marco", CorpusSettings(), {cls: {} for cls in CLASSES})
 
 
 def test_without_dev_data_a_preset_keeps_the_last_weights_and_says_so():

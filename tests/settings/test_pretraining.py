@@ -6,10 +6,10 @@ import pytest
 
 from denserk.errors import UsageError
 from denserk.settings.formats import CorpusSettings
-from denserk.settings.options import shape_of, spelled
+from denserk.settings.options import spec_of, spelled
 from denserk.settings.pretraining import (
     CLASSES,
-    OF_SOME,
+    OBJECTIVES_OF,
     DecoderInit,
     KeywordWeight,
     MaskingSettings,
@@ -21,8 +21,8 @@ from denserk.settings.pretraining import (
     PretrainOptimizerSettings,
     PretrainSettings,
     TextUnitSettings,
-    put_together,
     recipe,
+    resolve_run,
 )
 
 GIVEN = (
@@ -42,7 +42,7 @@ def together(objective, preset=MasterPreset.PAPER, settings=None, **options):
         given[FIELDS[name][0]][name] = value
     chosen = PLACES | (settings or {})
     pretrain = PretrainSettings(objective=PretrainingObjective(objective), preset=preset, **chosen)
-    return put_together(pretrain, CorpusSettings(), given)
+    return resolve_run(pretrain, CorpusSettings(), given)
 
 
 PAPERS = [
@@ -99,15 +99,17 @@ def test_who_gives_epochs_means_them():
     assert together("master", epochs=3.0, max_steps=5).optimizer.max_steps == 5
 
 
-@pytest.mark.parametrize("name", OF_SOME)
+@pytest.mark.parametrize("name", OBJECTIVES_OF)
 def test_settings_are_refused_where_they_mean_nothing(name):
     value = FIELDS[name][1].default
     for objective in OBJECTIVES:
-        if objective in OF_SOME[name]:
+        if objective in OBJECTIVES_OF[name]:
             together(objective, **{name: value})
             continue
         flag = spelled(name, *CLASSES)
-        with pytest.raises(UsageError, match=f"{flag} is for .*{OF_SOME[name][-1]}$") as refusal:
+        with pytest.raises(
+            UsageError, match=f"{flag} is for .*{OBJECTIVES_OF[name][-1]}$"
+        ) as refusal:
             together(objective, **{name: value})
         assert refusal.value.hint == f"leave out {flag}"
 
@@ -140,7 +142,7 @@ RECIPE_VALUES = sorted(
 @pytest.mark.parametrize(("name", "value"), RECIPE_VALUES, ids=str)
 def test_the_help_tells_what_recipes_set_otherwise(name, value):
     field = FIELDS[name][1]
-    shown = shape_of(field).shown_default or ""
+    shown = spec_of(field).shown_default or ""
     if name == "cmp_pass":  # off by default, and the help says no more of such
         return
     words = {True: "yes", False: "no"}
@@ -151,7 +153,7 @@ def test_the_help_tells_what_recipes_set_otherwise(name, value):
 
 @pytest.mark.parametrize("cls", GIVEN)
 def test_recipes_name_settings_that_exist(cls):
-    names = {name for name, _ in RECIPE_VALUES} | set(OF_SOME)
+    names = {name for name, _ in RECIPE_VALUES} | set(OBJECTIVES_OF)
     assert names <= FIELDS.keys()
     assert {field.name for field in dataclasses.fields(cls)} <= FIELDS.keys()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from denserk.settings.finetuning import CLASSES, OWNERS, FinetuneRun, put_together
+from denserk.settings.finetuning import CLASSES, OWNERS, FinetuneRun, resolve_run
 from denserk.settings.formats import CorpusSettings
 from denserk.tasks.finetune import FinetuneResult, finetune
 from tests.data.conftest import inline
@@ -38,7 +38,7 @@ def run_of(output: Path, model: Path, train: str | Path, **options: Any) -> Fine
     preset = options.pop("preset", None)
     for name, value in {**SMALL, **paths, **options}.items():
         given[OWNERS[name]][name] = value
-    return put_together(preset, CorpusSettings(), given)
+    return resolve_run(preset, CorpusSettings(), given)
 
 
 def tune(output: Path, model: Path, train: str | Path, **options: Any) -> FinetuneResult:

@@ -16,7 +16,7 @@ from denserk.settings.pretraining import (
     PretrainRun,
     PretrainSettings,
     TextUnitSettings,
-    put_together,
+    resolve_run,
 )
 from denserk.tasks.pretrain import PretrainResult, pretrain
 from tests.data.conftest import words
@@ -90,7 +90,7 @@ def run_of(
     for name, value in {**SMALL, **own, **options}.items():
         by_class[OWNERS[name]][name] = value
     settings = PretrainSettings(**by_class.pop(PretrainSettings))
-    return put_together(settings, CorpusSettings(), by_class)
+    return resolve_run(settings, CorpusSettings(), by_class)
 
 
 def train(output: Path, *arguments: Any, **options: Any) -> PretrainResult:

@@ -10,7 +10,7 @@ from transformers import ElectraModel
 from denserk.errors import UsageError
 from denserk.modeling.cross_encoder import begin_reranker, read_reranker
 from denserk.settings.encoding import PairSettings
-from denserk.settings.finetuning import CLASSES, FinetuneRun, presets, put_together
+from denserk.settings.finetuning import CLASSES, FinetuneRun, presets, resolve_run
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.training import (
     ContrastiveKind,
@@ -186,7 +186,7 @@ def test_the_papers_rerankers_can_be_trained(tmp_path, preset):
         part.save_pretrained(tmp_path)
     files = {"model": str(tmp_path), "train_data": ("t",), "output": "o"}
     given: dict[type, Any] = {cls: {} for cls in CLASSES} | {FinetuneSettings: files}
-    run = put_together(preset.name, CorpusSettings(), given)
+    run = resolve_run(preset.name, CorpusSettings(), given)
     assert trains_reranker(run)
     training = begin_reranker_training(run)
     longest = training.texts.query_max_length + training.texts.passage_max_length - 1

@@ -6,7 +6,7 @@ import pytest
 from denserk.errors import InputError, UsageError
 from denserk.evaluation.evaluator import EvaluationResult
 from denserk.formats.manifest import Kind, Manifest, write_manifest
-from denserk.settings.benchmarks import Suite, benchmarks
+from denserk.settings.benchmarks import Benchmark, benchmarks
 from denserk.settings.evaluation import EvaluationSettings, PageSettings, ReportSources
 from denserk.tasks.evaluate import evaluate
 from denserk.tasks.report import page_in, sources_of, write_report
@@ -111,7 +111,7 @@ def test_suites_on_this_disk_know_their_texts(
     monkeypatch.setenv("DENSERK_CACHE", str(tmp_path))
     write_beir(tmp_path, "scifact")
     write_marco(tmp_path)
-    suite: Suite = benchmarks()[name]
+    suite: Benchmark = benchmarks()[name]
     found = sources_of(suite, ReportSources("given", topics="mine"))
     assert (found.title, found.topics) == (suite.title, "mine")
     assert found.corpus is not None
