@@ -55,6 +55,7 @@ from denserk.settings.options import as_json
 
 logger = logging.getLogger(__name__)
 
+BATCH = 256  # examples, each with its passages, that are tokenised at once
 MAX_SCORE = float(np.finfo(np.float32).max)
 # counted while preparing: name in the manifest -> warning, if it is worth one
 COUNTS = {
@@ -283,7 +284,7 @@ class _Preparation:
             ids = List(token_type(self.passage.vocabulary_size))
             path = self.folder / "passages.arrow"
             with track("tokenising", len(drafts), "queries") as self.progress:
-                map_rows(drafts, self._tokenise_new, Features({"input_ids": ids}), path)
+                map_rows(drafts, self._tokenise_new, Features({"input_ids": ids}), path, BATCH)
             features = Features(
                 {
                     "qid": Value("string"),
@@ -293,7 +294,7 @@ class _Preparation:
                     "scores": SCORES,
                 }
             )
-            map_rows(drafts, self._examples, features, self.folder / "examples.arrow")
+            map_rows(drafts, self._examples, features, self.folder / "examples.arrow", BATCH)
         if not self.counts["examples"]:
             raise self._no_examples()
         counts = {name: self.counts[name] for name in COUNTS}

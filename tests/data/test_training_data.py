@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 import pytest
 
-from denserk.data import passage_texts, prepared, training_data
+from denserk.data import passage_texts, training_data
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_data import TrainingStore, line_of, prepare
 from denserk.errors import InputError, MismatchError, OutputError, UsageError
@@ -73,7 +73,7 @@ def ids_of(query, positives, negatives):
 @pytest.fixture(autouse=True, params=[4096, 3])
 def batches(request, monkeypatch):
     """Batches that hold everything, and batches of three."""
-    monkeypatch.setattr(prepared, "BATCH", request.param)
+    monkeypatch.setattr(training_data, "BATCH", request.param)
     monkeypatch.setattr(passage_texts, "BLOCK", request.param)
 
 
