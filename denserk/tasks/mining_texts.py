@@ -3,9 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from denserk.data.negatives import Drops, Hit
+from denserk.data.negatives import Drops, Hit, Likeness, words
 from denserk.data.passage_texts import PassageTexts
-from denserk.data.text_likeness import Likeness, words
 from denserk.errors import InputError, UsageError
 from denserk.evaluation.answers import AnswerMatcher, PatternMatcher
 from denserk.records import Passage, TrainingExample

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denserk.data.text_likeness import Likeness, share, trigrams, words
+from denserk.data.negatives import Likeness, share, trigrams, words
 
 WORDS = st.lists(st.sampled_from(["the", "old", "river", "runs", "south"]), max_size=8).map(
     " ".join
