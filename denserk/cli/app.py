@@ -70,6 +70,15 @@ class _Commands(TyperGroup):
                 formatter.write_dl([(name.ljust(width), COMMANDS[name].line) for name in names])
 
 
+# Options of Pyserini that denserk once had, with what to give instead.
+OF_OTHERS = {
+    "--encoder-class": "denserk COMMAND --representation agg|mean|cls --l2-norm",
+    "--agg-preset": "denserk COMMAND --set term-weight=abs --set agg-layout=random",
+    "--add-sep": "denserk COMMAND --set join=pair",
+    "--max-length": "denserk COMMAND --passage-max-length N --query-max-length N",
+    "--prefix": "denserk COMMAND --passage-prefix TEXT --query-prefix TEXT",
+}
+
 MOVED = {
     "expand": {"": "denserk generate --corpus CORPUS --queries-model MODEL --output FILE"},
     "search": {
@@ -77,7 +86,9 @@ MOVED = {
         "--output RUN",
         "--fuse": "denserk fuse RUN RUN --output RUN",
         "--suite": "denserk benchmark NAME --model MODEL --output FOLDER",
+        **OF_OTHERS,
     },
+    "encode": OF_OTHERS,
     "eval": {
         "--suite": "denserk benchmark NAME --runs RUN",
         "--against": "denserk benchmark NAME --runs RUN --against PAPER",
@@ -166,7 +177,8 @@ def _check_moved(arguments: Sequence[str]) -> None:
     old = next((word for word in words if not word.startswith("-")), "")
     for word in ("", *words):
         if new := MOVED.get(old, {}).get(word):
-            raise UsageError(f"{f'denserk {old} {word}'.rstrip()} is now: {new}")
+            now = new.replace("COMMAND", old)
+            raise UsageError(f"{f'denserk {old} {word}'.rstrip()} is now: {now}")
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

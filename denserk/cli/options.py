@@ -43,12 +43,6 @@ class OverwriteSettings:
     """Replace an output that exists."""
 
 
-class _Value(str):
-    """A default of its own class's in words, which is a value and no remark."""
-
-    __slots__ = ()
-
-
 ONE_INPUT = ("answers", "baseline", "corpus", "encoded_queries", "qrels", "topics")
 """Inputs that are one file: the parser would keep the last of several and ignore the others."""
 
@@ -110,7 +104,7 @@ class Command(TyperCommand):
             record = parameter.get_help_record(ctx)
             if record is not None:
                 shown = getattr(parameter, "show_default", None)
-                if isinstance(shown, _Value):  # typer takes a text for words about the default
+                if isinstance(shown, str):  # typer puts a text into parentheses
                     name, text = record
                     record = name, text.replace(f"default: ({shown})", f"default: {shown}")
                 panel = getattr(parameter, "rich_help_panel", None) or "Options"
@@ -277,10 +271,10 @@ class _Group:
         if told or field.default in (None, False, REQUIRED, ()):
             return told
         if field.default is True:
-            return _Value("yes" if spec_of(field).rare else field.name.replace("_", "-"))
+            return "yes"
         if isinstance(field.default, tuple):
-            return _Value(",".join(map(str, field.default)))
-        return _Value(field.default)
+            return ",".join(map(str, field.default))
+        return str(field.default)
 
     def convert(self, name: str, value: Any) -> Any:
         """Convert the value of a field: as typed, as YAML has it, or as Python code gives it.

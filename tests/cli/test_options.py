@@ -107,8 +107,8 @@ def test_help_by_panels_with_defaults(invoke):
     text = " ".join(result.stdout.split())
     assert "Paint: --target, --to WALL" in text
     assert "Which colour. [default: red]" in text
-    assert "Hours. [default: (until it is dry)]" in text
+    assert "Hours. [default: until it is dry]" in text
     assert "--no-glossy" not in text
     assert "--warm / --no-warm Is it warm." in text
-    assert "How strong. [default: (the model's own)]" in text
+    assert "How strong. [default: the model's own]" in text
     assert text.index("Paint:") < text.index("Weather:") < text.index("Console:")

@@ -68,7 +68,7 @@ def test_the_help_is_quick_and_tells_values_as_one_types_them(capsys):
     text = " ".join(capsys.readouterr().out.split())
     assert "which decoders there are. [default: mkp,cmp,npr,dor,gor]" in text
     assert "[default: title,text]" in text
-    assert "[default: (512; cocondenser and master: 128)]" in text
+    assert "[default: 512; cocondenser and master: 128]" in text
     heavy = "import sys; from denserk.cli.app import run; run(['pretrain', '--help-all']); "
     check = "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     done = subprocess.run(
