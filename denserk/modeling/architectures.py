@@ -17,7 +17,7 @@ from transformers.models.auto.modeling_auto import (
 
 @dataclass(frozen=True)
 class LayerParts:
-    """What one layer computes with: attention, norm, feed-forward, norm, each with a residual."""
+    """The parts of one layer: attention, norm, feed-forward, norm, each with a residual."""
 
     query: nn.Linear
     key: nn.Linear
@@ -31,7 +31,7 @@ class LayerParts:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What denserk must know of an architecture beyond what AutoModel does.
+    """An architecture: what denserk must know of it beyond what AutoModel does.
 
     An architecture without a row in `ARCHITECTURES` can be an encoder and nothing else.
 
@@ -61,12 +61,12 @@ class Architecture:
 
     @property
     def has_cls(self) -> bool:
-        """Whether texts begin with a [CLS] token that attends to all others."""
+        """True if texts begin with a [CLS] token that attends to all others."""
         return self.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     @property
     def is_decoder(self) -> bool:
-        """Whether a token attends to earlier ones alone."""
+        """True if a token attends to earlier ones only."""
         return not self.has_cls and self.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     def first_position(self, config: PretrainedConfig) -> int:

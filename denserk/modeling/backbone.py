@@ -123,19 +123,19 @@ class Backbone(nn.Module):
         return states
 
     def become_lean(self, lean: LeanForward) -> None:
-        """Computes states by the lean forward from now on, for inference alone.
+        """Switch to the optimised forward, for inference only.
 
-        The weights of the layers, which it holds in a layout of its own, are given up: the backbone
-        can no longer be trained, saved or asked for its attention.
+        The weights of the layers, which that forward holds in its own layout, are freed: the
+        backbone can no longer be trained or saved, nor return attention weights.
         """
         self.lean = lean
         self.encoder.get_submodule(self.architecture.layers).to_empty(device="meta")
 
     def attention_maps(self, batch: TokenBatch) -> list[Tensor]:
-        """Who attends to whom, after the softmax: (B, T) ids -> L times (B, A, T, T), A the heads.
+        """Return attention weights: (B, T) ids -> L times (B, A, T, T), A the heads.
 
-        From the first call on, the backbone computes attention in its eager form: no other one
-        gives its weights away. A backbone with a lean forward has none to give.
+        From the first call on, attention is computed by transformers' eager implementation, the
+        only one that returns its weights. Not available with the optimised forward.
         """
         assert self.lean is None
         self.encoder.set_attn_implementation("eager")

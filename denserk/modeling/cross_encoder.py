@@ -144,7 +144,7 @@ class Reranker(nn.Module):
         return scores
 
     def compute_in(self, dtype: torch.dtype) -> "Reranker":
-        """Sets the precision of scoring; the last layers stay in float32, or close scores tie."""
+        """Set the precision of scoring; the last layers stay in float32, or close scores tie."""
         self.model.to(dtype)
         self.model.classifier.float().register_forward_pre_hook(
             lambda _, inputs: tuple(at_least_float32(value) for value in inputs)
@@ -158,7 +158,7 @@ class Reranker(nn.Module):
 
 
 def refuse_backbone(architecture: Architecture) -> None:
-    """Refuses a backbone without [CLS].
+    """Raise an error for a backbone without [CLS].
 
     Raises:
         ModelError: it has none.
@@ -173,9 +173,9 @@ def refuse_backbone(architecture: Architecture) -> None:
 
 @dataclass(frozen=True)
 class StoredReranker:
-    """A reranker with what makes its inputs.
+    """A reranker with its tokenizer and the settings of its inputs.
 
-    `folder` holds its tokenizer. `told` tells whether the folder itself named the lengths.
+    `folder` holds its tokenizer. `told` is True if the folder itself names the lengths.
     """
 
     folder: Path
@@ -185,20 +185,20 @@ class StoredReranker:
     told: bool = True
 
     def tokenizer(self) -> TextTokenizer:
-        """Makes token ids of queries and of passages."""
+        """Return the tokenizer of queries and passages."""
         return TextTokenizer(load_tokenizer(self.folder), self.text)
 
     def joiner(self) -> PairJoiner:
-        """Makes one input of both."""
+        """Return what joins a query and a passage into one input."""
         return PairJoiner(load_tokenizer(self.folder), self.text, self.pairs)
 
     def fingerprint(self) -> str:
-        """Identifies weights, tokenizer and configuration by their content."""
+        """Return the SHA-256 of weights, tokenizer and configuration."""
         own = [path for path in [self.folder / DENSERK_FILE] if path.is_file()]
         return fingerprint(self.folder, (*own, *encoder_files(self.folder)))
 
     def save(self, folder: Path) -> None:
-        """Writes it; config.json comes last, so that a folder cut short loads nowhere.
+        """Save it; config.json comes last, so that an interrupted save loads nowhere.
 
         Raises:
             OutputError: the folder cannot be written.
@@ -218,7 +218,7 @@ class StoredReranker:
         write_config(folder, self.reranker.model, hidden_states=False)
 
     def load(self, folder: Path) -> None:
-        """Takes the weights from a folder that `save` wrote."""
+        """Load the weights from a folder that `save` wrote."""
         self.reranker.load_state_dict(read_reranker(folder).reranker.state_dict())
 
     def fit(
@@ -226,7 +226,7 @@ class StoredReranker:
         text: Mapping[str, Any] = NOTHING,
         pair_max_length: int | None = None,
     ) -> "StoredReranker":
-        """The same weights with other lengths and texts, as far as the model has positions.
+        """Return the same weights with other lengths and texts, within the model's positions.
 
         Args:
             text: fields of `TextSettings` that replace the folder's own.
@@ -252,7 +252,7 @@ class StoredReranker:
 
 
 def is_reranker(folder: Path) -> bool:
-    """Whether a folder holds a reranker: denserk's, or a sequence classifier of transformers."""
+    """Return True for a reranker's folder: denserk's, or a sequence classifier of transformers."""
     if (folder / DENSERK_FILE).is_file():
         own = read_json(folder / DENSERK_FILE).get("representation")
         return isinstance(own, dict) and own.get("representation") == Representation.CROSS_ENCODER
@@ -267,7 +267,7 @@ def _class_of(folder: Path) -> str:
 
 
 def read_reranker(folder: Path) -> StoredReranker:
-    """Reads a reranker.
+    """Read a reranker.
 
     Raises:
         UsageError: there is no such folder.
@@ -295,7 +295,7 @@ def read_reranker(folder: Path) -> StoredReranker:
 
 
 def _published(folder: Path, reranker: Reranker) -> StoredReranker:
-    """Lengths are the tokenizer's, and token types are given where it gives them."""
+    """A published reranker: its tokenizer decides about lengths and token types."""
     tokenizer = load_tokenizer(folder)
     own = int(tokenizer.model_max_length)
     limits = [limit for limit in (own, reranker.max_length) if limit and limit < UNLIMITED]
@@ -373,7 +373,7 @@ class PairScorer:
         pair_max_length: int | None = None,
         compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
     ) -> "PairScorer":
-        """Loads a cross-encoder.
+        """Load a cross-encoder.
 
         Args:
             model: a folder, or a name on the hub.
@@ -396,7 +396,7 @@ class PairScorer:
         return cls(name, stored, compute)
 
     def description(self) -> dict[str, Any]:
-        """What made the scores, as plain JSON for manifests."""
+        """The model and its settings, as plain JSON for manifests."""
         return {
             "name": self.name,
             "fingerprint": self.fingerprint,

@@ -1,4 +1,4 @@
-"""Where the numbers are computed: a user's words for device and precision -> torch's."""
+"""Choice of device and precision, CPU threads and kernel caches."""
 
 import logging
 import os
@@ -35,7 +35,7 @@ def limit_kernel_caches() -> None:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of that name; only `auto` may become another.
+    """Return the device of that name; `auto` takes a GPU where there is one.
 
     Raises:
         UsageError: the name is no device, or the machine does not have it.
@@ -57,7 +57,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
-    """Torch's name of a precision.
+    """Return torch's dtype of a precision.
 
     Raises:
         UsageError: float16 on a CPU, which has no arithmetic for it and would take many times as
@@ -72,7 +72,7 @@ def choose_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
 
 
 def has_bfloat16() -> bool:
-    """Whether this machine's CPU multiplies bfloat16 in instructions of its own."""
+    """Return True if the CPU has instructions for bfloat16 products."""
     if platform.machine().lower() in ("x86_64", "amd64"):
         return bool(torch.cpu._is_avx512_bf16_supported())
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
@@ -80,7 +80,7 @@ def has_bfloat16() -> bool:
 
 @contextmanager
 def on_threads(count: int) -> Iterator[None]:
-    """Computes on so many CPU threads, and afterwards on as many as before."""
+    """Context manager that temporarily sets the number of CPU threads."""
     before = torch.get_num_threads()
     if count == before:
         yield

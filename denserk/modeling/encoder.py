@@ -33,22 +33,22 @@ class Encoder(nn.Module):
 
     @property
     def vectors_per_passage(self) -> int:
-        """How many vectors an index keeps of a passage."""
+        """Number of vectors that an index keeps of a passage."""
         return self.representation.stored if isinstance(self.representation, MultiVector) else 1
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """The one vector of a text: (B, T) ids -> (B, D), float32 at least."""
+        """Return one vector per text: (B, T) ids -> (B, D), float32 at least."""
         return self._scaled(self.representation(self.backbone(batch), batch, self.backbone))
 
     def passage_vectors(self, batch: TokenBatch) -> PassageVectors:
-        """A passage's vectors as training compares them: (P, T) ids -> (P, S, D)."""
+        """Return a passage's vectors for training: (P, T) ids -> (P, S, D)."""
         if not isinstance(self.representation, MultiVector):
             return PassageVectors(self(batch).unsqueeze(1))
         vectors = self.representation.passages(batch, self.backbone)
         return PassageVectors(self._scaled(vectors.values), vectors.mask)
 
     def stored_vectors(self, batch: TokenBatch) -> Tensor:
-        """A passage's vectors as an index keeps them: (P, T) ids -> (P, S, D)."""
+        """Return a passage's vectors for an index: (P, T) ids -> (P, S, D)."""
         vectors = self.passage_vectors(batch)
         if isinstance(self.representation, MultiVector):
             return self.representation.kept(vectors)
@@ -59,7 +59,7 @@ class Encoder(nn.Module):
         return F.normalize(vectors, dim=-1) if self.settings.l2_norm else vectors
 
     def compute_in(self, dtype: torch.dtype) -> "Encoder":
-        """Sets the backbone's precision; the representation's own weights stay in float32."""
+        """Set the backbone's precision; the representation's own weights stay in float32."""
         self.backbone.to(dtype)
         return self
 
@@ -79,7 +79,7 @@ class Retriever(nn.Module):
 
     @property
     def shared(self) -> bool:
-        """Whether both sides have one set of weights."""
+        """True if both sides share their weights."""
         return self.query is self.passage
 
     def encode_queries(self, batch: TokenBatch) -> Tensor:

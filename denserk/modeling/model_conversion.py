@@ -56,7 +56,7 @@ class LoadedModel:
 
     @property
     def settings(self) -> RepresentationSettings:
-        """How its vectors are made."""
+        """The representation of passages."""
         return self.passage.settings
 
     @property
@@ -72,7 +72,7 @@ def convert_model(
     representation: Mapping[str, Any] = NOTHING,
     text: Mapping[str, Any] = NOTHING,
 ) -> None:
-    """Writes a model in another layout.
+    """Write a model in another layout.
 
     Args:
         source: a short name, a folder, or a name on the hub.
@@ -172,6 +172,7 @@ def _write_linear(
         out.write(json.dumps(config) + "\n")
 
 
+# Settings that readers of the published Aggretriever layouts assume.
 AGGRETRIEVER: Mapping[str, Any] = {
     "representation": Representation.AGG,
     "l2_norm": False,
@@ -179,9 +180,8 @@ AGGRETRIEVER: Mapping[str, Any] = {
     "term_weight": TermWeight.CLAMP,
     "mlm_head": MlmHead.PRETRAINED,
 }
-"""What readers of Aggretriever's published layouts take for granted."""
+# Backbones that those readers know.
 WORD_LIST_BACKBONES = {"bert", "distilbert"}
-"""Backbones that those readers know."""
 
 
 def _refuse(layout: ModelLayout, wrong: list[str]) -> None:

@@ -48,7 +48,7 @@ def save_model(
     query: Encoder | None = None,
     base: str = "",
 ) -> None:
-    """Writes a model so that denserk, transformers, sentence-transformers and Pyserini load it.
+    """Save a model so that denserk, transformers, sentence-transformers and Pyserini load it.
 
     `model.safetensors` holds the masked-LM model's tensors by their usual names, tied ones
     included, and the representation's own beside them; `denserk.json` how vectors are made. A model
@@ -91,7 +91,7 @@ def _save_side(
 
 
 def save_masked_lm(folder: Path, backbone: Backbone, tokenizer: Any) -> None:
-    """Writes a backbone with its MLM head as an ordinary model of transformers.
+    """Save a backbone with its MLM head as an ordinary model of transformers.
 
     config.json comes last, as in `save_model`.
 
@@ -117,7 +117,7 @@ def _write_own_file(folder: Path, encoder: Encoder, text: TextSettings) -> None:
 
 
 def write_own_file(folder: Path, backbone: str, told: Mapping[str, Any]) -> None:
-    """Writes denserk.json: what a model is used as.
+    """Write denserk.json: representation and text settings.
 
     Args:
         folder: where.
@@ -136,7 +136,7 @@ def head_tensors(encoder: Encoder) -> dict[str, Tensor]:
 
 
 def write_pickled_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Writes tensors as a plain pickle of tensors, float32, sharing no memory."""
+    """Write tensors as a pickle, in float32."""
     owned = {name: t.detach().to("cpu", torch.float32).clone() for name, t in tensors.items()}
     buffer = io.BytesIO()
     torch.save(owned, buffer)
@@ -285,7 +285,7 @@ def _code(text: str) -> str:
 
 
 def _opening(text: TextSettings, count: int, *, standard: bool) -> list[str]:
-    """How it is opened in sentence-transformers, in lines."""
+    """Lines on how to open it in sentence-transformers."""
     if count > 1:
         return [f"sentence-transformers cannot open it: a passage has {count} embeddings, not one."]
     flag = "" if standard else ", trust_remote_code=True"
@@ -321,7 +321,7 @@ PUBLISHED_FILE = "model.pt"
 
 @dataclass(frozen=True)
 class HeadLayout:
-    """Where the heads of a pre-training objective are stored, beside the backbone.
+    """Location and names of the heads of a pre-training objective, beside the backbone.
 
     `file` is denserk's, with keys `{head}.{layer}.…`; `heads` are those that it may hold.
     `published` maps the names in the authors' `model.pt` to denserk's; `ignored` are tensors of no

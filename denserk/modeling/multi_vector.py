@@ -139,7 +139,7 @@ class MultiVector(nn.Module):
         return pool(hidden, batch.attention_mask)
 
     def passages(self, batch: TokenBatch, backbone: Backbone) -> PassageVectors:
-        """A passage's vectors as training compares them: (P, T) ids -> (P, S, H)."""
+        """Return a passage's vectors for training: (P, T) ids -> (P, S, H)."""
         vectors = self._all(batch, backbone)
         if self.scalar_mix is not None:
             mixed: Tensor = self.scalar_mix(vectors.values)
@@ -161,9 +161,9 @@ class MultiVector(nn.Module):
         return all_tokens(hidden, mask)
 
     def kept(self, vectors: PassageVectors) -> Tensor:
-        """What an index keeps of a passage's vectors: (P, S, H) -> (P, `stored`, H).
+        """Return the vectors that an index keeps of a passage: (P, S, H) -> (P, `stored`, H).
 
-        A vector that a short passage lacks is the first again, which leaves its best score alone.
+        A vector that a short passage lacks is a copy of the first: its best score stays as it is.
         """
         values = vectors.values
         if self.stored > 1 and vectors.mask is not None:

@@ -145,7 +145,7 @@ def part_sizes(settings: RepresentationSettings, vocabulary: int) -> tuple[int, 
 
 
 def needs_mlm_head(settings: RepresentationSettings) -> bool:
-    """Whether the vector is made through the masked-language-model head."""
+    """Return True if vectors are made through the masked-language-model head."""
     return (
         settings.representation is Representation.AGG
         and settings.agg_kind is not AggKind.AVERAGE
@@ -165,7 +165,7 @@ POOLINGS = {
 
 
 def refuse_architecture(settings: RepresentationSettings, architecture: Architecture) -> None:
-    """Refuses what a backbone cannot do.
+    """Raise an error for what a backbone cannot do.
 
     Raises:
         ModelError: the representation reads [CLS], and the backbone has none; or it is no vector.

@@ -146,7 +146,7 @@ class StoredEncoder:
 
     @property
     def has_mlm_head(self) -> bool:
-        """Whether the MLM head was saved."""
+        """True if the MLM head was saved."""
         return any(name.startswith(self.architecture.head) for name in self.tensors)
 
     def build(self, settings: RepresentationSettings) -> Encoder:
@@ -241,10 +241,10 @@ class StoredEncoder:
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A folder that was read: one encoder for both sides, or one each.
+    """A folder that was read: one encoder for queries and passages, or one each.
 
-    `representation` and `text` are what the folder says about itself, or the defaults where it is
-    silent (`told` tells which). `files` are those that make the model what it is.
+    `representation` and `text` are the folder's own settings, or defaults where it has none (`told`
+    is False). `files` are those of the fingerprint.
     """
 
     root: Path
@@ -258,20 +258,20 @@ class StoredModel:
 
     @property
     def shared(self) -> bool:
-        """Whether queries and passages are encoded by the same weights."""
+        """True if queries and passages share one encoder."""
         return self.query is self.passage
 
     def fingerprint(self) -> str:
-        """Identifies weights, tokenizer and configuration by their content."""
+        """Return the SHA-256 of weights, tokenizer and configuration."""
         return fingerprint(self.root, self.files)
 
     def build(self, settings: RepresentationSettings) -> tuple[Encoder, Encoder]:
-        """The encoders of queries and of passages, the same object where the model is shared."""
+        """Build the encoders of queries and passages, the same object if they share weights."""
         passage = self.passage.build(settings)
         return (passage if self.shared else self.query.build(settings)), passage
 
     def begin(self, settings: RepresentationSettings, *, untie: bool) -> Retriever:
-        """Both encoders to train from this folder; `untie` gives each side weights of its own."""
+        """Build both encoders for training; `untie` gives each side weights of its own."""
         passage = self.passage.begin(settings)
         if not self.shared:
             return Retriever(self.query.begin(settings), passage)
@@ -279,13 +279,13 @@ class StoredModel:
 
 
 def encoder_files(folder: Path) -> list[Path]:
-    """The files of one transformers folder that make an encoder what it is."""
+    """Return the files of a transformers folder that an encoder depends on."""
     names = [folder / "config.json", *(folder / name for name in TOKENIZER_FILES)]
     return [*weight_files(folder), *(path for path in names if path.is_file())]
 
 
 def read_own_file(folder: Path) -> tuple[RepresentationSettings, TextSettings, PairSettings]:
-    """What a folder's denserk.json tells.
+    """Read a folder's denserk.json.
 
     Raises:
         ModelError: a later version of denserk wrote it, or it is broken.
@@ -309,7 +309,7 @@ def read_own_file(folder: Path) -> tuple[RepresentationSettings, TextSettings, P
 
 
 def read_denserk(folder: Path) -> StoredModel:
-    """Reads what denserk saved.
+    """Read a folder that denserk saved.
 
     Raises:
         ModelError: a later version of denserk wrote it, or it is broken.
@@ -335,7 +335,7 @@ def read_denserk(folder: Path) -> StoredModel:
 
 
 def read_plain(folder: Path) -> StoredModel:
-    """Reads a transformers folder, or Aggretriever's one-file layout, told by its tensors."""
+    """Read a transformers folder, or Aggretriever's one-file layout, detected by its tensors."""
     encoder = StoredEncoder.read(folder)
     told = "tok_proj.weight" in encoder.heads
     if told:
@@ -358,7 +358,7 @@ def read_plain(folder: Path) -> StoredModel:
 
 
 def read_authors(folder: Path) -> StoredModel:
-    """Reads the Aggretriever authors' layout, one encoder for both sides or one each.
+    """Read the Aggretriever authors' layout, one encoder for both sides or one each.
 
     Dimensions of the lexical part and its variant are not recorded there: they are denserk's
     defaults, the authors' own.
@@ -408,13 +408,13 @@ def _aggretriever(heads: Mapping[str, Tensor]) -> RepresentationSettings:
 
 
 def is_sentence_transformers(folder: Path) -> bool:
-    """Whether a folder is one of theirs; not one whose only module is denserk's own class."""
+    """Return True for a sentence-transformers folder, unless its module is denserk's class."""
     path = folder / MODULES_FILE
     return path.is_file() and b"denserk.integrations" not in path.read_bytes()
 
 
 def read_sentence_transformers(folder: Path) -> StoredModel:
-    """Reads a folder whose vectors denserk makes exactly; anything else in it is refused by name.
+    """Read a sentence-transformers folder; what denserk does not compute exactly is an error.
 
     Raises:
         ModelError: a module, a pooling or a setting that denserk does not have; all of them are
@@ -492,7 +492,7 @@ def _refuse_settings(folder: Path, settings: dict[str, Any]) -> None:
 
 
 def _tokenizer_limit(folder: Path) -> int:
-    """Where the folder names no length: the tokenizer's limit, within the model's positions."""
+    """The length of a folder that names none: the tokenizer's limit, within the positions."""
     config = read_json(folder / "config.json")
     tokenizer = folder / "tokenizer_config.json"
     limits = [read_json(tokenizer).get("model_max_length")] if tokenizer.is_file() else []

@@ -1,4 +1,4 @@
-"""Tokenizer and encoder together: passages and queries -> vectors."""
+"""Text encoder: tokenizer and model together, passages and queries to vectors."""
 
 import dataclasses
 import logging
@@ -52,7 +52,7 @@ def override(settings: S, given: Mapping[str, Any]) -> S:
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """What one side of a model, queries or passages, needs to become vectors."""
+    """Encoder and tokenizer of queries or of passages."""
 
     encoder: Encoder
     tokenizer: TextTokenizer
@@ -144,7 +144,7 @@ class TextEncoder:
         *,
         eager: bool = False,
     ) -> "TextEncoder":
-        """Loads a model.
+        """Load a model.
 
         Args:
             model: a short name, a folder, or a name on the hub.
@@ -172,7 +172,7 @@ class TextEncoder:
         return cls(name, stored, chosen, fitted, compute, eager=eager)
 
     def description(self) -> dict[str, Any]:
-        """What made the vectors, as plain JSON for manifests."""
+        """The model and its settings, as plain JSON for manifests."""
         return {
             "name": self.name,
             "fingerprint": self.fingerprint,
@@ -186,7 +186,7 @@ class TextEncoder:
 
     @property
     def passage_side(self) -> Side:
-        """What passages go through."""
+        """Encoder and tokenizer of passages."""
         return self._passages
 
     @property
