@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from denserk.formats.vectors import open_writer
+from denserk.index.milvus import CollectionResult, build_collection
 from denserk.settings.encoding import VectorFormat
 from denserk.settings.milvus import CollectionSettings, MilvusIndexSettings
 from denserk.settings.retrieval import Engine, IndexPaths, IndexSettings
-from denserk.tasks.build_collection import CollectionResult, build_collection
 
 MILVUS = IndexSettings(engine=Engine.MILVUS)
 

@@ -37,7 +37,7 @@ def fuse(
     ],
 ) -> Any:
     """Fuse several runs into one."""
-    from denserk.tasks.fuse import fuse as task
+    from denserk.index.fusion import fuse as task
 
     result = task(runs, paths.output, fusion, settings)
     logger.info(

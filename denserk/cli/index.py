@@ -37,7 +37,7 @@ def index(
 ) -> Any:
     """Turn vectors, or the text of a corpus, into an index."""
     if settings.engine is Engine.MILVUS:
-        from denserk.tasks.build_collection import build_collection
+        from denserk.index.milvus import build_collection
 
         loaded = build_collection(paths, settings, milvus)
         recall = "" if loaded.recall is None else f", recall {loaded.recall:.3f}"
@@ -47,7 +47,7 @@ def index(
         )
         return loaded
     milvus.reject_without_milvus()
-    from denserk.tasks.build_index import build_index
+    from denserk.index.build import build_index
 
     result = build_index(paths, settings, bm25, corpus)
     recall = "" if result.recall is None else f", recall {result.recall:.3f}"

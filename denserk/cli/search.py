@@ -43,7 +43,7 @@ def search(
     own_precision = not {"dtype", "fp16", "bf16", "head_dtype"}.isdisjoint(computing)
     if paths.engine is None:
         milvus.reject_without_milvus()
-    from denserk.tasks.search import search as task
+    from denserk.index.search import search as task
 
     result = task(
         paths,

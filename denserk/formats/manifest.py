@@ -7,7 +7,7 @@ vectors -> index -> run, so that each step can refuse what was not made for it.
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
@@ -17,7 +17,7 @@ import orjson
 
 from denserk import __version__
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.formats.files import read_errors, read_file, whole_binary
+from denserk.formats.files import STREAM, read_errors, read_file, whole_binary, write_errors
 from denserk.formats.schema import (
     OBJECT,
     TEXT,
@@ -31,6 +31,7 @@ from denserk.formats.schema import (
     require,
     whole,
 )
+from denserk.records import Query
 from denserk.settings.retrieval import Engine, Metric
 
 NAME = "manifest.json"
@@ -226,3 +227,27 @@ def file_sha256(path: str | Path) -> str:
     """
     with read_errors(path), Path(path).open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def has_manifest(output: str) -> bool:
+    """Return whether a run has a manifest beside it: streams and special files have none."""
+    return output != STREAM and (Path(output).is_file() or not Path(output).exists())
+
+
+def forget_manifest(output: str) -> None:
+    """Remove the manifest of a run that is about to be replaced.
+
+    Raises:
+        OutputError: it cannot be removed.
+    """
+    if has_manifest(output):
+        with write_errors(output):
+            beside(output).unlink(missing_ok=True)
+
+
+def queries_sha256(queries: Iterable[Query]) -> str:
+    """Return the hexadecimal SHA-256 of the ids and texts of queries."""
+    digest = hashlib.sha256()
+    for query in queries:
+        digest.update(f"{query.qid}\t{query.text}\n".encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()

@@ -23,7 +23,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from denserk.index.hits import NO_HIT, BestHits, Keys, hits_of, scores_of
+from denserk.errors import UsageError
+from denserk.index.hits import MOST_ROWS, NO_HIT, BestHits, Keys, hits_of, scores_of
 from denserk.index.vector_index import Rows, Scores, StoredVectors
 from denserk.settings.retrieval import Metric
 
@@ -54,6 +55,9 @@ class ExactIndex:
         vectors_per_passage: how many neighbouring rows are one passage.
         bfloat16: find candidates in bfloat16 on a CPU; a GPU that can always does.
 
+    Raises:
+        UsageError: there are more than 2^32 - 1 rows.
+
     >>> index = ExactIndex(np.array([[1, 0], [0, 1], [2, 0]], dtype=np.float32))
     >>> scores, rows = index.search(np.array([[1, 0]], dtype=np.float32), 2)
     >>> scores.tolist(), rows.tolist()
@@ -71,6 +75,12 @@ class ExactIndex:
         *,
         bfloat16: bool = False,
     ) -> None:
+        if len(vectors) > MOST_ROWS:
+            raise UsageError(
+                f"{len(vectors):,} vectors: an exact search takes at most {MOST_ROWS:,}",
+                "search the shards in several runs, then merge the runs with "
+                "denserk fuse --method linear --normalization none",
+            )
         self._vectors, self._metric, self._size = vectors, metric, vectors_per_passage
         self._device = torch.device(device)
         self._on_gpu = self._device.type == "cuda"

@@ -1,20 +1,184 @@
-"""Several runs -> one: what a passage of several lists of hits scores in all.
+"""Fusion of runs: reciprocal rank fusion, or a weighted sum of normalised scores.
 
 Cormack, Clarke and Büttcher, Reciprocal Rank Fusion Outperforms Condorcet and Individual Rank
 Learning Methods (2009); Fox and Shaw, Combination of Multiple Searches (1994), for the sum of
 normalised scores (CombSUM).
 
-Sums are rounded once (`math.fsum`), so that they do not depend on the order of the runs: passages
-that swap their ranks between runs of one weight tie exactly.
+Sums are rounded once (`math.fsum`), so they do not depend on the order of the runs: passages that
+swap their ranks between runs of equal weight tie exactly. Memory grows with the queries, not with
+their hits, whatever the order of the queries in each run.
 """
 
+import dataclasses
+import logging
 import math
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from denserk.settings.fusion import Missing, Normalization
+from denserk.errors import InputError, UsageError
+from denserk.formats.files import STREAM
+from denserk.formats.manifest import (
+    Kind,
+    Manifest,
+    file_sha256,
+    forget_manifest,
+    has_manifest,
+    write_manifest,
+)
+from denserk.formats.outputs import scratch_folder
+from denserk.formats.runs import RunLookup, write_run
+from denserk.index.searcher import Hits, TieCount, ordered
+from denserk.reporting import Progress, track
+from denserk.settings.formats import RunFormat
+from denserk.settings.fusion import FusionMethod, FusionSettings, Missing, Normalization
+from denserk.settings.options import as_json
+from denserk.settings.retrieval import RankingSettings, Ties
 
-Hits = Sequence[tuple[str, float]]
-"""(passage id, score) of one query in one run, best first."""
+logger = logging.getLogger(__name__)
+
+NAMED = 5  # queries that a warning names
+
+
+@dataclass
+class FusionResult:
+    """What came out: queries, lines of the run; how many of the queries each run has."""
+
+    queries: int = 0
+    hits: int = 0
+    queries_of: list[int] = field(default_factory=list)
+
+
+def fuse(
+    paths: Sequence[str],
+    output: str,
+    fusion: FusionSettings = FusionSettings(),  # noqa: B008  (frozen)
+    settings: RankingSettings = RankingSettings(),  # noqa: B008
+) -> FusionResult:
+    """Fuses runs; queries stand in the order of the first run, then in that of the others.
+
+    Args:
+        paths: the runs.
+        output: where the new run goes.
+        fusion: how scores become one.
+        settings: how deep, filters, ties, and the shape of the run.
+
+    Raises:
+        UsageError: fewer than two runs, or weights for another number of them; no such file.
+        InputError: a run is broken or empty, or has ranks in place of scores that are to be added.
+        OutputError: the run cannot be written.
+    """
+    if len(paths) < 2:
+        raise UsageError("two runs or more are needed", "for example denserk fuse a.trec b.trec")
+    if paths.count(STREAM) > 1:
+        raise UsageError("standard input (-) can be only one of the runs")
+    weights = fusion.weights_of(len(paths))
+    forget_manifest(output)
+    with scratch_folder("fuse") as scratch:
+        runs = [_open(path, Path(scratch), fusion) for path in paths]
+        qids = list(dict.fromkeys(qid for run in runs for qid in run.queries))
+        result = FusionResult(len(qids), queries_of=[len(run.queries) for run in runs])
+        _tell_missing(runs, qids)
+        with track("fusing", len(qids), "queries") as progress:
+            ties = TieCount()
+            answers = _answers(runs, qids, weights, fusion, settings, ties, progress)
+            result.hits = write_run(output, answers, settings.output_format, settings.tag)
+        ties.report(settings)
+        _write_manifest(output, fusion, settings, runs, result)
+    return result
+
+
+def _open(path: str, scratch: Path, fusion: FusionSettings) -> RunLookup:
+    """Opens a run that can be fused."""
+    run = RunLookup(path, scratch)
+    if run.format is None:
+        raise InputError(path, None, "an empty run", "at least one hit")
+    if run.format is RunFormat.MSMARCO and fusion.method is FusionMethod.LINEAR:
+        raise InputError(
+            path, None, "ranks, no scores", "scores for --method linear", "give --method rrf"
+        )
+    return run
+
+
+def _tell_missing(runs: Sequence[RunLookup], qids: Sequence[str]) -> None:
+    """Warns of runs that lack queries of the others."""
+    for run in runs:
+        has = set(run.queries)
+        missing = [qid for qid in qids if qid not in has]
+        if missing:
+            named = ", ".join(missing[:NAMED]) + (", ..." if len(missing) > NAMED else "")
+            logger.warning(
+                f"{run.path} lacks {len(missing):,} of {len(qids):,} queries, which the other runs "
+                f"answer alone: {named}"
+            )
+
+
+def _answers(
+    runs: Sequence[RunLookup],
+    qids: Sequence[str],
+    weights: Sequence[float],
+    fusion: FusionSettings,
+    settings: RankingSettings,
+    ties: TieCount,
+    progress: Progress,
+) -> Iterator[tuple[str, Hits]]:
+    """Each query with its fused hits."""
+    from_each = dataclasses.replace(
+        settings,
+        hits=fusion.depth or sys.maxsize,
+        max_passage_hits=None,
+        ties=Ties.KEEP,
+    )
+    fused = dataclasses.replace(settings, hits=settings.kept, max_passage=False)
+    missing = fusion.missing or (
+        Missing.LOWEST if fusion.normalization is Normalization.ZMUV else Missing.ZERO
+    )
+    for qid in qids:
+        hits = [_best_first(run, qid, from_each) for run in runs]
+        if fusion.method is FusionMethod.RRF:
+            scores = reciprocal_ranks(hits, weights, fusion.rrf_k)
+        else:
+            scores = weighted_scores(hits, weights, fusion.normalization, missing)
+        progress.advance()
+        yield qid, ordered(list(scores), list(scores.values()), fused, ties)
+
+
+def _best_first(run: RunLookup, qid: str, settings: RankingSettings) -> Hits:
+    """A query's hits in one run, in the order that counts."""
+    docids, scores = run.hits(qid)
+    if settings.remove_query and qid in docids:
+        del scores[docids.index(qid)]
+        docids.remove(qid)
+    return ordered(docids, scores, settings)
+
+
+def _write_manifest(
+    output: str,
+    fusion: FusionSettings,
+    settings: RankingSettings,
+    runs: Sequence[RunLookup],
+    result: FusionResult,
+) -> None:
+    if not has_manifest(output):
+        return
+    made_from = {
+        "runs": [
+            {
+                "name": str(run.path),
+                "sha256": file_sha256(run.path) if Path(run.path).is_file() else None,
+                "queries": len(run.queries),
+            }
+            for run in runs
+        ]
+    }
+    contents = {
+        "queries": result.queries,
+        "hits": result.hits,
+        "sha256": file_sha256(output),
+    }
+    chosen = {**as_json(settings), "fusion": as_json(fusion)}
+    write_manifest(output, Manifest(Kind.RUN, True, chosen, made_from, contents))
 
 
 def reciprocal_ranks(

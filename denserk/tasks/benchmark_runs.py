@@ -27,6 +27,8 @@ from denserk.formats.manifest import (
     write_manifest,
 )
 from denserk.formats.outputs import refuse_occupied
+from denserk.index.build import build_index
+from denserk.index.search import search
 from denserk.modeling.checkpoints import find_model
 from denserk.modeling.stored_model import read_model_folder
 from denserk.settings.benchmarks import Benchmark, Corpus, MakeSettings, benchmarks, find_benchmarks
@@ -39,9 +41,7 @@ from denserk.settings.retrieval import (
     SearchPaths,
     SearchSettings,
 )
-from denserk.tasks.build_index import build_index
 from denserk.tasks.encode import encode
-from denserk.tasks.search import search
 
 logger = logging.getLogger(__name__)
 

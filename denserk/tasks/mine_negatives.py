@@ -18,7 +18,14 @@ from denserk.data.negatives import Drops, Hit, choose, guard_scores
 from denserk.data.passage_texts import PassageTexts
 from denserk.errors import UsageError
 from denserk.formats.detection import told
-from denserk.formats.manifest import Kind, Manifest, file_sha256, write_manifest
+from denserk.formats.manifest import (
+    Kind,
+    Manifest,
+    file_sha256,
+    forget_manifest,
+    has_manifest,
+    write_manifest,
+)
 from denserk.formats.outputs import scratch_folder
 from denserk.formats.sources import read_passages
 from denserk.formats.training import write_training
@@ -31,7 +38,6 @@ from denserk.settings.options import as_json
 from denserk.tasks.mining_pools import MiningPools
 from denserk.tasks.mining_queries import MiningQueries, gather_queries
 from denserk.tasks.mining_texts import TextGuards, refuse_missing, with_texts
-from denserk.tasks.run_manifest import forget_manifest, has_manifest
 
 logger = logging.getLogger(__name__)
 

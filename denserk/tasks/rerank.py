@@ -19,7 +19,15 @@ import numpy as np
 from denserk.data.passage_texts import PassageTexts
 from denserk.errors import InputError
 from denserk.formats.files import STREAM
-from denserk.formats.manifest import Kind, Manifest, file_sha256, write_manifest
+from denserk.formats.manifest import (
+    Kind,
+    Manifest,
+    file_sha256,
+    forget_manifest,
+    has_manifest,
+    queries_sha256,
+    write_manifest,
+)
 from denserk.formats.outputs import scratch_folder
 from denserk.formats.runs import read_run, write_run
 from denserk.formats.sources import read_passages, read_queries
@@ -31,7 +39,6 @@ from denserk.settings.encoding import ComputeSettings
 from denserk.settings.formats import DETECTED, CorpusSettings
 from denserk.settings.options import as_json
 from denserk.settings.retrieval import RerankPaths, RerankSettings
-from denserk.tasks.run_manifest import forget_manifest, has_manifest, queries_sha256
 
 NOTHING: Mapping[str, Any] = {}
 _Group = tuple[str, list[str]]  # a query id, and the ids of its hits, best first

@@ -23,11 +23,11 @@ from denserk.formats.block_journal import Block
 from denserk.formats.flat_file import FILLER, HEADER, MAGIC, NUMBER
 from denserk.formats.manifest import Kind, Manifest
 from denserk.formats.vector_folder import VectorFolderWriter
+from denserk.index.build import build_index
 from denserk.index.index_folder import PassageIds
 from denserk.index.opening import open_vector_index
 from denserk.modeling.devices import has_bfloat16
 from denserk.settings.retrieval import Engine, IndexPaths, Metric, SearchSettings
-from denserk.tasks.build_index import build_index
 from tests.benchmarks.timing import DENSERK, watch
 from tests.peers import run_pyserini
 

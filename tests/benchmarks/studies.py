@@ -14,6 +14,8 @@ import orjson
 
 from denserk.formats.runs import read_run_scores
 from denserk.formats.sources import read_passages, read_qrels_map, read_queries
+from denserk.index.build import build_index
+from denserk.index.search import search
 from denserk.settings.encoding import ComputeSettings, EncodeSettings
 from denserk.settings.evaluation import EvaluationSettings
 from denserk.settings.formats import CorpusSettings
@@ -24,10 +26,8 @@ from denserk.settings.retrieval import (
     SearchPaths,
     SearchSettings,
 )
-from denserk.tasks.build_index import build_index
 from denserk.tasks.encode import encode
 from denserk.tasks.evaluate import evaluate
-from denserk.tasks.search import search
 
 SLICE = 2000
 """Passages searched in each collection: the judged ones, and others, drawn, up to so many."""

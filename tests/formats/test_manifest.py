@@ -10,9 +10,13 @@ from denserk.formats.manifest import (
     Manifest,
     beside,
     file_sha256,
+    forget_manifest,
+    has_manifest,
+    queries_sha256,
     read_manifest,
     write_manifest,
 )
+from denserk.records import Query
 
 MANIFEST = Manifest(Kind.INDEX, True, {"engine": "torch"}, {"model": {"name": "m"}}, {"count": 2})
 
@@ -64,3 +68,24 @@ def test_a_broken_manifest_is_told(tmp_path, text):
 def test_checksum(tmp_path):
     (tmp_path / "f").write_bytes(b"abc")
     assert file_sha256(tmp_path / "f").startswith("ba7816bf8f01cfea414140de5dae2223")
+
+
+@pytest.mark.parametrize(("output", "expected"), [("-", False), ("/dev/null", False), ("r", True)])
+def test_files_have_a_manifest_and_streams_have_none(tmp_path, output, expected):
+    named = output if output != "r" else str(tmp_path / "r")
+    assert has_manifest(named) is expected
+    forget_manifest(named)  # nothing to forget is fine
+
+
+def test_an_old_manifest_goes(tmp_path):
+    run = str(tmp_path / "run")
+    beside(run).write_text("{}")
+    forget_manifest(run)
+    assert not beside(run).exists()
+
+
+def test_queries_are_told_apart_by_ids_texts_and_order():
+    one, two = Query("1", "a"), Query("2", "a")
+    assert queries_sha256([one, two]) == queries_sha256([one, two._replace(answers=("x",))])
+    others = [[two, one], [one], [one, Query("2", "b")]]
+    assert len({queries_sha256(queries) for queries in ([one, two], *others)}) == 4

@@ -9,8 +9,8 @@ import numpy as np
 from denserk.formats.block_journal import Block
 from denserk.formats.manifest import Kind, Manifest
 from denserk.formats.vector_folder import VectorFolderWriter
+from denserk.index.build import IndexResult, build_index
 from denserk.settings.retrieval import IndexPaths, IndexSettings
-from denserk.tasks.build_index import IndexResult, build_index
 
 COUNT = 1200
 VECTORS = np.random.default_rng(11).normal(size=(COUNT, 8)).astype(np.float32)

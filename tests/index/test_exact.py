@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from denserk.errors import UsageError
 from denserk.index import exact, hits
 from denserk.index.exact import ExactIndex, gathered_products, nonzero, pair_products
 from denserk.settings.retrieval import Metric
@@ -213,3 +214,18 @@ def test_products_of_pairs(monkeypatch, products, pairs):
     found = products(block, queries, rows, columns)
     right = (block.double() @ queries.double().T)[rows, columns]
     torch.testing.assert_close(found.double(), right, rtol=1e-5, atol=1e-5)
+
+
+def test_more_rows_than_keys_hold_are_an_error():
+    class Huge:
+        shape = (2**32, 8)
+
+        def __len__(self):
+            return self.shape[0]
+
+        def __getitem__(self, wanted):
+            return np.zeros((1, 8), np.float32)
+
+    with pytest.raises(UsageError, match=r"4,294,967,296 vectors") as error:
+        ExactIndex(Huge())
+    assert "denserk fuse" in (error.value.hint or "")

@@ -1,26 +1,37 @@
-"""Fusion against sums written out, and the laws that hold for any runs."""
+"""Fusion against sums written out, laws that hold for any runs, files, and Pyserini's fusion."""
 
+import json
 import math
+import random
+import tracemalloc
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denserk.index.fusion import NORMALIZERS, normalized, reciprocal_ranks, weighted_scores
-from denserk.settings.fusion import Missing, Normalization
+from denserk.errors import InputError, UsageError
+from denserk.formats.runs import read_run_scores, write_run
+from denserk.index.fusion import NORMALIZERS, fuse, normalized, reciprocal_ranks, weighted_scores
+from denserk.index.searcher import ordered
+from denserk.settings.formats import RunFormat
+from denserk.settings.fusion import FusionMethod, FusionSettings, Missing, Normalization
+from denserk.settings.retrieval import RankingSettings, Ties
+from tests.peers import run_pyserini
+from tests.reporters import Heard
 
-WORDS = [("d1", 12.0), ("d2", 8.0), ("d3", 4.0)]
-VECTORS = [("d3", 0.75), ("d1", 0.5), ("d4", 0.25)]
+TERMS = [("d1", 12.0), ("d2", 8.0), ("d3", 4.0)]
+DENSE = [("d3", 0.75), ("d1", 0.5), ("d4", 0.25)]
 
 
 def test_reciprocal_ranks():
-    assert reciprocal_ranks([WORDS, VECTORS], [1, 1]) == {
+    assert reciprocal_ranks([TERMS, DENSE], [1, 1]) == {
         "d1": 1 / (60 + 1) + 1 / (60 + 2),
         "d2": 1 / (60 + 2),
         "d3": 1 / (60 + 3) + 1 / (60 + 1),
         "d4": 1 / (60 + 3),
     }
-    assert reciprocal_ranks([WORDS, VECTORS], [0.5, 2], k=0)["d3"] == 0.5 / 3 + 2 / 1
+    assert reciprocal_ranks([TERMS, DENSE], [0.5, 2], k=0)["d3"] == 0.5 / 3 + 2 / 1
 
 
 @pytest.mark.parametrize(
@@ -36,7 +47,7 @@ def test_reciprocal_ranks():
 )
 def test_weighted_scores(normalization, missing, expected):
     fused = weighted_scores(
-        [WORDS, VECTORS], [0.25, 1], Normalization(normalization), Missing(missing)
+        [TERMS, DENSE], [0.25, 1], Normalization(normalization), Missing(missing)
     )
     assert sorted(fused) == ["d1", "d2", "d3", "d4"]
     assert [fused[f"d{n}"] for n in range(1, 5)] == pytest.approx(expected, abs=1e-12)
@@ -53,8 +64,8 @@ def test_equal_scores(normalization, value):
 
 def test_a_run_without_hits_adds_nothing():
     for missing in Missing:
-        fused = weighted_scores([WORDS, []], [1, 1], Normalization.NONE, missing)
-        assert fused == dict(WORDS)
+        fused = weighted_scores([TERMS, []], [1, 1], Normalization.NONE, missing)
+        assert fused == dict(TERMS)
 
 
 def test_every_normalization_has_its_function():
@@ -76,9 +87,9 @@ def best_first(run):
 def test_the_order_of_the_runs_changes_nothing(runs, random):
     pairs = [(best_first(run), weight) for weight, run in enumerate(runs, start=1)]
     shuffled = random.sample(pairs, len(pairs))
-    for fuse in (reciprocal_ranks, weighted_scores):
+    for combine in (reciprocal_ranks, weighted_scores):
         one, other = (
-            fuse([hits for hits, _ in order], [weight for _, weight in order])
+            combine([hits for hits, _ in order], [weight for _, weight in order])
             for order in (pairs, shuffled)
         )
         assert one == other
@@ -106,3 +117,217 @@ def test_scores_are_the_sums_of_the_definition(runs, missing):
                 elif docid in run:
                     total += (value - low) / (max(values) - low) if spread else 1
             assert score == pytest.approx(total, abs=1e-9)
+
+
+WORDS = {"q1": {"d1": 9.0, "d2": 5.0}, "q2": {"d3": 2.0}, "q3": {"d1": 1.0}}
+VECTORS = {"q4": {"d1": 0.5}, "q3": {"d1": 0.5, "d2": 0.25}, "q1": {"d2": 0.5, "d3": 0.25}}
+
+
+def write(path, run, form=RunFormat.TREC):
+    write_run(path, [(qid, list(hits.items())) for qid, hits in run.items()], form)
+    return str(path)
+
+
+@pytest.fixture
+def fused(tmp_path):
+    """Fuses two runs, given as mappings or paths; the new run as mappings, in its order."""
+
+    def call(*runs, settings=RankingSettings(), **fusion):  # noqa: B008
+        names = [
+            run if isinstance(run, str) else write(tmp_path / f"{n}.trec", run)
+            for n, run in enumerate(runs)
+        ]
+        output = str(tmp_path / "fused")
+        fuse(names, output, FusionSettings(**fusion), settings)
+        return read_run_scores(output)
+
+    return call
+
+
+def test_queries_come_in_the_order_of_the_first_run_then_of_the_others(fused):
+    run = fused(WORDS, VECTORS)
+    assert list(run) == ["q1", "q2", "q3", "q4"]
+    assert list(run["q1"]) == ["d2", "d1", "d3"]
+    assert run["q1"] == pytest.approx({"d2": 1 / 62 + 1 / 61, "d1": 1 / 61, "d3": 1 / 62})
+    assert run["q4"] == pytest.approx({"d1": 1 / 61})
+
+
+def test_the_rank_column_and_the_order_of_lines_mean_nothing_beside_scores(fused, tmp_path):
+    (tmp_path / "beir.trec").write_text("q1 Q0 d2 0 5 t\nq1 Q0 d1 0 9 t\n")
+    assert fused(str(tmp_path / "beir.trec"), VECTORS) == fused({"q1": WORDS["q1"]}, VECTORS)
+
+
+def test_runs_of_shards_become_the_run_of_all(fused, tmp_path):
+    rows, one, all_of_them = random.Random(1), RankingSettings(ties=Ties.KEEP), RankingSettings()
+    scores = {f"d{n}": rows.choice((-1.5, 0.25, 2.0)) for n in range(60)}
+    names = []
+    for shard in range(3):  # what each machine finds in its third of the passages
+        own = {docid: score for docid, score in scores.items() if int(docid[1:]) % 3 == shard}
+        names.append(str(tmp_path / f"node{shard}"))
+        write_run(names[-1], [("q", ordered(list(own), list(own.values()), one))])
+    fused(*names, method=FusionMethod.LINEAR, normalization=Normalization.NONE)
+    write_run(
+        str(tmp_path / "whole"),
+        [("q", ordered(list(scores), list(scores.values()), all_of_them))],
+    )
+    assert (tmp_path / "fused").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+def test_equal_scores_fall_by_id_and_become_strict(fused):
+    tied = {"q": {"d2": 2.0, "d10": 1.0}}, {"q": {"d10": 2.0, "d2": 1.0}}
+    scores = fused(*tied)["q"]
+    assert list(scores) == ["d2", "d10"]
+    assert scores["d2"] > scores["d10"]
+    kept = fused(*tied, settings=RankingSettings(ties=Ties.KEEP))["q"]
+    assert list(kept) == ["d2", "d10"]
+    assert kept["d10"] == kept["d2"] == pytest.approx(1 / 61 + 1 / 62)
+
+
+def test_depths(fused):
+    assert list(fused(WORDS, VECTORS, settings=RankingSettings(hits=1))["q1"]) == ["d2"]
+    assert set(fused(WORDS, VECTORS, depth=1)["q1"]) == {"d1", "d2"}
+
+
+def test_the_query_itself_leaves_before_ranks_are_counted(fused):
+    run = {"q1": {"q1": 9.0, "d1": 5.0}}
+    found = fused(run, VECTORS, settings=RankingSettings(remove_query=True))["q1"]
+    assert found["d1"] == pytest.approx(1 / 61)
+    assert "q1" not in found
+
+
+def test_passages_become_documents_before_runs_are_fused(fused):
+    passages = {"q1": {"d1#3": 9.0, "d1#0": 8.0, "d2#0": 7.0}}
+    documents = {"q1": {"d2": 3.0}}
+    found = fused(passages, documents, settings=RankingSettings(max_passage=True))["q1"]
+    assert found == pytest.approx({"d2": 1 / 62 + 1 / 61, "d1": 1 / 61})
+    settings = RankingSettings(max_passage=True, max_passage_hits=1)
+    assert list(fused(passages, documents, settings=settings)["q1"]) == ["d2"]
+
+
+def test_zmuv_counts_what_is_missing_as_the_last_hit_unless_told_otherwise(fused):
+    method = {"method": FusionMethod.LINEAR, "normalization": Normalization.ZMUV}
+    one, other = {"q": {"d1": 3.0, "d2": 1.0}}, {"q": {"d1": 3.0, "d3": 1.0}}
+    settings = RankingSettings(ties=Ties.KEEP)
+    assert fused(one, other, settings=settings, **method)["q"] == {"d1": 2, "d2": -2, "d3": -2}
+    zero = fused(one, other, settings=settings, missing=Missing.ZERO, **method)["q"]
+    assert zero == {"d1": 2, "d2": -1, "d3": -1}
+
+
+@pytest.mark.parametrize("form", RunFormat)
+def test_shapes_may_differ(fused, tmp_path, form):
+    other = write(tmp_path / "other", VECTORS, form)
+    assert fused(WORDS, other) == fused(WORDS, VECTORS)
+
+
+def test_the_manifest_names_the_runs(fused, tmp_path):
+    fused(WORDS, VECTORS, alpha=0.25)
+    manifest = json.loads((tmp_path / "fused.manifest.json").read_text())
+    assert manifest["settings"]["fusion"]["alpha"] == 0.25
+    assert [run["queries"] for run in manifest["made_from"]["runs"]] == [3, 3]
+    assert manifest["contents"]["queries"] == 4
+
+
+def test_queries_that_a_run_lacks_are_told(tmp_path):
+    names = write(tmp_path / "a", WORDS), write(tmp_path / "b", VECTORS)
+    warned: list[str] = []
+
+    class Listener(Heard):
+        def warn(self, text):
+            warned.append(text)
+
+    Listener()
+
+    fuse(names, str(tmp_path / "out"))
+    assert [line.partition(" lacks ")[2] for line in warned] == [
+        "1 of 4 queries, which the other runs answer alone: q4",
+        "1 of 4 queries, which the other runs answer alone: q2",
+    ]
+
+
+def test_refused(fused, tmp_path):
+    with pytest.raises(UsageError, match="two runs or more"):
+        fused(WORDS)
+    with pytest.raises(UsageError, match="only one of the runs"):
+        fused("-", "-")
+    with pytest.raises(UsageError, match="3 weights for 2 runs"):
+        fused(WORDS, VECTORS, weights=(1, 2, 3))
+    with pytest.raises(InputError, match="an empty run"):
+        fused(WORDS, {})
+    ranks = write(tmp_path / "ranks", VECTORS, RunFormat.MSMARCO)
+    with pytest.raises(InputError, match="ranks, no scores"):
+        fused(WORDS, ranks, method=FusionMethod.LINEAR)
+
+
+def made(seed, queries, depth):
+    """A run without ties, its queries shuffled."""
+    chance = random.Random(seed)
+    qids = [str(n) for n in range(queries)]
+    chance.shuffle(qids)
+    return {
+        qid: dict(
+            zip(
+                (f"d{n}" for n in chance.sample(range(2 * depth), depth)),
+                sorted((chance.uniform(1, 30) for _ in range(depth)), reverse=True),
+                strict=True,
+            )
+        )
+        for qid in qids
+    }
+
+
+def test_memory_is_a_query_at_a_time(tmp_path):
+    tracemalloc.start()
+    runs = [made(seed, 1800, 100) for seed in (1, 2)]
+    whole = tracemalloc.get_traced_memory()[0]
+    names = tuple(write(tmp_path / f"{n}", run) for n, run in enumerate(runs))
+    tracemalloc.stop()
+    del runs
+    tracemalloc.start()
+    fuse(names, str(tmp_path / "out"))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < whole / 4
+
+
+PYSERINI = """
+import sys
+from pyserini.fusion import average, interpolation, normalize, reciprocal_rank_fusion
+from pyserini.trectools import TrecRun
+a, b, folder = sys.argv[1:]
+runs = [TrecRun(a), TrecRun(b)]
+fused = {
+    "rrf": reciprocal_rank_fusion(runs, rrf_k=60, depth=30, k=20),
+    "rrf-k": reciprocal_rank_fusion(runs, rrf_k=5, k=20),
+    "interpolation": interpolation(runs, alpha=0.3, depth=30, k=20),
+    "average": average(runs, k=20),
+    "normalize": normalize(runs, k=20),
+}
+for name, run in fused.items():
+    run.save_to_txt(f"{folder}/{name}", tag="pyserini")
+"""
+LINEAR: dict[str, Any] = {"method": FusionMethod.LINEAR}
+NONE: dict[str, Any] = {**LINEAR, "normalization": Normalization.NONE}
+AS_PYSERINI: dict[str, dict[str, Any]] = {
+    "rrf": {"depth": 30},
+    "rrf-k": {"rrf_k": 5},
+    "interpolation": {**NONE, "alpha": 0.3, "depth": 30},
+    "average": {**NONE, "weights": (0.5, 0.5)},
+    "normalize": LINEAR,
+}
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+def test_pyserini_fuses_alike(fused, tmp_path):
+    names = [write(tmp_path / f"{seed}.trec", made(seed, 12, 40)) for seed in (1, 2)]
+    run_pyserini(PYSERINI, *names, tmp_path, folder=tmp_path)
+    for name, fusion in AS_PYSERINI.items():
+        settings = RankingSettings(hits=20, ties=Ties.KEEP)
+        own = fused(*names, settings=settings, **fusion)
+        theirs = read_run_scores(tmp_path / name)
+        assert own.keys() == theirs.keys()
+        for qid, hits in own.items():
+            above = [docid for docid, score in hits.items() if score > min(hits.values())]
+            assert set(above) <= theirs[qid].keys(), (name, qid)  # Pyserini orders ties otherwise
+            assert all(theirs[qid][d] == pytest.approx(hits[d], abs=1e-6) for d in above)
+            assert list(hits.values()) == pytest.approx(list(theirs[qid].values()), abs=1e-6)

@@ -14,6 +14,7 @@ from denserk.errors import InputError, MissingExtraError, UsageError
 from denserk.formats.runs import read_run_scores
 from denserk.index import lucene
 from denserk.index.bm25 import Analyzer
+from denserk.index.build import build_index
 from denserk.index.lucene import (
     LuceneBuilder,
     LuceneIndex,
@@ -22,6 +23,7 @@ from denserk.index.lucene import (
     find_java,
     java_version,
 )
+from denserk.index.search import search
 from denserk.settings.retrieval import (
     Bm25Settings,
     Engine,
@@ -33,8 +35,6 @@ from denserk.settings.retrieval import (
     StopWords,
     Ties,
 )
-from denserk.tasks.build_index import build_index
-from denserk.tasks.search import search
 from tests.conftest import PASSAGES
 from tests.index.test_bm25 import TEXTS, by_hand
 from tests.peers import java_home, run_anserini, run_pyserini

@@ -9,6 +9,8 @@ import pytest
 from denserk.cli.app import run
 from denserk.formats import vector_parquet
 from denserk.formats.runs import read_run_scores
+from denserk.index.build import build_index
+from denserk.index.search import search
 from denserk.settings.encoding import (
     ComputeSettings,
     EncodeSettings,
@@ -17,9 +19,7 @@ from denserk.settings.encoding import (
 )
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.retrieval import IndexPaths, SearchPaths, SearchSettings
-from denserk.tasks.build_index import build_index
 from denserk.tasks.encode import encode
-from denserk.tasks.search import search
 from tests.conftest import QUERIES as QUERY_TEXTS
 from tests.conftest import WORDS
 from tests.peers import run_anserini, run_pyserini

@@ -14,6 +14,7 @@ from denserk.formats.flat_file import FlatWriter
 from denserk.formats.manifest import Kind, Manifest, write_manifest
 from denserk.formats.vector_folder import VectorFolderWriter
 from denserk.index import shards
+from denserk.index.build import build_index
 from denserk.index.exact import ExactIndex
 from denserk.index.index_folder import part_names
 from denserk.index.opening import open_index, open_vector_index
@@ -29,7 +30,6 @@ from denserk.settings.retrieval import (
     SearchSettings,
     Ties,
 )
-from denserk.tasks.build_index import build_index
 from tests.index.test_engines import whole_numbers
 from tests.reporters import Heard
 

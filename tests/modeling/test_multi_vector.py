@@ -8,6 +8,8 @@ from transformers import AutoModel
 from denserk.data.batches import pad
 from denserk.errors import ModelError, UsageError
 from denserk.formats.vector_folder import open_vectors
+from denserk.index.build import build_index
+from denserk.index.search import search
 from denserk.modeling.multi_vector import (
     ScalarMix,
     all_tokens,
@@ -30,9 +32,7 @@ from denserk.settings.encoding import (
 )
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.retrieval import IndexPaths, SearchPaths, SearchSettings
-from denserk.tasks.build_index import build_index
 from denserk.tasks.encode import encode
-from denserk.tasks.search import search
 from tests.conftest import PASSAGES, QUERIES
 
 BATCH = pad([[2, 8, 9, 10, 3], [2, 11, 3], [2, 12, 13, 14, 3]], 0)

@@ -13,6 +13,7 @@ from denserk.errors import DenserkError, InputError, MismatchError, OutputError,
 from denserk.formats.flat_file import FlatWriter
 from denserk.formats.manifest import Kind, read_manifest
 from denserk.index import memory
+from denserk.index.build import build_index
 from denserk.settings.retrieval import (
     Bm25Settings,
     Engine,
@@ -21,7 +22,6 @@ from denserk.settings.retrieval import (
     IndexType,
     Metric,
 )
-from denserk.tasks.build_index import build_index
 from tests.faults import Stopped, contents, limit_file_size, stopped_at
 from tests.index.test_vector_inputs import vector_folder
 from tests.reporters import Heard

@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.folder_checks import verify_folders
-from denserk.formats.manifest import Kind, Manifest, file_sha256, write_manifest
+from denserk.formats.manifest import (
+    Kind,
+    Manifest,
+    file_sha256,
+    forget_manifest,
+    has_manifest,
+    queries_sha256,
+    write_manifest,
+)
 from denserk.formats.model_chain import Description, model_of, refuse_other_model
 from denserk.formats.runs import RunWriter, run_writer
 from denserk.formats.sources import read_queries
@@ -29,7 +37,6 @@ from denserk.settings.encoding import ComputeSettings, Dtype
 from denserk.settings.milvus import CollectionSettings
 from denserk.settings.options import as_json
 from denserk.settings.retrieval import Engine, SearchPaths, SearchSettings
-from denserk.tasks.run_manifest import forget_manifest, has_manifest, queries_sha256
 
 if TYPE_CHECKING:  # torch is imported only where queries are encoded
     from denserk.modeling.text_encoder import TextEncoder

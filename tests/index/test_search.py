@@ -8,6 +8,8 @@ import pytest
 from denserk.cli.app import run as command
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.manifest import Kind, beside, file_sha256, read_manifest
+from denserk.index.build import build_index
+from denserk.index.search import search
 from denserk.settings.encoding import ComputeSettings, EncodeSettings
 from denserk.settings.formats import CorpusSettings, RunFormat
 from denserk.settings.retrieval import (
@@ -18,9 +20,7 @@ from denserk.settings.retrieval import (
     SearchPaths,
     SearchSettings,
 )
-from denserk.tasks.build_index import build_index
 from denserk.tasks.encode import encode
-from denserk.tasks.search import search
 from tests.conftest import PASSAGES, QUERIES
 from tests.reporters import Heard
 

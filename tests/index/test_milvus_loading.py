@@ -13,15 +13,14 @@ import pytest
 from denserk.cli.app import run
 from denserk.errors import UsageError
 from denserk.index import milvus
+from denserk.index.build import build_index
 from denserk.index.exact import ExactIndex
-from denserk.index.milvus import MilvusIndex
+from denserk.index.milvus import MilvusIndex, build_collection
 from denserk.index.searcher import Searcher
 from denserk.settings.encoding import ComputeSettings, EncodeSettings
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.milvus import MilvusIndexSettings
 from denserk.settings.retrieval import IndexPaths, IndexSettings, IndexType, SearchSettings
-from denserk.tasks.build_collection import build_collection
-from denserk.tasks.build_index import build_index
 from denserk.tasks.encode import encode
 from tests.faults import limit_file_size
 from tests.milvus import MILVUS, collection, require_milvus, write_vectors
