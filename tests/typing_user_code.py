@@ -22,8 +22,7 @@ from denserk.settings.encoding import (
 )
 from denserk.settings.evaluation import EvaluationSettings
 from denserk.settings.formats import CorpusFormat, CorpusSettings
-from denserk.tasks.encode import encode
-from denserk.tasks.encode_tally import EncodeResult
+from denserk.tasks.encode import EncodeResult, encode
 from denserk.tasks.evaluate import evaluate
 
 

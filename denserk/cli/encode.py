@@ -44,7 +44,7 @@ def encode(
     compute: ComputeSettings,
 ) -> Any:
     """Turn passages or queries into vectors."""
-    from denserk.tasks.encode_processes import encode_everywhere as task
+    from denserk.tasks.encode import encode as task
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # --workers says how many threads
     result = task(

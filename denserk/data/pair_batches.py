@@ -179,6 +179,11 @@ class PairTrainingBatches(Dataset[PairTrainingBatch]):
     def __len__(self) -> int:
         return len(self._batches)
 
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of an epoch."""
+        return self._batches.steps_per_epoch
+
     def __getitem__(self, step: int) -> PairTrainingBatch:
         batch = self._batches[step]
         queries, passages = _unpadded(batch.queries), _unpadded(batch.passages)

@@ -58,8 +58,9 @@ FILES: Mapping[str, tuple[str, ...]] = {
             "optimizer.pt",
             "scheduler.pt",
             "scaler.pt",
+            "trainer.pt",
         ),
-        *("rng_state*.pth", "trainer_state.json", MANIFEST, "*.npy", "*.bin"),
+        *("rng_state*.pth", "trainer_state.json", MANIFEST, "*.npy", "*.bin", "*.arrow"),
     ),
     MODEL: MODEL_FILES,
 }

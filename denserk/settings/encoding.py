@@ -320,8 +320,8 @@ class ComputeSettings(Settings):
     """Where and how the numbers are computed."""
 
     device: str = option("auto", metavar="auto|cpu|cuda|cuda:N")
-    """The device; only `auto` falls back to the CPU where no GPU is seen. `encode` takes several,
-    such as cuda:0,cuda:1, and starts a process on each."""
+    """The device; only `auto` falls back to the CPU where no GPU is seen. Several GPUs: torchrun,
+    which starts a process for each."""
     dtype: Dtype = Dtype.FLOAT32
     """Precision of the computation; vectors are stored as --vector-dtype says. Without it `search`
     encodes queries in the precision that made the index."""

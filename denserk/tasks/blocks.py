@@ -14,7 +14,6 @@ from denserk.formats.manifest import Manifest, differences
 from denserk.formats.sources import duplicate
 from denserk.records import Passage, Query
 from denserk.reporting import track
-from denserk.tasks.processes import Crew
 
 logger = logging.getLogger(__name__)
 
@@ -92,22 +91,20 @@ def numbered_blocks(
 
 
 def dealt(
-    blocks: Iterable[tuple[int, R]], finished: Collection[int], crew: Crew
+    blocks: Iterable[tuple[int, R]], finished: Collection[int], rank: int, size: int
 ) -> Iterator[tuple[int, R, bool]]:
-    """Numbered blocks, and whether each falls to this process of several.
+    """Yield numbered blocks, and whether each is processed by this rank.
 
-    Those that are finished and those that are not are dealt round apart, so that what one process
-    lost is shared by all when the work is continued.
+    Finished and unfinished blocks are dealt round robin apart, so that what one process lost is
+    shared by all when the work is continued.
 
-    >>> from types import SimpleNamespace
-    >>> second = SimpleNamespace(rank=1, size=2)
-    >>> [number for number, _, own in dealt(enumerate("abcdefg"), {0, 2, 4}, second) if own]
+    >>> [number for number, _, own in dealt(enumerate("abcdefg"), {0, 2, 4}, 1, 2) if own]
     [2, 3, 6]
     """
     turn = {True: 0, False: 0}
     for number, block in blocks:
         done = number in finished
-        yield number, block, turn[done] % crew.size == crew.rank
+        yield number, block, turn[done] % size == rank
         turn[done] += 1
 
 

@@ -13,7 +13,7 @@ from denserk.formats.sources import read_passages, read_qrels_map, read_queries
 from denserk.settings.finetuning import FinetuneRun
 from denserk.settings.training import NegativeChoice, PositiveChoice, SamplingSettings
 from denserk.tasks.run_folder import DEV_DATA, goes_on
-from denserk.training.dev_measures import DevSet
+from denserk.training.validation import DevSet
 
 Tokenizers = tuple[TextTokenizer, TextTokenizer]
 

@@ -1,5 +1,6 @@
-"""Texts -> vectors: streaming, in blocks that stand alone, resumable and sharded."""
+"""Texts -> embeddings: streaming, in independent blocks, resumable, by one process or several."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from denserk.data.batches import PlannedTexts
-from denserk.errors import MismatchError
+from denserk.errors import MismatchError, UsageError
 from denserk.formats.block_journal import Block
 from denserk.formats.files import STREAM
 from denserk.formats.id_ledger import IdLedger
@@ -32,14 +33,85 @@ from denserk.tasks.blocks import (
     survey,
     texts_sha256,
 )
-from denserk.tasks.encode_tally import EncodeResult, Tally, together
 from denserk.tasks.pipeline import ahead, behind
-from denserk.tasks.processes import ALONE, Crew
+from denserk.training.distributed import (
+    device_of_rank,
+    from_main_process,
+    gather_objects,
+    launched,
+    process_group,
+    world,
+)
 
 Records = Sequence[Passage] | Sequence[Query]
 # Passages a block where --block-size is not given. A CPU makes 4,096 in minutes, which a kill would
 # cost; a GPU makes them in a second, and 512 would not fill it.
 BLOCK_SIZES = {"cpu": 512, "cuda": 4096}
+
+
+@dataclass(frozen=True)
+class EncodeResult:
+    """Vectors in the output, and the work of this run.
+
+    Attributes:
+        count: vectors in the output.
+        dimension: theirs.
+        encoded: texts that were encoded now.
+        seconds: from the first of these being read to the last being written.
+        tokens: their tokens.
+        positions: the same with padding.
+    """
+
+    count: int
+    dimension: int
+    encoded: int
+    seconds: float
+    tokens: int
+    positions: int
+
+    @property
+    def per_second(self) -> float:
+        """Texts a second, of those encoded now."""
+        return self.encoded / self.seconds if self.seconds else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Their tokens a second."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def padding(self) -> float:
+        """Which share of the positions was padding."""
+        return 1 - self.tokens / self.positions if self.positions else 0.0
+
+
+class Tally:
+    """Counts what went through the model, and the time since the first text."""
+
+    def __init__(self) -> None:
+        self.texts = self.tokens = self.positions = 0
+        self.begun = time.perf_counter()
+
+    def pass_over(self) -> None:
+        """Skip a block that was finished before; time counts from the first one that was not."""
+        if not self.texts:
+            self.begun = time.perf_counter()
+
+    def add(self, planned: PlannedTexts) -> None:
+        """Count what the model receives now."""
+        self.texts += planned.count
+        self.tokens += planned.tokens
+        self.positions += planned.positions
+
+    @property
+    def seconds(self) -> float:
+        """The time since the first unfinished text was read."""
+        return time.perf_counter() - self.begun if self.texts else 0.0
+
+    def result(self, dimension: int) -> EncodeResult:
+        """Return the work of this process."""
+        work = self.texts, self.seconds, self.tokens, self.positions
+        return EncodeResult(self.texts, dimension, *work)
 
 
 @dataclass
@@ -144,7 +216,7 @@ def _continue(folder: Path, manifest: Manifest) -> None:
     refuse_other_run(folder, begun, manifest, ["model"])
 
 
-def _writer(settings: EncodeSettings, manifest: Manifest, crew: Crew) -> VectorFolderWriter:
+def _writer(settings: EncodeSettings, manifest: Manifest) -> VectorFolderWriter:
     """The folder begun by the first process, and this one's way to write into it.
 
     Raises:
@@ -159,11 +231,12 @@ def _writer(settings: EncodeSettings, manifest: Manifest, crew: Crew) -> VectorF
         _continue(folder, manifest)
         return manifest, begin_vectors(folder, manifest)
 
-    first, finished = crew.first(begin)
-    if crew.rank:
+    first, finished = from_main_process(begin)
+    rank, _ = world()
+    if rank:
         refuse_other_run(settings.output, first, manifest, ["model"])
     folder, dtype = Path(settings.output), settings.vector_dtype.value
-    return VectorFolderWriter(folder, manifest, dtype, finished, crew.rank)
+    return VectorFolderWriter(folder, manifest, dtype, finished, rank)
 
 
 def encode(
@@ -172,7 +245,6 @@ def encode(
     representation: Mapping[str, Any],
     text: Mapping[str, Any],
     compute: ComputeSettings,
-    crew: Crew = ALONE,
 ) -> EncodeResult:
     """Encodes one side of a collection.
 
@@ -182,11 +254,37 @@ def encode(
         representation: fields of RepresentationSettings that override the model's own.
         text: fields of TextSettings that override the model's own.
         compute: where and how precisely.
-        crew: the processes that call this together, each on its device, with the same settings.
 
     Raises:
         UsageError, InputError, MismatchError, OutputError, ModelError: see `denserk.errors`.
     """
+    if launched():
+        _check_several(settings)
+    device = device_of_rank(compute.device)
+    with process_group(device):
+        return _encode(settings, corpus, representation, text, replace(compute, device=device))
+
+
+def _check_several(settings: EncodeSettings) -> None:
+    """Raise UsageError for what only one process can do."""
+    if settings.source == STREAM:
+        raise UsageError(
+            "torchrun: a stream can be read by one process only", "write it to a file first"
+        )
+    if settings.output_format is not VectorFormat.NPY:
+        raise UsageError(
+            f"torchrun: --output-format {settings.output_format} is written by one process only",
+            "use --output-format npy, and denserk convert afterwards",
+        )
+
+
+def _encode(
+    settings: EncodeSettings,
+    corpus: CorpusSettings,
+    representation: Mapping[str, Any],
+    text: Mapping[str, Any],
+    compute: ComputeSettings,
+) -> EncodeResult:
     blocked = settings.output_format is VectorFormat.NPY
     flags = {"overwrite": settings.overwrite, "resume": settings.resume}
     texts = _Texts(settings, corpus, text.get("fields"))
@@ -196,7 +294,7 @@ def encode(
             refuse_occupied(settings.output, **flags)
         return texts.survey(), _block_size(settings, compute.device)
 
-    count, size = crew.first(look)
+    count, size = from_main_process(look)
     settings = texts.settings = replace(settings, block_size=size)
     first, last = blocks_of_shard(count, size, settings.shard_id, settings.shard_num)
     encoder = TextEncoder.load(settings.model, representation, text, compute)
@@ -206,8 +304,8 @@ def encode(
         total = min(count, last * size) - first * size
     with track("encoding", total, texts.unit) as progress:
         if blocked:
-            writer = _writer(settings, manifest, crew)
-            result = _encode_blocks(texts, encoder, writer, (first, last), progress, crew)
+            writer = _writer(settings, manifest)
+            result = _encode_blocks(texts, encoder, writer, (first, last), progress)
         else:
             whole = replace(manifest, complete=True)
             result = _encode_stream(texts, encoder, whole, (first, last), progress)
@@ -234,7 +332,6 @@ def _encode_blocks(
     writer: VectorFolderWriter,
     bounds: tuple[int, int | None],
     progress: Progress,
-    crew: Crew,
 ) -> EncodeResult:
     """The resumable folder: finished blocks are compared with the input and passed over."""
     settings = texts.settings
@@ -255,7 +352,7 @@ def _encode_blocks(
         planned = None if finished is not None else texts.plan(encoder, records)
         return block, [record[0] for record in records], planned
 
-    def finish(made: tuple[Block, list[str], ComingVectors | None]) -> None:
+    def write(made: tuple[Block, list[str], ComingVectors | None]) -> None:
         block, ids, vectors = made
         if vectors is not None:
             writer.write(block, ids, vectors.array())
@@ -263,10 +360,10 @@ def _encode_blocks(
     tally, seen = Tally(), set()
     with IdLedger() as ids:
         blocks = _shard_of(texts, bounds, ids if settings.source == STREAM else None)
-        shares = dealt(blocks, before, crew)
+        shares = dealt(blocks, before, *world())
         with (
             closing(ahead(prepare, shares, settings.workers)) as ready,
-            behind(finish) as hand_over,
+            behind(write) as hand_over,
         ):
             for block, names, planned in ready:
                 seen.add(block.number)
@@ -284,30 +381,29 @@ def _encode_blocks(
         )
     made = {n: block for n, block in writer.finished.items() if n not in before}
     contents = {"dimension": encoder.dimension, "vectors_per_passage": texts.vectors_each(encoder)}
-    if crew.size == 1:
-        count = writer.finish(contents).contents["count"]
-        return tally.result(count, encoder)
-    progress.tell("waiting for the other processes")
-    return _finish_together(writer, made, contents, tally.part(encoder), crew)
+    if world()[1] > 1:
+        progress.tell("waiting for the other processes")
+    everybody = gather_objects((made, tally.result(encoder.dimension)))
+    return from_main_process(lambda: _finish(writer, contents, everybody))
 
 
-def _finish_together(
+def _finish(
     writer: VectorFolderWriter,
-    made: Mapping[int, Block],
     contents: Mapping[str, Any],
-    part: EncodeResult,
-    crew: Crew,
+    everybody: Sequence[tuple[Mapping[int, Block], EncodeResult]],
 ) -> EncodeResult:
-    """Once all processes are done, the first one declares the folder whole."""
-    everybody = crew.gather((made, part))
-
-    def finish() -> EncodeResult:
-        for blocks, _ in everybody:
-            writer.finished |= blocks
-        manifest = writer.finish(contents)
-        return together(manifest.contents["count"], [part for _, part in everybody])
-
-    return crew.first(finish)
+    """Complete the folder, once all processes are done."""
+    for blocks, _ in everybody:
+        writer.finished |= blocks
+    parts = [part for _, part in everybody]
+    return EncodeResult(
+        writer.finish(contents).contents["count"],
+        parts[0].dimension,
+        encoded=sum(part.encoded for part in parts),
+        seconds=max(part.seconds for part in parts),
+        tokens=sum(part.tokens for part in parts),
+        positions=sum(part.positions for part in parts),
+    )
 
 
 def _encode_stream(
@@ -355,4 +451,4 @@ def _encode_stream(
             for names, contents, planned in ready:
                 hand_over((names, contents, texts.begin(encoder, planned, progress)))
                 tally.add(planned)
-    return tally.result(tally.texts, encoder)
+    return tally.result(encoder.dimension)

@@ -1,6 +1,7 @@
 """What a fine-tuning run trains when it trains a retriever."""
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,12 +9,13 @@ from typing import Any
 
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.data.training_batches import TrainingBatches
+from denserk.data.training_data import TrainingStore, prepare
 from denserk.errors import DenserkError, UsageError
 from denserk.modeling.checkpoints import find_model, read_json
 from denserk.modeling.encoder import Retriever
 from denserk.modeling.model_folder import save_model
 from denserk.modeling.representation import Aggretriever
-from denserk.modeling.stored_model import StoredModel, read_model_folder
+from denserk.modeling.stored_model import read_model_folder
 from denserk.modeling.text_encoder import fit_lengths, override
 from denserk.objectives.retrieval import RetrievalObjective
 from denserk.settings.encoding import (
@@ -24,9 +26,11 @@ from denserk.settings.encoding import (
 )
 from denserk.settings.finetuning import FinetuneRun
 from denserk.settings.training import Objective
-from denserk.tasks.run_folder import TOLD
-from denserk.training.dev_measures import DevSet, measure
-from denserk.training.retrieval_step import RetrievalStep
+from denserk.tasks.dev_sets import dev_sets
+from denserk.tasks.run_folder import DATA, TOLD, Trained, goes_on
+from denserk.training.distributed import world
+from denserk.training.steps import RetrievalStep
+from denserk.training.validation import DevSet, measure
 
 logger = logging.getLogger(__name__)
 
@@ -34,68 +38,68 @@ USUAL_TEMPERATURE = 0.05
 """Of L2-normalised vectors, as most published models have it (sentence-transformers' scale 20)."""
 
 
+Tokenizers = tuple[TextTokenizer, TextTokenizer]
+
+
 @dataclass(frozen=True)
-class RetrieverTraining:
-    """A retriever in training.
+class Finetuning(Trained):
+    """What a fine-tuning run trains, on which data, and how it is validated.
 
     Attributes:
-        run: what was chosen.
-        name: the model it starts from.
-        stored: the weights it starts from.
-        representation: how vectors are made.
+        representation: how embeddings are made.
         texts: how records become text.
-        model: both encoders.
-        step: a batch -> gradients.
+        folder: of the (passage) weights that it starts from.
+        prepare: output folder -> the tokenised training data in it.
+        dev: output folder -> the held-out data; none where no validation was asked for.
+        batches: training data -> what the step takes, a dataset of steps.
+        measure: held-out data -> measures; the model is in evaluation mode.
     """
 
-    run: FinetuneRun
-    name: str
-    stored: StoredModel
     representation: RepresentationSettings
     texts: TextSettings
-    model: Retriever
-    step: RetrievalStep
-
-    @property
-    def root(self) -> Path:
-        """The folder it starts from."""
-        return self.stored.root
-
-    @property
-    def tokenizers(self) -> tuple[TextTokenizer, TextTokenizer]:
-        """Of queries, and of passages."""
-        sides = (load_tokenizer(side.folder) for side in (self.stored.query, self.stored.passage))
-        query, passage = (TextTokenizer(tokenizer, self.texts) for tokenizer in sides)
-        return query, passage
-
-    def batches(self, batches: TrainingBatches) -> TrainingBatches:
-        """The run's batches, as they are."""
-        return batches
-
-    def save(self, folder: Path) -> None:
-        """Writes a folder that `encode` and `search` take."""
-        query = None if self.model.shared else self.model.query
-        tokenizer = load_tokenizer(self.stored.passage.folder)
-        save_model(folder, self.model.passage, tokenizer, self.texts, query, self.name)
-
-    def load(self, folder: Path) -> None:
-        """Takes the weights from a folder that `save` wrote."""
-        stored = read_model_folder(folder)
-        query, passage = stored.build(stored.representation)
-        self.model.load_state_dict(Retriever(query, passage).state_dict())
-
-    def measure(self, dev: list[DevSet]) -> dict[str, float]:
-        """Measures the dev sets; a given collection comes last, and its RR@10 counts."""
-        device = next(self.model.parameters()).device
-        batch, temperature = self.run.optimizer.batch_size, self.run.objective.temperature
-        measured: dict[str, float] = {}
-        for each in dev:
-            measured |= measure(self.model, each, batch, temperature, device)
-        return measured
+    folder: Path
+    prepare: Callable[[Path], Any]
+    dev: Callable[[Path], list[Any]]
+    batches: Callable[[Any], Any]
+    measure: Callable[[list[Any]], dict[str, float]]
 
 
-def begin_retriever_training(run: FinetuneRun) -> RetrieverTraining:
-    """The retriever of a run; new layers are drawn from torch's random state.
+def prepare_examples(run: FinetuneRun, output: Path, tokenizers: Tokenizers) -> TrainingStore:
+    """Tokenise the run's queries and passages once, beneath its folder."""
+    settings = run.finetune
+    return prepare(
+        settings.train_data,
+        output / DATA,
+        *tokenizers,
+        corpus=settings.corpus,
+        corpus_settings=run.corpus,
+        fields=run.text.get("fields"),
+        queries=settings.queries,
+        qrels=settings.qrels,
+        form=settings.train_format,
+        skip_missing=settings.skip_missing,
+        require_scores=run.objective.distillation is not None,
+        again=not goes_on(output),
+    )
+
+
+def example_batches(run: FinetuneRun, store: TrainingStore) -> TrainingBatches:
+    """Return this process's batches of queries and passages."""
+    rank, size = world()
+    return TrainingBatches(
+        store,
+        run.sampling,
+        run.optimizer.batch_size,
+        epochs=run.optimizer.epochs,
+        max_steps=run.optimizer.max_steps,
+        rank=rank,
+        world=size,
+        with_scores=run.objective.distillation is not None,
+    )
+
+
+def begin_retriever_training(run: FinetuneRun) -> Finetuning:
+    """Return the retriever of a run; new layers are drawn from torch's random state.
 
     Raises:
         UsageError: the model, or a setting of it, is not there to choose.
@@ -117,7 +121,42 @@ def begin_retriever_training(run: FinetuneRun) -> RetrieverTraining:
         run.cache,
         across_devices=run.finetune.negatives_x_device,
     )
-    return RetrieverTraining(run, name, stored, chosen, texts, model, step)
+    sides = (load_tokenizer(side.folder) for side in (stored.query, stored.passage))
+    query, passage = (TextTokenizer(tokenizer, texts) for tokenizer in sides)
+    tokenizers = query, passage
+
+    def save(folder: Path) -> None:
+        query = None if model.shared else model.query
+        tokenizer = load_tokenizer(stored.passage.folder)
+        save_model(folder, model.passage, tokenizer, texts, query, name)
+
+    def load(folder: Path) -> None:
+        saved = read_model_folder(folder)
+        query, passage = saved.build(saved.representation)
+        model.load_state_dict(Retriever(query, passage).state_dict())
+
+    def measured(dev: list[DevSet]) -> dict[str, float]:
+        """Measure the dev sets; a given collection comes last, and its RR@10 counts."""
+        device = next(model.parameters()).device
+        batch, temperature = run.optimizer.batch_size, run.objective.temperature
+        found: dict[str, float] = {}
+        for each in dev:
+            found |= measure(model, each, batch, temperature, device)
+        return found
+
+    return Finetuning(
+        model,
+        step,
+        save,
+        load,
+        chosen,
+        texts,
+        stored.passage.folder,
+        prepare=lambda output: prepare_examples(run, output, tokenizers),
+        dev=lambda output: dev_sets(run, output, tokenizers),
+        batches=lambda store: example_batches(run, store),
+        measure=measured,
+    )
 
 
 def _refuse_flat_softmax(run: FinetuneRun, chosen: RepresentationSettings, folder: Path) -> None:

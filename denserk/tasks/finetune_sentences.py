@@ -1,25 +1,25 @@
 """What a fine-tuning run trains when it learns from pairs or triplets of sentences."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 
 from denserk.analysis.sentence_similarity import figure_of, score_examples
 from denserk.data.sentence_batches import SentenceBatches, assemble
-from denserk.data.tokenization import TextTokenizer
+from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.data.training_data import SentenceStore, prepare_sentences
 from denserk.errors import InputError, UsageError
-from denserk.settings.encoding import Representation, RepresentationSettings, TextSettings
+from denserk.modeling.encoder import Encoder, Retriever
+from denserk.settings.encoding import Representation
 from denserk.settings.finetuning import FinetuneRun
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.training import DevMetric, Objective, ObjectiveSettings, SamplingSettings
-from denserk.tasks.finetune_retriever import RetrieverTraining, begin_retriever_training
+from denserk.tasks.finetune_retriever import Finetuning, begin_retriever_training
 from denserk.tasks.run_folder import DATA, DEV_DATA, goes_on
 from denserk.training.distributed import world
-from denserk.training.sentence_step import SentenceStep, sentence_loss
+from denserk.training.steps import SentenceStep, sentence_loss
 
 SIZES = {Objective.COSINE_MSE: 2, Objective.TRIPLET: 3}
 """Sentences of an example, by what is learned from it."""
@@ -27,8 +27,6 @@ MEASURES = {Objective.COSINE_MSE: DevMetric.SPEARMAN, Objective.TRIPLET: DevMetr
 """What held-out examples measure beside the loss."""
 BLOCK = 64
 """Held-out examples measured at once."""
-
-Tokenizers = tuple[TextTokenizer, TextTokenizer]
 
 
 def trains_on_sentences(run: FinetuneRun) -> bool:
@@ -53,76 +51,8 @@ def refuse_other_measures(run: FinetuneRun) -> None:
         )
 
 
-@dataclass(frozen=True)
-class SentenceTraining:
-    """A retriever's encoder in training on sentences, each of them read as a passage is.
-
-    Attributes:
-        retriever: the model, and how it is saved.
-        step: a batch of sentences -> gradients.
-    """
-
-    retriever: RetrieverTraining
-    step: SentenceStep
-
-    @property
-    def root(self) -> Path:
-        """The folder it starts from."""
-        return self.retriever.root
-
-    @property
-    def representation(self) -> RepresentationSettings:
-        """How vectors are made."""
-        return self.retriever.representation
-
-    @property
-    def texts(self) -> TextSettings:
-        """How records become text."""
-        return self.retriever.texts
-
-    @property
-    def tokenizers(self) -> Tokenizers:
-        """Of queries, and of passages."""
-        return self.retriever.tokenizers
-
-    @property
-    def model(self) -> nn.Module:
-        """What is trained."""
-        return self.retriever.model
-
-    def save(self, folder: Path) -> None:
-        """Writes a folder that `encode` and `search` take."""
-        self.retriever.save(folder)
-
-    def load(self, folder: Path) -> None:
-        """Takes the weights from a folder that `save` wrote."""
-        self.retriever.load(folder)
-
-    def batches(self, batches: SentenceBatches) -> SentenceBatches:
-        """The run's batches, as they are."""
-        return batches
-
-    @torch.no_grad()
-    def measure(self, dev: list[SentenceStore]) -> dict[str, float]:
-        """Loss and figure of held-out examples; the model is in evaluation mode."""
-        encoder, objective = self.step.encoder, self.step.objective
-        device = next(self.model.parameters()).device
-        (store,) = dev
-        scores, losses = [], []
-        for items in np.split(np.arange(len(store)), range(BLOCK, len(store), BLOCK)):
-            batch = assemble(store, items).to(device)
-            vectors = encoder(batch.sentences).unflatten(0, (-1, store.size))
-            loss = sentence_loss(vectors, batch.labels, objective)
-            losses.append(float(loss) * len(items))
-            scores.append(score_examples(vectors.cpu().numpy()))
-        labels = store.labels if store.size == 2 else None
-        _, value = figure_of(np.concatenate(scores), labels)
-        measure = MEASURES[objective.objective].value
-        return {DevMetric.LOSS.value: sum(losses) / len(store), measure: value}
-
-
-def begin_sentence_training(run: FinetuneRun) -> SentenceTraining:
-    """The encoder of a run, and its step.
+def begin_sentence_training(run: FinetuneRun) -> Finetuning:
+    """Return the encoder of a run, trained on sentences, each of them read as a passage is.
 
     Raises:
         UsageError: settings that belong to queries and passages, all of them named; or the model
@@ -131,14 +61,42 @@ def begin_sentence_training(run: FinetuneRun) -> SentenceTraining:
     """
     _refuse_settings_of_retrieval(run)
     retriever = begin_retriever_training(run)
+    assert isinstance(retriever.model, Retriever)
     if not retriever.model.shared:
         raise UsageError(
             f"{run.finetune.model} has separate encoders for queries and passages, and one encoder "
             "reads the sentences of an example",
             "start from a model whose sides share their weights",
         )
-    step = SentenceStep(retriever.model.passage, run.objective, run.cache)
-    return SentenceTraining(retriever, step)
+    encoder = retriever.model.passage
+    tokenizer = TextTokenizer(load_tokenizer(retriever.folder), retriever.texts)
+    return replace(
+        retriever,
+        step=SentenceStep(encoder, run.objective, run.cache),
+        prepare=lambda output: _prepare(run, run.finetune.train_data, output, DATA, tokenizer),
+        dev=lambda output: _prepare_dev(run, output, tokenizer),
+        batches=lambda store: _batches(run, store),
+        measure=lambda dev: _measure(encoder, run.objective, dev),
+    )
+
+
+@torch.no_grad()
+def _measure(
+    encoder: Encoder, objective: ObjectiveSettings, dev: list[SentenceStore]
+) -> dict[str, float]:
+    """Return loss and figure of held-out examples; the model is in evaluation mode."""
+    device = next(encoder.parameters()).device
+    (store,) = dev
+    scores, losses = [], []
+    for items in np.split(np.arange(len(store)), range(BLOCK, len(store), BLOCK)):
+        batch = assemble(store, items).to(device)
+        vectors = encoder(batch.sentences).unflatten(0, (-1, store.size))
+        losses.append(float(sentence_loss(vectors, batch.labels, objective)) * len(items))
+        scores.append(score_examples(vectors.cpu().numpy()))
+    labels = store.labels if store.size == 2 else None
+    _, value = figure_of(np.concatenate(scores), labels)
+    measure = MEASURES[objective.objective].value
+    return {DevMetric.LOSS.value: sum(losses) / len(store), measure: value}
 
 
 def _refuse_settings_of_retrieval(run: FinetuneRun) -> None:
@@ -175,54 +133,38 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def prepare_training_sentences(
-    run: FinetuneRun, output: Path, tokenizers: Tokenizers
-) -> SentenceStore:
-    """The run's examples, tokenised once beneath its folder.
+def _prepare_dev(run: FinetuneRun, output: Path, tokenizer: TextTokenizer) -> list[SentenceStore]:
+    """Tokenise the held-out examples; none where no validation was asked for.
 
     Raises:
-        UsageError, InputError, OutputError: see `prepare_sentences`.
-    """
-    return _prepare(run, run.finetune.train_data, output, DATA, tokenizers)
-
-
-def prepare_dev_sentences(
-    run: FinetuneRun, output: Path, tokenizers: Tokenizers
-) -> list[SentenceStore]:
-    """The held-out examples; none where no validation was asked for.
-
-    Raises:
-        InputError: their labels are all the same, which no correlation can be had with.
+        InputError: their labels are all the same, so no correlation exists.
         UsageError, OutputError: see `prepare_sentences`.
     """
     source = run.validation.dev_data
     if source is None:
         return []
-    store = _prepare(run, (source,), output, DEV_DATA, tokenizers)
+    store = _prepare(run, (source,), output, DEV_DATA, tokenizer)
     if store.size == 2 and len(np.unique(store.labels)) < 2:
         raise InputError(source, None, f"the label {store.labels[0]:g} alone", "labels that differ")
     return [store]
 
 
 def _prepare(
-    run: FinetuneRun,
-    sources: tuple[str, ...],
-    output: Path,
-    folder: str,
-    tokenizers: Tokenizers,
+    run: FinetuneRun, sources: tuple[str, ...], output: Path, folder: str, tokenizer: TextTokenizer
 ) -> SentenceStore:
+    """Tokenise examples once, beneath the run's folder."""
     return prepare_sentences(
         sources,
         output / folder,
-        tokenizers[1],
+        tokenizer,
         size=SIZES[run.objective.objective],
         label_scale=run.objective.label_scale,
         again=not goes_on(output),
     )
 
 
-def sentence_batches(run: FinetuneRun, store: SentenceStore) -> SentenceBatches:
-    """The run's batches for this process."""
+def _batches(run: FinetuneRun, store: SentenceStore) -> SentenceBatches:
+    """Return this process's batches."""
     rank, size = world()
     return SentenceBatches(
         store,

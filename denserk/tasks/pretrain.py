@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback, set_seed
+import torch
+from transformers import set_seed
 
 from denserk.data.prepared import checksum
 from denserk.data.pretraining_batches import PretrainingBatches
@@ -22,7 +23,6 @@ from denserk.objectives.masked_language_model import MaskedLanguageModel
 from denserk.objectives.master import Master
 from denserk.objectives.objective import PretrainingObjective as Objective
 from denserk.objectives.retromae import RetroMae
-from denserk.reporting import Progress, track
 from denserk.settings.pretraining import (
     DecoderInit,
     Decoders,
@@ -32,43 +32,28 @@ from denserk.settings.pretraining import (
 )
 from denserk.tasks.pretraining_start import look_at_inputs, start_folder
 from denserk.tasks.run_folder import (
-    CHECKPOINTS,
     DATA,
-    LOGS,
     START,
-    STEPS,
+    Trained,
+    TrainingResult,
     begin,
-    finish,
     goes_on,
     make_ready,
     refuse_changes,
     told_of,
+    train,
     write_config,
 )
-from denserk.training.arguments import set_steps, training_arguments
-from denserk.training.distributed import first_then_others, leaving, world
-from denserk.training.kept import KeepSteps
-from denserk.training.length_groups import Limits
-from denserk.training.pretraining_step import PretrainingStep
-from denserk.training.speed import Clock, Speed
-from denserk.training.telling import follow
-from denserk.training.trainer import StepTrainer
+from denserk.training.batching import Limits
+from denserk.training.distributed import main_process_first, process_group, world
+from denserk.training.steps import PretrainingStep
+from denserk.training.trainer import training_device
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class PretrainResult:
-    """What a run did: its steps, the one it began at, its last loss, its speed if it trained."""
-
-    steps: int
-    first_step: int
-    loss: float | None
-    speed: Speed | None = None
-
-
-@dataclass(frozen=True)
-class _Trained:
+class _Pretraining:
     """A backbone in training, with what it is trained by, and its tokenizer."""
 
     objective: Objective
@@ -88,9 +73,8 @@ class _Trained:
             load_heads(folder, self.objective.layout, self.objective.heads())
 
 
-@leaving()
-def pretrain(run: PretrainRun) -> PretrainResult:
-    """Pre-trains a backbone, and saves it as a folder that transformers and `finetune` take.
+def pretrain(run: PretrainRun) -> TrainingResult:
+    """Pre-train a backbone, and save it as a folder that transformers and `finetune` take.
 
     Args:
         run: everything that was chosen.
@@ -99,23 +83,27 @@ def pretrain(run: PretrainRun) -> PretrainResult:
         UsageError, InputError, ModelError, MismatchError, OutputError, DenserkError: see
             `denserk.errors`.
     """
+    device = training_device(run.pretrain.device, run.optimizer.precision)
+    with process_group(str(device)):
+        return _pretrain(run, device)
+
+
+def _pretrain(run: PretrainRun, device: torch.device) -> TrainingResult:
     settings, output = run.pretrain, Path(run.pretrain.output)
-    folder = output / CHECKPOINTS
-    arguments = training_arguments(run.optimizer, settings.device, run.masking.seed, folder)
-    rank = world()[0]
+    main = world()[0] == 0
     trained = None
-    if settings.model is not None:  # one that will not do is refused before anything is cleared
+    if settings.model is not None:  # rejected before anything is cleared, if it will not do
         trained = _start(run, output)
-    if rank == 0:
+    if main:
         look_at_inputs(run)
         make_ready(output, resume=settings.resume, overwrite=settings.overwrite)
         if goes_on(output):
             refuse_changes(output, _chosen(run))  # before anything is made again
     trained = trained or _start(run, output)
     tokenizer = trained.tokenizer
-    store = first_then_others(lambda: _prepare(run, output, tokenizer))
+    store = main_process_first(lambda: _prepare(run, output, tokenizer))
     told = told_of(_chosen(run), output, Kind.PRETRAINING)
-    if rank == 0:
+    if main:
         begin(output, told)
         write_config(output, "pretrain", run.config())
 
@@ -125,32 +113,16 @@ def pretrain(run: PretrainRun) -> PretrainResult:
         f"steps of {run.optimizer.batch_size:,}, {len(batches) / batches.steps_per_epoch:.3g} "
         "epochs"
     )
-    set_steps(arguments, run.optimizer, len(batches))
-    step = _step(run, trained.objective)
-    clock = Clock(step.work)
-    with track("pre-training", len(batches), "steps") as progress:
-        trainer = StepTrainer(
-            trained.objective,
-            step,
-            batches,
-            arguments,
-            steps_per_epoch=batches.steps_per_epoch,
-            save=trained.save,
-            load=trained.load,
-            callbacks=_callbacks(run, output, trained, progress, clock),
-        )
-        first = trainer.run(resume=settings.resume)
-    history = trainer.state.log_history
-    if rank == 0:
-        finish(output, trained.save, told, history, keep_best=False)
-    speed = clock.speed(arguments.device)
-    if speed is not None:
-        logger.info(str(speed))
-    return PretrainResult(
-        steps=trainer.state.global_step,
-        first_step=first,
-        loss=trainer.last_loss,
-        speed=speed,
+    return train(
+        output,
+        Trained(trained.objective, _step(run, trained.objective), trained.save, trained.load),
+        batches,
+        run.optimizer,
+        told,
+        device=device,
+        seed=run.masking.seed,
+        resume=settings.resume,
+        keep_steps=run.optimizer.keep_steps,
     )
 
 
@@ -162,13 +134,13 @@ def _chosen(run: PretrainRun) -> dict[str, Any]:
     return chosen
 
 
-def _start(run: PretrainRun, output: Path) -> _Trained:
+def _start(run: PretrainRun, output: Path) -> _Pretraining:
     """The model that a run starts from, made first if it starts from nothing."""
 
     def folder() -> Path:
         return start_folder(run, output / START, again=not goes_on(output))
 
-    root = first_then_others(folder)
+    root = main_process_first(folder)
     set_seed(run.masking.seed)
     backbone = _backbone(run, root)
     tokenizer = load_tokenizer(root)
@@ -179,7 +151,7 @@ def _start(run: PretrainRun, output: Path) -> _Trained:
             f"{objective.skip_from} of {backbone.last_layer}"
         )
     _fill_heads(run, root, objective)
-    return _Trained(objective.train(), tokenizer)
+    return _Pretraining(objective.train(), tokenizer)
 
 
 def _backbone(run: PretrainRun, root: Path) -> Backbone:
@@ -297,10 +269,3 @@ def _step(run: PretrainRun, objective: Objective) -> PretrainingStep:
         lm_scale=run.objective.lm_scale,
         by_micro_batch=run.objective.loss_average is LossAverage.MICRO_BATCH,
     )
-
-
-def _callbacks(
-    run: PretrainRun, output: Path, trained: _Trained, progress: Progress, clock: Clock
-) -> list[TrainerCallback]:
-    kept = KeepSteps(output / STEPS, trained.save, run.optimizer.keep_steps)
-    return [*follow(progress, clock, output / LOGS), kept]

@@ -1,4 +1,4 @@
-"""The folder of a training run: the model that comes out, and what the run keeps beneath it.
+"""A training run in its folder: the model that comes out, and what the run keeps beneath it.
 
 checkpoints/        to resume from
 best/               the best weights so far, where a measure decides
@@ -14,6 +14,7 @@ config.yaml         the resolved settings, for --config
 import logging
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import orjson
 import torch
 import transformers
 import yaml
+from torch import nn
 
 from denserk import __version__
 from denserk.errors import InputError, MismatchError, UsageError
@@ -28,8 +30,12 @@ from denserk.extras import installed
 from denserk.formats.files import whole_binary, write_lines
 from denserk.formats.manifest import Kind, differences, read_manifest
 from denserk.formats.outputs import foreign_items, prepare_folder
+from denserk.settings.training import OptimizerSettings, ValidationSettings
 from denserk.training.curves import draw
 from denserk.training.distributed import world
+from denserk.training.steps import Step
+from denserk.training.trainer import Best, Speed, Trainer
+from denserk.training.validation import best_of, values_of
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +109,8 @@ def write_config(folder: Path, command: str, config: Mapping[str, Any]) -> None:
     Raises:
         OutputError: it cannot be written.
     """
-    text = yaml.safe_dump(dict(config), sort_keys=False, default_flow_style=None, width=100)
+    plain = orjson.loads(orjson.dumps(config))
+    text = yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=100)
     note = f"# denserk {command} --config THIS_FILE --output FOLDER\n"
     write_lines(folder / "config.yaml", text.splitlines(keepends=True), note)
 
@@ -155,6 +162,111 @@ def _compared(told: Mapping[str, Any]) -> dict[str, Any]:
 def _write(output: Path, told: Mapping[str, Any]) -> None:
     with whole_binary(output / TOLD) as handle:
         handle.write(orjson.dumps(told, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What a run did.
+
+    Attributes:
+        steps: of the whole run.
+        first_step: the step that it started or resumed at.
+        loss: the last one of the log.
+        best: the best validation.
+        speed: None where nothing was left to train.
+    """
+
+    steps: int
+    first_step: int
+    loss: float | None
+    best: float | None = None
+    speed: Speed | None = None
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a run trains.
+
+    Attributes:
+        model: its weights.
+        step: a batch -> gradients.
+        save: writes the model into a folder.
+        load: fills the model from a folder that `save` wrote.
+    """
+
+    model: nn.Module
+    step: Step
+    save: Callable[[Path], None]
+    load: Callable[[Path], None]
+
+
+def train(
+    output: Path,
+    trained: Trained,
+    batches: Any,
+    optimizer: OptimizerSettings,
+    told: Mapping[str, Any],
+    *,
+    device: torch.device,
+    seed: int,
+    resume: bool,
+    validation: ValidationSettings = ValidationSettings(),  # noqa: B008  (frozen)
+    measure: Callable[[], Mapping[str, float]] | None = None,
+    keep_steps: tuple[int, ...] = (),
+) -> TrainingResult:
+    """Train over batches in the folder of a run, and write the model there.
+
+    Args:
+        output: the run's folder.
+        trained: model and step.
+        batches: a dataset of steps, with `steps_per_epoch`.
+        optimizer: how long, how fast, how often.
+        told: what training.json says.
+        device: where to train.
+        seed: of dropout.
+        resume: continue from the last checkpoint.
+        validation: how often, and what is best.
+        measure: validates; None for no validation.
+        keep_steps: steps after which the weights are kept.
+
+    Raises:
+        DenserkError: training diverged.
+        OutputError: a file cannot be written.
+    """
+    metric = validation.best_by
+    best = metric and Best(output / BEST, trained.save, metric, validation.early_stopping)
+    trainer = Trainer(
+        trained.model,
+        trained.step,
+        batches,
+        optimizer,
+        folder=output / CHECKPOINTS,
+        device=device,
+        seed=seed,
+        steps_per_epoch=batches.steps_per_epoch,
+        save=trained.save,
+        load=trained.load,
+        validate=measure,
+        eval_steps=validation.eval_steps or batches.steps_per_epoch,
+        best=best or None,
+        kept=keep_steps,
+        kept_folder=output / STEPS,
+        logs=output / LOGS,
+    )
+    trainer.run("training", resume=resume)
+    if world()[0] == 0:
+        finish(output, trained.save, told, trainer.history, keep_best=best is not None)
+    speed = trainer.speed()
+    if speed is not None:
+        logger.info(str(speed))
+    values = [] if metric is None else values_of(trainer.history, metric)
+    return TrainingResult(
+        steps=trainer.step_number,
+        first_step=trainer.first_step,
+        loss=trainer.last_loss,
+        best=values[best_of(values, metric)] if metric is not None and values else None,
+        speed=speed,
+    )
 
 
 def finish(

@@ -1,44 +1,163 @@
-"""What processes of one run tell each other: vectors with their gradient, and gradients.
+"""Processes of one run, started by torchrun: rank and world size, collectives, summed gradients.
 
-Every process computes the loss of the whole batch from everybody's vectors, with gradients through
-its own alone; the sum of the processes' gradients is then the gradient of one process that holds
-the whole batch.
+In training every process computes the loss of the whole batch from everybody's embeddings, with
+gradients through its own alone; the sum of the processes' gradients is then the gradient of one
+process that holds the whole batch.
 """
 
+import logging
+import os
+import pickle
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from datetime import timedelta
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from denserk.errors import DenserkError, UsageError
+from denserk.modeling.devices import choose_device
+from denserk.reporting import show_progress
+
 T = TypeVar("T")
+# A process may wait for the others for as long as they work.
+TIMEOUT = timedelta(days=30)
+
+
+def launched() -> bool:
+    """Whether torchrun started this process as one of several.
+
+    Raises:
+        UsageError: the environment is incomplete.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    names = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    if size > 1 and (missing := [name for name in names if name not in os.environ]):
+        raise UsageError(
+            f"WORLD_SIZE is {size} and {missing[0]} is not set",
+            "start the processes with torchrun, or unset WORLD_SIZE",
+        )
+    return size > 1
+
+
+def device_of_rank(name: str) -> str:
+    """Return the device of this process: under torchrun, the GPU of its local rank.
+
+    Raises:
+        UsageError: a device is named that all processes of a machine would share, or is missing.
+    """
+    if not launched():
+        return name
+    if name not in ("auto", "cpu", "cuda"):
+        raise UsageError(
+            f"--device {name} under torchrun, where each process takes the GPU of its rank",
+            "use --device auto, cpu or cuda",
+        )
+    if choose_device(name).type == "cpu":
+        return "cpu"
+    return str(choose_device(f"cuda:{os.environ['LOCAL_RANK']}"))
+
+
+@contextmanager
+def process_group(device: str) -> Iterator[None]:
+    """Join the processes that torchrun started, and leave them at the end, however it ends.
+
+    Only the main process logs and shows progress. One process alone needs no group.
+    """
+    if not launched() or dist.is_initialized():
+        yield
+        return
+    if device.startswith("cuda"):
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo", timeout=TIMEOUT
+    )
+    logger = logging.getLogger("denserk")
+    level = logger.level
+    if dist.get_rank():
+        logger.setLevel(logging.ERROR)
+        show_progress(None)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        dist.destroy_process_group()
 
 
 def world() -> tuple[int, int]:
-    """(rank, number of processes); (0, 1) where there is one."""
+    """Return (rank, number of processes); (0, 1) where there is one."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
 
 
 @contextmanager
-def leaving() -> Iterator[None]:
-    """Leaves the other processes when a run is over, however it ends.
-
-    A thread of theirs that still works while the interpreter ends would abort this process.
-    """
+def _lost_process() -> Iterator[None]:
     try:
         yield
-    finally:
-        if dist.is_available() and dist.is_initialized():
-            dist.destroy_process_group()
+    except RuntimeError:
+        raise DenserkError(
+            "another process of this run ended before it was done",
+            "finished work is kept: continue with --resume",
+        ) from None
+
+
+def _picklable(error: Exception) -> Exception:
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
+    except Exception:  # noqa: BLE001 - whatever a foreign error raises when it is pickled
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def from_main_process(work: Callable[[], T]) -> T:
+    """Run `work` in the main process; every process returns its result, or raises its error."""
+    rank, size = world()
+    if size == 1:
+        return work()
+    made: list[Any] = [None, None]
+    if rank == 0:
+        try:
+            made = [work(), None]
+        except Exception as error:  # noqa: BLE001 - raised again by all
+            made = [None, _picklable(error)]
+    with _lost_process():
+        dist.broadcast_object_list(made, src=0)
+    if made[1] is not None:
+        raise made[1]
+    result: T = made[0]
+    return result
+
+
+def main_process_first(work: Callable[[], T]) -> T:
+    """Run `work`, which writes files, in the main process; the others follow and find them."""
+    rank, size = world()
+    if size == 1:
+        return work()
+    if rank:
+        dist.barrier()
+        return work()
+    done = work()
+    dist.barrier()
+    return done
+
+
+def gather_objects(item: T) -> list[T]:
+    """Return everybody's items in rank order, in the main process; an empty list in the others."""
+    rank, size = world()
+    if size == 1:
+        return [item]
+    items: list[Any] | None = None if rank else [None] * size
+    with _lost_process():
+        dist.gather_object(item, items, dst=0)
+    return items or []
 
 
 def gather(tensor: Tensor) -> Tensor:
-    """Everybody's rows in rank order, the own ones with their graph. (N, ...) -> (R N, ...)."""
+    """Return everybody's rows in rank order, one's own with their graph: (N, ...) -> (R N, ...)."""
     rank, size = world()
     if size == 1:
         return tensor
@@ -49,7 +168,7 @@ def gather(tensor: Tensor) -> Tensor:
 
 
 def widest(size: int, device: torch.device) -> int:
-    """The largest of everybody's sizes."""
+    """Return the largest of everybody's sizes."""
     if world()[1] == 1:
         return size
     value = torch.tensor(size, device=device)
@@ -58,17 +177,17 @@ def widest(size: int, device: torch.device) -> int:
 
 
 def widen(tensor: Tensor, size: int, axis: int = 1, value: float = 0) -> Tensor:
-    """Fills an axis with zeros (False), or a value, up to a size. (N, S, ...) -> (N, size, ...)."""
+    """Pad an axis with a value up to a size: (N, S, ...) -> (N, size, ...)."""
     missing = size - tensor.shape[axis]
     after = [0, 0] * (tensor.dim() - axis - 1)
     return F.pad(tensor, [*after, 0, missing], value=value) if missing else tensor
 
 
 def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Adds up the gradients of all processes, in place; one that a process lacks counts as zero.
+    """Add up the gradients of all processes, in place; a missing one counts as zero.
 
-    One that all processes lack stays away: the optimiser would decay a parameter whose gradient is
-    zero, which a single process does not do.
+    A gradient that all processes lack stays missing: the optimiser would decay a parameter whose
+    gradient is zero, which a single process does not do.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     if world()[1] == 1 or not trained:
@@ -80,15 +199,3 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             dist.all_reduce(parameter.grad)
-
-
-def first_then_others(work: Callable[[], T]) -> T:
-    """Does work that writes files in the first process; the others follow, and find it done."""
-    rank, size = world()
-    if size > 1 and rank > 0:
-        dist.barrier()
-        return work()
-    done = work()
-    if size > 1:
-        dist.barrier()
-    return done

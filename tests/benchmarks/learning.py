@@ -27,7 +27,8 @@ from denserk.settings.training import (
     SamplingSettings,
     ValidationSettings,
 )
-from denserk.tasks.finetune import FinetuneResult, finetune
+from denserk.tasks.finetune import finetune
+from denserk.tasks.run_folder import TrainingResult
 from tests.benchmarks.studies import (
     Collection,
     finished,
@@ -106,7 +107,7 @@ def prepare(data: Path, work: Path) -> None:
 
 def train(
     system: System, seed: int, work: Path, output: Path, validation: ValidationSettings = UNWATCHED
-) -> FinetuneResult:
+) -> TrainingResult:
     """One model."""
     settings = FinetuneRun(
         finetune=FinetuneSettings(

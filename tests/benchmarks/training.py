@@ -35,8 +35,7 @@ from denserk.objectives.masked_language_model import MaskedLanguageModel
 from denserk.objectives.retrieval import RetrievalObjective
 from denserk.settings.encoding import Representation, RepresentationSettings
 from denserk.settings.training import CacheSettings, ObjectiveSettings
-from denserk.training.pretraining_step import PretrainingStep
-from denserk.training.retrieval_step import RetrievalStep
+from denserk.training.steps import PretrainingStep, RetrievalStep
 
 VOCABULARY, FIRST = 30522, 1000
 QUERY, PASSAGE = 32, 128

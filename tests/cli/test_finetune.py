@@ -11,7 +11,7 @@ import pytest
 from denserk.cli.app import run
 from denserk.settings.finetuning import presets
 from denserk.tasks import finetune as task
-from denserk.tasks.finetune import FinetuneResult
+from denserk.tasks.run_folder import TrainingResult
 from tests.tasks.finetuning import write_examples
 
 BASIC = ("--model", "m", "--train-data", "t.jsonl", "--output", "o")
@@ -26,7 +26,7 @@ def asked(monkeypatch):
         run,
     ):
         runs.append(run)
-        return FinetuneResult(steps=1234, first_step=0, loss=0.5, best=None)
+        return TrainingResult(steps=1234, first_step=0, loss=0.5, best=None)
 
     monkeypatch.setattr(task, "finetune", stand_in)
     return runs

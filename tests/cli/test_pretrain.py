@@ -6,7 +6,7 @@ import pytest
 from denserk.cli.app import run
 from denserk.settings.pretraining import Architecture, MasterPreset, MasterTask, NprKind
 from denserk.tasks import pretrain as task
-from denserk.tasks.pretrain import PretrainResult
+from denserk.tasks.run_folder import TrainingResult
 from tests.cli.test_finetune import in_a_terminal
 from tests.tasks.pretraining import write_corpus
 
@@ -22,7 +22,7 @@ def asked(monkeypatch):
         run,
     ):
         runs.append(run)
-        return PretrainResult(steps=1234, first_step=0, loss=0.5)
+        return TrainingResult(steps=1234, first_step=0, loss=0.5)
 
     monkeypatch.setattr(task, "pretrain", stand_in)
     return runs

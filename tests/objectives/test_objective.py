@@ -8,7 +8,7 @@ from denserk.objectives.masked_language_model import MaskedLanguageModel
 from denserk.objectives.master import TASKS, Master
 from denserk.objectives.objective import token_loss
 from denserk.objectives.retromae import RetroMae
-from denserk.training.gradient_cache import RandomState
+from denserk.training.batching import RandomState
 from tests.objectives.pretraining_models import backbone_of, only, random_texts
 from tests.tiny_models import WITH_HEADS
 

@@ -8,7 +8,8 @@ import orjson
 
 from denserk.settings.finetuning import CLASSES, OWNERS, FinetuneRun, resolve_run
 from denserk.settings.formats import CorpusSettings
-from denserk.tasks.finetune import FinetuneResult, finetune
+from denserk.tasks.finetune import finetune
+from denserk.tasks.run_folder import TrainingResult
 from tests.data.conftest import inline
 
 SMALL = {
@@ -41,7 +42,7 @@ def run_of(output: Path, model: Path, train: str | Path, **options: Any) -> Fine
     return resolve_run(preset, CorpusSettings(), given)
 
 
-def tune(output: Path, model: Path, train: str | Path, **options: Any) -> FinetuneResult:
+def tune(output: Path, model: Path, train: str | Path, **options: Any) -> TrainingResult:
     """Runs it in silence."""
     return finetune(run_of(output, model, train, **options))
 

@@ -18,7 +18,8 @@ from denserk.settings.pretraining import (
     TextUnitSettings,
     resolve_run,
 )
-from denserk.tasks.pretrain import PretrainResult, pretrain
+from denserk.tasks.pretrain import pretrain
+from denserk.tasks.run_folder import TrainingResult
 from tests.data.conftest import words
 
 GIVEN = (
@@ -93,6 +94,6 @@ def run_of(
     return resolve_run(settings, CorpusSettings(), by_class)
 
 
-def train(output: Path, *arguments: Any, **options: Any) -> PretrainResult:
+def train(output: Path, *arguments: Any, **options: Any) -> TrainingResult:
     """Runs it in silence."""
     return pretrain(run_of(output, *arguments, **options))

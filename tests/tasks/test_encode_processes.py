@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import random
 import shutil
 import signal
@@ -10,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 from threading import Barrier, BrokenBarrierError, Thread, current_thread
+from typing import Any
 
 import pytest
 
@@ -18,59 +20,66 @@ from denserk.formats.block_journal import Block, journal_of, read_journals
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.settings.encoding import ComputeSettings, EncodeSettings, VectorFormat
 from denserk.settings.formats import CorpusSettings
+from denserk.tasks import encode as encode_module
 from denserk.tasks.encode import encode
-from denserk.tasks.encode_processes import _device_of_rank, encode_everywhere
-from denserk.tasks.processes import ALONE, Crew
+from denserk.training.distributed import _picklable, device_of_rank, launched
 from tests.faults import Stopped, contents, ranks, stopped_at
 from tests.tasks.encoding import StandIn
 
 
-class ThreadCrew(Crew):
-    """A crew whose processes are threads around a table."""
+class Threads:
+    """Stands for a process group whose processes are threads around a table."""
 
-    def __init__(self, rank, table, barrier):
-        self.rank, self.size, self._table, self._barrier = rank, len(table), table, barrier
+    def __init__(self, size):
+        self.table: list[Any] = [None] * size
+        self.barrier = Barrier(size)
 
-    def first(self, work):
-        if self.rank == 0:
+    def world(self):
+        return int(current_thread().name.partition("-")[2]), len(self.table)
+
+    def from_main_process(self, work):
+        if self.world()[0] == 0:
             try:
-                self._table[0] = (work(), None)
+                self.table[0] = (work(), None)
             except Exception as error:  # noqa: BLE001 - raised again by all
-                self._table[0] = (None, error)
+                self.table[0] = (None, error)
         made, failure = self._at_the_table()[0]
         if failure is not None:
             raise failure
         return made
 
-    def gather(self, item):
-        self._table[self.rank] = item
+    def gather_objects(self, item):
+        self.table[self.world()[0]] = item
         everybody = self._at_the_table()
-        return everybody if self.rank == 0 else []
+        return everybody if self.world()[0] == 0 else []
 
     def _at_the_table(self):
-        self._barrier.wait()
-        seen = list(self._table)
-        self._barrier.wait()
+        self.barrier.wait()
+        seen = list(self.table)
+        self.barrier.wait()
         return seen
 
 
 def together(size, work):
-    """What each of several crew members made; raises the first error that is not a lost crew."""
-    table, barrier = [None] * size, Barrier(size)
+    """What each of several processes made; raises the first error that is not a lost process."""
+    group = Threads(size)
     made, errors = [None] * size, []
 
     def member(rank):
         try:
-            made[rank] = work(ThreadCrew(rank, table, barrier))
+            made[rank] = work()
         except BaseException as error:  # noqa: BLE001 - raised again below
             errors.append(error)
-            barrier.abort()
+            group.barrier.abort()
 
     threads = [Thread(target=member, args=[rank], name=f"member-{rank}") for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("world", "from_main_process", "gather_objects"):
+            patch.setattr(encode_module, name, getattr(group, name))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     for error in errors:
         if not isinstance(error, BrokenBarrierError):
             raise error
@@ -80,11 +89,11 @@ def together(size, work):
 def run(output, corpus, size=1, model="m", **settings):
     settings = {"block_size": 4, "corpus": str(corpus), **settings}
 
-    def work(crew):
+    def work():
         asked = EncodeSettings(model=model, output=str(output), **settings)
-        return encode(asked, CorpusSettings(), {}, {}, ComputeSettings(), crew=crew)
+        return encode(asked, CorpusSettings(), {}, {}, ComputeSettings())
 
-    return [work(ALONE)] if size == 1 else together(size, work)
+    return [work()] if size == 1 else together(size, work)
 
 
 @pytest.fixture
@@ -170,41 +179,58 @@ def test_another_model_in_one_of_them(stand_in, corpus, tmp_path):
         run(tmp_path / "v", corpus, 2, model="differs")
 
 
+@pytest.fixture
+def second_of_two(monkeypatch):
+    """What torchrun says to the second process of two."""
+    told = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}
+    for name, value in {"MASTER_ADDR": "a", "MASTER_PORT": "1", **told}.items():
+        monkeypatch.setenv(name, value)
+
+
 @pytest.mark.parametrize(
-    ("device", "settings", "said"),
+    ("settings", "said"),
     [
-        ("cpu,cpu", {"corpus": "-"}, "a stream can be read by one process only"),
-        ("cpu,cpu", {"output_format": VectorFormat.JSONL}, "jsonl is written by one process"),
-        ("cpu,auto", {}, "auto among several"),
-        ("cpu,tpu", {}, "tpu: no such device"),
-        ("cpu,", {}, "no such device"),
-        ("cpu,cuda:77", {}, "cuda:77: this machine shows"),
+        ({"corpus": "-"}, "a stream can be read by one process only"),
+        ({"output_format": VectorFormat.JSONL}, "jsonl is written by one process"),
     ],
 )
-def test_what_several_cannot_do(tmp_path, device, settings, said):
+def test_what_several_cannot_do(second_of_two, settings, said):
     settings = EncodeSettings(**{"model": "m", "corpus": "c", "output": "o", **settings})
     with pytest.raises(UsageError, match=said):
-        encode_everywhere(settings, CorpusSettings(), {}, {}, ComputeSettings(device=device))
+        encode(settings, CorpusSettings(), {}, {}, ComputeSettings())
 
 
-def test_kinds_of_devices_are_not_mixed(monkeypatch):
-    monkeypatch.setattr("denserk.tasks.encode_processes.choose_device", lambda name: None)
-    settings = EncodeSettings(model="m", corpus="c", output="o")
-    with pytest.raises(UsageError, match="differ between kinds"):
-        encode_everywhere(settings, CorpusSettings(), {}, {}, ComputeSettings(device="cpu,cuda:0"))
+def test_an_incomplete_environment_is_rejected(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(UsageError, match="RANK is not set"):
+        launched()
 
 
-def test_devices_of_ranks(monkeypatch):
+def test_devices_of_ranks(second_of_two, monkeypatch):
+    assert device_of_rank("cpu") == device_of_rank("auto") == "cpu"
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert [_device_of_rank(name, 1) for name in ("auto", "cuda", "cpu")] == [
-        *("cuda:1", "cuda:1", "cpu")
-    ]
+    assert device_of_rank("cpu") == "cpu"
+    assert device_of_rank("auto") == device_of_rank("cuda") == "cuda:1"
+    with pytest.raises(UsageError, match="takes the GPU of its rank"):
+        device_of_rank("cuda:0")
+    monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(UsageError, match="cuda:2: this machine shows 2 GPUs"):
-        _device_of_rank("auto", 2)
-    for named in ("cuda:0", "cuda:0,cuda:1"):
-        with pytest.raises(UsageError, match="takes the GPU of its rank"):
-            _device_of_rank(named, 0)
+        device_of_rank("auto")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert device_of_rank("cuda:0") == "cuda:0"
+
+
+def test_errors_travel():
+    error = InputError("run.trec", 3, "a", "b", "c")
+    found = pickle.loads(pickle.dumps(error))
+    assert (type(found), str(found), found.hint, found.line) == (InputError, str(error), "c", 3)
+
+    class Foreign(Exception):
+        """Of a class that pickle cannot find."""
+
+    assert str(_picklable(Foreign("x"))) == "Foreign: x"
 
 
 OPTIONS = ("--corpus", "corpus.jsonl", "--block-size", "3", "--threads", "1")
@@ -215,55 +241,26 @@ TORCHRUN = (
 BLOCKS = 200
 
 
-def command(model, output, *launch, device="cpu"):
+def command(model, output, *launch):
     """`denserk encode`, as a process of its own or under torchrun."""
-    options = ["--model", str(model), *OPTIONS, "--output", output, "--device", device]
+    options = ["--model", str(model), *OPTIONS, "--output", output, "--device", "cpu"]
     return [*(launch or [sys.executable]), "-m", "denserk", "encode", *options]
 
 
 @pytest.mark.slow
-def test_processes_and_torchrun_write_the_bytes_of_one(tiny, corpus, tmp_path):
+def test_torchrun_writes_the_bytes_of_one(tiny, corpus, tmp_path):
     subprocess.run(command(tiny(), "one"), cwd=tmp_path, check=True)
-    subprocess.run(command(tiny(), "two", device="cpu,cpu"), cwd=tmp_path, check=True)
-    subprocess.run(command(tiny(), "launched", *TORCHRUN), cwd=tmp_path, check=True)
+    two = subprocess.run(
+        command(tiny(), "two", *TORCHRUN), cwd=tmp_path, check=True, capture_output=True, text=True
+    )
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
-    assert contents(tmp_path / "launched") == contents(tmp_path / "one")
+    assert two.stderr.count("39 encoded now") == 1  # only the main process reports
 
 
 def write_many(corpus):
     """Passages of BLOCKS blocks, so that whoever works at them can be met in the middle."""
     lines = [json.dumps({"_id": f"d{n}", "text": f"the river {n}"}) for n in range(3 * BLOCKS)]
     corpus.write_text("".join(f"{line}\n" for line in lines))
-
-
-def spawned_by(pid):
-    """The processes that do the work of another."""
-    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(n) for n in found if b"spawn_main" in Path(f"/proc/{n}/cmdline").read_bytes()]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
-def test_a_killed_one_ends_all_and_is_made_up_for(tiny, corpus, tmp_path):
-    write_many(corpus)
-    several = command(tiny(), "v", device="cpu,cpu")
-    process = subprocess.Popen(several, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    while not (tmp_path / "v" / "blocks-1.jsonl").exists():
-        assert process.poll() is None
-        time.sleep(0.01)
-    children = spawned_by(process.pid)
-    os.kill(children[1], signal.SIGKILL)
-    _, said = process.communicate()
-    assert process.returncode == 1
-    errors = [line for line in said.splitlines() if "error" in line or "Traceback" in line]
-    assert errors == ["error: process 1 of this run, on cpu, was killed by signal 9"]
-    assert not any(Path(f"/proc/{child}").exists() for child in children)
-    shutil.copytree(tmp_path / "v", tmp_path / "again")
-    subprocess.run([*several, "--resume"], cwd=tmp_path, check=True)
-    subprocess.run([*command(tiny(), "again"), "--resume"], cwd=tmp_path, check=True)
-    subprocess.run(command(tiny(), "one"), cwd=tmp_path, check=True)
-    assert contents(tmp_path / "v") == contents(tmp_path / "one")
-    assert contents(tmp_path / "again") == contents(tmp_path / "one")
 
 
 @pytest.mark.slow

@@ -229,7 +229,7 @@ def test_distinct_passages_alone_are_encoded(command, fill, passages, cached):
         (("--representation", "mlr", "--layers", "1"), 1, "the last layer, 2, must be among them"),
         (("--representation", "colbert", "--reduction", "scalar-mix"), 2, "cannot be reduced"),
         (("--representation", "nonsense"), 2, "nonsense"),
-        (("--device", "tpu"), 2, "auto, cpu or cuda"),
+        (("--device", "tpu"), 2, "auto, cpu, cuda"),
         (("--best-by", "RR@10"), 2, "needs --dev-data or --dev-corpus"),
         (("--dev-data", "absent.jsonl"), 2, "absent.jsonl"),
         (("--temperature", "0"), 2, "--temperature 0.0: above 0"),

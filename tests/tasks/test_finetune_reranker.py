@@ -104,7 +104,7 @@ def test_a_resumed_run_has_the_weights_of_an_uninterrupted_one(tiny, train, tmp_
 
 
 def stop_after(patch, steps):
-    from denserk.training.reranking_step import RerankingStep
+    from denserk.training.steps import RerankingStep
 
     counted, plain = [0], RerankingStep.__call__
 
@@ -141,7 +141,7 @@ def test_the_head_is_drawn_by_the_run_s_seed(tiny, train, tmp_path):
     def head(seed):
         sampling = SamplingSettings(group_size=6, seed=seed)
         training = begin_reranker_training(a_run(tiny(), train, tmp_path, sampling=sampling))
-        return training.model.model.classifier.weight.detach()
+        return training.model.get_parameter("model.classifier.weight").detach()
 
     torch.manual_seed(1)
     first = head(5)
@@ -189,8 +189,9 @@ def test_the_papers_rerankers_can_be_trained(tmp_path, preset):
     run = resolve_run(preset.name, CorpusSettings(), given)
     assert trains_reranker(run)
     training = begin_reranker_training(run)
-    longest = training.texts.query_max_length + training.texts.passage_max_length - 1
-    assert training.joiner.limit == preset.settings.get("pair_max_length", longest)
+    training.save(tmp_path / "saved")
+    saved = read_reranker(tmp_path / "saved").pairs
+    assert saved.max_length == preset.settings.get("pair_max_length")
     assert training.texts.join == preset.settings["join"]
 
 

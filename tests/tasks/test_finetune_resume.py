@@ -12,7 +12,7 @@ from denserk.settings.encoding import Representation
 from denserk.settings.training import DevMetric
 from denserk.tasks import run_folder
 from denserk.tasks.finetune import finetune
-from denserk.training.trainer import StepTrainer
+from denserk.training.trainer import Trainer
 from tests.faults import Stopped, contents, kill_and_resume, stopped_at
 from tests.reporters import Heard
 from tests.tasks.finetuning import AGG, run_of, tune, weights, write_examples
@@ -42,7 +42,7 @@ def dev(tmp_path_factory):
 
 def stopped_in_step(step):
     """Stops a run inside a training step, counted from 0."""
-    return stopped_at(step, [(StepTrainer, "training_step")])
+    return stopped_at(step, [(Trainer, "training_step")])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,7 +16,7 @@ from denserk.settings.analysis import SentenceSimilaritySettings
 from denserk.settings.conversion import TrainingFormat
 from denserk.settings.training import DevMetric, Distillation, Objective
 from denserk.tasks.finetune import finetune
-from denserk.training import sentence_step
+from denserk.training import steps
 from tests.data.conftest import words
 from tests.faults import Stopped, contents
 from tests.tasks.finetuning import run_of, weights, write_examples
@@ -113,7 +113,7 @@ def test_a_resumed_run_has_the_weights_of_an_uninterrupted_one(tiny, data, tmp_p
     file = data[objective["objective"]]
     options = {**objective, "epochs": 3, "max_steps": None}
     tune(tmp_path / "whole", tiny(), file, **options)
-    plain, left = sentence_step.SentenceStep.__call__, [6]
+    plain, left = steps.SentenceStep.__call__, [6]
 
     def call(self, *arguments):
         if not left[0]:
@@ -122,7 +122,7 @@ def test_a_resumed_run_has_the_weights_of_an_uninterrupted_one(tiny, data, tmp_p
         return plain(self, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sentence_step.SentenceStep, "__call__", call)
+        patch.setattr(steps.SentenceStep, "__call__", call)
         with pytest.raises(Stopped):
             tune(tmp_path / "halved", tiny(), file, **options)
     again = tune(tmp_path / "halved", tiny(), file, **options, resume=True)

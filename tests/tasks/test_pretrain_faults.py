@@ -237,7 +237,7 @@ def test_standard_input_is_read_once_and_not_asked_twice(command, corpus, monkey
         ({"objective": "cocondenser", "dtype": "float16"}, 2, "--dtype float16"),
         ({"objective": "cocondenser", "short_blocks": 0.5}, 2, "--short-blocks is for"),
         ({"objective": "master", "tasks": "mkp,abc"}, 2, "--tasks mkp,abc: abc"),
-        ({"device": "tpu"}, 2, "auto, cpu or cuda"),
+        ({"device": "tpu"}, 2, "auto, cpu, cuda"),
         ({"batch_size": 0}, 2, "at least 1"),
         ({"tokenizer": "t"}, 2, "--tokenizer t: a model brings its own"),
     ],

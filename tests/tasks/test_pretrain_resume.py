@@ -11,7 +11,7 @@ from denserk.errors import MismatchError
 from denserk.settings.pretraining import Architecture, KeywordWeight
 from denserk.tasks import run_folder
 from denserk.tasks.pretrain import pretrain
-from denserk.training.trainer import StepTrainer
+from denserk.training.trainer import Trainer
 from tests.faults import Stopped, contents, kill_and_resume, stopped_at
 from tests.reporters import Heard
 from tests.tasks.finetuning import weights
@@ -47,7 +47,7 @@ def test_resumed_is_uninterrupted(tiny, corpus, tmp_path, kind, stop):
     if kind == "master":
         options["expansions"] = write_expansions(tmp_path / "expansions.jsonl")
     whole = train(tmp_path / "whole", **options)
-    with stopped_at(stop, [(StepTrainer, "training_step")]), pytest.raises(Stopped):
+    with stopped_at(stop, [(Trainer, "training_step")]), pytest.raises(Stopped):
         train(tmp_path / "cut", **options)
     assert not (tmp_path / "cut" / "config.json").exists()
     resumed = train(tmp_path / "cut", **options, resume=True)
@@ -104,7 +104,7 @@ NEW: dict[str, Any] = {"architecture": Architecture.TINY, "vocabulary_size": 200
 
 def test_from_nothing_resumes_with_its_vocabulary(corpus, tmp_path):
     train(tmp_path / "whole", corpus, "condenser", **NEW)
-    with stopped_at(3, [(StepTrainer, "training_step")]), pytest.raises(Stopped):
+    with stopped_at(3, [(Trainer, "training_step")]), pytest.raises(Stopped):
         train(tmp_path / "cut", corpus, "condenser", **NEW)
     start = contents(tmp_path / "cut" / "start")
     heard = Heard()

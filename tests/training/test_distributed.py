@@ -12,7 +12,7 @@ from torch.multiprocessing.spawn import spawn
 from denserk.settings.training import CacheSettings
 from denserk.training import distributed
 from denserk.training.distributed import gather, sum_gradients, widen, widest, world
-from denserk.training.retrieval_step import RetrievalStep
+from denserk.training.steps import RetrievalStep
 from tests.training.retrievers import (
     LOSSES,
     REPRESENTATIONS,

@@ -4,7 +4,7 @@ from torch import nn
 
 from denserk.modeling.pooling import dot
 from denserk.objectives.contrastive import contrastive_loss
-from denserk.training.gradient_cache import CachedVectors
+from denserk.training.batching import CachedVectors
 
 
 def encoder(dropout):

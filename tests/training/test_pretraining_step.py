@@ -9,9 +9,9 @@ from denserk.objectives.condenser import Condenser
 from denserk.objectives.master import Master
 from denserk.objectives.retromae import RetroMae
 from denserk.objectives.span_contrast import span_contrast_loss
-from denserk.training import length_groups
-from denserk.training.length_groups import UNLIMITED, Limits
-from denserk.training.pretraining_step import PretrainingStep, cut
+from denserk.training import batching
+from denserk.training.batching import UNLIMITED, Limits
+from denserk.training.steps import PretrainingStep, cut
 
 AUTOCAST = contextlib.nullcontext
 
@@ -123,7 +123,7 @@ def test_spans_go_by_length_whatever_their_documents(model, unequal, monkeypatch
     model.zero_grad()
     (span_contrast_loss(cls) + rest).backward()
     expected = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-    monkeypatch.setitem(length_groups.PRICES, "cpu", 16)
+    monkeypatch.setitem(batching.PRICES, "cpu", 16)
     model.zero_grad()
     step = PretrainingStep(model, limits, contrast=True)
     terms = step(unequal, torch.autograd.backward, AUTOCAST)

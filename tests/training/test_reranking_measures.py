@@ -6,8 +6,7 @@ from denserk.data.tokenization import load_tokenizer
 from denserk.modeling.cross_encoder import Reranker
 from denserk.modeling.stored_model import StoredEncoder
 from denserk.settings.encoding import PairSettings, TextSettings
-from denserk.training.dev_measures import DevSet
-from denserk.training.reranking_measures import measure_groups
+from denserk.training.validation import DevSet, measure_groups
 
 QUERIES = [[2, 9, 14, 3], [2, 17, 3]]
 PASSAGES = [[2, 5 + row, 6 + row, 3] for row in range(12)]

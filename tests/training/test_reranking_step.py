@@ -13,9 +13,9 @@ from denserk.modeling.cross_encoder import Reranker
 from denserk.modeling.stored_model import StoredEncoder
 from denserk.settings.encoding import PairSettings, TextSettings
 from denserk.settings.training import CacheSettings, RerankingSettings
-from denserk.training import length_groups
+from denserk.training import batching
 from denserk.training.distributed import sum_gradients
-from denserk.training.reranking_step import RerankingStep
+from denserk.training.steps import RerankingStep
 
 GROUP = 3
 QUERIES = [[2, 9, 14, 3], [2, 17, 3], [2, 11, 12, 13, 3], [2, 8, 3]]
@@ -121,8 +121,8 @@ def test_a_chunk_holds_whole_groups_and_no_more_than_were_asked_for(tiny):
 def test_groups_of_like_length_change_nothing(tiny, monkeypatch, kind):
     model, batch = reranker(tiny, kind), batch_of(tiny)
     terms, expected = gradients(model, batch)
-    monkeypatch.setitem(length_groups.PRICES, "cpu", 0)
-    monkeypatch.setattr(length_groups, "GRAIN", 1)
+    monkeypatch.setitem(batching.PRICES, "cpu", 0)
+    monkeypatch.setattr(batching, "GRAIN", 1)
     seen = []
     model.register_forward_pre_hook(lambda _, given: seen.append(given[0].tokens.attention_mask))
     grouped, found = gradients(model, batch)

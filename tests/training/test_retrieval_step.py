@@ -11,10 +11,9 @@ from denserk.data.batches import TokenBatch
 from denserk.modeling.pooling import PassageVectors
 from denserk.objectives.candidates import find_candidates
 from denserk.settings.training import CacheSettings
-from denserk.training import length_groups
-from denserk.training.gradient_cache import RandomState
-from denserk.training.length_groups import Limits, group
-from denserk.training.retrieval_step import RetrievalStep, join
+from denserk.training import batching
+from denserk.training.batching import Limits, RandomState, group
+from denserk.training.steps import RetrievalStep, join
 from tests.training.retrievers import (
     LOSSES,
     REPRESENTATIONS,
@@ -182,13 +181,13 @@ def test_groups_of_like_length_change_nothing(tiny, monkeypatch, name, cache):
     model = retriever(tiny("bert"), settings, dropout=0.0)
     made, batch = objective(model, settings, LOSSES["kl"]), batch_of(5)
     whole = RetrievalStep(model, made, DIRECT)
-    monkeypatch.setitem(length_groups.PRICES, "cpu", 1 << 40)
+    monkeypatch.setitem(batching.PRICES, "cpu", 1 << 40)
     monkeypatch.setattr(RetrievalStep, "_alike", False)
     terms, expected = run(whole, batch)
     monkeypatch.undo()
     assert whole.work.positions == sum(part[0].numel() for part in (batch.queries, batch.passages))
-    monkeypatch.setitem(length_groups.PRICES, "cpu", 0)
-    monkeypatch.setattr(length_groups, "GRAIN", 1)
+    monkeypatch.setitem(batching.PRICES, "cpu", 0)
+    monkeypatch.setattr(batching, "GRAIN", 1)
     grouped = RetrievalStep(model, made, cache)
     grouped_terms, found = run(grouped, batch)
     assert_same(found, expected, 1e-9)

@@ -12,10 +12,10 @@ from torch.multiprocessing.spawn import spawn
 from denserk.data.batches import pad
 from denserk.data.sentence_batches import SentenceBatch
 from denserk.settings.training import CacheSettings, Objective, ObjectiveSettings
-from denserk.training import length_groups
+from denserk.training import batching
+from denserk.training.batching import group
 from denserk.training.distributed import sum_gradients
-from denserk.training.length_groups import group
-from denserk.training.sentence_step import SentenceStep
+from denserk.training.steps import SentenceStep
 from tests.training.retrievers import REPRESENTATIONS, assert_same, gradients, retriever
 
 EXAMPLES = 5
@@ -97,7 +97,7 @@ def test_a_chunk_holds_whole_examples(tiny, monkeypatch):
         sizes.append(len(batch.input_ids))
         return group(batch, work=work)
 
-    monkeypatch.setattr("denserk.training.sentence_step.group", recording)
+    monkeypatch.setattr("denserk.training.steps.group", recording)
     for chunk in (1, 5, 6):
         cache = CacheSettings(grad_cache=True, p_chunk=chunk)
         trained(tiny("bert"), "cls", 3, batch_of(3), cache)
@@ -109,8 +109,8 @@ def test_a_chunk_holds_whole_examples(tiny, monkeypatch):
 def test_groups_of_like_length_change_nothing(tiny, monkeypatch, size, cache):
     batch = batch_of(size)
     terms, expected, _ = trained(tiny("bert"), "cls", size, batch)
-    monkeypatch.setitem(length_groups.PRICES, "cpu", 0)
-    monkeypatch.setattr(length_groups, "GRAIN", 1)
+    monkeypatch.setitem(batching.PRICES, "cpu", 0)
+    monkeypatch.setattr(batching, "GRAIN", 1)
     again, found, _ = trained(tiny("bert"), "cls", size, batch, cache)
     assert_same(found, expected, 1e-12)
     assert again == {name: pytest.approx(term, rel=1e-6) for name, term in terms.items()}

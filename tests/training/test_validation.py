@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from denserk.data.batches import pad
-from denserk.training.dev_measures import (
+from denserk.training.validation import (
     DevSet,
     encode_tokens,
     in_batch_loss,

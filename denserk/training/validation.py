@@ -1,7 +1,7 @@
-"""Held-out queries measured while training: loss, average rank, reciprocal rank.
+"""Measures on held-out data while training: loss, average rank, reciprocal rank; the best of them.
 
 Axes: Q queries of a block, P passages, N passages of a query's group. Scores are those that
-retrieval would give: a passage by its stored vectors, its best one deciding.
+retrieval would give: a passage by its stored embeddings, the best one deciding.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,20 +15,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from denserk.data.batches import TokenBatch, by_length, pad
+from denserk.data.pair_batches import PairJoiner
+from denserk.modeling.cross_encoder import Reranker
 from denserk.modeling.encoder import Retriever
+from denserk.objectives.reranking import listwise_loss
+from denserk.settings.training import DevMetric
 
 CUT = 10
 BATCH_TOKENS = 8192
+LOWER_IS_BETTER = (DevMetric.LOSS, DevMetric.AVERAGE_RANK)
 
 
 class Tokens(Protocol):
     """Token ids of many texts: lists, or the memory-mapped ones of prepared data."""
 
     def __len__(self) -> int:
-        """How many texts."""
+        """Return the number of texts."""
 
     def __getitem__(self, row: int, /) -> Sequence[int] | NDArray[np.integer[Any]]:
-        """The ids of one text."""
+        """Return the ids of one text."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class DevSet:
         pad_ids: the tokenizers' padding, of queries and of passages.
         relevant: rows of each query's relevant passages.
         groups: (queries, N) rows of each query's group, its positive first, negative where it has
-            no passage; None where there are judgements but no groups.
+            no passage; None where there are relevance judgments but no groups.
     """
 
     queries: Tokens
@@ -54,7 +59,7 @@ class DevSet:
 def encode_tokens(
     encode: Callable[[TokenBatch], Tensor], texts: Tokens, pad_id: int, device: torch.device
 ) -> Tensor:
-    """The vectors of tokenised texts, in their order; like lengths together. -> (N, ...)."""
+    """Return the embeddings of tokenised texts in their order: (N, ...)."""
     found = None
     lengths = [len(texts[row]) for row in range(len(texts))]
     for members in by_length(lengths, BATCH_TOKENS):
@@ -69,7 +74,7 @@ def encode_tokens(
 def score_blocks(
     model: Retriever, dev: DevSet, size: int, device: torch.device
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Yields (which queries, (Q, P) their scores with every passage), `size` queries at a time."""
+    """Yield (which queries, (Q, P) their scores with every passage), `size` queries at a time."""
     queries = encode_tokens(model.encode_queries, dev.queries, dev.pad_ids[0], device)
     passages = encode_tokens(model.passage.stored_vectors, dev.passages, dev.pad_ids[1], device)
     for start in range(0, len(queries), size):
@@ -79,7 +84,7 @@ def score_blocks(
 
 
 def ranks(scores: Tensor, positives: Tensor) -> Tensor:
-    """How many passages stand before the positive (DPR's rank). (Q, P), (Q,) -> (Q,).
+    """Count the passages before the positive (DPR's rank): (Q, P), (Q,) -> (Q,).
 
     >>> ranks(torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]]), torch.tensor([2, 1]))
     tensor([2, 1])
@@ -88,9 +93,9 @@ def ranks(scores: Tensor, positives: Tensor) -> Tensor:
 
 
 def reciprocal_ranks(scores: Tensor, relevant: Sequence[Sequence[int]]) -> list[float]:
-    """1 / rank of the first relevant passage among the first ten, else 0, for each query.
+    """Return 1 / rank of the first relevant passage among the first ten, else 0, of each query.
 
-    Equal scores stand in the order of their rows.
+    Equal scores are ordered by row.
 
     >>> reciprocal_ranks(torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]]), [[1], [0, 2]])
     [0.5, 1.0]
@@ -106,7 +111,7 @@ def reciprocal_ranks(scores: Tensor, relevant: Sequence[Sequence[int]]) -> list[
 
 
 def in_batch_loss(scores: Tensor, groups: Tensor, temperature: float) -> Tensor:
-    """Summed cross-entropy of one batch, each passage counted once. (Q, P), (Q, N) -> scalar."""
+    """Sum the cross-entropy of a batch, each passage counted once: (Q, P), (Q, N) -> scalar."""
     rows, places = groups.unique(return_inverse=True)  # type: ignore[no-untyped-call]
     among = scores[:, rows].masked_fill(rows < 0, -torch.inf) / temperature
     return F.cross_entropy(among, places[:, 0], reduction="sum")
@@ -116,7 +121,7 @@ def in_batch_loss(scores: Tensor, groups: Tensor, temperature: float) -> Tensor:
 def measure(
     model: Retriever, dev: DevSet, batch: int, temperature: float, device: torch.device
 ) -> dict[str, float]:
-    """The measures by name: `RR@10`, and `dev-loss` and `avg-rank` where the dev set has groups.
+    """Return the measures by name: `RR@10`, with groups `dev-loss` and `avg-rank` too.
 
     Args:
         model: in evaluation mode.
@@ -137,3 +142,46 @@ def measure(
         measured["dev-loss"] = float(torch.stack(losses).sum() / len(dev.queries))
         measured["avg-rank"] = float(torch.cat(ranked).double().mean())
     return measured
+
+
+@torch.no_grad()
+def measure_groups(
+    model: Reranker, joiner: PairJoiner, dev: DevSet, device: torch.device
+) -> dict[str, float]:
+    """Return `dev-loss`, `avg-rank` and `RR@10` of a cross-encoder, within each query's group.
+
+    Args:
+        model: in evaluation mode.
+        joiner: makes its inputs.
+        dev: held-out queries with groups.
+        device: where the model is.
+    """
+    assert dev.groups is not None
+    found: list[Tensor] = []
+    for query, rows in enumerate(dev.groups.tolist()):
+        pairs = [joiner.join(dev.queries[query], dev.passages[row]) for row in rows if row >= 0]
+        own = model(joiner.batch(pairs).to(device))
+        found.append(F.pad(own, [0, len(rows) - len(own)], value=-torch.inf))
+    scores = torch.stack(found)
+    before = ranks(scores, torch.zeros(len(scores), dtype=torch.long, device=device)).double()
+    return {
+        "dev-loss": float(listwise_loss(scores)),
+        "avg-rank": float(before.mean()),
+        "RR@10": float(torch.where(before < CUT, 1 / (before + 1), 0.0).mean()),
+    }
+
+
+def values_of(history: Sequence[dict[str, Any]], metric: DevMetric) -> list[float]:
+    """Return the metric at each validation, oldest first."""
+    name = f"eval_{metric.value}"
+    return [entry[name] for entry in history if name in entry]
+
+
+def best_of(values: Sequence[float], metric: DevMetric) -> int:
+    """Return the index of the best value, the first among equals.
+
+    >>> best_of([0.3, 0.5, 0.5], DevMetric.RR_10)
+    1
+    """
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    return max(range(len(values)), key=lambda i: (sign * values[i], -i))

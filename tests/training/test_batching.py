@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from denserk.data.batches import pad
 from denserk.settings.training import CacheSettings
-from denserk.training import length_groups
-from denserk.training.length_groups import (
+from denserk.training import batching
+from denserk.training.batching import (
     GRAIN,
     UNLIMITED,
     Limits,
@@ -57,7 +57,7 @@ def test_limits_hold_and_every_text_is_in_one_group(lengths, limits, price):
 def test_a_batch_is_the_same_texts_in_another_order(lengths, limits):
     texts = [[7 + number] * length for number, length in enumerate(lengths)]
     batch, work = pad(texts, 0), Work()
-    with patch.dict(length_groups.PRICES, cpu=16):
+    with patch.dict(batching.PRICES, cpu=16):
         groups = group(batch, limits, work)
     found = [row[mask].tolist() for part in groups.batches for row, mask in zip(*part, strict=True)]
     assert [found[place] for place in groups.back] == texts

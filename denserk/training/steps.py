@@ -1,0 +1,442 @@
+"""Training steps: a batch -> gradients, for retrievers, cross-encoders, sentences, pre-training.
+
+Each step adds this process's share of the gradient of the whole batch's loss to the model, and
+returns the terms of that loss, detached, equal on every process. Texts pass through the model in
+groups of similar length and return to the batch's own order before they are compared: the loss is
+that of one padded batch.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from itertools import pairwise
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch, TrainingBatch
+from denserk.data.pair_batches import PairBatch, PairTrainingBatch
+from denserk.data.sentence_batches import SentenceBatch
+from denserk.modeling.cross_encoder import Reranker
+from denserk.modeling.encoder import Encoder, Retriever
+from denserk.modeling.multi_vector import MultiVector
+from denserk.modeling.pooling import PassageVectors
+from denserk.objectives.candidates import find_candidates
+from denserk.objectives.objective import PretrainingObjective, TokenLoss
+from denserk.objectives.reranking import listwise_loss, r_drop_loss
+from denserk.objectives.retrieval import RetrievalObjective
+from denserk.objectives.sentence_pairs import cosine_mse, triplet_loss
+from denserk.objectives.span_contrast import span_contrast_loss
+from denserk.settings.training import CacheSettings, ObjectiveSettings, RerankingSettings
+from denserk.training.batching import (
+    UNLIMITED,
+    CachedVectors,
+    Groups,
+    Limits,
+    Work,
+    ends_of_groups,
+    group,
+    items_at_once,
+    price_on,
+)
+from denserk.training.distributed import gather, widen, widest, world
+
+# A loss by its weighted terms; their sum is the loss.
+Terms = dict[str, Tensor]
+# Runs the backward pass of a loss, scaled as the precision needs.
+Backward = Callable[[Tensor], None]
+# Opens the region in which forward passes compute in the run's precision.
+Autocast = Callable[[], AbstractContextManager[Any]]
+# The price of a chunk where texts are not cut to avoid padding.
+ENDLESS = 1 << 60
+
+
+class Step(Protocol):
+    """How one batch becomes gradients; `work` counts what passed through the model."""
+
+    work: Work
+
+    def __call__(self, batch: Any, backward: Backward, autocast: Autocast) -> Terms:
+        """Add this process's share of the gradient to the model; return the loss by its terms."""
+
+
+def join(parts: Sequence[PassageVectors]) -> PassageVectors:
+    """Concatenate the embeddings of chunks; missing vectors of a passage are masked."""
+    size = max(part.values.shape[1] for part in parts)
+    values = torch.cat([widen(part.values, size) for part in parts])
+    if all(part.mask is None for part in parts):
+        return PassageVectors(values)
+    masks = [
+        part.values.new_ones(part.values.shape[:2], dtype=torch.bool)
+        if part.mask is None
+        else part.mask
+        for part in parts
+    ]
+    return PassageVectors(values, torch.cat([widen(mask, size) for mask in masks]))
+
+
+def stacked(*batches: TokenBatch) -> TokenBatch:
+    """Concatenate batches, as wide as the widest."""
+    width = max(batch.input_ids.shape[1] for batch in batches)
+    ids, masks = (
+        torch.cat([F.pad(batch[side], [0, width - batch[side].shape[1]]) for batch in batches])
+        for side in (0, 1)
+    )
+    return TokenBatch(ids, masks)
+
+
+class RetrievalStep:
+    """A step of a retriever: direct, or with the gradient cache.
+
+    Args:
+        model: both encoders.
+        objective: embeddings -> loss.
+        cache: chunk sizes of the gradient cache, and whether it is used.
+        across_devices: whether the passages of other processes are negatives too.
+    """
+
+    def __init__(
+        self,
+        model: Retriever,
+        objective: RetrievalObjective,
+        cache: CacheSettings,
+        *,
+        across_devices: bool = True,
+    ) -> None:
+        self.model, self.objective, self.cache = model, objective, cache
+        self.across_devices = across_devices
+        self.work = Work()
+
+    def __call__(self, batch: TrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
+        """See `Step`."""
+        step = self._cached if self.cache.grad_cache else self._direct
+        return step(batch, backward, autocast)
+
+    def _group(self, texts: TokenBatch, limits: Limits = UNLIMITED) -> Groups:
+        return group(texts, limits, self.work)
+
+    def _direct(self, batch: TrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
+        if self._alike:
+            return self._in_one(batch, backward, autocast)
+        asked, read = self._group(batch.queries), self._group(batch.passages)
+        with autocast():  # once, so that weights are cast once
+            queries = torch.cat([self.model.encode_queries(part) for part in asked.batches])
+            passages = join([self.model.encode_passages(part) for part in read.batches])
+        return self._loss(queries[asked.back], passages.of(read.back), batch, backward)
+
+    def _in_one(self, batch: TrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
+        """Encode queries and passages as texts of one batch: fewer passes."""
+        texts = self._group(stacked(batch.queries, batch.passages))
+        with autocast():
+            parts = [self.model.encode_queries(part) for part in texts.batches]
+        vectors, count = torch.cat(parts)[texts.back], len(batch.queries.input_ids)
+        passages = PassageVectors(vectors[count:].unsqueeze(1))
+        return self._loss(vectors[:count], passages, batch, backward)
+
+    @property
+    def _alike(self) -> bool:
+        """Whether queries and passages are encoded alike."""
+        several = isinstance(self.model.passage.representation, MultiVector)
+        return self.model.shared and not several
+
+    def _cached(self, batch: TrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
+        masks: list[Tensor | None] = []
+
+        def encode_queries(chunk: TokenBatch) -> Tensor:
+            with autocast():
+                return self.model.encode_queries(chunk)
+
+        def encode_passages(chunk: TokenBatch) -> Tensor:
+            with autocast():
+                vectors = self.model.encode_passages(chunk)
+            masks.append(vectors.mask)
+            return vectors.values
+
+        device = batch.groups.device
+        asked = self._group(batch.queries, Limits.of(self.cache, self.cache.q_chunk))
+        read = self._group(batch.passages, Limits.of(self.cache, self.cache.p_chunk))
+        queries = CachedVectors(encode_queries, asked.batches, device)
+        passages = CachedVectors(encode_passages, read.batches, device)
+        vectors = [PassageVectors(*pair) for pair in zip(passages.parts, masks, strict=True)]
+        terms = self._loss(
+            torch.cat(queries.parts)[asked.back], join(vectors).of(read.back), batch, backward
+        )
+        queries.backward()
+        passages.backward()
+        return terms
+
+    def _loss(
+        self, queries: Tensor, passages: PassageVectors, batch: TrainingBatch, backward: Backward
+    ) -> Terms:
+        groups, keys, teacher = batch.groups, batch.keys, batch.teacher
+        rank, processes = world()
+        if processes > 1 and self.across_devices:
+            values, mask = passages
+            count, size = (widest(values.shape[axis], keys.device) for axis in (0, 1))
+            groups = gather(torch.where(groups < 0, groups, groups + rank * count))
+            keys = gather(widen(keys, count, axis=0, value=-1))
+            queries = gather(queries)
+            values = gather(widen(widen(values, size), count, axis=0))
+            if mask is not None:
+                mask = gather(widen(widen(mask, size), count, axis=0).to(torch.uint8)).bool()
+            passages = PassageVectors(values, mask)
+            teacher = None if teacher is None else gather(teacher)
+        terms = self.objective(queries, passages, find_candidates(groups, keys), teacher)
+        if not self.across_devices:
+            terms = {name: term / processes for name, term in terms.items()}
+        backward(torch.stack(list(terms.values())).sum())
+        found = {name: term.detach() for name, term in terms.items()}
+        if not self.across_devices:
+            found = {name: gather(term.reshape(1)).sum() for name, term in found.items()}
+        return found
+
+
+class RerankingStep:
+    """A step of a cross-encoder: listwise, whole or in chunks.
+
+    A query is compared with its own passages only, so the loss is a mean over queries, and the
+    gradients of chunks of queries and of processes add up to that of the whole batch.
+
+    Args:
+        model: the cross-encoder.
+        settings: the weight of R-Drop.
+        cache: with `grad_cache`, a chunk holds as many whole groups as `p_chunk` passages, or
+            `chunk_tokens`, make, at least one; no pass is run twice.
+    """
+
+    def __init__(self, model: Reranker, settings: RerankingSettings, cache: CacheSettings) -> None:
+        self.model, self.settings, self.cache, self.work = model, settings, cache, Work()
+
+    def __call__(self, batch: PairTrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
+        """See `Step`."""
+        queries = len(batch.items)
+        total = int(gather(batch.items.new_tensor([queries])).sum())
+        ends = (batch.groups.amax(1) + 1).tolist()
+        chunk = queries
+        if self.cache.grad_cache:
+            chunk = items_at_once(self.cache, batch.groups.shape[1], batch.pairs.tokens)
+        found: Terms = {}
+        for first in range(0, queries, chunk):
+            last = min(first + chunk, queries)
+            start = ends[first - 1] if first else 0
+            pairs = batch.pairs.part(start, ends[last - 1])
+            terms = {
+                name: term * ((last - first) / total)
+                for name, term in self._terms(
+                    pairs, batch.groups[first:last] - start, autocast
+                ).items()
+            }
+            backward(torch.stack(list(terms.values())).sum())
+            for name, term in terms.items():
+                found[name] = found.get(name, 0) + term.detach()
+        return {name: gather(term.reshape(1)).sum() for name, term in found.items()}
+
+    def _terms(self, pairs: PairBatch, places: Tensor, autocast: Autocast) -> Terms:
+        """Return the loss's terms, means over the queries of a chunk.
+
+        places: (B, n), the rows of each query's pairs, negative where there is none.
+        """
+        parts = group(pairs.tokens, work=self.work)
+        groups = zip(parts.batches, parts.rows, strict=True)
+        batches = [PairBatch(tokens, pairs.types(rows, tokens)) for tokens, rows in groups]
+
+        def scores() -> Tensor:
+            with autocast():
+                found = torch.cat([self.model(batch) for batch in batches])
+            own = found[parts.back][places.clamp_min(0)]
+            return own.masked_fill(places < 0, -torch.inf)
+
+        if not self.settings.r_drop:
+            return {"listwise": listwise_loss(scores())}
+        return r_drop_loss(scores(), scores(), self.settings.r_drop)
+
+
+class SentenceStep:
+    """A step on pairs or triplets of sentences, each one vector; the loss is a mean over examples.
+
+    Args:
+        encoder: reads all sentences.
+        objective: which loss; its margin, or its scale of labels.
+        cache: with `grad_cache`, a chunk holds as many whole examples as `p_chunk` sentences, or
+            `chunk_tokens`, make, at least one; no pass is run twice.
+    """
+
+    def __init__(
+        self, encoder: Encoder, objective: ObjectiveSettings, cache: CacheSettings
+    ) -> None:
+        self.encoder, self.objective, self.cache, self.work = encoder, objective, cache, Work()
+
+    def __call__(self, batch: SentenceBatch, backward: Backward, autocast: Autocast) -> Terms:
+        """See `Step`."""
+        count = len(batch.items)
+        total = int(gather(batch.items.new_tensor([count])).sum())
+        found = torch.zeros(1, device=batch.items.device)
+        if count:  # the last batch of an epoch may leave nothing for a process
+            size = len(batch.sentences.input_ids) // count
+            chunk = items_at_once(self.cache, size, batch.sentences)
+            for first in range(0, count, chunk):
+                labels = None if batch.labels is None else batch.labels[first : first + chunk]
+                rows = slice(first * size, (first + chunk) * size)
+                texts = TokenBatch(*(side[rows] for side in batch.sentences))
+                part = group(texts, work=self.work)
+                with autocast():
+                    vectors = torch.cat([self.encoder(each) for each in part.batches])[part.back]
+                examples = vectors.reshape(-1, size, vectors.shape[1])
+                loss = sentence_loss(examples, labels, self.objective)
+                share = loss * (len(examples) / total)
+                backward(share)
+                found = found + share.detach().float()
+        return {self.objective.objective.value: gather(found).sum()}
+
+
+def sentence_loss(vectors: Tensor, labels: Tensor | None, settings: ObjectiveSettings) -> Tensor:
+    """Return the mean loss of examples: (B, n, D) and, of pairs, (B,) labels -> scalar."""
+    if labels is None:
+        anchor, positive, negative = vectors.unbind(1)
+        return triplet_loss(anchor, positive, negative, settings.margin)
+    first, second = vectors.unbind(1)
+    return cosine_mse(first, second, labels.to(first) / settings.label_scale)
+
+
+def cut(
+    batch: PretrainingBatch,
+    limits: Limits = UNLIMITED,
+    *,
+    by_length: bool = True,
+    work: Work | None = None,
+) -> Iterator[PretrainingBatch]:
+    """Yield a batch in chunks, each no wider than its longest text.
+
+    Args:
+        batch: its texts ordered by length, as far as that saves padding.
+        limits: of a chunk.
+        by_length: cut too where shorter texts follow, and that saves more than a pass costs.
+        work: what the chunks hold is counted here.
+    """
+    parts = {"texts": batch.texts}
+    parts |= {f"pass {name}": texts for name, texts in batch.passes.items()}
+    parts |= {f"decoder {name}": texts for name, texts in batch.decoders.items()}
+    masks = torch.stack([texts.tokens.attention_mask.sum(1) for texts in parts.values()])
+    lengths = dict(zip(parts, masks.tolist(), strict=True))  # the one synchronisation
+    work = Work() if work is None else work
+    price = price_on(batch.texts.labels.device) if by_length else ENDLESS
+    for start, end in pairwise([0, *ends_of_groups(lengths["texts"], price, limits)]):
+
+        def part(name: str, start: int = start, end: int = end) -> MaskedTexts:
+            texts, own = parts[name], lengths[name][start:end]
+            tokens = TokenBatch(*(field[start:end, : max(own)] for field in texts.tokens))
+            work.count(own, again=name != "texts")
+            return MaskedTexts(tokens, texts.labels[start:end, : max(own)])
+
+        texts = part("texts")
+        width = texts.labels.shape[1]
+        yield PretrainingBatch(
+            texts,
+            {name: part(f"pass {name}") for name in batch.passes},
+            {name: part(f"decoder {name}") for name in batch.decoders},
+            None if batch.visible is None else batch.visible[start:end, :width, :width],
+        )
+
+
+def longest_first(texts: MaskedTexts) -> tuple[MaskedTexts, Tensor]:
+    """Return texts by length, and the position of each of them then: (B,) int64."""
+    order = texts.tokens.attention_mask.sum(1).argsort(descending=True, stable=True)
+    tokens = TokenBatch(*(field[order] for field in texts.tokens))
+    return MaskedTexts(tokens, texts.labels[order]), order.argsort()
+
+
+def _summed(values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Sum values over the processes."""
+    if world()[1] == 1:
+        return values
+    names, together = list(values), torch.stack(list(values.values()))
+    dist.all_reduce(together)
+    return dict(zip(names, together, strict=True))
+
+
+class PretrainingStep:
+    """A step of pre-training: in chunks, with or without the contrast of spans.
+
+    Token losses are averaged over all labelled tokens of an update, which are counted before the
+    first pass, so that chunks and processes do not change the loss. The contrast of spans needs the
+    [CLS] states of the whole batch, and uses the gradient cache ("Unsupervised Corpus Aware
+    Language Model Pre-training", Gao and Callan, 2022, section 3.3). Spans are put into chunks by
+    length, whatever their documents, and their states return to their places before the loss.
+
+    Args:
+        objective: the model and its terms.
+        limits: of a chunk.
+        contrast: texts are pairs of spans, which must find each other (coCondenser).
+        lm_scale: weight of the token losses.
+        by_micro_batch: average the tokens of each chunk apart, and the chunks alike (the released
+            code), instead of all tokens of the update.
+    """
+
+    def __init__(
+        self,
+        objective: PretrainingObjective,
+        limits: Limits = UNLIMITED,
+        *,
+        contrast: bool = False,
+        lm_scale: float = 1.0,
+        by_micro_batch: bool = False,
+    ) -> None:
+        self.objective, self.limits, self.contrast = objective, limits, contrast
+        self.lm_scale, self.by_micro_batch = lm_scale, by_micro_batch
+        self.work = Work()
+
+    def __call__(self, batch: PretrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
+        """See `Step`."""
+        back = torch.arange(len(batch.texts.labels), device=batch.texts.labels.device)
+        if self.contrast:
+            texts, back = longest_first(batch.texts)
+            batch = PretrainingBatch(texts, {}, {})
+        chunks = list(cut(batch, self.limits, by_length=not self.by_micro_batch, work=self.work))
+        counts = None if self.by_micro_batch else _summed(self.objective.counts(batch))
+        sums: dict[str, Tensor] = {}
+
+        def weigh(losses: Mapping[str, TokenLoss]) -> Tensor:
+            """Return a chunk's share of the update's token losses."""
+            terms = {}
+            for name, loss in losses.items():
+                share = loss.count * len(chunks) * world()[1] if counts is None else counts[name]
+                terms[name] = self.lm_scale * loss.total / share.clamp(min=1)
+                sums[name] = sums.get(name, torch.zeros_like(terms[name])) + terms[name].detach()
+            return torch.stack(list(terms.values())).sum()
+
+        contrast = None
+        if self.contrast:
+            contrast = self._contrast(chunks, back, weigh, backward, autocast)
+        else:
+            for chunk in chunks:
+                with autocast():
+                    loss = weigh(self.objective(chunk))
+                backward(loss)
+        found = dict(_summed(sums))
+        return found if contrast is None else found | {"spans": contrast}
+
+    def _contrast(
+        self,
+        chunks: list[PretrainingBatch],
+        back: Tensor,
+        weigh: Callable[[Mapping[str, TokenLoss]], Tensor],
+        backward: Backward,
+        autocast: Autocast,
+    ) -> Tensor:
+        losses: list[Tensor] = []
+
+        def encode(chunk: PretrainingBatch) -> Tensor:
+            with autocast():
+                if not torch.is_grad_enabled():
+                    return self.objective.cls(chunk)
+                cls, terms = self.objective.with_cls(chunk)
+                losses.append(weigh(terms))
+                return cls
+
+        rows = CachedVectors(encode, chunks, chunks[0].texts.labels.device)
+        loss = span_contrast_loss(gather(torch.cat(rows.parts)[back]))
+        backward(loss)
+        rows.backward(lambda _: losses.pop())
+        return loss.detach()
