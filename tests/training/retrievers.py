@@ -67,6 +67,9 @@ def retriever(folder, settings, *, untie=False, dropout=None) -> Retriever:
     """A retriever to train from a tiny folder; `dropout` replaces the model's own rate."""
     torch.manual_seed(11)
     made = read_model_folder(folder).begin(settings, untie=untie).double()
+    for name, parameter in made.named_parameters():
+        if name.endswith("tok_proj.bias"):  # else all term weights of a tiny head may be negative
+            torch.nn.init.constant_(parameter, 1.0)
     if dropout is not None:
         for module in made.modules():
             if isinstance(module, torch.nn.Dropout):
