@@ -6,13 +6,17 @@
     N * D, the number of floats, uint64                8
 
 faiss writes an index only from memory. Written here, a flat index of any size needs the memory of
-one block, and it is built and searched without faiss too.
+one block, and can be built and searched without faiss. In a folder, `docid` beside `index` holds
+one id per line: the layout of Pyserini.
 """
 
 import mmap
 import os
 import struct
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,23 +24,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.errors import InputError
-from denserk.formats.files import read_errors
+from denserk.formats.files import read_errors, read_text_lines
+from denserk.formats.outputs import whole_folder
+from denserk.formats.vector_block import ROWS, VectorBlock, checked_block
 from denserk.settings.retrieval import Metric
 
+INDEX, IDS = "index", "docid"
 HEADER = struct.Struct("<4siqqq?iQ")
 FILLER = 1 << 20
-NO_RESERVE = 0x4000
-"""Linux's MAP_NORESERVE, which Python names from 3.12 on."""
+NO_RESERVE = 0x4000  # Linux's MAP_NORESERVE, which Python names from 3.12 on
 MAGIC = {Metric.INNER: b"IxFI", Metric.L2: b"IxF2"}
 NUMBER = {Metric.INNER: 0, Metric.L2: 1}
 
 
 class FlatWriter:
-    """Appends blocks to an open file; nothing but the block at hand is in memory.
+    """Appends blocks to an open file; only the current block is in memory.
 
     Args:
-        handle: an empty file that can seek; header and rows are written into it.
-        metric: how the rows will be compared.
+        handle: an empty, seekable file.
+        metric: the metric that the header names.
     """
 
     def __init__(self, handle: BinaryIO, metric: Metric) -> None:
@@ -46,14 +52,14 @@ class FlatWriter:
         handle.write(bytes(HEADER.size))
 
     def add(self, block: NDArray[np.floating]) -> None:
-        """Appends (n, D) rows; the first block says what D is."""
+        """Append (n, D) rows; the first block sets D."""
         self.dimension = self.dimension or block.shape[1]
         assert block.shape[1] == self.dimension, (block.shape, self.dimension)
         self._handle.write(np.ascontiguousarray(block, dtype="<f4").data)
         self.count += len(block)
 
     def finish(self) -> None:
-        """Writes the header, now that the count is known."""
+        """Write the header, now that the count is known."""
         self._handle.seek(0)
         self._handle.write(
             HEADER.pack(
@@ -71,7 +77,7 @@ class FlatWriter:
 
 
 def is_flat(path: Path) -> bool:
-    """Whether a file begins as a flat index does.
+    """Return whether a file starts with the header of a flat index.
 
     Raises:
         InputError: it cannot be read.
@@ -81,10 +87,10 @@ def is_flat(path: Path) -> bool:
 
 
 def map_flat(path: Path) -> tuple[NDArray[np.float32], Metric]:
-    """The (N, D) rows of a flat index, mapped into memory, and their metric.
+    """Return the memory-mapped (N, D) rows of a flat index, and their metric.
 
     Raises:
-        InputError: the file is not a flat index, or is cut short.
+        InputError: the file is not a flat index, or is truncated.
     """
     with read_errors(path), path.open("rb") as handle:
         size = os.fstat(handle.fileno()).st_size
@@ -106,9 +112,9 @@ def map_flat(path: Path) -> tuple[NDArray[np.float32], Metric]:
 
 
 class FlatRows:
-    """The rows of a flat index, read from its file when asked for and never mapped.
+    """The rows of a flat index, read from its file and not memory-mapped.
 
-    Mapped pages count as the process's memory until the system wants them back; these do not.
+    Mapped pages count as memory of the process until the system reclaims them; these do not.
 
     Args:
         path: the file.
@@ -126,7 +132,7 @@ class FlatRows:
         return self.shape[0]
 
     def __getitem__(self, wanted: slice | NDArray[np.int64]) -> NDArray[np.float32]:
-        """(n, D): neighbouring rows by a slice without a step, or some by their sorted numbers."""
+        """Return (n, D) rows: a slice without a step, or sorted row numbers."""
         dimension = self.shape[1]
         with read_errors(self._path), self._path.open("rb") as handle:
             if isinstance(wanted, slice):
@@ -142,13 +148,56 @@ class FlatRows:
 
 
 def _mapped(path: Path) -> mmap.mmap:
-    """A file mapped so that changes would stay private: torch wants arrays that can be written.
+    """Map a file so that changes would stay private: torch wants writable arrays.
 
-    Linux would set memory aside for the changes, and refuse a file larger than the memory; it is
-    told that there will be none.
+    Linux would reserve memory for the changes and reject a file larger than the memory, unless it
+    is told not to.
     """
     with path.open("rb") as handle:
         if not hasattr(mmap, "MAP_PRIVATE"):
             return mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_COPY)
         flags = mmap.MAP_PRIVATE | (NO_RESERVE if sys.platform == "linux" else 0)
         return mmap.mmap(handle.fileno(), 0, flags, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def read_folder(folder: str | Path, size: int = 1) -> Iterator[VectorBlock]:
+    """Read blocks of vectors of a folder with `index` and `docid`; the index is memory-mapped.
+
+    Args:
+        folder: the folder.
+        size: vectors per passage; above 1, lines end in "#" and a number.
+
+    Raises:
+        InputError: the index is not flat (others do not hold the original vectors), or vectors
+            and ids differ in number.
+    """
+    rows, _ = map_flat(Path(folder) / INDEX)
+    lines = read_text_lines(Path(folder) / IDS)
+    for start in range(0, len(rows), ROWS * size):
+        some = rows[start : start + ROWS * size]
+        ids = [line.rstrip() for _, line in islice(lines, len(some))]
+        block = checked_block(ids, some, None, folder)
+        if size > 1:
+            block = block._replace(ids=[line.rpartition("#")[0] for line in block.ids[::size]])
+        yield block
+    if next(lines, None) is not None:
+        found = f"more than {len(rows):,} ids"
+        raise InputError(Path(folder) / IDS, None, found, "one for each vector")
+
+
+@contextmanager
+def open_sink(folder: str | Path, *, overwrite: bool) -> Iterator[Callable[[VectorBlock], None]]:
+    """Yield a function that appends a block; the folder is renamed into place when complete."""
+    with (
+        whole_folder(folder, overwrite=overwrite, export=True) as temporary,
+        (temporary / INDEX).open("wb") as rows,
+        (temporary / IDS).open("w", encoding="utf-8", newline="\n") as ids,
+    ):
+        writer = FlatWriter(rows, Metric.INNER)
+
+        def write(block: VectorBlock) -> None:
+            writer.add(block.vectors)
+            ids.writelines(f"{docid}\n" for docid in block.ids)
+
+        yield write
+        writer.finish()

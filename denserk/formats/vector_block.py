@@ -1,4 +1,4 @@
-"""What every shape of vectors is read into and written from: ids beside an array, in blocks."""
+"""Blocks of vectors: ids beside an array, as every format of vectors is read and written."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -10,20 +10,50 @@ from numpy.typing import NDArray
 
 from denserk.errors import InputError
 from denserk.formats.json_records import identifier
-from denserk.formats.vector_folder import refuse_non_finite
 
 Vectors = NDArray[np.floating[Any]]
 
-ROWS = 1024
-"""Rows of a block, where the file itself has none."""
+ROWS = 1024  # rows of a block where the file itself has no blocks
 
 
 class VectorBlock(NamedTuple):
-    """n ids, their (n, D) vectors, and n texts where the file holds them."""
+    """n ids, their (n, D) vectors, and n texts if the file holds them."""
 
     ids: list[str]
     vectors: Vectors
     texts: list[str] | None = None
+
+
+def refuse_non_finite(where: str | Path, ids: Sequence[str], vectors: Vectors) -> None:
+    """Reject (n, D) vectors that hold NaN or infinity; the error names the first id.
+
+    Raises:
+        InputError: at least one does.
+    """
+    finite = np.isfinite(vectors).all(axis=1)
+    if not finite.all():
+        first = ids[int(np.argmin(finite)) * len(ids) // len(vectors)]
+        raise InputError(
+            where,
+            None,
+            f"a vector of {first} that is not finite in {vectors.dtype}",
+            "numbers in range",
+            "try --dtype float32 and --vector-dtype float32",
+        )
+
+
+def check_dimension(block: VectorBlock, expected: int, path: str | Path) -> int:
+    """Return D of a block, which must be `expected` unless that is 0.
+
+    Raises:
+        InputError: it has another dimension.
+    """
+    dimension = int(block.vectors.shape[1])
+    if expected not in (0, dimension):
+        found = f"vectors of {dimension} dimensions from {block.ids[0]} on"
+        hint = "put together vectors of one model"
+        raise InputError(path, None, found, f"{expected}, as those before", hint)
+    return dimension
 
 
 def checked_block(
@@ -33,10 +63,10 @@ def checked_block(
     path: str | Path,
     line: int | None = None,
 ) -> VectorBlock:
-    """A block whose ids and numbers were looked at; integers and doubles become float32.
+    """Return a block of valid ids and finite numbers; integers and doubles become float32.
 
     Raises:
-        InputError: an id is none, a number is not finite, or there are not as many ids as rows.
+        InputError: an id is not valid, a number is not finite, or ids and rows differ in number.
     """
     if vectors.ndim != 2 or len(ids) != len(vectors) or vectors.shape[1] == 0:
         raise InputError(
@@ -52,25 +82,8 @@ def checked_block(
     return VectorBlock(names, vectors, texts)
 
 
-def same_dimension(blocks: Iterable[VectorBlock], path: str | Path) -> Iterator[VectorBlock]:
-    """Passes blocks on, and holds them to the dimension of the first.
-
-    Raises:
-        InputError: a block has another dimension, or there is no vector at all.
-    """
-    dimension = 0
-    for block in blocks:
-        dimension = dimension or block.vectors.shape[1]
-        if block.vectors.shape[1] != dimension:
-            found = f"vectors of {block.vectors.shape[1]} dimensions from {block.ids[0]} on"
-            raise InputError(path, None, found, f"{dimension}, as those before")
-        yield block
-    if not dimension:
-        raise InputError(path, None, "no vectors", "at least one")
-
-
 def regrouped(blocks: Iterable[VectorBlock], rows: int) -> Iterator[VectorBlock]:
-    """The same vectors in blocks of `rows`; the last may be shorter.
+    """Yield the same vectors in blocks of `rows`; the last may be shorter.
 
     >>> block = VectorBlock(["a", "b", "c"], np.eye(3, dtype=np.float32))
     >>> [part.ids for part in regrouped([block, block], 4)]
@@ -78,13 +91,13 @@ def regrouped(blocks: Iterable[VectorBlock], rows: int) -> Iterator[VectorBlock]
     """
     held: list[VectorBlock] = []
     count = 0
-    for block in blocks:
+    for ids, vectors, texts in blocks:
         start = 0
-        while start < len(block.ids):
-            part = _part(block, start, start + rows - count)
-            held.append(part)
-            start += len(part.ids)
-            count += len(part.ids)
+        while start < len(ids):
+            some = slice(start, start + rows - count)
+            held.append(VectorBlock(ids[some], vectors[some], texts and texts[some]))
+            taken = len(held[-1].ids)
+            start, count = start + taken, count + taken
             if count == rows:
                 yield joined(held)
                 held, count = [], 0
@@ -92,22 +105,17 @@ def regrouped(blocks: Iterable[VectorBlock], rows: int) -> Iterator[VectorBlock]
         yield joined(held)
 
 
-def _part(block: VectorBlock, start: int, end: int) -> VectorBlock:
-    texts = None if block.texts is None else block.texts[start:end]
-    return VectorBlock(block.ids[start:end], block.vectors[start:end], texts)
-
-
 def joined(blocks: Sequence[VectorBlock]) -> VectorBlock:
-    """Several blocks as one; texts where all of them have texts."""
-    texts: list[str] | None = []
-    for block in blocks:
-        texts = None if texts is None or block.texts is None else texts + block.texts
+    """Join blocks into one; it has texts if all of them have texts."""
+    texts = [text for block in blocks for text in block.texts or ()]
     ids = [docid for block in blocks for docid in block.ids]
-    return VectorBlock(ids, np.concatenate([block.vectors for block in blocks]), texts)
+    has_texts = all(block.texts is not None for block in blocks)
+    vectors = np.concatenate([block.vectors for block in blocks])
+    return VectorBlock(ids, vectors, texts if has_texts else None)
 
 
 def in_rows(items: Iterable[Any], rows: int = ROWS) -> Iterator[list[Any]]:
-    """Cuts an iterator into lists of `rows`."""
+    """Cut an iterable into lists of `rows` items."""
     iterator = iter(items)
     while part := list(islice(iterator, rows)):
         yield part

@@ -36,26 +36,7 @@ from denserk.formats.block_journal import (
 from denserk.formats.files import read_errors, read_text_lines, whole_binary
 from denserk.formats.folder_checks import check_vectors
 from denserk.formats.manifest import Kind, Manifest, file_sha256, read_manifest, write_manifest
-
-
-def refuse_non_finite(
-    where: str | Path, ids: Sequence[str], vectors: NDArray[np.floating[Any]]
-) -> None:
-    """Refuses (n, D) vectors that hold NaN or infinity, naming the first id.
-
-    Raises:
-        InputError: at least one does.
-    """
-    finite = np.isfinite(vectors).all(axis=1)
-    if not finite.all():
-        first = ids[int(np.argmin(finite)) * len(ids) // len(vectors)]
-        raise InputError(
-            where,
-            None,
-            f"a vector of {first} that is not finite in {vectors.dtype}",
-            "numbers in range",
-            "try --dtype float32 and --vector-dtype float32",
-        )
+from denserk.formats.vector_block import refuse_non_finite
 
 
 def begin_vectors(folder: Path, manifest: Manifest) -> dict[int, Block]:

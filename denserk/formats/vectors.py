@@ -1,7 +1,7 @@
-"""Vectors in any shape: the tables of readers and writers, and how a source's shape is told.
+"""Vectors in any format: detection of the format, readers and writers.
 
-denserk's own folder is the resumable one (`vector_folder`); the others are written in one pass and
-appear whole or not at all.
+denserk's own folder can be resumed (`vector_folder`); the others are written in one pass to a
+temporary path and renamed on success.
 """
 
 import logging
@@ -15,41 +15,40 @@ import numpy as np
 
 from denserk.errors import InputError, UsageError
 from denserk.formats import (
-    vector_faiss,
+    flat_file,
     vector_folder,
     vector_jsonl,
     vector_parquet,
     vector_pickle,
 )
 from denserk.formats.files import STREAM, open_binary, rewound
-from denserk.formats.flat_file import map_flat
 from denserk.formats.folder_checks import check_index
 from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest
 from denserk.formats.vector_block import (
     ROWS,
     VectorBlock,
     Vectors,
+    check_dimension,
     checked_block,
-    same_dimension,
+    refuse_non_finite,
 )
 from denserk.settings.encoding import VectorFormat
 
 logger = logging.getLogger(__name__)
 
 Sink = Callable[[VectorBlock], None]
-UNIT_NORM = 1e-3
-"""How far from 1 a length may be and still count as 1."""
+UNIT_NORM = 1e-3  # how far the norm of a unit vector may be from 1
 
 
 @dataclass(frozen=True)
 class VectorSource:
-    """Vectors that can be read block by block, as often as the source allows (a stream: once).
+    """Vectors that are read block by block; a stream can be read once.
 
     Attributes:
-        name: the source, as it was named.
-        form: its shape in words.
-        manifest: what made it, where it is denserk's own folder.
-        vectors_per_passage: how many rows in a row belong to one id.
+        name: the source, as it was given.
+        form: its format.
+        manifest: the manifest, if denserk made it.
+        vectors_per_passage: how many consecutive rows belong to one id.
     """
 
     name: str
@@ -59,17 +58,22 @@ class VectorSource:
     vectors_per_passage: int = 1
 
     def blocks(self) -> Iterator[tuple[list[str], Vectors]]:
-        """Yields (n ids, (n * vectors_per_passage, D) vectors) in the source's order.
+        """Yield (n ids, (n * vectors_per_passage, D) vectors) in the order of the source.
 
         Raises:
-            InputError: the source does not keep to its shape, or holds nothing.
+            InputError: the source is broken, mixes dimensions, or holds no vectors.
         """
         for block in self.blocks_with_texts():
             yield block.ids, block.vectors
 
     def blocks_with_texts(self) -> Iterator[VectorBlock]:
-        """`blocks`, with the texts where the shape holds them."""
-        return same_dimension(self.read(), self.name)
+        """Like `blocks`, with the texts if the format holds them."""
+        dimension = 0
+        for block in self.read():
+            dimension = check_dimension(block, dimension, self.name)
+            yield block
+        if not dimension:
+            raise InputError(self.name, None, "no vectors", "at least one")
 
 
 def _read_file(path: str | Path, form: str) -> Iterator[VectorBlock]:
@@ -85,7 +89,7 @@ def _read_file(path: str | Path, form: str) -> Iterator[VectorBlock]:
 
 
 def _read_array(path: str | Path) -> Iterator[VectorBlock]:
-    """A bare NumPy array: ids are the row numbers from 0."""
+    """Read a NumPy array; ids are the row numbers from 0."""
     array = vector_folder.map_array(path)
     if array.ndim != 2:
         raise InputError(path, None, f"an array of shape {array.shape}", "(vectors, dimensions)")
@@ -94,8 +98,8 @@ def _read_array(path: str | Path) -> Iterator[VectorBlock]:
         yield checked_block(list(range(start, start + len(rows))), rows, None, path)
 
 
+# first bytes of files, and their format
 MAGIC = ((b"PAR1", "parquet"), (b"\x93NUMPY", "array"), (b"\x80", "pickle"), (b"{", "JSON lines"))
-"""How files begin, and what they are then."""
 
 
 def _form_of_file(path: Path) -> str:
@@ -118,7 +122,7 @@ SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet", ".pkl", ".pi
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files of vectors in a folder, in the order of their names, DPR's shards among them."""
+    """Return the files of vectors in a folder, sorted by name; DPR's shards have no suffix."""
     return sorted(
         path
         for path in folder.iterdir()
@@ -130,11 +134,11 @@ def _files(folder: Path) -> list[Path]:
 
 def _open_folder(folder: Path) -> VectorSource:
     name = str(folder)
-    if (folder / NAME).exists() and not (folder / vector_faiss.INDEX).exists():
+    if (folder / NAME).exists() and not (folder / flat_file.INDEX).exists():
         own = vector_folder.open_vectors(folder)
         read = partial(_read_own, own)
         return VectorSource(name, "npy", read, own.manifest, own.vectors_per_passage)
-    if (folder / vector_faiss.INDEX).exists() and (folder / vector_faiss.IDS).exists():
+    if (folder / flat_file.INDEX).exists() and (folder / flat_file.IDS).exists():
         return _open_flat(folder)
     paths = _files(folder)
     if not paths:
@@ -144,13 +148,13 @@ def _open_folder(folder: Path) -> VectorSource:
         )
     forms = {_form_of_file(path) for path in paths}
     if len(forms) > 1:
-        raise InputError(folder, None, f"files of {' and '.join(sorted(forms))}", "one shape")
+        raise InputError(folder, None, f"files of {' and '.join(sorted(forms))}", "one format")
     form = forms.pop()
     return VectorSource(name, form, lambda: (b for path in paths for b in _read_file(path, form)))
 
 
 def _open_json_lines(source: str) -> VectorSource:
-    """JSON lines, of which the first may carry the manifest."""
+    """Open JSON lines, of which the first may carry the manifest."""
     with open_binary(source) as handle:
         line, manifest = vector_jsonl.read_manifest(handle, source)
         read = partial(_read_file, source, "JSON lines")
@@ -160,30 +164,28 @@ def _open_json_lines(source: str) -> VectorSource:
 
 
 def _open_flat(folder: Path) -> VectorSource:
-    """A flat index as vectors: denserk's own tells what made it, Pyserini's has no manifest."""
+    """Open a flat index as vectors: denserk's own has a manifest, Pyserini's has none."""
     manifest = read_manifest(folder, Kind.INDEX) if (folder / NAME).exists() else None
     check_index(folder, manifest)
     size = 1 if manifest is None else int(manifest.contents.get("vectors_per_passage", 1))
-    map_flat(folder / vector_faiss.INDEX)  # looked at before anything is written
-    read = partial(vector_faiss.read, folder, size)
+    flat_file.map_flat(folder / flat_file.INDEX)  # checked before anything is written
+    read = partial(flat_file.read_folder, folder, size)
     return VectorSource(str(folder), "pyserini-faiss", read, manifest, size)
 
 
 def _read_own(folder: vector_folder.VectorFolder) -> Iterator[VectorBlock]:
     for ids, vectors in folder.blocks():
+        refuse_non_finite(folder.folder, ids, vectors)
         yield VectorBlock(ids, vectors)
 
 
 def read_vector_blocks(source: str, *, allow_pickle: bool = False) -> VectorSource:
-    """Opens vectors of any shape: a folder, a file, or JSON lines from standard input ("-").
-
-    Args:
-        source: what to read.
-        allow_pickle: whether peers' pickles are read.
+    """Open vectors of any format: a folder, a file, or JSON lines from standard input ("-").
 
     Raises:
-        UsageError: there is nothing of that name, or it holds no vectors.
-        InputError: the shape cannot be told.
+        UsageError: the source does not exist, holds no vectors, or is a pickle without
+            `allow_pickle`.
+        InputError: the format is unknown.
     """
     if source == STREAM:
         return _open_json_lines(source)
@@ -201,60 +203,50 @@ def read_vector_blocks(source: str, *, allow_pickle: bool = False) -> VectorSour
             f"{source} holds pickles: programs, not data",
             "add --allow-pickle if they come from someone you trust",
         )
-    logger.info(f"{source}: vectors in the shape {opened.form}")
+    logger.info(f"{source}: vectors in format {opened.form}")
     return opened
 
 
 class VectorWriter:
-    """Takes vectors a block at a time, and looks at what it takes.
+    """Checks blocks of vectors and writes them.
 
     Args:
         sink: appends a block to the output.
         output: the output's name, for errors.
-        unit: warn once of a vector whose length is not 1.
+        unit: warn once of a vector that is not L2-normalised.
     """
 
     def __init__(self, sink: Sink, output: str, *, unit: bool) -> None:
-        (
-            self._sink,
-            self._output,
-            self._unit,
-        ) = (
-            sink,
-            output,
-            unit,
-        )
+        self._sink, self._output, self._unit = sink, output, unit
         self.count = 0
         self.dimension = 0
 
     def write(
         self, ids: Sequence[str], vectors: Vectors, texts: Sequence[str] | None = None
     ) -> None:
-        """Appends n ids, (n, D) vectors, and n texts for the shapes that hold them.
+        """Append n ids, (n, D) vectors, and n texts for the formats that hold them.
 
         Raises:
-            InputError: a vector is not finite, has another D than the first, or an id white space.
+            InputError: a vector is not finite, dimensions differ, or an id holds white space.
         """
         if not len(ids):
             return
-        held = None if texts is None else list(texts)
-        block = checked_block(list(ids), vectors, held, self._output)
-        self.dimension = self.dimension or block.vectors.shape[1]
-        if block.vectors.shape[1] != self.dimension:
-            found = f"vectors of {block.vectors.shape[1]} dimensions from {ids[0]} on"
-            raise InputError(self._output, None, found, f"{self.dimension}, as those before")
+        block = checked_block(
+            list(ids), vectors, None if texts is None else list(texts), self._output
+        )
+        self.dimension = check_dimension(block, self.dimension, self._output)
         if self._unit:
-            self._look_at_lengths(block)
+            self._check_norms(block)
         self._sink(block)
         self.count += len(block.ids)
 
-    def _look_at_lengths(self, block: VectorBlock) -> None:
-        lengths = np.linalg.norm(block.vectors.astype(np.float32), axis=1)
-        far = np.abs(lengths - 1) > UNIT_NORM
+    def _check_norms(self, block: VectorBlock) -> None:
+        norms = np.linalg.norm(block.vectors.astype(np.float32), axis=1)
+        far = np.abs(norms - 1) > UNIT_NORM
         if far.any():
             first = int(np.argmax(far))
             logger.warning(
-                f"{block.ids[first]} has a vector of length {lengths[first]:.4g}; Lucene's inner "
+                f"{block.ids[first]} has a vector of length {norms[first]:.4g}; Lucene's inner "
                 "product needs length 1: encode with --l2-norm"
             )
             self._unit = False
@@ -270,15 +262,15 @@ def _open_tevatron(output: str, *, overwrite: bool) -> AbstractContextManager[Si
     return vector_pickle.open_tevatron_sink(output)
 
 
+# what opens an output of each format; `npy` is written by `VectorFolderWriter`
 WRITERS: dict[VectorFormat, Callable[..., AbstractContextManager[Sink]]] = {
     VectorFormat.JSONL: partial(_open_jsonl, key="id"),
     VectorFormat.ANSERINI_JSONL: partial(_open_jsonl, key="docid"),
-    VectorFormat.PYSERINI_FAISS: vector_faiss.open_sink,
+    VectorFormat.PYSERINI_FAISS: flat_file.open_sink,
     VectorFormat.PARQUET: vector_parquet.open_sink,
     VectorFormat.TEVATRON: _open_tevatron,
     VectorFormat.PYSERINI_QUERIES: vector_pickle.open_queries_sink,
 }
-"""Shape -> what opens an output; `npy` is written by `VectorFolderWriter`."""
 JSON_LINES = (VectorFormat.JSONL, VectorFormat.ANSERINI_JSONL)
 FOR_LUCENE = (VectorFormat.ANSERINI_JSONL, VectorFormat.PARQUET)
 
@@ -292,17 +284,17 @@ def open_writer(
     queries: bool = False,
     manifest: Manifest | None = None,
 ) -> Iterator[VectorWriter]:
-    """Opens an output that is written in one pass and appears whole or not at all.
+    """Open an output that is written in one pass and renamed into place on success.
 
     Args:
-        output: a file, a folder where the shape is one, or "-" for the shapes of JSON lines.
-        form: any shape but `npy`.
-        overwrite: whether a folder that holds something is replaced.
-        queries: the vectors are queries': Anserini's lines then call the id `qid`.
+        output: a file, a folder if the format is one, or "-" for JSON lines.
+        form: any format but `npy`.
+        overwrite: whether a folder that is not empty is replaced.
+        queries: the vectors are of queries: Anserini's lines then call the id `qid`.
         manifest: what made the vectors; JSON lines carry it.
 
     Raises:
-        UsageError: the folder is taken, or the shape cannot go to a stream.
+        UsageError: the folder is not empty, or the format cannot be written to a stream.
         OutputError: it cannot be written.
     """
     if output == STREAM and form not in JSON_LINES:

@@ -4,8 +4,8 @@
     docid            one passage id a line; line i belongs to vector i (Lucene keeps ids itself)
     manifest.json    what made it; `complete: false` until the last file is there
 
-With several vectors a passage, the lines of one passage stand together, each the passage's id, "#"
-and the number of the vector.
+With several vectors per passage, consecutive lines belong to one passage: its id, "#" and the
+number of the vector.
 """
 
 import mmap

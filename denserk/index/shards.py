@@ -231,13 +231,13 @@ def common_metric(shards: Sequence[Shard]) -> Metric:
     """The metric of the indexes; inner product where there are only vectors.
 
     Raises:
-        MismatchError: two shards differ in their metric, dimension or vectors a passage.
+        MismatchError: two shards differ in their metric, dimension or vectors per passage.
     """
     first = shards[0]
     for other in shards[1:]:
         for what, one, two in (
             ("dimensions", first.dimension, other.dimension),
-            ("vectors a passage", first.size, other.size),
+            ("vectors per passage", first.size, other.size),
         ):
             if one != two:
                 raise MismatchError(

@@ -1,21 +1,19 @@
-"""Several sources of vectors -> one flat file and one list of ids, checked on the way."""
+"""Inputs of an index: named by patterns, checked, and streamed into one flat file."""
 
 import glob
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.files import STREAM, whole_binary, whole_text
 from denserk.formats.flat_file import FlatWriter
 from denserk.formats.id_ledger import IdLedger
 from denserk.formats.manifest import Manifest
-from denserk.formats.vector_block import VectorBlock, Vectors
-from denserk.formats.vector_folder import refuse_non_finite
+from denserk.formats.vector_block import VectorBlock, check_dimension
 from denserk.formats.vectors import VectorSource, read_vector_blocks
 from denserk.index.index_folder import DOCID, part_names
 from denserk.reporting import track
@@ -24,9 +22,8 @@ from denserk.settings.retrieval import Metric
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Gathered:
-    """What was gathered: passages, the vectors of each, their dimension."""
+class Gathered(NamedTuple):
+    """Number of passages, vectors of each passage, dimension."""
 
     passages: int
     vectors_per_passage: int
@@ -34,21 +31,17 @@ class Gathered:
 
 
 def _by_number(path: str) -> list[tuple[int, str]]:
-    """Sorts shard-2 before shard-10."""
+    """Return a sort key that puts shard-2 before shard-10."""
     return [
         (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path)
     ]
 
 
 def expanded(inputs: Sequence[str], option: str = "--input") -> list[str]:
-    """Inputs in the order given, patterns replaced by what they match, numbers in their order.
-
-    Args:
-        inputs: names and patterns.
-        option: what they were given by, for the error.
+    """Return the inputs of `option`, patterns replaced by the sorted names that they match.
 
     Raises:
-        UsageError: a pattern matches nothing, or an input comes twice.
+        UsageError: a pattern matches nothing, or an input is named twice.
     """
     found: list[str] = []
     for name in inputs:
@@ -70,24 +63,23 @@ def open_sources(
     allow_pickle: bool = False,
     others_elsewhere: bool = False,
 ) -> list[VectorSource]:
-    """Opens every input before anything is written.
+    """Open every input before anything is written.
 
     Args:
         inputs: names and patterns.
         allow_pickle: whether pickles are read.
-        others_elsewhere: they are missing on purpose.
+        others_elsewhere: do not warn of missing shards.
 
     Raises:
-        UsageError: an input is not there, or is not vectors.
-        MismatchError: some have several vectors a passage and others have not, or shards were cut
-            in blocks of different sizes.
+        UsageError: an input does not exist, or does not hold vectors.
+        MismatchError: inputs differ in vectors per passage, or shards in their block size.
     """
     opened = [read_vector_blocks(name, allow_pickle=allow_pickle) for name in expanded(inputs)]
     first = opened[0]
     for source in opened[1:]:
         if source.vectors_per_passage != first.vectors_per_passage:
             raise MismatchError(
-                f"{first.name} has {first.vectors_per_passage} vectors a passage, "
+                f"{first.name} has {first.vectors_per_passage} vectors per passage, "
                 f"{source.name} has {source.vectors_per_passage}"
             )
     refuse_other_blocks([(source.name, source.manifest) for source in opened])
@@ -97,12 +89,9 @@ def open_sources(
 
 
 def refuse_other_blocks(named: Sequence[tuple[str, Manifest | None]]) -> None:
-    """Reject shards of one corpus that were cut in blocks of different sizes.
+    """Reject shards of one corpus, given with their names, whose block sizes differ.
 
     Shards are whole blocks, so such shards overlap or leave passages out.
-
-    Args:
-        named: folders with their manifests.
 
     Raises:
         MismatchError: block sizes differ.
@@ -125,7 +114,7 @@ def refuse_other_blocks(named: Sequence[tuple[str, Manifest | None]]) -> None:
 
 
 def warn_of_missing_shards(sources: Sequence[VectorSource]) -> None:
-    """Warns where shards of one corpus are missing."""
+    """Warn if shards of one corpus are missing."""
     manifests = [source.manifest for source in sources if source.manifest is not None]
     numbers = {manifest.settings.get("shard_num", 1) for manifest in manifests}
     if len(manifests) == len(sources) and len(numbers) == 1:
@@ -137,13 +126,13 @@ def warn_of_missing_shards(sources: Sequence[VectorSource]) -> None:
 
 
 def known_count(sources: Sequence[VectorSource]) -> int | None:
-    """How many passages there will be, where every source says so."""
+    """Return the number of passages if the manifest of every source has it."""
     counts = [None if s.manifest is None else s.manifest.contents.get("count") for s in sources]
     return sum(int(c) for c in counts if c is not None) if None not in counts else None
 
 
 class CheckedBlocks:
-    """The blocks of several sources, looked at on the way: one dimension, finite, each id once.
+    """The blocks of several sources in a row: one dimension, every id once.
 
     Args:
         sources: in the order of the index.
@@ -158,49 +147,32 @@ class CheckedBlocks:
     def __iter__(self) -> Iterator[VectorBlock]:
         for source in self._sources:
             self._begins.append((self._ledger.count, source))
-            for ids, vectors in source.blocks():
-                self._look_at(source, ids, vectors)
-                yield VectorBlock(ids, vectors)
-
-    def _look_at(self, source: VectorSource, ids: Sequence[str], vectors: Vectors) -> None:
-        dimension = vectors.shape[1]
-        if self.dimension not in (0, dimension):
-            first = self._begins[0][1].name
-            raise MismatchError(
-                f"{source.name} has vectors of {dimension} dimensions, {first} of {self.dimension}",
-                "index vectors of one model",
-            )
-        self.dimension = dimension
-        refuse_non_finite(source.name, ids, vectors)
-        self._ledger.extend(ids)
-
-    def _source_at(self, position: int) -> str:
-        return next(s.name for begin, s in reversed(self._begins) if begin <= position)
+            for block in source.blocks_with_texts():
+                self.dimension = check_dimension(block, self.dimension, source.name)
+                self._ledger.extend(block.ids)
+                yield block
 
     def refuse_repeats(self, name_of: Callable[[int], str]) -> None:
-        """Refuses ids that came twice; called at the end.
+        """Reject ids that came twice, after the last block; see `refuse_repeat`."""
 
-        Args:
-            name_of: the id of the passage at a position.
+        def source_at(position: int) -> str:
+            return next(s.name for begin, s in reversed(self._begins) if begin <= position)
 
-        Raises:
-            InputError: one did.
-        """
-        refuse_repeat(self._ledger, self._source_at, name_of)
+        refuse_repeat(self._ledger, source_at, name_of)
 
 
 def refuse_repeat(
     ledger: IdLedger, source_at: Callable[[int], str], name_of: Callable[[int], str]
 ) -> None:
-    """Refuses ids that came twice; called at the end.
+    """Reject ids that the ledger took twice.
 
     Args:
-        ledger: took every id.
-        source_at: the source of the passage at a position.
-        name_of: its id.
+        ledger: has taken every id.
+        source_at: returns the source of the passage at a position.
+        name_of: returns its id.
 
     Raises:
-        InputError: one did.
+        InputError: an id occurs twice.
     """
     repeat = ledger.first_repeat()
     if repeat is not None:
@@ -215,16 +187,11 @@ def refuse_repeat(
 
 
 def gather(sources: Sequence[VectorSource], vectors: Path, metric: Metric) -> Gathered:
-    """Streams vectors into a flat file, and their ids into `docid` beside it; one block in memory.
-
-    Args:
-        sources: in the order of the index.
-        vectors: the flat file.
-        metric: what its header says.
+    """Stream vectors into a flat file and their ids into `docid` beside it, one block in memory.
 
     Raises:
-        InputError: an id comes twice, a number is not finite, or there is no vector.
-        MismatchError: the sources have different dimensions.
+        InputError: an id occurs twice, a number is not finite, there is no vector, or the sources
+            differ in their dimension.
         OutputError: the files cannot be written.
     """
     size = sources[0].vectors_per_passage

@@ -15,7 +15,8 @@ from denserk.formats.id_ledger import IdLedger
 from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest
 from denserk.formats.outputs import prepare_folder, refuse_occupied
 from denserk.formats.sources import read_passages, read_queries
-from denserk.formats.vector_folder import VectorFolderWriter, begin_vectors, refuse_non_finite
+from denserk.formats.vector_block import refuse_non_finite
+from denserk.formats.vector_folder import VectorFolderWriter, begin_vectors
 from denserk.formats.vectors import open_writer
 from denserk.modeling.devices import choose_device
 from denserk.modeling.text_encoder import ComingVectors, TextEncoder

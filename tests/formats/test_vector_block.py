@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from denserk.errors import InputError
 from denserk.formats.vector_block import (
     VectorBlock,
+    check_dimension,
     checked_block,
     joined,
     regrouped,
-    same_dimension,
 )
 
 
@@ -63,9 +63,7 @@ def test_what_is_no_block_is_refused(ids, vectors, told):
     assert told in str(caught.value)
 
 
-def test_one_dimension_throughout_and_at_least_one_vector():
-    wide = VectorBlock(["x"], np.ones((1, 3), "float32"))
-    with pytest.raises(InputError, match="3 dimensions from x on; expected 2"):
-        list(same_dimension([block(0, 1), wide], "v"))
-    with pytest.raises(InputError, match="found no vectors"):
-        list(same_dimension([], "v"))
+def test_one_dimension_throughout():
+    assert check_dimension(block(0, 1), 0, "v") == check_dimension(block(0, 1), 2, "v") == 2
+    with pytest.raises(InputError, match="2 dimensions from d0 on; expected 3"):
+        check_dimension(block(0, 1), 3, "v")

@@ -43,7 +43,7 @@ def test_what_is_written_is_read_and_its_shape_told(form, tmp_path):
     ids, vectors = gathered(source)
     assert ids == IDS
     np.testing.assert_array_equal(vectors, VECTORS)
-    assert heard.notes == [f"{tmp_path / 'v'}: vectors in the shape {source.form}"]
+    assert heard.notes == [f"{tmp_path / 'v'}: vectors in format {source.form}"]
     assert gathered(source)[0] == IDS, "a source can be read again"
 
 
@@ -124,7 +124,7 @@ def test_several_files_of_one_shape_are_read_by_name(tmp_path):
     assert gathered(read_vector_blocks(str(tmp_path)))[0] == IDS[:4]
     np.save(tmp_path / "c.npy", VECTORS)
     (tmp_path / "c.npy").rename(tmp_path / "c")
-    with pytest.raises(InputError, match="files of JSON lines and array; expected one shape"):
+    with pytest.raises(InputError, match="files of JSON lines and array; expected one format"):
         read_vector_blocks(str(tmp_path))
 
 

@@ -184,7 +184,7 @@ def one(n, width=DIMENSION):
         ),
         (
             lambda p: [raw(p / "a", *one(1)), raw(p / "b", ["d2"], np.ones((2, 6), "f4"), size=2)],
-            r"a has 1 vectors a passage, .*b has 2",
+            r"a has 1 vectors per passage, .*b has 2",
         ),
         (
             lambda p: [flat(p / "a", *one(1)), flat(p / "b", *one(2), metric=Metric.L2)],

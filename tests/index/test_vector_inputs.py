@@ -104,14 +104,14 @@ def test_numbers_that_are_none_are_refused_by_id(tmp_path, value):
 def test_other_dimensions_are_refused_with_both(tmp_path):
     one = vector_folder(tmp_path / "one", IDS, VECTORS)
     two = vector_folder(tmp_path / "two", ["x"], VECTORS[:1, :3])
-    with pytest.raises(MismatchError, match=f"{two} has vectors of 3 dimensions, {one} of 4"):
+    with pytest.raises(InputError, match=f"{two}: found vectors of 3 dimensions.*; expected 4"):
         gathered(tmp_path, one, two)
 
 
 def test_other_numbers_of_vectors_are_refused(tmp_path):
     one = vector_folder(tmp_path / "one", IDS, VECTORS)
     two = vector_folder(tmp_path / "two", ["x"], VECTORS[:2], size=2)
-    with pytest.raises(MismatchError, match="1 vectors a passage"):
+    with pytest.raises(MismatchError, match="1 vectors per passage"):
         open_sources([one, two])
 
 
