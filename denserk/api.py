@@ -364,7 +364,7 @@ def evaluate(
     Returns:
         {measure: mean over the judged queries}; for several runs {name: {measure: mean}}.
     """
-    from denserk.tasks.evaluate import evaluate as measure
+    from denserk.evaluation.evaluator import evaluate as measure
 
     (settings,) = _split(options, EvaluationSettings)
     settings["measures"] = (measures,) if isinstance(measures, str) else tuple(measures)

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from denserk.cli.app import run
-from denserk.evaluation.published import figures
+from denserk.evaluation.benchmarks import figures
 from denserk.settings.benchmarks import Paper
 from tests.test_readme import ROOT, parse
 

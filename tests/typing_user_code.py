@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from denserk.cli.console import show_error
 from denserk.errors import DenserkError, InputError
-from denserk.evaluation.evaluator import EvaluationResult, RunResult
+from denserk.evaluation.evaluator import evaluate
+from denserk.evaluation.results import EvaluationResult, RunResult
 from denserk.formats.runs import read_run_scores
 from denserk.formats.sources import read_passages, read_queries
 from denserk.modeling.text_encoder import TextEncoder
@@ -23,7 +24,6 @@ from denserk.settings.encoding import (
 from denserk.settings.evaluation import EvaluationSettings
 from denserk.settings.formats import CorpusFormat, CorpusSettings
 from denserk.tasks.encode import EncodeResult, encode
-from denserk.tasks.evaluate import evaluate
 
 
 def own_vectors(texts: list[str]) -> NDArray[np.float32]:

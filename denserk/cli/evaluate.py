@@ -1,14 +1,17 @@
-"""`denserk eval`."""
+"""`denserk eval`, and the output of measures for `denserk benchmark`."""
 
+import logging
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from denserk.cli.app import app
-from denserk.cli.drawing import finish, format_of
+from denserk.cli.console import printable
 from denserk.cli.options import command
 from denserk.errors import UsageError
 from denserk.settings.evaluation import (
@@ -24,6 +27,12 @@ from denserk.settings.evaluation import (
     reject_unused,
 )
 from denserk.settings.formats import CorpusSettings
+
+if TYPE_CHECKING:
+    from denserk.evaluation.results import BenchmarksResult, EvaluationResult
+    from denserk.evaluation.tables import Table
+
+logger = logging.getLogger(__name__)
 
 
 @command(
@@ -91,11 +100,11 @@ def evaluate(
         comparison = replace(comparison, baseline=baseline)
         runs = [*([baseline] if baseline not in runs else []), *runs]
     if page.report is not None:
-        from denserk.tasks.report import page_in
+        from denserk.evaluation.report import page_in
 
         page_in(page, [*runs, *filter(None, [qrels])])
     if answers.answers is not None and answers.corpus is not None:
-        from denserk.tasks.evaluate_answers import evaluate_answers
+        from denserk.evaluation.answers import evaluate_answers
 
         if qrels is not None:
             raise UsageError(
@@ -108,7 +117,7 @@ def evaluate(
             topics=page.topics,
         )
     else:
-        from denserk.tasks.evaluate import evaluate as task
+        from denserk.evaluation.evaluator import evaluate as task
 
         assert qrels is not None  # found by sort_inputs
         result = task(runs, qrels, settings)
@@ -138,3 +147,68 @@ def _reject_unused(
                 f"--corpus {answers.corpus}: texts are read for answers and for a page alone",
                 "add --answers FILE or --report DIR, or leave --corpus out",
             )
+
+
+def finish(
+    result: "EvaluationResult",
+    runs: Sequence[str],
+    settings: EvaluationSettings,
+    comparison: ComparisonSettings,
+    report: ReportSettings,
+    page: PageSettings,
+    sources: ReportSources | None,
+) -> None:
+    """Compare runs with a baseline, print the measures, write the page, check minimum values."""
+    from denserk.evaluation.evaluator import check_minimums
+
+    if comparison.baseline is not None:
+        from denserk.evaluation.significance import compare
+
+        baseline = result.runs[list(runs).index(comparison.baseline)].name
+        values = {run.name: run.per_query for run in result.runs}
+        found = compare(values, result.measures, baseline, comparison)
+        result = replace(result, comparison=found)
+    show(result, report)
+    if sources is not None:
+        from denserk.evaluation.report import write_report
+
+        path = write_report(result, runs, sources, page, settings)
+        logger.info(f"{path}: the page, {path.stat().st_size / 1000:,.0f} kB")
+    check_minimums(result, settings)
+
+
+def format_of(report: ReportSettings) -> OutputFormat:
+    """Return the format asked for; by default a table on a terminal and lines elsewhere."""
+    return report.format or (OutputFormat.TABLE if sys.stdout.isatty() else OutputFormat.TSV)
+
+
+def show(result: "EvaluationResult | BenchmarksResult", report: ReportSettings) -> None:
+    """Print a result; control characters in names are escaped on a terminal."""
+    from denserk.evaluation.tables import render, tables
+
+    shape, on_terminal = format_of(report), sys.stdout.isatty()
+    if shape is OutputFormat.TABLE and on_terminal and "NO_COLOR" not in os.environ:
+        for table in tables(result, report):
+            _draw(table)
+    else:
+        text = render(result, report, shape)
+        if on_terminal:
+            text = "".join(c if c in "\n\t" else printable(c) for c in text)
+        sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _draw(table: "Table") -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from denserk.evaluation.tables import as_rich
+
+    cells = tuple(
+        tuple(replace(cell, text=printable(cell.text, None)) for cell in row) for row in table.rows
+    )
+    header = tuple(printable(name, None) for name in table.header)
+    out = Console()
+    out.print(as_rich(replace(table, header=header, rows=cells)))
+    for note in table.legend("green"):
+        out.print(Text(note))

@@ -24,7 +24,6 @@ import pyarrow.compute as pc
 from datasets import Features, List, Value
 from numpy.typing import NDArray
 
-from denserk.data.passage_texts import PassageTexts
 from denserk.data.prepared import (
     FORMAT,
     Columns,
@@ -43,6 +42,7 @@ from denserk.errors import InputError
 from denserk.formats.files import STREAM, read_lines
 from denserk.formats.manifest import Kind, Manifest, read_manifest, write_manifest
 from denserk.formats.outputs import whole_folder
+from denserk.formats.passage_texts import PassageTexts
 from denserk.formats.sentence_pairs import read_sentences
 from denserk.formats.sources import read_passages, read_qrels_map, read_queries
 from denserk.formats.training import read_training

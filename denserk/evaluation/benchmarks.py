@@ -1,59 +1,244 @@
-"""Results on several benchmarks, and the means over groups of them."""
+"""Evaluation on benchmarks by name, and the published results on them.
 
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+A benchmark names its qrels or answers, its measures and its rules (`recipes/benchmarks.yaml`).
+Published results are one CSV file per paper beside it: a line for each printed value, with table
+and row, system, setting, dataset and measure as the paper calls them.
+"""
 
-from denserk.evaluation.evaluator import EvaluationResult
-from denserk.evaluation.published import PublishedRow
-from denserk.settings.benchmarks import Benchmark, find_benchmark, groups_within
+import csv
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
 
-Values = Mapping[str, float]  # measure -> value
+from denserk.errors import MismatchError, UsageError
+from denserk.evaluation.evaluator import evaluate
+from denserk.evaluation.inputs import short_names
+from denserk.evaluation.results import (
+    BenchmarksResult,
+    EvaluationResult,
+    PublishedRow,
+    published_measures,
+)
+from denserk.formats.data_sets import download_errors, find_parts
+from denserk.formats.files import STREAM
+from denserk.formats.manifest import Kind, beside, read_manifest
+from denserk.settings.benchmarks import (
+    Benchmark,
+    Group,
+    Paper,
+    benchmarks,
+    find_benchmark,
+    find_benchmarks,
+    groups_within,
+)
+from denserk.settings.evaluation import MATCHING, AnswerSettings, EvaluationSettings
+from denserk.settings.recipes import FOLDER
+
+logger = logging.getLogger(__name__)
+
+ENDINGS = ("", ".trec", ".txt", ".tsv", ".run", ".jsonl")  # of runs in a folder, .gz or not
 
 
-@dataclass(frozen=True)
-class BenchmarksResult:
-    """Runs on several benchmarks.
+def evaluate_benchmark(
+    runs: Sequence[str],
+    benchmark: Benchmark,
+    settings: EvaluationSettings | None = None,
+    against: Sequence[Paper] = (),
+    matching: AnswerSettings = MATCHING,
+) -> EvaluationResult:
+    """Evaluate runs on one benchmark.
 
-    Attributes:
-        runs: names of the folders of runs.
-        results: benchmark -> its result; a run that a folder lacks is not in it.
-        published: the rows of papers beside them.
+    Args:
+        runs: run files; "-" is standard input.
+        benchmark: its qrels or answers, its rules, and its measures unless `settings` name some.
+        settings: the measures and how they are computed.
+        against: papers whose results are added; the measures that they report are computed too.
+        matching: how answers are matched, if the benchmark has answers.
+
+    Raises:
+        UsageError: a measure is not understood, or a part of the benchmark is missing.
+        MismatchError: a run was made for another benchmark or corpus.
+        InputError: a file is broken.
+    """
+    settings = settings or EvaluationSettings()
+    for path in runs:
+        _check_origin(path, benchmark)
+    rows = _published(against, [benchmark.name])
+    asked = settings.measures or tuple(
+        dict.fromkeys((*benchmark.measures, *published_measures(rows)))
+    )
+    drop = settings.remove_query or benchmark.remove_query
+    settings = replace(settings, measures=asked, remove_query=drop)
+    if benchmark.answers is None:
+        qrels = find_parts([benchmark], ["qrels"])[benchmark.name]["qrels"]
+        with download_errors(benchmark, "qrels", qrels):
+            result = evaluate(runs, qrels, settings)
+    else:
+        from denserk.evaluation.answers import evaluate_answers
+
+        parts = find_parts([benchmark], ["answers", "corpus"])[benchmark.name]
+        matching = replace(matching, regex=matching.regex or benchmark.regex)
+        with download_errors(benchmark, "corpus", parts["corpus"]):
+            result = evaluate_answers(runs, parts["answers"], parts["corpus"], settings, matching)
+    names = set(map(str, result.measures))
+    cut = [
+        replace(row, values={name: value for name, value in row.values.items() if name in names})
+        for row in rows
+    ]
+    if rows and not any(row.values for row in cut):
+        logger.info(f"the papers report other measures: {', '.join(published_measures(rows))}")
+    return replace(result, published=tuple(row for row in cut if row.values))
+
+
+def _check_origin(path: str, benchmark: Benchmark) -> None:
+    """Reject a run whose manifest says that it was made for another benchmark or corpus."""
+    made: Mapping[str, str] | None = None
+    if path != STREAM and beside(path).is_file():
+        made = read_manifest(path, Kind.RUN).made_from.get("suite")
+    if made is not None:
+        if (made["name"], made["corpus"]) != (benchmark.name, benchmark.corpus.name):
+            raise MismatchError(
+                f"{path} was made for {made['name']} (corpus {made['corpus']}), not for "
+                f"{benchmark.name} (corpus {benchmark.corpus.name})",
+                f"denserk benchmark {made['name']} --runs {path}",
+            )
+    elif benchmark.corpus.name == "msmarco-passage-titled":
+        logger.info(f"{path} has no manifest: assumed to be a run on the titled corpus")
+
+
+def evaluate_benchmarks(
+    folders: Sequence[str],
+    names: Sequence[str],
+    settings: EvaluationSettings | None = None,
+    against: Sequence[Paper] = (),
+    matching: AnswerSettings = MATCHING,
+) -> BenchmarksResult:
+    """Evaluate folders of runs, each run named by its benchmark, on several benchmarks.
+
+    Args:
+        folders: with runs such as scifact.trec and cqadupstack-android.trec.
+        names: benchmarks and groups.
+        settings: the measures and how they are computed.
+        against: papers whose results on the benchmarks and groups are added.
+        matching: how answers are matched, if a benchmark has answers.
+
+    Raises:
+        UsageError: a folder has no run of any benchmark, or a part of a benchmark is missing.
+        MismatchError: a run was made for another benchmark or corpus.
+        InputError: a file is broken.
+    """
+    asked = find_benchmarks(names)
+    called = short_names(folders)
+    paths: dict[str, dict[str, str]] = {}
+    for folder, name in zip(folders, called, strict=True):
+        found = {one.name: run_in_folder(folder, one) for one in asked}
+        for key, path in found.items():
+            if path is not None:
+                paths.setdefault(key, {})[name] = str(path)
+        missing = [key for key, path in found.items() if path is None]
+        if len(missing) == len(found):
+            raise UsageError(
+                f"{folder} holds no run of {', '.join(names)}",
+                f"runs are named by benchmark, for example {asked[0].short}.trec",
+            )
+        if missing:
+            logger.warning(f"{folder} has no run of {', '.join(missing)}: no mean that needs them")
+    asked = tuple(benchmark for benchmark in asked if benchmark.name in paths)
+    find_parts(asked, ["qrels", "answers"])  # reports all missing parts at once
+    results = {}
+    for benchmark in asked:
+        runs = paths[benchmark.name]
+        result = evaluate_benchmark(list(runs.values()), benchmark, settings, (), matching)
+        named = zip(runs, result.runs, strict=True)
+        results[benchmark.name] = replace(
+            result, runs=tuple(replace(run, name=name) for name, run in named)
+        )
+    shown = [*results, *(group.name for group in groups_within(results))] if results else []
+    return BenchmarksResult(tuple(called), results, _published(against, shown))
+
+
+def run_in_folder(folder: str | Path, benchmark: Benchmark) -> Path | None:
+    """Return the run of a benchmark in a folder of runs, if any.
+
+    Raises:
+        UsageError: there are several.
+    """
+    if not Path(folder).is_dir():
+        raise UsageError(
+            f"{folder}: several benchmarks are asked for, and a run is of one",
+            "name folders of runs named by benchmark, or one benchmark",
+        )
+    name = benchmark.name
+    stems = dict.fromkeys((benchmark.short, name.removeprefix("beir/"), name))
+    names = (f"{stem}{ending}{gz}" for stem in stems for ending in ENDINGS for gz in ("", ".gz"))
+    found = [path for name in names if (path := Path(folder) / name).is_file()]
+    if len(found) > 1:
+        raise UsageError(
+            f"{folder} holds several runs of {name}: {', '.join(p.name for p in found)}",
+            "keep one",
+        )
+    return found[0] if found else None
+
+
+def _published(against: Sequence[Paper], names: Sequence[str]) -> tuple[PublishedRow, ...]:
+    """Return what papers report on benchmarks and groups; log where they report nothing."""
+    found: list[PublishedRow] = []
+    for paper in dict.fromkeys(against):
+        rows = [row for name in names for row in published_rows(paper, name)]
+        if not rows:
+            # the paper may use the same qrels on another corpus
+            every = benchmarks().values()
+            qrels = [one.qrels for one in every if one.name in names and one.qrels is not None]
+            others = [one.name for of in qrels for one in every if one.qrels == of]
+            others = [name for name in others if paper in benchmarks()[name].labels]
+            instead = f"; it does on {', '.join(others)}" if others else ""
+            logger.info(f"{paper} reports nothing on {', '.join(names)}{instead}")
+        found += rows
+    return tuple(found)
+
+
+class Figure(NamedTuple):
+    """One value as a paper prints it.
+
+    `table` is table and row (T2.3), `label` the dataset, `metric` the measure.
     """
 
-    runs: tuple[str, ...]
-    results: Mapping[str, EvaluationResult]
-    published: tuple[PublishedRow, ...] = ()
+    table: str
+    system: str
+    setting: str
+    label: str
+    metric: str
+    value: str
 
-    @property
-    def measures(self) -> tuple[str, ...]:
-        """All measures, each once, in order."""
-        found = (str(m) for result in self.results.values() for m in result.measures)
-        return tuple(dict.fromkeys(found))
 
-    def values(self, name: str, run: str) -> Values | None:
-        """Return the values of a run on a benchmark, or its mean over a group.
+@cache
+def figures(paper: Paper) -> tuple[Figure, ...]:
+    """Return all values of a paper, in the order of its tables."""
+    text = (FOLDER / f"{paper}.csv").read_text("utf-8")
+    rows = csv.reader(text.splitlines())
+    assert tuple(next(rows)) == Figure._fields
+    return tuple(Figure(*row) for row in rows)
 
-        None where the run lacks a benchmark. A measure that some members do not have has no mean.
-        """
-        entry = find_benchmark(name)
-        if isinstance(entry, Benchmark):
-            result = self.results.get(entry.name)
-            return next((r.summary for r in result.runs if r.name == run), None) if result else None
-        members = [self.values(member, run) for member in entry.members]
-        present = [values for values in members if values is not None]
-        if len(present) < len(members):
-            return None
-        return {
-            measure: math.fsum(values[measure] for values in present) / len(present)
-            for measure in present[0]
-            if all(measure in values for values in present)
-        }
 
-    def rows(self) -> Iterator[tuple[str, list[Values | None]]]:
-        """Yield benchmarks and then the known means: (name, values of each run)."""
-        groups = [group.name for group in groups_within(self.results)]
-        for name in (*self.results, *groups):
-            values = [self.values(name, run) for run in self.runs]
-            if any(values):
-                yield name, values
+def published_rows(paper: Paper, name: str) -> tuple[PublishedRow, ...]:
+    """Return what a paper reports on a benchmark, or as the mean of a group.
+
+    >>> row = published_rows(Paper.AGGRETRIEVER, "msmarco-dev")[0]
+    >>> row.system, row.values["RR@10"], row.values["R@1000"]
+    ('BM25', '0.188', '0.858')
+    """
+    entry = find_benchmark(name)
+    label = entry.labels.get(paper)
+    member = entry
+    while isinstance(member, Group):
+        member = find_benchmark(member.members[0])
+    found: dict[tuple[str, str, str], dict[str, str]] = {}
+    for figure in figures(paper) if label is not None else ():
+        measure = member.measure_of(paper, figure.metric)
+        if figure.label == label and measure is not None:
+            key = (figure.table, figure.system, figure.setting)
+            found.setdefault(key, {})[measure] = figure.value
+    return tuple(PublishedRow(paper, entry.name, *key, values) for key, values in found.items())

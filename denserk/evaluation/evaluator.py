@@ -6,138 +6,186 @@ ir-measures: trec_eval's measures order them by passage id descending (scores co
 RR with a cutoff and Judged by passage id ascending.
 """
 
+import logging
 import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from ir_measures.providers import Evaluator as BaseEvaluator
 from ir_measures.providers.base import NOT_PROVIDED
 
-from denserk.errors import DenserkError, MismatchError
+from denserk.errors import DenserkError, GateError, MismatchError, UsageError
+from denserk.evaluation.inputs import short_names
 from denserk.evaluation.measures import (
     OWN,
     Measure,
     count_judgments,
     counts_judgments,
     is_mean,
+    parse_measures,
     per_query_measure,
     providers_of,
 )
-from denserk.evaluation.published import PublishedRow
-from denserk.evaluation.significance import Comparison
-from denserk.formats.runs import RankedList
+from denserk.evaluation.results import EvaluationResult, Judgments, Run, RunResult, Ties
+from denserk.formats.runs import RankedList, read_kept_scores, read_run_scores, read_run_tag
+from denserk.formats.sources import read_qrels_map
+from denserk.settings.evaluation import (
+    DEFAULT_MEASURES,
+    EvaluationSettings,
+    RunOrder,
+    parse_bound,
+)
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# how ir-measures' providers order tied passages; the others keep the order of the file
+TIE_ORDER = {
+    "pytrec_eval": "passage id descending",
+    "gdeval": "passage id descending",
+    "msmarco": "passage id ascending",
+    "judged": "passage id ascending",
+    "compat": "passage id ascending",
+}
+# providers' measures that depend on the ranks of judged hits alone
 RANKED = {
     "pytrec_eval": {"P", "RR", "Rprec", "AP", "nDCG", "R", "Bpref", "Success", "IPrec"},
     "msmarco": {"RR"},
-}  # ir-measures' provider -> its measures that depend on the ranks of judged hits alone
-
-Run = Mapping[str, Mapping[str, float]]
-"""Query id -> passage id -> score."""
-Judgements = Mapping[str, Mapping[str, int]]
-"""Query id -> passage id -> grade."""
+}
 
 
-@dataclass(frozen=True)
-class Ties:
-    """How many lines of a run have the score of another line of their query, as float32."""
+def evaluate(
+    runs: Sequence[str],
+    qrels: str,
+    settings: EvaluationSettings | None = None,
+) -> EvaluationResult:
+    """Evaluate runs against relevance judgments.
 
-    lines: int
-    queries: tuple[str, ...]
+    Args:
+        runs: run files; "-" is standard input.
+        qrels: a qrels file, or a collection by name.
+        settings: the measures; the default measures where None.
 
+    Returns:
+        The measures asked for, and those of the minimum values; `check_minimums` checks a result.
 
-@dataclass(frozen=True)
-class RunResult:
-    """The measures of one run.
-
-    Attributes:
-        name: of the run in tables.
-        summary: measure -> mean over queries, or sum for counts.
-        per_query: measure -> query id -> value, in the order of the judgements.
-        missing: judged queries that the run lacks.
-        unjudged: queries of the run without judgements.
-        ties: lines whose order depends on the reader.
-        over_relations: measure -> mean over the means of EntityQuestions' relations.
-        run_id: the tag of the run, where it was asked for.
+    Raises:
+        UsageError: a measure or minimum value is not understood, or there is no such file.
+        InputError: a file is broken.
+        MismatchError: a run has no query in common with the qrels.
     """
+    settings = settings or EvaluationSettings()
+    choice = parse_measures(settings.measures or DEFAULT_MEASURES, settings.relevance_level)
+    if choice.left_out:
+        logger.info(f"left out, unknown to ir-measures: {', '.join(choice.left_out)}")
+    bounded = [measure for measure, _ in minimums(settings)]
+    measures = tuple(dict.fromkeys((*choice.measures, *bounded)))
+    judgments = read_qrels_map(qrels)
+    evaluator = Evaluator(measures, judgments, complete=settings.complete)
+    changed = settings.remove_query or settings.max_hits is not None
+    needed = needed_hits(measures)
+    results = []
+    for name, path in zip(short_names(runs), runs, strict=True):
+        result = None
+        # standard input and pipes cannot be read again where a run turns out not to be grouped
+        if needed and not changed and settings.order is RunOrder.SCORE and Path(path).is_file():
+            pruner = HitPruner(needed, judgments)
+            run = read_kept_scores(path, pruner)
+            result = run and evaluator.evaluate(name, run, pruner.ties)
+        results.append(result or evaluator.evaluate(name, read_hits(path, settings)))
+        if choice.run_id:
+            results[-1] = replace(results[-1], run_id=read_run_tag(path) or name)
+        warn(results[-1], evaluator)
+    return evaluator.result(results, settings.relevance_level)
 
-    name: str
-    summary: Mapping[str, float]
-    per_query: Mapping[str, Mapping[str, float]]
-    missing: tuple[str, ...]
-    unjudged: tuple[str, ...]
-    ties: Ties
-    over_relations: Mapping[str, float] = field(default_factory=dict)
-    run_id: str | None = None
 
+def read_hits(path: str, settings: EvaluationSettings) -> dict[str, dict[str, float]]:
+    """Read the hits of a run that are evaluated: query id -> passage id -> score.
 
-@dataclass(frozen=True)
-class EvaluationResult:
-    """Several runs against the same judgments.
-
-    Attributes:
-        measures: ir-measures' measures, in the order asked for; their `str` is the key of mappings.
-        relevance_level: the lowest grade that counted as relevant, where a measure named none.
-        queries: all judged queries, in the order of the judgements.
-        runs: one result a run.
-        providers: which of ir-measures' providers computed what: provider -> measures.
-        comparison: the runs against one of them, where that was asked for.
-        published: papers' rows to stand beside the runs'.
+    Raises:
+        UsageError: there is no such file.
+        InputError: a line is broken, or has no rank where ranks order the hits.
     """
-
-    measures: tuple[Measure, ...]
-    relevance_level: int
-    queries: tuple[str, ...]
-    runs: tuple[RunResult, ...]
-    providers: Mapping[str, tuple[str, ...]]
-    comparison: Comparison | None = None
-    published: tuple[PublishedRow, ...] = ()
+    run = read_run_scores(path, by_rank=settings.order is RunOrder.RANK)
+    if settings.remove_query:
+        run = without_own_query(run)
+    if settings.max_hits is None:
+        return run
+    return {qid: first_hits(hits, settings.max_hits) for qid, hits in run.items()}
 
 
-def count_ties(run: Run) -> Ties:
-    """Count the lines that share their score with an earlier line of the same query.
+def minimums(settings: EvaluationSettings) -> list[tuple[Measure, float]]:
+    """Return the minimum values that `settings.min` asks for.
 
-    Scores are compared as float32, as trec_eval 9 and pytrec_eval do.
-
-    >>> count_ties({"q1": {"a": 2.0, "b": 1.0, "c": 1.00000000001}, "q2": {"a": 1.0}})
-    Ties(lines=1, queries=('q1',))
+    Raises:
+        UsageError: one is not understood, or a name stands for several measures.
     """
-    lines = 0
-    queries = []
-    for qid, hits in run.items():
-        tied = len(hits) - len(set(array("f", hits.values())))
-        if tied:
-            lines += tied
-            queries.append(qid)
-    return Ties(lines, tuple(queries))
+    found = []
+    for bound in map(parse_bound, settings.min):
+        measures = parse_measures([bound.measure], settings.relevance_level).measures
+        if len(measures) != 1:
+            raise UsageError(
+                f"--min {bound.measure}: stands for several measures; one is expected",
+                f"name one of {', '.join(map(str, measures))}",
+            )
+        found.append((measures[0], bound.value))
+    return found
 
 
-def without_own_query(run: Run) -> dict[str, dict[str, float]]:
-    """Drop hits whose passage id is the query's id, and queries left empty.
+def check_minimums(result: EvaluationResult, settings: EvaluationSettings) -> None:
+    """Check that every run reaches the minimum values; NaN does not.
 
-    >>> without_own_query({"q1": {"q1": 9.0, "a": 1.0}, "q2": {"q2": 1.0}})
-    {'q1': {'a': 1.0}}
+    Raises:
+        GateError: with every measure, its value, and the bound.
     """
-    kept = {
-        qid: {docid: score for docid, score in hits.items() if docid != qid}
-        for qid, hits in run.items()
-    }
-    return {qid: hits for qid, hits in kept.items() if hits}
+    phrases = []
+    for run in result.runs:
+        whose = f"{run.name}: " if len(result.runs) > 1 else ""
+        for measure, least in minimums(settings):
+            value = run.summary[str(measure)]
+            if not value >= least:
+                shown = f"{value:.4f}"
+                shown = shown if float(shown) < least else repr(value)
+                phrases.append(f"{whose}{measure} is {shown}, under {least:.10g}")
+    if phrases:
+        raise GateError("; ".join(phrases))
 
 
-def first_hits(hits: Mapping[str, float], count: int) -> dict[str, float]:
-    """Return the first hits in trec_eval's order: by score as float32, ties by id descending.
+def warn(
+    run: RunResult, evaluator: "Evaluator", judged: str = "judged queries", by: str = "judgments"
+) -> None:
+    """Warn of missing queries and of ties; log queries that do not count."""
+    if run.missing:
+        what = "they count as 0" if evaluator.complete else "they are left out of the means"
+        logger.warning(
+            f"{run.name}: {len(run.missing):,} of {len(evaluator.queries):,} {judged} are not in "
+            f"the run: {some(run.missing)}; {what}"
+        )
+    if run.unjudged:
+        logger.info(
+            f"{run.name}: queries without {by}, which do not count: "
+            f"{len(run.unjudged):,} ({some(run.unjudged)})"
+        )
+    if run.ties.lines:
+        orders = "; ".join(
+            f"{_few(names)} by {TIE_ORDER.get(provider, 'order in the file')} ({provider})"
+            for provider, names in evaluator.providers.items()
+            if provider != OWN
+        )
+        logger.warning(
+            f"{run.name}: lines that tie with another of their query: {run.ties.lines:,} "
+            f"({some(run.ties.queries)}); readers order ties differently: {orders}"
+        )
 
-    >>> first_hits({"a": 1.0, "b": 2.0, "c": 1.0}, 2)
-    {'b': 2.0, 'c': 1.0}
-    """
-    ranked = sorted(zip(array("f", hits.values()), hits, strict=True), reverse=True)
-    return {docid: hits[docid] for _, docid in ranked[:count]}
+
+def _few(names: Sequence[str], limit: int = 3) -> str:
+    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + rest
 
 
 class Evaluator:
@@ -145,34 +193,27 @@ class Evaluator:
 
     Args:
         measures: what is measured.
-        judgements: grades; every query in them counts.
+        judgments: grades; every query in them counts.
         complete: queries that a run lacks count as 0; otherwise they are left out.
     """
 
     def __init__(
-        self,
-        measures: Sequence[Measure],
-        judgements: Judgements,
-        *,
-        complete: bool = True,
+        self, measures: Sequence[Measure], judgments: Judgments, *, complete: bool = True
     ) -> None:
         self.measures = tuple(measures)
-        self.queries = tuple(judgements)
+        self.queries = tuple(judgments)
         self.complete = complete
-        self._numbers = {qid: str(number) for number, qid in enumerate(judgements)}
+        self._numbers = {qid: str(number) for number, qid in enumerate(judgments)}
         self._evaluators: list[tuple[BaseEvaluator, bool]] = []
-        self._counts: dict[str, dict[str, float]] = {}
-        providers: dict[str, tuple[str, ...]] = {}
-        for measure in dict.fromkeys(measures):
-            if counts_judgments(measure):
-                self._counts[str(measure)] = {
-                    qid: count_judgments(measure, grades) for qid, grades in judgements.items()
-                }
-        if self._counts:
-            providers[OWN] = tuple(self._counts)
+        self._counts: dict[str, dict[str, float]] = {
+            str(measure): {qid: count_judgments(measure, of) for qid, of in judgments.items()}
+            for measure in measures
+            if counts_judgments(measure)
+        }
+        providers = {OWN: tuple(self._counts)} if self._counts else {}
         for provider, mine in providers_of(measures).items():
             numbered = provider.NAME == "gdeval"  # it takes only whole numbers as query ids
-            given = self._numbered(judgements) if numbered else judgements
+            given = self._numbered(judgments) if numbered else judgments
             self._evaluators.append((provider.evaluator(mine, given), numbered))
             providers[provider.NAME] = tuple(map(str, mine))
         self.providers: Mapping[str, tuple[str, ...]] = providers
@@ -191,7 +232,9 @@ class Evaluator:
         run = {q: hits if type(hits) is dict else dict(hits) for q, hits in run.items() if hits}
         missing = tuple(qid for qid in self.queries if qid not in run)
         if len(missing) == len(self.queries):
-            raise MismatchError(_nothing_in_common(name, run, self.queries))
+            has = f"answers queries {some(run)}" if run else "holds no hit at all"
+            judged = f"the judgments are for queries {some(self.queries)}"
+            raise MismatchError(f"{name} {has}; {judged}{': none in common' if run else ''}")
         values = self._values(run)
         counted = [qid for qid in self.queries if self.complete or qid in run]
         per_query = {
@@ -206,6 +249,12 @@ class Evaluator:
             missing,
             tuple(qid for qid in run if qid not in self._numbers),
             count_ties(run) if ties is None else ties,
+        )
+
+    def result(self, runs: Sequence[RunResult], relevance_level: int = 1) -> EvaluationResult:
+        """Return the results of several runs as one."""
+        return EvaluationResult(
+            self.measures, relevance_level, self.queries, tuple(runs), self.providers
         )
 
     def _values(self, run: Run) -> dict[str, dict[str, float]]:
@@ -230,6 +279,15 @@ class Evaluator:
     def _numbered(self, queries: Mapping[str, T]) -> dict[str, T]:
         """Replace the ids of judged queries by their numbers."""
         return {self._numbers[q]: hits for q, hits in queries.items() if q in self._numbers}
+
+
+def _summary(measure: Measure, values: Mapping[str, float]) -> float:
+    if is_mean(measure):
+        return math.fsum(values.values()) / len(values) if values else math.nan
+    aggregator = measure.aggregator()
+    for value in values.values():
+        aggregator.add(value)
+    return float(aggregator.result())
 
 
 class Needed(NamedTuple):
@@ -286,8 +344,8 @@ class HitPruner:
         tied: query -> how many of its lines share their score with another one.
     """
 
-    def __init__(self, needed: Needed, judgements: Judgements) -> None:
-        self._needed, self._judgements = needed, judgements
+    def __init__(self, needed: Needed, judgments: Judgments) -> None:
+        self._needed, self._judgments = needed, judgments
         self.tied: dict[str, int] = {}
 
     @property
@@ -304,20 +362,46 @@ class HitPruner:
         depth = min(self._needed.depth or len(scores), len(scores))
         lowest = np.partition(scores, -depth)[-depth]
         if self._needed.to_last_judged:
-            judged = self._judgements.get(hits.qid, {}).keys() & set(hits.docids)
+            judged = self._judgments.get(hits.qid, {}).keys() & set(hits.docids)
             rows = list(map(hits.docids.index, judged))
             lowest = max(lowest, scores[rows].min() if rows else scores.max())
         kept = np.flatnonzero(scores >= lowest).tolist()
         return {hits.docids[row]: hits.scores[row] for row in kept}
 
 
-def _summary(measure: Measure, values: Mapping[str, float]) -> float:
-    if is_mean(measure):
-        return math.fsum(values.values()) / len(values) if values else math.nan
-    aggregator = measure.aggregator()
-    for value in values.values():
-        aggregator.add(value)
-    return float(aggregator.result())
+def count_ties(run: Run) -> Ties:
+    """Count the lines that share their score with an earlier line of the same query.
+
+    Scores are compared as float32, as trec_eval 9 and pytrec_eval do.
+
+    >>> count_ties({"q1": {"a": 2.0, "b": 1.0, "c": 1.00000000001}, "q2": {"a": 1.0}})
+    Ties(lines=1, queries=('q1',))
+    """
+    tied = {qid: len(hits) - len(set(array("f", hits.values()))) for qid, hits in run.items()}
+    return Ties(sum(tied.values()), tuple(qid for qid, lines in tied.items() if lines))
+
+
+def without_own_query(run: Run) -> dict[str, dict[str, float]]:
+    """Drop hits whose passage id is the query's id, and queries left empty.
+
+    >>> without_own_query({"q1": {"q1": 9.0, "a": 1.0}, "q2": {"q2": 1.0}})
+    {'q1': {'a': 1.0}}
+    """
+    kept = {
+        qid: {docid: score for docid, score in hits.items() if docid != qid}
+        for qid, hits in run.items()
+    }
+    return {qid: hits for qid, hits in kept.items() if hits}
+
+
+def first_hits(hits: Mapping[str, float], count: int) -> dict[str, float]:
+    """Return the first hits in trec_eval's order: by score as float32, ties by id descending.
+
+    >>> first_hits({"a": 1.0, "b": 2.0, "c": 1.0}, 2)
+    {'b': 2.0, 'c': 1.0}
+    """
+    ranked = sorted(zip(array("f", hits.values()), hits, strict=True), reverse=True)
+    return {docid: hits[docid] for _, docid in ranked[:count]}
 
 
 def some(names: Iterable[str], limit: int = 3) -> str:
@@ -328,12 +412,3 @@ def some(names: Iterable[str], limit: int = 3) -> str:
     """
     names = list(names)
     return ", ".join(map(repr, names[:limit])) + (", ..." if len(names) > limit else "")
-
-
-def _nothing_in_common(name: str, run: Run, queries: Sequence[str]) -> str:
-    if not run:
-        return f"{name} holds no hit at all; the judgements are for queries {some(queries)}"
-    return (
-        f"{name} answers queries {some(run)}; the judgements are for {some(queries)}: "
-        "none in common"
-    )

@@ -1,33 +1,35 @@
-"""HTML report of runs: tables, curves, differences by query and passages, in one file.
+"""Report of runs as a page (`--report`): its content, computed from runs, qrels and manifests."""
 
-The page is `report.html`, a Jinja template that escapes every text; plots are SVG by matplotlib.
-"""
-
+import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk import __version__
-from denserk.evaluation.benchmarks import BenchmarksResult
-from denserk.evaluation.evaluator import EvaluationResult, first_hits, some
+from denserk.errors import UsageError
+from denserk.evaluation.evaluator import first_hits, read_hits
 from denserk.evaluation.measures import is_count
-from denserk.evaluation.tables import Cell, Table, tables
+from denserk.evaluation.results import BenchmarksResult, EvaluationResult
 from denserk.extras import require
-from denserk.formats.plots import INKS, as_svg, draw_lines, new_axes, style
+from denserk.formats.data_sets import find_parts, is_here
+from denserk.formats.files import STREAM, whole_text, write_errors
+from denserk.formats.manifest import Kind, Manifest, beside, read_manifest
+from denserk.formats.sources import read_passages, read_qrels_map, read_queries
 from denserk.records import Passage
-from denserk.settings.evaluation import ReportSettings
+from denserk.reporting import track
+from denserk.settings.benchmarks import Benchmark
+from denserk.settings.evaluation import EvaluationSettings, PageSettings, ReportSources
 
-LONGEST = 420  # characters shown of a passage
-MOST_ROWS = 10_000  # rows of the table of queries; browsers become slow with more
+logger = logging.getLogger(__name__)
+
+NAME = "index.html"
 BINS = 30  # of the scores
 # depths of the recall curve, as far as a run reaches
 DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000, 2000, 3000, 5000, 10000)
-# the benchmark that retrievers are trained for; the first one that has a result is taken
-IN_DOMAIN = ("msmarco-dev", "beir/msmarco", "msmarco-titled-dev", "dl19", "dl20")
 
 
 @dataclass(frozen=True)
@@ -135,15 +137,6 @@ class Report:
     lacking: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A plot as SVG, its caption, and its numbers where a table of them helps."""
-
-    svg: str
-    caption: str
-    table: Table | None = None
-
-
 def profile(
     name: str,
     run: Mapping[str, Mapping[str, float]],
@@ -249,266 +242,185 @@ def query_rows(result: EvaluationResult, measure: str, reference: int) -> list[Q
     return sorted(rows, key=place)
 
 
-def as_page(report: Report) -> str:
-    """Return the whole page of runs on one benchmark."""
-    result = report.result
-    with style():
-        figures = [*_recall(report), *_costs(report)]
-        scores = list(_scores(report))
-    return _render(
-        report.title,
-        f"{several(result.runs, 'run')}, {several(result.queries, 'query', 'queries')}",
-        [run.name for run in result.runs],
-        tables(result, ReportSettings()),
-        figures=figures,
-        scores=scores,
-        notes=[*_notes(result), *report.lacking],
-        report=report,
-        measure=main_measure(result),
-        reference=result.runs[reference_of(result)].name,
-        moved=report.rows[: report.shown] if report.profiles else [],
-        rows=report.rows[:MOST_ROWS],
-    )
+def page_in(settings: PageSettings, inputs: Iterable[str] = ()) -> Path:
+    """Return the path of the page; called before the work, so that mistakes show early.
 
-
-def as_benchmarks_page(result: BenchmarksResult) -> str:
-    """Return the whole page of runs on several benchmarks, in-domain against zero-shot."""
-    with style():
-        figure, lacking = transfer_figure(result)
-    return _render(
-        "Runs on several benchmarks",
-        f"{several(result.runs, 'run')}, {several(result.results, 'benchmark')}",
-        result.runs,
-        tables(result, ReportSettings()),
-        figures=[figure] if figure else [],
-        notes=[lacking] if lacking else [],
-    )
-
-
-def transfer_figure(result: BenchmarksResult) -> tuple[Figure | None, str]:
-    """Return the plot of in-domain against zero-shot effectiveness, or why there is none."""
-    home = next((name for name in IN_DOMAIN if name in result.results), None)
-    away = [name for name in result.results if name.startswith("beir/") and name not in IN_DOMAIN]
-    if home is None or not away:
-        return None, (
-            "In-domain against zero-shot is not drawn: it needs a run on MS MARCO "
-            f"({' or '.join(IN_DOMAIN)}) and runs on other BEIR datasets."
+    Raises:
+        UsageError: it cannot be there, or an input is a stream, which a report reads twice.
+        MissingExtraError: a package for reports is not installed.
+    """
+    assert settings.report is not None
+    for package in ("jinja2", "matplotlib"):
+        require(package, "--report")
+    if Path(settings.report).exists() and not Path(settings.report).is_dir():
+        raise UsageError(f"--report {settings.report}: a file; a folder is expected")
+    if STREAM in inputs:
+        raise UsageError(
+            "--report reads runs and qrels once more, and standard input can be read only once",
+            "write it to a file first",
         )
-    measures = [list(map(str, result.results[name].measures)) for name in away]
-    shared = [m for m in measures[0] if all(m in others for others in measures)]
-    if not shared:
-        return None, "In-domain against zero-shot is not drawn: the datasets share no measure."
-    inside, outside = str(result.results[home].measures[0]), shared[0]
-
-    def value(name: str, run: str, measure: str) -> float:
-        return (result.values(name, run) or {}).get(measure, math.nan)
-
-    points: dict[str, list[tuple[float, float]]] = {}
-    for run in result.runs:
-        x = value(home, run, inside)
-        y = math.fsum(value(name, run, outside) for name in away) / len(away)
-        points[run] = [] if math.isnan(x + y) else [(x, y)]
-    if not any(points.values()):
-        return None, "In-domain against zero-shot is not drawn: no folder has all runs."
-    left = [name for name, found in points.items() if not found]
-    without = f" Without {', '.join(left)}: not on every dataset." if left else ""
-    axes = _legend_below(points)
-    axes.set_xlabel(f"{inside} on {home}")
-    axes.set_ylabel(f"mean {outside} on {several(away, 'BEIR dataset')}")
-    svg = as_svg(axes, "Zero-shot against in-domain effectiveness, a mark per run", "transfer")
-    return Figure(svg, f"In-domain ({home}) against zero-shot ({', '.join(away)}).{without}"), ""
+    return Path(settings.report) / NAME
 
 
-def several(things: Collection[object], one: str, more: str | None = None) -> str:
-    """Return a count with its noun.
-
-    >>> several("ab", "run"), several("a", "query", "queries")
-    ('2 runs', '1 query')
-    """
-    return f"{len(things):,} {one if len(things) == 1 else more or f'{one}s'}"
-
-
-def format_value(value: float, *, signed: bool = False) -> str:
-    """Return a value with four decimals, a dash for NaN.
-
-    >>> format_value(-0.25, signed=True), format_value(0.0, signed=True), format_value(math.nan)
-    ('−0.2500', '0.0000', '–')
-    """
-    if math.isnan(value):
-        return "–"
-    text = f"{abs(value) if signed else value:.4f}"
-    sign = "" if not signed or float(text) == 0 else "+" if value > 0 else "−"
-    return sign + text
-
-
-def format_score(value: float) -> str:
-    """Return a score, without an exponent where a plain number will do.
-
-    >>> format_score(147012.3), format_score(13.09421)
-    ('147,012', '13.094')
-    """
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e12 else f"{value:.5g}"
-
-
-def format_bytes(count: float) -> str:
-    """Return a size.
-
-    >>> format_bytes(26_000_000_000), format_bytes(1500), format_bytes(12)
-    ('26 GB', '1.5 kB', '12 bytes')
-    """
-    for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count:g} bytes"
-
-
-def format_milliseconds(value: float) -> str:
-    """Return a duration.
-
-    >>> format_milliseconds(1500), format_milliseconds(0.25)
-    ('1.5 s', '0.25 ms')
-    """
-    return f"{value / 1000:.3g} s" if value >= 1000 else f"{value:.3g} ms"
-
-
-def shorten(text: str, longest: int = LONGEST) -> str:
-    """Cut a long text between words.
-
-    >>> shorten("one two three", 9)
-    'one two …'
-    """
-    if len(text) <= longest:
-        return text
-    cut = text[: longest - 1]
-    return f"{cut.rpartition(' ')[0]} …" if " " in cut else f"{cut}…"
-
-
-def _render(
-    title: str, count: str, runs: Sequence[str], found: Sequence[Table], **content: Any
-) -> str:
-    """Fill the template."""
-    jinja2 = require("jinja2", "a report")
-    environment = jinja2.Environment(
-        autoescape=True,
-        loader=jinja2.PackageLoader("denserk", "evaluation"),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
+def sources_of(suite: Benchmark, given: ReportSources) -> ReportSources:
+    """Return the parts of a benchmark; queries and passages only where they are on this disk."""
+    shown = [part for part in ("topics", "corpus") if is_here(suite, part)]
+    parts = find_parts([suite], ["qrels", *shown]).get(suite.name, {})
+    return replace(
+        given,
+        title=suite.title,
+        qrels=parts.get("qrels"),
+        topics=given.topics or parts.get("topics"),
+        corpus=given.corpus or parts.get("corpus"),
     )
-    environment.filters.update(value=format_value, score=format_score, shorten=shorten)
-    page: str = environment.get_template("report.html").render(
-        {"scores": [], "report": None, "moved": [], "rows": [], **content},
-        title=title,
-        count=count,
-        runs=runs,
-        tables=found,
-        version=__version__,
-        inks=INKS,
+
+
+def write_report(
+    result: EvaluationResult,
+    runs: Sequence[str],
+    sources: ReportSources,
+    settings: PageSettings,
+    evaluation: EvaluationSettings | None = None,
+) -> Path:
+    """Write the page of runs and return its path.
+
+    Args:
+        result: of the runs.
+        runs: the files it was made from, in its order.
+        sources: the qrels, and where the texts are.
+        settings: where the page goes, and how much it shows.
+        evaluation: how missing queries and queries' own passages were treated.
+
+    Raises:
+        UsageError: there is no such file.
+        InputError: a file is broken.
+        OutputError: the page cannot be written.
+    """
+    path = page_in(settings, [*runs, *filter(None, [sources.qrels])])
+    evaluation = evaluation or EvaluationSettings()
+    rows = query_rows(result, main_measure(result), reference_of(result))
+    moved = [row.qid for row in rows[: settings.report_queries]]
+    manifests = [read_manifest(r, Kind.RUN) if beside(r).is_file() else None for r in runs]
+    sources = _completed(sources, manifests)
+    profiles = []
+    if sources.qrels is not None:
+        judgments = read_qrels_map(sources.qrels)
+        for run, measured in zip(runs, result.runs, strict=True):
+            missing = () if evaluation.complete else frozenset(measured.missing)
+            queries = [qid for qid in result.queries if qid not in missing]
+            shown = (_level(result), moved, settings.report_passages)
+            hits = read_hits(run, evaluation)
+            profiles.append(profile(measured.name, hits, judgments, queries, *shown))
+    texts = Texts()
+    if sources.topics is not None:
+        asked = {row.qid for row in rows}
+        queries_found = {q.qid: q.text for q in read_queries(sources.topics) if q.qid in asked}
+        texts = replace(texts, queries=queries_found)
+    wanted = {hit.docid for one in profiles for many in one.lists.values() for hit in many.top}
+    if sources.corpus is not None and wanted:
+        texts = replace(texts, passages=_passages(sources, wanted))
+    report = Report(
+        *(sources.title, result, rows, len(moved), profiles, list(map(_cost, manifests)), texts)
     )
-    return page
+    report = replace(report, lacking=list(_lacking(report)))
+    for sentence in report.lacking:
+        logger.info(sentence)
+    from denserk.evaluation.page import as_page
+
+    return _write(path, as_page(report))
 
 
-def _recall(report: Report) -> Iterator[Figure]:
-    lines = {one.name: one.recall for one in report.profiles}
-    depths = sorted({depth for points in lines.values() for depth, _ in points})
-    if not depths:
+def write_benchmarks_report(result: BenchmarksResult, settings: PageSettings) -> Path:
+    """Write the page of runs on several benchmarks and return its path.
+
+    Raises:
+        UsageError: it cannot be there.
+        OutputError: it cannot be written.
+    """
+    from denserk.evaluation.page import as_benchmarks_page
+
+    return _write(page_in(settings), as_benchmarks_page(result))
+
+
+def _write(path: Path, page: str) -> Path:
+    with write_errors(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_text(path) as out:
+        out.write(page)
+    return path
+
+
+def _level(result: EvaluationResult) -> int:
+    """Return the lowest grade that counts as relevant: that of recall, or of another measure."""
+    levels = {m.NAME: int(m.params["rel"]) for m in reversed(result.measures) if "rel" in m.params}
+    return levels.get("R", next(iter(reversed(levels.values())), result.relevance_level))
+
+
+def _cost(manifest: Manifest | None) -> Cost:
+    if manifest is None:
+        return Cost()
+    index = manifest.made_from.get("index") or {}
+    seconds, queries = manifest.contents.get("seconds"), manifest.contents.get("queries")
+    spent = 1000 * sum(seconds.values()) / queries if seconds and queries else None
+    return Cost(index.get("bytes"), spent)
+
+
+def _completed(sources: ReportSources, manifests: Sequence[Manifest | None]) -> ReportSources:
+    """Add the queries and passages that the manifests of the runs name, where they still exist."""
+    made = [manifest.made_from for manifest in manifests if manifest is not None]
+    topics = [(one.get("topics") or {}).get("name") for one in made]
+    indexes = [(one.get("index") or {}).get("name") for one in made]
+    corpora = [corpus for index in indexes if index for corpus in _corpus_of(index)]
+
+    def exists(name: str | None) -> bool:
+        return name is not None and name != STREAM and Path(name).exists()
+
+    return replace(
+        sources,
+        topics=sources.topics or next(filter(exists, topics), None),
+        corpus=sources.corpus or next(filter(exists, corpora), None),
+    )
+
+
+def _corpus_of(index: str) -> Iterator[str]:
+    """Yield the corpora that an index names, directly or through its vector folders."""
+    if not beside(index).is_file():
         return
-    axes = _legend_below(lines)
-    axes.set(xlabel="depth", ylabel="recall", xscale="log", xlim=(1, max(depths[-1], 2)))
-    axes.set_ylim(0, 1.02)
-    _plain_ticks(axes, "{:,g}".format)
-    known = [dict(points) for points in lines.values()]
-    rows = [
-        (Cell(f"{d:,}"), *(Cell(f"{points[d]:.4f}" if d in points else "") for points in known))
-        for d in depths
-    ]
-    level = report.profiles[0].level
-    grades = "" if level == 1 else f" of grade {level} or higher"
-    yield Figure(
-        as_svg(axes, "Recall by depth, a line per run", "recall"),
-        f"Recall by depth: the share of the relevant passages{grades} among the first hits, mean "
-        "over queries.",
-        Table(("depth", *lines), 1, tuple(rows)),
-    )
+    made = read_manifest(index, Kind.INDEX).made_from
+    if made.get("texts"):
+        yield made["texts"]
+    for vectors in made.get("vectors") or ():
+        if Path(vectors).is_dir() and beside(vectors).is_file():
+            texts = read_manifest(vectors, Kind.VECTORS).made_from.get("texts")
+            if texts:
+                yield texts
 
 
-def _costs(report: Report) -> Iterator[Figure]:
-    """Draw effectiveness against index size and against latency, where manifests know them."""
-    result, measure = report.result, main_measure(report.result)
-    kinds: tuple[tuple[str, Callable[[Cost], float | None], Callable[[float], str]], ...] = (
-        ("index size", lambda cost: cost.index_bytes, format_bytes),
-        ("latency", lambda cost: cost.query_milliseconds, format_milliseconds),
-    )
-    for title, value_of, told in kinds:
-        values = [value_of(cost) for cost in report.costs]
-        if not any(values):
-            continue
-        runs = list(zip(result.runs, values, strict=True))
-        axes = _legend_below({r.name: [(v, r.summary[measure])] if v else [] for r, v in runs})
-        present = [value for value in values if value]
-        axes.set(xscale="log", xlim=(min(present) / 2, max(present) * 2))
-        axes.set(xlabel=title, ylabel=measure)
-        _plain_ticks(axes, told)
-        known = ", ".join(f"{run.name} {told(value)}" for run, value in runs if value)
-        what = " (encoding and searching one query)" if title == "latency" else ""
-        yield Figure(
-            as_svg(axes, f"{measure} against {title}, a mark per run", title.replace(" ", "-")),
-            f"{measure} against {title}{what}, from the manifests: {known}.",
-        )
+def _passages(sources: ReportSources, wanted: set[str]) -> dict[str, Passage]:
+    """Read the wanted passages; the corpus is streamed until the last one is found."""
+    assert sources.corpus is not None
+    found: dict[str, Passage] = {}
+    with (
+        track("reading the corpus", None, "passages") as progress,
+        closing(read_passages(sources.corpus, sources.shape)) as stream,  # type: ignore[type-var]
+    ):
+        for passage in stream:
+            progress.advance()
+            if passage.docid in wanted:
+                found[passage.docid] = passage
+                if len(found) == len(wanted):
+                    break
+    return found
 
 
-def _scores(report: Report) -> Iterator[Figure]:
-    for number, one in enumerate(report.profiles):
-        if one.scores is None:
-            continue
-        axes = new_axes(4.4, 2.6)
-        kinds = {"relevant": one.scores.relevant, "not relevant or not judged": one.scores.others}
-        for ink, dash, (name, bins) in zip(INKS, ("-", "--"), kinds.items(), strict=False):
-            share = 100 * bins / max(bins.sum(), 1)
-            axes.stairs(share, one.scores.edges, color=ink, ls=dash, lw=1.4, label=name)
-            axes.stairs(share, one.scores.edges, color=ink, alpha=0.15, fill=True)
-        axes.figure.legend(loc="outside upper center", ncols=2)
-        axes.set_xlabel("score")
-        axes.yaxis.set_major_formatter("{x:g} %")
-        counts = " and ".join(f"{bins.sum():,}" for bins in kinds.values())
-        label = f"Scores of {one.name}, relevant hits and others"
-        yield Figure(
-            as_svg(axes, label, f"scores-{number}"), f"{one.name}: scores of {counts} hits."
-        )
-
-
-def _legend_below(lines: Mapping[str, Sequence[tuple[float, float]]]) -> Any:
-    """Draw named lines with the legend, whose names may be long, below them."""
-    axes = new_axes(4.4, 2.7 + 0.19 * len(lines))
-    draw_lines(axes, lines, "lower center")
-    return axes
-
-
-def _plain_ticks(axes: Any, told: Callable[[float], str]) -> None:
-    """Write a few round values below a logarithmic axis, as plain numbers."""
-    from matplotlib.ticker import FuncFormatter, LogLocator
-
-    low, high = axes.get_xlim()
-    digits = (1.0,) if high / low > 100 else (1.0, 3.0) if high / low > 15 else (1.0, 2.0, 5.0)
-    axes.xaxis.set_major_locator(LogLocator(subs=digits))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: told(value)))
-    axes.minorticks_off()
-
-
-def _notes(result: EvaluationResult) -> Iterator[str]:
-    for run in result.runs:
-        if run.missing:
-            yield (
-                f"{run.name} lacks {len(run.missing):,} of {len(result.queries):,} judged queries: "
-                f"{some(run.missing)}."
-            )
-        if run.unjudged:
-            others = several(run.unjudged, "query", "queries")
-            yield f"{run.name} has {others} without relevance judgments, which do not count."
-        if run.ties.lines:
-            yield (
-                f"{run.name} has {run.ties.lines:,} lines that tie with another of their query; "
-                "ties are ordered as in trec_eval, by passage id descending."
-            )
-    told = (f"{', '.join(names)} by {who}" for who, names in result.providers.items())
-    yield f"Computed through ir-measures: {'; '.join(told)}."
+def _lacking(report: Report) -> Iterator[str]:
+    """Yield what is not on the page, and which option would add it."""
+    if not report.profiles:
+        yield "Recall by depth, scores and ranked lists need qrels, and answers were matched here."
+    without = [] if report.texts.queries else ["queries (--topics)"]
+    if report.profiles and not report.texts.passages:
+        without.append("passages (--corpus)")
+    if without:
+        yield f"The texts of {' and '.join(without)} are not known."
+    if not any(cost.index_bytes or cost.query_milliseconds for cost in report.costs):
+        yield "No manifest beside the runs records index size or query latency."

@@ -10,15 +10,20 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from denserk.errors import UsageError
-from denserk.evaluation.benchmarks import BenchmarksResult
-from denserk.evaluation.evaluator import EvaluationResult, RunResult
 from denserk.evaluation.measures import Measure, is_count, trec_spelling
-from denserk.evaluation.published import PublishedRow, published_measures
-from denserk.evaluation.significance import Comparison
+from denserk.evaluation.results import (
+    BenchmarksResult,
+    EvaluationResult,
+    PublishedRow,
+    RunResult,
+    published_measures,
+)
 from denserk.settings.evaluation import Correction, OutputFormat, PairedTest, ReportSettings
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
+
+    from denserk.evaluation.significance import Comparison
 
 Result = EvaluationResult | BenchmarksResult
 
@@ -162,7 +167,7 @@ def number(measure: Measure, value: float, places: int = 4) -> str:
     return f"{value:.{places}f}"
 
 
-def comparison_note(comparison: Comparison) -> str:
+def comparison_note(comparison: "Comparison") -> str:
     """Return what the dagger means."""
     settings = comparison.settings
     tests = sum(map(len, comparison.differences.values()))
@@ -241,7 +246,7 @@ def _measures_table(result: EvaluationResult, report: ReportSettings) -> Table:
     )
 
 
-def _differences_table(comparison: Comparison, places: int) -> Table:
+def _differences_table(comparison: "Comparison", places: int) -> Table:
     """Return a table with runs and measures down and the differences from the baseline across."""
     share = f"{100 * (1 - comparison.settings.alpha):g}% interval"
     rows = [
@@ -330,7 +335,7 @@ def _measure_lines(result: EvaluationResult, report: ReportSettings) -> Iterator
                     yield *prefix, name, f"{values[name]:.{report.places}f}"
 
 
-def _difference_lines(comparison: Comparison, places: int) -> Iterator[tuple[str, ...]]:
+def _difference_lines(comparison: "Comparison", places: int) -> Iterator[tuple[str, ...]]:
     for run, measures in comparison.differences.items():
         for measure, found in measures.items():
             for name in ("mean", "low", "high", "effect", "corrected", "wins", "ties", "losses"):

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from denserk.data.negatives import Drops, Hit, choose, guard_scores
-from denserk.data.passage_texts import PassageTexts
 from denserk.errors import UsageError
 from denserk.formats.detection import told
 from denserk.formats.manifest import (
@@ -27,6 +26,7 @@ from denserk.formats.manifest import (
     write_manifest,
 )
 from denserk.formats.outputs import scratch_folder
+from denserk.formats.passage_texts import PassageTexts
 from denserk.formats.sources import read_passages
 from denserk.formats.training import write_training
 from denserk.records import Candidate, Passage, TrainingExample

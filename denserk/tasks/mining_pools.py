@@ -16,9 +16,9 @@ from denserk.data.negatives import (
     merge_pools,
     rank_hits,
 )
-from denserk.data.passage_texts import PassageTexts, ScratchRecords
 from denserk.errors import InputError
 from denserk.formats.detection import told
+from denserk.formats.passage_texts import PassageTexts, ScratchRecords
 from denserk.formats.runs import RankedList, read_run
 from denserk.reporting import track
 from denserk.settings.formats import RunFormat

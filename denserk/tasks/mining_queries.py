@@ -9,8 +9,8 @@ from pathlib import Path
 
 import orjson
 
-from denserk.data.passage_texts import ScratchRecords
 from denserk.errors import InputError
+from denserk.formats.passage_texts import ScratchRecords
 from denserk.formats.sources import read_answers, read_qrels, read_queries
 from denserk.formats.training import read_training
 from denserk.formats.training_records import RANDOM_NEGATIVES

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from denserk.data.negatives import Drops, Hit, Likeness, words
-from denserk.data.passage_texts import PassageTexts
 from denserk.errors import InputError, UsageError
 from denserk.evaluation.answers import AnswerMatcher, PatternMatcher
+from denserk.formats.passage_texts import PassageTexts
 from denserk.records import Passage, TrainingExample
 from denserk.settings.mining import WITHOUT_TEXTS, AnswerBearing, MiningPaths, MiningSettings
 from denserk.tasks.mining_queries import MiningQueries, named

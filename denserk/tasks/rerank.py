@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from denserk.data.passage_texts import PassageTexts
 from denserk.errors import InputError
 from denserk.formats.files import STREAM
 from denserk.formats.manifest import (
@@ -29,6 +28,7 @@ from denserk.formats.manifest import (
     write_manifest,
 )
 from denserk.formats.outputs import scratch_folder
+from denserk.formats.passage_texts import PassageTexts
 from denserk.formats.runs import read_run, write_run
 from denserk.formats.sources import read_passages, read_queries
 from denserk.index.searcher import Hits, TieCount, ordered

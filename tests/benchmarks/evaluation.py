@@ -15,8 +15,8 @@ from statistics import median
 
 import pytrec_eval
 
+from denserk.evaluation.evaluator import evaluate
 from denserk.settings.evaluation import EvaluationSettings
-from denserk.tasks.evaluate import evaluate
 
 LIMIT = 3.0
 MEASURES = "nDCG@10 R@100 R@1000 AP"

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from denserk.evaluation.evaluator import evaluate
 from denserk.formats.runs import read_run_scores
 from denserk.formats.sources import read_passages, read_qrels_map, read_queries
 from denserk.index.build import build_index
@@ -27,7 +28,6 @@ from denserk.settings.retrieval import (
     SearchSettings,
 )
 from denserk.tasks.encode import encode
-from denserk.tasks.evaluate import evaluate
 
 SLICE = 2000
 """Passages searched in each collection: the judged ones, and others, drawn, up to so many."""

@@ -9,10 +9,11 @@ import numpy as np
 import orjson
 import pytest
 
-from denserk.data import passage_texts, training_data
+from denserk.data import training_data
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_data import TrainingStore, line_of, prepare
 from denserk.errors import InputError, MismatchError, OutputError, UsageError
+from denserk.formats import passage_texts
 from denserk.formats.manifest import Kind, Manifest, read_manifest, write_manifest
 from denserk.formats.sources import read_passages, read_qrels_map, read_queries
 from denserk.formats.training import read_training

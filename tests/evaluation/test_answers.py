@@ -17,7 +17,6 @@ from denserk.evaluation.answers import (
     PatternMatcher,
     Verdict,
     choose_answer_measures,
-    depth_of,
     judge,
     judging,
     mean_of_means,
@@ -205,10 +204,6 @@ def test_refusals_name_all(texts, told):
     with pytest.raises(UsageError, match=told) as refusal:
         choose_answer_measures(texts)
     assert "Success@k, RR@k, P@k" in (refusal.value.hint or "")
-
-
-def test_depth():
-    assert depth_of(choose_answer_measures(["Success@5 RR@50 P@20"])) == 50
 
 
 def test_a_mean_of_nothing_is_nan():

@@ -3,10 +3,10 @@ import json
 import pytest
 
 from denserk.errors import UsageError
-from denserk.evaluation.benchmarks import BenchmarksResult
-from denserk.evaluation.evaluator import EvaluationResult, Evaluator
+from denserk.evaluation.benchmarks import published_rows
+from denserk.evaluation.evaluator import Evaluator
 from denserk.evaluation.measures import parse_measures
-from denserk.evaluation.published import published_rows
+from denserk.evaluation.results import BenchmarksResult, EvaluationResult
 from denserk.evaluation.tables import render, tables
 from denserk.settings.benchmarks import Paper, find_benchmarks
 from denserk.settings.evaluation import OutputFormat, ReportSettings

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from denserk.errors import DenserkError, MismatchError
-from denserk.evaluation.evaluator import Evaluator, Ties, count_ties, some, without_own_query
+from denserk.evaluation.evaluator import Evaluator, count_ties, some, without_own_query
 from denserk.evaluation.measures import parse_measures
+from denserk.evaluation.results import Ties
 
 MEASURES = parse_measures(["nDCG@3 AP RR P@3 R@3 RR@3"]).measures
 IDS = st.sampled_from(["D9", "D10", "d1", "d2", "900", "1000", "ä", "z"])

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from denserk.evaluation.evaluator import evaluate
 from denserk.settings.evaluation import EvaluationSettings
-from denserk.tasks.evaluate import evaluate
 
 Ranked = dict[str, list[str]]
 

@@ -2,7 +2,8 @@ import csv
 
 import pytest
 
-from denserk.evaluation.published import figures, published_measures, published_rows
+from denserk.evaluation.benchmarks import figures, published_rows
+from denserk.evaluation.results import published_measures
 from denserk.settings.benchmarks import Paper, benchmarks, find_benchmark, groups
 
 KNOWN = {**benchmarks(), **groups()}

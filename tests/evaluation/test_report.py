@@ -5,29 +5,26 @@ from html.parser import HTMLParser
 
 import pytest
 
-from denserk.evaluation.benchmarks import BenchmarksResult
-from denserk.evaluation.evaluator import EvaluationResult, Evaluator
+from denserk.evaluation.benchmarks import published_rows
+from denserk.evaluation.evaluator import Evaluator
 from denserk.evaluation.measures import parse_measures
-from denserk.evaluation.published import published_rows
+from denserk.evaluation.page import LONGEST, as_benchmarks_page, as_page, shorten
 from denserk.evaluation.report import (
     BINS,
     DEPTHS,
-    LONGEST,
     Cost,
     Hit,
     Report,
     Texts,
     TopList,
-    as_benchmarks_page,
-    as_page,
     bin_scores,
     main_measure,
     mean_recall,
     profile,
     query_rows,
     reference_of,
-    shorten,
 )
+from denserk.evaluation.results import BenchmarksResult, EvaluationResult
 from denserk.evaluation.significance import compare
 from denserk.records import Passage
 from denserk.settings.benchmarks import Paper

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from denserk.evaluation.evaluator import EvaluationResult, Evaluator
+from denserk.evaluation.evaluator import Evaluator
 from denserk.evaluation.measures import parse_measures
-from denserk.evaluation.report import Report, Texts, as_page, profile, query_rows
+from denserk.evaluation.page import as_page
+from denserk.evaluation.report import Report, Texts, profile, query_rows
+from denserk.evaluation.results import EvaluationResult
 
 pytestmark = pytest.mark.slow
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

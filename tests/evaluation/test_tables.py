@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from denserk.evaluation.evaluator import EvaluationResult, Evaluator
+from denserk.evaluation.benchmarks import published_rows
+from denserk.evaluation.evaluator import Evaluator
 from denserk.evaluation.measures import parse_measures
-from denserk.evaluation.published import published_rows
+from denserk.evaluation.results import EvaluationResult
 from denserk.evaluation.tables import Table, render, tables
 from denserk.settings.benchmarks import Paper
 from denserk.settings.evaluation import OutputFormat, ReportSettings

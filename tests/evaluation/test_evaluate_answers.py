@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.evaluation.evaluator import Ties
+from denserk.evaluation.answers import BATCH, best_hits, evaluate_answers
+from denserk.evaluation.results import Ties
 from denserk.formats.question_answers import write_dpr
 from denserk.formats.runs import write_run
 from denserk.formats.sources import read_answers, read_passages, read_qrels_map, read_queries
 from denserk.settings.evaluation import AnswerSettings, EvaluationSettings
-from denserk.tasks.evaluate_answers import BATCH, best_hits, evaluate_answers
 from tests.peers import run_pyserini
 from tests.reporters import Heard
 

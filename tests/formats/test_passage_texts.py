@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denserk.data import passage_texts
-from denserk.data.passage_texts import PassageTexts, ScratchRecords
 from denserk.errors import InputError
+from denserk.formats import passage_texts
+from denserk.formats.passage_texts import PassageTexts, ScratchRecords
 from denserk.records import Passage
 from denserk.reporting import Progress
 

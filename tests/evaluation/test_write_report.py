@@ -4,12 +4,12 @@ from pathlib import Path
 import pytest
 
 from denserk.errors import InputError, UsageError
-from denserk.evaluation.evaluator import EvaluationResult
+from denserk.evaluation.evaluator import evaluate
+from denserk.evaluation.report import page_in, sources_of, write_report
+from denserk.evaluation.results import EvaluationResult
 from denserk.formats.manifest import Kind, Manifest, write_manifest
 from denserk.settings.benchmarks import Benchmark, benchmarks
 from denserk.settings.evaluation import EvaluationSettings, PageSettings, ReportSources
-from denserk.tasks.evaluate import evaluate
-from denserk.tasks.report import page_in, sources_of, write_report
 from tests.conftest import PASSAGES, QUERIES
 from tests.reporters import Heard
 from tests.suite_copies import write_beir, write_marco

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from denserk.cli.app import run as command
+from denserk.cli.benchmark import make_runs
 from denserk.errors import MismatchError, UsageError
+from denserk.evaluation.benchmarks import evaluate_benchmarks
 from denserk.formats.manifest import Kind, beside, read_manifest
 from denserk.settings.benchmarks import MakeSettings
 from denserk.settings.encoding import ComputeSettings
-from denserk.tasks.benchmark_runs import make_runs
-from denserk.tasks.evaluate_suite import evaluate_suites
 from tests.conftest import PASSAGES
 from tests.reporters import Heard
 from tests.suite_copies import write_beir, write_documents, write_marco, write_questions
@@ -30,7 +30,7 @@ def cache(tmp_path, monkeypatch):
 def search(tiny, *names, choice=MakeSettings(), model="bert", **settings):  # noqa: B008
     choice = replace(choice, **settings)
     make_runs(names, str(tiny(model)), "runs", choice, compute=CPU)
-    return evaluate_suites(["runs"], names)
+    return evaluate_benchmarks(["runs"], names)
 
 
 def values(found, suite):

@@ -5,12 +5,12 @@ import pytest
 
 from denserk.cli.app import run as command
 from denserk.errors import DenserkError, MismatchError, UsageError
+from denserk.evaluation.benchmarks import evaluate_benchmark, evaluate_benchmarks, run_in_folder
 from denserk.extras import installed
 from denserk.formats import data_sets
 from denserk.formats.manifest import Kind, Manifest, write_manifest
 from denserk.settings.benchmarks import Paper, benchmarks
 from denserk.settings.evaluation import AnswerSettings, EvaluationSettings
-from denserk.tasks.evaluate_suite import evaluate_suite, evaluate_suites, run_in_folder
 from tests.reporters import Heard
 from tests.suite_copies import write_beir, write_marco
 
@@ -40,17 +40,19 @@ def runs_folder(name, *stems, text=RUN):
 
 def test_judgements_and_measures_come_by_the_name(cache):
     write_marco(cache)
-    result = evaluate_suite(["run.trec"], benchmarks()["msmarco-dev"])
+    result = evaluate_benchmark(["run.trec"], benchmarks()["msmarco-dev"])
     assert [str(measure) for measure in result.measures] == ["RR@10", "R@50", "R@1000"]
     assert result.runs[0].summary["RR@10"] == pytest.approx((1 + 1 + 1 / 2) / 3)
-    asked = evaluate_suite(["run.trec"], benchmarks()["msmarco-dev"], EvaluationSettings(("P@1",)))
+    asked = evaluate_benchmark(
+        ["run.trec"], benchmarks()["msmarco-dev"], EvaluationSettings(("P@1",))
+    )
     assert [str(measure) for measure in asked.measures] == ["P@1"]
 
 
 def test_beirs_rule_of_the_querys_own_id_holds_without_being_asked_for(cache):
     write_beir(cache, "arguana")
     Path("run.trec").write_text("q1 Q0 q1 1 9 t\n" + RUN)
-    result = evaluate_suite(
+    result = evaluate_benchmark(
         ["run.trec"], benchmarks()["beir/arguana"], EvaluationSettings(("RR@10",))
     )
     assert result.runs[0].per_query["RR@10"]["q1"] == 1.0
@@ -60,7 +62,7 @@ def test_a_papers_measures_are_measured_too(cache):
     write_marco(cache)
     made_for("msmarco-titled-dev")
     suite = benchmarks()["msmarco-titled-dev"]
-    result = evaluate_suite(["run.trec"], suite, against=(Paper.MASTER,))
+    result = evaluate_benchmark(["run.trec"], suite, against=(Paper.MASTER,))
     assert {"R@1000", "Success@1000"} <= set(result.runs[0].summary)
     assert {row.paper for row in result.published} == {Paper.MASTER}
 
@@ -72,14 +74,14 @@ def test_a_run_of_another_suite_or_corpus_is_refused(cache, made, asked):
     write_marco(cache)
     made_for(made)
     with pytest.raises(MismatchError, match=f"was made for {made}") as refused:
-        evaluate_suite(["run.trec"], benchmarks()[asked])
+        evaluate_benchmark(["run.trec"], benchmarks()[asked])
     assert refused.value.hint == f"denserk benchmark {made} --runs run.trec"
 
 
 def test_a_run_that_says_nothing_is_taken_for_titled_with_a_word(cache):
     write_marco(cache)
     told = Heard()
-    evaluate_suite(["run.trec"], benchmarks()["msmarco-titled-dev"])
+    evaluate_benchmark(["run.trec"], benchmarks()["msmarco-titled-dev"])
     assert any("taken on your word" in note for note in told.notes)
 
 
@@ -87,7 +89,7 @@ def test_the_suite_that_a_paper_does_report_is_told(cache):
     write_marco(cache)
     told = Heard()
     against = (Paper.MASTER, Paper.AGGRETRIEVER)
-    result = evaluate_suite(["run.trec"], benchmarks()["msmarco-dev"], None, against)
+    result = evaluate_benchmark(["run.trec"], benchmarks()["msmarco-dev"], None, against)
     assert "master reports nothing on msmarco-dev; it does on msmarco-titled-dev" in told.notes
     assert {row.paper for row in result.published} == {Paper.AGGRETRIEVER}
 
@@ -96,7 +98,7 @@ def test_only_what_is_asked_for_is_compared(cache):
     write_marco(cache)
     told = Heard()
     for measures, left in (("nDCG@10", {"nDCG@10"}), ("P@5", set())):
-        result = evaluate_suite(
+        result = evaluate_benchmark(
             ["run.trec"],
             benchmarks()["dl19"],
             EvaluationSettings((measures,)),
@@ -109,7 +111,7 @@ def test_only_what_is_asked_for_is_compared(cache):
 def test_missing_judgements_are_told_with_their_place(cache, monkeypatch):
     monkeypatch.setattr(data_sets, "installed", lambda module: False)
     with pytest.raises(UsageError) as refused:
-        evaluate_suite(["run.trec"], benchmarks()["msmarco-dev"])
+        evaluate_benchmark(["run.trec"], benchmarks()["msmarco-dev"])
     place = cache / "msmarco" / "qrels.dev.small.tsv"
     assert refused.value.message == f"not on this disk: {place} (qrels of msmarco-dev)"
     assert "ir_datasets beir" in (refused.value.hint or "")
@@ -129,7 +131,7 @@ def test_a_failed_fetch_is_one_line_with_the_place(cache, monkeypatch):
     monkeypatch.setattr(ir_datasets, "load", lambda name: Unreachable())
     fetch = "could not fetch irds:msmarco-passage/dev/small"
     with pytest.raises(DenserkError, match=fetch) as told:
-        evaluate_suite(["run.trec"], benchmarks()["msmarco-dev"])
+        evaluate_benchmark(["run.trec"], benchmarks()["msmarco-dev"])
     assert str(cache / "msmarco" / "qrels.dev.small.tsv") in told.value.message
     assert "\n" not in told.value.message
     assert told.value.exit_status == 1
@@ -142,7 +144,7 @@ def test_a_folder_gives_every_set_and_the_means(cache):
     runs_folder("mine", *sets)
     runs_folder("other", *sets[:4], text="q1 Q0 d3 1 3 t\n")
     told = Heard()
-    found = evaluate_suites(["mine", "other"], ["beir-small"], EvaluationSettings(("RR@10",)),
+    found = evaluate_benchmarks(["mine", "other"], ["beir-small"], EvaluationSettings(("RR@10",)),
                             (Paper.AGGRETRIEVER,))  # fmt: skip
     assert found.values("beir-small", "mine") == pytest.approx({"RR@10": 5 / 6})
     assert found.values("beir/fiqa", "other") == pytest.approx({"RR@10": 1 / 3})
@@ -172,7 +174,7 @@ def test_two_runs_of_a_set_are_refused(cache):
 def test_a_folder_without_any_of_the_sets(cache):
     Path("runs").mkdir()
     with pytest.raises(UsageError, match="holds no run of beir-small"):
-        evaluate_suites(["runs"], ["beir-small"])
+        evaluate_benchmarks(["runs"], ["beir-small"])
 
 
 def test_the_command_prints_the_papers_rows_below(cache, capsys):
@@ -244,7 +246,7 @@ def test_answers_come_by_the_name_as_well(cache):
     found = {}
     for name, strict in (("nq-test", False), ("nq-test", True), ("curated-test", False)):
         matching = AnswerSettings(topk=(1,), strict_dpr=strict)
-        result = evaluate_suite(["run.trec"], benchmarks()[name], matching=matching)
+        result = evaluate_benchmark(["run.trec"], benchmarks()[name], matching=matching)
         found[name, strict] = result.runs[0].summary
     assert list(found["nq-test", False]) == ["Success@5", "Success@20", "Success@100", "Success@1"]
     firsts = [summary["Success@1"] for summary in found.values()]
