@@ -40,7 +40,7 @@ def test_what_is_told(toy: Path, run: str) -> None:
         "differently: NumRet, NumRet(rel=1), AP and 23 more by passage id descending "
         "(pytrec_eval); RR@10 by passage id ascending (msmarco)",
     ]
-    assert listener.notes[-1] == "mine: queries without judgements, which do not count: 1 ('x')"
+    assert listener.notes[-1] == "mine: queries without judgments, which do not count: 1 ('x')"
 
 
 def test_queries_left_out_are_told_as_such(toy: Path, run: str) -> None:

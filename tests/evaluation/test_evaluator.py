@@ -125,9 +125,12 @@ def test_missing_and_unjudged_queries_are_named_and_empty_ones_are_missing() -> 
 @pytest.mark.parametrize(
     ("run", "told"),
     [
-        ({"7": {"a": 1.0}}, "run answers queries '7'; the judgements are for 'q1': none in common"),
-        ({}, "run holds no hit at all; the judgements are for queries 'q1'"),
-        ({"q1": {}}, "run holds no hit at all; the judgements are for queries 'q1'"),
+        (
+            {"7": {"a": 1.0}},
+            "run answers queries '7'; the judgments are for queries 'q1': none in common",
+        ),
+        ({}, "run holds no hit at all; the judgments are for queries 'q1'"),
+        ({"q1": {}}, "run holds no hit at all; the judgments are for queries 'q1'"),
     ],
 )
 def test_no_query_in_common(run: dict[str, dict[str, float]], told: str) -> None:
