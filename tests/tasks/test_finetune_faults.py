@@ -232,7 +232,7 @@ def test_distinct_passages_alone_are_encoded(command, fill, passages, cached):
         (("--device", "tpu"), 2, "auto, cpu, cuda"),
         (("--best-by", "RR@10"), 2, "needs --dev-data or --dev-corpus"),
         (("--dev-data", "absent.jsonl"), 2, "absent.jsonl"),
-        (("--temperature", "0"), 2, "--temperature 0.0: above 0"),
+        (("--temperature", "0"), 2, "--temperature 0: above 0"),
         (("--batch-size", "0"), 2, "at least 1"),
         (("--query-max-length", "400"), 2, "64 positions"),
     ],

@@ -174,7 +174,7 @@ def test_a_preset_s_run(tiny, pairs, tmp_path):
             {"train_format": TrainingFormat.TEVATRON, "skip_missing": True},
             "--train-format, --skip-missing: not",
         ),
-        ({"negatives_x_device": False}, "--no-negatives-x-device: not"),
+        ({"negatives_x_device": False}, "--set negatives-x-device=no: not"),
         ({"dev_corpus": "c", "dev_topics": "t", "dev_qrels": "q"}, "--dev-corpus, --dev-topics"),
         ({"dev_data": "d", "best_by": DevMetric.RR_10}, "--best-by RR@10 is not measured under"),
         (

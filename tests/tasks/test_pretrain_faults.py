@@ -14,6 +14,8 @@ from denserk.data.tokenization import load_tokenizer
 from denserk.modeling.model_folder import save_model
 from denserk.modeling.stored_model import read_model_folder
 from denserk.settings.encoding import RepresentationSettings, TextSettings
+from denserk.settings.options import spelled
+from denserk.settings.pretraining import CLASSES, PretrainSettings
 from denserk.tasks import run_folder
 from tests.conftest import VOCABULARY
 from tests.tasks.pretraining import write_corpus, write_expansions
@@ -49,7 +51,7 @@ def command(tiny, corpus, tmp_path, capsys):
             word
             for name, value in (basic | given).items()
             if value is not None
-            for word in (f"--{name.replace('_', '-')}", str(value))
+            for word in given_as(name, value)
         ]
         status = run(["pretrain", *options, *words])
         told = capsys.readouterr()
@@ -59,6 +61,12 @@ def command(tiny, corpus, tmp_path, capsys):
         return status, told.err
 
     return pretrain
+
+
+def given_as(name, value):
+    """The words that give a field: an option, or a setting."""
+    words = spelled(name.replace("-", "_"), *CLASSES, PretrainSettings).split()
+    return [*words, str(value)] if len(words) == 1 else [words[0], f"{words[1]}={value}"]
 
 
 def errors(told):
@@ -118,7 +126,7 @@ def test_missing_expansions_are_told_before_the_text_is_read(command, tmp_path):
     status, told = command(objective="master")
     assert status == 2
     assert "dor and gor: the corpus has no generated" in errors(told)[0]
-    assert "--tasks mkp,cmp,npr" in told
+    assert "--set tasks=mkp,cmp,npr" in told
     assert not (tmp_path / "out").exists()
 
 
@@ -231,12 +239,12 @@ def test_standard_input_is_read_once_and_not_asked_twice(command, corpus, monkey
         ({"model": "nowhere/at-all"}, 1, "nowhere/at-all"),
         ({"expansions": "e.jsonl"}, 2, "--expansions are master's"),
         ({"preset": "released"}, 2, "--preset released is master's"),
-        ({"tasks": "mkp"}, 2, "--tasks is for master"),
-        ({"skip_from": 1}, 2, "--skip-from is for condenser and cocondenser"),
+        ({"tasks": "mkp"}, 2, "--set tasks is for master"),
+        ({"skip_from": 1}, 2, "--set skip-from is for condenser and cocondenser"),
         ({"objective": "condenser", "skip_from": 3}, 1, "the head cannot see layer 3"),
         ({"objective": "cocondenser", "dtype": "float16"}, 2, "--dtype float16"),
-        ({"objective": "cocondenser", "short_blocks": 0.5}, 2, "--short-blocks is for"),
-        ({"objective": "master", "tasks": "mkp,abc"}, 2, "--tasks mkp,abc: abc"),
+        ({"objective": "cocondenser", "short_blocks": 0.5}, 2, "--set short-blocks is for"),
+        ({"objective": "master", "tasks": "mkp,abc"}, 2, "--set tasks=mkp,abc: abc"),
         ({"device": "tpu"}, 2, "auto, cpu, cuda"),
         ({"batch_size": 0}, 2, "at least 1"),
         ({"tokenizer": "t"}, 2, "--tokenizer t: a model brings its own"),
