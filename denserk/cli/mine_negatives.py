@@ -38,7 +38,7 @@ def mine_negatives(
     compute: ComputeSettings,
 ) -> Any:
     """Mine hard negatives from runs over training queries."""
-    from denserk.tasks.mine_negatives import mine_negatives as task
+    from denserk.mining.mining import mine_negatives as task
 
     result = task(paths, settings, corpus, text, compute)
     logger.info(f"{paths.output}: {result.queries:,} queries, {result.negatives:,} negatives")

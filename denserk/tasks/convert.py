@@ -126,7 +126,7 @@ def _training(job: _Job, form: StrEnum) -> int:
                 f"--teacher gives scores, for which {form} has no place",
                 f"add --to with one of {', '.join(WITH_SCORES)}",
             )
-        from denserk.tasks.teacher_scores import load_teacher, scored  # torch is for models alone
+        from denserk.mining.teacher import load_teacher, scored  # torch is for models alone
 
         teacher = load_teacher(job.settings.teacher, job.text, job.compute)
         examples = scored(examples, teacher, job.source)

@@ -1,10 +1,4 @@
-"""Runs over training queries -> training data with hard negatives.
-
-What memory holds grows with the queries and with the passages that are named, by a few bytes each,
-and not with the runs: hits wait on the disk (TMPDIR says where) until their query's turn comes, in
-the order of the training data. So neither the order of a run nor the division into parts changes
-what a query is given.
-"""
+"""Mine hard negatives from runs over training queries, and write training data."""
 
 import logging
 from collections import Counter
@@ -14,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from denserk.data.negatives import Drops, Hit, choose, guard_scores
-from denserk.errors import UsageError
+from denserk.errors import InputError, UsageError
 from denserk.formats.detection import told
 from denserk.formats.manifest import (
     Kind,
@@ -29,15 +22,15 @@ from denserk.formats.outputs import scratch_folder
 from denserk.formats.passage_texts import PassageTexts
 from denserk.formats.sources import read_passages
 from denserk.formats.training import write_training
+from denserk.mining.candidates import MiningPools, MiningQueries, TextGuards, first_ids
+from denserk.mining.guards import Drops, Hit, choose, guard_scores
+from denserk.mining.teacher import load_teacher, scored
 from denserk.records import Candidate, Passage, TrainingExample
 from denserk.reporting import track
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.formats import DETECTED, CorpusSettings
 from denserk.settings.mining import MiningPaths, MiningSettings
 from denserk.settings.options import as_json
-from denserk.tasks.mining_pools import MiningPools
-from denserk.tasks.mining_queries import MiningQueries, gather_queries
-from denserk.tasks.mining_texts import TextGuards, refuse_missing, with_texts
 
 logger = logging.getLogger(__name__)
 
@@ -47,11 +40,16 @@ Examples = Iterator[TrainingExample]
 
 @dataclass
 class MiningResult:
-    """What came out.
+    """Counts of a mining run.
 
-    Queries and negatives that were written; hits that became positives; queries with fewer
-    negatives than asked for. Then counts by reason: hits that were dropped, inputs that were left
-    out, and what else is worth knowing.
+    Attributes:
+        queries: queries written.
+        negatives: negatives written.
+        promoted: hits that became positives.
+        short: queries with fewer negatives than asked for.
+        dropped: hits that were dropped, by reason.
+        left_out: inputs that were left out, by reason.
+        noticed: what else is worth a message.
     """
 
     queries: int = 0
@@ -62,6 +60,23 @@ class MiningResult:
     left_out: Counter[str] = field(default_factory=Counter)
     noticed: Counter[str] = field(default_factory=Counter)
 
+    def log(self, wanted: int) -> None:
+        """Log the counts that are not zero; `wanted` is the number of negatives per query."""
+        if dropped := _listed(self.dropped):
+            logger.info(f"hits dropped: {dropped}")
+        if self.promoted:
+            logger.info(f"hits that became positives: {self.promoted:,}")
+        if noticed := _listed(self.noticed):
+            logger.info(noticed)
+        if left_out := _listed(self.left_out):
+            logger.warning(f"left out: {left_out}")
+        if self.short:
+            logger.info(f"queries with fewer than {wanted} negatives: {self.short:,}")
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{reason}: {count:,}" for reason, count in counts.items() if count)
+
 
 def mine_negatives(
     paths: MiningPaths,
@@ -70,170 +85,169 @@ def mine_negatives(
     text: Mapping[str, Any] = NOTHING,
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008
 ) -> MiningResult:
-    """Mines negatives from runs and writes training data.
+    """Mine negatives from runs and write training data.
 
     Args:
         paths: the inputs and the output.
         settings: which hits become negatives.
         corpus: how the passages are read.
-        text: fields of `TextSettings` that replace what the teacher's folder says.
+        text: fields of `TextSettings` that replace those of the teacher.
         compute: where and how a teacher scores.
 
     Raises:
-        UsageError: an input or a setting is not there to choose.
+        UsageError: an input or a setting is not available.
         InputError: an input is broken, or does not fit the others.
         OutputError: the output cannot be written.
     """
     with scratch_folder("mining") as scratch, ExitStack() as files:
         mining = _Mining(paths, settings, Path(scratch), files)
-        teach = mining.lesson(text, compute)
-        mining.gather(corpus)
-        candidates = teach(mining.candidates())
+        rescore = mining.rescoring(text, compute)
+        mining.read(corpus)
+        candidates = rescore(mining.candidates())
         forget_manifest(paths.output)
         write_training(paths.output, mining.chosen(candidates), paths.output_format)
-    result = mining.whole_result()
-    _tell(result, settings)
+    mining.result.noticed = mining.pools.noticed + mining.guards.noticed
+    mining.result.log(settings.num_negatives)
     if has_manifest(paths.output):
-        _write_manifest(paths, settings, corpus, result)
-    return result
+        _write_manifest(paths, settings, corpus, mining.result)
+    return mining.result
 
 
 class _Mining:
-    """The steps: inputs are gathered, then queries pass through one by one.
+    """The steps: read all inputs, then process the queries one by one.
 
-    A query's candidates are the negatives of an example, best first, until some are chosen.
+    Until some are chosen, all candidates of a query are its example's negatives, best first.
     """
 
     def __init__(
-        self,
-        paths: MiningPaths,
-        settings: MiningSettings,
-        scratch: Path,
-        files: ExitStack,
+        self, paths: MiningPaths, settings: MiningSettings, scratch: Path, files: ExitStack
     ) -> None:
-        (
-            self._paths,
-            self._settings,
-        ) = (
-            paths,
-            settings,
-        )
+        self._paths, self._settings = paths, settings
         self.result = MiningResult()
-        drops = self.result.dropped
-        self._names = [told(run) for run in paths.run]
-        self._queries = files.enter_context(closing(MiningQueries(scratch / "queries")))
-        gather_queries(self._queries, paths, settings.min_relevance, self.result.left_out)
-        self._numbers = _part(len(self._queries), settings)
-        self._guards = TextGuards(paths, settings, self._queries, drops)
-        pools = MiningPools(
+        drops, left_out = self.result.dropped, self.result.left_out
+        queries = self._queries = files.enter_context(closing(MiningQueries(scratch / "queries")))
+        queries.read(paths, settings.min_relevance, left_out)
+        self._numbers = _shard(len(queries), settings)
+        self.guards = TextGuards(paths, settings, queries, drops)
+        self.pools = MiningPools(
             scratch / "hits",
-            self._queries,
+            queries,
             self._numbers,
             runs=len(paths.run),
-            settled=len(paths.run) == 1 and not self._guards.needed,
+            final=len(paths.run) == 1 and not self.guards.needed,
             settings=settings,
             drops=drops,
         )
-        self._pools = files.enter_context(closing(pools))
+        files.enter_context(closing(self.pools))
         self._texts = files.enter_context(closing(PassageTexts(scratch / "passages")))
 
-    def whole_result(self) -> MiningResult:
-        """The result, with what was noticed on the way."""
-        self.result.noticed = self._pools.noticed + self._guards.noticed
-        return self.result
-
-    def gather(self, corpus: CorpusSettings) -> None:
-        """Reads the runs, and the texts that are needed."""
-        texts = self._texts if self._paths.corpus is not None else None
-        for number, run in enumerate(self._paths.run):
-            self._pools.read(number, run, self._paths.run_format, texts)
-        if not self._settings.skip_missing:
-            self._pools.refuse_absent(", ".join(self._paths.run))
-        if self._paths.corpus is None:
+    def read(self, corpus: CorpusSettings) -> None:
+        """Read the runs, and the texts that are needed."""
+        source, strict = self._paths.corpus, not self._settings.skip_missing
+        for run in range(len(self._paths.run)):
+            self.pools.read(run, self._paths, self._texts if source is not None else None)
+        absent = self.pools.absent()
+        if absent and strict:
+            names = first_ids(self._queries.example(number).qid for number in absent)
+            raise InputError(
+                ", ".join(self._paths.run),
+                None,
+                f"no hits for {len(absent):,} of {len(self._numbers):,} queries ({names})",
+                "hits for every query",
+                "add --skip-missing to leave such queries out",
+            )
+        if source is None:
             return
         for number in self._numbers:
-            positives = self._queries.example(number).positives
-            self._texts.refer([c.docid for c in positives if not c.text])
+            self._texts.refer(_without_text(self._queries.example(number)))
         with track("reading the corpus", None, "passages") as progress:
-            passages = read_passages(self._paths.corpus, corpus)
-            self._texts.find(passages, self._paths.corpus, progress)
-        if self._texts.missing and not self._settings.skip_missing:
-            needed = self._needed()
-            refuse_missing(self._paths.corpus, self._texts.missing, needed, self._texts)
+            self._texts.find(read_passages(source, corpus), source, progress)
+        if self._texts.missing and strict:
+            needed = (docid for docid in self._needed() if self._texts.get([docid]) == [None])
+            raise InputError(
+                source,
+                None,
+                f"no passages with {self._texts.missing:,} of the ids that runs and training data "
+                f"name ({first_ids(needed)})",
+                "the corpus that was searched",
+                "add --skip-missing to leave such passages out",
+            )
 
     def _needed(self) -> Iterator[str]:
-        """The ids of all passages whose texts are needed."""
+        """Yield the ids of all passages whose texts are needed."""
         for number in self._numbers:
-            yield from (c.docid for c in self._queries.example(number).positives if not c.text)
-            yield from (hit.docid for hit in self._pools.hits(number))
+            yield from _without_text(self._queries.example(number))
+            yield from (hit.docid for hit in self.pools.hits(number))
 
     def candidates(self) -> Examples:
-        """The queries, their negatives all hits that may be some."""
+        """Yield the queries with all their candidates."""
         left_out = self.result.left_out
-        absent = frozenset(self._pools.absent())
+        absent = frozenset(self.pools.absent())
         left_out["queries without hits"] += len(absent)
         for number in self._numbers:
             if number in absent:
                 continue
-            hits = self._pools.hits(number)
+            hits = self.pools.hits(number)
             example = self._queries.example(number)
-            if self._guards.reads_texts:
+            if self.guards.reads_texts:
                 example = self._with_texts(example, hits)
             else:
-                negatives = tuple(Candidate(hit.docid) for hit in hits)
-                example = example._replace(negatives=negatives)
+                example = example._replace(negatives=tuple(Candidate(h.docid) for h in hits))
             if example.positives:
                 yield example
             else:
                 left_out["queries without a positive left"] += 1
 
     def _with_texts(self, example: TrainingExample, hits: Sequence[Hit]) -> TrainingExample:
-        """The example with the texts of its positives, and with the hits that may be negatives."""
-        known = len(example.positives)
-        example = with_texts(example, self._texts)
-        self.result.left_out["positives that the corpus lacks"] += known - len(example.positives)
+        """Add the texts of the positives, and the hits that may be negatives."""
+        bare = _without_text(example)
+        found = dict(zip(bare, self._texts.get(bare), strict=True))
+        positives = []
+        for each in example.positives:
+            if each.text:
+                positives.append(each)
+            elif passage := found.get(each.docid):
+                positives.append(each._replace(text=passage.text, title=passage.title))
+        lost = len(example.positives) - len(positives)
+        self.result.left_out["positives that the corpus lacks"] += lost
         passages = self._texts.get([hit.docid for hit in hits])
         pairs = [(h, p) for h, p in zip(hits, passages, strict=True) if p is not None]
         self.result.dropped["not in the corpus"] += len(hits) - len(pairs)
-        pairs, promoted = self._guards.divide(example, pairs)
+        pairs, promoted = self.guards.divide(example._replace(positives=tuple(positives)), pairs)
         self.result.promoted += len(promoted)
-        gold = example.positives if self._settings.keep_gold else ()
+        gold = positives if self._settings.keep_gold else ()
         return example._replace(
-            positives=(*gold, *(self._candidate(hit, passage) for hit, passage in promoted)),
-            negatives=tuple(self._candidate(hit, passage) for hit, passage in pairs),
+            positives=(*gold, *(self._candidate(*pair) for pair in promoted)),
+            negatives=tuple(self._candidate(*pair) for pair in pairs),
         )
 
     def _candidate(self, hit: Hit, passage: Passage) -> Candidate:
-        source = {"rank": hit.rank, "run": self._names[hit.run]}
+        source = {"rank": hit.rank, "run": told(self._paths.run[hit.run])}
         return Candidate(hit.docid, passage.text, passage.title, hit.score, source)
 
-    def lesson(
+    def rescoring(
         self, text: Mapping[str, Any], compute: ComputeSettings
     ) -> Callable[[Examples], Examples]:
-        """What exchanges the runs' scores for the teacher's, and guards by those.
-
-        Without a teacher it leaves the examples as they are.
-        """
-        if self._settings.teacher is None:
+        """Return what replaces the runs' scores by the teacher's, and guards by those."""
+        settings = self._settings
+        if settings.teacher is None:
             return lambda examples: examples
-        from denserk.tasks.teacher_scores import load_teacher, scored  # torch is for teachers alone
-
-        teacher = load_teacher(self._settings.teacher, text, compute)
+        teacher = load_teacher(settings.teacher, text, compute)
         source = self._paths.train or self._paths.topics or ""
 
-        def taught(examples: Examples) -> Examples:
+        def rescored(examples: Examples) -> Examples:
             for example in scored(map(_keep_run_scores, examples), teacher, source):
                 best = max(candidate.score or 0.0 for candidate in example.positives)
                 scores = [candidate.score or 0.0 for candidate in example.negatives]
                 places, _ = guard_scores(
-                    scores, range(len(scores)), best, self._settings, self.result.dropped
+                    scores, range(len(scores)), best, settings, self.result.dropped
                 )
                 yield example._replace(negatives=tuple(example.negatives[p] for p in places))
 
-        return taught
+        return rescored
 
     def chosen(self, examples: Examples) -> Examples:
-        """The queries with the negatives that they keep."""
+        """Yield the queries with the negatives that they keep."""
         result = self.result
         with track("mining", len(self._numbers), "queries") as progress:
             for example in examples:
@@ -248,8 +262,13 @@ class _Mining:
                 yield example._replace(negatives=tuple(example.negatives[p] for p in places))
 
 
+def _without_text(example: TrainingExample) -> list[str]:
+    """Return the ids of the positives without a text."""
+    return [candidate.docid for candidate in example.positives if not candidate.text]
+
+
 def _keep_run_scores(example: TrainingExample) -> TrainingExample:
-    """The runs' scores under a name of their own."""
+    """Copy the runs' scores to `run_score`, before the teacher's replace them."""
 
     def kept(candidate: Candidate) -> Candidate:
         if "run" not in candidate.extra:
@@ -261,31 +280,14 @@ def _keep_run_scores(example: TrainingExample) -> TrainingExample:
     )
 
 
-def _part(queries: int, settings: MiningSettings) -> range:
-    """The numbers of the queries of this part."""
+def _shard(queries: int, settings: MiningSettings) -> range:
+    """Return the numbers of the queries of this shard."""
     if settings.shard_num > queries:
         raise UsageError(
             f"--shard-num {settings.shard_num}: there are {queries:,} queries", "fewer parts"
         )
     first, last = ((settings.shard_id + step) * queries // settings.shard_num for step in (0, 1))
     return range(first, last)
-
-
-def _counted(counts: Counter[str]) -> str:
-    return ", ".join(f"{reason}: {count:,}" for reason, count in counts.items() if count)
-
-
-def _tell(result: MiningResult, settings: MiningSettings) -> None:
-    if dropped := _counted(result.dropped):
-        logger.info(f"hits dropped: {dropped}")
-    if result.promoted:
-        logger.info(f"hits that became positives: {result.promoted:,}")
-    if noticed := _counted(result.noticed):
-        logger.info(noticed)
-    if left_out := _counted(result.left_out):
-        logger.warning(f"left out: {left_out}")
-    if result.short:
-        logger.info(f"queries with fewer than {settings.num_negatives} negatives: {result.short:,}")
 
 
 def _write_manifest(

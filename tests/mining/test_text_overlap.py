@@ -2,14 +2,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denserk.data.negatives import Likeness, share, trigrams, words
+from denserk.mining.guards import TextOverlap, jaccard, trigrams, words
 
 WORDS = st.lists(st.sampled_from(["the", "old", "river", "runs", "south"]), max_size=8).map(
     " ".join
 )
 
 
-def slow_share(one, other):
+def slow_jaccard(one, other):
     sets = []
     for text in (one, other):
         words = text.split()
@@ -21,16 +21,16 @@ def slow_share(one, other):
 
 @given(WORDS, WORDS)
 def test_the_share_of_trigrams(one, other):
-    assert share(trigrams(words(one)), trigrams(words(other))) == slow_share(one, other)
-    best = max(slow_share(one, text) for text in (one, other))
-    assert Likeness([one, other]).most_shared(words(one)) == best
+    assert jaccard(trigrams(words(one)), trigrams(words(other))) == slow_jaccard(one, other)
+    best = max(slow_jaccard(one, text) for text in (one, other))
+    assert TextOverlap([one, other]).most_shared(words(one)) == best
 
 
 @given(WORDS, WORDS)
 def test_a_literal_match_is_a_contiguous_part(one, other):
     padded = f" {one} ", f" {other} "
     expected = bool(one and other) and (padded[0] in padded[1] or padded[1] in padded[0])
-    assert Likeness([one]).literal(words(other)) is expected
+    assert TextOverlap([one]).contains(words(other)) is expected
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,12 @@ def test_a_literal_match_is_a_contiguous_part(one, other):
     ],
 )
 def test_cases_signs_and_white_space(text, literal, equal):
-    likeness = Likeness(["The old\nriver", ""])
-    assert likeness.literal(words(text)) is literal
-    assert likeness.equals(words(text)) is equal
+    overlap = TextOverlap(["The old\nriver", ""])
+    assert overlap.contains(words(text)) is literal
+    assert overlap.equals(words(text)) is equal
 
 
 def test_nothing_is_alike_without_words():
-    assert Likeness([]).most_shared(words("the old river")) == 0.0
-    assert not Likeness([""]).equals([])
-    assert not Likeness(["..."]).literal(words("a river"))
+    assert TextOverlap([]).most_shared(words("the old river")) == 0.0
+    assert not TextOverlap([""]).equals([])
+    assert not TextOverlap(["..."]).contains(words("a river"))

@@ -4,8 +4,8 @@ from denserk.errors import InputError, UsageError
 from denserk.formats.manifest import beside
 from denserk.settings.conversion import TrainingFormat
 from denserk.settings.mining import AnswerBearing, MiningSettings
+from tests.mining.toy_runs import RUN, negatives, run_text
 from tests.reporters import Heard
-from tests.tasks.mining import RUN, negatives, run_text
 
 FAULTS = {
     "a query without hits": (

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from denserk.formats.training import read_training
+from denserk.mining.mining import mine_negatives
 from denserk.settings.mining import MiningPaths
-from denserk.tasks.mine_negatives import mine_negatives
-from tests.tasks.mining import ALL, RUN, run_text
+from tests.mining.toy_runs import ALL, RUN, run_text
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ import pytest
 from denserk.cli.app import run as command
 from denserk.errors import InputError, UsageError
 from denserk.formats.training import read_training
+from denserk.mining import teacher as teaching
+from denserk.mining.teacher import scored
 from denserk.modeling.cross_encoder import PairScorer
 from denserk.records import Candidate, Passage, Query, TrainingExample
 from denserk.settings.conversion import ConversionSettings, Kind, TrainingFormat
 from denserk.settings.encoding import ComputeSettings
-from denserk.tasks import teacher_scores
 from denserk.tasks.convert import convert
-from denserk.tasks.teacher_scores import scored
 from tests.conftest import PASSAGES, QUERIES
 
 CPU = ComputeSettings(device="cpu")
@@ -47,7 +47,7 @@ def near(*values):
 
 @pytest.mark.parametrize("together", [1, 3, 100])
 def test_every_positive_and_negative_gets_its_score(monkeypatch, together):
-    monkeypatch.setattr(teacher_scores, "SCORED_TOGETHER", together)
+    monkeypatch.setattr(teaching, "SCORED_TOGETHER", together)
     given = [example("1", "ab", ["c"], ["de", "f"]), example("2", "abc", ["de"], [])]
     found = list(scored(given, Lengths(), "train"))
     assert scores_of(found) == [("1", near(2.01), near(2.02, 2.01)), ("2", near(3.02), [])]
@@ -60,7 +60,7 @@ def test_every_positive_and_negative_gets_its_score(monkeypatch, together):
 
 
 def test_a_few_examples_are_held_at_once(monkeypatch):
-    monkeypatch.setattr(teacher_scores, "SCORED_TOGETHER", 4)
+    monkeypatch.setattr(teaching, "SCORED_TOGETHER", 4)
     teacher, taken = Lengths(), []
 
     def stream():

@@ -1,8 +1,7 @@
-"""Which hits of a query may become negatives, and which of them do: pure functions.
+"""Choose which hits of a query become negatives: pure functions.
 
-A run's hits are ranked by score, ties by descending passage id, whatever the file's order and rank
-column say. A guard that suspects a hit of being relevant counts in all runs of a query: what stands
-too high in one run is no negative for standing lower in another.
+Hits are ranked by score, ties by descending passage id, regardless of the run's order and ranks.
+A hit that a guard suspects of being relevant in one run is no negative from any other run either.
 """
 
 import re
@@ -15,15 +14,14 @@ from typing import NamedTuple
 from denserk.records import best_first
 from denserk.settings.mining import MiningSettings, SamplingStrategy
 
-Drops = Counter[str]
-"""Why hits were dropped -> how many."""
-WORD = 8  # bytes of a random word
+Drops = Counter[str]  # hits that were dropped, by reason
+WORD = 8  # bytes of a random integer
 Trigrams = frozenset[tuple[str, ...]]
 _WORD = re.compile(r"\w+")
 
 
 class Hit(NamedTuple):
-    """A passage that a run holds for a query: rank from 1, and which of the runs, from 0."""
+    """A passage that a run returned for a query: rank from 1, number of the run from 0."""
 
     docid: str
     rank: int
@@ -32,14 +30,14 @@ class Hit(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """All hits of a query in one run, best first; ranks are places, from 1."""
+    """All hits of a query in one run, best first."""
 
     docids: Sequence[str]
     scores: Sequence[float]
 
 
 class Pool(NamedTuple):
-    """What is left of a query's hits in one run, best first, and the ids that are suspected."""
+    """The hits of a query in one run that pass, best first, and the ids that are suspected."""
 
     docids: list[str]
     ranks: list[int]
@@ -59,7 +57,7 @@ def rank_hits(docids: Sequence[str], scores: Sequence[float]) -> Ranked:
 
 
 def count_ties(scores: Sequence[float]) -> int:
-    """How many hits share their score with another one that counts already.
+    """Return how many hits have the score of another hit that is already counted.
 
     >>> count_ties([3.0, 2.0, 2.0, 2.0])
     2
@@ -68,10 +66,9 @@ def count_ties(scores: Sequence[float]) -> int:
 
 
 def score_limit(best_positive: float | None, settings: MiningSettings) -> float:
-    """The score that a negative may not exceed, by --set max-score and the margins.
+    """Return the highest score of a negative, by max-score and the margins.
 
-    Where the margins have no positive's score to count from, every hit beats the positives, and
-    the limit is minus infinity.
+    It is minus infinity where a margin is set and no positive has a score.
 
     >>> score_limit(20.0, MiningSettings(relative_margin=0.05, absolute_margin=0.5))
     19.0
@@ -93,11 +90,11 @@ def guard_scores(
     settings: MiningSettings,
     drops: Drops,
 ) -> tuple[list[int], list[int]]:
-    """The places whose scores the guards let pass, and those that score too much.
+    """Return the places whose scores pass, and those that score too much.
 
     Args:
         scores: of all hits.
-        places: the hits that are looked at, as places in `scores`.
+        places: the hits to check, as places in `scores`.
         best_positive: the score of the best positive, None where it is not among the hits.
         settings: the guards.
         drops: counts what is dropped.
@@ -122,9 +119,9 @@ def guard_scores(
 def guard_hits(
     ranked: Ranked, positives: Collection[str], settings: MiningSettings, drops: Drops
 ) -> tuple[list[int], list[str]]:
-    """What the guards of rank and score leave of a query's hits in one run.
+    """Apply the guards of rank and score to a query's hits in one run.
 
-    With a teacher the scores are its own, and looked at later.
+    With a teacher, its scores are guarded later instead.
 
     Args:
         ranked: all hits, best first.
@@ -154,10 +151,10 @@ def guard_hits(
 
 
 def choose(count: int, qid: str, settings: MiningSettings) -> list[int]:
-    """Which of `count` hits become negatives, as places in their order.
+    """Choose which of `count` hits become negatives, as ascending places.
 
-    The draw is a function of the seed, the query's id and the count: the first steps of Fisher and
-    Yates's shuffle, with the random words that SHAKE-128 makes of seed and id.
+    The draw depends on the seed, the query's id and the count alone: a partial Fisher-Yates shuffle
+    with random integers from SHAKE-128 of seed and id.
 
     >>> choose(9, "q1", MiningSettings(num_negatives=3))
     [1, 2, 4]
@@ -177,10 +174,10 @@ def choose(count: int, qid: str, settings: MiningSettings) -> list[int]:
 
 
 def merge_pools(pools: Sequence[tuple[int, Pool]], drops: Drops) -> list[Hit]:
-    """The candidates of all runs, by rank, then in the order of the runs, each passage once.
+    """Merge the hits of all runs by rank, then by run; each passage once.
 
     Args:
-        pools: numbers of runs, and what each left.
+        pools: numbers of runs, and the hits that passed in each.
         drops: counts what is dropped.
 
     >>> pools = [
@@ -208,7 +205,7 @@ def merge_pools(pools: Sequence[tuple[int, Pool]], drops: Drops) -> list[Hit]:
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, without cases and signs.
+    """Return the words of a text, without case and punctuation.
 
     >>> words("The old -- River!")
     ['the', 'old', 'river']
@@ -217,7 +214,7 @@ def words(text: str) -> list[str]:
 
 
 def trigrams(found: Sequence[str]) -> Trigrams:
-    """The runs of three words; fewer words are one run.
+    """Return the trigrams of words; fewer than three words are one.
 
     >>> sorted(trigrams(words("The old river runs.")))
     [('old', 'river', 'runs'), ('the', 'old', 'river')]
@@ -227,46 +224,45 @@ def trigrams(found: Sequence[str]) -> Trigrams:
     return frozenset(zip(found, found[1:], found[2:], strict=False))
 
 
-def share(one: Trigrams, other: Trigrams) -> float:
-    """Jaccard's coefficient of two sets; 0 where both are empty.
+def jaccard(one: Trigrams, other: Trigrams) -> float:
+    """Return the Jaccard coefficient of two sets; 0 where both are empty.
 
-    >>> share(trigrams("abcd"), trigrams("xabc"))
+    >>> jaccard(trigrams("abcd"), trigrams("xabc"))
     0.3333333333333333
     """
     both = len(one & other)
     return both / (len(one) + len(other) - both) if both else 0.0
 
 
-def _between_blanks(found: Sequence[str]) -> str:
+def _spaced(found: Sequence[str]) -> str:
     return f" {' '.join(found)} "
 
 
-class Likeness:
-    """Texts made ready to be compared with the words of many others.
+class TextOverlap:
+    """Compares texts, for example a query's positives, with the words of many others.
 
-    Args:
-        texts: the texts, of positives say; those without a word are like nothing.
+    Texts without a word match nothing.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
         own = [found for found in map(words, texts) if found]
-        self._texts = {_between_blanks(found) for found in own}
+        self._texts = {_spaced(found) for found in own}
         self._trigrams = [trigrams(found) for found in own]
 
     def equals(self, found: Sequence[str]) -> bool:
-        """Whether they are the words of one of the texts."""
-        return _between_blanks(found) in self._texts
+        """Return whether the words are those of one of the texts."""
+        return _spaced(found) in self._texts
 
-    def literal(self, found: Sequence[str]) -> bool:
-        """Whether one of the texts stands in them word for word, or they stand in it.
+    def contains(self, found: Sequence[str]) -> bool:
+        """Return whether one of the texts contains the words in sequence, or the reverse.
 
-        >>> Likeness(["the old river"]).literal(words("See: The old  river."))
+        >>> TextOverlap(["the old river"]).contains(words("See: The old  river."))
         True
         """
-        text = _between_blanks(found)
+        text = _spaced(found)
         return bool(found) and any(text in own or own in text for own in self._texts)
 
     def most_shared(self, found: Sequence[str]) -> float:
-        """The largest share of trigrams that they have in common with one of the texts."""
+        """Return the largest Jaccard coefficient of trigrams with one of the texts."""
         theirs = trigrams(found)
-        return max((share(theirs, own) for own in self._trigrams), default=0.0)
+        return max((jaccard(theirs, own) for own in self._trigrams), default=0.0)

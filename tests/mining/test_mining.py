@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from denserk.formats.manifest import Kind, beside, file_sha256, read_manifest
 from denserk.formats.training import read_training
+from denserk.mining.mining import mine_negatives
+from denserk.mining.teacher import load_teacher
 from denserk.records import Passage, Query
 from denserk.settings.conversion import TrainingFormat
 from denserk.settings.encoding import ComputeSettings
 from denserk.settings.mining import AnswerBearing, MiningPaths, MiningSettings, SamplingStrategy
-from denserk.tasks.mine_negatives import mine_negatives
-from denserk.tasks.teacher_scores import load_teacher
 from tests.conftest import PASSAGES, QRELS, QUERIES
+from tests.mining.toy_runs import ALL, RUN, ids, negatives, run_text
 from tests.reporters import Heard
-from tests.tasks.mining import ALL, RUN, ids, negatives, run_text
 
 EXPECTED = {"q1": ["d10", "d1", "d2"], "q2": ["d2", "d4", "d3"], "q3": ["d5", "d3"]}
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denserk.data.negatives import (
+from denserk.mining.guards import (
     Drops,
     Hit,
     Pool,
