@@ -263,7 +263,7 @@ class Index:
             return qids, np.array(texts, dtype=object)
         if not isinstance(model, Encoder):
             model = self._encoder(model)
-        from denserk.formats.model_chain import refuse_other_model
+        from denserk.formats.manifest import refuse_other_model
 
         what = f"{self._opened.name} and the queries of {model.name}"
         made, asked = self._opened.model, model._encoder.description()

@@ -1,4 +1,4 @@
-"""What is finished of an output that is made block by block: JSON lines beside it."""
+"""Journal of an output that is written block by block: JSON lines of the finished blocks."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -13,12 +13,11 @@ from denserk.formats.files import read_file, whole_binary, write_errors
 from denserk.formats.schema import TEXT, mapping, record, require, whole
 
 JOURNAL = "blocks.jsonl"
-OTHERS = "blocks-*.jsonl"
-"""Journals of the other processes at the same output, until their lines stand in the first one."""
+OTHERS = "blocks-*.jsonl"  # of ranks 1, 2, ... until their lines are copied into the first journal
 
 
 def journal_of(rank: int) -> str:
-    """The journal that a process of several adds to.
+    """Return the name of the journal of a process.
 
     >>> journal_of(0), journal_of(3)
     ('blocks.jsonl', 'blocks-3.jsonl')
@@ -28,9 +27,9 @@ def journal_of(rank: int) -> str:
 
 @dataclass(frozen=True)
 class Block:
-    """One finished block: its number in the corpus, its count, the SHA-256 of its texts.
+    """A finished block: number in the corpus, count of passages, SHA-256 of its texts.
 
-    `sha256` holds the SHA-256 of its files by their suffix; empty in journals of older versions.
+    `sha256` maps suffixes of its files to their SHA-256; empty in journals of older versions.
     """
 
     number: int
@@ -40,7 +39,7 @@ class Block:
 
     @property
     def name(self) -> str:
-        """The stem of its files.
+        """Stem of its files.
 
         >>> Block(7, 4096, "").name
         'block-00007'
@@ -55,29 +54,29 @@ _LINE = record(
 )
 
 
-def read_journal(folder: Path, kind: type[B], name: str = JOURNAL) -> list[B]:
-    """The finished blocks; a last line cut short by a kill is not a block.
+def read_journal(folder: Path, kind: type[B]) -> list[B]:
+    """Read the finished blocks of all processes; a last line cut short by a kill is no block.
 
     Raises:
         InputError: another line is broken.
     """
-    where = folder / name
-    if not os.path.lexists(where):
-        return []
-    blocks: list[B] = []
+    found: dict[int, B] = {}
     hint = "start over with --overwrite"
-    for number, line in enumerate(read_file(where).splitlines(keepends=True), start=1):
-        if not line.endswith(b"\n"):
-            break
-        try:
-            values = orjson.loads(line)
-            require(values, _LINE, where, number, hint)
-            blocks.append(kind(**values))
-        except (ValueError, TypeError):
-            raise InputError(
-                where, number, "a broken line", "one finished block a line", hint
-            ) from None
-    return blocks
+    for where in [folder / JOURNAL, *sorted(folder.glob(OTHERS))]:
+        lines = read_file(where).splitlines(keepends=True) if os.path.lexists(where) else []
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                values = orjson.loads(line)
+                require(values, _LINE, where, number, hint)
+                block = kind(**values)
+            except (ValueError, TypeError):
+                raise InputError(
+                    where, number, "a broken line", "one finished block a line", hint
+                ) from None
+            found[block.number] = block
+    return list(found.values())
 
 
 def _line(block: Block) -> bytes:
@@ -88,32 +87,15 @@ def _line(block: Block) -> bytes:
 
 
 def write_journal(folder: Path, blocks: Iterable[Block]) -> None:
-    """Writes the journal whole, in the order of the blocks' numbers."""
+    """Write the journal, sorted by block number, and remove those of other processes."""
     with whole_binary(folder / JOURNAL) as handle:
-        for block in sorted(blocks, key=lambda block: block.number):
-            handle.write(_line(block))
-
-
-def append_to_journal(folder: Path, block: Block, name: str = JOURNAL) -> None:
-    """Adds a block that is finished."""
-    with write_errors(folder), (folder / name).open("ab") as journal:
-        journal.write(_line(block))
-
-
-def read_journals(folder: Path, kind: type[B]) -> list[B]:
-    """The finished blocks of all processes; one that two journals hold is there once.
-
-    Raises:
-        InputError: see `read_journal`.
-    """
-    names = [JOURNAL, *(path.name for path in sorted(folder.glob(OTHERS)))]
-    found = {b.number: b for name in names for b in read_journal(folder, kind, name)}
-    return list(found.values())
-
-
-def write_only_journal(folder: Path, blocks: Iterable[Block]) -> None:
-    """`write_journal`, after which those of other processes are removed."""
-    write_journal(folder, blocks)
+        handle.writelines(map(_line, sorted(blocks, key=lambda block: block.number)))
     with write_errors(folder):
         for other in folder.glob(OTHERS):
             other.unlink()
+
+
+def append_to_journal(folder: Path, block: Block, name: str = JOURNAL) -> None:
+    """Add a finished block."""
+    with write_errors(folder), (folder / name).open("ab") as journal:
+        journal.write(_line(block))

@@ -1,4 +1,4 @@
-"""Bytes in, bytes out: plain or gzip by suffix, "-" for a stream, outputs whole or not at all."""
+"""Reading and writing of files: gzip by suffix, "-" for streams, outputs renamed when complete."""
 
 import errno
 import gzip
@@ -18,17 +18,17 @@ from denserk.errors import InputError, OutputError, UsageError
 
 STREAM = "-"
 BOM = b"\xef\xbb\xbf"
+# bytes of a line from which on a file is rejected: it is not a text file, or a gzip bomb
 LONGEST_LINE = 1 << 28
-"""Bytes of a line from which on a file is rejected: it holds no lines, or a gzip bomb."""
 
 
 @contextmanager
 def open_binary(path: str | Path) -> Iterator[BinaryIO]:
-    """Opens an input for reading; `.gz` is decompressed, "-" is standard input.
+    """Open an input for reading; `.gz` is decompressed, "-" is standard input.
 
     Raises:
-        UsageError: there is no such file, or it is a folder.
-        InputError: it may not be read.
+        UsageError: the file does not exist, or is a folder.
+        InputError: it cannot be read.
     """
     if str(path) == STREAM:
         yield sys.stdin.buffer
@@ -47,12 +47,11 @@ def open_binary(path: str | Path) -> Iterator[BinaryIO]:
         yield cast(BinaryIO, handle)
 
 
-READ_FAILURES = (EOFError, OSError, zlib.error)
-"""What reading an open input raises where it is damaged, or the system cannot read it."""
+READ_FAILURES = (EOFError, OSError, zlib.error)  # of damaged or unreadable inputs
 
 
 def read_failure(path: str | Path, line: int | None, error: BaseException) -> InputError:
-    """The error about an input that raised one of `READ_FAILURES`."""
+    """Return the error about an input that raised one of `READ_FAILURES`."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return InputError(path, line, "nothing", "a file")
     if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
@@ -68,11 +67,11 @@ def read_failure(path: str | Path, line: int | None, error: BaseException) -> In
 
 
 def number_lines(handle: BinaryIO, path: str | Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of an open input, as `read_lines` yields them; `path` names it in errors.
+    """Yield the lines of an open input like `read_lines`; `path` names it in errors.
 
     Raises:
-        InputError: the file cannot be read, is cut short, is not gzip although its name says so,
-            or has a line longer than `LONGEST_LINE`.
+        InputError: the file cannot be read, is truncated, is not gzip despite its suffix, or has a
+            line longer than `LONGEST_LINE`.
     """
     number = 0
     try:
@@ -87,15 +86,15 @@ def number_lines(handle: BinaryIO, path: str | Path) -> Iterator[tuple[int, byte
 
 
 def endless_line(path: str | Path, line: int | None) -> InputError:
-    """The error about a line that memory should not be filled with."""
+    """Return the error about a line that is too long to be read into memory."""
     return InputError(path, line, f"a line of {LONGEST_LINE:,} bytes or more", "shorter lines")
 
 
 def read_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
-    """Yields (line number from 1, line), without line ends and byte-order mark.
+    """Yield (line number from 1, line), without line ends and byte-order mark.
 
     Raises:
-        InputError: the file is cut short or is not gzip although its name says so.
+        InputError: the file is truncated, or is not gzip despite its suffix.
     """
     with open_binary(path) as handle:
         yield from number_lines(handle, path)
@@ -122,10 +121,10 @@ class _Rewound(io.RawIOBase):
 
 
 def look_ahead(handle: BinaryIO, path: str | Path, size: int = 1 << 20) -> tuple[bytes, BinaryIO]:
-    """The first bytes of an open input, and the input from its start again (a pipe cannot seek).
+    """Return the first bytes of an open input, and the input from its start (a pipe cannot seek).
 
     Raises:
-        InputError: the file is cut short or is not gzip although its name says so.
+        InputError: the file is truncated, or is not gzip despite its suffix.
 
     >>> head, rest = look_ahead(io.BytesIO(b"one two"), "x", 3)
     >>> head, rest.read()
@@ -144,10 +143,10 @@ def rewound(head: bytes, rest: BinaryIO) -> BinaryIO:
 
 
 def read_all(handle: BinaryIO, path: str | Path) -> bytes:
-    """The rest of an open input; `path` names it in errors.
+    """Return the rest of an open input; `path` names it in errors.
 
     Raises:
-        InputError: the file is cut short or is not gzip although its name says so.
+        InputError: the file is truncated, or is not gzip despite its suffix.
     """
     try:
         return handle.read()
@@ -200,7 +199,7 @@ def _write_error(path: str | Path, error: OSError) -> OutputError:
 
 @contextmanager
 def write_errors(path: str | Path) -> Iterator[None]:
-    """Turns a failed write into an `OutputError`; a closed pipe passes through."""
+    """Turn a failed write into an `OutputError`; a closed pipe passes through."""
     try:
         yield
     except BrokenPipeError:
@@ -210,7 +209,7 @@ def write_errors(path: str | Path) -> Iterator[None]:
 
 
 def temporary_beside(target: Path) -> Path:
-    """A new hidden name beside `target`, which `is_temporary` knows again."""
+    """Return a new hidden path beside `target`, which `is_temporary` recognises."""
     whole = target.absolute()
     return whole.with_name(f".{whole.name}.{secrets.token_hex(4)}.part")
 
@@ -225,17 +224,17 @@ def is_temporary(path: Path) -> bool:
 
 
 def is_special(path: Path) -> bool:
-    """Whether there is a pipe or a device of this name, which is written to as it stands."""
+    """Return whether a path is a pipe or a device, which is written to directly."""
     return path.exists() and not (path.is_file() or path.is_dir())
 
 
 @contextmanager
 def whole_binary(path: str | Path) -> Iterator[BinaryIO]:
-    """Open an output that appears under its name only once it is whole.
+    """Open an output for writing.
 
-    Written to a new temporary file beside the target, flushed to the disk, then renamed; removed if
-    anything fails. `.gz` is compressed (without a time stamp, so equal content gives equal bytes).
-    "-" is standard output. Parent folders are made.
+    Written to a temporary file beside the target, flushed to the disk and renamed on success;
+    removed on failure. `.gz` is compressed (without a time stamp, so equal content gives equal
+    bytes). "-" is standard output. Parent folders are created.
 
     Raises:
         OutputError: no room, no permission.
@@ -280,7 +279,7 @@ def whole_text(path: str | Path) -> Iterator[TextIO]:
 
 
 def write_lines(path: str | Path, lines: Iterable[str], header: str = "") -> int:
-    """Writes lines that carry their own ends, under a header that does not count; returns how many.
+    """Write a header and lines, which include their line ends; return the number of lines.
 
     Raises:
         OutputError: no room, no permission.
@@ -304,7 +303,7 @@ def read_errors(path: str | Path) -> Iterator[None]:
 
 
 def read_file(path: str | Path) -> bytes:
-    """The bytes of a small file.
+    """Return the bytes of a small file.
 
     Raises:
         InputError: it cannot be read.
@@ -314,10 +313,10 @@ def read_file(path: str | Path) -> bytes:
 
 
 def read_chunks(handle: BinaryIO, path: str | Path, size: int = 1 << 20) -> Iterator[bytes]:
-    """The rest of an open input, piece by piece; `path` names it in errors.
+    """Yield the rest of an open input in chunks; `path` names it in errors.
 
     Raises:
-        InputError: it cannot be read, is cut short, or is not gzip although its name says so.
+        InputError: it cannot be read, is truncated, or is not gzip despite its suffix.
     """
     try:
         while chunk := handle.read(size):

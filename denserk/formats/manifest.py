@@ -1,17 +1,17 @@
-"""manifest.json: what made a folder, from what, and what it holds.
+"""manifest.json: settings, inputs and contents of a folder or run.
 
-Every folder denserk writes carries one, with `complete: false` until the last file is there;
-readers refuse an unfinished folder. Settings and fingerprints travel along the chain model ->
-vectors -> index -> run, so that each step can refuse what was not made for it.
+Every folder that denserk writes has one, with `complete: false` until the last file is written;
+readers reject an unfinished folder. Settings and fingerprints are passed along the chain model ->
+vectors -> index -> run, so each step can reject what does not match.
 """
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -32,15 +32,22 @@ from denserk.formats.schema import (
     whole,
 )
 from denserk.records import Query
+from denserk.settings.encoding import RepresentationSettings
+from denserk.settings.options import as_json
 from denserk.settings.retrieval import Engine, Metric
 
 NAME = "manifest.json"
-DTYPES = ("float16", "float32")
-"""Types of stored vectors."""
+DTYPES = ("float16", "float32")  # of stored vectors
+
+Description = Mapping[str, Any]  # of a model, by `TextEncoder.description`
+# the values of settings that did not exist when a manifest was written
+DEFAULTS = as_json(RepresentationSettings())
+# settings of text that queries and passages must share, or that only passages use
+OF_PASSAGES = ("fields", "join", "passage_prefix")
 
 
 class Kind(StrEnum):
-    """What a manifest stands beside."""
+    """What a manifest describes."""
 
     VECTORS = "vectors"
     INDEX = "index"
@@ -55,10 +62,12 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Manifest:
-    """One manifest.
+    """One manifest, in plain JSON.
 
-    `settings` is what was asked for, `made_from` names and fingerprints the inputs (a model, a
-    corpus, vectors), `contents` counts what is there. All three hold plain JSON.
+    Attributes:
+        settings: the options of the command.
+        made_from: names and fingerprints of the inputs: a model, a corpus, vectors.
+        contents: counts and checksums.
     """
 
     kind: Kind
@@ -104,7 +113,7 @@ _CONTENTS = {
 
 
 def _rule(kind: Kind, *, complete: bool) -> Rule:
-    """What a manifest of one kind holds; other commands read what is complete."""
+    """Return the fields of a manifest; settings and contents are checked once it is complete."""
     return record(
         {
             "kind": TEXT,
@@ -135,22 +144,18 @@ def require_fields(path: str | Path, manifest: Manifest, part: str, *names: str)
 
 
 def beside(path: str | Path) -> Path:
-    """Where the manifest of a folder, or of a single file such as a run, stands."""
+    """Return the path of the manifest of a folder, or of a file such as a run."""
     path = Path(path)
     return path / NAME if path.is_dir() else path.with_name(f"{path.name}.{NAME}")
 
 
 def encoded(manifest: Manifest) -> bytes:
-    """A manifest as JSON."""
+    """Return a manifest as JSON."""
     return orjson.dumps(asdict(manifest), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def decoded(data: bytes | str, where: str | Path) -> Manifest:
-    """A manifest from JSON.
-
-    Args:
-        data: what `encoded` made.
-        where: what it was found in, for the error.
+    """Parse a manifest; `where` names it in errors.
 
     Raises:
         InputError: it is not a manifest.
@@ -169,22 +174,22 @@ def decoded(data: bytes | str, where: str | Path) -> Manifest:
 
 
 def write_manifest(path: str | Path, manifest: Manifest) -> None:
-    """Writes the manifest of a folder or file, whole."""
+    """Write the manifest of a folder or file."""
     with whole_binary(beside(path)) as handle:
         handle.write(encoded(manifest))
 
 
 def read_manifest(path: str | Path, kind: Kind, *, unfinished: bool = False) -> Manifest:
-    """Reads the manifest of a folder or file.
+    """Read the manifest of a folder or file, which must be of a `kind`.
 
     Args:
-        path: the folder, or the file it stands beside.
+        path: the folder or file.
         kind: what it must be.
-        unfinished: also accept a folder whose writing was interrupted.
+        unfinished: also accept an unfinished folder.
 
     Raises:
-        UsageError: there is no such folder, or it has no manifest.
-        MismatchError: it is a manifest of another kind, or of a folder that was never finished.
+        UsageError: the folder does not exist, or has no manifest.
+        MismatchError: it is of another kind, or unfinished.
         InputError: it is not a manifest.
     """
     where = beside(path)
@@ -204,7 +209,7 @@ def read_manifest(path: str | Path, kind: Kind, *, unfinished: bool = False) -> 
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """What differs between two parts of manifests, one phrase a value.
+    """Describe the differences between two parts of manifests, one phrase per value.
 
     >>> differences({"model": {"name": "a"}, "k": 1}, {"model": {"name": "b"}, "k": 1})
     ["model.name was 'a', now 'b'"]
@@ -220,7 +225,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 
 
 def file_sha256(path: str | Path) -> str:
-    """Hexadecimal SHA-256 of a file's bytes.
+    """Return the hexadecimal SHA-256 of a file.
 
     Raises:
         InputError: it cannot be read.
@@ -251,3 +256,75 @@ def queries_sha256(queries: Iterable[Query]) -> str:
     for query in queries:
         digest.update(f"{query.qid}\t{query.text}\n".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
+
+
+def model_of(manifest: Manifest | None) -> Description | None:
+    """Return the description of the model that a manifest names."""
+    model = None if manifest is None else manifest.made_from.get("model")
+    return model if isinstance(model, Mapping) else None
+
+
+def _comparable(model: Description) -> dict[str, Any]:
+    text = model.get("text", {})
+    return {
+        "fingerprint": model.get("fingerprint"),
+        "representation": DEFAULTS | dict(model.get("representation", {})),
+        "text": {name: text.get(name) for name in OF_PASSAGES},
+    }
+
+
+def model_differences(one: Description, other: Description) -> list[str]:
+    """Describe why vectors of two models cannot be compared, one phrase per reason.
+
+    >>> model_differences({"name": "a", "fingerprint": "1"}, {"name": "b", "fingerprint": "2"})
+    ['other weights: a and b']
+    """
+    before, after = _comparable(one), _comparable(other)
+    found = []
+    if before.pop("fingerprint") != after.pop("fingerprint"):
+        found.append(f"other weights: {one.get('name')} and {other.get('name')}")
+    return found + differences(before, after)
+
+
+def refuse_other_model(
+    made: Description | None, asked: Description | None, what: str, hint: str
+) -> None:
+    """Reject vectors of two models, if both are known.
+
+    Args:
+        made: the model of the first.
+        asked: the model of the second.
+        what: "the index idx and the queries q", for the message.
+        hint: what to do instead.
+
+    Raises:
+        MismatchError: weights, representation or settings of text differ.
+    """
+    found = [] if made is None or asked is None else model_differences(made, asked)
+    if found:
+        raise MismatchError(f"{what} were not made alike: {'; '.join(found)}", hint)
+
+
+class Made(Protocol):
+    """A source of vectors or an index, with its manifest if it has one."""
+
+    @property
+    def name(self) -> str:
+        """Name in messages."""
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """Its manifest."""
+
+
+def common_model(sources: Sequence[Made]) -> Description | None:
+    """Return the model that encoded all vectors; None if a manifest does not name it.
+
+    Raises:
+        MismatchError: several models did.
+    """
+    models = [(source.name, model_of(source.manifest)) for source in sources]
+    first, made = models[0]
+    for name, model in models[1:]:
+        refuse_other_model(made, model, f"{first} and {name}", "index vectors of one model")
+    return None if any(model is None for _, model in models) else made

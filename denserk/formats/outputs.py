@@ -1,8 +1,7 @@
-"""Guard of everything that denserk writes.
+"""Output files and folders: locks, and protection of inputs and of files denserk did not write.
 
-An output is claimed before any work begins: an input is never overwritten, a file that denserk did
-not write is never deleted, and a lock beside the output keeps every other denserk away from it.
-Needs neither torch nor transformers.
+An output is claimed before any work begins: inputs are never overwritten, files that denserk did
+not write are never deleted, and a lock beside the output excludes other denserk processes.
 """
 
 import ctypes
@@ -43,6 +42,7 @@ MODEL_FILES = (
     *("vocab.txt", "vocab.json", "merges.txt", "*.model"),
     *("config_sentence_transformers.json", "sentence_bert_config.json"),
 )
+# patterns of files that denserk writes into a folder, by the file that marks such a folder
 FILES: Mapping[str, tuple[str, ...]] = {
     MANIFEST: (
         *("blocks*.jsonl", "block-[0-9]*.npy", "block-[0-9]*.docid", "tokens.jsonl"),
@@ -64,14 +64,12 @@ FILES: Mapping[str, tuple[str, ...]] = {
     ),
     MODEL: MODEL_FILES,
 }
-"""Patterns of what denserk writes into a folder, by the file that says denserk made it."""
+# patterns of folders below a model folder or the folder of a training run
 FOLDERS = (
     *("checkpoints", "checkpoint-*", "best", "steps", "step-*", "start", "logs"),
     *("training-data", "dev-data", "scratch", ".saving", "query", "document", "[0-9]_*"),
 )
-"""Patterns of the folders beneath a model folder or the folder of a training run."""
-SCRATCH = "denserk-"
-"""How names of temporary folders begin."""
+SCRATCH = "denserk-"  # prefix of temporary folders
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -93,17 +91,17 @@ def _made_by_denserk(folder: Path, marker: str) -> bool:
 
 
 def _marker(folder: Path) -> str | None:
-    """The file that says denserk made the folder; None where there is none."""
+    """Return the file that marks a folder of denserk's, or None."""
     if isinstance(_json(folder / EXPORT).get("files"), list):
         return EXPORT
     return next((name for name in FILES if _made_by_denserk(folder, name)), None)
 
 
 def foreign_items(folder: Path) -> Iterator[Path]:
-    """Yield what denserk did not write into `folder`.
+    """Yield the files and folders in `folder` that denserk did not write.
 
     A folder is denserk's if it holds a manifest, the settings of a training run, or the list of an
-    export. In it only files and folders of names that denserk gives are denserk's.
+    export; in it, only files and folders with names that denserk uses are denserk's.
     """
     marker = _marker(folder)
     if marker in (None, EXPORT):
@@ -135,8 +133,8 @@ def refuse_occupied(
     """Raise an error for an output folder whose content may not be replaced or continued.
 
     Raises:
-        UsageError: it is a file; it is not empty and no flag says what becomes of it; it holds
-            something that denserk did not write.
+        UsageError: it is a file, is not empty without --overwrite or --resume, or holds something
+            that denserk did not write.
     """
     path = Path(folder)
     if path.exists() and not path.is_dir():
@@ -145,7 +143,7 @@ def refuse_occupied(
     if [item.name for item in present] == [TRAINING] and _json(path / TRAINING).keys() == {
         "versions"
     }:
-        return  # a training run that came to nothing
+        return  # a training run that failed at its start
     if not present:
         return
     if not (overwrite or resume):
@@ -164,9 +162,9 @@ def refuse_occupied(
 
 
 def clear_folder(folder: Path) -> None:
-    """Empty a folder that `refuse_occupied` let pass; what says `complete` goes first."""
+    """Empty a folder that `refuse_occupied` accepted."""
     manifest = folder / MANIFEST
-    if _made_by_denserk(folder, MANIFEST):  # it goes last: the rest is known by it
+    if _made_by_denserk(folder, MANIFEST):  # removed last, because it marks the folder
         with whole_binary(manifest) as out:
             out.write(json.dumps({**_json(manifest), "complete": False}).encode())
     marks = (MANIFEST, TRAINING, MODEL, EXPORT)
@@ -175,11 +173,11 @@ def clear_folder(folder: Path) -> None:
 
 
 def prepare_folder(folder: str | Path, *, overwrite: bool, resume: bool = False) -> Path:
-    """Make an output folder ready: emptied under `overwrite`, left alone under `resume`.
+    """Create an output folder, or empty it; with `resume` its content is kept.
 
     Raises:
         UsageError: see `refuse_occupied`.
-        OutputError: it cannot be made or emptied.
+        OutputError: it cannot be created or emptied.
     """
     refuse_occupied(folder, overwrite=overwrite, resume=resume)
     path = Path(folder)
@@ -194,14 +192,13 @@ def prepare_folder(folder: str | Path, *, overwrite: bool, resume: bool = False)
 def whole_folder(
     folder: str | Path, *, overwrite: bool = False, export: bool = False, own: bool = False
 ) -> Iterator[Path]:
-    """Yield a temporary folder that takes the place of `folder` once everything in it is written.
+    """Yield a temporary folder that replaces `folder` on success.
 
     Args:
-        folder: the final name.
+        folder: the final path.
         overwrite: replace a folder that is not empty.
-        export: the files are in another tool's format; their names are recorded, so that denserk
-            knows its own folder again.
-        own: it lies in a folder that is known to be denserk's, and is replaced unasked.
+        export: the files are in another tool's format; their names are recorded to mark the folder.
+        own: it lies in a folder of denserk's, and is replaced without a check.
 
     Raises:
         UsageError: see `refuse_occupied`.
@@ -228,7 +225,7 @@ def whole_folder(
 
 
 def _exchange(one: Path, other: Path) -> None:
-    """Exchange the names of two folders, at once where the file system can."""
+    """Exchange the names of two folders, atomically if the file system can."""
     exchange = 2  # RENAME_EXCHANGE of Linux
     at_here = -100  # AT_FDCWD
     library = ctypes.CDLL(None, use_errno=True)
@@ -243,7 +240,7 @@ def _exchange(one: Path, other: Path) -> None:
 
 
 def named_paths(*given: Any) -> Iterator[Path]:
-    """Yield the existing files and folders that options name, however deep they stand."""
+    """Yield the existing files and folders among the values of options, also nested ones."""
     for value in given:
         if isinstance(value, Path) or (isinstance(value, str) and value not in ("", STREAM)):
             with suppress(OSError, ValueError):  # a text too long for a path is no path
@@ -265,16 +262,16 @@ def claim(
     overwrite: bool = False,
     resume: bool = False,
 ) -> Iterator[None]:
-    """Hold outputs while they are written; pipes, devices and `-` need no guard.
+    """Lock outputs while they are written; pipes, devices and `-` are not locked.
 
     Args:
         outputs: files or folders.
         inputs: existing files and folders that the command reads.
-        overwrite: outputs may replace what denserk wrote before.
-        resume: outputs may be continued.
+        overwrite: existing outputs may be replaced.
+        resume: existing outputs may be resumed.
 
     Raises:
-        UsageError: an output is an input, holds one or exists.
+        UsageError: an output is an input, contains one or exists.
         OutputError: another process writes it, or it cannot be locked.
     """
     targets = [Path(name) for name in outputs if str(name) != STREAM and not is_special(Path(name))]
@@ -298,7 +295,7 @@ def claim(
 
 
 def _is_begun(target: Path) -> bool:
-    """Whether --resume finds something to continue."""
+    """Return whether --resume can continue the output."""
     return (
         target.with_name(target.name + UNFINISHED).is_dir()
         or _json(target / MANIFEST).get("complete") is False
@@ -307,11 +304,7 @@ def _is_begun(target: Path) -> bool:
 
 
 def refuse_inputs(target: Path, inputs: Iterable[Path], *, resume: bool = False) -> None:
-    """Raise an error for an output that is an input, or a folder that holds one.
-
-    Raises:
-        UsageError: as said.
-    """
+    """Raise a UsageError for an output that is an input, or a folder that contains one."""
     real = Path(os.path.realpath(target))  # resolve() takes no link to itself
     for path in inputs:
         source = Path(os.path.realpath(path))
@@ -322,7 +315,7 @@ def refuse_inputs(target: Path, inputs: Iterable[Path], *, resume: bool = False)
 
 
 def _lock_of(target: Path) -> Path:
-    """The lock beside an output; inside a folder whose parent may not be written."""
+    """Return the lock file beside an output, or inside a folder whose parent is not writable."""
     whole = target.absolute()
     inside = whole.is_dir() and not os.access(whole.parent, os.W_OK)
     return (whole if inside else whole.parent) / f".{whole.name}.lock"
@@ -372,8 +365,7 @@ def _remove_leftovers(target: Path) -> None:
 def scratch_folder(purpose: str) -> Iterator[Path]:
     """Yield a temporary folder, removed at the end; folders of killed processes go too.
 
-    A process holds a lock in its folder for as long as it lives, so that a folder whose lock is
-    free belongs to none.
+    A process holds a lock in its folder while it lives; a folder whose lock is free is left over.
     """
     root = Path(gettempdir())
     for lock in root.glob(f"{SCRATCH}*/lock"):

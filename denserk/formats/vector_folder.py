@@ -1,14 +1,14 @@
-"""denserk's folder of vectors: blocks that stand alone, a journal of the finished ones, a manifest.
+"""denserk's folder of vectors: independent blocks, a journal of finished blocks, a manifest.
 
     block-00000.npy      (n, D) float32 or float16, C order, memory-mappable
     block-00000.docid    n ids, one a line
-    blocks.jsonl         one line a finished block: its number, count, the SHA-256 of its texts
-                         and of its two files
-    manifest.json        what made it, `complete: false` until the last block is there; then also
-                         counts and the SHA-256 of blocks.jsonl
+    blocks.jsonl         one line per finished block: number, count, SHA-256 of its texts and of
+                         its two files
+    manifest.json        settings and inputs; `complete: false` until the last block is written,
+                         then also counts and the SHA-256 of blocks.jsonl
 
 Blocks hold `block_size` passages in corpus order and are numbered through the whole corpus, so the
-folders of shards 0..N-1, one after another, are the folder of one run, block for block.
+folders of shards 0..N-1 together have the blocks of one unsharded run.
 """
 
 import os
@@ -30,8 +30,7 @@ from denserk.formats.block_journal import (
     append_to_journal,
     journal_of,
     read_journal,
-    read_journals,
-    write_only_journal,
+    write_journal,
 )
 from denserk.formats.files import read_errors, read_text_lines, whole_binary
 from denserk.formats.folder_checks import check_vectors
@@ -40,28 +39,28 @@ from denserk.formats.vector_block import refuse_non_finite
 
 
 def begin_vectors(folder: Path, manifest: Manifest) -> dict[int, Block]:
-    """Makes a folder ready to be written or continued; its finished blocks by number."""
-    finished = {block.number: block for block in read_journals(folder, Block)}
+    """Prepare a folder for writing or resuming; return its finished blocks by number."""
+    finished = {block.number: block for block in read_journal(folder, Block)}
     for left_behind in folder.glob(".*.part"):
         left_behind.unlink()
     write_manifest(folder, manifest)
     # a line cut short by a kill must not be continued
-    write_only_journal(folder, finished.values())
+    write_journal(folder, finished.values())
     return finished
 
 
 class VectorFolderWriter:
-    """Writes blocks, each whole or not at all, and remembers which are finished.
+    """Writes blocks, each to a temporary file that is renamed, and records the finished ones.
 
-    Of several processes at one folder, the first begins it before the others make their writers,
-    and finishes it once their blocks stand in its `finished`.
+    With several processes, rank 0 begins the folder before the others create their writers, and
+    finishes it after their blocks were added to its `finished`.
 
     Args:
         folder: an existing folder, empty or with an unfinished run of the same settings.
-        manifest: settings and inputs of the run; `complete` must be false.
+        manifest: settings and inputs of the run, not `complete`.
         dtype: float32 or float16.
-        begun: what `begin_vectors` gave; None: it is called.
-        rank: this process's number among several.
+        begun: the result of `begin_vectors`; None: it is called.
+        rank: of this process.
     """
 
     def __init__(
@@ -77,10 +76,10 @@ class VectorFolderWriter:
         self.finished = dict(begin_vectors(folder, manifest) if begun is None else begun)
 
     def write(self, block: Block, ids: Sequence[str], vectors: NDArray[np.floating[Any]]) -> None:
-        """Writes one block: (n, D) vectors beside n ids; float16 storage rounds to nearest.
+        """Write n ids and (n, D) vectors; float16 storage rounds to nearest.
 
         Raises:
-            InputError: a vector is not finite, or leaves float16's range.
+            InputError: a vector is not finite, or out of the range of float16.
             OutputError: it cannot be written.
         """
         with np.errstate(over="ignore"):
@@ -105,8 +104,8 @@ class VectorFolderWriter:
         self.finished[block.number] = block
 
     def finish(self, contents: Mapping[str, Any]) -> Manifest:
-        """Declares the folder whole; `contents` adds to the counts kept here."""
-        write_only_journal(self._folder, self.finished.values())
+        """Mark the folder complete; `contents` adds to the counts in its manifest."""
+        write_journal(self._folder, self.finished.values())
         counts = {
             "count": sum(block.count for block in self.finished.values()),
             "blocks": len(self.finished),
@@ -120,7 +119,7 @@ class VectorFolderWriter:
 
 @dataclass(frozen=True)
 class VectorFolder:
-    """A finished folder of vectors, its blocks memory-mapped one at a time."""
+    """A finished folder of vectors; blocks are memory-mapped one at a time."""
 
     folder: Path
     manifest: Manifest
@@ -133,20 +132,20 @@ class VectorFolder:
 
     @property
     def dimension(self) -> int:
-        """Length of a vector."""
+        """D."""
         size: int = self.manifest.contents["dimension"]
         return size
 
     @property
     def vectors_per_passage(self) -> int:
-        """How many rows in a row belong to one passage."""
+        """How many consecutive rows belong to one passage."""
         return int(self.manifest.contents.get("vectors_per_passage", 1))
 
     def blocks(self) -> Iterator[tuple[list[str], NDArray[np.floating[Any]]]]:
-        """Yields (n ids, (n * vectors_per_passage, D) memory-mapped vectors) in corpus order.
+        """Yield (n ids, (n * vectors_per_passage, D) memory-mapped vectors) in corpus order.
 
         Raises:
-            InputError: a block is missing or does not hold what the journal says.
+            InputError: a block is missing or does not match the journal.
         """
         for block in self.finished:
             where = self.ids_of(block)
@@ -158,18 +157,18 @@ class VectorFolder:
             yield ids, vectors
 
     def ids_of(self, block: Block) -> Path:
-        """The file of a block's ids, one a line."""
+        """Return the file with the ids of a block, one per line."""
         return self.folder / f"{block.name}.docid"
 
     def map_block(self, block: Block, *, private: bool = False) -> NDArray[np.floating[Any]]:
-        """The (count * vectors_per_passage, D) vectors of one block, memory-mapped.
+        """Memory-map the (count * vectors_per_passage, D) vectors of one block.
 
         Args:
             block: one of `finished`.
-            private: map it so that it may be written to in memory, which torch asks for.
+            private: copy-on-write, because torch wants writable arrays.
 
         Raises:
-            InputError: it is missing, or does not hold what the journal says.
+            InputError: it is missing, or does not match the journal.
         """
         where = self.folder / f"{block.name}.npy"
         if not os.path.lexists(where):
@@ -183,6 +182,7 @@ class VectorFolder:
         return vectors
 
 
+# what NumPy raises for broken .npy files, whose headers fail to parse in all these ways
 BROKEN_ARRAY = (
     ArithmeticError,
     EOFError,
@@ -194,11 +194,10 @@ BROKEN_ARRAY = (
     TypeError,
     ValueError,
 )
-"""What NumPy raises for a file that is none of its own; headers break in all these ways."""
 
 
 def map_array(path: str | Path, mode: Literal["r", "c"] = "r") -> NDArray[Any]:
-    """A .npy file, mapped into memory.
+    """Memory-map a .npy file.
 
     Raises:
         InputError: it cannot be read, or is not a NumPy array.
@@ -213,17 +212,17 @@ def map_array(path: str | Path, mode: Literal["r", "c"] = "r") -> NDArray[Any]:
 
 
 def _lines(path: Path) -> list[str]:
-    """The ids of a block; `check_vectors` looked at them."""
+    """Return the ids of a block, which `check_vectors` has checked."""
     return [line.rstrip() for _, line in read_text_lines(path)]
 
 
 def open_vectors(folder: str | Path) -> VectorFolder:
-    """Opens a finished folder.
+    """Open a finished folder.
 
     Raises:
         UsageError: it is not a folder of vectors.
-        InputError: its journal or ids are broken, or were changed.
-        MismatchError: it is unfinished, or shards of it are missing in the middle.
+        InputError: journal or ids are broken, or were changed.
+        MismatchError: it is unfinished, or blocks are missing.
     """
     path = Path(folder)
     manifest = read_manifest(path, Kind.VECTORS)

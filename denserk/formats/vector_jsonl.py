@@ -1,10 +1,10 @@
-"""Vectors as JSON lines, a vector a line.
+"""Vectors as JSON lines, one vector per line.
 
 {"id", "contents", "vector": [numbers]}        Pyserini
 {"docid", "contents", "vector": [numbers]}     Anserini
 {"qid", "vector": [numbers]}                   encoded queries, as Anserini reads them
 
-Where denserk knows what made the vectors, the first record carries it in a further field,
+If denserk knows which model encoded the vectors, the first record has the manifest in the field
 `denserk_manifest`, which other readers ignore.
 """
 
@@ -46,7 +46,7 @@ def read_manifest(handle: BinaryIO, path: str | Path) -> tuple[bytes, Manifest |
 
 
 def read(handle: BinaryIO, path: str | Path) -> Iterator[VectorBlock]:
-    """Reads blocks of vectors; `path` names the input in errors.
+    """Read blocks of vectors; `path` names the input in errors.
 
     Raises:
         InputError: a line has no id or no vector, or vectors differ in length.
@@ -61,7 +61,7 @@ def read(handle: BinaryIO, path: str | Path) -> Iterator[VectorBlock]:
 
 
 def _rows(handle: BinaryIO, path: str | Path) -> Iterator[Row]:
-    """Yields (line, id, (D,) vector, contents); the first line settles D and the key of the id."""
+    """Yield (line, id, (D,) vector, contents); the first line determines D and the key of ids."""
     key, dimension = "", 0
     for line, record in parse_objects(number_lines(handle, path), path):
         key = key or next((name for name in ID_KEYS if name in record), "")
@@ -93,13 +93,13 @@ def _vector(value: Any, path: str | Path, line: int) -> NDArray[Any]:
 def open_sink(
     path: str | Path, key: str, *, contents: bool = True, manifest: Manifest | None = None
 ) -> Iterator[Callable[[VectorBlock], None]]:
-    """Yields a function that appends a block; the file appears whole or not at all.
+    """Yield a function that appends a block; the file is renamed into place when complete.
 
     Args:
         path: the file; "-" is standard output.
-        key: what the id is called: id, docid or qid.
-        contents: whether lines carry their text, an empty one where there is none.
-        manifest: what made the vectors; the first record carries its settings and inputs.
+        key: name of the id: id, docid or qid.
+        contents: write the text, empty if there is none.
+        manifest: settings and inputs, which the first record carries.
     """
     extra = {} if manifest is None else {MANIFEST: asdict(replace(manifest, contents={}))}
 

@@ -12,14 +12,13 @@ from denserk.errors import InputError
 from denserk.formats.outputs import whole_folder
 from denserk.formats.vector_block import ROWS, VectorBlock, checked_block
 
-ROWS_A_FILE = 1_000_000
-"""Anserini's limit."""
+ROWS_A_FILE = 1_000_000  # Anserini's limit
 ROW_GROUP = 65_536
 ID_NAMES = ("docid", "id", "qid")
 
 
 def read(path: str | Path) -> Iterator[VectorBlock]:
-    """Reads blocks of vectors of one file.
+    """Read blocks of vectors of one file.
 
     Raises:
         InputError: it is not Parquet, or lacks the columns.
@@ -48,7 +47,7 @@ def _block(batch: Any, key: str, path: str | Path) -> VectorBlock:
 
 
 def _matrix(column: Any, path: str | Path) -> NDArray[Any]:
-    """The (n, D) rows of a column of lists of one length."""
+    """Return the (n, D) array of a column of lists."""
     from pyarrow import compute
 
     try:

@@ -1,11 +1,11 @@
-"""Peers' pickles of vectors: read when asked for by name, written where a peer reads nothing else.
+"""Pickles of vectors of other toolkits: read on request, written if a toolkit reads nothing else.
 
     (float array [n, D], [ids])                  Tevatron, BEIR
     [(id, vector), ...]                          DPR
     a pandas frame with id, text, embedding      Pyserini's encoded queries, as embedding.pkl
 
-A pickle is a program. Even when reading is allowed, it may call nothing but what arrays and frames
-are made of; still, take pickles only from people you trust. A pickle is held in memory whole.
+A pickle is a program. Even if reading is allowed, it may only call constructors of arrays and
+frames; still, open only pickles of people you trust. A pickle is read into memory.
 """
 
 import pickle
@@ -25,6 +25,7 @@ from denserk.formats.vector_block import ROWS, VectorBlock, checked_block, joine
 QUERIES_FILE = "embedding.pkl"
 EXPECTED = "(vectors, ids), a list of (id, vector), or a frame with id, text, embedding"
 
+# module -> names that a pickle of vectors may call: constructors of arrays and frames
 ALLOWED = {
     "builtins": "bytearray bytes complex dict float frozenset int list set slice str tuple",
     "__builtin__": "bytearray bytes complex dict float frozenset int list set slice str tuple",
@@ -46,11 +47,10 @@ ALLOWED = {
     "pandas.core.arrays.string_arrow": "ArrowStringArray",
     "pyarrow.lib": "py_buffer type_for_alias _restore_array",
 }
-"""Module -> the names a pickle of vectors may call: constructors of arrays and frames."""
 
 
 class _Unpickler(pickle.Unpickler):
-    """Finds nothing but what `ALLOWED` names."""
+    """Finds only the names in `ALLOWED`."""
 
     def find_class(self, module: str, name: str) -> Any:
         if name not in ALLOWED.get(module, "").split():
@@ -77,10 +77,10 @@ def _load(path: str | Path) -> Any:
 
 
 def read(path: str | Path) -> Iterator[VectorBlock]:
-    """Read blocks of vectors, once pickles were allowed.
+    """Read blocks of vectors.
 
     Raises:
-        InputError: it is another kind of pickle, or asks for something that no vectors need.
+        InputError: it is another kind of pickle, or calls a name that is not allowed.
     """
     ids, vectors, texts = _contents(_load(path), path)
     for start in range(0, len(ids), ROWS):
@@ -99,7 +99,7 @@ def _array(rows: Any, path: str | Path) -> Any:
 
 
 def _contents(value: Any, path: str | Path) -> tuple[list[Any], Any, list[str] | None]:
-    """(ids, vectors, texts) of any of the three forms."""
+    """Return (ids, vectors, texts) of any of the three formats."""
     if isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], np.ndarray):
         ids = np.asarray(value[1], dtype=object).reshape(-1).tolist()
         if len(ids) == len(value[0]):
@@ -115,13 +115,13 @@ def _contents(value: Any, path: str | Path) -> tuple[list[Any], Any, list[str] |
 
 
 def _plain(value: Any) -> Any:
-    """A scalar of numpy as Python's own."""
+    """Convert a NumPy scalar to a Python one."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 @contextmanager
 def open_tevatron_sink(path: str | Path) -> Iterator[Callable[[VectorBlock], None]]:
-    """Yields a function that appends a block; everything is held in memory until the end."""
+    """Yield a function that appends a block; all blocks are held in memory until the end."""
     blocks: list[VectorBlock] = []
     with whole_binary(path) as handle:
         yield blocks.append
@@ -133,7 +133,7 @@ def open_tevatron_sink(path: str | Path) -> Iterator[Callable[[VectorBlock], Non
 def open_queries_sink(
     folder: str | Path, *, overwrite: bool
 ) -> Iterator[Callable[[VectorBlock], None]]:
-    """Yields a function that appends queries with their texts, by which Pyserini finds them.
+    """Yield a function that appends queries with their texts, by which Pyserini finds them.
 
     Raises:
         MissingExtraError: pandas is not installed.

@@ -1,4 +1,4 @@
-"""Vectors, or the text of a corpus -> an index folder that denserk and Pyserini open."""
+"""Build an index folder, which denserk and Pyserini open, from vectors, a corpus or indexes."""
 
 import logging
 import time
@@ -16,12 +16,14 @@ from denserk.formats.manifest import (
     NAME,
     Kind,
     Manifest,
+    common_model,
     differences,
     file_sha256,
+    model_of,
     read_manifest,
+    refuse_other_model,
     write_manifest,
 )
-from denserk.formats.model_chain import common_model, model_of, refuse_other_model
 from denserk.formats.outputs import named_paths, prepare_folder, refuse_inputs
 from denserk.formats.sources import read_passages, refuse_duplicates
 from denserk.formats.vectors import VectorSource
@@ -56,16 +58,14 @@ from denserk.settings.retrieval import (
 
 logger = logging.getLogger(__name__)
 
-# the vectors of an approximate index, while it is built
-VECTORS = "vectors"
+VECTORS = "vectors"  # file of the vectors of an approximate index, while it is built
 DEFAULT_FIELDS = ("title", "text")
-# settings that do not change the index
-UNCOMPARED = ("threads", "device")
+UNCOMPARED = ("threads", "device")  # settings that do not change the index
 
 
 @dataclass(frozen=True)
 class IndexResult:
-    """An index: passages, bytes of its folder, seconds; recall if it is approximate."""
+    """Passages, bytes of the folder, seconds, and the recall of an approximate index."""
 
     count: int
     bytes: int
@@ -74,18 +74,18 @@ class IndexResult:
 
     @property
     def bytes_per_passage(self) -> float:
-        """Bytes on the disk for each passage."""
+        """Bytes on disk per passage."""
         return self.bytes / self.count if self.count else 0.0
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """What goes into an index folder, checked before anything is written.
+    """Content of an index folder, checked before anything is written.
 
     Attributes:
-        settings: of its manifest.
-        made_from: of its manifest.
-        fill: writes index and ids into the folder, and returns the contents of the manifest.
+        settings: settings in the manifest.
+        made_from: inputs in the manifest.
+        fill: writes index and ids into the folder; returns the contents of the manifest.
     """
 
     settings: Mapping[str, Any]
@@ -153,7 +153,7 @@ def build_index(
 
 
 def _start(paths: IndexPaths, manifest: Manifest) -> tuple[Path, Manifest | None]:
-    """Return the folder, ready to be filled, or with it the manifest of a finished index."""
+    """Return the prepared folder, and the manifest if --resume finds a finished index."""
     folder, overwrite = Path(paths.output), paths.overwrite
     if paths.resume and (folder / NAME).exists():
         found = read_manifest(folder, Kind.INDEX, unfinished=True)

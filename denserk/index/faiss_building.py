@@ -1,6 +1,7 @@
 """Build faiss indexes: factory strings, memory needed, training, filling."""
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.files import temporary_beside
 from denserk.index.faiss_index import inner_indexes, load_faiss, on_gpu, reason
 from denserk.index.faiss_merging import ID_BYTES, Template, merge_files, mergeable_ivf, write_index
-from denserk.index.memory import Need, available_bytes, tell_needs
+from denserk.index.memory import available_bytes, require_memory
 from denserk.index.vector_index import Rows, StoredVectors
 from denserk.reporting import track
 from denserk.settings.retrieval import IndexSettings, IndexType, Metric
@@ -78,28 +79,28 @@ def check_memory(
         lists = max(1, int(4 * count**0.5))
         codes = next(m for m in range(max(1, dimension // 8), 0, -1) if dimension % m == 0)
         hint = f'give --factory "IVF{lists},PQ{codes}": lists go to the disk while it is filled'
-    tell_needs(f"building {factory}", building_needs(index, count, settings), hint)
+    require_memory(f"building {factory}", building_needs(index, count, settings), hint)
 
 
-def building_needs(index: Any, count: int, settings: IndexSettings) -> list[Need]:
+def building_needs(index: Any, count: int, settings: IndexSettings) -> Counter[str]:
     """Return the memory that training and filling an empty index with `count` vectors take.
 
     Interpreter and libraries are not counted.
     """
     faiss = load_faiss()
     sample = 0 if index.is_trained else min(count, settings.train_size)
-    needs = [Need("the training sample and its residuals", 2 * FLOAT * index.d * sample)]
+    needs = Counter({"the training sample and its residuals": 2 * FLOAT * index.d * sample})
     for ivf in inner_indexes(faiss, index):
         if isinstance(ivf, faiss.IndexIVF):
-            needs.append(Need("the centroids", ivf.nlist * _row_bytes(faiss, ivf.quantizer)))
+            needs["the centroids"] += ivf.nlist * _row_bytes(faiss, ivf.quantizer)
         if isinstance(ivf, faiss.IndexIVFPQ) and ivf.metric_type == faiss.METRIC_L2:
             table = FLOAT * ivf.nlist * ivf.pq.M * ivf.pq.ksub
-            needs.append(Need("tables of distances", table if table <= TABLE_BYTES else 0))
+            needs["tables of distances"] += table if table <= TABLE_BYTES else 0
     held = GROWTH * count * _row_bytes(faiss, index)
     if settings.device == "cpu" and mergeable_ivf(index) is not None:
-        needs.append(Need("inverted lists", min(held, GROWTH * spill_bytes())))
+        needs["inverted lists"] = min(held, GROWTH * spill_bytes())
     else:
-        needs.append(Need("the index", held))
+        needs["the index"] = held
     return needs
 
 

@@ -43,7 +43,7 @@ NAMED = 5  # queries that a warning names
 
 @dataclass
 class FusionResult:
-    """What came out: queries, lines of the run; how many of the queries each run has."""
+    """Number of queries and of lines of the fused run, and of queries of each run."""
 
     queries: int = 0
     hits: int = 0
@@ -56,17 +56,17 @@ def fuse(
     fusion: FusionSettings = FusionSettings(),  # noqa: B008  (frozen)
     settings: RankingSettings = RankingSettings(),  # noqa: B008
 ) -> FusionResult:
-    """Fuses runs; queries stand in the order of the first run, then in that of the others.
+    """Fuse runs into one; queries keep the order of the first run, then of the others.
 
     Args:
         paths: the runs.
-        output: where the new run goes.
-        fusion: how scores become one.
-        settings: how deep, filters, ties, and the shape of the run.
+        output: the fused run.
+        fusion: method and weights.
+        settings: depth, filters, ties, and format of the fused run.
 
     Raises:
-        UsageError: fewer than two runs, or weights for another number of them; no such file.
-        InputError: a run is broken or empty, or has ranks in place of scores that are to be added.
+        UsageError: fewer than two runs, another number of weights, or a file does not exist.
+        InputError: a run is broken or empty, or has only ranks while scores are to be added.
         OutputError: the run cannot be written.
     """
     if len(paths) < 2:
@@ -79,7 +79,7 @@ def fuse(
         runs = [_open(path, Path(scratch), fusion) for path in paths]
         qids = list(dict.fromkeys(qid for run in runs for qid in run.queries))
         result = FusionResult(len(qids), queries_of=[len(run.queries) for run in runs])
-        _tell_missing(runs, qids)
+        _warn_of_missing(runs, qids)
         with track("fusing", len(qids), "queries") as progress:
             ties = TieCount()
             answers = _answers(runs, qids, weights, fusion, settings, ties, progress)
@@ -90,7 +90,7 @@ def fuse(
 
 
 def _open(path: str, scratch: Path, fusion: FusionSettings) -> RunLookup:
-    """Opens a run that can be fused."""
+    """Open a run that can be fused."""
     run = RunLookup(path, scratch)
     if run.format is None:
         raise InputError(path, None, "an empty run", "at least one hit")
@@ -101,8 +101,8 @@ def _open(path: str, scratch: Path, fusion: FusionSettings) -> RunLookup:
     return run
 
 
-def _tell_missing(runs: Sequence[RunLookup], qids: Sequence[str]) -> None:
-    """Warns of runs that lack queries of the others."""
+def _warn_of_missing(runs: Sequence[RunLookup], qids: Sequence[str]) -> None:
+    """Warn of runs that lack queries of other runs."""
     for run in runs:
         has = set(run.queries)
         missing = [qid for qid in qids if qid not in has]
@@ -123,7 +123,7 @@ def _answers(
     ties: TieCount,
     progress: Progress,
 ) -> Iterator[tuple[str, Hits]]:
-    """Each query with its fused hits."""
+    """Yield (query id, fused hits)."""
     from_each = dataclasses.replace(
         settings,
         hits=fusion.depth or sys.maxsize,
@@ -145,7 +145,7 @@ def _answers(
 
 
 def _best_first(run: RunLookup, qid: str, settings: RankingSettings) -> Hits:
-    """A query's hits in one run, in the order that counts."""
+    """Return the hits of a query in one run, ranked by score and not by the rank column."""
     docids, scores = run.hits(qid)
     if settings.remove_query and qid in docids:
         del scores[docids.index(qid)]
@@ -184,7 +184,7 @@ def _write_manifest(
 def reciprocal_ranks(
     runs: Sequence[Hits], weights: Sequence[float], k: float = 60
 ) -> dict[str, float]:
-    """Each passage's sum of weight / (k + rank) over the runs that have it; ranks count from 1.
+    """Sum weight / (k + rank) of each passage over the runs that have it; ranks count from 1.
 
     >>> fused = reciprocal_ranks([[("d1", 9.0), ("d2", 5.0)], [("d2", 0.3)]], [1, 1])
     >>> fused == {"d1": 1 / 61, "d2": 1 / 62 + 1 / 61}
@@ -203,9 +203,9 @@ def weighted_scores(
     normalization: Normalization = Normalization.MIN_MAX,
     missing: Missing = Missing.ZERO,
 ) -> dict[str, float]:
-    """Each passage's sum of weight x normalised score over the runs.
+    """Sum weight x normalised score of each passage over the runs.
 
-    A run without a hit for the query adds nothing, whatever `missing` says.
+    A run without a hit for the query adds nothing, whatever `missing` is.
 
     >>> weighted_scores([[("d1", 9.0), ("d2", 5.0)], [("d2", 0.3)]], [0.5, 0.25])
     {'d1': 0.5, 'd2': 0.25}
@@ -225,7 +225,7 @@ def weighted_scores(
 
 
 def normalized(scores: Sequence[float], normalization: Normalization) -> list[float]:
-    """A query's scores in one run, made comparable with those in another.
+    """Normalise the scores of one query in one run.
 
     >>> normalized([3.0, 2.0, 1.0], Normalization.MIN_MAX)
     [1.0, 0.5, 0.0]

@@ -1,8 +1,8 @@
 """An index on disk, in the layout that Pyserini opens.
 
-    index            the index, as the engine wrote it (bm25s and Lucene have files of their names)
-    docid            one passage id a line; line i belongs to vector i (Lucene keeps ids itself)
-    manifest.json    what made it; `complete: false` until the last file is there
+    index            the index, as the engine wrote it (bm25s and Lucene have their own files)
+    docid            one passage id per line; line i belongs to vector i (Lucene stores ids itself)
+    manifest.json    settings and inputs; `complete: false` until the last file is written
 
 With several vectors per passage, consecutive lines belong to one passage: its id, "#" and the
 number of the vector.
@@ -26,21 +26,20 @@ INDEX = "index"
 PART = "#"
 NEWLINE = ord("\n")
 SPACES = "".join(map(chr, range(33)))  # white space of ASCII, and control characters
-AT_ONCE = 1 << 20
-"""Bytes of ids in which line ends are looked for together."""
+AT_ONCE = 1 << 20  # bytes that are searched for line ends at once
 
 
 class PassageIds(Sequence[str]):
-    """The lines of a `docid` file, mapped into memory; line ends are searched for when needed.
+    """The lines of a memory-mapped `docid` file; line ends are searched for when needed.
 
     Args:
         path: the file.
-        rows: how many ids the index needs. A small file is checked at once, a large one with the
-            first id that is asked for: opening takes no longer for more ids.
-        size: lines of a passage; above 1, they end in "#" and the number of the vector.
+        rows: expected number of lines. A small file is checked now, a large one with the first
+            access: the time to open an index does not grow with its ids.
+        size: lines per passage; above 1, they end in "#" and the number of the vector.
 
     Raises:
-        UsageError: there is no such file.
+        UsageError: the file does not exist.
         MismatchError: it has another number of lines.
     """
 
@@ -87,17 +86,17 @@ class PassageIds(Sequence[str]):
         return [text[start:end].decode().rstrip(SPACES) for start, end in places]
 
     def passages(self, rows: NDArray[np.int64]) -> list[str]:
-        """The ids of the passages of some (K,) rows."""
+        """Return the passage ids of (K,) rows."""
         lines = self._lines(rows)
         return lines if self._size == 1 else [line.rpartition(PART)[0] for line in lines]
 
 
 def read_index_manifest(folder: str | Path) -> Manifest | None:
-    """The manifest of an index folder; None where another tool wrote the index.
+    """Read and check the manifest of an index folder; None if another tool wrote the index.
 
     Raises:
-        UsageError: there is no such folder, or it is not an index.
-        MismatchError: it is unfinished, or holds something else.
+        UsageError: the folder does not exist, or is not an index.
+        MismatchError: it is unfinished, or not an index.
         InputError: its ids are broken, or a file was changed.
     """
     path = Path(folder)
@@ -110,7 +109,7 @@ def read_index_manifest(folder: str | Path) -> Manifest | None:
 
 
 def foreign_engine(folder: str | Path) -> Engine | None:
-    """The engine that reads a folder which has no manifest, by its files; None where none does."""
+    """Return the engine that reads a folder without a manifest, by its files, or None."""
     path = Path(folder)
     if (path / INDEX).is_file() and (path / DOCID).is_file():
         return Engine.FAISS
@@ -118,10 +117,10 @@ def foreign_engine(folder: str | Path) -> Engine | None:
 
 
 def check_count(folder: str | Path, rows: int, ids: int) -> None:
-    """Refuses an index whose rows and ids do not belong together.
+    """Check that an index has as many ids as rows.
 
     Raises:
-        MismatchError: their numbers differ.
+        MismatchError: the numbers differ.
     """
     if rows != ids:
         raise MismatchError(
@@ -131,7 +130,7 @@ def check_count(folder: str | Path, rows: int, ids: int) -> None:
 
 
 def part_names(docid: str, count: int) -> list[str]:
-    """The lines of one passage with `count` vectors.
+    """Return the lines of one passage with `count` vectors.
 
     >>> part_names("d1", 1), part_names("d1", 2)
     (['d1'], ['d1#0', 'd1#1'])
@@ -140,5 +139,5 @@ def part_names(docid: str, count: int) -> list[str]:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Bytes of the files in a folder."""
+    """Return the total size of the files in a folder."""
     return sum(item.stat().st_size for item in folder.iterdir() if item.is_file())

@@ -1,39 +1,25 @@
-"""How much memory a task needs, beside how much there is: told before it begins."""
+"""Memory that a task needs, compared with what the system has before the task starts."""
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 from denserk.errors import UsageError
 
 logger = logging.getLogger(__name__)
 
+# files of Linux with the memory of the machine and of a container (cgroup v2, cgroup v1):
+# limit, use, and what the use consists of
 MEMORY = Path("/proc/meminfo")
 GROUP = Path("/sys/fs/cgroup")
-"""Where Linux tells what the machine, and a container, may still take."""
 LIMITS = (
     ("memory.max", "memory.current", "memory.stat"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
 )
-"""A container's files, in the second and first version: what it may take, what it has, of what."""
-
-
-@dataclass(frozen=True)
-class Need:
-    """A part of the memory that a task holds at once.
-
-    Attributes:
-        what: a noun phrase, "the training sample".
-        size: bytes.
-    """
-
-    what: str
-    size: int
 
 
 def available_bytes() -> int | None:
-    """Memory that can be had now, in bytes; None where the system does not tell."""
+    """Return the bytes of memory that are available now; None if the system does not report it."""
     found: list[int] = []
     try:
         lines = MEMORY.read_text(encoding="ascii").splitlines()
@@ -53,7 +39,7 @@ def available_bytes() -> int | None:
 
 
 def in_units(size: float) -> str:
-    """Bytes as a person reads them.
+    """Format bytes as MB or GB.
 
     >>> in_units(2_150_400), in_units(3_072_000_000)
     ('2.2 MB', '3.1 GB')
@@ -62,34 +48,34 @@ def in_units(size: float) -> str:
     return f"{size / unit:,.1f} {name}"
 
 
-def exact_needs(dimension: int, queries: int, depth: int) -> list[Need]:
-    """Memory of an exact search for `depth` hits of so many queries at once, in D dimensions.
+def exact_search_needs(dimension: int, queries: int, depth: int) -> dict[str, int]:
+    """Return the bytes of an exact search: `queries` at once, `depth` hits each, D dimensions.
 
-    >>> [(need.what, need.size >> 20) for need in exact_needs(768, 1024, 1000)]
-    [('a block of vectors', 288), ('the top-k', 175)]
+    >>> {what: size >> 20 for what, size in exact_search_needs(768, 1024, 1000).items()}
+    {'a block of vectors': 288, 'the top-k': 175}
     """
     block = 32_768 * 3 * 4 * dimension  # rows of the widest block; float32, two copies
     hits = queries * depth
     held = 4 * hits * 3 * 10  # held for each hit that is returned; key and query; sorting them
     named = hits * (8 + 4 + 48)  # row, score, id
-    return [Need("a block of vectors", block), Need("the top-k", held + named)]
+    return {"a block of vectors": block, "the top-k": held + named}
 
 
-def tell_needs(task: str, needs: Sequence[Need], alternative: str) -> None:
-    """Tells what a task will hold in memory, and refuses one that cannot fit.
+def require_memory(task: str, needs: Mapping[str, int], hint: str) -> None:
+    """Log the memory that a task needs, and raise an error if there is less.
 
     Args:
         task: a noun phrase, "building IVF4096,PQ64".
-        needs: what is held at the same time.
-        alternative: what to do where it does not fit.
+        needs: bytes of each part, by a noun phrase; all are held at the same time.
+        hint: what to do if the memory does not suffice.
 
     Raises:
-        UsageError: the machine has less.
+        UsageError: the memory does not suffice.
     """
-    total = sum(need.size for need in needs)
-    parts = ", ".join(f"{need.what} {in_units(need.size)}" for need in needs if need.size)
-    told = f"{task} needs {in_units(total)} of memory ({parts})"
-    there = available_bytes()
-    if there is not None and total > there:
-        raise UsageError(f"{told}, and {in_units(there)} can be had", alternative)
-    logger.info(told)
+    total = sum(needs.values())
+    parts = ", ".join(f"{what} {in_units(size)}" for what, size in needs.items() if size)
+    message = f"{task} needs {in_units(total)} of memory ({parts})"
+    available = available_bytes()
+    if available is not None and total > available:
+        raise UsageError(f"{message}, and {in_units(available)} are available", hint)
+    logger.info(message)

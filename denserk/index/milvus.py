@@ -26,8 +26,7 @@ from denserk.extras import require
 from denserk.formats.files import STREAM
 from denserk.formats.folder_checks import verify_folders
 from denserk.formats.id_ledger import IdLedger
-from denserk.formats.manifest import Kind, Manifest, decoded, differences, encoded
-from denserk.formats.model_chain import common_model
+from denserk.formats.manifest import Kind, Manifest, common_model, decoded, differences, encoded
 from denserk.formats.vectors import VectorSource
 from denserk.index.index_folder import PART
 from denserk.index.recall import DEPTH, recall_over_blocks
@@ -42,10 +41,8 @@ logger = logging.getLogger(__name__)
 
 ROW, PASSAGE, VECTOR = "row", "passage", "vector"
 MANIFEST, ROWS = "denserk.manifest", "denserk.rows"
-# bytes of a passage's id
-ID_BYTES = 1024
-# hits of a query that Milvus returns at most
-LIMIT = 16_384
+ID_BYTES = 1024  # bytes of a passage's id at most
+LIMIT = 16_384  # hits of a query that Milvus returns at most
 # hits per request: Milvus sends no answer of more than 64 MB by default
 HITS_AT_ONCE = 400_000
 # bytes of vectors per request
@@ -419,7 +416,7 @@ class MilvusIndex:
 
 @dataclass(frozen=True)
 class CollectionResult:
-    """A collection: passages, rows, seconds; recall if it is approximate."""
+    """Passages, rows, seconds, and the recall of an approximate collection."""
 
     count: int
     rows: int
@@ -512,7 +509,7 @@ def _reject_folder_options(paths: IndexPaths, settings: IndexSettings) -> None:
 def _start(
     collection: Collection, paths: IndexPaths, manifest: Manifest, milvus: MilvusIndexSettings
 ) -> tuple[Callable[[int], int], Manifest | None]:
-    """Return what creates or continues the collection, and the manifest of a finished one."""
+    """Return a function that creates or resumes the collection, and the manifest if finished."""
 
     def create(dimension: int) -> int:
         collection.create(dimension, replace(manifest, contents={"dimension": dimension}), milvus)

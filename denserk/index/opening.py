@@ -10,8 +10,7 @@ from typing import Any
 from denserk.errors import MismatchError, UsageError
 from denserk.extras import installed, require
 from denserk.formats.flat_file import is_flat, map_flat
-from denserk.formats.manifest import Manifest
-from denserk.formats.model_chain import Description, model_of, refuse_other_model
+from denserk.formats.manifest import Description, Manifest, model_of, refuse_other_model
 from denserk.index.bm25 import Bm25Index
 from denserk.index.faiss_index import FaissIndex, sees_gpu
 from denserk.index.index_folder import (
@@ -23,7 +22,7 @@ from denserk.index.index_folder import (
     read_index_manifest,
 )
 from denserk.index.lucene import LuceneIndex
-from denserk.index.memory import Need, exact_needs, tell_needs
+from denserk.index.memory import exact_search_needs, require_memory
 from denserk.index.searcher import SPARE
 from denserk.index.shards import (
     ChainedVectors,
@@ -50,23 +49,23 @@ from denserk.settings.retrieval import (
 
 logger = logging.getLogger(__name__)
 
+# bytes of a flat index for whose search alone torch is imported
 LARGE = 1 << 30
-"""Bytes of a flat index that is scanned by torch even if only the scan needs torch."""
+# device files on Linux, one of which exists if torch can use a GPU
 GPU_NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-"""Device files on Linux, one of which exists where torch can use a GPU."""
-IDS, INDEX_HELD = "where ids stand", "the largest approximate index"
+# parts of the memory of a search, and what to search if they do not fit
+IDS, INDEX_HELD = "offsets of ids", "the largest approximate index"
 INSTEAD = {
     IDS: "search folders of vectors in place of the indexes: their ids stay on disk",
     INDEX_HELD: "search the vectors themselves, or a flat index of them: they stay on disk",
 }
-"""What to search where a part of the memory does not suffice."""
 
 
 def chosen_engine(settings: IndexSettings) -> Engine:
-    """The engine an index is built with, where none was named.
+    """Return the engine that an index is built with: the named one, or the default.
 
     Raises:
-        MissingExtraError: only faiss can, and it is not installed.
+        MissingExtraError: the type of index needs faiss, which is not installed.
 
     >>> chosen_engine(IndexSettings(type=IndexType.BM25))
     <Engine.BM25S: 'bm25s'>
@@ -84,16 +83,15 @@ def chosen_engine(settings: IndexSettings) -> Engine:
 
 @dataclass(frozen=True)
 class OpenedIndex:
-    """An index ready to be asked.
+    """An index that is ready to be searched.
 
     Attributes:
-        names: its folders, as they were named.
+        names: its folders, as they were given.
         index: the engine.
         ids: the id of each row.
-        manifests: what made each folder (nothing, where another tool did).
+        manifests: the manifest of each folder; None if another tool wrote it.
         is_bm25: queries are texts.
-        kind: what the folders are, in a word.
-        vectors_per_passage: how many neighbouring rows are one passage.
+        kind: what messages call the folders.
     """
 
     names: Sequence[str]
@@ -105,23 +103,23 @@ class OpenedIndex:
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The name of the index in messages."""
         more = len(self.names) - 1
         return self.names[0] if not more else f"{self.names[0]} (and {more:,} more)"
 
     @property
     def vectors_per_passage(self) -> int:
-        """How many neighbouring rows are one passage."""
+        """How many consecutive rows are one passage."""
         contents = {} if self.manifests[0] is None else self.manifests[0].contents
         return int(contents.get("vectors_per_passage", 1))
 
     @property
     def model(self) -> Description | None:
-        """The model that made the vectors, where one of the folders says so."""
+        """The model that encoded the vectors, if one of the manifests names it."""
         return next((made for m in self.manifests if (made := model_of(m)) is not None), None)
 
     def described(self) -> list[Mapping[str, Any]]:
-        """What a run's manifest says of each folder."""
+        """Return what a run's manifest records of each folder."""
         return [
             {
                 "name": name,
@@ -139,17 +137,17 @@ def open_index(
     *,
     encodes: bool = True,
 ) -> OpenedIndex:
-    """Opens an index folder with the engine that it names, or several folders as one index.
+    """Open an index folder with the engine in its manifest, or several folders as one index.
 
     Args:
         indexes: folders of indexes or of vectors, or patterns of such.
         settings: how they are searched.
-        compute: where, and on how many threads.
-        encodes: a model encodes the queries, so that torch is imported in any case.
+        compute: device and number of threads.
+        encodes: a model encodes the queries, so torch is imported in any case.
 
     Raises:
-        UsageError: a folder is not there or not an index, or the memory does not suffice.
-        MismatchError: shards were not made alike.
+        UsageError: a folder does not exist or is not an index, or the memory does not suffice.
+        MismatchError: shards differ in model, metric or dimension.
         InputError: a folder is broken.
     """
     names = expanded(indexes, "--index")
@@ -200,8 +198,8 @@ def open_vector_index(
 ) -> VectorIndex:
     """Open an index of vectors.
 
-    A flat index is searched by torch where faiss is not installed, where faiss has no GPU and one
-    is asked for, and where the CPU is fast in bfloat16: the file is the same.
+    A flat index is searched by torch if faiss is not installed, if faiss cannot use the GPU that is
+    asked for, and if the CPU is fast in bfloat16: the file is the same.
 
     Args:
         folder: an index folder.
@@ -209,12 +207,12 @@ def open_vector_index(
         settings: how it is searched.
         device: "cpu", "cuda" or "cuda:N".
         threads: CPU threads.
-        vectors_per_passage: how many neighbouring rows are one passage.
-        bfloat16: whether the CPU multiplies bfloat16 much faster than float32.
+        vectors_per_passage: how many consecutive rows are one passage.
+        bfloat16: the CPU multiplies bfloat16 much faster than float32.
 
     Raises:
-        MissingExtraError: only faiss can open it, and it is not installed.
-        UsageError: a GPU is asked for that cannot hold it.
+        MissingExtraError: it needs faiss, which is not installed.
+        UsageError: the folder has no index, or an option does not apply to it.
         MismatchError: it is a BM25 index.
     """
     if engine in BM25_ENGINES:
@@ -226,10 +224,10 @@ def open_vector_index(
     if not by_torch and is_flat(path):
         by_torch = device == "cpu" and bfloat16
         if not installed("faiss"):
-            logger.info("faiss is not installed; exact search in torch serves this flat index")
+            logger.info("faiss is not installed: torch searches this flat index")
             by_torch = True
         elif device != "cpu" and not sees_gpu():
-            logger.info(f"faiss has no GPU here; exact search in torch runs on {device}")
+            logger.info(f"faiss has no GPU support: torch searches this flat index on {device}")
             by_torch = True
     if not by_torch:
         require("faiss", f"the index {folder}")
@@ -258,7 +256,7 @@ def _exact(
 
 
 def _device(settings: SearchSettings, compute: ComputeSettings) -> str:
-    """Where the index is searched; torch is asked only where there may be a GPU."""
+    """Return the device of the search; torch is imported only if there may be a GPU."""
     name = settings.index_device or compute.device
     if name == "cpu" or (name == "auto" and sys.platform == "linux" and not _has_gpu_driver()):
         return "cpu"
@@ -280,7 +278,7 @@ def _has_bfloat16() -> bool:
 def _shards(
     names: Sequence[str], settings: SearchSettings, compute: ComputeSettings
 ) -> OpenedIndex:
-    """Opens several folders, or one of vectors, as one index."""
+    """Open several folders, or a folder of vectors, as one index."""
     device = _device(settings, compute)
 
     def read(name: str) -> VectorIndex:
@@ -291,12 +289,15 @@ def _shards(
     approximate = LastOpened(read)
     shards = [inspect_shard(name, approximate) for name in names]
     metric = common_metric(shards)
-    _refuse_other_models(shards)
+    models = [(s.name, made) for s in shards if (made := model_of(s.manifest)) is not None]
+    for name, made in models[1:]:
+        pair = f"{models[0][0]} and {name}"
+        refuse_other_model(models[0][1], made, pair, "search shards that one model made")
     refuse_other_blocks([(shard.name, shard.manifest) for shard in shards])
     for name, given in settings.index_options.items():
         if all(shard.is_exact for shard in shards):
             raise UsageError(f"{name} {given}: every shard is searched exactly")
-    _tell_memory(max(shard.held_bytes for shard in shards), shards, settings)
+    _require_memory(shards, settings)
 
     def exact(vectors: ChainedVectors) -> VectorIndex:
         return _exact(vectors, metric, device, shards[0].size, compute.threads, _has_bfloat16())
@@ -314,28 +315,14 @@ def _shards(
     return OpenedIndex(names, index, index.ids, [shard.manifest for shard in shards], kind=kind)
 
 
-def _refuse_other_models(shards: Sequence[Shard]) -> None:
-    """Refuses shards of several models, as far as they say."""
-    told = [(s.name, made) for s in shards if (made := model_of(s.manifest)) is not None]
-    for name, made in told[1:]:
-        what = f"{told[0][0]} and {name}"
-        refuse_other_model(told[0][1], made, what, "search shards that one model made")
-
-
-def _tell_memory(
-    held: int,
-    shards: Sequence[Shard],
-    settings: SearchSettings,
-) -> None:
-    """Tells how much memory the search needs, and refuses it where there is less."""
-    needs: list[Need] = []
+def _require_memory(shards: Sequence[Shard], settings: SearchSettings) -> None:
+    """Raise a UsageError if the memory does not suffice to search the shards."""
+    needs: dict[str, int] = {}
     if any(shard.is_exact for shard in shards):
-        first = shards[0]
         depth = min(settings.hits + SPARE, sum(shard.rows for shard in shards))
-        needs = exact_needs(first.dimension, settings.query_batch, depth)
-    kept = sum(f.passages * f.lines for shard in shards for f in shard.ids if f.path.name == DOCID)
-    needs += [Need(IDS, 8 * kept), Need(INDEX_HELD, held)]
-    largest = max(needs, key=lambda need: need.size).what
+        needs = exact_search_needs(shards[0].dimension, settings.query_batch, depth)
+    lines = sum(f.passages * f.lines for shard in shards for f in shard.ids if f.path.name == DOCID)
+    needs |= {IDS: 8 * lines, INDEX_HELD: max(shard.held_bytes for shard in shards)}
     fewer = f"--query-batch {max(settings.query_batch // 8, 1)}"
-    hint = INSTEAD.get(largest, f"search fewer queries at once, for example {fewer}, or less deep")
-    tell_needs("searching", needs, hint)
+    hint = f"search fewer queries at once, for example {fewer}, or less deep"
+    require_memory("searching", needs, INSTEAD.get(max(needs, key=lambda n: needs[n]), hint))

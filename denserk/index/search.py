@@ -1,4 +1,4 @@
-"""Queries x index -> a run."""
+"""Search an index with queries and write the run."""
 
 import logging
 import time
@@ -13,16 +13,18 @@ from numpy.typing import NDArray
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.formats.folder_checks import verify_folders
 from denserk.formats.manifest import (
+    Description,
     Kind,
     Manifest,
     file_sha256,
     forget_manifest,
     has_manifest,
+    model_of,
     queries_sha256,
+    refuse_other_model,
     write_manifest,
 )
-from denserk.formats.model_chain import Description, model_of, refuse_other_model
-from denserk.formats.runs import RunWriter, run_writer
+from denserk.formats.runs import run_writer
 from denserk.formats.sources import read_queries
 from denserk.formats.vectors import read_vector_blocks
 from denserk.index.lucene import LuceneIndex
@@ -32,7 +34,7 @@ from denserk.index.searcher import Searcher, TieCount
 from denserk.index.vector_index import VectorIndex
 from denserk.index.vector_inputs import expanded
 from denserk.records import Query
-from denserk.reporting import Progress, track
+from denserk.reporting import track
 from denserk.settings.encoding import ComputeSettings, Dtype
 from denserk.settings.milvus import CollectionSettings
 from denserk.settings.options import as_json
@@ -43,14 +45,11 @@ if TYPE_CHECKING:  # torch is imported only where queries are encoded
 
 logger = logging.getLogger(__name__)
 
-ENCODED_AT_ONCE = 4096
-"""Queries encoded together, sorted by length."""
-NAMED = 5
-"""Queries without hits that are named."""
+ENCODED_AT_ONCE = 4096  # queries encoded together, sorted by length
+NAMED = 5  # queries without hits that a warning names
 NOTHING: Mapping[str, Any] = {}
 
-Asked = Iterator[tuple[Sequence[str], NDArray[Any]]]
-"""Query ids beside their vectors, or their texts for a BM25 index."""
+Batches = Iterator[tuple[Sequence[str], NDArray[Any]]]  # query ids; their vectors, or texts (BM25)
 
 
 @dataclass
@@ -66,15 +65,15 @@ class SearchResult:
 
     @property
     def per_second(self) -> float:
-        """Queries searched a second, encoding left out."""
+        """Queries searched per second, without encoding."""
         return self.queries / self.searching_seconds if self.searching_seconds else 0.0
 
 
 @dataclass(frozen=True)
-class _Questions:
-    """What is asked: ids and vectors (or texts) in batches, how many, what made the vectors."""
+class _Queries:
+    """Batches of queries, their number, and the model that encoded them."""
 
-    asked: Asked
+    batches: Batches
     count: int
     model: Description | None = None
 
@@ -89,32 +88,28 @@ def search(
     *,
     own_precision: bool = False,
 ) -> SearchResult:
-    """Searches an index and writes the run, in the order of the queries.
+    """Search an index and write the run, in the order of the queries.
 
     Args:
-        paths: the index, the queries, the model, and where the run goes.
-        settings: depth, breadth, filters, ties, shape of the run.
-        representation: fields of RepresentationSettings that replace the model's own.
-        text: the same for TextSettings.
-        compute: where queries are encoded and, unless `settings` says otherwise, searched.
-        milvus: the collection that is searched where `paths` has no index.
+        paths: index, queries, model and output.
+        settings: depth, breadth, filters, ties, format of the run.
+        representation: overrides of the model's RepresentationSettings.
+        text: overrides of its TextSettings.
+        compute: device, precision and threads of encoding; unless `settings` has a device, also of
+            the search.
+        milvus: the collection to search if `paths` has no index.
         own_precision: encode queries in the precision of `compute`, even if it is the default;
-            otherwise that default gives way to the precision that made the index.
+            otherwise the default is replaced by the precision that the index was encoded in.
 
     Raises:
-        UsageError: options do not go together, or something named is not there.
+        UsageError: options do not go together, or a file does not exist.
         InputError: index, queries or vectors are broken.
-        MismatchError: index and queries were not made alike.
+        MismatchError: queries and index were encoded by different models or settings.
         OutputError: the run cannot be written.
-        ServerError: a server does not answer, or refuses.
+        ServerError: a server does not answer, or rejects a request.
     """
     own_precision |= (compute.dtype, compute.head_dtype) != (Dtype.FLOAT32, None)
-    given = (
-        representation,
-        text,
-        compute,
-        own_precision,
-    )
+    given = (representation, text), compute, own_precision
     if paths.verify:
         named = [*expanded(paths.index, "--index"), *filter(None, [paths.encoded_queries])]
         verify_folders(named)
@@ -131,63 +126,69 @@ def _search(
     paths: SearchPaths,
     opened: OpenedIndex,
     settings: SearchSettings,
-    representation: Mapping[str, Any],
-    text: Mapping[str, Any],
+    overrides: tuple[Mapping[str, Any], Mapping[str, Any]],
     compute: ComputeSettings,
     own_precision: bool,
 ) -> SearchResult:
-    """Searches what is open."""
-    queries = None
+    """Search an open index."""
+    topics: list[Query] = []
     if paths.topics is not None:
-        queries = list(read_queries(paths.topics, paths.topics_format, paths.qrels))
+        topics = list(read_queries(paths.topics, paths.topics_format, paths.qrels))
     result = SearchResult()
     if opened.is_bm25:
-        questions = _texts(paths, opened, queries)
+        queries = _texts(paths, opened, topics)
     elif paths.encoded_queries is not None:
-        questions = _encoded(paths, opened, queries)
+        queries = _encoded(paths, opened, topics)
     else:
         precise = _in_precision_of(opened, compute, own_precision)
-        encoder = _load_encoder(paths, opened, (representation, text), precise)
-        questions = _encoding(paths, opened, encoder, queries or [], result)
+        encoder = _load_encoder(paths, opened, overrides, precise)
+        queries = _encoding(paths, opened, encoder, topics, result)
+    in_lucene = isinstance(opened.index, LuceneIndex)
     if isinstance(opened.index, LuceneIndex):
         settings = opened.index.many_at_once(settings)
     searcher = Searcher(
-        opened.index,
-        opened.ids,
-        settings,
-        opened.vectors_per_passage,
-        engine_order=isinstance(opened.index, LuceneIndex),
+        opened.index, opened.ids, settings, opened.vectors_per_passage, engine_order=in_lucene
     )
     forget_manifest(paths.output)
     start = time.perf_counter()
-    with track("searching", questions.count, "queries") as progress:
-        form, tag = settings.output_format, settings.tag
-        with run_writer(paths.output, form, tag) as writer:
-            _answer(questions, searcher, writer, result, progress)
+    with (
+        track("searching", queries.count, "queries") as progress,
+        run_writer(paths.output, settings.output_format, settings.tag) as writer,
+    ):
+        for qids, batch in queries.batches:
+            for qid, names, scores in searcher.ranked(qids, batch):
+                writer.write(qid, names, scores)
+                result.queries += 1
+                result.hits += len(scores)
+                if not len(scores):
+                    result.without_hits.append(qid)
+                progress.advance()
     result.searching_seconds = time.perf_counter() - start - result.encoding_seconds
     result.ties = searcher.ties
     result.ties.report(settings)
-    _tell_missing(result.without_hits)
-    _write_manifest(paths, settings, opened, questions, queries, result)
+    if missing := result.without_hits:
+        named = ", ".join(missing[:NAMED]) + (", ..." if len(missing) > NAMED else "")
+        logger.warning(
+            f"{len(missing):,} queries have no hits and are missing from the run: {named}"
+        )
+    if has_manifest(paths.output):
+        _write_manifest(paths, settings, opened, queries.model, topics, result)
     return result
 
 
-def _texts(paths: SearchPaths, opened: OpenedIndex, queries: Sequence[Query] | None) -> _Questions:
-    """The texts of the queries, for a BM25 index."""
+def _texts(paths: SearchPaths, opened: OpenedIndex, topics: Sequence[Query]) -> _Queries:
+    """Return the texts of the queries, for a BM25 index."""
     for option, given in (("--model", paths.model), ("--encoded-queries", paths.encoded_queries)):
         if given is not None:
             raise UsageError(
                 f"{option} {given}: {opened.name} is a BM25 index", f"leave out {option}"
             )
-    assert queries is not None  # SearchPaths saw to it
-    texts = np.array([query.text for query in queries], dtype=object)
-    return _Questions(iter([([query.qid for query in queries], texts)]), len(queries))
+    texts = np.array([query.text for query in topics], dtype=object)
+    return _Queries(iter([([query.qid for query in topics], texts)]), len(topics))
 
 
-def _encoded(
-    paths: SearchPaths, opened: OpenedIndex, queries: Sequence[Query] | None
-) -> _Questions:
-    """Vectors from --encoded-queries: all of them, or those of --topics in its order."""
+def _encoded(paths: SearchPaths, opened: OpenedIndex, topics: Sequence[Query]) -> _Queries:
+    """Read the vectors of --encoded-queries: all, or those of --topics in its order."""
     assert paths.encoded_queries is not None
     source = read_vector_blocks(paths.encoded_queries, allow_pickle=paths.allow_pickle)
     blocks = list(source.blocks())
@@ -196,7 +197,7 @@ def _encoded(
     for position, qid in enumerate(qid for ids, _ in blocks for qid in ids):
         if rows.setdefault(qid, position) != position:
             raise InputError(source.name, None, f"the query id {qid} twice", "each id once")
-    qids = list(rows) if queries is None else [query.qid for query in queries]
+    qids = list(rows) if paths.topics is None else [query.qid for query in topics]
     missing = [qid for qid in qids if qid not in rows]
     if missing:
         raise InputError(
@@ -209,12 +210,12 @@ def _encoded(
     _refuse_model(paths, opened, model_of(source.manifest), source.name)
     if source.manifest is not None and source.manifest.settings.get("side") == "passage":
         logger.warning(f"{source.name} was encoded as passages, not as queries")
-    asked = vectors[[rows[qid] for qid in qids]]
-    return _Questions(iter([(qids, asked)]), len(qids), model_of(source.manifest))
+    batch = vectors[[rows[qid] for qid in qids]]
+    return _Queries(iter([(qids, batch)]), len(qids), model_of(source.manifest))
 
 
 def _in_precision_of(opened: OpenedIndex, compute: ComputeSettings, own: bool) -> ComputeSettings:
-    """Set the precision of queries: that which made the index, unless `own` keeps that given."""
+    """Return `compute` in the precision that the index was encoded in, unless `own`."""
     made = opened.model or {}
     dtype = next((known for known in Dtype if known == made.get("dtype")), None)
     if dtype is None:
@@ -248,12 +249,12 @@ def _load_encoder(
     overrides: tuple[Mapping[str, Any], Mapping[str, Any]],
     compute: ComputeSettings,
 ) -> "TextEncoder":
-    """The model of the queries; the index's own, and set up as it was for the index, by default."""
+    """Load the query encoder: by default the index's own model, with the index's settings."""
     made = opened.model
     name = paths.model or (made or {}).get("name")
     if name is None:
         raise UsageError(
-            f"{opened.name} does not say which model made it", "give --model, or --encoded-queries"
+            f"the manifest of {opened.name} names no model", "give --model, or --encoded-queries"
         )
     if paths.model is None:
         logger.info(f"queries are encoded by {name}, which made the {opened.kind}")
@@ -262,7 +263,7 @@ def _load_encoder(
     encoder = TextEncoder.load(name, *overrides, compute)
     if made is None or paths.force or made.get("fingerprint") != encoder.fingerprint:
         return encoder
-    # the same weights: what was chosen when the passages were encoded holds for the queries too
+    # the same weights: the settings of the passages hold for the queries too
     representation = {**made.get("representation", {}), **overrides[0]}
     text = {**made.get("text", {}), **overrides[1]}
     now = encoder.description()
@@ -275,26 +276,26 @@ def _encoding(
     paths: SearchPaths,
     opened: OpenedIndex,
     encoder: "TextEncoder",
-    queries: Sequence[Query],
+    topics: Sequence[Query],
     result: SearchResult,
-) -> _Questions:
-    """Queries that are encoded as they are needed."""
+) -> _Queries:
+    """Encode queries in batches, when they are needed."""
     _refuse_dimension(opened, encoder.dimension, encoder.name)
     _refuse_model(paths, opened, encoder.description(), encoder.name)
 
-    def asked() -> Asked:
-        for first in range(0, len(queries), ENCODED_AT_ONCE):
-            batch = queries[first : first + ENCODED_AT_ONCE]
+    def batches() -> Batches:
+        for first in range(0, len(topics), ENCODED_AT_ONCE):
+            batch = topics[first : first + ENCODED_AT_ONCE]
             start = time.perf_counter()
             vectors = encoder.encode_queries(batch)
             result.encoding_seconds += time.perf_counter() - start
             yield [query.qid for query in batch], vectors
 
-    return _Questions(asked(), len(queries), encoder.description())
+    return _Queries(batches(), len(topics), encoder.description())
 
 
 def _refuse_dimension(opened: OpenedIndex, dimension: int, name: str) -> None:
-    """Refuses queries that cannot be compared at all; --force does not help."""
+    """Reject queries of another dimension, even with --force."""
     there = cast(VectorIndex, opened.index).dimension
     if there != dimension:
         raise MismatchError(
@@ -306,7 +307,7 @@ def _refuse_dimension(opened: OpenedIndex, dimension: int, name: str) -> None:
 def _refuse_model(
     paths: SearchPaths, opened: OpenedIndex, model: Description | None, name: str
 ) -> None:
-    """Refuses queries that were made otherwise than the index, unless --force."""
+    """Reject queries that another model or other settings encoded, unless --force."""
     if not paths.force:
         refuse_other_model(
             opened.model,
@@ -316,48 +317,20 @@ def _refuse_model(
         )
 
 
-def _answer(
-    questions: _Questions,
-    searcher: Searcher,
-    writer: RunWriter,
-    result: SearchResult,
-    progress: Progress,
-) -> None:
-    """Searches and writes; counts on the way."""
-    for qids, queries in questions.asked:
-        for qid, names, scores in searcher.ranked(qids, queries):
-            writer.write(qid, names, scores)
-            result.queries += 1
-            result.hits += len(scores)
-            if not len(scores):
-                result.without_hits.append(qid)
-            progress.advance()
-
-
-def _tell_missing(without_hits: Sequence[str]) -> None:
-    if without_hits:
-        named = ", ".join(without_hits[:NAMED]) + (", ..." if len(without_hits) > NAMED else "")
-        logger.warning(
-            f"{len(without_hits):,} queries have no hits and are missing from the run: {named}"
-        )
-
-
 def _write_manifest(
     paths: SearchPaths,
     settings: SearchSettings,
     opened: OpenedIndex,
-    questions: _Questions,
-    queries: Sequence[Query] | None,
+    model: Description | None,
+    topics: Sequence[Query],
     result: SearchResult,
 ) -> None:
-    if not has_manifest(paths.output):
-        return
     indexes = opened.described()
     made_from = {
         "index": indexes[0] if len(indexes) == 1 else indexes,
-        "model": questions.model,
+        "model": model,
         "encoded_queries": paths.encoded_queries,
-        "topics": {"name": paths.topics, "sha256": queries_sha256(queries)} if queries else None,
+        "topics": {"name": paths.topics, "sha256": queries_sha256(topics)} if topics else None,
         **({"qrels": paths.qrels} if paths.qrels else {}),
     }
     contents = {

@@ -1,4 +1,4 @@
-"""Queries x index -> ranked passages: names for rows, one order, a depth that is deep enough."""
+"""Ranking: passage ids of the rows that an index finds, ties, passages merged into documents."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -17,13 +17,10 @@ from denserk.settings.retrieval import RankingSettings, SearchSettings, Ties
 
 logger = logging.getLogger(__name__)
 
-Hits = list[tuple[str, float]]
-"""(passage id, score), best first."""
-Ranked = tuple[list[str], Scores]
-"""K passage ids and their (K,) scores, best first."""
+Hits = list[tuple[str, float]]  # (passage id, score), best first
+Ranked = tuple[list[str], Scores]  # K passage ids and their (K,) scores, best first
 
-SPARE = 8
-"""Hits fetched beyond those asked for, so that a tie at the cut is seen."""
+SPARE = 8  # hits fetched beyond those asked for, so that a tie at the cut is seen
 
 
 @dataclass
@@ -51,10 +48,7 @@ class TieCount:
 
 
 def strictly_decreasing(scores: Scores) -> Scores:
-    """Scores without ties: each is below the one before it, at most by the next lower float32.
-
-    Args:
-        scores: (K,) float32, descending.
+    """Lower tied scores, (K,) float32 in descending order, to the next lower float32.
 
     >>> import numpy as np
     >>> strictly_decreasing(np.array([2, 1, 1, 1], dtype=np.float32)).tolist()
@@ -70,7 +64,7 @@ def strictly_decreasing(scores: Scores) -> Scores:
 
 
 def without_ties(hits: Hits) -> Hits:
-    """Ordered hits with strictly decreasing scores."""
+    """Return ordered hits with strictly decreasing scores."""
     if not hits:
         return hits
     names, scores = zip(*hits, strict=True)
@@ -84,13 +78,13 @@ def ordered(
     settings: RankingSettings,
     ties: TieCount | None = None,
 ) -> Hits:
-    """A query's scored passages as the run has them: best first, equal scores by descending id.
+    """Rank K scored passages of a query: best first, equal scores by descending id.
 
     Args:
-        docids: K passages.
-        scores: K scores.
+        docids: their ids.
+        scores: their scores.
         settings: depth, documents, ties.
-        ties: counts the hits whose scores are equal.
+        ties: counts equal scores.
 
     >>> ordered(["d1", "d2", "d3"], [1.0, 1.0, 5.0], RankingSettings(hits=2))
     [('d3', 5.0), ('d2', 1.0)]
@@ -108,22 +102,22 @@ def ordered(
 
 
 class Searcher:
-    """Searches an index and names what it finds.
+    """Searches an index and returns passage ids.
 
-    Equal scores are ordered by descending id, also at the cut: an index that compares every row is
-    searched deeper until the last score fetched lies below the last one kept. The same deepening
-    finds enough passages where several rows share one.
+    Equal scores are ordered by descending id, also at the cut: an exhaustive index is searched
+    deeper until the last score fetched is below the last one kept. The same deepening finds enough
+    passages if several rows belong to one.
 
     Args:
         index: an open index.
         ids: the id of each row.
         settings: depth, filters, ties.
-        vectors_per_passage: how many neighbouring rows are one passage; above 1, ids end in "#"
+        vectors_per_passage: how many consecutive rows are one passage; above 1, ids end in "#"
             and a number.
         engine_order: keep the engine's own order of equal scores.
 
     Attributes:
-        ties: equal scores among the hits so far.
+        ties: count of equal scores so far.
     """
 
     def __init__(
@@ -140,19 +134,14 @@ class Searcher:
         self.ties = TieCount("as the engine orders them") if engine_order else TieCount()
 
     def search(self, qids: Sequence[str], queries: NDArray[Any]) -> Iterator[tuple[str, Hits]]:
-        """Yields (query id, its hits) in the order of the queries.
-
-        Args:
-            qids: B query ids.
-            queries: (B, D) vectors, or an array of B texts for a BM25 index.
-        """
+        """Yield (query id, hits) for (B, D) query vectors, or B texts for a BM25 index."""
         for qid, names, scores in self.ranked(qids, queries):
             yield qid, list(zip(names, scores.tolist(), strict=True))
 
     def ranked(
         self, qids: Sequence[str], queries: NDArray[Any]
     ) -> Iterator[tuple[str, list[str], Scores]]:
-        """Yields (query id, K passage ids, (K,) scores)."""
+        """Yield (query id, K passage ids, (K,) scores)."""
         for first in range(0, len(qids), self._settings.query_batch):
             batch = slice(first, first + self._settings.query_batch)
             answers = self._batch(qids[batch], queries[batch])
@@ -179,7 +168,7 @@ class Searcher:
         return results
 
     def _names(self, rows: Rows) -> NDArray[np.object_]:
-        """(B, K) ids of the passages of rows, each decoded once; empty where there is no hit."""
+        """Return the (B, K) passage ids of rows, each decoded once; empty where there is no hit."""
         found, places = np.unique(rows, return_inverse=True)
         hits = found[found >= 0]
         if isinstance(self._ids, PassageIds | ShardIds):
@@ -194,7 +183,7 @@ class Searcher:
     def _answer(
         self, qid: str, scores: Scores, rows: Rows, names: NDArray[np.object_], depth: int
     ) -> tuple[Ranked, bool]:
-        """The ordered hits of one query, and whether a deeper search could change them."""
+        """Return the ranking of one query, and whether a deeper search could change it."""
         valid, wanted = int((rows >= 0).sum()), self._settings.kept
         kept = self._ranked(qid, scores[:valid], rows[:valid], names[:valid])
         docids, found = kept[0][:wanted], kept[1][:wanted]
@@ -204,7 +193,7 @@ class Searcher:
         return (docids, found), (short or tied) and not ran_out
 
     def _ranked(self, qid: str, scores: Scores, rows: Rows, names: NDArray[np.object_]) -> Ranked:
-        """Every passage or document once, equal scores by descending id."""
+        """Return every passage or document once, equal scores by descending id."""
         if self._settings.remove_query or self._settings.max_passage:
             delimiter = self._settings.max_passage_delimiter
             best: dict[str, float] = {}

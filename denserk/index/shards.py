@@ -1,7 +1,7 @@
-"""Search several index folders and vector folders as one index, without reading any of them whole.
+"""Search several index folders and vector folders as one index.
 
-What can be searched exactly, flat indexes and vector folders, is one chain of files for exact
-search. An approximate index is searched by its own engine, and its hits are merged in.
+Flat indexes and vector folders are one chain of memory-mapped files for exact search. Approximate
+indexes are searched by their own engines, and the hits are merged.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,11 +26,11 @@ from denserk.settings.retrieval import BM25_ENGINES, Engine, Metric
 # indexes; a folder of vectors has many small files, which are opened again for every batch
 OPEN = 32
 
-OpenIndex = Callable[[str], VectorIndex]  # opens an approximate index by its folder
+OpenIndex = Callable[[str], VectorIndex]  # opens the approximate index in a folder
 
 
 class VectorFile(NamedTuple):
-    """One file: how many rows it has, of which type, and how to map it."""
+    """One file: number and type of its rows, and a function that maps it."""
 
     rows: int
     dtype: "np.dtype[Any]"
@@ -38,9 +38,9 @@ class VectorFile(NamedTuple):
 
 
 class ChainedVectors:
-    """(N, D) vectors of many files in a row, read where they are, a few files at a time.
+    """(N, D) vectors of many files, of which a few are mapped at a time.
 
-    Rows have the type of the files where they agree, else float32, which holds both.
+    Rows have the type of the files if all have the same, else float32.
 
     >>> one, other = np.eye(2, dtype=np.float32), np.zeros((1, 2), np.float32)
     >>> files = [VectorFile(len(a), a.dtype, lambda a=a: a) for a in (one, other)]
@@ -60,7 +60,7 @@ class ChainedVectors:
         return self.shape[0]
 
     def __getitem__(self, rows: slice | Rows) -> NDArray[Any]:
-        """Neighbouring rows, without a copy where one file has them; or some by their numbers."""
+        """Return consecutive rows, without a copy if one file has them, or rows by number."""
         if isinstance(rows, slice):
             first, last, _ = rows.indices(len(self))
             begin = int(np.searchsorted(self._firsts, first, side="right")) - 1
@@ -80,7 +80,7 @@ class ChainedVectors:
 
 
 class IdFile(NamedTuple):
-    """A file of ids: the folder it belongs to, how many passages, and lines of each of them."""
+    """A file of ids: its folder, number of passages, lines per passage."""
 
     shard: str
     path: Path
@@ -89,7 +89,7 @@ class IdFile(NamedTuple):
 
 
 class ShardIds(Sequence[str]):
-    """Passage ids of the rows of all shards; `size` neighbouring rows are one passage."""
+    """Passage ids of the rows of all shards; `size` consecutive rows are one passage."""
 
     def __init__(self, files: Sequence[IdFile], size: int = 1) -> None:
         self._files, self._size = files, size
@@ -103,11 +103,11 @@ class ShardIds(Sequence[str]):
         return self.passages(np.array([row]))[0]
 
     def passages(self, rows: Rows) -> list[str]:
-        """The ids of the passages of some (K,) rows.
+        """Return the passage ids of (K,) rows.
 
         Raises:
             InputError: a file of ids is missing.
-            MismatchError: one id names two of the passages.
+            MismatchError: two of the passages have the same id.
         """
         passages, places = np.unique(rows // self._size, return_inverse=True)
         files = np.searchsorted(self._firsts, passages, side="right") - 1
@@ -133,7 +133,7 @@ class ShardIds(Sequence[str]):
                 one = seen[name]
                 where = f"twice in {one}" if one == shard else f"in {one} and in {shard}"
                 raise MismatchError(
-                    f"the id {name} stands {where}", "search shards that share no passage"
+                    f"the id {name} occurs {where}", "search shards that share no passage"
                 )
             seen[name] = shard
 
@@ -143,13 +143,13 @@ class Shard:
     """One folder, inspected but not read.
 
     Attributes:
-        name: the folder, as it was named.
-        manifest: what made it; None where another tool did.
+        name: the folder, as it was given.
+        manifest: its manifest; None if another tool wrote it.
         rows: number of vectors.
-        dimension: of each of them.
-        size: how many neighbouring ones are a passage.
-        metric: how they are compared; None where vectors do not say.
-        files: its vectors, where they are searched exactly; empty for an approximate index.
+        dimension: D.
+        size: vectors per passage.
+        metric: the metric; None for a vector folder.
+        files: the vectors to search exactly; empty for an approximate index.
         ids: its files of ids.
     """
 
@@ -164,19 +164,19 @@ class Shard:
 
     @property
     def is_exact(self) -> bool:
-        """Whether its vectors are compared one by one."""
+        """Whether it is searched exactly."""
         return bool(self.files)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of memory that searching it takes at most: all but inverted lists is read whole."""
+        """Bytes of memory that its index takes: all but inverted lists is read into memory."""
         made = {} if self.manifest is None else self.manifest.settings
         has_lists = "IVF" in (made.get("factory") or made.get("type", "")).upper()
         return 0 if self.is_exact or has_lists else (Path(self.name) / INDEX).stat().st_size
 
 
 def is_vector_folder(name: str) -> bool:
-    """Whether a folder holds vectors that denserk wrote, and no index of them."""
+    """Return whether a folder holds vectors that denserk wrote, and no index."""
     where = Path(name) / NAME
     if not where.is_file() or (Path(name) / INDEX).exists():
         return False
@@ -187,7 +187,7 @@ def inspect_shard(name: str, open_index: OpenIndex) -> Shard:
     """Inspect one folder; an approximate index is opened for its size.
 
     Raises:
-        UsageError: it is missing, or is neither an index nor a vector folder.
+        UsageError: it does not exist, or is neither an index nor a vector folder.
         MismatchError: it is unfinished, or a BM25 index.
         InputError: it is broken.
     """
@@ -228,10 +228,10 @@ def _vectors(name: str, folder: VectorFolder) -> Shard:
 
 
 def common_metric(shards: Sequence[Shard]) -> Metric:
-    """The metric of the indexes; inner product where there are only vectors.
+    """Return the metric of the indexes; inner product if there are only vector folders.
 
     Raises:
-        MismatchError: two shards differ in their metric, dimension or vectors per passage.
+        MismatchError: two shards differ in metric, dimension or vectors per passage.
     """
     first = shards[0]
     for other in shards[1:]:
@@ -255,14 +255,14 @@ def common_metric(shards: Sequence[Shard]) -> Metric:
 
 
 class ShardedIndex:
-    """Shards as one index. Rows are numbered through all of them, exact shards first.
+    """Shards as one index; rows are numbered through all of them, exact shards first.
 
-    Of the approximate indexes only the last one searched is kept open: where there are several,
-    each is read again for every batch of queries.
+    Only the approximate index that was searched last is kept open: with several, each is read again
+    for every batch of queries.
 
     Args:
-        shards: of one dimension and size.
-        open_exact: makes the exact engine over vectors.
+        shards: of one dimension and number of vectors per passage.
+        open_exact: creates the exact engine over vectors.
         open_index: opens an approximate index.
     """
 
@@ -290,7 +290,7 @@ class ShardedIndex:
         return sum(rows for rows, _ in self._parts)
 
     def search(self, queries: NDArray[Any], depth: int) -> tuple[Scores, Rows]:
-        """The `depth` best rows of all shards for each of (B, D) queries; fewer are padded."""
+        """Return the `depth` best rows of all shards for (B, D) queries, padded."""
         scores: list[Scores] = [np.full((len(queries), depth), -np.inf, np.float32)]
         rows: list[Rows] = [np.full((len(queries), depth), -1, np.int64)]
         first = 0
@@ -299,20 +299,20 @@ class ShardedIndex:
             scores.append(found)
             rows.append(np.where(places < 0, -1, places + first))
             first += count
-        # a part's own order holds among its hits; sorting is stable
+        # sorting is stable: the order within a part is kept
         all_scores, all_rows = np.concatenate(scores, axis=1), np.concatenate(rows, axis=1)
         order = np.lexsort((all_rows, -all_scores, all_rows < 0))[:, :depth]
         return np.take_along_axis(all_scores, order, 1), np.take_along_axis(all_rows, order, 1)
 
 
 class LastOpened:
-    """Opens indexes and keeps the last one, which is released before another is read."""
+    """Opens indexes and keeps the last one, which is closed before another is opened."""
 
     def __init__(self, open_index: OpenIndex) -> None:
         self._open, self._held = open_index, dict[str, VectorIndex]()
 
     def __call__(self, name: str) -> VectorIndex:
-        """The index of a folder."""
+        """Open the index of a folder."""
         if name not in self._held:
             self._held.clear()
             self._held[name] = self._open(name)

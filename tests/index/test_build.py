@@ -125,7 +125,7 @@ def test_what_cannot_be_built_is_refused_before_anything_is_written(
     vectors, tmp_path, monkeypatch, factory
 ):
     monkeypatch.setattr(memory, "available_bytes", lambda: 100)
-    with pytest.raises(UsageError, match=r"and 0\.0 MB can be had|faiss rejects Bogus9"):
+    with pytest.raises(UsageError, match=r"and 0\.0 MB are available|faiss rejects Bogus9"):
         build(tmp_path / "i", vectors, IndexSettings(factory=factory))
     assert not (tmp_path / "i").exists()
     build(tmp_path / "i", vectors)

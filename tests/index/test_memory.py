@@ -2,10 +2,10 @@ import pytest
 
 from denserk.errors import UsageError
 from denserk.index import memory
-from denserk.index.memory import Need, available_bytes, tell_needs
+from denserk.index.memory import available_bytes, require_memory
 from tests.reporters import Heard
 
-NEEDS = [Need("codes", 3_000_000), Need("nothing", 0), Need("lists", 2_000_000_000)]
+NEEDS = {"codes": 3_000_000, "nothing": 0, "lists": 2_000_000_000}
 TOLD = "building X needs 2.0 GB of memory (codes 3.0 MB, lists 2.0 GB)"
 
 
@@ -13,15 +13,15 @@ TOLD = "building X needs 2.0 GB of memory (codes 3.0 MB, lists 2.0 GB)"
 def test_what_fits_is_told(monkeypatch, there):
     monkeypatch.setattr(memory, "available_bytes", lambda: there)
     reporter = Heard()
-    tell_needs("building X", NEEDS, "do Y")
+    require_memory("building X", NEEDS, "do Y")
     assert reporter.notes == [TOLD]
 
 
 def test_what_does_not_fit_is_refused_with_the_alternative(monkeypatch):
     monkeypatch.setattr(memory, "available_bytes", lambda: 2_002_999_999)
     with pytest.raises(UsageError) as refused:
-        tell_needs("building X", NEEDS, "do Y")
-    assert refused.value.message == f"{TOLD}, and 2.0 GB can be had"
+        require_memory("building X", NEEDS, "do Y")
+    assert refused.value.message == f"{TOLD}, and 2.0 GB are available"
     assert refused.value.hint == "do Y"
 
 

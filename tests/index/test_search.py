@@ -246,7 +246,7 @@ def test_an_index_of_another_tool(toy, model):
     index = index_of(toy, vectors_of(toy, model, "v"))
     own = ranked(toy, index)
     (toy / "index" / "manifest.json").unlink()
-    with pytest.raises(UsageError, match="does not say which model made it"):
+    with pytest.raises(UsageError, match="names no model"):
         ranked(toy, index)
     assert ranked(toy, index, model=str(model)) == own
 

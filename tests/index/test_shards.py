@@ -192,7 +192,7 @@ def one(n, width=DIMENSION):
         ),
         (
             lambda p: [raw(p / "a", *one(1)), flat(p / "b", *one(1))],
-            r"the id d1 stands in .*a and in .*b",
+            r"the id d1 occurs in .*a and in .*b",
         ),
     ],
 )
@@ -225,7 +225,9 @@ def test_memory_is_told_before_and_refused(tmp_path, monkeypatch):
     found([name], queries, SearchSettings())
     assert "searching needs" in str(heard.notes)
     monkeypatch.setattr("denserk.index.memory.available_bytes", lambda: 1 << 20)
-    with pytest.raises(UsageError, match=r"searching needs .*, and 1.0 MB can be had") as refusal:
+    with pytest.raises(
+        UsageError, match=r"searching needs .*, and 1.0 MB are available"
+    ) as refusal:
         found([name], queries, SearchSettings(query_batch=2**20))
     assert "--query-batch 131072, or less deep" in str(refusal.value.hint)
 
@@ -309,7 +311,7 @@ def test_an_id_for_two_passages(tmp_path):
     alike = ["12345678-aaa-12345678", "12345678-bbb-12345678"]  # they have one key, and are two ids
     named = ShardIds(files_of(tmp_path, alike, ["x", "y"], ["x", "z", "z"]))
     assert named.passages(np.array([1, 0])) == alike[::-1]
-    with pytest.raises(MismatchError, match="the id x stands in shard-1 and in shard-2"):
+    with pytest.raises(MismatchError, match="the id x occurs in shard-1 and in shard-2"):
         named.passages(np.array([2, 4]))
-    with pytest.raises(MismatchError, match="the id z stands twice in shard-2"):
+    with pytest.raises(MismatchError, match="the id z occurs twice in shard-2"):
         named.passages(np.array([5, 6]))

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.formats.block_journal import Block, journal_of, read_journals
+from denserk.formats.block_journal import Block, journal_of, read_journal
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.settings.encoding import ComputeSettings, EncodeSettings, VectorFormat
 from denserk.settings.formats import CorpusSettings
@@ -276,7 +276,7 @@ def test_a_killed_rank_of_torchrun_is_made_up_for(tiny, corpus, tmp_path, rank):
         time.sleep(0.01)
     os.kill(ranks(process.pid)[rank], signal.SIGKILL)
     assert process.wait() == 1
-    assert 0 < len(read_journals(tmp_path / "v", Block)) < BLOCKS
+    assert 0 < len(read_journal(tmp_path / "v", Block)) < BLOCKS
     shutil.copytree(tmp_path / "v", tmp_path / "again")
     subprocess.run([*several, "--resume"], cwd=tmp_path, check=True)
     subprocess.run([*command(tiny(), "again"), "--resume"], cwd=tmp_path, check=True)
