@@ -16,8 +16,9 @@ import pytest
 
 from denserk.cli.app import run
 from denserk.formats.runs import read_run_scores
+from denserk.index.lucene import anserini_jar
 from tests.conftest import PASSAGES, QUERIES, write_toy
-from tests.peers import WITHOUT_VECTORS, anserini_jar, has_vectors, java_home, peer_environment
+from tests.peers import WITHOUT_VECTORS, has_vectors, java_home, peer_environment
 
 # trec_eval 9, which Anserini's jar carries, reads runs from files; 10 reads `-` too.
 TREC_EVAL = """#!/bin/bash

@@ -1,5 +1,6 @@
 """What a search of inverted lists leaves in memory, and the BLAS kernels that faiss loads."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from denserk.cli.app import run
+from denserk.formats.runs import read_run_scores
 from denserk.index import faiss_index
 from denserk.index.faiss_building import build
 from denserk.index.faiss_index import CORE, FaissIndex, _has_avx512, load_faiss
@@ -83,3 +86,45 @@ def test_openblas_takes_the_hint():
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert said.stdout.strip() in ("['SkylakeX']", "[]")
+
+
+def denserk(*words):
+    """Run one command, which must succeed."""
+    assert run([str(word) for word in words]) == 0
+
+
+@pytest.mark.parametrize("factory", ["PQ4x4,RFlat", "IVF8,PQ4x4,RFlat", "PQ4x4,Refine(SQfp16)"])
+def test_a_refined_index_finds_more(tmp_path, factory, capsys):
+    random = np.random.default_rng(3)
+    for name, count in (("v", 2000), ("q", 50)):
+        with (tmp_path / f"{name}.jsonl").open("w") as out:
+            for number, vector in enumerate(random.normal(size=(count, 16)).tolist()):
+                out.write(json.dumps({"id": f"{name}{number}", "vector": vector}) + "\n")
+    recalls: list[float] = []
+    for made in (factory.rpartition(",")[0], factory):
+        folder = tmp_path / str(len(recalls))
+        denserk("index", "--input", tmp_path / "v.jsonl", "--factory", made, "--output", folder)
+        manifest = json.loads((folder / "manifest.json").read_text())
+        recalls.append(manifest["contents"]["recall"])
+    assert recalls[1] > recalls[0] + 0.1
+    denserk("index", "--input", tmp_path / "v.jsonl", "--output", tmp_path / "flat")
+    encoded = ["--encoded-queries", tmp_path / "q.jsonl", "-k", 10]
+    shared = []
+    right = None
+    for options in (
+        ["--index", tmp_path / "flat"],
+        ["--index", tmp_path / "1", "--set", f"k-factor={1}"],
+        ["--index", tmp_path / "1"],
+        ["--index", tmp_path / "1", "--set", f"k-factor={16}"],
+    ):
+        denserk("search", *encoded, *options, "--output", tmp_path / "run.trec", "--overwrite")
+        found = read_run_scores(tmp_path / "run.trec")
+        right = right or found
+        shared.append(sum(len(set(found[qid]) & set(right[qid])) for qid in right))
+    assert shared[1] < shared[2] <= shared[3] <= shared[0]
+    capsys.readouterr()
+    for folder in ("flat", "0"):
+        asked = ["search", *encoded, "--index", tmp_path / folder, "--set", f"k-factor={2}"]
+        assert run([str(word) for word in [*asked, "--output", tmp_path / "none"]]) == 2
+        assert "--set k-factor 2" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()

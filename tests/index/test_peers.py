@@ -82,9 +82,8 @@ def own_run(encoded, tmp_path):
 
 @pytest.mark.peer
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["flat", "sq8"])
-def test_pyserini_opens_the_index_with_encoded_queries(encoded, own_run, kind, tmp_path):
-    own = own_run(HITS, "--type", kind)
+def test_pyserini_opens_a_quantized_index_with_encoded_queries(encoded, own_run, tmp_path):
+    own = own_run(HITS, "--type", "sq8")
     run_pyserini(
         'import runpy; runpy.run_module("pyserini.search.faiss", run_name="__main__")',
         *("--index", tmp_path / "index", "--topics", encoded / "queries.tsv"),

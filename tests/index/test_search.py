@@ -325,3 +325,41 @@ def test_options_of_approximate_indexes_are_not_ignored_by_bm25(toy, option):
     name = f"{option.replace('_', '-')} 9"
     with pytest.raises(UsageError, match=f"{name}: .*bm25 is a BM25 index"):
         ranked(toy, bm25_of(toy), settings=SearchSettings(**given))
+
+
+def in_precision(toy, index, capsys, *options):
+    """Search from the command line; return what is said, the queries' precision, and the run."""
+    capsys.readouterr()
+    asked = ["search", "--index", str(index), "--topics", str(toy / "queries.tsv")]
+    asked += ["--device", "cpu", "--output", str(toy / "run.trec"), "--overwrite", *options]
+    assert command(asked) == 0
+    model = read_manifest(toy / "run.trec", Kind.RUN).made_from["model"]
+    return capsys.readouterr().err, model["dtype"], (toy / "run.trec").read_bytes()
+
+
+@pytest.mark.parametrize("searched", ["index", "vectors"])
+def test_queries_are_encoded_in_the_precision_of_the_index(toy, tiny, searched, capsys):
+    encoding = ["encode", "--model", str(tiny("bert")), "--device", "cpu", "--bf16"]
+    files = ["--corpus", str(toy / "corpus.jsonl"), "--output", str(toy / "vectors")]
+    assert command([*encoding, *files]) == 0
+    index_of(toy, str(toy / "vectors"))
+    said, dtype, own = in_precision(toy, toy / searched, capsys)
+    assert "queries are encoded in bfloat16, as the " in said
+    assert dtype == "bfloat16"
+    assert in_precision(toy, toy / searched, capsys, "--bf16")[1:] == ("bfloat16", own)
+    said, dtype, other = in_precision(toy, toy / searched, capsys, "--dtype", "float32")
+    assert "queries are encoded in float32, as --dtype says; the " in said
+    assert "was encoded in bfloat16" in said
+    assert (dtype, other == own) == ("float32", False)
+
+
+def test_an_index_in_float32_and_one_of_a_gpu(toy, tiny, capsys):
+    index = index_of(toy, vectors_of(toy, tiny("bert"), "vectors"))
+    said, dtype, _ = in_precision(toy, index, capsys)
+    assert ("encoded in" in said, dtype) == (False, "float32")
+    assert in_precision(toy, index, capsys, "--bf16")[1] == "bfloat16"
+    manifest = toy / "index" / "manifest.json"
+    made = json.loads(manifest.read_text())
+    made["made_from"]["model"] |= {"dtype": "float16", "head_dtype": "float16"}
+    manifest.write_text(json.dumps(made))
+    assert "in float32, as a CPU computes no float16" in in_precision(toy, index, capsys)[0]
