@@ -65,6 +65,7 @@ def test_eval_does_without_torch(toy):
     run_file = toy / "run.trec"
     run_file.write_text("q1 Q0 d3 1 2.0 x\nq2 Q0 d5 1 2.0 x\nq3 Q0 d1 1 1.0 x\n")
     heavy = {"faiss", "torch", "transformers", "scipy", "pandas", "rich", "yaml"}
+    heavy |= {"filelock", "jsonlines", "matplotlib", "numpy.ma", "pyarrow", "regex"}
     assert not loaded(["eval", str(run_file), str(toy / "qrels.txt")], heavy=heavy)
 
 

@@ -357,10 +357,11 @@ class HitPruner:
         """Return the scores of the hits that are needed; at least one a query."""
         with np.errstate(over="ignore"):
             scores = np.array(hits.scores, np.float32)
-        if tied := len(scores) - len(np.unique(scores)):
+        ranked = np.sort(scores)  # np.unique would import numpy.ma
+        if tied := int((ranked[1:] == ranked[:-1]).sum()):
             self.tied[hits.qid] = tied
         depth = min(self._needed.depth or len(scores), len(scores))
-        lowest = np.partition(scores, -depth)[-depth]
+        lowest = ranked[-depth]
         if self._needed.to_last_judged:
             judged = self._judgments.get(hits.qid, {}).keys() & set(hits.docids)
             rows = list(map(hits.docids.index, judged))

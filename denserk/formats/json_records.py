@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import jsonlines
 import orjson
 
 from denserk.errors import InputError
@@ -52,6 +51,8 @@ def parse_objects(numbered: Iterable[tuple[int, bytes]], path: str | Path) -> It
         for number, text in numbered:
             line = number
             yield text
+
+    import jsonlines  # only where JSON lines are read: `eval` starts without
 
     reader = jsonlines.Reader(lines(), loads=orjson.loads)
     while True:

@@ -20,8 +20,6 @@ from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from denserk.errors import Interrupted, OutputError, UsageError
 from denserk.formats.files import (
     STREAM,
@@ -323,6 +321,8 @@ def _lock_of(target: Path) -> Path:
 
 @contextmanager
 def _locked(target: Path) -> Iterator[None]:
+    from filelock import FileLock, Timeout  # only where something is written
+
     place = _lock_of(target)
     with write_errors(target):
         place.parent.mkdir(parents=True, exist_ok=True)
