@@ -26,6 +26,8 @@ class _Row(NamedTuple):
     line: str
 
 
+# What a user may type first, in workflow order. Only the command that is typed is imported; help
+# needs none
 COMMANDS = {
     "pretrain": _Row("Train", "pretrain", "Pre-train a backbone for retrieval."),
     "finetune": _Row("Train", "finetune", "Train a retriever or a cross-encoder."),
@@ -44,10 +46,6 @@ COMMANDS = {
     "analyze": _Row("Inspect", "analyze", "Look into trained models."),
     "doctor": _Row("Inspect", "doctor", "Check the installation and this machine."),
 }
-"""What a user may type first, in workflow order.
-
-Only the command that is typed is imported; help needs none.
-"""
 
 
 class _Commands(TyperGroup):
@@ -79,6 +77,7 @@ OF_OTHERS = {
     "--prefix": "denserk COMMAND --passage-prefix TEXT --query-prefix TEXT",
 }
 
+# Old spellings, by command and option, with the command that replaces each
 MOVED = {
     "expand": {"": "denserk generate --corpus CORPUS --queries-model MODEL --output FILE"},
     "search": {
@@ -95,7 +94,6 @@ MOVED = {
         "--list-suites": "denserk benchmark --list",
     },
 }
-"""Old spellings, by command and option, with the command that replaces each."""
 
 app = typer.Typer(
     name="denserk",

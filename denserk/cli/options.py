@@ -27,12 +27,12 @@ from denserk.errors import UsageError
 from denserk.settings.options import REQUIRED, as_type, field_docs, spec_of, without_none
 
 T = TypeVar("T")
+# The largest whole number that an option takes
 LARGEST = 2**31 - 1
-"""The largest whole number that an option takes."""
 
 
+# Options that name what a command writes
 OUTPUTS = ("output", "tokenize_to", "write_dpr_json", "write_pyserini_json", "target", "report")
-"""Options that name what a command writes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,12 +43,12 @@ class OverwriteSettings:
     """Replace an output that exists."""
 
 
+# Inputs that are one file: the parser would keep the last of several and ignore the others
 ONE_INPUT = ("answers", "baseline", "corpus", "encoded_queries", "qrels", "topics")
-"""Inputs that are one file: the parser would keep the last of several and ignore the others."""
 
 
+# Entry of a context's `meta`: the help is to list every option
 ALL_OPTIONS = "denserk.help_all"
-"""Entry of a context's `meta`: the help is to list every option."""
 
 
 class Command(TyperCommand):

@@ -6,8 +6,8 @@ from pathlib import Path
 from denserk.errors import UsageError
 from denserk.settings.options import REQUIRED, Settings, option
 
+# Kinds of pictures, by the file's suffix
 PLOTS = (".png", ".pdf", ".svg")
-"""Kinds of pictures, by the file's suffix."""
 
 
 class SeveralModels:
@@ -73,7 +73,6 @@ class SentenceSimilaritySettings(Settings):
     """Also write the table as CSV."""
 
     def __post_init__(self) -> None:
-        """Refuses a stream for several models, which each read it from its start."""
         if self.data == "-" and len(self.model) > 1:
             raise UsageError("--data - serves one --model; several need a file")
 
@@ -109,7 +108,6 @@ class AttentionEntropySettings(SeveralModels):
     """The curves as .png, .pdf or .svg."""
 
     def __post_init__(self) -> None:
-        """Refuses curves without a name of their own, empty samples, and unknown pictures."""
         if self.sample < 1:
             raise UsageError(f"--sample {self.sample}: at least 1 is needed")
         if self.max_length < 3:
@@ -144,7 +142,6 @@ class QueryLatencySettings(SeveralModels):
     """Every time as a dot, as .png, .pdf or .svg."""
 
     def __post_init__(self) -> None:
-        """Refuses empty samples, models without a name of their own, and unknown pictures."""
         if self.sample < 1:
             raise UsageError(f"--sample {self.sample}: at least 1 is needed")
         if self.warm_up < 0:
@@ -186,7 +183,6 @@ class WinningVectorSettings(SeveralModels):
     """The shares as .png, .pdf or .svg."""
 
     def __post_init__(self) -> None:
-        """Refuses what names no passages, empty samples, and unknown pictures."""
         if self.qrels is None and self.run is None:
             raise UsageError(
                 "no passages to look at",

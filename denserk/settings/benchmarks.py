@@ -117,8 +117,8 @@ class Benchmark:
         return measure
 
 
+# MASTER's released evaluation counts a query once it has any relevant passage, and says R@k
 HIT_RATES = {"R@50": "Success@50", "R@1000": "Success@1000"}
-"""MASTER's released evaluation counts a query once it has any relevant passage, and says R@k."""
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,6 @@ class BenchmarkPaths:
     """Print every benchmark with its source, measures and papers, and stop."""
 
     def __post_init__(self) -> None:
-        """Reject a model without a folder for its runs, and the reverse."""
         if (self.model is None) != (self.output is None):
             raise UsageError("--model and --output make runs together", "give both, or --runs")
         if self.output == "-":
@@ -322,6 +321,5 @@ class MakeSettings(Settings):
     """Remove the vectors and the index of a corpus once its runs are made."""
 
     def __post_init__(self) -> None:
-        """Reject two ways with an existing folder."""
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite exclude each other")

@@ -1,4 +1,4 @@
-"""What is converted, and the shapes of training data."""
+"""Options of the convert command, and the training data formats."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,10 +8,10 @@ from denserk.settings.options import option
 
 
 class TrainingFormat(StrEnum):
-    """Shapes of training data."""
+    """Training data formats."""
 
     TEVATRON = "tevatron"
-    """JSON lines with `query_id`, `query`, and passages with their texts."""
+    """JSON lines with `query_id`, `query`, and passages with texts."""
     TEVATRON_IDS = "tevatron-ids"
     """JSON lines with `query_id`, `query_text`, and passages by id."""
     DPR = "dpr"
@@ -19,7 +19,7 @@ class TrainingFormat(StrEnum):
     ST_TRIPLET = "st-triplet"
     """Columns anchor, positive, negative: JSON lines, or tab-separated with a header."""
     FLAG = "flag"
-    """JSON lines with `query`, `pos`, `neg`, and perhaps their scores."""
+    """JSON lines with `query`, `pos`, `neg` and optional scores."""
     ST_IDS = "st-ids"
     """JSON lines with `qid`, `pos` ids and `neg` ids by system: sentence-transformers' MS MARCO."""
     TRIPLES = "triples"
@@ -27,18 +27,18 @@ class TrainingFormat(StrEnum):
     TEXT_TRIPLES = "text-triples"
     """Tab-separated texts: query, positive, negative."""
     NEGATIVES = "negatives"
-    """Tab-separated: query id, negative ids with commas between them."""
+    """Tab-separated: query id, comma-separated negative ids."""
 
 
 class Kind(StrEnum):
-    """What a file or folder holds."""
+    """Content of a file or folder."""
 
     CORPUS = "corpus"
     """Passages."""
     QUERIES = "queries"
-    """Queries, perhaps with answers."""
+    """Queries, with or without answers."""
     QRELS = "qrels"
-    """Judgements."""
+    """Relevance judgments."""
     RUN = "run"
     """Ranked passages for queries."""
     VECTORS = "vectors"
@@ -46,35 +46,34 @@ class Kind(StrEnum):
     TRAINING = "training"
     """Queries with positives and negatives."""
     MODEL = "model"
-    """A model's folder."""
+    """A model folder."""
 
 
 @dataclass(frozen=True)
 class ConversionSettings:
-    """Between which shapes, and what fills the gaps."""
+    """Options of the convert command."""
 
     kind: Kind | None = option(None, shown_default="detected")
-    """What the source holds."""
+    """What the source contains."""
     from_format: str | None = option(None, "--from", shown_default="detected")
-    """Shape of the source; a wrong name is answered with the possible ones."""
-    to_format: str | None = option(None, "--to", shown_default="by the target's name")
-    """Shape of the target."""
+    """Format of the source; an unknown name prints the possible ones."""
+    to_format: str | None = option(None, "--to", shown_default="from the target's name")
+    """Format of the target."""
     expansions: str | None = option(None, metavar="FILE", shown_default="none")
     """corpus: generated queries, from `denserk generate`, to append to each passage's text."""
     corpus: str | None = None
-    """training: the corpus whose passages stand behind bare ids."""
+    """training: corpus that has the texts of passages given by id."""
     queries: str | None = None
-    """training: the queries whose texts stand behind bare ids."""
-    teacher: str | None = option(None, metavar="DIR|HUB_ID", shown_default="scores as they are")
-    """training: a cross-encoder whose scores every positive and negative gets."""
+    """training: topics that have the texts of queries given by id."""
+    teacher: str | None = option(None, metavar="DIR|HUB_ID", shown_default="keep the scores")
+    """training: cross-encoder that scores every positive and negative."""
     tag: str = "denserk"
-    """run: last column of a TREC run."""
+    """run: tag in the last column of a TREC run."""
     allow_pickle: bool = False
-    """vectors: read a peer's pickle. Only for files from people you trust."""
+    """vectors: allow pickle files, which can run code; only for trusted files."""
     overwrite: bool = False
     """Replace a target folder that is not empty."""
 
     def __post_init__(self) -> None:
-        """Refuses a tag that would break a line."""
         if not self.tag or any(character.isspace() for character in self.tag):
-            raise UsageError(f"--tag {self.tag!r}: a run's last column holds no white space")
+            raise UsageError(f"--tag {self.tag!r}: cannot be empty or contain white space")

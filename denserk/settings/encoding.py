@@ -1,4 +1,4 @@
-"""Names for published weights, and what other toolkits' options say about representations."""
+"""Options of encoding: model, representation, text, computation and output."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,9 +12,9 @@ from denserk.settings.options import REQUIRED, Settings, check_shard, option
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """Weights that --model may name in short.
+    """A published model with a short name for --model.
 
-    `text` holds what the model's folder does not say about its texts, by field of `TextSettings`.
+    `text` holds the fields of `TextSettings` that the model folder does not record.
     """
 
     name: str
@@ -23,6 +23,7 @@ class PublishedModel:
     text: Mapping[str, Any] = field(default_factory=dict)
 
 
+# Used by the help, by error messages and by model loading.
 PUBLISHED_MODELS = (
     PublishedModel(
         "agg",
@@ -43,22 +44,21 @@ PUBLISHED_MODELS = (
     PublishedModel(
         "minilm",
         "sentence-transformers/all-MiniLM-L6-v2",
-        "a small general sentence encoder, mean of the tokens, length 1",
+        "small general sentence encoder, mean pooling, unit length",
     ),
 )
-"""The table that help, errors and loading read."""
 
+# Representation names without published weights -> the message for them.
 WITHOUT_WEIGHTS = {
-    "mlr": "no weights of multi-layer representations are published: train some",
+    "mlr": "no weights of multi-layer representations are published; train a model",
 }
-"""Names of representations for which nobody published weights, with what to say about them."""
 
+# Former short name -> present one.
 RENAMED = {"cls": "cocondenser", "mean": "minilm"}
-"""Former short name -> the present one; a pooling is not a model."""
 
 
 def published(name: str) -> PublishedModel | None:
-    """The entry of a short name.
+    """Return the published model of a short name, or None.
 
     >>> published("agg").hub_name
     'castorini/aggretriever-cocondenser'
@@ -67,104 +67,104 @@ def published(name: str) -> PublishedModel | None:
 
 
 class ModelLayout(StrEnum):
-    """Layouts in which a model's folder is written."""
+    """Layouts of model folders."""
 
     DENSERK = "denserk"
-    """One folder for denserk, transformers and, where possible, Pyserini; tells its settings."""
+    """Folder for denserk, transformers and, where possible, Pyserini; includes the settings."""
     AGGRETRIEVER_PYSERINI = "aggretriever-pyserini"
-    """Aggretriever's one-file layout, as castorini/aggretriever-* are published."""
+    """Aggretriever's one-file layout, as published under castorini/aggretriever-*."""
     AGGRETRIEVER_AUTHORS = "aggretriever-authors"
-    """The layout of Aggretriever's released code: heads in files of their own."""
+    """Layout of Aggretriever's released code, with heads in separate files."""
 
 
 class Representation(StrEnum):
-    """How a text's token states become its vector."""
+    """Poolings: from token states to vectors."""
 
     CLS = "cls"
-    """The last hidden state of position 0."""
+    """Last hidden state of [CLS] (position 0)."""
     MEAN = "mean"
-    """The mean of the last hidden states of all real tokens."""
+    """Mean of the last hidden states of all non-padding tokens."""
     MAX = "max"
-    """The maximum over real tokens, one dimension at a time."""
+    """Maximum over non-padding tokens, per dimension."""
     LAST = "last"
-    """The last hidden state of the last real token."""
+    """Last hidden state of the last non-padding token."""
     AGG = "agg"
-    """Aggretriever: a projection of [CLS] beside a lexical vector folded from the MLM head."""
+    """Aggretriever: projected [CLS] and a lexical vector aggregated from the MLM head."""
     MLR = "mlr"
-    """Multi-layer representations: the [CLS] states of several layers."""
+    """Multi-layer representations: [CLS] states of several layers."""
     ME_BERT = "me-bert"
-    """The last hidden states of the first few tokens."""
+    """Last hidden states of the first tokens."""
     COLBERT = "colbert"
-    """The last hidden states of all tokens."""
+    """Last hidden states of all tokens (late interaction)."""
     CROSS_ENCODER = "cross-encoder"
-    """No vector: query and passage are read together and get a score; for reranking alone."""
+    """No vector: scores a query and a passage read together; for reranking only."""
 
 
 class Reduction(StrEnum):
-    """What becomes of a passage's several vectors (mlr, me-bert, colbert)."""
+    """Reductions of multi-vector representations (mlr, me-bert, colbert)."""
 
     SELF_CONTRASTIVE = "self-contrastive"
-    """Kept apart in training, where the first learns to win; the first alone is stored."""
+    """Trained as multi-vector with a self-contrastive loss; only the first vector is stored."""
     AVERAGE = "average"
-    """Their mean."""
+    """Mean of the vectors."""
     SCALAR_MIX = "scalar-mix"
-    """A learned weighted mean."""
+    """Learned weighted mean."""
     MULTI_VECTOR = "multi-vector"
-    """All are stored; the best one decides."""
+    """Store all vectors; a passage scores by its best one."""
 
 
 class AggKind(StrEnum):
-    """How Aggretriever's vocabulary-wide vector is made small (section 3.2 and Table 8)."""
+    """Reductions of Aggretriever's lexical vector (section 3.2 and Table 8)."""
 
     STAR = "star"
-    """agg*: the signed maximum of each slice."""
+    """agg*: signed maximum of each slice."""
     PLUS = "plus"
-    """agg+: the maximum of each slice."""
+    """agg+: maximum of each slice."""
     NONE = "none"
-    """No pruning: one dimension an entry of the vocabulary, no [CLS] part."""
+    """No pruning: one dimension per vocabulary entry, no [CLS] part."""
     LINEAR = "linear"
-    """A learned linear map from the vocabulary."""
+    """Learned linear projection of the vocabulary."""
     AVERAGE = "average"
-    """No vocabulary: the mean of the token states after position 0, then a linear map."""
+    """Linear projection of the mean token state (without position 0); no vocabulary."""
 
 
 class AggLayout(StrEnum):
-    """Which vocabulary entries share a slice."""
+    """Assignments of vocabulary entries to slices."""
 
     STRIDED = "strided"
-    """The released rule: ids dealt round the slices in turn."""
+    """Round robin over token ids, as in the released code."""
     PAIRED = "paired"
-    """agg+ over the slices of agg*, as the paper's text has it."""
+    """agg+ over the slices of agg*, as the paper describes."""
     RANDOM = "random"
-    """A seeded random division, as the paper's text has it."""
+    """Seeded random slices, as the paper describes."""
 
 
 class TermWeight(StrEnum):
-    """What becomes of a token's learned weight before it multiplies the token's distribution."""
+    """Transformations of the learned token weight."""
 
     CLAMP = "clamp"
-    """Negative weights count as zero: what the released code computes on padded batches."""
+    """Negative weights become 0, as the released code computes for padded batches."""
     SIGNED = "signed"
-    """As it is: what the released code computes on a row without padding."""
+    """Unchanged, as the released code computes without padding."""
     ABS = "abs"
-    """Its absolute value, as the paper prints it."""
+    """Absolute value, as printed in the paper."""
     ONE = "one"
-    """Every weight is 1; the model has no weight layer (Table 8, row 2)."""
+    """All weights are 1; the model has no weight layer (Table 8, row 2)."""
 
 
 class MlmHead(StrEnum):
-    """Where the distribution over the vocabulary comes from."""
+    """Sources of the distribution over the vocabulary."""
 
     PRETRAINED = "pretrained"
-    """The backbone's own masked-language-model head."""
+    """The backbone's pre-trained masked-language-model head."""
     FRESH = "fresh"
-    """A new head, its decoder tied to the word embeddings; for training only."""
+    """Randomly initialised head, decoder tied to the word embeddings; for training only."""
     NONE = "none"
-    """No head: a token's weight goes to the token itself (Table 8, row 3)."""
+    """No head: a token's weight is assigned to the token itself (Table 8, row 3)."""
 
 
 class AggOrder(StrEnum):
-    """Which part of an Aggretriever vector stands first."""
+    """Order of the parts of an Aggretriever vector."""
 
     CLS_AGG = "cls-agg"
     """As in the published indexes."""
@@ -181,20 +181,20 @@ class Dtype(StrEnum):
 
 
 def resolve_dtype(dtype: Dtype, fp16: bool, bf16: bool) -> Dtype:
-    """The precision that --dtype and its short forms name together.
+    """Combine --dtype with --fp16 and --bf16.
 
     Raises:
-        UsageError: they contradict each other.
+        UsageError: the options contradict each other.
 
     >>> resolve_dtype(Dtype.FLOAT32, fp16=False, bf16=True).value
     'bfloat16'
     """
     if fp16 and bf16:
         raise UsageError("--fp16 and --bf16 exclude each other", "give one of them")
-    asked = Dtype.FLOAT16 if fp16 else Dtype.BFLOAT16 if bf16 else dtype
-    if dtype not in (Dtype.FLOAT32, asked):
+    short = Dtype.FLOAT16 if fp16 else Dtype.BFLOAT16 if bf16 else dtype
+    if dtype not in (Dtype.FLOAT32, short):
         raise UsageError(f"--dtype {dtype} contradicts --{'fp16' if fp16 else 'bf16'}")
-    return asked
+    return short
 
 
 class VectorDtype(StrEnum):
@@ -205,93 +205,91 @@ class VectorDtype(StrEnum):
 
 
 class VectorFormat(StrEnum):
-    """Shapes in which vectors are written."""
+    """Formats of stored vectors."""
 
     NPY = "npy"
-    """denserk's folder of blocks: memory-mappable, resumable, sharded."""
+    """Folder of NumPy blocks: memory-mapped, resumable, sharded."""
     JSONL = "jsonl"
     """Pyserini's JSON lines: id, contents, vector."""
     ANSERINI_JSONL = "anserini-jsonl"
     """Anserini's JSON lines: docid, contents, vector."""
     PYSERINI_FAISS = "pyserini-faiss"
-    """A faiss flat index beside its ids, as Pyserini opens it."""
+    """faiss flat index with an id file, as Pyserini reads it."""
     PARQUET = "parquet"
     """Anserini's Parquet: docid, vector."""
     TEVATRON = "tevatron"
     """Tevatron's pickle of (vectors, ids)."""
     PYSERINI_QUERIES = "pyserini-queries"
-    """Pyserini's folder of encoded queries, looked up by their text."""
+    """Pyserini's folder of encoded queries, keyed by query text."""
 
 
 @dataclass(frozen=True)
 class RepresentationSettings(Settings):
-    """How a vector is made; saved with a model, recorded with its vectors."""
+    """Options of the representation; saved with a model and recorded with its vectors."""
 
     representation: Representation = option(Representation.CLS, "--pooling")
-    """How token states become a vector."""
+    """Pooling of the token states."""
     l2_norm: bool = option(False, "--normalize")
-    """Scale each vector to length 1."""
+    """L2-normalise each vector."""
     agg_kind: AggKind = option(AggKind.STAR, rare=True)
-    """agg: how the vocabulary-wide vector is made small."""
+    """agg: reduction of the lexical vector."""
     agg_dim: int = option(640, at_least=0)
-    """agg: dimensions of the lexical part; 0 leaves the [CLS] part alone."""
+    """agg: dimensions of the lexical part; 0 leaves it out."""
     cls_dim: int = option(128, "--projection-out-dim", at_least=0)
-    """agg: dimensions of the [CLS] part; 0 leaves it out."""
+    """agg: dimensions of the projected [CLS] part; 0 leaves it out."""
     agg_layout: AggLayout = option(AggLayout.STRIDED, rare=True)
-    """agg: which vocabulary entries share a slice."""
+    """agg: assignment of vocabulary entries to slices."""
     agg_seed: int = option(42, rare=True)
-    """agg: seed of the random layout; part of the model."""
+    """agg: seed of the random slices."""
     term_weight: TermWeight = option(TermWeight.CLAMP, rare=True)
-    """agg: what becomes of a negative token weight."""
+    """agg: transformation of the token weights."""
     mlm_head: MlmHead = option(MlmHead.PRETRAINED, rare=True)
-    """agg: where the distribution over the vocabulary comes from."""
+    """agg: source of the distribution over the vocabulary."""
     agg_order: AggOrder = option(AggOrder.CLS_AGG, rare=True)
-    """agg: which part stands first."""
+    """agg: order of the [CLS] and the lexical part."""
     reduction: Reduction = Reduction.SELF_CONTRASTIVE
-    """mlr, me-bert, colbert: what becomes of a passage's several vectors."""
+    """mlr, me-bert, colbert: reduction of a passage's vectors."""
     layers: tuple[int, ...] = option((), shown_default="the last two")
-    """mlr: layers whose states are a passage's vectors; 0 is the embeddings, the last is needed."""
+    """mlr: layers whose [CLS] states are used; 0 is the embeddings, the last layer is required."""
     vectors: int = option(8, "--num-vectors", rare=True, at_least=1)
-    """me-bert: how many vectors a passage has."""
+    """me-bert: number of vectors per passage."""
     norm_intermediate: bool = option(False, rare=True)
-    """mlr on T5: apply the final layer norm to the layers before the last, too."""
+    """mlr on T5: also apply the final layer norm to the intermediate layers."""
 
     def __post_init__(self) -> None:
-        """Reject vectors without dimensions, and reductions that colbert cannot have."""
         super().__post_init__()
-        refused = (Reduction.SCALAR_MIX, Reduction.MULTI_VECTOR)
-        if self.representation is Representation.COLBERT and self.reduction in refused:
+        variable = (Reduction.SCALAR_MIX, Reduction.MULTI_VECTOR)
+        if self.representation is Representation.COLBERT and self.reduction in variable:
             raise UsageError(
-                f"--representation colbert cannot be reduced by {self.reduction}: "
-                "the number of its vectors differs from passage to passage",
+                f"--representation colbert cannot use --reduction {self.reduction}: "
+                "the number of vectors differs between passages",
                 "use --reduction self-contrastive or average",
             )
         if self.representation is Representation.AGG and self.agg_dim == self.cls_dim == 0:
-            raise UsageError("--agg-dim 0 with --cls-dim 0 leaves no vector", "give one of them")
+            raise UsageError("--agg-dim 0 with --cls-dim 0 leaves no vector", "raise one of them")
 
 
 @dataclass(frozen=True)
 class TextSettings(Settings):
-    """How a record becomes the text that the tokenizer sees; saved with a model."""
+    """Options of the tokenised text; saved with a model."""
 
     fields: tuple[str, ...] = ("title", "text")
-    """Fields of a passage that make its text, in order; empty ones leave no trace."""
+    """Passage fields that are concatenated, in order; empty fields are skipped."""
     join: str = option(" ", metavar="TEXT|sep|pair", rare=True)
-    """What stands between two fields: any text; `sep`, the tokenizer's separator; `pair`, as a
-    sentence pair."""
+    """Separator between fields: any text; `sep`, the tokenizer's separator; `pair`, a sentence
+    pair."""
     query_max_length: int = option(32, "--q-max-len", "--query-max-len", at_least=3)
-    """Tokens of a query, special tokens included."""
+    """Maximum tokens of a query, special tokens included."""
     passage_max_length: int = option(128, "--p-max-len", "--passage-max-len", at_least=3)
-    """Tokens of a passage, special tokens included."""
+    """Maximum tokens of a passage, special tokens included."""
     query_prefix: str = ""
-    """Text put before every query."""
+    """Text in front of each query."""
     passage_prefix: str = ""
-    """Text put before every passage."""
+    """Text in front of each passage."""
     normalize_quotes: bool = option(False, rare=True)
-    """Turn the right single quote (U+2019) of queries into an apostrophe, as DPR does."""
+    """Replace the right single quote (U+2019) in queries by an apostrophe, as DPR does."""
 
     def __post_init__(self) -> None:
-        """Reject passages without fields, and pairs of more than two fields."""
         super().__post_init__()
         if not self.fields:
             raise UsageError("--fields names no field", "for example --fields title,text")
@@ -301,58 +299,55 @@ class TextSettings(Settings):
 
 @dataclass(frozen=True)
 class PairSettings:
-    """How a query and a passage become one input of a cross-encoder; saved with it."""
+    """Options of a cross-encoder's input; saved with the model."""
 
     max_length: int | None = None
-    """Tokens of the whole input, special tokens included; None: as the two limits allow."""
+    """Maximum tokens of the input, special tokens included; None: sum of the two limits."""
     token_types: bool = False
-    """Give the model the tokenizer's token types, which tell query from passage."""
+    """Pass the tokenizer's token type ids to the model."""
 
 
+# Default of --batch-tokens.
 BATCH_TOKENS = 8192
-"""Tokens of a batch where none are asked for."""
+# Default when encoding on a CPU: fits its caches.
 CPU_BATCH_TOKENS = 2048
-"""The same where texts become vectors on the CPU: what its caches hold."""
 
 
 @dataclass(frozen=True)
 class ComputeSettings(Settings):
-    """Where and how the numbers are computed."""
+    """Options of the computation."""
 
     device: str = option("auto", metavar="auto|cpu|cuda|cuda:N")
-    """The device; only `auto` falls back to the CPU where no GPU is seen. Several GPUs: torchrun,
-    which starts a process for each."""
+    """Device; auto uses a GPU if there is one. For several GPUs use torchrun."""
     dtype: Dtype = Dtype.FLOAT32
-    """Precision of the computation; vectors are stored as --vector-dtype says. Without it `search`
-    encodes queries in the precision that made the index."""
+    """Precision of the computation (of stored vectors: --vector-dtype). search uses that of the
+    index by default."""
     batch_tokens: int | None = option(
         None, shown_default="8192; 2048 to encode on the CPU", at_least=1
     )
-    """Tokens of a batch, padding included: batches of short texts hold more of them."""
+    """Tokens per batch, padding included."""
     batch_size: int | None = option(
-        None, "--per-device-eval-batch-size", shown_default="by --batch-tokens alone", at_least=1
+        None, "--per-device-eval-batch-size", shown_default="by --batch-tokens", at_least=1
     )
-    """At most this many texts a batch."""
+    """Maximum number of texts per batch."""
     threads: int | None = option(None, shown_default="the library's choice", at_least=1)
-    """CPU threads."""
+    """Number of CPU threads."""
     head_dtype: Dtype | None = option(None, shown_default="that of --dtype", rare=True)
-    """agg on the CPU: precision of the projection to the vocabulary alone; bfloat16 beside a
-    float32 backbone costs little of the vectors and saves most of the head's time."""
+    """agg on a CPU: precision of the projection to the vocabulary."""
     fp16: bool = False
     """Short for --dtype float16."""
     bf16: bool = False
     """Short for --dtype bfloat16."""
 
     def __post_init__(self) -> None:
-        """Reject contradicting precisions."""
         super().__post_init__()
         object.__setattr__(self, "dtype", resolve_dtype(self.dtype, self.fp16, self.bf16))
         if self.head_dtype is Dtype.FLOAT16:
-            raise UsageError("--head-dtype float16: float32 or bfloat16 are possible")
+            raise UsageError("--head-dtype float16: choose float32 or bfloat16")
 
     @property
     def precision(self) -> str:
-        """The precision in words, the head's own where it has one.
+        """Return the precision as text, with the head's if it differs.
 
         >>> ComputeSettings(head_dtype=Dtype.BFLOAT16).precision
         'float32, head bfloat16'
@@ -361,7 +356,7 @@ class ComputeSettings(Settings):
         return f"{self.dtype}, head {self.head_dtype}" if own else str(self.dtype)
 
     def tokens_on(self, device: str) -> int:
-        """Tokens of a batch where texts become vectors on such a kind of device.
+        """Return the tokens per batch for encoding on a device type.
 
         >>> ComputeSettings().tokens_on("cpu"), ComputeSettings(batch_tokens=99).tokens_on("cpu")
         (2048, 99)
@@ -371,58 +366,56 @@ class ComputeSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class EncodeSettings(Settings):
-    """One encoding run: whose weights, which texts, what comes out."""
+    """Input, output and model of the encode command."""
 
     model: str = option(REQUIRED, "--encoder", "--model-name-or-path", metavar="NAME|DIR|HUB_ID")
-    """Weights: a short name (see docs/models.md), a folder, or a name on the hub."""
+    """Model: a short name (docs/models.md), a folder or a Hugging Face name."""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
     """Passages to encode: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
     topics: str | None = option(None, "--queries", metavar="FILE|DIR|NAME|-")
-    """Queries to encode, in place of --corpus."""
+    """Queries to encode, instead of --corpus."""
     topics_format: TopicsFormat | None = option(None, shown_default="detected")
-    """Shape of the queries."""
+    """Format of --topics."""
     qrels: str | None = option(None, metavar="FILE|DIR|NAME")
-    """Keep only the queries of --topics with judgments in these qrels: one split of BEIR."""
+    """Encode only queries with judgments in these qrels, e.g. one split of BEIR."""
     output: str = option(REQUIRED, "--embeddings", "--encode-output-path", metavar="DIR|FILE|-")
-    """Where the vectors go: a folder, or a file for the one-file shapes."""
+    """Output folder, or file for single-file formats."""
     output_format: VectorFormat = VectorFormat.NPY
-    """Shape of the vectors."""
+    """Format of the vectors."""
     vector_dtype: VectorDtype = VectorDtype.FLOAT32
     """Precision of the stored vectors."""
     block_size: int | None = option(None, shown_default="512 on a CPU, 4,096 on a GPU", at_least=1)
-    """Passages a block; a block is encoded from its own passages alone. A folder that --resume
-    continues keeps its own."""
+    """Passages per block; --resume keeps the block size of the folder."""
     workers: int = option(1, at_least=1)
-    """Threads that tokenise ahead of the model; a fast GPU wants several."""
+    """Tokenisation threads."""
     shard_id: int = option(0, "--dataset-shard-index")
-    """Which shard to encode, from 0."""
+    """Shard to encode, from 0."""
     shard_num: int = option(1, "--num-shards", "--dataset-number-of-shards")
-    """Number of shards: whole blocks each, so that all shards in order are the unsharded folder."""
+    """Number of shards; their vectors concatenated equal the unsharded output."""
     resume: bool = False
-    """Continue an interrupted run: finished blocks are compared with the input and kept."""
+    """Continue an interrupted run; finished blocks are checked against the input and kept."""
     overwrite: bool = False
-    """Replace what is in the output folder."""
+    """Replace an existing output."""
 
     def __post_init__(self) -> None:
-        """Reject options that exclude each other."""
         super().__post_init__()
         if (self.corpus is None) == (self.topics is None):
             raise UsageError("give one of --corpus (passages) and --topics (queries)")
         if self.qrels is not None and self.topics is None:
-            raise UsageError(f"--qrels {self.qrels}: it selects queries", "add --topics")
+            raise UsageError(f"--qrels {self.qrels}: qrels select queries", "add --topics")
         check_shard(self.shard_id, self.shard_num)
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite exclude each other")
         if self.output_format is not VectorFormat.NPY and self.resume:
             raise UsageError(
-                f"--resume needs --output-format npy; {self.output_format} is written whole or not"
+                f"--resume needs --output-format npy; {self.output_format} cannot be continued"
             )
         if self.output == "-" and self.output_format not in (
             VectorFormat.JSONL,
             VectorFormat.ANSERINI_JSONL,
         ):
             raise UsageError(
-                f"--output - cannot carry --output-format {self.output_format}",
+                f"--output - does not support --output-format {self.output_format}",
                 "use --output-format jsonl",
             )
         if self.source == "-" and self.shard_num > 1:
@@ -430,12 +423,12 @@ class EncodeSettings(Settings):
 
     @property
     def side(self) -> str:
-        """Which side of retrieval is encoded: "query" or "passage"."""
+        """Return what is encoded: "query" or "passage"."""
         return "passage" if self.topics is None else "query"
 
     @property
     def source(self) -> str:
-        """The texts' source, whichever side they are of."""
+        """Return the source of the texts, corpus or topics."""
         source = self.topics if self.corpus is None else self.corpus
         assert source is not None
         return source

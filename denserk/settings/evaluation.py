@@ -11,8 +11,8 @@ from denserk.errors import UsageError
 from denserk.settings.formats import DETECTED, CorpusSettings
 from denserk.settings.options import Settings, option
 
+# What is measured when nothing is asked for: BEIR's two measures, and MS MARCO's first
 DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@100")
-"""What is measured when nothing is asked for: BEIR's two measures, and MS MARCO's first."""
 
 
 class OutputFormat(StrEnum):
@@ -30,8 +30,8 @@ class OutputFormat(StrEnum):
     """A table for a README; the best of several runs in bold."""
 
 
+# The default measures of --format trec_eval: those that trec_eval prints
 TREC_EVAL_MEASURES = ("official",)
-"""The default measures of --format trec_eval: those that trec_eval prints."""
 
 
 class RunOrder(StrEnum):
@@ -94,7 +94,6 @@ class ReportSettings(Settings):
     """Decimal places of table, tsv and markdown."""
 
     def __post_init__(self) -> None:
-        """Reject a report of nothing."""
         super().__post_init__()
         if not self.summary and not self.per_query:
             raise UsageError(
@@ -132,8 +131,8 @@ def parse_bound(text: str) -> Bound:
     return Bound(measure.strip(), value)
 
 
+# What is measured by answers when nothing is asked for: the top-k accuracies of the papers
 DEFAULT_ANSWER_MEASURES = ("Success@5", "Success@20", "Success@100")
-"""What is measured by answers when nothing is asked for: the top-k accuracies of the papers."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,6 @@ class AnswerInput:
     """The passages that the runs name: --answers looks into them, --report shows some."""
 
     def __post_init__(self) -> None:
-        """Refuses answers without passages."""
         if self.answers is not None and self.corpus is None:
             raise UsageError(
                 f"--answers {self.answers} are looked for in the texts of hits, and there is no "
@@ -179,7 +177,6 @@ class AnswerSettings(Settings):
     """Also write them as Pyserini does, for its evaluate_dpr_retrieval."""
 
     def __post_init__(self) -> None:
-        """Reject depths below 1, and options that exclude each other."""
         super().__post_init__()
         if any(depth < 1 for depth in self.topk):
             raise UsageError(f"--set topk={','.join(map(str, self.topk))}: at least 1 is expected")
@@ -198,8 +195,8 @@ class AnswerSettings(Settings):
         return tuple(path for path in both if path is not None)
 
 
+# DPR's matching, by words, in this process
 MATCHING = AnswerSettings()
-"""DPR's matching, by words, in this process."""
 
 
 def reject_unused(settings: Sequence[Any], why: str, hint: str) -> None:
@@ -265,7 +262,6 @@ class ComparisonSettings(Settings):
     """randomisation: seed of the draws."""
 
     def __post_init__(self) -> None:
-        """Reject levels of significance outside 0 to 1."""
         super().__post_init__()
         if not 0 < self.alpha < 1:
             raise UsageError(f"--alpha {self.alpha}: between 0 and 1", "0.05 is usual")
@@ -285,7 +281,6 @@ class PageSettings(Settings):
     """--report: how many passages of each list are shown."""
 
     def __post_init__(self) -> None:
-        """Reject settings of a page that is not asked for."""
         super().__post_init__()
         if self.report is None:
             told = [option for option in self.asked if not option.startswith("--topics ")]

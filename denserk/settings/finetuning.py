@@ -186,12 +186,12 @@ def key_values(settings: Mapping[str, Any]) -> str:
 
 
 Given = Mapping[str, Any]
+# What is a run's own business, and no part of a recipe
 PATHS = frozenset(
     {"model", "train_data", "train_format", "corpus", "queries", "qrels", "output", "device"}
     | {"dev_data", "dev_corpus", "dev_topics", "dev_qrels", "skip_missing", "resume"}
     | {"overwrite"}
 )
-"""What is a run's own business, and no part of a recipe."""
 T = TypeVar("T")
 
 

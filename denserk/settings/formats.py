@@ -1,4 +1,4 @@
-"""The shapes in which the field keeps its files; each is detected, and can be forced by name."""
+"""File formats of corpora, topics, qrels and runs; each is detected, or given by name."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from denserk.settings.options import Settings, option
 
 
 class CorpusFormat(StrEnum):
-    """Shapes of a corpus."""
+    """Corpus formats."""
 
     ANSERINI = "anserini"
     """JSON lines with `id` and `contents` (Anserini, Pyserini)."""
@@ -22,11 +22,11 @@ class CorpusFormat(StrEnum):
     DPR = "dpr"
     """Tab-separated with the header id, text, title, and quoted fields."""
     FLAG = "flag"
-    """JSON lines with `text` alone; the id is the line number from 0."""
+    """JSON lines with `text` only; the id is the line number from 0."""
 
 
 class TopicsFormat(StrEnum):
-    """Shapes of a query file."""
+    """Topics formats."""
 
     TSV = "tsv"
     """Tab-separated: id, text."""
@@ -39,44 +39,44 @@ class TopicsFormat(StrEnum):
     DPR = "dpr"
     """Tab-separated: question, list of answers; the id is the line number from 0."""
     QA = "qa"
-    """JSON with `question` and `answers`; where there is no id, it is the line number from 0."""
+    """JSON with `question` and `answers`; without an id, the line number from 0 is the id."""
     ENTITY_QUESTIONS = "entity-questions"
-    """A folder with a JSON array of `question` and `answers` for each relation."""
+    """A folder with one JSON array of `question` and `answers` per relation."""
 
 
 class QrelsFormat(StrEnum):
-    """Shapes of judgements."""
+    """Qrels formats."""
 
     TREC = "trec"
-    """Four columns: query, iteration, passage, relevance."""
+    """Four columns: query id, iteration, passage id, relevance."""
     BEIR = "beir"
     """Three columns under a header: query-id, corpus-id, score."""
 
 
 class RunFormat(StrEnum):
-    """Shapes of a run."""
+    """Run formats."""
 
     TREC = "trec"
-    """qid Q0 docid rank score tag"""
+    """Six columns: qid, Q0, docid, rank, score, tag."""
     MSMARCO = "msmarco"
-    """qid, docid, rank, with tabs; at most 1000 passages a query"""
+    """Tab-separated: qid, docid, rank; at most 1000 passages per query."""
     TEVATRON = "tevatron"
-    """qid, docid, score, with tabs"""
+    """Tab-separated: qid, docid, score."""
     JSONL = "jsonl"
-    """One JSON object a hit: qid, docid, rank, score"""
+    """JSON lines with `qid`, `docid`, `rank` and `score`, one per hit."""
 
 
 @dataclass(frozen=True)
 class CorpusSettings(Settings):
-    """How the passages of a corpus are read."""
+    """Options for reading a corpus."""
 
     corpus_format: CorpusFormat | None = option(None, shown_default="detected")
-    """Shape of the corpus."""
-    docid_field: str | None = option(None, shown_default="by the shape", rare=True)
-    """JSON key that holds a passage's id."""
+    """Corpus format."""
+    docid_field: str | None = option(None, shown_default="that of the format", rare=True)
+    """JSON key of the passage id."""
     delimiter: str = option("\\n", rare=True)
-    """Separates fields inside `contents`, where --fields are named and are no keys."""
+    """Separator of the fields inside `contents`, for --fields that are not JSON keys."""
 
 
+# Formats are detected.
 DETECTED = CorpusSettings()
-"""Everything by the shape that is found."""

@@ -1,4 +1,4 @@
-"""How several runs become one."""
+"""Options of run fusion."""
 
 import math
 from dataclasses import dataclass
@@ -9,55 +9,54 @@ from denserk.settings.options import Settings, option
 
 
 class FusionMethod(StrEnum):
-    """How the scores of a passage in several runs become one."""
+    """Fusion methods."""
 
     RRF = "rrf"
-    """Reciprocal rank fusion: the sum of weight / (rrf-k + rank)."""
+    """Reciprocal rank fusion: sum of weight / (rrf-k + rank)."""
     LINEAR = "linear"
-    """The sum of weight x normalised score."""
+    """Sum of weight x normalised score."""
 
 
 class Normalization(StrEnum):
-    """What is done to a query's scores in one run before they are added to another's."""
+    """Score normalisations, applied per query and run."""
 
     MIN_MAX = "min-max"
-    """The lowest becomes 0, the highest 1; where all are equal, each 1."""
+    """Scale scores to 0..1; equal scores become 1."""
     ZMUV = "zmuv"
-    """Zero mean, unit variance; where all are equal, each 0."""
+    """Zero mean and unit variance; equal scores become 0."""
     NONE = "none"
-    """Nothing."""
+    """No normalisation."""
 
 
 class Missing(StrEnum):
-    """What a passage counts in a run that does not have it."""
+    """Scores of passages that a run did not return."""
 
     ZERO = "zero"
     """0, as in Pyserini, ranx and trectools."""
     LOWEST = "lowest"
-    """What the run's last hit counts; under min-max that is 0."""
+    """The normalised score of the run's last hit; 0 under min-max."""
 
 
 @dataclass(frozen=True)
 class FusionSettings(Settings):
-    """How runs are fused."""
+    """Fusion options."""
 
     method: FusionMethod = option(FusionMethod.RRF, "--fusion")
-    """How the scores of a passage become one."""
+    """Fusion method."""
     rrf_k: int = option(60, "--rrf.k", at_least=0)
-    """rrf: what is added to each rank; the larger, the less the first ranks stand out."""
+    """rrf: constant added to each rank; larger values flatten the differences between ranks."""
     weights: tuple[float, ...] | None = option(None, shown_default="1 for each run")
-    """What each run weighs, in their order."""
+    """Weights of the runs, in the order given."""
     alpha: float | None = option(None, shown_default="--weights", at_least=0, at_most=1)
-    """Two runs: what the first weighs, from 0 to 1; the second has the rest."""
+    """Weight of the first of two runs, from 0 to 1; the second gets the rest."""
     normalization: Normalization = option(Normalization.MIN_MAX, "--norm")
-    """linear: what is done to a query's scores in a run before they are added."""
+    """linear: score normalisation, per query and run."""
     missing: Missing | None = option(None, shown_default="zero; lowest with zmuv")
-    """linear: what a passage counts in a run that does not have it."""
+    """linear: score of a passage that a run did not return."""
     depth: int | None = option(None, "--fuse-depth", shown_default="all", at_least=1)
-    """How many hits of a query are taken from each run."""
+    """Hits per query used from each run."""
 
     def __post_init__(self) -> None:
-        """Reject weights of which none counts."""
         super().__post_init__()
         if self.weights is not None and self.alpha is not None:
             raise UsageError("--weights and --alpha exclude each other", "give one of them")
@@ -65,13 +64,13 @@ class FusionSettings(Settings):
             all(math.isfinite(w) and w >= 0 for w in self.weights) and any(self.weights)
         ):
             given = ",".join(f"{weight:g}" for weight in self.weights)
-            raise UsageError(f"--weights {given}: none below 0, and one above it, are needed")
+            raise UsageError(f"--weights {given}: weights must be at least 0, and one above 0")
 
     def weights_of(self, count: int) -> tuple[float, ...]:
-        """The weight of each of `count` runs.
+        """Return the weight of each of `count` runs.
 
         Raises:
-            UsageError: the weights were given for another number of runs.
+            UsageError: the number of weights differs from `count`.
 
         >>> FusionSettings(alpha=0.25).weights_of(2)
         (0.25, 0.75)

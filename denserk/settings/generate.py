@@ -9,10 +9,7 @@ from denserk.settings.options import REQUIRED, Settings, check_shard, option
 
 
 class Sampling(NamedTuple):
-    """How many texts are sampled from each passage, and how their tokens are drawn.
-
-    `top_k` 0 and `top_p` 1 exclude nothing.
-    """
+    """Sampling parameters of `model.generate`; `top_k` 0 and `top_p` 1 are off."""
 
     samples: int
     max_tokens: int
@@ -28,30 +25,29 @@ class GenerateSettings(Settings):
     corpus: str = option(REQUIRED, metavar="FILE|DIR|NAME|-")
     """Passages: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
     output: str = option(REQUIRED, metavar="FILE|-")
-    """JSON lines of docid, queries and next, in the order of the corpus."""
+    """JSON lines with docid, queries and next, in corpus order."""
     queries_model: str | None = option(None, metavar="DIR|HUB_ID", shown_default="no queries")
-    """Sequence-to-sequence model (T5, mT5, BART) that writes queries for a passage."""
+    """Sequence-to-sequence model (T5, mT5, BART) that generates queries (doc2query)."""
     continuation_model: str | None = option(
         None, metavar="DIR|HUB_ID", shown_default="no continuations"
     )
-    """Causal model (GPT-2, Qwen3) that continues a passage."""
+    """Causal language model (GPT-2, Qwen3) that generates continuations."""
     allow_pickle: bool = False
-    """Also read weights from pytorch_model.bin; nothing in it is run."""
+    """Also load weights from pytorch_model.bin; no code in it is executed."""
     seed: int = 42
-    """Seed of the sampling; each block of passages starts from it and its own number."""
+    """Random seed; each block of passages uses the seed and its block number."""
     block_size: int = option(1024, at_least=1)
     """Passages per block; --resume repeats an unfinished block."""
     shard_id: int = option(0, "--dataset-shard-index", "--shard-index")
-    """Shard to generate for, from 0."""
+    """Shard to process, from 0."""
     shard_num: int = option(1, "--num-shards", "--dataset-number-of-shards")
-    """Number of shards; concatenated, their files are the whole file."""
+    """Number of shards; their files concatenated equal the unsharded output."""
     resume: bool = False
-    """Continue an interrupted run: finished blocks are compared with the input and kept."""
+    """Continue an interrupted run; finished blocks are checked against the input and kept."""
     overwrite: bool = False
-    """Replace the output, finished or not."""
+    """Replace an existing output."""
 
     def __post_init__(self) -> None:
-        """Check combinations of options."""
         super().__post_init__()
         if self.queries_model is None and self.continuation_model is None:
             raise UsageError("give --queries-model, --continuation-model, or both")
@@ -66,24 +62,24 @@ class GenerateSettings(Settings):
 
 @dataclass(frozen=True)
 class QuerySettings(Settings):
-    """How queries are sampled."""
+    """Options of query generation."""
 
     num_queries: int = option(10, "--queries-per-passage", at_least=1)
-    """Queries per passage; the same one may be drawn twice."""
+    """Queries per passage, duplicates included."""
     query_top_k: int = option(10, rare=True, at_least=0)
-    """Draw from this many of the most probable tokens; 0 is all."""
+    """Top-k sampling: number of most probable tokens to sample from; 0 is off."""
     query_top_p: float = option(1.0, rare=True, above=0, at_most=1)
-    """Draw from the most probable tokens that make up this probability; 1 is all."""
+    """Top-p sampling: cumulative probability of the tokens to sample from; 1 is off."""
     query_temperature: float = option(1.0, rare=True, above=0)
-    """Temperature of the softmax."""
+    """Sampling temperature."""
     query_max_tokens: int = option(64, "--query-max-length", rare=True, at_least=1)
-    """Most tokens of a query."""
+    """Maximum tokens of a query."""
     query_prompt: str = option("", rare=True)
-    """Text put before a passage, as some models were trained with."""
+    """Prompt in front of each passage, for models trained with one."""
 
     @property
     def sampling(self) -> Sampling:
-        """The same without the option prefix."""
+        """Return the sampling parameters."""
         return Sampling(
             self.num_queries,
             self.query_max_tokens,
@@ -95,22 +91,22 @@ class QuerySettings(Settings):
 
 @dataclass(frozen=True)
 class ContinuationSettings(Settings):
-    """How continuations are sampled."""
+    """Options of text continuation."""
 
     num_continuations: int = option(1, at_least=1)
     """Continuations per passage."""
     continuation_top_k: int = option(0, rare=True, at_least=0)
-    """Draw from this many of the most probable tokens; 0 is all."""
+    """Top-k sampling: number of most probable tokens to sample from; 0 is off."""
     continuation_top_p: float = option(0.9, rare=True, above=0, at_most=1)
-    """Draw from the most probable tokens that make up this probability; 1 is all."""
+    """Top-p sampling: cumulative probability of the tokens to sample from; 1 is off."""
     continuation_temperature: float = option(1.0, rare=True, above=0)
-    """Temperature of the softmax."""
+    """Sampling temperature."""
     continuation_max_tokens: int = option(128, rare=True, at_least=1)
-    """Most tokens of a continuation."""
+    """Maximum tokens of a continuation."""
 
     @property
     def sampling(self) -> Sampling:
-        """The same without the option prefix."""
+        """Return the sampling parameters."""
         return Sampling(
             self.num_continuations,
             self.continuation_max_tokens,
@@ -122,17 +118,16 @@ class ContinuationSettings(Settings):
 
 @dataclass(frozen=True)
 class GenerateTextSettings(Settings):
-    """How a passage becomes the text that the models read."""
+    """Options for the input text of the generation models."""
 
     fields: tuple[str, ...] | None = option(None, shown_default="title,text")
-    """Fields of a passage that make its text, in order; empty fields are skipped."""
+    """Passage fields that are concatenated, in order; empty fields are skipped."""
     join: str = option(" ", metavar="TEXT", rare=True)
-    """Text between two fields."""
+    """Separator between fields."""
     passage_max_length: int = option(512, "--max-length", at_least=2)
-    """Most tokens of a passage: its first ones for queries, its last ones for continuations."""
+    """Maximum tokens of a passage: its first ones for queries, its last ones for continuations."""
 
     def __post_init__(self) -> None:
-        """Check fields and join."""
         super().__post_init__()
         if self.fields == ():
             raise UsageError("--fields names no field", "for example --fields title,text")
@@ -143,10 +138,10 @@ class GenerateTextSettings(Settings):
 def sampling_settings(
     settings: GenerateSettings, queries: Mapping[str, Any], continuations: Mapping[str, Any]
 ) -> tuple[QuerySettings | None, ContinuationSettings | None]:
-    """Build the settings of the models that were given; None for a model that was not.
+    """Build the settings of the given models; None for a model that is not given.
 
     Raises:
-        UsageError: an option was given for a model that was not, or its value makes no sense.
+        UsageError: an option needs a model that is not given.
     """
     given = (
         ("--queries-model", settings.queries_model, queries),

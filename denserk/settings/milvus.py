@@ -1,4 +1,4 @@
-"""Options of Milvus: which collection, how it is indexed, how it is searched."""
+"""Options of Milvus collections."""
 
 import json
 import re
@@ -15,25 +15,24 @@ TOKEN = "DENSERK_MILVUS_TOKEN"
 
 @dataclass(frozen=True)
 class CollectionSettings(Settings):
-    """A collection and where it is."""
+    """Address and name of a collection."""
 
     uri: str | None = option(
         None, "--milvus-uri", metavar="FILE.db|http://HOST:PORT", shown_default="no Milvus"
     )
-    """A local file ending in .db, or a server; credentials are read from DENSERK_MILVUS_TOKEN."""
+    """Local file ending in .db, or server address; credentials come from DENSERK_MILVUS_TOKEN."""
     collection: str | None = option(None, metavar="NAME")
-    """Name of the collection."""
+    """Collection name."""
     milvus_params: tuple[str, ...] | None = option(None, shown_default="Milvus's own", rare=True)
-    """Parameters of the index or of the search, by Milvus's names: M=32,efConstruction=200."""
+    """Index or search parameters by Milvus's names, such as M=32,efConstruction=200."""
 
     def __post_init__(self) -> None:
-        """Reject an address that holds a secret, and parameters that are not NAME=VALUE."""
         super().__post_init__()
         parts = urlsplit(self.uri or "a.db")
         if "@" in (self.uri or "") or parts.query or parts.fragment:
             raise UsageError(
-                "--uri holds a user, a password or a token, which would end in logs and manifests",
-                f"give the address alone, and set {TOKEN} in the environment",
+                "--uri contains credentials, which would be written to logs and manifests",
+                f"give the address only, and set {TOKEN} in the environment",
             )
         if parts.scheme not in (("",) if self.is_embedded else ("http", "https", "tcp", "unix")):
             raise UsageError(
@@ -46,12 +45,12 @@ class CollectionSettings(Settings):
 
     @property
     def is_embedded(self) -> bool:
-        """Whether it is a local file."""
+        """Whether the collection is in a local file."""
         return (self.uri or ".db").endswith(".db")
 
     @property
     def place(self) -> str:
-        """The collection and where it is, for messages.
+        """Return the collection's name and address, for messages.
 
         >>> CollectionSettings("./a.db", "passages").place
         'collection passages of ./a.db'
@@ -60,7 +59,7 @@ class CollectionSettings(Settings):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The parameters as Milvus takes them.
+        """Return the parameters as Milvus expects them.
 
         >>> CollectionSettings(milvus_params=("M=32", "raw=true", "sq_type=SQ6")).parameters
         {'M': 32, 'raw': True, 'sq_type': 'SQ6'}
@@ -77,7 +76,7 @@ class CollectionSettings(Settings):
         return found
 
     def reject_without_milvus(self) -> None:
-        """Raise a UsageError for options of Milvus that another engine would ignore."""
+        """Raise a UsageError if an option of Milvus is given for another engine."""
         for name, field in type(self).__dataclass_fields__.items():
             if getattr(self, name) != field.default:
                 raise UsageError(
@@ -87,9 +86,9 @@ class CollectionSettings(Settings):
 
 @dataclass(frozen=True)
 class MilvusIndexSettings(CollectionSettings):
-    """How a collection is indexed."""
+    """Options of indexing a collection."""
 
     milvus_index: str = option("FLAT", metavar="FLAT|HNSW|IVF_FLAT|...", rare=True)
-    """Type of index, by Milvus's name: any that the server knows."""
+    """Index type by Milvus's name."""
     milvus_batch: int | None = option(None, shown_default="8 MiB", rare=True, at_least=1)
-    """Passages sent at once."""
+    """Passages per insert request."""

@@ -8,13 +8,13 @@ from denserk.settings.conversion import TrainingFormat
 from denserk.settings.formats import QrelsFormat, RunFormat, TopicsFormat
 from denserk.settings.options import REQUIRED, Settings, check_shard, option
 
+# Shapes that name passages by id alone
 WITHOUT_TEXTS = (
     TrainingFormat.TEVATRON_IDS,
     TrainingFormat.ST_IDS,
     TrainingFormat.TRIPLES,
     TrainingFormat.NEGATIVES,
 )
-"""Shapes that name passages by id alone."""
 
 
 class SamplingStrategy(StrEnum):
@@ -67,7 +67,6 @@ class MiningPaths(Settings):
     """Shape of the output."""
 
     def __post_init__(self) -> None:
-        """Refuses missing and contradicting inputs."""
         if not self.run:
             raise UsageError("no run to mine from", "add --run FILE, as denserk search writes it")
         if self.train is None and (self.topics is None or self.qrels is None):
@@ -138,7 +137,6 @@ class MiningSettings(Settings):
     """Into how many parts the queries are divided; the outputs in order are the undivided one."""
 
     def __post_init__(self) -> None:
-        """Reject ranks, shards and guards that leave nothing."""
         super().__post_init__()
         if self.range_min >= self.depth:
             raise UsageError(

@@ -1,8 +1,8 @@
-"""How a settings field becomes an option: its docstring, its other names, its shape.
+"""Declaration of options: dataclass fields with help texts, aliases and bounds.
 
 A settings class is a frozen dataclass. The string under a field is its help text; `option` adds
-what a type and a default cannot say. The command line is built from these classes, so an option is
-told in one place.
+what a type and a default do not say. The command line is built from these classes, so an option is
+declared once.
 """
 
 import ast
@@ -17,13 +17,13 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from denserk.errors import UsageError
 
+# Default of a required option; its class is declared with `kw_only=True`.
 REQUIRED = dataclasses.MISSING
-"""The default of an option that must be given; its class is declared with `kw_only=True`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class OptionSpec:
-    """What a field adds to its type and default.
+    """Metadata of an option, beside the field's type and default.
 
     `names` are aliases ("-m", "--encoder"); `metavar` is shown in the help in place of the type;
     `repeat` makes a tuple a repeated option instead of a comma list; `shown_default` replaces the
@@ -41,11 +41,7 @@ class OptionSpec:
     at_most: float | None = None
 
     def check(self, name: str, value: Any) -> None:
-        """Reject a number outside the bounds.
-
-        Raises:
-            UsageError: it is.
-        """
+        """Raise a UsageError for a number outside the bounds."""
         if not isinstance(value, int | float) or isinstance(value, bool):
             return
         too_small = self.at_least is not None and not value >= self.at_least
@@ -76,35 +72,34 @@ def option(
     >>> spec_of(dataclasses.fields(Example)[0]).names
     ('--encoder',)
     """
-    shape = OptionSpec(names, metavar, repeat, shown_default, rare, at_least, above, at_most)
-    return dataclasses.field(default=default, metadata={"option": shape})
+    spec = OptionSpec(names, metavar, repeat, shown_default, rare, at_least, above, at_most)
+    return dataclasses.field(default=default, metadata={"option": spec})
 
 
 def spelled(name: str, *classes: type) -> str:
-    """Return how one gives a field of these classes: as an option or by `--set`."""
+    """Return the spelling of a field on the command line: `--name` or `--set name`."""
     rare = any(f.name == name and spec_of(f).rare for c in classes for f in dataclasses.fields(c))
     return f"{'--set ' if rare else '--'}{name.replace('_', '-')}"
 
 
 class Settings:
-    """Base of settings classes: checks the bounds that the fields declare."""
+    """Base of settings classes: checks the bounds of its fields."""
 
     def __post_init__(self) -> None:
-        """Reject numbers outside the bounds of their options."""
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             spec_of(field).check(field.name, getattr(self, field.name))
 
 
 def spec_of(field: "dataclasses.Field[Any]") -> OptionSpec:
-    """The shape given to a field by `option`, or the empty one."""
-    shape = field.metadata.get("option", OptionSpec())
-    assert isinstance(shape, OptionSpec)
-    return shape
+    """Return the metadata that `option` added to a field."""
+    spec = field.metadata.get("option", OptionSpec())
+    assert isinstance(spec, OptionSpec)
+    return spec
 
 
 @cache
 def _class_docs(source: Path) -> dict[str, dict[str, str]]:
-    """Class name -> field name -> the string that stands under the field, for one source file."""
+    """Read a source file: class name -> field name -> the string under the field."""
     docs: dict[str, dict[str, str]] = {}
     for node in ast.parse(source.read_text("utf-8")).body:
         if not isinstance(node, ast.ClassDef):
@@ -123,7 +118,7 @@ def _class_docs(source: Path) -> dict[str, dict[str, str]]:
 
 
 def field_docs(settings: type) -> Mapping[str, str]:
-    """Field name -> docstring, for a settings class and its bases."""
+    """Return field name -> help text, for a settings class and its bases."""
     docs: dict[str, str] = {}
     for cls in reversed(settings.__mro__):
         source = getattr(sys.modules[cls.__module__], "__file__", None)
@@ -133,19 +128,19 @@ def field_docs(settings: type) -> Mapping[str, str]:
 
 
 def plain(value: Any) -> Any:
-    """Return a field's value as JSON and YAML have it."""
+    """Return a field's value as JSON and YAML represent it."""
     if isinstance(value, tuple):
         return [plain(item) for item in value]
     return getattr(value, "value", value)
 
 
 def as_json(settings: Any) -> dict[str, Any]:
-    """A settings object as a JSON mapping, for manifests: enums by value, tuples as lists."""
+    """Return settings as a JSON mapping: enums by value, tuples as lists."""
     return {f.name: plain(getattr(settings, f.name)) for f in dataclasses.fields(settings)}
 
 
 def without_none(kind: Any) -> Any:
-    """A type without its `None`.
+    """Return a type without its `None`.
 
     >>> without_none(int | None)
     <class 'int'>
@@ -156,7 +151,7 @@ def without_none(kind: Any) -> Any:
 
 
 def as_type(kind: Any, value: Any) -> Any:
-    """Convert a value as JSON and YAML have it to the type of a field.
+    """Convert a JSON or YAML value to the type of a field.
 
     Raises:
         ValueError: the value does not fit the type.
@@ -201,11 +196,10 @@ _type_hints = cache(get_type_hints)
 
 
 def typed_values(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as JSON has them -> as the class's fields have them: enums, tuples.
+    """Convert JSON values to the types of the class's fields.
 
     Raises:
-        UsageError: a name the class does not have, or a value that does not fit its type; all of
-        them are named.
+        UsageError: lists all unknown names and values of the wrong type.
     """
     hints = _type_hints(cls)
     typed: dict[str, Any] = {}
@@ -227,27 +221,22 @@ T = TypeVar("T")
 
 
 def from_json(cls: type[T], values: Mapping[str, Any]) -> T:
-    """The settings object that `as_json` wrote.
+    """Build a settings object from the output of `as_json`.
 
     Raises:
-        UsageError: a name the class does not have, or a value that does not fit its type; all of
-        them are named.
+        UsageError: lists all unknown names and values of the wrong type.
     """
     return cls(**typed_values(cls, values))
 
 
 def changed(settings: T, overrides: Mapping[str, Any]) -> T:
-    """A copy with the given fields replaced; `None` leaves a field as it is."""
+    """Return a copy with the given fields replaced; `None` leaves a field unchanged."""
     given = {name: value for name, value in overrides.items() if value is not None}
     return dataclasses.replace(settings, **given)  # type: ignore[type-var]
 
 
 def check_shard(shard_id: int, shard_num: int) -> None:
-    """Refuses a shard that there is not.
-
-    Raises:
-        UsageError: so it is.
-    """
+    """Raise a UsageError unless 0 <= shard_id < shard_num."""
     if not 0 <= shard_id < shard_num:
         raise UsageError(
             f"--shard-id {shard_id} of --shard-num {shard_num}",

@@ -157,8 +157,8 @@ class RawText(StrEnum):
     """At an empty line; a line's end is a sentence's."""
 
 
+# Entries of BERT's vocabulary
 VOCABULARY = 30522
-"""Entries of BERT's vocabulary."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +198,6 @@ class PretrainSettings(Settings):
     """Replace what is in the output folder."""
 
     def __post_init__(self) -> None:
-        """Reject contradictions, and runs without weights or a size."""
         super().__post_init__()
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite exclude each other")
@@ -243,7 +242,6 @@ class TextUnitSettings(Settings):
     whole."""
 
     def __post_init__(self) -> None:
-        """Reject text without fields."""
         super().__post_init__()
         if not self.fields:
             raise UsageError("--fields names no field", "for example --fields title,text")
@@ -286,7 +284,6 @@ class MaskingSettings(Settings):
     """Seed of every random choice: order, crops, masks, initial weights, dropout."""
 
     def __post_init__(self) -> None:
-        """Reject shares outside 0 to 1, and rates without an encoder pass to use them in."""
         super().__post_init__()
         shares = {
             "mlm_probability": self.mlm_probability,
@@ -344,7 +341,6 @@ class PretrainingObjectiveSettings(Settings):
     """cocondenser: weight of the token losses beside the spans'; 2 is the released code's."""
 
     def __post_init__(self) -> None:
-        """Reject tasks that do not exist."""
         super().__post_init__()
         unknown = sorted(set(self.tasks) - set(ALL_TASKS))
         if unknown or not self.tasks:
@@ -410,6 +406,7 @@ def recipe(objective: PretrainingObjective, preset: MasterPreset = MasterPreset.
 
 _HEADED = (PretrainingObjective.CONDENSER, PretrainingObjective.COCONDENSER)
 _MASTER = (PretrainingObjective.MASTER,)
+# Settings that mean something to these objectives alone
 OBJECTIVES_OF: Mapping[str, tuple[PretrainingObjective, ...]] = {
     "n_head_layers": (*_HEADED, *_MASTER),
     "fresh_heads": (*_HEADED, *_MASTER, PretrainingObjective.RETROMAE),
@@ -438,7 +435,6 @@ OBJECTIVES_OF: Mapping[str, tuple[PretrainingObjective, ...]] = {
         _MASTER,
     ),
 }
-"""Settings that mean something to these objectives alone."""
 
 
 @dataclass(frozen=True)
@@ -453,7 +449,6 @@ class PretrainRun:
     optimizer: PretrainOptimizerSettings = field(default_factory=PretrainOptimizerSettings)
 
     def __post_init__(self) -> None:
-        """Refuses what coCondenser's gradient cache cannot do."""
         if self.pretrain.objective is not PretrainingObjective.COCONDENSER:
             return
         if self.optimizer.precision is Precision.FLOAT16:

@@ -148,7 +148,6 @@ class SamplingSettings(Settings):
     """Seed of every random choice: queries, order, negatives, initial weights, dropout."""
 
     def __post_init__(self) -> None:
-        """Reject two sizes of the training data."""
         super().__post_init__()
         if self.train_queries is not None and self.train_fraction is not None:
             raise UsageError("--train-queries and --set train-fraction=SHARE exclude each other")
@@ -170,7 +169,6 @@ class CacheSettings(Settings):
     """Tokens a chunk, padding included, in place of a number of texts."""
 
     def __post_init__(self) -> None:
-        """Reject a size of chunks where nothing is cut into chunks."""
         super().__post_init__()
         if self.chunk_tokens is not None and not self.grad_cache:
             raise UsageError(
@@ -179,8 +177,8 @@ class CacheSettings(Settings):
             )
 
 
+# Precision of the forward and backward passes; weights and their moments stay in float32
 Precision = Dtype
-"""Precision of the forward and backward passes; weights and their moments stay in float32."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +223,6 @@ class OptimizerSettings(Settings):
     """Processes that prepare batches ahead; 0: the training process does, between two steps."""
 
     def __post_init__(self) -> None:
-        """Reject contradicting precisions."""
         super().__post_init__()
         object.__setattr__(self, "precision", resolve_dtype(self.precision, self.fp16, self.bf16))
 
@@ -269,7 +266,6 @@ class ValidationSettings(Settings):
     """Stop after so many validations in a row without a better --best-by."""
 
     def __post_init__(self) -> None:
-        """Reject validation without data."""
         super().__post_init__()
         collection = (self.dev_corpus, self.dev_topics, self.dev_qrels)
         if any(collection) and not all(collection):
@@ -318,7 +314,6 @@ class FinetuneSettings(Settings):
     """Replace what is in the output folder."""
 
     def __post_init__(self) -> None:
-        """Reject flags that exclude each other."""
         super().__post_init__()
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite exclude each other")
