@@ -1,4 +1,4 @@
-"""The papers' fine-tuning settings by name, and presets from users' own YAML files."""
+"""Presets and the resolved settings of a fine-tuning run."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ from denserk.settings.training import (
     ValidationSettings,
 )
 
-# What a preset may set; no field name occurs in two of them.
+# Classes of the settings that a preset can have; field names are unique over them.
 CLASSES: tuple[type, ...] = (
     RepresentationSettings,
     TextSettings,
@@ -37,17 +37,16 @@ CLASSES: tuple[type, ...] = (
 )
 OWNERS = {f.name: cls for cls in CLASSES for f in dataclasses.fields(cls)}
 
-# Given by hand -> what a preset then no longer sets, because it would win over it.
+# Given option -> preset setting that it disables, because that one would override it.
 RIVALS = {"epochs": "max_steps", "warmup_ratio": "warmup_steps", "train_fraction": "train_queries"}
 
 
 @dataclass(frozen=True)
 class Preset:
-    """One row of a paper's settings, or a user's own file.
+    """Settings of a paper, or of a user's own file.
 
-    `settings` are typed values by field name. `start` names the weights to start from and `data`
-    describes the training data; the user gives both with --model and --train-data. `notes` are
-    what else belongs to the recipe. `file` is the YAML file, which has the sources as comments.
+    `settings` are typed values by field name. `start` (initial model), `data` (training data) and
+    `notes` are descriptions only. `file` is the YAML file, with the sources as comments.
     """
 
     name: str
@@ -60,7 +59,7 @@ class Preset:
 
 
 class PresetRow(NamedTuple):
-    """One line of the listing; all of it text."""
+    """One row of a listing, as text."""
 
     name: str
     summary: str
@@ -70,10 +69,10 @@ class PresetRow(NamedTuple):
 
 
 def as_preset(name: str, file: Path, values: Mapping[str, Any]) -> Preset:
-    """Validate a preset as YAML has it.
+    """Validate the values of a preset's YAML mapping.
 
     Raises:
-        UsageError: a name that is not a setting, or a value of the wrong type; all are named.
+        UsageError: lists all unknown names and values of the wrong type.
     """
     described: dict[str, Any] = {}
     settings: dict[str, Any] = {}
@@ -132,12 +131,12 @@ def find_preset(name: str) -> Preset:
 
 
 def apply(preset: Preset, cls: type, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return what a preset sets of one settings class: field name -> value.
+    """Return a preset's values for one settings class, with given values overriding them.
 
     Args:
         preset: the preset.
         cls: the settings class.
-        given: values by field name that were chosen by hand; they win.
+        given: values by field name that override the preset's.
 
     >>> from denserk.settings.training import OptimizerSettings
     >>> preset = find_preset("master-marco-retriever1-released")
@@ -161,7 +160,7 @@ def list_rows() -> tuple[PresetRow, ...]:
 
 
 def key_values(settings: Mapping[str, Any]) -> str:
-    """The settings one compares presets by, in one line.
+    """Return a one-line summary of the main settings.
 
     >>> key_values(find_preset("aggretriever-marco").settings)
     'agg, 8 queries x 8 passages, 32/128 tokens, lr 5e-06, warm-up 10 %, 3 epochs'
@@ -186,7 +185,7 @@ def key_values(settings: Mapping[str, Any]) -> str:
 
 
 Given = Mapping[str, Any]
-# What is a run's own business, and no part of a recipe
+# Fields that depend on the run and are not part of a preset.
 PATHS = frozenset(
     {"model", "train_data", "train_format", "corpus", "queries", "qrels", "output", "device"}
     | {"dev_data", "dev_corpus", "dev_topics", "dev_qrels", "skip_missing", "resume"}
@@ -197,21 +196,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PresetSettings:
-    """A paper's settings to start from."""
+    """Options of presets."""
 
     preset: str | None = option(None, metavar="NAME|FILE", shown_default="none")
-    """Settings of a paper, or of a YAML file of your own. Options that you give override them;
-    --list-presets shows the names."""
+    """Preset of a paper (see --list-presets) or YAML file; options override it."""
     list_presets: bool = False
     """Print all presets and exit."""
 
 
 @dataclass(frozen=True)
 class FinetuneRun:
-    """One run: its settings, class by class, and what replaces the weights' own settings.
+    """Resolved settings of a run, and overrides of the model's own settings.
 
-    `given` names the settings that were given by hand where a preset could have said them; `notes`
-    is what the user should know before it starts.
+    `given` names the settings that were given explicitly; `notes` are messages for the user.
     """
 
     finetune: FinetuneSettings
@@ -229,7 +226,7 @@ class FinetuneRun:
     notes: tuple[str, ...] = ()
 
     def lines(self) -> Iterator[str]:
-        """Describe a run with a preset, one line a setting; * marks what was given by hand."""
+        """Describe a run with a preset, one line per setting; * marks overrides."""
         preset = self.preset
         if preset is None:
             return
@@ -238,10 +235,10 @@ class FinetuneRun:
             yield f"  starts from {preset.start}"
         if preset.data:
             yield f"  data: {preset.data}"
-        yield f"  values from {preset.file}; * was given by hand"
-        told = [name for name in self._values() if name in preset.settings or name in self.given]
-        width = max(map(len, told), default=0)
-        for name in told:
+        yield f"  values from {preset.file}; * marks overrides"
+        names = [name for name in self._values() if name in preset.settings or name in self.given]
+        width = max(map(len, names), default=0)
+        for name in names:
             yield f"  {self._line(preset, name, width)}".rstrip()
         yield from (f"  {note}" for note in preset.notes)
 
@@ -252,7 +249,7 @@ class FinetuneRun:
         return f"{'*' if name in self.given else ' '} {flag:{width}}  {value:12}  {remark}"
 
     def _values(self) -> dict[str, Any]:
-        """Every setting that a preset may have, by field name."""
+        """Return all settings that a preset can have, by field name."""
         classes = ("sampling", "objective", "optimizer", "cache", "reranking", "validation")
         values = {**self.representation, **self.text}
         for settings in (*(getattr(self, name) for name in classes), self.finetune):
@@ -265,7 +262,7 @@ class FinetuneRun:
         return flatten(groups.values())
 
     def as_json(self) -> dict[str, Any]:
-        """Everything that was chosen, as plain JSON."""
+        """Return the resolved settings as plain JSON."""
         classes = ("finetune", "corpus", "sampling", "objective", "optimizer", "cache")
         chosen = {
             name: as_json(getattr(self, name)) for name in (*classes, "reranking", "validation")
@@ -279,7 +276,7 @@ class FinetuneRun:
 
 
 def shown(value: Any) -> str:
-    """A setting's value as a person types it.
+    """Format a value as typed on the command line.
 
     >>> shown(("title", "text")), shown(False), shown(None)
     ('title,text', 'no', 'none')
@@ -294,16 +291,16 @@ def shown(value: Any) -> str:
 def resolve_run(
     preset_name: str | None, corpus: CorpusSettings, given: Mapping[type, Given]
 ) -> FinetuneRun:
-    """A run from a preset's settings, and from those given by hand, which win.
+    """Resolve a run's settings: preset values, overridden by given ones.
 
     Args:
-        preset_name: the preset's name or its YAML file, or None.
-        corpus: how a corpus is read.
-        given: by settings class, the fields given by hand.
+        preset_name: name or YAML file of a preset, or None.
+        corpus: options for reading a corpus.
+        given: settings class -> given values by field name.
 
     Raises:
-        UsageError: no preset has that name, or the settings contradict each other.
-        InputError: a preset's file is wrong.
+        UsageError: unknown preset or contradictory settings.
+        InputError: invalid preset file.
     """
     preset = None if preset_name is None else find_preset(preset_name)
     merged = {cls: _merged(preset, cls, values) for cls, values in given.items()}
@@ -314,18 +311,18 @@ def resolve_run(
         start = f"; the preset starts from {preset.start}" if preset and preset.start else ""
         raise UsageError(f"{' and '.join(missing)} must be given{start}", "denserk finetune --help")
 
-    def made(cls: type[T]) -> T:
+    def build(cls: type[T]) -> T:
         return cls(**merged.get(cls, {}))
 
     return FinetuneRun(
-        finetune=made(FinetuneSettings),
+        finetune=build(FinetuneSettings),
         corpus=corpus,
-        sampling=made(SamplingSettings),
-        objective=made(ObjectiveSettings),
-        optimizer=made(OptimizerSettings),
-        cache=made(CacheSettings),
-        reranking=made(RerankingSettings),
-        validation=made(ValidationSettings),
+        sampling=build(SamplingSettings),
+        objective=build(ObjectiveSettings),
+        optimizer=build(OptimizerSettings),
+        cache=build(CacheSettings),
+        reranking=build(RerankingSettings),
+        validation=build(ValidationSettings),
         representation=merged.get(RepresentationSettings, {}),
         text=merged.get(TextSettings, {}),
         preset=preset,
@@ -335,12 +332,12 @@ def resolve_run(
 
 
 def _leave_out_best(validation: dict[str, Any], given: Given) -> tuple[str, ...]:
-    """Without dev data a preset cannot keep the best weights: it keeps the last, and says so."""
+    """Drop a preset's `best_by` when there is no dev data, and return a note about it."""
     asked = "best_by" in given or "dev_data" in validation or "dev_corpus" in validation
     if asked or "best_by" not in validation:
         return ()
     metric = validation.pop("best_by")
-    return (f"the preset keeps the weights of the best {metric}; without --dev-data the last",)
+    return (f"without --dev-data the last weights are kept, not the best by {metric}",)
 
 
 def _merged(preset: Preset | None, cls: type, given: Given) -> dict[str, Any]:

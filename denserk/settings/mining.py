@@ -1,4 +1,4 @@
-"""What negatives are mined from, which hits may become negatives, and how many are kept."""
+"""Options of negative mining."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,7 +8,7 @@ from denserk.settings.conversion import TrainingFormat
 from denserk.settings.formats import QrelsFormat, RunFormat, TopicsFormat
 from denserk.settings.options import REQUIRED, Settings, check_shard, option
 
-# Shapes that name passages by id alone
+# Formats with passage ids only.
 WITHOUT_TEXTS = (
     TrainingFormat.TEVATRON_IDS,
     TrainingFormat.ST_IDS,
@@ -18,53 +18,54 @@ WITHOUT_TEXTS = (
 
 
 class SamplingStrategy(StrEnum):
-    """Which of the hits that passed become negatives."""
+    """Selection of negatives from the eligible hits."""
 
     RANDOM = "random"
-    """Drawn at random, seeded by --seed and the query's id."""
+    """Random sample, seeded by --seed and the query id."""
     TOP = "top"
-    """The best-ranked ones."""
+    """The highest-ranked hits."""
 
 
 class AnswerBearing(StrEnum):
-    """What becomes of a hit that contains an answer of its query."""
+    """Handling of hits that contain an answer."""
 
     KEEP = "keep"
-    """It is a hit like any other."""
+    """Treat it like other hits."""
     DROP = "drop"
-    """It is no negative."""
+    """Do not use it as a negative."""
     PROMOTE = "promote"
-    """It becomes a positive."""
+    """Use it as a positive."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MiningPaths(Settings):
-    """What negatives are mined from, and where they go."""
+    """Input and output of negative mining."""
 
     train: str | None = option(None, "--train-data", metavar="FILE|-")
-    """Training data in any shape: its queries and positives are used, its negatives are not."""
+    """Training data in any format; its queries and positives are used."""
     train_format: TrainingFormat | None = option(None, shown_default="detected")
-    """Shape of --train."""
+    """Format of --train."""
     topics: str | None = option(None, "--queries", metavar="FILE|DIR|NAME|-")
-    """Queries in place of --train; beside it, the texts of queries it knows by id alone."""
+    """Queries, instead of --train or to supply the query texts it lacks."""
     topics_format: TopicsFormat | None = option(None, shown_default="detected")
-    """Shape of --topics."""
+    """Format of --topics."""
     qrels: str | None = option(None, metavar="FILE|DIR|NAME|-")
-    """Judgements: the positives of --topics. Beside --train, they are never negatives."""
+    """Relevance judgments (qrels): positives of --topics; with --train, additional positives to
+    exclude."""
     qrels_format: QrelsFormat | None = option(None, shown_default="detected", rare=True)
-    """Shape of --qrels."""
+    """Format of --qrels."""
     run: tuple[str, ...] = option((), "--result-path", repeat=True, metavar="FILE|-")
-    """A run over these queries; several are merged."""
+    """Run to mine from; several runs are merged."""
     run_format: RunFormat | None = option(None, shown_default="detected", rare=True)
-    """Shape of the runs."""
+    """Format of the runs."""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
-    """The passages that the runs name."""
+    """Passages of the runs."""
     answers: str | None = option(None, metavar="FILE|DIR|NAME|-", shown_default="those of --train")
-    """Answers of the queries, by query id."""
+    """Answers by query id."""
     output: str = option(REQUIRED, metavar="FILE|-")
-    """The training data with the mined negatives."""
+    """Training data with the mined negatives."""
     output_format: TrainingFormat = TrainingFormat.TEVATRON
-    """Shape of the output."""
+    """Format of the output."""
 
     def __post_init__(self) -> None:
         if not self.run:
@@ -75,7 +76,7 @@ class MiningPaths(Settings):
             )
         if self.corpus is None and self.output_format not in WITHOUT_TEXTS:
             raise UsageError(
-                f"--output-format {self.output_format} holds texts, and there is no corpus",
+                f"--output-format {self.output_format} needs passage texts, but there is no corpus",
                 f"add --corpus, or write ids: {', '.join(WITHOUT_TEXTS)}",
             )
         if len(set(self.run)) < len(self.run):
@@ -87,60 +88,58 @@ class MiningPaths(Settings):
 
 @dataclass(frozen=True)
 class MiningSettings(Settings):
-    """Which hits may become negatives, and which of them do."""
+    """Options of selecting negatives."""
 
     depth: int = option(200, "--range-max", at_least=1)
-    """How many hits of a query are looked at, by rank in each run."""
+    """Hits per query to consider in each run."""
     num_negatives: int = option(30, "--negative-number", "--n-sample", at_least=1)
-    """Negatives kept for a query; fewer where fewer are left."""
+    """Maximum negatives per query."""
     sampling_strategy: SamplingStrategy = option(SamplingStrategy.RANDOM, "--sampling")
-    """Which of the hits that passed become negatives."""
+    """Selection of negatives from the eligible hits."""
     seed: int = 42
-    """Seed of the draws. What a query draws depends on nothing else than it, and its own hits."""
+    """Random seed; the sample of a query does not depend on other queries."""
     min_relevance: int = option(1, rare=True)
-    """Grade in --qrels from which a passage is a positive."""
+    """Minimum grade of a positive in --qrels."""
     range_min: int = option(0, at_least=0)
-    """The first so many hits of a query are no negatives: positives hide among them."""
+    """Skip the top N hits of each query, which often contain unlabelled positives."""
     max_score: float | None = option(None, rare=True)
-    """Hits that score more are no negatives."""
+    """Maximum score of a negative."""
     min_score: float | None = option(None, rare=True)
-    """Hits that score less are no negatives."""
+    """Minimum score of a negative."""
     absolute_margin: float | None = option(None, rare=True)
-    """A negative scores at least this much less than the best positive."""
+    """Minimum score difference between the best positive and a negative."""
     relative_margin: float | None = None
-    """A negative scores less than the best positive by at least this part of its score: 0.05 lets
-    pass what has at most 95 %."""
+    """Minimum relative score difference to the best positive; 0.05 keeps negatives up to 95% of its
+    score."""
     answer_bearing: AnswerBearing | None = option(
         None, shown_default="drop with --answers, keep without", rare=True
     )
-    """What becomes of hits whose text contains an answer, as DPR matches answers."""
+    """Handling of hits whose text contains an answer (DPR's answer matching)."""
     regex: bool = False
     """Answers are regular expressions (CuratedTREC)."""
     keep_gold: bool = option(True, rare=True)
-    """With --answer-bearing promote: the query's own positives stay, before the promoted ones."""
+    """With answer-bearing=promote, keep the original positives before the promoted ones."""
     drop_literal: bool = option(False, rare=True)
-    """Hits that hold a positive's text word for word, or are held by one, are no negatives."""
+    """Exclude hits whose text contains a positive's text, or is contained in one."""
     near_duplicate: float | None = option(
         None, metavar="SHARE", shown_default="off", rare=True, above=0, at_most=1
     )
-    """Hits that have this share of their word trigrams in common with a positive (Jaccard, 0 to 1)
-    are no negatives."""
+    """Exclude hits with at least this Jaccard similarity of word trigrams to a positive."""
     teacher: str | None = option(None, metavar="DIR|HUB_ID", shown_default="none")
-    """A cross-encoder: its scores stand in for the run's, in the output and for max-score,
-    min-score and the margins."""
+    """Cross-encoder whose scores replace those of the run, for margins and in the output."""
     skip_missing: bool = False
-    """Leave out, and count, what does not fit: queries without hits, passages that the corpus
-    lacks, a passage twice for a query, a last line that is cut off."""
+    """Skip and count incomplete data instead of stopping: missing passages, queries without hits,
+    duplicates."""
     shard_id: int = 0
-    """Which part of the queries, from 0."""
+    """Shard of the queries to process, from 0."""
     shard_num: int = 1
-    """Into how many parts the queries are divided; the outputs in order are the undivided one."""
+    """Number of shards; their outputs concatenated equal the unsharded output."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.range_min >= self.depth:
             raise UsageError(
-                f"--range-min {self.range_min} --depth {self.depth}: no rank lies between",
+                f"--range-min {self.range_min} --depth {self.depth}: no ranks are left",
                 "--range-min is at least 0 and less than --depth",
             )
         check_shard(self.shard_id, self.shard_num)
@@ -151,10 +150,10 @@ class MiningSettings(Settings):
 
     @property
     def has_margin(self) -> bool:
-        """Whether a negative's score is compared with that of a positive."""
+        """Whether negatives are compared with a positive's score."""
         return self.absolute_margin is not None or self.relative_margin is not None
 
     @property
     def compares_texts(self) -> bool:
-        """Whether a guard reads the texts of positives and hits."""
+        """Whether texts of positives and hits are compared."""
         return self.drop_literal or self.near_duplicate is not None

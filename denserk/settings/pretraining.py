@@ -1,6 +1,6 @@
-"""What a pre-training run is made of.
+"""Options and resolved settings of pre-training.
 
-The defaults here are Condenser's; `pretrain.py` says what other objectives set otherwise.
+The defaults are Condenser's; `recipe` returns the differences of other objectives.
 """
 
 from collections.abc import Mapping
@@ -16,22 +16,22 @@ from denserk.settings.training import OptimizerSettings, Precision
 
 
 class PretrainingObjective(StrEnum):
-    """What a backbone is pre-trained for."""
+    """Pre-training objectives."""
 
     MLM = "mlm"
-    """Masked-language modelling alone, the control."""
+    """Masked-language modelling only (baseline)."""
     CONDENSER = "condenser"
     """Condenser: a head on the middle layer's tokens and the last layer's [CLS]."""
     COCONDENSER = "cocondenser"
-    """coCondenser: Condenser, and two spans of a document know each other in the batch."""
+    """coCondenser: Condenser plus a contrastive loss between two spans of a document."""
     MASTER = "master"
-    """MASTER: five decoders behind one [CLS]."""
+    """MASTER: bottlenecked masked autoencoders with up to five decoders."""
     RETROMAE = "retromae"
-    """RetroMAE: one decoder layer recovers every token from [CLS] and half of the others."""
+    """RetroMAE: one decoder layer reconstructs the text from [CLS] and a masked input."""
 
 
 class Architecture(StrEnum):
-    """Sizes of a BERT that starts from nothing: layers x hidden size (Google's miniatures)."""
+    """Sizes of a randomly initialised BERT: layers x hidden size (Google's miniatures)."""
 
     TINY = "tiny"
     """2 x 128."""
@@ -46,7 +46,7 @@ class Architecture(StrEnum):
 
 
 class Size(NamedTuple):
-    """Layers and hidden size; a head has 64 dimensions, the inner layer is four times as wide."""
+    """Layers and hidden size; heads have 64 dimensions, the intermediate size is 4 x hidden."""
 
     layers: int
     hidden: int
@@ -62,134 +62,133 @@ SIZES: Mapping[Architecture, Size] = {
 
 
 class MasterPreset(StrEnum):
-    """Which MASTER."""
+    """Variants of MASTER."""
 
     PAPER = "paper"
-    """As the text says: one encoder pass, TF-IDF keywords, neighbouring passages."""
+    """The paper: one encoder pass, TF-IDF keywords, neighbouring passages."""
     RELEASED = "released"
-    """As the released code runs: three passes, inverse corpus frequency, halves of a passage."""
+    """The released code: three passes, inverse corpus frequency, halves of a passage."""
 
 
 class MasterTask(StrEnum):
-    """What MASTER's decoders recover."""
+    """Tasks of MASTER's decoders."""
 
     MKP = "mkp"
-    """Masked keywords of the passage."""
+    """Masked keyword prediction."""
     CMP = "cmp"
-    """Contextual masked text: what the encoder saw."""
+    """Complementary mask prediction: tokens visible to the encoder."""
     NPR = "npr"
-    """The neighbouring passage, or the second half."""
+    """Neighbouring passage recovery, or the second half of the passage."""
     DOR = "dor"
-    """Generated queries (docT5query)."""
+    """Recovery of generated queries (docT5query)."""
     GOR = "gor"
-    """A generated continuation (GPT-2)."""
+    """Recovery of a generated continuation (GPT-2)."""
 
 
 class KeywordWeight(StrEnum):
-    """What a word weighs when keywords are drawn."""
+    """Word weights for sampling keywords."""
 
     TFIDF = "tfidf"
-    """Its count in the passage times ln(passages / passages with it)."""
+    """TF-IDF: count in the passage times ln(passages / passages with the word)."""
     INVERSE_FREQUENCY = "inverse-frequency"
-    """1 / its count in the corpus."""
+    """1 / count in the corpus."""
 
 
 class NprKind(StrEnum):
-    """What NPR's decoder recovers."""
+    """Targets of NPR's decoder."""
 
     NEIGHBOUR = "neighbour"
-    """The neighbouring passage of the document; `half` where no documents are known."""
+    """Neighbouring passage of the document; `half` where documents are unknown."""
     HALF = "half"
-    """The second half of the passage; an encoder pass of its own reads the first."""
+    """Second half of the passage; a separate encoder pass reads the first half."""
 
 
 class Spans(StrEnum):
-    """How documents are cut."""
+    """Segmentation of documents."""
 
     SENTENCES = "sentences"
-    """Whole sentences, packed up to the length."""
+    """Whole sentences, packed up to the maximum length."""
     FIXED = "fixed"
-    """Windows of the length."""
+    """Windows of the maximum length."""
 
 
 class Masking(StrEnum):
-    """What is masked as one."""
+    """Masking units."""
 
     WORD = "word"
     """Whole words."""
     TOKEN = "token"
-    """Single pieces."""
+    """Single subword tokens."""
 
 
 class Decoders(StrEnum):
-    """Whether MASTER's tasks share their decoder."""
+    """Sharing of MASTER's decoders."""
 
     SEPARATE = "separate"
-    """Each task has its own."""
+    """One decoder per task."""
     SHARED = "shared"
-    """One decoder for all (the paper's ablation)."""
+    """One shared decoder (the paper's ablation)."""
 
 
 class DecoderInit(StrEnum):
-    """How MASTER's decoders start."""
+    """Initialisation of MASTER's decoders."""
 
     NORMAL = "normal"
-    """N(0, 0.02), as the backbone does."""
+    """N(0, 0.02), like the backbone."""
     LIBRARY = "library"
-    """PyTorch's own, as the released code."""
+    """PyTorch's default, as in the released code."""
 
 
 class LossAverage(StrEnum):
-    """Over what the token losses are averaged."""
+    """Averaging of the token losses."""
 
     UPDATE = "update"
-    """All labelled tokens of an update, over chunks and processes."""
+    """Over all labelled tokens of an update, across chunks and processes."""
     MICRO_BATCH = "micro-batch"
-    """Those of each chunk, all chunks weighing the same, as the released code."""
+    """Per chunk, then over chunks, as in the released code."""
 
 
 class RawText(StrEnum):
-    """Where a document ends in plain text."""
+    """Document boundaries in plain text."""
 
     LINES = "lines"
-    """With its line."""
+    """One document per line."""
     PARAGRAPHS = "paragraphs"
-    """At an empty line; a line's end is a sentence's."""
+    """Empty lines separate documents; line ends separate sentences."""
 
 
-# Entries of BERT's vocabulary
+# Size of BERT's vocabulary.
 VOCABULARY = 30522
 
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainSettings(Settings):
-    """One pre-training run: from which weights, on which text, to where."""
+    """Input, output and model of a pre-training run."""
 
     objective: PretrainingObjective = option(REQUIRED)
-    """What to train for: plain masked-language modelling, Condenser, coCondenser, MASTER or
-    RetroMAE."""
+    """Pre-training objective."""
     model: str | None = option(
         None, "--model-name-or-path", metavar="NAME|DIR|HUB_ID", shown_default="none"
     )
-    """Weights to start from; a head or decoders beside them go on too, unless --fresh-heads."""
+    """Model to start from, including its pre-training head or decoders."""
     architecture: Architecture | None = option(None, shown_default="the model's")
-    """In place of --model, a random BERT: 2 layers x 128, 4 x 256, 4 x 512, 8 x 512, 12 x 768."""
+    """Train a randomly initialised BERT of this size instead of --model (2 x 128 to 12 x 768)."""
     vocabulary_size: int = option(VOCABULARY, rare=True, at_least=100)
-    """--architecture: entries of the vocabulary that is trained on the corpus."""
+    """--architecture: size of the vocabulary trained on the corpus."""
     tokenizer: str | None = option(
         None, "--tokenizer-name", metavar="NAME|DIR|HUB_ID", shown_default="trained on the corpus"
     )
-    """--architecture: a tokenizer to take over."""
+    """--architecture: existing tokenizer to use."""
     corpus: tuple[str, ...] = option(REQUIRED, "--train-dir", metavar="FILE|DIR|NAME", repeat=True)
-    """Text to train on (docs/pretraining-data.md); repeatable, one after another."""
+    """Training text (docs/pretraining-data.md); repeatable."""
     expansions: str | None = option(None, metavar="FILE", shown_default="none")
-    """master: queries and continuations of the passages, as `denserk generate` writes them."""
+    """master: generated queries and continuations, from `denserk generate`."""
     preset: MasterPreset = MasterPreset.PAPER
-    """master: the paper's settings, or those of the released code."""
+    """master: settings of the paper or of the released code."""
     output: str = option(REQUIRED, "--output-dir", metavar="DIR")
-    """The model folder; prepared text, checkpoints and curves go beneath it."""
+    """Model folder; prepared text, checkpoints and logs are written inside."""
     tokenize_to: str | None = option(None, metavar="DIR", shown_default="not written", rare=True)
-    """Also write the tokenised text as JSON lines, for later runs and other tools."""
+    """Also write the tokenised text as JSON lines."""
     device: str = option("auto", metavar="auto|cpu|cuda")
     """Where to train; with torchrun, each process takes the GPU of its rank."""
     resume: bool = False
@@ -223,23 +222,22 @@ class PretrainSettings(Settings):
 
 @dataclass(frozen=True)
 class TextUnitSettings(Settings):
-    """How text becomes what the model reads at once."""
+    """Options of segmenting text into training sequences."""
 
     max_length: int = option(
         512, "--max-seq-length", shown_default="512; cocondenser and master: 128", at_least=3
     )
-    """Tokens of a sequence, special tokens included; a longer one is cropped at random."""
+    """Maximum tokens of a sequence, special tokens included; longer ones are cropped at random."""
     fields: tuple[str, ...] = ("title", "text")
-    """Fields of a passage that are read, in order; each begins a new sentence."""
+    """Passage fields to read, in order; each starts a new sentence."""
     raw_text: RawText | None = option(
-        None, shown_default="paragraphs where there are empty lines", rare=True
+        None, shown_default="paragraphs if there are empty lines", rare=True
     )
-    """Where a document ends in a file of plain text (.txt)."""
-    spans: Spans | None = option(None, shown_default="sentences; master: passages are left whole")
-    """cocondenser and master: how documents are cut."""
+    """Document boundaries in plain text files (.txt)."""
+    spans: Spans | None = option(None, shown_default="sentences; master: whole passages")
+    """cocondenser and master: segmentation of documents."""
     short_blocks: float = option(0.1, rare=True, at_least=0, at_most=1)
-    """mlm, condenser and retromae: share of the blocks whose length is drawn between 1 and the
-    whole."""
+    """mlm, condenser and retromae: share of blocks with a random shorter length."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -249,39 +247,38 @@ class TextUnitSettings(Settings):
 
 @dataclass(frozen=True)
 class MaskingSettings(Settings):
-    """Which tokens are hidden."""
+    """Options of masking."""
 
     mlm_probability: float = option(
         0.15, "--encoder-mlm-probability", shown_default="0.15; master and retromae: 0.3"
     )
-    """Share of a text that the encoder must say."""
+    """Share of tokens masked in the encoder's input."""
     decoder_mlm_probability: float = option(0.5, rare=True)
-    """master: share that MKP, NPR, DOR and GOR must say; retromae: share hidden from a row."""
+    """master: share masked for MKP, NPR, DOR and GOR; retromae: share masked in the decoder."""
     cmp_encoder_rate: float | None = option(
         None, shown_default="--mlm-probability; released: 0.5", rare=True
     )
-    """master: share hidden from the encoder for CMP, whose decoder must say all the rest."""
+    """master: share masked in the encoder's input for CMP; its decoder predicts the rest."""
     cmp_pass: bool = option(False, rare=True)
-    """master: CMP has an encoder pass of its own, as under --preset released."""
+    """master: separate encoder pass for CMP, as in --preset released."""
     masking: Masking = option(Masking.WORD, rare=True)
-    """What is masked as one."""
+    """Masking unit: whole words or subword tokens."""
     all_mask: bool = option(False, rare=True)
-    """Every chosen token becomes [MASK]; otherwise 80 % do, 10 % turn into any other."""
+    """Replace all selected tokens by [MASK], instead of 80% (10% random, 10% unchanged)."""
     keyword_weight: KeywordWeight = option(
         KeywordWeight.TFIDF, shown_default="tfidf; released: inverse-frequency", rare=True
     )
-    """master: what a word weighs when keywords are drawn."""
+    """master: word weights for sampling keywords."""
     frequency_dict: str | None = option(
         None, metavar="FILE", shown_default="counted in the corpus", rare=True
     )
-    """master: JSON of word -> count, in place of counting (for inverse-frequency)."""
+    """master: JSON file of word -> count, instead of corpus counts (for inverse-frequency)."""
     weigh_fragments: bool = option(True, shown_default="yes; released: no", rare=True)
-    """master: a word's rest at the edge of a crop weighs what the word weighs; otherwise 1."""
+    """master: weight word fragments at crop edges like the whole word, instead of 1."""
     npr: NprKind = option(NprKind.NEIGHBOUR, shown_default="neighbour; released: half", rare=True)
-    """master: what NPR's decoder recovers, the passage's neighbour in its document or its second
-    half."""
+    """master: target of NPR's decoder, the neighbouring passage or the second half."""
     seed: int = 42
-    """Seed of every random choice: order, crops, masks, initial weights, dropout."""
+    """Random seed of order, crops, masks, initial weights and dropout."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -296,18 +293,18 @@ class MaskingSettings(Settings):
         if self.cmp_encoder_rate not in (None, self.mlm_probability) and not self.cmp_pass:
             raise UsageError(
                 f"--set cmp-encoder-rate={self.cmp_encoder_rate} beside --mlm-probability "
-                f"{self.mlm_probability}: one encoder pass has one rate",
+                f"{self.mlm_probability}: one encoder pass has one masking rate",
                 "add --set cmp-pass=yes, or give one rate",
             )
         if self.frequency_dict and self.keyword_weight is KeywordWeight.TFIDF:
             raise UsageError(
-                "--set frequency-dict=FILE counts words, and TF-IDF needs the passages with them",
+                "--set frequency-dict=FILE has word counts, but TF-IDF needs document frequencies",
                 "add --set keyword-weight=inverse-frequency",
             )
 
     @property
     def cmp_rate(self) -> float:
-        """The encoder's rate in the pass that CMP complements."""
+        """Return the encoder's masking rate in the CMP pass."""
         return self.mlm_probability if self.cmp_encoder_rate is None else self.cmp_encoder_rate
 
 
@@ -316,29 +313,28 @@ ALL_TASKS = tuple(MasterTask)
 
 @dataclass(frozen=True)
 class PretrainingObjectiveSettings(Settings):
-    """The loss."""
+    """Options of the pre-training loss."""
 
     n_head_layers: int = option(2, "--decoder-layers", rare=True, at_least=1)
-    """Layers of Condenser's head, or of each of MASTER's decoders."""
+    """Layers of Condenser's head or of each MASTER decoder."""
     skip_from: int | None = option(None, shown_default="half the layers", rare=True, at_least=0)
-    """condenser: the layer whose tokens the head reads; 0 is the embeddings."""
+    """condenser: layer whose token states feed the head; 0 is the embeddings."""
     late_mlm: bool = option(True, rare=True)
-    """condenser: the last layer's own loss is part of the sum."""
+    """condenser: add the MLM loss of the last layer."""
     tasks: tuple[str, ...] = option(tuple(map(str, ALL_TASKS)), rare=True)
-    """master: which decoders there are."""
+    """master: decoder tasks."""
     decoders: Decoders = option(Decoders.SEPARATE, rare=True)
-    """master: whether the tasks share one decoder."""
+    """master: separate or shared decoders."""
     decoder_init: DecoderInit = option(
         DecoderInit.NORMAL, shown_default="normal; released: library", rare=True
     )
-    """master: how new decoders start, from N(0, 0.02) or as PyTorch draws them."""
+    """master: initialisation of new decoders: N(0, 0.02) or PyTorch's default."""
     fresh_heads: bool = option(False, rare=True)
-    """Start with a randomly initialised head or decoders, whatever lies beside --model."""
+    """Randomly initialise the head or decoders, ignoring those of --model."""
     loss_average: LossAverage = option(LossAverage.UPDATE, rare=True)
-    """The token losses' mean is over all labels of an update, or over each chunk's, all chunks
-    weighing the same (the released code)."""
+    """Average token losses over an update, or per chunk as in the released code."""
     lm_scale: float = option(1.0, rare=True, at_least=0)
-    """cocondenser: weight of the token losses beside the spans'; 2 is the released code's."""
+    """cocondenser: weight of the token losses relative to the span loss (released code: 2)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -351,33 +347,32 @@ class PretrainingObjectiveSettings(Settings):
 
     @property
     def master_tasks(self) -> frozenset[MasterTask]:
-        """The tasks, as what they are."""
+        """Return the tasks as enum members."""
         return frozenset(map(MasterTask, self.tasks))
 
 
 @dataclass(frozen=True)
 class PretrainOptimizerSettings(OptimizerSettings):
-    """How long, how fast, how often."""
+    """Options of the optimizer and the training loop."""
 
     batch_size: int = option(256, shown_default="256; cocondenser and master: 2048", at_least=1)
-    """Sequences an update, over all processes (cocondenser: documents, of two spans each)."""
+    """Sequences per update, over all processes (cocondenser: documents, two spans each)."""
     cache_chunk_size: int | None = option(
         None, "--micro-batch-size", shown_default="all at once", at_least=1
     )
-    """Sequences of a process that pass through the model at once: fewer take less memory, and the
-    result is the same."""
+    """Sequences per forward pass and process; smaller needs less memory, with the same result."""
     chunk_tokens: int | None = option(None, shown_default="all at once", rare=True, at_least=1)
-    """Tokens of a process, padding included, that pass through the model at once."""
+    """Tokens per forward pass and process, padding included."""
     epochs: float = option(8.0, "--num-train-epochs", above=0)
-    """Passes over the prepared text."""
+    """Number of passes over the prepared text."""
     max_steps: int | None = option(None, shown_default="by --epochs; master: 120000", at_least=1)
-    """Steps in all; wins over --epochs."""
+    """Total number of steps; overrides --epochs."""
     lr: float = option(1e-4, "--learning-rate", shown_default="0.0001; master: 0.0003", above=0)
-    """Peak learning rate of AdamW, then linear to 0."""
+    """Peak learning rate of AdamW, with linear decay to 0."""
     weight_decay: float = option(0.01, rare=True)
-    """Decay of weights, biases and layer norms excepted."""
+    """Weight decay, not applied to biases and layer norms."""
     keep_steps: tuple[int, ...] = option((), rare=True)
-    """Steps after which the model is kept for good, in steps/, for curves of quality over steps."""
+    """Steps at which the model is saved permanently under steps/."""
 
 
 Given = Mapping[str, Any]
@@ -391,7 +386,7 @@ CLASSES: tuple[type, ...] = (
 
 
 def recipe(objective: PretrainingObjective, preset: MasterPreset = MasterPreset.PAPER) -> Given:
-    """Return where an objective's paper, or MASTER's released code, differs from the defaults.
+    """Return the differences of an objective's paper (or released code) from the defaults.
 
     >>> recipe(PretrainingObjective.COCONDENSER)
     {'max_length': 128, 'batch_size': 2048}
@@ -406,7 +401,7 @@ def recipe(objective: PretrainingObjective, preset: MasterPreset = MasterPreset.
 
 _HEADED = (PretrainingObjective.CONDENSER, PretrainingObjective.COCONDENSER)
 _MASTER = (PretrainingObjective.MASTER,)
-# Settings that mean something to these objectives alone
+# Settings that only some objectives have.
 OBJECTIVES_OF: Mapping[str, tuple[PretrainingObjective, ...]] = {
     "n_head_layers": (*_HEADED, *_MASTER),
     "fresh_heads": (*_HEADED, *_MASTER, PretrainingObjective.RETROMAE),
@@ -439,7 +434,7 @@ OBJECTIVES_OF: Mapping[str, tuple[PretrainingObjective, ...]] = {
 
 @dataclass(frozen=True)
 class PretrainRun:
-    """All that one pre-training run is told."""
+    """Resolved settings of a pre-training run."""
 
     pretrain: PretrainSettings
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
@@ -453,17 +448,17 @@ class PretrainRun:
             return
         if self.optimizer.precision is Precision.FLOAT16:
             raise UsageError(
-                "--dtype float16: cocondenser's cached gradients would be scaled twice",
+                "--dtype float16: not supported by cocondenser's gradient cache",
                 "use --dtype bfloat16 or float32",
             )
 
     def config(self) -> dict[str, Any]:
         """Return the resolved settings as --config reads them."""
-        other = [n for n, whose in OBJECTIVES_OF.items() if self.pretrain.objective not in whose]
+        other = [n for n, of in OBJECTIVES_OF.items() if self.pretrain.objective not in of]
         return flatten((as_json(getattr(self, f.name)) for f in fields(self)), other)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything that was chosen, as plain JSON."""
+        """Return the resolved settings as plain JSON."""
         names = ("pretrain", "corpus", "units", "masking", "objective", "optimizer")
         return {name: as_json(getattr(self, name)) for name in names}
 
@@ -471,15 +466,15 @@ class PretrainRun:
 def resolve_run(
     pretrain: PretrainSettings, corpus: CorpusSettings, given: Mapping[type, Given]
 ) -> PretrainRun:
-    """A run from its objective's recipe, and from what was given by hand, which wins.
+    """Resolve a run's settings: the objective's recipe, overridden by given values.
 
     Args:
-        pretrain: the run's own settings.
-        corpus: how a corpus is read.
-        given: settings class -> what was given by hand, by field name.
+        pretrain: input, output and model.
+        corpus: options for reading a corpus.
+        given: settings class -> given values by field name.
 
     Raises:
-        UsageError: settings contradict each other, or mean nothing to the objective.
+        UsageError: contradictory settings, or settings of another objective.
 
     >>> run = resolve_run(
     ...     PretrainSettings(
@@ -494,14 +489,14 @@ def resolve_run(
     _reject_others(pretrain.objective, given)
     values = recipe(pretrain.objective, pretrain.preset)
 
-    def made(cls: type[Any]) -> Any:
+    def build(cls: type[Any]) -> Any:
         own = {name: values[name] for name in values.keys() & cls.__dataclass_fields__.keys()}
-        by_hand = dict(given.get(cls, {}))
-        if "epochs" in by_hand and "max_steps" not in by_hand:
-            own.pop("max_steps", None)  # who gives epochs means them
-        return cls(**(own | by_hand))
+        chosen = dict(given.get(cls, {}))
+        if "epochs" in chosen and "max_steps" not in chosen:
+            own.pop("max_steps", None)  # --epochs overrides the recipe's steps
+        return cls(**(own | chosen))
 
-    return PretrainRun(pretrain, corpus, *map(made, CLASSES))
+    return PretrainRun(pretrain, corpus, *map(build, CLASSES))
 
 
 def _reject_others(objective: PretrainingObjective, given: Mapping[type, Given]) -> None:

@@ -1,4 +1,4 @@
-"""Read YAML files: the recipes that denserk brings (`denserk/recipes/`) and users' own."""
+"""Reading of YAML files: recipes of the package (`denserk/recipes/`) and users' files."""
 
 from collections.abc import Container, Iterable, Mapping
 from functools import cache
@@ -37,11 +37,11 @@ def _loader() -> Any:
 
 
 def read_yaml(path: str | Path) -> Mapping[str, Any]:
-    """Read a YAML file that holds a mapping.
+    """Read a YAML file with a mapping at the top level.
 
     Raises:
-        InputError: the file is not valid YAML, or is not a mapping of names.
-        UsageError: it cannot be read.
+        InputError: invalid YAML, or no mapping of names.
+        UsageError: the file cannot be read.
     """
     import yaml
 
@@ -61,12 +61,12 @@ def read_yaml(path: str | Path) -> Mapping[str, Any]:
     return values
 
 
-# Choices of one run, which its configuration does not carry to the next.
+# Settings of one run that its configuration does not record.
 _OF_ONE_RUN = ("output", "resume", "overwrite", "preset", "fp16", "bf16")
 
 
 def flatten(groups: Iterable[Mapping[str, Any]], without: Container[str] = ()) -> dict[str, Any]:
-    """Return settings as --config reads them: name -> value, unset ones left out."""
+    """Return settings in the format of --config: name -> value, without unset ones."""
     return {
         name.replace("_", "-"): plain(value)
         for group in groups
@@ -77,7 +77,7 @@ def flatten(groups: Iterable[Mapping[str, Any]], without: Container[str] = ()) -
 
 @cache
 def paper_sections(section: str) -> Mapping[str, tuple[Path, Mapping[str, Any]]]:
-    """Return the entries of `section` in all papers' recipes: name -> its file, its values."""
+    """Return the entries of `section` in all recipes: name -> (file, values)."""
     return {
         name: (path, values)
         for path in sorted(FOLDER.glob("*.yaml"))

@@ -46,7 +46,7 @@ def test_weights_go_by_order(files):
         (["search", "--rerank=m", "--run", "a"], "--rerank is now: denserk rerank --model MODEL"),
         (["search", "--suite", "dl19"], "--suite is now: denserk benchmark NAME --model MODEL"),
         (["eval", "a", "--suite", "dl19"], "--suite is now: denserk benchmark NAME --runs RUN"),
-        (["eval", "--list_benchmarks"], "eval --list-suites is now: denserk benchmark --list"),
+        (["eval", "--list_suites"], "eval --list-suites is now: denserk benchmark --list"),
         (["expand", "--corpus", "a"], "denserk expand is now: denserk generate --corpus CORPUS"),
     ],
 )
