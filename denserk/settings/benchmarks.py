@@ -1,4 +1,4 @@
-"""What a suite of the field is: one row of data with the sources of its parts and its papers."""
+"""Benchmarks of `denserk/recipes/benchmarks.yaml`, and options of the benchmark command."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from denserk.settings.recipes import FOLDER, read_yaml
 
 
 class Paper(StrEnum):
-    """The papers whose figures can stand beside a run's."""
+    """Papers with published figures."""
 
     AGGRETRIEVER = "aggretriever"
     """Aggretriever (TACL 2023)."""
@@ -27,13 +27,12 @@ class Paper(StrEnum):
 
 @dataclass(frozen=True)
 class Source:
-    """Where one part of a suite comes from.
+    """Source of a corpus, of topics or of qrels.
 
     Attributes:
-        paths: places under $DENSERK_CACHE, also with `.gz`; the first that is there is read.
-        name: what it is called otherwise: `irds:NAME`, or `beir:NAME/SPLIT`; None where no package
-            knows it.
-        fetched: whether that package fetches it where it is not on the disk.
+        paths: paths under $DENSERK_CACHE, also with `.gz`; the first existing one is used.
+        name: `irds:NAME` or `beir:NAME/SPLIT`; None if no package has it.
+        fetched: whether that package can download it.
     """
 
     paths: tuple[str, ...]
@@ -43,14 +42,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The passages of one or more suites, and how they become text.
+    """Corpus of one or more benchmarks, and its text settings.
 
     Attributes:
-        name: tells corpora apart: runs on two of them are never mixed.
-        source: where the passages come from.
-        join: what stands between title and text, for models that do not say it themselves.
-        query_max_length: tokens of a query.
-        passage_max_length: tokens of a passage.
+        name: unique name of the corpus.
+        source: source of the passages.
+        join: separator between title and text, for models that do not record one.
+        query_max_length: maximum tokens of a query.
+        passage_max_length: maximum tokens of a passage.
     """
 
     name: str
@@ -62,21 +61,21 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One test set of the field.
+    """A benchmark: a corpus with topics and qrels (or answers).
 
     Attributes:
-        name: what a user types.
-        title: what it is.
-        corpus: what is searched.
+        name: name on the command line.
+        title: description.
+        corpus: the corpus.
         topics: the queries.
-        measures: what is reported, in ir-measures' notation.
-        qrels: the judgements; None where answers are matched instead.
-        answers: the questions with their answers; None where there are judgements.
-        remove_query: hits whose id is the query's own do not count.
-        max_passage: passage ids may be "document#part"; the best part ranks the document.
+        measures: reported measures, in ir-measures' notation.
+        qrels: relevance judgments; None if answers are matched instead.
+        answers: questions with answers; None if there are qrels.
+        remove_query: drop hits whose id is the query's own.
+        max_passage: rank documents by their best passage ("document#part").
         regex: answers are regular expressions.
-        labels: what each paper that reports it calls it in its tables.
-        metrics: what the papers call a measure -> the measure.
+        labels: paper -> name of the benchmark in its tables.
+        metrics: papers' name of a measure -> measure.
     """
 
     name: str
@@ -94,7 +93,7 @@ class Benchmark:
 
     @property
     def short(self) -> str:
-        """What files are called.
+        """Return the name used in file names.
 
         >>> from denserk.settings.benchmarks import find_benchmark
         >>> find_benchmark("beir/cqadupstack/android").short
@@ -103,7 +102,7 @@ class Benchmark:
         return self.name.removeprefix("beir/").replace("/", "-")
 
     def measure_of(self, paper: Paper, metric: str) -> str | None:
-        """The measure that a paper calls `metric`; None where there is no such measure.
+        """Return the measure that a paper calls `metric`, or None.
 
         >>> from denserk.settings.benchmarks import benchmarks
         >>> benchmarks()["msmarco-titled-dev"].measure_of(Paper.MASTER, "R@1K")
@@ -117,19 +116,19 @@ class Benchmark:
         return measure
 
 
-# MASTER's released evaluation counts a query once it has any relevant passage, and says R@k
+# MASTER's released evaluation calls success rates R@k.
 HIT_RATES = {"R@50": "Success@50", "R@1000": "Success@1000"}
 
 
 @dataclass(frozen=True)
 class Group:
-    """Suites whose unweighted mean is reported.
+    """A group of benchmarks, reported by their unweighted mean.
 
     Attributes:
-        name: what a user types.
-        title: what it is.
-        members: names of suites, and of groups that count as one.
-        labels: what each paper that reports the mean calls it.
+        name: name on the command line.
+        title: description.
+        members: names of benchmarks, and of groups that count as one.
+        labels: paper -> name of the mean in its tables.
     """
 
     name: str
@@ -145,7 +144,7 @@ def _recipe() -> Mapping[str, Mapping[str, Any]]:
 
 @cache
 def benchmarks() -> Mapping[str, Benchmark]:
-    """Return every benchmark by its name."""
+    """Return all benchmarks by name."""
     corpora = {
         name: from_json(Corpus, {"name": name, **values})
         for name, values in _recipe()["corpora"].items()
@@ -162,7 +161,7 @@ def benchmarks() -> Mapping[str, Benchmark]:
 
 
 def _beir(name: str, split: str = "test", fetched: bool = True, **values: Any) -> dict[str, Any]:
-    """Add the corpus, topics and qrels that the name of a BEIR set implies."""
+    """Add the corpus, topics and qrels implied by the name of a BEIR dataset."""
     beir = name.replace("/", ":", 1)
     judged = Source((name,), f"{beir}/{split}", fetched)
     source = Source((name,), beir, fetched)
@@ -172,13 +171,13 @@ def _beir(name: str, split: str = "test", fetched: bool = True, **values: Any) -
 
 @cache
 def groups() -> Mapping[str, Group]:
-    """Return every group by its name; one that counts in others stands before them."""
+    """Return all groups by name; members come before the groups that contain them."""
     rows = _recipe()["groups"]
     return {name: from_json(Group, {"name": name, **values}) for name, values in rows.items()}
 
 
 class BenchmarkRow(NamedTuple):
-    """One line of the listing; all of it text."""
+    """One row of the listing, as text."""
 
     name: str
     title: str
@@ -188,10 +187,10 @@ class BenchmarkRow(NamedTuple):
 
 
 def find_benchmark(name: str) -> Benchmark | Group:
-    """The suite or group of a name.
+    """Return the benchmark or group of a name.
 
     Raises:
-        UsageError: none is called so; the nearest names are told.
+        UsageError: unknown name; the message has the nearest ones.
 
     >>> find_benchmark("dl19").measures
     ('nDCG@10', 'AP(rel=2)', 'R(rel=2)@1000')
@@ -209,10 +208,10 @@ def find_benchmark(name: str) -> Benchmark | Group:
 
 
 def find_benchmarks(names: Iterable[str]) -> tuple[Benchmark, ...]:
-    """The suites of several names, groups resolved, each once, in order.
+    """Return the benchmarks of several names: groups resolved, no duplicates, in order.
 
     Raises:
-        UsageError: a name is unknown.
+        UsageError: unknown name.
 
     >>> [suite.name for suite in find_benchmarks(["beir-small", "dl19", "beir/scifact"])][3:]
     ['beir/scidocs', 'beir/scifact', 'dl19']
@@ -228,7 +227,7 @@ def find_benchmarks(names: Iterable[str]) -> tuple[Benchmark, ...]:
 
 
 def groups_within(names: Iterable[str]) -> tuple[Group, ...]:
-    """The groups whose means can be told from suites of these names, in the order of `groups`.
+    """Return the groups whose members are all among these benchmarks.
 
     >>> [group.name for group in groups_within(["beir-small"])]
     ['beir-small']
@@ -242,12 +241,12 @@ def groups_within(names: Iterable[str]) -> tuple[Group, ...]:
 
 
 def list_benchmarks() -> list[BenchmarkRow]:
-    """Every suite and group as lines of text."""
+    """Return all benchmarks and groups as rows of text."""
     rows = [
         BenchmarkRow(
             suite.name,
             suite.title,
-            _told(suite.corpus.source, suite.qrels or suite.answers),
+            _sources(suite.corpus.source, suite.qrels or suite.answers),
             " ".join(suite.measures),
             ", ".join(suite.labels),
         )
@@ -260,7 +259,7 @@ def list_benchmarks() -> list[BenchmarkRow]:
             BenchmarkRow(
                 group.name,
                 group.title,
-                " ".join(short) if len(group.members) < 10 else f"{len(group.members)} sets",
+                " ".join(short) if len(group.members) < 10 else f"{len(group.members)} datasets",
                 " ".join(measures),
                 ", ".join(group.labels),
             )
@@ -268,7 +267,7 @@ def list_benchmarks() -> list[BenchmarkRow]:
     return rows
 
 
-def _told(corpus: Source, judged: Source | None) -> str:
+def _sources(corpus: Source, judged: Source | None) -> str:
     parts = []
     for source in (corpus, judged):
         if source is not None:
@@ -279,46 +278,46 @@ def _told(corpus: Source, judged: Source | None) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkPaths:
-    """Runs that are measured, and the model that makes some of them."""
+    """Input and output of the benchmark command."""
 
     runs: tuple[str, ...] = option((), "--run", metavar="FILE|DIR", repeat=True)
-    """A run of the benchmark, or a folder of runs named by benchmark; repeatable."""
+    """Run file of the benchmark, or folder of runs named by benchmark; repeatable."""
     model: str | None = option(
         None, "--encoder", "--model-name-or-path", metavar="NAME|DIR|HUB_ID", shown_default="none"
     )
-    """Encode, index and search each benchmark with this model first; the runs go to --output."""
-    output: str | None = option(None, metavar="DIR", shown_default="none: needed with --model")
-    """The folder of the runs that --model makes."""
+    """Model to encode and search each benchmark with; its runs are written to --output."""
+    output: str | None = option(None, metavar="DIR", shown_default="required with --model")
+    """Folder for the runs of --model."""
     against: tuple[Paper, ...] = option(
         (), repeat=True, metavar="|".join(Paper), shown_default="none"
     )
-    """A paper whose published figures are printed beside the runs'; repeatable."""
+    """Paper whose published figures are shown for comparison; repeatable."""
     list: bool = False
-    """Print every benchmark with its source, measures and papers, and stop."""
+    """List all benchmarks with sources, measures and papers, and exit."""
 
     def __post_init__(self) -> None:
         if (self.model is None) != (self.output is None):
-            raise UsageError("--model and --output make runs together", "give both, or --runs")
+            raise UsageError("--model and --output go together", "give both, or --runs")
         if self.output == "-":
-            raise UsageError("--output -: a benchmark writes several runs", "name a folder")
+            raise UsageError("--output -: several runs are written", "name a folder")
 
 
 @dataclass(frozen=True)
 class MakeSettings(Settings):
-    """How the runs of a model are made."""
+    """Options of making a model's runs."""
 
     hits: int = option(1000, "-k")
-    """Passages returned for a query."""
+    """Passages returned per query."""
     index_device: str | None = option(
         None, "--faiss-device", metavar="cpu|cuda|cuda:N", shown_default="as --device", rare=True
     )
-    """Where the index is searched."""
+    """Device of the search."""
     resume: bool = False
-    """Keep the runs in --output that are finished, and make the others."""
+    """Keep finished runs in --output and make the others."""
     overwrite: bool = False
-    """Replace the outputs that exist."""
+    """Replace existing outputs."""
     discard_vectors: bool = option(False, rare=True)
-    """Remove the vectors and the index of a corpus once its runs are made."""
+    """Delete the vectors and index of a corpus after its runs are made."""
 
     def __post_init__(self) -> None:
         if self.resume and self.overwrite:

@@ -1,4 +1,4 @@
-"""What is measured, and how the measures are shown."""
+"""Options of evaluation: measures, answer matching, significance tests, output and report."""
 
 import dataclasses
 import math
@@ -11,26 +11,26 @@ from denserk.errors import UsageError
 from denserk.settings.formats import DETECTED, CorpusSettings
 from denserk.settings.options import Settings, option
 
-# What is measured when nothing is asked for: BEIR's two measures, and MS MARCO's first
+# Default measures: BEIR's two, and MS MARCO's first.
 DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@100")
 
 
 class OutputFormat(StrEnum):
-    """Shapes in which measures are written."""
+    """Output formats of measures."""
 
     TABLE = "table"
-    """Aligned columns for people; the best of several runs marked."""
+    """Aligned columns; the best of several runs is marked."""
     TSV = "tsv"
-    """ir-measures' lines: measure, value; the run first where there are several."""
+    """ir-measures' lines: measure and value, with the run first if there are several."""
     JSON = "json"
-    """One object, values in full precision."""
+    """One JSON object with values in full precision."""
     TREC_EVAL = "trec_eval"
-    """trec_eval's lines and names."""
+    """trec_eval's lines and measure names."""
     MARKDOWN = "markdown"
-    """A table for a README; the best of several runs in bold."""
+    """Markdown table; the best of several runs is bold."""
 
 
-# The default measures of --format trec_eval: those that trec_eval prints
+# Default measures of --format trec_eval, as trec_eval prints.
 TREC_EVAL_MEASURES = ("official",)
 
 
@@ -38,14 +38,14 @@ class RunOrder(StrEnum):
     """Column of a run that orders the hits of a query."""
 
     SCORE = "score"
-    """The score, as in trec_eval; equal scores are ties."""
+    """Score, as in trec_eval; equal scores are ties."""
     RANK = "rank"
-    """The rank, as in MS MARCO's scripts; scores are not read."""
+    """Rank, as in MS MARCO's scripts; scores are ignored."""
 
 
 @dataclass(frozen=True)
 class MeasureSettings(Settings):
-    """What is measured, over which queries, and what is demanded of it."""
+    """Options of the measures."""
 
     measures: tuple[str, ...] = option(
         (),
@@ -54,44 +54,45 @@ class MeasureSettings(Settings):
         metavar="MEASURES",
         shown_default="nDCG@10 RR@10 R@100, or the benchmark's",
     )
-    """Measures in ir-measures' notation (nDCG@10) or trec_eval's (ndcg_cut.10), spaces between;
-    --format trec_eval has trec_eval's official measures as its default."""
+    """Measures by ir-measures' (nDCG@10) or trec_eval's (ndcg_cut.10) names, separated by
+    spaces."""
     relevance_level: int = option(1, "-l", at_least=1)
-    """Lowest grade that counts as relevant, for measures that name none; nDCG keeps the grades."""
+    """Minimum grade of a relevant passage, for measures without their own; nDCG uses graded
+    relevance."""
     complete: bool = option(True, "-c")
-    """Queries missing from a run count as 0; without it they are left out of the means."""
+    """Count queries missing from a run as 0 instead of leaving them out of the mean."""
     order: RunOrder = option(RunOrder.SCORE, rare=True)
-    """Column of the run that orders the hits: the score (trec_eval) or the rank (MS MARCO)."""
+    """Order hits by score (trec_eval) or by rank (MS MARCO)."""
     max_hits: int | None = option(
         None, "-M", "--Max-retrieved-per-topic", metavar="N", shown_default="all", at_least=1
     )
     """Evaluate only the first N hits of each query."""
     min: tuple[str, ...] = option((), repeat=True, metavar="MEASURE=VALUE")
-    """Exit with status 1 where a run stays under a measure's value, for example nDCG@10=0.30."""
+    """Exit with status 1 if a run is below this value, e.g. nDCG@10=0.30; repeatable."""
 
 
 @dataclass(frozen=True)
 class EvaluationSettings(MeasureSettings):
-    """The same with the rules that a benchmark sets by itself."""
+    """Options of the measures, with the rules of a benchmark."""
 
     remove_query: bool = False
-    """Drop hits whose passage id is the query's own (ArguAna, Quora)."""
+    """Drop hits whose id is the query's own (ArguAna, Quora)."""
 
 
 @dataclass(frozen=True)
 class ReportSettings(Settings):
-    """How the measures are shown."""
+    """Options of the printed measures."""
 
     per_query: bool = option(False, "-q", "--by-query")
-    """Also each query's own values."""
+    """Print the values of each query, too."""
     summary: bool = option(True, " /-n")
-    """With --per-query: also the line `all` with the means."""
+    """With --per-query: also print the mean values."""
     format: OutputFormat | None = option(
         None, "-o", shown_default="table on a terminal, tsv elsewhere"
     )
-    """Shape of the output."""
+    """Output format."""
     places: int = option(4, "-p", at_least=0, at_most=17)
-    """Decimal places of table, tsv and markdown."""
+    """Decimal places of table, TSV and Markdown."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,17 +104,17 @@ class ReportSettings(Settings):
 
 @dataclass(frozen=True)
 class Bound:
-    """The least value that a measure may have."""
+    """Minimum value of a measure."""
 
     measure: str
     value: float
 
 
 def parse_bound(text: str) -> Bound:
-    """Reads "measure=value".
+    """Parse "measure=value".
 
     Raises:
-        UsageError: there is no "=", or no number behind the last one.
+        UsageError: the text is not of this form.
 
     >>> parse_bound("AP(rel=2)@100=0.25")
     Bound(measure='AP(rel=2)@100', value=0.25)
@@ -125,56 +126,53 @@ def parse_bound(text: str) -> Bound:
         value = math.nan
     if not math.isfinite(value):
         raise UsageError(
-            f"--min {text}: a measure, an equals sign and a number are expected",
+            f"--min {text}: MEASURE=VALUE is expected",
             "for example --min nDCG@10=0.30",
         )
     return Bound(measure.strip(), value)
 
 
-# What is measured by answers when nothing is asked for: the top-k accuracies of the papers
+# Default measures with answers: the papers' top-k accuracies.
 DEFAULT_ANSWER_MEASURES = ("Success@5", "Success@20", "Success@100")
 
 
 @dataclass(frozen=True)
 class AnswerInput:
-    """Questions with answers, and the passages they are looked for in."""
+    """Input of evaluation by answers."""
 
-    answers: str | None = option(
-        None, metavar="FILE|DIR|-", shown_default="the judgements that are named"
-    )
-    """Questions with their answers, in place of judgements: a hit is relevant where its text
-    contains one. DPR's .qa.csv, JSON lines, or a folder of EntityQuestions."""
+    answers: str | None = option(None, metavar="FILE|DIR|-", shown_default="use the qrels")
+    """Questions with answers, instead of qrels: a hit is relevant if it contains an answer (DPR's
+    .qa.csv, JSON lines, EntityQuestions)."""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME|-", shown_default="none")
-    """The passages that the runs name: --answers looks into them, --report shows some."""
+    """Passages of the runs, for --answers and --report."""
 
     def __post_init__(self) -> None:
         if self.answers is not None and self.corpus is None:
             raise UsageError(
-                f"--answers {self.answers} are looked for in the texts of hits, and there is no "
-                "corpus",
+                f"--answers {self.answers} needs --corpus",
                 "add --corpus, the passages that were searched",
             )
 
 
 @dataclass(frozen=True)
 class AnswerSettings(Settings):
-    """How answers are matched, and what is written of it."""
+    """Options of answer matching."""
 
     topk: tuple[int, ...] = option((), metavar="K,K,...", shown_default="5,20,100", rare=True)
-    """Top-k accuracy at these depths: 5,20 is -m 'Success@5 Success@20'."""
+    """Top-k accuracy at these depths; 5,20 is -m 'Success@5 Success@20'."""
     regex: bool = False
     """Answers are regular expressions (CuratedTREC)."""
     strict_dpr: bool = option(False, rare=True)
-    """An answer without a letter, number or sign matches every passage, as in DPR's own code;
-    otherwise it matches none."""
+    """Answers without letters, digits or symbols match every passage, as in DPR's code, instead of
+    none."""
     skip_missing: bool = False
-    """Passages that the corpus lacks hold no answer; otherwise they are refused."""
+    """Treat passages missing from the corpus as irrelevant instead of stopping."""
     num_workers: int = option(1, at_least=1)
-    """Processes that look for answers."""
+    """Number of processes for answer matching."""
     write_dpr_json: str | None = option(None, metavar="FILE", shown_default="none")
-    """Also write the questions with their passages as DPR does, for readers such as FiD."""
+    """Also write questions and passages as DPR's reader input."""
     write_pyserini_json: str | None = option(None, metavar="FILE", shown_default="none")
-    """Also write them as Pyserini does, for its evaluate_dpr_retrieval."""
+    """Also write questions and passages for Pyserini's evaluate_dpr_retrieval."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -182,33 +180,32 @@ class AnswerSettings(Settings):
             raise UsageError(f"--set topk={','.join(map(str, self.topk))}: at least 1 is expected")
         if self.regex and self.strict_dpr:
             raise UsageError(
-                "--strict-dpr is about answers that are words; with --regex they are patterns",
-                "leave one of them out",
+                "--strict-dpr and --regex exclude each other",
+                "give one of them",
             )
         if "-" in self.outputs:
-            raise UsageError("standard output (-) is for the measures", "name a file to write to")
+            raise UsageError(
+                "standard output (-) is used for the measures", "name a file to write to"
+            )
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The files that are asked for."""
+        """Return the output files."""
         both = (self.write_dpr_json, self.write_pyserini_json)
         return tuple(path for path in both if path is not None)
 
 
-# DPR's matching, by words, in this process
+# DPR's token matching, in this process.
 MATCHING = AnswerSettings()
 
 
 def reject_unused(settings: Sequence[Any], why: str, hint: str) -> None:
-    """Refuses options that were given and would do nothing.
+    """Raise a UsageError that lists the options that differ from their defaults.
 
     Args:
-        settings: settings objects, all of whose options would.
-        why: what they are for.
-        hint: what to do.
-
-    Raises:
-        UsageError: a field differs from its default; all such options are named.
+        settings: settings objects whose options have no effect.
+        why: reason for the message.
+        hint: hint for the message.
 
     >>> reject_unused([AnswerSettings(regex=True)], "for --answers", "add it")
     Traceback (most recent call last):
@@ -225,71 +222,72 @@ def reject_unused(settings: Sequence[Any], why: str, hint: str) -> None:
 
 
 class PairedTest(StrEnum):
-    """How it is judged whether two runs differ."""
+    """Paired significance tests."""
 
     T = "t"
-    """The paired t-test."""
+    """Paired t-test."""
     RANDOMISATION = "randomisation"
-    """The paired randomisation test (Fisher's): signs of the differences drawn at random."""
+    """Paired randomisation (permutation) test."""
 
 
 class Correction(StrEnum):
-    """What is done about testing several runs or measures at once."""
+    """Corrections for multiple tests."""
 
     HOLM = "holm"
     """Holm's step-down correction."""
     BONFERRONI = "bonferroni"
-    """Each p-value times the number of tests."""
+    """Bonferroni correction: p-values times the number of tests."""
     NONE = "none"
-    """Nothing."""
+    """No correction."""
 
 
 @dataclass(frozen=True)
 class ComparisonSettings(Settings):
-    """Whether runs differ from one of them."""
+    """Options of significance tests."""
 
     baseline: str | None = option(None, metavar="RUN", shown_default="no test")
-    """Test every other run against this one, per measure: a file, or a run's name in the table."""
+    """Run file or run name to test the other runs against."""
     test: PairedTest = PairedTest.T
-    """The paired test."""
+    """Paired significance test."""
     correction: Correction = Correction.HOLM
-    """Correction of p-values and intervals over all runs and measures tested."""
+    """Correction of p-values and confidence intervals for multiple tests."""
     alpha: float = 0.05
-    """Corrected p-values below it are marked; 1 - alpha is the confidence of the intervals."""
+    """Significance level; the confidence level of the intervals is 1 - alpha."""
     permutations: int = option(100_000, rare=True, at_least=1)
-    """randomisation: how many draws."""
+    """randomisation: number of permutations."""
     test_seed: int = option(42, rare=True)
-    """randomisation: seed of the draws."""
+    """randomisation: random seed."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.alpha < 1:
-            raise UsageError(f"--alpha {self.alpha}: between 0 and 1", "0.05 is usual")
+            raise UsageError(f"--alpha {self.alpha}: between 0 and 1 is expected", "0.05 is usual")
 
 
 @dataclass(frozen=True)
 class PageSettings(Settings):
-    """A page made from the runs."""
+    """Options of the HTML report."""
 
-    report: str | None = option(None, metavar="DIR", shown_default="no page")
-    """Also write DIR/index.html: tables, curves, queries side by side, in one file."""
-    topics: str | None = option(None, metavar="FILE|DIR|NAME", shown_default="as the runs know")
-    """Queries whose texts --report shows, and --write-dpr-json writes where --answers has none."""
+    report: str | None = option(None, metavar="DIR", shown_default="no report")
+    """Write a self-contained HTML report DIR/index.html: tables, curves and queries with their
+    hits."""
+    topics: str | None = option(None, metavar="FILE|DIR|NAME", shown_default="those of the runs")
+    """Topics with the query texts for --report and --write-dpr-json."""
     report_queries: int = option(20, rare=True, at_least=0)
-    """--report: how many of the queries that moved most have their lists side by side."""
+    """--report: number of queries with the largest differences to show hits of."""
     report_passages: int = option(5, rare=True, at_least=1)
-    """--report: how many passages of each list are shown."""
+    """--report: number of passages shown per query and run."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.report is None:
-            told = [option for option in self.asked if not option.startswith("--topics ")]
-            if told:
-                raise UsageError(f"{' and '.join(told)}: for --report alone", "add --report DIR")
+            unused = [option for option in self.asked if not option.startswith("--topics ")]
+            if unused:
+                raise UsageError(f"{' and '.join(unused)}: for --report only", "add --report DIR")
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The options about queries and passages that differ from their defaults, as typed.
+        """Return the report's options that differ from their defaults, as typed.
 
         >>> PageSettings(report="page", report_queries=5).asked
         ('--report-queries 5',)
@@ -304,14 +302,14 @@ class PageSettings(Settings):
 
 @dataclass(frozen=True)
 class ReportSources:
-    """What stands behind the measures of runs.
+    """Sources of a report's texts and judgments.
 
     Attributes:
-        title: of the page.
-        qrels: the judgements; None where answers were matched instead.
-        topics: the queries; None where nobody said, and the runs' manifests are asked.
-        corpus: the passages; the same.
-        shape: how the corpus is read.
+        title: title of the report.
+        qrels: relevance judgments; None if answers are matched instead.
+        topics: the queries; None: those in the runs' manifests.
+        corpus: the passages; None: those in the runs' manifests.
+        shape: options for reading the corpus.
     """
 
     title: str
