@@ -1,19 +1,18 @@
-"""Everything denserk refuses, as one tree.
+"""All errors of denserk.
 
-    DenserkError                exit status 1: could not be done
-    ├── UsageError              exit status 2: the command line itself asks for the impossible
-    │   └── MissingExtraError   a package is needed that only an extra brings
-    ├── InputError              a file does not hold what it should: file, line, found, expected
-    ├── MismatchError           two inputs were not made for each other (model, vectors, index, run)
-    ├── OutputError             an output cannot be written: no room, no permission, in the way
-    ├── ServerError             a server does not answer, or does not do what it is asked
-    ├── ModelError              a model cannot be loaded, or cannot do what is asked of it
-    └── GateError               a measure stayed under the minimum that was asked for
+    DenserkError                exit status 1
+    ├── UsageError              exit status 2: invalid or contradictory options
+    │   └── MissingExtraError   an optional package is not installed
+    ├── InputError              an invalid file: file, line, found, expected
+    ├── MismatchError           inputs do not belong together (model, vectors, index, run)
+    ├── OutputError             an output cannot be written: disk full, no permission, exists
+    ├── ServerError             a server does not answer or rejects a request
+    ├── ModelError              a model cannot be loaded or used in this way
+    └── GateError               a measure is below its required minimum
 
-`Interrupted` stands apart: a signal ended the command.
+`Interrupted` (a signal) is not part of the tree.
 
-Catch `DenserkError` for all of them. A message is one sentence of what was wrong, with the value;
-`hint` is what to type or change next.
+A message is one sentence with the offending value; `hint` says what to type or change.
 """
 
 from pathlib import Path
@@ -21,11 +20,11 @@ from typing import Any, ClassVar
 
 
 class DenserkError(Exception):
-    """Base of every refusal.
+    """Base class of all errors.
 
     Args:
-        message: what was wrong, with the value found.
-        hint: what would be right, or the next command to type; printed on a line of its own.
+        message: what is wrong, with the offending value.
+        hint: what to type or change, printed on its own line.
     """
 
     exit_status = 1
@@ -36,35 +35,35 @@ class DenserkError(Exception):
         self.hint = hint
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Lets another process be told."""
-        return _again, (type(self), self.message, self.__dict__)
+        """Support pickling with attributes."""
+        return _restore, (type(self), self.message, self.__dict__)
 
 
-def _again(kind: type[DenserkError], message: str, said: dict[str, Any]) -> DenserkError:
+def _restore(kind: type[DenserkError], message: str, attributes: dict[str, Any]) -> DenserkError:
     error = kind.__new__(kind, message)
-    error.__dict__.update(said)
+    error.__dict__.update(attributes)
     return error
 
 
 class UsageError(DenserkError):
-    """Options that contradict each other, or name what does not exist."""
+    """Invalid or contradictory options."""
 
     exit_status = 2
 
 
 class MissingExtraError(UsageError):
-    """A package is needed that the core does not install."""
+    """An optional package is not installed."""
 
 
 class InputError(DenserkError):
-    """A file that cannot be read as what it should be.
+    """A file with invalid content.
 
     Args:
         path: the file; "-" is standard input.
-        line: 1-based line number, where lines mean something.
-        found: what is there.
-        expected: what should be there.
-        hint: what to type or change next.
+        line: 1-based line number, or None.
+        found: the content found.
+        expected: the content expected.
+        hint: what to type or change.
 
     >>> str(InputError("run.trec", 3, "5 columns", "6 columns: qid Q0 docid rank score tag"))
     'run.trec, line 3: found 5 columns; expected 6 columns: qid Q0 docid rank score tag'
@@ -86,7 +85,7 @@ class InputError(DenserkError):
 
 
 class MismatchError(DenserkError):
-    """Two inputs that were not made for each other."""
+    """Inputs that do not belong together."""
 
 
 class OutputError(DenserkError):
@@ -94,21 +93,21 @@ class OutputError(DenserkError):
 
 
 class ServerError(DenserkError):
-    """A server that does not answer, or refuses what it is asked."""
+    """A server does not answer or rejects a request."""
 
 
 class ModelError(DenserkError):
-    """A model that cannot be loaded, or cannot do what is asked of it."""
+    """A model cannot be loaded or used in this way."""
 
 
 class GateError(DenserkError):
-    """A measure below the minimum asked for."""
+    """A measure is below its required minimum."""
 
 
 class Interrupted(BaseException):
-    """A signal that ends the command; raised in the main thread, so that files are cleaned up.
+    """A signal that ends the command; raised in the main thread so that files are cleaned up.
 
-    Compiled code of a library may turn it into an error of its own; `received` is it all the same.
+    A library may turn it into an error of its own, so it is also kept in `received`.
 
     Args:
         signum: SIGINT, SIGTERM or SIGHUP.

@@ -1,4 +1,4 @@
-"""Optional packages: imported when needed; an error with the pip command where they are missing."""
+"""Import of optional packages, with an error that has the pip command."""
 
 import importlib
 import importlib.util
@@ -7,7 +7,7 @@ from types import ModuleType
 
 from denserk.errors import MissingExtraError
 
-# module -> what pip installs
+# Module -> names for pip install.
 PACKAGES = {
     "faiss": "faiss-cpu (or faiss-gpu on a machine with an NVIDIA GPU)",
     "bm25s": "bm25s PyStemmer",
@@ -20,19 +20,19 @@ PACKAGES = {
 
 
 def installed(module: str) -> bool:
-    """Whether a module can be imported, without importing it."""
+    """Return whether a module is installed, without importing it."""
     return importlib.util.find_spec(module) is not None
 
 
 def require(module: str, purpose: str) -> ModuleType:
-    """Imports an optional module.
+    """Import an optional module.
 
     Args:
-        module: the module's import name, dots allowed.
-        purpose: what needs it, as a noun phrase that opens the error ("a faiss index").
+        module: import name, may contain dots.
+        purpose: subject of the error message ("a faiss index").
 
     Raises:
-        MissingExtraError: the module is not installed; the message has the install command.
+        MissingExtraError: the module is not installed.
     """
     try:
         return importlib.import_module(module)
@@ -44,14 +44,14 @@ def require(module: str, purpose: str) -> ModuleType:
 
 
 def package_folder(module: str, purpose: str) -> Path:
-    """The folder of an optional package, which is not imported.
+    """Return the folder of an optional package without importing it.
 
     Args:
-        module: the package's import name.
-        purpose: what needs it, as a noun phrase that opens the error.
+        module: import name.
+        purpose: subject of the error message.
 
     Raises:
-        MissingExtraError: the package is not installed; the message has the install command.
+        MissingExtraError: the package is not installed.
     """
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:

@@ -1,7 +1,7 @@
-"""Progress of long work. Messages go to `logging`; bars are shown where `display` says so.
+"""Progress interface of long-running work; messages go to `logging`.
 
-Nothing is printed from Python unless the caller configures the logger `denserk` (messages) or
-calls `show_progress` (bars). The command line does both.
+Nothing is printed unless the caller configures the logger `denserk` (messages) or calls
+`show_progress` (bars), as the command line does.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,16 +9,16 @@ from contextlib import AbstractContextManager, contextmanager
 
 
 class Progress:
-    """A progress bar; this one is silent."""
+    """Progress of one task; this base class shows nothing."""
 
     def advance(self, count: int = 1) -> None:
-        """Count `count` more units as done."""
+        """Add `count` finished units."""
 
     def tell(self, text: str) -> None:
-        """Show a note beside the count, for example the training loss."""
+        """Show a note beside the count, e.g. the training loss."""
 
     def set_total(self, total: int) -> None:
-        """Set the total once it is known."""
+        """Set the total number of units."""
 
 
 Display = Callable[[str, int | None, str], AbstractContextManager[Progress]]
@@ -26,7 +26,7 @@ _display: Display | None = None
 
 
 def show_progress(display: Display | None) -> Display | None:
-    """Set what shows the progress of long work, None for silence; return what did before."""
+    """Set the progress display (None: no display), and return the previous one."""
     global _display
     before, _display = _display, display
     return before
@@ -34,12 +34,12 @@ def show_progress(display: Display | None) -> Display | None:
 
 @contextmanager
 def track(what: str, total: int | None, unit: str) -> Iterator[Progress]:
-    """Show the progress of a long piece of work.
+    """Show the progress of a long-running task.
 
     Args:
-        what: a verb phrase, "encoding passages".
-        total: how many units there are, or None where that is not known.
-        unit: the unit's plural, "passages".
+        what: description, e.g. "encoding passages".
+        total: number of units, or None if unknown.
+        unit: plural of the unit, e.g. "passages".
     """
     if _display is None:
         yield Progress()

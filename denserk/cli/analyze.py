@@ -1,4 +1,4 @@
-"""`denserk analyze`: one command an analysis."""
+"""`denserk analyze`: one subcommand per analysis."""
 
 from dataclasses import replace
 from typing import Annotated, TypeVar
@@ -19,24 +19,24 @@ from denserk.settings.formats import CorpusSettings
 
 MoreModels = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[LABEL=]MODEL", help="Further models, as --model takes them."),
+    typer.Argument(metavar="[LABEL=]MODEL", help="More models, like --model."),
 ]
 
 Several = TypeVar("Several", AttentionEntropySettings, QueryLatencySettings, WinningVectorSettings)
 
 
 def _with(settings: Several, more: list[str] | None) -> Several:
-    """The settings, with the models that follow --model."""
+    """Add the positional models to --model."""
     return replace(settings, model=(*settings.model, *(more or ())))
 
 
 analyze = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(analyze, name="analyze", help="Look into trained models.")
+app.add_typer(analyze, name="analyze", help="Analyze trained models.")
 
 
 @analyze.callback()
 def group() -> None:
-    """Look into trained models."""
+    """Analyze trained models."""
 
 
 @command(
@@ -51,8 +51,8 @@ def group() -> None:
         "denserk analyze sentence-similarity --model model/ --data nli.jsonl --output out.csv",
     ),
     settings="Input and output",
-    representation="Representation, where it differs from the model's own",
-    text="Text, where it differs from the model's own; sentences are read as passages",
+    representation="Representation (overrides the model's)",
+    text="Text (overrides the model's); sentences are encoded as passages",
     compute="Computation",
 )
 def sentence_similarity(
@@ -61,7 +61,7 @@ def sentence_similarity(
     text: Overrides[TextSettings],
     compute: ComputeSettings,
 ) -> None:
-    """Measure vectors on pairs of sentences with labels, or on triplets."""
+    """Evaluate embeddings on labelled sentence pairs or on triplets."""
     from denserk.analysis.sentence_similarity import HEADER
     from denserk.analysis.sentence_similarity import sentence_similarity as task
 
@@ -88,7 +88,7 @@ def attention_entropy(
     compute: ComputeSettings,
     more: MoreModels = None,
 ) -> None:
-    """Measure how widely [CLS] attends, layer by layer: a curve a model."""
+    """Measure the entropy of [CLS] attention per layer."""
     from denserk.analysis.attention_entropy import attention_entropy as task
     from denserk.analysis.attention_entropy import layer_table
 
@@ -110,9 +110,9 @@ def attention_entropy(
         "denserk analyze query-latency --model minilm --topics queries.tsv --threads 4",
     ),
     settings="Input and output",
-    representation="Representation, where it differs from the model's own",
-    text="Text, where it differs from the model's own",
-    compute="Computation; without --batch-size, one query at a time",
+    representation="Representation (overrides the model's)",
+    text="Text (overrides the model's)",
+    compute="Computation (default batch size: 1)",
 )
 def query_latency(
     settings: QueryLatencySettings,
@@ -121,7 +121,7 @@ def query_latency(
     compute: ComputeSettings,
     more: MoreModels = None,
 ) -> None:
-    """Time the encoding of queries, one by one: the 1st, 50th and 99th percentile."""
+    """Measure the latency of query encoding, one query at a time."""
     from denserk.analysis.latency import latency_table
     from denserk.analysis.latency import query_latency as task
 
@@ -143,8 +143,8 @@ def query_latency(
         "denserk analyze layers --model model/ --topics q.tsv --corpus c.jsonl --run run.trec",
     ),
     settings="Input and output",
-    representation="Representation, where it differs from the model's own",
-    text="Text, where it differs from the model's own",
+    representation="Representation (overrides the model's)",
+    text="Text (overrides the model's)",
     corpus="Corpus",
     compute="Computation",
 )
@@ -156,7 +156,7 @@ def layers(
     compute: ComputeSettings,
     more: MoreModels = None,
 ) -> None:
-    """Count which of a passage's vectors wins the maximum: of an mlr model, which layer."""
+    """Count which vector of a passage scores best (for mlr: which layer)."""
     from denserk.analysis.winning_vectors import share_table
     from denserk.analysis.winning_vectors import winning_vectors as task
 

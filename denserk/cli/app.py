@@ -1,4 +1,4 @@
-"""The `denserk` command: its parts, and the one door through which errors leave."""
+"""CLI entry point and top-level error handling."""
 
 import errno
 import os
@@ -19,56 +19,61 @@ from denserk.errors import DenserkError, Interrupted, OutputError, UsageError
 
 
 class _Row(NamedTuple):
-    """A command before it is imported: its group, its module, and its line in the help."""
+    """A command that is not imported yet: help section, module and help line."""
 
     group: str
     module: str
     line: str
 
 
-# What a user may type first, in workflow order. Only the command that is typed is imported; help
-# needs none
+# All commands in workflow order. Only the command that runs is imported; the help needs none.
 COMMANDS = {
     "pretrain": _Row("Train", "pretrain", "Pre-train a backbone for retrieval."),
-    "finetune": _Row("Train", "finetune", "Train a retriever or a cross-encoder."),
+    "finetune": _Row("Train", "finetune", "Fine-tune a retriever or a cross-encoder."),
     "mine-negatives": _Row(
         "Train", "mine_negatives", "Mine hard negatives from runs over training queries."
     ),
-    "encode": _Row("Retrieve", "encode", "Turn passages or queries into vectors."),
-    "index": _Row("Retrieve", "index", "Turn vectors, or the text of a corpus, into an index."),
+    "encode": _Row("Retrieve", "encode", "Encode passages or queries into vectors."),
+    "index": _Row(
+        "Retrieve", "index", "Build an index from vectors, or from the text of a corpus."
+    ),
     "search": _Row("Retrieve", "search", "Search an index and write a run."),
     "rerank": _Row("Retrieve", "rerank", "Rerank the hits of a run with a cross-encoder."),
     "fuse": _Row("Retrieve", "fuse", "Fuse several runs into one."),
-    "eval": _Row("Evaluate", "evaluate", "Measure runs against judgements."),
-    "benchmark": _Row("Evaluate", "benchmark", "Measure runs, or a model, on benchmarks by name."),
-    "convert": _Row("Data", "convert", "Turn data into another shape of its kind."),
-    "generate": _Row("Data", "generate", "Generate queries and continuations of passages."),
-    "analyze": _Row("Inspect", "analyze", "Look into trained models."),
+    "eval": _Row(
+        "Evaluate", "evaluate", "Evaluate runs against relevance judgments (qrels) or answers."
+    ),
+    "benchmark": _Row("Evaluate", "benchmark", "Evaluate runs or a model on named benchmarks."),
+    "convert": _Row("Data", "convert", "Convert data between formats."),
+    "generate": _Row(
+        "Data", "generate", "Generate queries (doc2query) and continuations for passages."
+    ),
+    "analyze": _Row("Inspect", "analyze", "Analyze trained models."),
     "doctor": _Row("Inspect", "doctor", "Check the installation and this machine."),
 }
 
 
 class _Commands(TyperGroup):
-    """Lists all commands, those that are not imported as well."""
+    """Command group that lists commands without importing them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Names, in the order of the table."""
+        """Return the names in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command itself where it is imported, else what the help says of it."""
+        """Return the command, or a placeholder with its help line if it is not imported."""
         row = COMMANDS.get(cmd_name)
         return self.commands.get(cmd_name) or (row and TyperCommand(cmd_name, help=row.line))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write one section a group."""
+        """Write one section per group."""
         width = max(map(len, COMMANDS))
         for group, names in groupby(COMMANDS, lambda name: COMMANDS[name].group):
             with formatter.section(group):
                 formatter.write_dl([(name.ljust(width), COMMANDS[name].line) for name in names])
 
 
-# Options of Pyserini that denserk once had, with what to give instead.
+# Former options from Pyserini, with their replacements.
 OF_OTHERS = {
     "--encoder-class": "denserk COMMAND --representation agg|mean|cls --l2-norm",
     "--agg-preset": "denserk COMMAND --set term-weight=abs --set agg-layout=random",
@@ -77,7 +82,7 @@ OF_OTHERS = {
     "--prefix": "denserk COMMAND --passage-prefix TEXT --query-prefix TEXT",
 }
 
-# Old spellings, by command and option, with the command that replaces each
+# Old spellings by command and option, with their replacements.
 MOVED = {
     "expand": {"": "denserk generate --corpus CORPUS --queries-model MODEL --output FILE"},
     "search": {
@@ -98,7 +103,7 @@ MOVED = {
 app = typer.Typer(
     name="denserk",
     cls=_Commands,
-    help="Dense passage retrieval, from text to measures.",
+    help="Dense passage retrieval: training, indexing, search and evaluation.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -121,28 +126,28 @@ def main(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", is_eager=True, callback=_print_version, help="Print the version and stop."
+            "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
         ),
     ] = False,
 ) -> None:
-    """Dense passage retrieval, from text to measures."""
+    """Dense passage retrieval: training, indexing, search and evaluation."""
 
 
 class _Shown(Protocol):
-    """What typer's own errors can do; its public base class does not say so."""
+    """Interface of typer's exceptions, which its public base class lacks."""
 
     exit_code: int
     ctx: Any
 
     def show(self) -> None:
-        """Print the message, and where to find help, on stderr."""
+        """Print the message and a pointer to the help on stderr."""
 
     def format_message(self) -> str:
-        """The message alone; empty where help is shown in its place."""
+        """Return the message; empty if the help is shown instead."""
 
 
 def register(command: str | None = None) -> None:
-    """Imports a command, or every one; each registers itself on `app`."""
+    """Import a command, or all commands; each registers itself on `app`."""
     for name, row in COMMANDS.items():
         if command in (None, name):
             import_module(f"denserk.cli.{row.module}")
@@ -158,7 +163,7 @@ def _register_named(arguments: Sequence[str]) -> None:
 
 
 def _check_utf8(arguments: Sequence[str]) -> None:
-    """Reject arguments whose bytes the locale cannot decode: no manifest could hold them."""
+    """Raise a UsageError for arguments that the locale cannot decode."""
     for argument in arguments:
         try:
             argument.encode()
@@ -180,7 +185,7 @@ def _check_moved(arguments: Sequence[str]) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit status; no error leaves as a traceback unasked."""
+    """Run a command line and return its exit status; errors are reported in one line."""
     given = sys.argv[1:] if arguments is None else arguments
     configure(ConsoleSettings(log_json="--log-json" in given))  # for errors of the command line
     _register_named(given)
@@ -195,26 +200,28 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (Interrupted, KeyboardInterrupt, typer.Abort) as stop:
         return _interrupted(stop if isinstance(stop, Interrupted) else Interrupted(signal.SIGINT))
     except DenserkError as error:
-        return _tell(error, error.exit_status)
+        return _report(error, error.exit_status)
     except BrokenPipeError:
         return _closed_pipe()
     except SystemExit as end:  # typer ends the process by itself when a command meets a closed pipe
         if isinstance(end.__context__, BrokenPipeError):
             return _closed_pipe()
         raise
-    except Exception as error:  # noqa: BLE001  (whatever it is, it is reported in one line)
-        return _tell(_unexpected(error), 1)
+    except Exception as error:  # noqa: BLE001  (reported in one line)
+        return _report(_unexpected(error), 1)
 
 
 def _unexpected(error: Exception) -> DenserkError:
     if isinstance(error, MemoryError):
-        return DenserkError("out of memory", "smaller batches (--batch-tokens) or blocks need less")
+        return DenserkError("out of memory", "try smaller batches (--batch-tokens) or blocks")
     if isinstance(error, OSError):
         full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
         raised = OutputError if full else DenserkError
         return raised(f"{error.filename or 'the system'}: {error.strerror or error}")
     what = f"{type(error).__name__}: {error}"
-    return DenserkError(f"a defect in denserk: {what}", "add --traceback and report what it prints")
+    return DenserkError(
+        f"internal error: {what}", "please report it with the output of --traceback"
+    )
 
 
 def _usage_error(error: _Shown) -> int:
@@ -224,26 +231,26 @@ def _usage_error(error: _Shown) -> int:
         return error.exit_code
     context = getattr(error, "ctx", None)
     hint = f"see {context.command_path} --help" if context else None
-    return _tell(UsageError(message, hint), error.exit_code)
+    return _report(UsageError(message, hint), error.exit_code)
 
 
 def _interrupted(stop: Interrupted) -> int:
     name = "Ctrl-C" if stop.signum == signal.SIGINT else signal.Signals(stop.signum).name
     kept, hint = "no output was written", None
     if stop.kept:
-        kept = f"what is finished is kept in {stop.kept}"
-        hint = "give the command again, with --resume and without --overwrite, to continue"
+        kept = f"finished work is kept in {stop.kept}"
+        hint = "run the command again with --resume and without --overwrite to continue"
     return _show(DenserkError(f"interrupted by {name}: {kept}", hint), 128 + stop.signum)
 
 
 def _closed_pipe() -> int:
-    """Nobody reads on: what is still held back goes nowhere, and the status says so."""
+    """Discard buffered output after the reader closed the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 141
 
 
-def _tell(error: DenserkError, status: int) -> int:
-    if Interrupted.received is not None:  # what a library made of the signal
+def _report(error: DenserkError, status: int) -> int:
+    if Interrupted.received is not None:  # a library turned the signal into an error
         return _interrupted(Interrupted.received)
     return _show(error, status)
 

@@ -87,14 +87,14 @@ NOTHING: Mapping[str, Any] = {}
     paths="Input and output",
     measures="Measures",
     matching="Answers",
-    comparison="Differences",
+    comparison="Significance tests",
     report="Output",
     page="Report",
-    make="Search, with --model",
-    representation="Representation, where it differs from the model's own",
-    text="Text, where it differs from the benchmark's and the model's own",
-    corpus="Corpus, with --model",
-    computing="Computation, with --model",
+    make="Search (with --model)",
+    representation="Representation (overrides the model's)",
+    text="Text (overrides the model's and the benchmark's)",
+    corpus="Corpus (with --model)",
+    computing="Computation (with --model)",
 )
 def benchmark(
     paths: BenchmarkPaths,
@@ -110,19 +110,19 @@ def benchmark(
     computing: Given[ComputeSettings],
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", help="Benchmarks or groups of them; --list has all."),
+        typer.Argument(metavar="NAME", help="Benchmarks or groups (see --list)."),
     ] = None,
 ) -> None:
-    """Measure runs, or a model, on benchmarks by name."""
+    """Evaluate runs or a model on named benchmarks."""
     if paths.list:
         print_table(BenchmarkRow._fields, list_benchmarks())
         return
     if not names:
-        raise UsageError("no benchmark is named", "denserk benchmark --list prints all of them")
+        raise UsageError("no benchmark given", "denserk benchmark --list shows all")
     making = {**make, **representation, **text, **corpus, **computing}
     runs = _runs_of(paths, names, [name for name in making if name != "overwrite"])
     if not any(suite.answers for suite in find_benchmarks(names)):
-        why = f"for benchmarks with answers, and {' and '.join(names)} has judgements"
+        why = f"for benchmarks with answers; {' and '.join(names)} has qrels"
         reject_unused([matching], why, "leave it out")
     if page.report is not None:
         from denserk.evaluation.report import page_in
@@ -153,14 +153,14 @@ def benchmark(
 
 
 def _runs_of(paths: BenchmarkPaths, names: Sequence[str], making: Sequence[str]) -> list[str]:
-    """The runs to measure; `making` names the options that were given for making some."""
+    """Return the runs to evaluate; `making` names the given options for making runs."""
     if paths.model is None and making:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in making)
-        raise UsageError(f"{flags}: for making runs", "add --model MODEL --output DIR")
+        raise UsageError(f"{flags}: only with --model", "add --model MODEL --output DIR")
     runs = [*paths.runs, *filter(None, [paths.output])]
     if not runs:
         raise UsageError(
-            "no run is named",
+            "no runs given",
             f"denserk benchmark {names[0]} --runs run.trec, or --model MODEL --output DIR",
         )
     return runs
@@ -209,17 +209,16 @@ def _measure_several(
     if page.report is not None:
         from denserk.evaluation.report import write_benchmarks_report
 
-        logger.info(f"{write_benchmarks_report(result, page)}: the page")
+        logger.info(f"{write_benchmarks_report(result, page)}: report")
 
 
 def _check_several(names: Sequence[str], page: PageSettings, **asked: object) -> None:
-    """Reject options that need the runs of one benchmark."""
+    """Raise a UsageError for options that need the runs of one benchmark."""
     given = [f"--{name.replace('_', '-')}" for name, value in asked.items() if value]
     if given := [*given, *page.asked]:
         raise UsageError(
-            f"{' and '.join(given)}: for run files of one benchmark, and {' and '.join(names)} in "
-            "a folder may be several",
-            "name one benchmark, and its run file with --runs",
+            f"{' and '.join(given)}: only for run files of one benchmark",
+            "give one benchmark, and run files with --runs",
         )
 
 

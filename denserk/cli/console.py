@@ -1,7 +1,6 @@
-"""What a person sees: log messages, errors and progress bars on stderr; results on stdout.
+"""Console output: log messages, errors and progress on stderr, results on stdout.
 
-Bars and colours only where stderr is a terminal; elsewhere plain lines, or JSON lines under
---log-json.
+Bars and colours are used on a terminal only; otherwise plain lines, or JSON lines with --log-json.
 """
 
 import json
@@ -24,21 +23,21 @@ logger = logging.getLogger("denserk")
 
 @dataclass(frozen=True)
 class ConsoleSettings:
-    """Options of every command."""
+    """Options of all commands."""
 
     quiet: bool = False
-    """Show warnings and errors only."""
+    """Print warnings and errors only."""
     log_json: bool = False
     """Write messages and progress to stderr as JSON lines."""
     traceback: bool = False
-    """Show the Python traceback of an error, for a bug report."""
+    """Print the Python traceback of an error."""
 
 
 LONGEST = 400  # characters of a message
 
 
 def printable(text: str, longest: int | None = LONGEST) -> str:
-    r"""Escape control characters; cut a long text in the middle.
+    r"""Escape control characters, and shorten long texts in the middle.
 
     >>> printable("a\x1b[2Jb"), printable("0123456789", 5)
     ('a\\x1b[2Jb', '01 … 89')
@@ -57,7 +56,7 @@ def _terminal() -> Any:
 
 
 class _Handler(logging.Handler):
-    """Writes records to stderr: through rich on a terminal, else as plain or JSON lines."""
+    """Write records to stderr: with rich on a terminal, else as plain or JSON lines."""
 
     def __init__(self, settings: ConsoleSettings) -> None:
         super().__init__()
@@ -65,7 +64,7 @@ class _Handler(logging.Handler):
         self._shown: set[str] = set()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Drop a note that was shown before: two steps of a command may open the same file."""
+        """Drop repeated notes: two steps of a command may open the same file."""
         text = record.getMessage()
         if record.levelno > logging.INFO or hasattr(record, "progress") or text not in self._shown:
             self._shown.add(text)
@@ -97,16 +96,16 @@ class _Handler(logging.Handler):
 
 
 class _PlainProgress(Progress):
-    """Progress where stderr is not a terminal: a line every 10 seconds, later every minute.
+    """Progress without a terminal: a line every 10 seconds, later every minute.
 
-    A thread writes them, so that slow steps are reported too.
+    Written by a thread, so that slow steps are reported, too.
     """
 
     every = 10.0
 
     def __init__(self, what: str, total: int | None, unit: str) -> None:
         self._what, self._total, self._unit = what, total, unit
-        self._done, self._word = 0, ""
+        self._done, self._note = 0, ""
         self._start = time.monotonic()
 
     def advance(self, count: int = 1) -> None:
@@ -114,7 +113,7 @@ class _PlainProgress(Progress):
 
     @contextmanager
     def reported(self) -> Iterator[Progress]:
-        """Print lines until left."""
+        """Print progress lines until the context is left."""
         left = Event()
 
         def report() -> None:
@@ -137,19 +136,19 @@ class _PlainProgress(Progress):
         left = f", {(self._total - self._done) / rate:,.0f} s left" if self._total and rate else ""
         logger.info(
             f"{self._what}: {self._done:,}{total} {self._unit}, {per_second(rate)} a second"
-            f"{left}{self._word}",
+            f"{left}{self._note}",
             extra={"progress": True},
         )
 
     def tell(self, text: str) -> None:
-        self._word = f", {text}"
+        self._note = f", {text}"
 
     def set_total(self, total: int) -> None:
         self._total = total
 
 
 def per_second(rate: float) -> str:
-    """A rate, with the digits that tell slow ones apart.
+    """Format a rate with at least two significant digits.
 
     >>> per_second(1234.5), per_second(0.0512)
     ('1,234', '0.051')
@@ -159,7 +158,7 @@ def per_second(rate: float) -> str:
 
 @contextmanager
 def _bar(what: str, total: int | None, unit: str) -> Iterator[Progress]:
-    """Show a bar, with the note of `tell` on a line of its own beneath it."""
+    """Show a progress bar, with the note of `tell` on its own line."""
     from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
     from rich.text import Text
@@ -200,9 +199,10 @@ _settings = ConsoleSettings()
 
 
 def configure(settings: ConsoleSettings) -> None:
-    """Send the messages and progress of this process to stderr; of several (torchrun), the first's.
+    """Send this process's messages and progress to stderr; with torchrun, the main process's
+    only.
 
-    Warnings and errors are shown by every process.
+    All processes show warnings and errors.
     """
     global _settings
     _settings = settings
@@ -217,7 +217,7 @@ def configure(settings: ConsoleSettings) -> None:
 
 @contextmanager
 def _progress(what: str, total: int | None, unit: str) -> Iterator[Progress]:
-    """Show a bar on a terminal, a line now and then elsewhere."""
+    """Show a progress bar on a terminal, and occasional lines elsewhere."""
     if _settings.log_json or not sys.stderr.isatty():
         with _PlainProgress(what, total, unit).reported() as progress:
             yield progress
@@ -232,7 +232,7 @@ def show_error(error: DenserkError) -> None:
 
 
 def shows_tracebacks() -> bool:
-    """Tell whether --traceback was given."""
+    """Return whether --traceback was given."""
     return _settings.traceback
 
 
@@ -252,7 +252,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_entries(entries: Sequence[tuple[str, Sequence[str]]]) -> None:
-    """Print names on stdout, each with its lines beneath, wrapped to the terminal's width."""
+    """Print names on stdout, each with indented, wrapped lines."""
     from rich.console import Console
     from rich.padding import Padding
 

@@ -25,22 +25,22 @@ logger = logging.getLogger(__name__)
         "denserk convert run.trec run.tsv --to msmarco",
         "denserk convert checkpoint/ model/ --kind model --representation cls",
     ),
-    conversion="Kind and shapes",
-    representation="model: what its folder does not say of its vectors",
-    text="model: what its folder does not say of its texts (corpus: --fields inside `contents`)",
-    compute="training: where and how --teacher scores",
+    conversion="Formats",
+    representation="Representation (model: what its folder does not record)",
+    text="Text (model: what its folder does not record; corpus: --fields of `contents`)",
+    compute="Computation (training: for --teacher)",
 )
 def convert(
-    source: Annotated[str, typer.Argument(help="A file, a folder, or - for standard input.")],
-    target: Annotated[str, typer.Argument(help="A file, a folder, or - for standard output.")],
+    source: Annotated[str, typer.Argument(help="File, folder, or - for standard input.")],
+    target: Annotated[str, typer.Argument(help="File, folder, or - for standard output.")],
     conversion: ConversionSettings,
     representation: Overrides[RepresentationSettings],
     text: Overrides[TextSettings],
     compute: ComputeSettings,
 ) -> Any:
-    """Turn data into another shape of its kind."""
+    """Convert data between formats."""
     from denserk.tasks.convert import convert as task
 
     result = task(source, target, conversion, representation, text, compute)
-    logger.info(f"{target}: {result.count:,} {result.unit} in the shape {result.shape}")
+    logger.info(f"{target}: {result.count:,} {result.unit} in format {result.shape}")
     return result

@@ -17,24 +17,24 @@ from denserk.errors import MissingExtraError
 from denserk.extras import installed
 from denserk.index.lucene import find_java, java_version
 
-PURPOSES = {  # of extras; those that are left out are for developers, or an alternative
+PURPOSES = {  # of the extras, without those for developers and alternatives
     "": "core",
     "cpu": "faiss indexes",
     "bm25": "BM25 indexes",
     "lucene": "Lucene indexes",
-    "benchmarks": "collections by name",
+    "benchmarks": "datasets by name",
     "milvus": "Milvus collections",
     "report": "plots",
     "train": "training curves in TensorBoard",
     "demo": "the model of the quickstart",
 }
-# flags of x86 and ARM, as Linux names them, that change how fast models run
+# x86 and ARM CPU flags, as Linux names them, that matter for model speed.
 FEATURES = "avx2 avx512f avx512_vnni avx512_bf16 amx_tile amx_bf16 amx_int8 asimd sve bf16 i8mm"
 
 
 @dataclass
 class Diagnosis:
-    """Facts by section, and one fix per problem; not `usable` without both torch and faiss."""
+    """Facts by section, and one fix per problem; `usable` with torch or faiss."""
 
     facts: dict[str, list[tuple[str, str]]]
     fixes: list[str]
@@ -59,7 +59,7 @@ def _packages(fixes: list[str]) -> Iterator[tuple[str, str]]:
 
         needs = [Requirement(line) for line in requires("denserk") or ()]
     except (ImportError, PackageNotFoundError) as error:
-        fixes.append(f"pip install packaging denserk (what denserk needs is unknown: {error})")
+        fixes.append(f"pip install packaging denserk (requirements unknown: {error})")
         return
     for need in needs:
         extras = (e for e in PURPOSES if not need.marker or need.marker.evaluate({"extra": e}))
@@ -76,7 +76,7 @@ def _packages(fixes: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _cpu() -> tuple[int, list[tuple[str, str]]]:
-    """The number of cores that this process may use, and what is known of them."""
+    """Return the number of usable cores, and facts about the CPU."""
     cores = len(os.sched_getaffinity(0))
     with suppress(OSError, ValueError):  # no control group, or no limit ("max")
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -90,12 +90,12 @@ def _cpu() -> tuple[int, list[tuple[str, str]]]:
     return cores, [
         ("model", info.get("model name", platform.machine())),
         ("cores", f"{cores} usable of {os.cpu_count()}"),
-        ("features", known or "none known"),
+        ("features", known or "none of interest"),
     ]
 
 
 def _torch(fixes: list[str]) -> tuple[int | None, list[tuple[str, str]]]:
-    """The number of threads of torch (None: it cannot be imported), and the GPUs it sees."""
+    """Return the threads of torch (None if it cannot be imported) and the GPUs it sees."""
     try:
         import torch
     except (ImportError, OSError) as error:
@@ -113,11 +113,11 @@ def _threads(threads: int | None, cores: int, fixes: list[str]) -> Iterator[tupl
     policy = os.environ.get("OMP_WAIT_POLICY", "not set")
     yield "torch", str(threads or "unknown")
     yield "OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "not set")
-    yield "OMP_WAIT_POLICY", f"{policy} (denserk sets PASSIVE, idle threads sleep, unless you do)"
+    yield "OMP_WAIT_POLICY", f"{policy} (denserk sets PASSIVE unless it is set)"
     if threads and threads > cores:
         fixes.append(f"export OMP_NUM_THREADS={cores} (torch uses {threads} threads)")
     if policy.upper() == "ACTIVE":
-        fixes.append("unset OMP_WAIT_POLICY (idle threads that spin slow a shared machine down)")
+        fixes.append("unset OMP_WAIT_POLICY (busy waiting slows down shared machines)")
 
 
 def _java(fixes: list[str]) -> Iterator[tuple[str, str]]:
@@ -129,7 +129,7 @@ def _java(fixes: list[str]) -> Iterator[tuple[str, str]]:
         program = find_java()
         yield "java", f"{java_version(program)}, {program}"
     except MissingExtraError as error:
-        yield "java", "none that is recent enough"
+        yield "java", "no recent version found"
         fixes.append(f"{error.hint} (Lucene indexes)")
 
 

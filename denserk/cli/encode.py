@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
     ),
     encoding="Input and output",
     corpus="Corpus",
-    representation="Representation, where it differs from the model's own",
-    text="Text, where it differs from the model's own",
+    representation="Representation (overrides the model's)",
+    text="Text (overrides the model's)",
     compute="Computation",
 )
 def encode(
@@ -43,10 +43,10 @@ def encode(
     text: Overrides[TextSettings],
     compute: ComputeSettings,
 ) -> Any:
-    """Turn passages or queries into vectors."""
+    """Encode passages or queries into vectors."""
     from denserk.tasks.encode import encode as task
 
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # --workers says how many threads
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the number of threads is --workers
     result = task(
         encoding,
         corpus,
@@ -56,10 +56,10 @@ def encode(
     )
     logger.info(
         f"{encoding.output}: {result.count:,} vectors of {result.dimension} dimensions; "
-        f"{result.encoded:,} encoded now, {per_second(result.per_second)} a second"
+        f"{result.encoded:,} encoded in this run, {per_second(result.per_second)} per second"
     )
     if result.encoded:
         logger.info(
-            f"{result.tokens_per_second:,.0f} tokens a second, {result.padding:.1%} padding"
+            f"{result.tokens_per_second:,.0f} tokens per second, {result.padding:.1%} padding"
         )
     return result

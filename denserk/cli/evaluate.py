@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
     answers="Answers",
     matching="Answers",
     corpus="Answers",
-    comparison="Differences",
+    comparison="Significance tests",
     report="Output",
     page="Report",
 )
@@ -66,26 +66,24 @@ def evaluate(
         list[str] | None,
         typer.Argument(
             metavar="RUN|QRELS",
-            help="Runs and one file of judgements, in any order: told apart by their content.",
+            help="Runs and one qrels file, in any order; detected by content.",
         ),
     ] = None,
     run: Annotated[
         list[str] | None,
-        typer.Option(
-            "--run", metavar="RUN", help="A run, said to be one.", rich_help_panel="Input"
-        ),
+        typer.Option("--run", metavar="RUN", help="Run file; repeatable.", rich_help_panel="Input"),
     ] = None,
     qrels: Annotated[
         str | None,
         typer.Option(
             "--qrels",
             metavar="QRELS",
-            help="The judgements: a file, a BEIR folder, or a collection by name (beir:scifact).",
+            help="Qrels: a file, a BEIR folder, or a dataset name (beir:scifact).",
             rich_help_panel="Input",
         ),
     ] = None,
 ) -> None:
-    """Measure runs against judgements."""
+    """Evaluate runs against relevance judgments (qrels) or answers."""
     from denserk.evaluation.inputs import find_baseline, sort_inputs
 
     runs: Sequence[str] = [*(files or []), *(run or [])]
@@ -108,8 +106,7 @@ def evaluate(
 
         if qrels is not None:
             raise UsageError(
-                f"--answers {answers.answers} stands in place of judgements; --qrels {qrels} is "
-                "one too many",
+                f"--answers {answers.answers} and --qrels {qrels} exclude each other",
                 "give one of them",
             )
         result = evaluate_answers(
@@ -132,19 +129,19 @@ def evaluate(
 def _reject_unused(
     answers: AnswerInput, matching: AnswerSettings, corpus: CorpusSettings, page: PageSettings
 ) -> None:
-    """Refuses options about answers and texts where there are none."""
+    """Raise a UsageError for options of answers and reports that would have no effect."""
     if page.topics is not None and page.report is None and not matching.outputs:
         raise UsageError(
-            f"--topics {page.topics}: for --report, or --answers with --write-dpr-json",
+            f"--topics {page.topics}: only for --report or --write-dpr-json",
             "add --report DIR",
         )
     if answers.answers is None:
-        why = "for evaluation by answers, and there are none"
+        why = "only for --answers"
         texts = [] if page.report is not None else [corpus]
         reject_unused([matching, *texts], why, "add --answers FILE --corpus FILE")
         if answers.corpus is not None and page.report is None:
             raise UsageError(
-                f"--corpus {answers.corpus}: texts are read for answers and for a page alone",
+                f"--corpus {answers.corpus}: only for --answers or --report",
                 "add --answers FILE or --report DIR, or leave --corpus out",
             )
 

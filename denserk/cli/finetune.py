@@ -40,9 +40,9 @@ logger = logging.getLogger(__name__)
     presets="Preset",
     finetuning="Input and output",
     corpus="Corpus",
-    representation="Representation, where it differs from the weights' own",
-    text="Text, where it differs from the weights' own",
-    sampling="Data of a run",
+    representation="Representation (overrides the model's)",
+    text="Text (overrides the model's)",
+    sampling="Sampling",
     objective="Loss",
     optimizer="Optimisation",
     cache="Gradient caching",
@@ -62,7 +62,7 @@ def finetune(
     reranking: Given[RerankingSettings],
     validation: Given[ValidationSettings],
 ) -> Any:
-    """Train a retriever or a cross-encoder."""
+    """Fine-tune a retriever or a cross-encoder."""
     if presets.list_presets:
         _list_presets()
         return None
@@ -97,4 +97,4 @@ def _list_presets() -> None:
     if sys.stdout.isatty():
         print_entries([(r.name, (r.summary, r.values, f"starts from {r.start}")) for r in rows])
     else:
-        print_table(("preset", "what", "settings", "start", "data"), rows)
+        print_table(("preset", "summary", "settings", "start", "data"), rows)

@@ -33,7 +33,7 @@ def fuse(
     fusion: FusionSettings,
     settings: RankingSettings,
     runs: Annotated[
-        list[str], typer.Argument(metavar="RUN", help="Two or more runs; - is standard input.")
+        list[str], typer.Argument(metavar="RUN", help="Two or more runs; - for standard input.")
     ],
 ) -> Any:
     """Fuse several runs into one."""

@@ -44,13 +44,13 @@ def generate(
     corpus: CorpusSettings,
     compute: ComputeSettings,
 ) -> Any:
-    """Generate queries and continuations of passages."""
+    """Generate queries (doc2query) and continuations for passages."""
     from denserk.tasks.generate import generate as task
 
     result = task(settings, queries, continuations, text, corpus, compute)
     logger.info(
-        f"{settings.output}: {result.count:,} passages; {result.generated:,} done now "
+        f"{settings.output}: {result.count:,} passages; {result.generated:,} processed in this run "
         f"({result.queries:,} queries, {result.continuations:,} continuations; {result.empty:,} "
-        f"without text), {result.per_second:,.1f} a second"
+        f"without text), {result.per_second:,.1f} per second"
     )
     return result

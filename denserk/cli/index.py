@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
     ),
     paths="Input and output",
     settings="Index",
-    bm25="BM25, for --type bm25",
-    corpus="Corpus, for --type bm25",
-    milvus="Milvus, for --engine milvus",
+    bm25="BM25 (for --type bm25)",
+    corpus="Corpus (for --type bm25)",
+    milvus="Milvus (for --engine milvus)",
 )
 def index(
     paths: IndexPaths,
@@ -35,7 +35,7 @@ def index(
     corpus: CorpusSettings,
     milvus: MilvusIndexSettings,
 ) -> Any:
-    """Turn vectors, or the text of a corpus, into an index."""
+    """Build an index from vectors, or from the text of a corpus."""
     if settings.engine is Engine.MILVUS:
         from denserk.index.milvus import build_collection
 

@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
     paths="Input and output",
     settings="Mining",
     corpus="Corpus",
-    text="Text, where it differs from the teacher's own",
-    compute="Where and how --teacher scores",
+    text="Text (overrides the teacher's)",
+    compute="Computation (for --teacher)",
 )
 def mine_negatives(
     paths: MiningPaths,

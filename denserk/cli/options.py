@@ -1,8 +1,8 @@
-"""From settings classes to a typer command: one option a field, its docstring the help.
+"""Construction of typer commands from settings classes.
 
 A command is a function whose parameters are settings classes (or `Overrides` of one, where every
-option is unset unless given). `command` flattens them into options, builds the objects again when
-the command is called, and so keeps defaults, help, refusals and manifests in one place.
+option is unset unless given). `command` turns their fields into options, and the parsed options
+back into settings objects.
 """
 
 import dataclasses
@@ -27,46 +27,45 @@ from denserk.errors import UsageError
 from denserk.settings.options import REQUIRED, as_type, field_docs, spec_of, without_none
 
 T = TypeVar("T")
-# The largest whole number that an option takes
+# Largest integer that an option accepts.
 LARGEST = 2**31 - 1
 
 
-# Options that name what a command writes
+# Options that name outputs.
 OUTPUTS = ("output", "tokenize_to", "write_dpr_json", "write_pyserini_json", "target", "report")
 
 
 @dataclasses.dataclass(frozen=True)
 class OverwriteSettings:
-    """For commands whose outputs are files that are written in one pass."""
+    """Added to commands that write files in one pass."""
 
     overwrite: bool = False
-    """Replace an output that exists."""
+    """Replace an existing output."""
 
 
-# Inputs that are one file: the parser would keep the last of several and ignore the others
+# Inputs that can be given once; the parser would silently use the last one.
 ONE_INPUT = ("answers", "baseline", "corpus", "encoded_queries", "qrels", "topics")
 
 
-# Entry of a context's `meta`: the help is to list every option
+# Key of a context's `meta`: the help lists all options.
 ALL_OPTIONS = "denserk.help_all"
 
 
 class Command(TyperCommand):
-    """A command with a short help: its common options and examples; `--help-all` lists the rest."""
+    """Command whose --help lists common options and examples; --help-all lists all options."""
 
     common: tuple[str, ...] = ()
-    """Parameters that --help shows, in this order; none: all of them."""
+    """Parameters that --help shows, in this order; empty: all."""
     examples: tuple[str, ...] = ()
-    """Command lines that the help ends with."""
+    """Command lines at the end of the help."""
     rare: tuple[tuple[str, str], ...] = ()
-    """Help records of the settings that `--set` takes."""
+    """Help records of the settings that --set takes."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses the arguments.
+        """Parse the arguments.
 
         Raises:
-            UsageError: an input that can be given once is given again, or a setting is given as
-                an option.
+            UsageError: a repeated input, or a setting given as an option.
         """
         settings = {f"--{record[0].partition('=')[0]}" for record in self.rare}
         for word in args:
@@ -84,14 +83,14 @@ class Command(TyperCommand):
                 if getattr(parameter, "multiple", False):
                     continue
                 raise UsageError(
-                    f"{parameter.opts[0]} is given {order.count(parameter.name)} times, and one is "
-                    "read",
-                    "run the command once for each, or name one file",
+                    f"{parameter.opts[0]} takes one file and is given "
+                    f"{order.count(parameter.name)} times",
+                    "run the command once per file",
                 )
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the common options as one section, or all of them with one section a panel."""
+        """Write the common options as one section, or all options with one section per panel."""
         panels: dict[str, list[tuple[str, str]]] = {}
         parameters, short = self.get_params(ctx), self.common and ALL_OPTIONS not in ctx.meta
         if short:
@@ -109,7 +108,7 @@ class Command(TyperCommand):
                     record = name, text.replace(f"default: ({shown})", f"default: {shown}")
                 panel = getattr(parameter, "rich_help_panel", None) or "Options"
                 if parameter.param_type_name == "argument":
-                    panel = "Arguments"
+                    panel, record = "Arguments", (record[0].partition(" <")[0], record[1])
                 elif short:
                     panel, record = "Options", (_without_aliases(parameter, record[0]), record[1])
                 panels.setdefault(panel, []).append(record)
@@ -127,10 +126,14 @@ class Command(TyperCommand):
 
 
 def _without_aliases(parameter: Any, names: str) -> str:
-    """The names of an option in the help, without those of other toolkits."""
+    """Return the names of an option for the help, without aliases."""
     first = next(name for name in parameter.opts if name[:2] == "--")
     for other in parameter.opts:
-        names = names if other == first else re.sub(rf"(, )?{other}(?![\w-])(, )?", "", names)
+        names = (
+            names
+            if other == first
+            else re.sub(rf"(, )?{re.escape(other)}(?![\w-])(, )?", "", names)
+        )
     return names
 
 
@@ -158,7 +161,7 @@ HELP_ALL = inspect.Parameter(
 
 
 class Overrides(Mapping[str, Any], Generic[T]):
-    """The options of a settings class that were given, by field name."""
+    """Given options of a settings class, by field name; the defaults are the model's own."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._given = dict(given)
@@ -174,7 +177,7 @@ class Overrides(Mapping[str, Any], Generic[T]):
 
 
 class Given(Overrides[T]):
-    """The same where the help shows the defaults of the class, which options not given take."""
+    """Given options of a settings class, by field name; the defaults are the class's."""
 
 
 def flag(name: str) -> str:
@@ -190,7 +193,7 @@ def _check_number(option: str, value: Any) -> None:
     """Reject NaN, infinity, and integers of more than 32 bits.
 
     Raises:
-        UsageError: the value, or one of several, is such a number.
+        UsageError: the value is or contains such a number.
     """
     for one in value if isinstance(value, tuple | list) else (value,):
         if isinstance(one, float) and not math.isfinite(one):
@@ -200,7 +203,7 @@ def _check_number(option: str, value: Any) -> None:
 
 
 class _Group:
-    """The options of one settings class, and the way back from their values to its object."""
+    """Options of one settings class, and the way back from values to its object."""
 
     def __init__(self, settings: type, panel: str, unset: type | None = None) -> None:
         self._settings, self._panel, self._unset = settings, panel, unset
@@ -209,7 +212,7 @@ class _Group:
         self.fields = {field.name: field for field in dataclasses.fields(settings)}
 
     def parameters(self, *, config: bool) -> list[inspect.Parameter]:
-        """Return one keyword parameter for each option, as typer reads it."""
+        """Return one keyword parameter per option, for typer."""
         fields = (field for field in self.fields.values() if not spec_of(field).rare)
         return [self._parameter(field, config=config) for field in fields]
 
@@ -225,14 +228,14 @@ class _Group:
         }
 
     def _value_of(self, field: "dataclasses.Field[Any]") -> str:
-        """Describe the value of a rare field."""
+        """Return the metavar of a rare field."""
         kind = self.kinds[field.name]
         if isinstance(kind, type) and issubclass(kind, Enum):
             return "|".join(str(each.value) for each in kind)
         if get_origin(kind) is tuple:
             return "A,B,..."
-        words = {bool: "yes|no", int: "INTEGER", float: "NUMBER"}
-        return spec_of(field).metavar or words.get(kind, "TEXT")
+        metavars = {bool: "yes|no", int: "INTEGER", float: "NUMBER"}
+        return spec_of(field).metavar or metavars.get(kind, "TEXT")
 
     def _is_comma_list(self, field: "dataclasses.Field[Any]") -> bool:
         return get_origin(self.kinds[field.name]) is tuple and not spec_of(field).repeat
@@ -264,7 +267,7 @@ class _Group:
         )
 
     def _default_text(self, field: "dataclasses.Field[Any]") -> str | None:
-        """Return the default as one would type it, or words about it."""
+        """Return the default as typed, or a description of it."""
         told = spec_of(field).shown_default
         if self._unset is Overrides:
             return told or "the model's own"
@@ -277,10 +280,10 @@ class _Group:
         return str(field.default)
 
     def convert(self, name: str, value: Any) -> Any:
-        """Convert the value of a field: as typed, as YAML has it, or as Python code gives it.
+        """Convert a value from the command line, YAML or Python to the type of its field.
 
         Raises:
-            UsageError: it does not fit the field.
+            UsageError: the value has the wrong type.
         """
         kind = self.kinds[name]
         if isinstance(value, Path):
@@ -303,10 +306,10 @@ class _Group:
         return value
 
     def build(self, given: dict[str, Any]) -> Any:
-        """Take the group's values out of `given` and make the object.
+        """Remove the group's values from `given` and build its settings object.
 
         Raises:
-            UsageError: a value does not fit, or one that is required is not given.
+            UsageError: invalid or missing values.
         """
         values = {
             n: self.convert(n, v) for n in self.fields if (v := given.pop(n, None)) is not None
@@ -320,7 +323,7 @@ class _Group:
 
 
 def _number(kind: Any, text: str) -> Any:
-    """Parse a number where one is expected; `as_type` rejects what remains text."""
+    """Parse a number if one is expected; `as_type` rejects other text."""
     try:
         return kind(text) if kind in (int, float) else text
     except ValueError:
@@ -328,7 +331,7 @@ def _number(kind: Any, text: str) -> Any:
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """Parse NAME=VALUE of `--set`, the value as YAML has it.
+    """Parse NAME=VALUE of `--set`, with the value as in YAML.
 
     Raises:
         UsageError: there is no equals sign.
@@ -346,9 +349,9 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 
 def _guard_outputs(settings: Sequence[Any]) -> AbstractContextManager[None]:
-    """Guard the outputs that settings objects and mappings name against their inputs and others.
+    """Check the outputs against the inputs and existing files, and lock them.
 
-    Of several processes under torchrun the first one holds them for all.
+    Under torchrun only the main process does.
     """
     values: dict[str, Any] = {}
     for group in settings:
@@ -384,21 +387,21 @@ SET = _option(
     list[str] | None,
     "--set",
     metavar="NAME=VALUE",
-    help="Set one of the less common settings, which --help-all lists; repeatable.",
+    help="Set a less common setting (see --help-all); repeatable.",
     show_default=False,
 )
 CONFIG = _option(
     str | None,
     "--config",
     metavar="FILE.yaml",
-    help="Read options and settings from a YAML file, such as the config.yaml of an earlier run. "
-    "Options on the command line win.",
+    help="Read options from a YAML file, e.g. the config.yaml of an earlier run; the command line "
+    "overrides it.",
     show_default=False,
 )
 
 
 class _Parsed:
-    """The parameters of a command function: settings classes as groups, others as they stand."""
+    """Parameters of a command function: settings classes as groups, others unchanged."""
 
     def __init__(self, name: str, function: Callable[..., Any], panels: Mapping[str, str]) -> None:
         self.name, self.function = name, function
@@ -426,10 +429,10 @@ class _Parsed:
         self.rare = {n: r for group in self.groups.values() for n, r in group.rare().items()}
 
     def known(self, name: str, where: str) -> str:
-        """Return a field's name.
+        """Return the field name of an option or setting.
 
         Raises:
-            UsageError: the command has no such option or setting.
+            UsageError: unknown option or setting.
         """
         field = name.replace("-", "_")
         if field in self.owners or field in {each.name for each in self.plain}:
@@ -442,7 +445,7 @@ class _Parsed:
         )
 
     def call(self, given: dict[str, Any]) -> Any:
-        """Run the function with values by field name, its outputs guarded."""
+        """Call the function with values by field name, with its outputs guarded."""
         overwrite = self.overwrite.build(given) if self.overwrite else None
         built = {name: group.build(given) for name, group in self.groups.items()}
         with _guard_outputs([*built.values(), overwrite, given]):
@@ -458,17 +461,17 @@ def command(
     config: bool = False,
     **panels: str,
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Register a function whose parameters are settings classes as a command.
+    """Register a function of settings classes as a command.
 
-    The function that this returns takes the same options as keywords: strings, numbers and paths,
-    lists where an option is repeatable.
+    The returned function takes the options as keywords: strings, numbers, paths, and lists for
+    repeatable options.
 
     Args:
-        app: where it is registered.
-        name: what one types.
-        common: the fields, separated by blanks, whose options --help shows; empty: all.
-        examples: command lines for the end of the help.
-        config: take options from a YAML file, too.
+        app: the typer app.
+        name: name of the command.
+        common: space-separated fields whose options --help shows; empty: all.
+        examples: command lines at the end of the help.
+        config: add --config, which reads options from a YAML file.
         panels: the help panel of each settings parameter.
     """
 
@@ -514,7 +517,7 @@ def command(
 
 
 def _with_config(parsed: _Parsed, given: dict[str, Any]) -> dict[str, Any]:
-    """Add what --config says and the command line does not."""
+    """Add the values of --config that the command line does not give."""
     path = given.pop("config", None)
     if path is None:
         return given

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
     ),
     paths="Input and output",
     settings="Reranking",
-    text="Text, where it differs from the model's own",
+    text="Text (overrides the model's)",
     corpus="Corpus",
     compute="Computation",
 )
@@ -42,6 +42,6 @@ def rerank(
     result = task(paths, settings, text, compute, corpus)
     logger.info(
         f"{paths.output}: {result.queries:,} queries, {result.pairs:,} pairs, "
-        f"{result.per_second:,.1f} pairs a second"
+        f"{result.per_second:,.1f} pairs per second"
     )
     return result

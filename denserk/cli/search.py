@@ -25,10 +25,10 @@ logger = logging.getLogger(__name__)
     ),
     paths="Input and output",
     settings="Search",
-    representation="Representation, where it differs from the model's own",
-    text="Text, where it differs from the model's own",
+    representation="Representation (overrides the model's)",
+    text="Text (overrides the model's)",
     computing="Computation",
-    milvus="Milvus, for --engine milvus",
+    milvus="Milvus (for --engine milvus)",
 )
 def search(
     paths: SearchPaths,
@@ -56,6 +56,6 @@ def search(
     )
     logger.info(
         f"{paths.output}: {result.queries:,} queries, {result.hits:,} hits, "
-        f"{result.per_second:,.1f} queries a second"
+        f"{result.per_second:,.1f} queries per second"
     )
     return result

@@ -10,15 +10,15 @@ from denserk.settings.options import REQUIRED, Settings, option
 PLOTS = (".png", ".pdf", ".svg")
 
 
-class SeveralModels:
+class SeveralModels(Settings):
     """Base of analyses that compare several models; each subclass declares these fields."""
 
     model: tuple[str, ...]
     output: str
     plot: str | None
 
-    def check_outputs(self) -> None:
-        """Raise a UsageError for duplicate labels, unknown plot formats and clashing outputs."""
+    def __post_init__(self) -> None:
+        super().__post_init__()
         names = [label for label, _ in self.labelled]
         if "" in names or "" in (model for _, model in self.labelled):
             raise UsageError("--model LABEL=FOLDER: label and folder must not be empty")
@@ -84,11 +84,13 @@ class AttentionEntropySettings(SeveralModels):
     repeatable."""
     corpus: str = option(REQUIRED, metavar="FILE|DIR|NAME|-")
     """Passages: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
-    sample: int = 1000
+    sample: int = option(1000, at_least=1)
     """Number of passages to sample, the same for every model."""
     seed: int = 42
     """Random seed of the sample; a smaller sample is part of a larger one."""
-    max_length: int = option(128, "--passage-max-length", "--p-max-len", "--passage-max-len")
+    max_length: int = option(
+        128, "--passage-max-length", "--p-max-len", "--passage-max-len", at_least=3
+    )
     """Maximum tokens of a passage, special tokens included."""
     fields: tuple[str, ...] = option((), shown_default="the model's own")
     """Passage fields that are concatenated, in order."""
@@ -100,13 +102,6 @@ class AttentionEntropySettings(SeveralModels):
     """Output table as CSV."""
     plot: str | None = option(None, metavar="FILE", shown_default="PNG beside --output")
     """Output plot as .png, .pdf or .svg."""
-
-    def __post_init__(self) -> None:
-        if self.sample < 1:
-            raise UsageError(f"--sample {self.sample}: at least 1 is needed")
-        if self.max_length < 3:
-            raise UsageError(f"--max-length {self.max_length}: at least 3 is needed")
-        self.check_outputs()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,23 +115,16 @@ class QueryLatencySettings(SeveralModels):
     repeatable."""
     topics: str = option(REQUIRED, metavar="FILE|DIR|NAME|-")
     """Queries: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
-    sample: int = 1000
+    sample: int = option(1000, at_least=1)
     """Number of queries to sample, the same for every model."""
     seed: int = 42
     """Random seed of the sample; a smaller sample is part of a larger one."""
-    warm_up: int = 20
+    warm_up: int = option(20, at_least=0)
     """Warm-up queries per model, not timed."""
     output: str = option("query-latency.csv", metavar="FILE|-")
     """Output table as CSV."""
     plot: str | None = option(None, metavar="FILE", shown_default="PNG beside --output")
     """Output plot as .png, .pdf or .svg."""
-
-    def __post_init__(self) -> None:
-        if self.sample < 1:
-            raise UsageError(f"--sample {self.sample}: at least 1 is needed")
-        if self.warm_up < 0:
-            raise UsageError(f"--warm-up {self.warm_up}: at least 0 is expected")
-        self.check_outputs()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,13 +142,13 @@ class WinningVectorSettings(SeveralModels):
     """Corpus of the passages."""
     qrels: str | None = option(None, metavar="FILE|NAME|-", shown_default="none")
     """Analyse the relevant passages of each query in these qrels."""
-    relevance_level: int = option(1, "-l")
+    relevance_level: int = option(1, "-l", at_least=1)
     """Minimum grade of a relevant passage."""
     run: str | None = option(None, metavar="FILE|-", shown_default="none")
     """Analyse the top passages of each query in this run."""
-    depth: int = 10
+    depth: int = option(10, at_least=1)
     """Number of passages per query of --run."""
-    sample: int = 1000
+    sample: int = option(1000, at_least=1)
     """Number of judged or retrieved queries to sample, the same for every model."""
     seed: int = 42
     """Random seed of the sample; a smaller sample is part of a larger one."""
@@ -170,16 +158,9 @@ class WinningVectorSettings(SeveralModels):
     """Output plot as .png, .pdf or .svg."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.qrels is None and self.run is None:
-            raise UsageError(
-                "no passages to analyse",
-                "give --qrels, --run or both",
-            )
-        for name in ("relevance_level", "depth", "sample"):
-            if getattr(self, name) < 1:
-                flag = name.replace("_", "-")
-                raise UsageError(f"--{flag} {getattr(self, name)}: at least 1 is needed")
+            raise UsageError("no passages to analyse", "give --qrels, --run or both")
         sources = (self.topics, self.corpus, self.qrels, self.run)
         if sources.count("-") > 1:
             raise UsageError("standard input (-) can be only one of the inputs")
-        self.check_outputs()

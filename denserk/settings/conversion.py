@@ -55,15 +55,17 @@ class ConversionSettings:
 
     kind: Kind | None = option(None, shown_default="detected")
     """What the source contains."""
-    from_format: str | None = option(None, "--from", shown_default="detected")
+    from_format: str | None = option(None, "--from", metavar="FORMAT", shown_default="detected")
     """Format of the source; an unknown name prints the possible ones."""
-    to_format: str | None = option(None, "--to", shown_default="from the target's name")
+    to_format: str | None = option(
+        None, "--to", metavar="FORMAT", shown_default="from the target's name"
+    )
     """Format of the target."""
     expansions: str | None = option(None, metavar="FILE", shown_default="none")
     """corpus: generated queries, from `denserk generate`, to append to each passage's text."""
-    corpus: str | None = None
+    corpus: str | None = option(None, metavar="FILE|DIR|NAME", shown_default="none")
     """training: corpus that has the texts of passages given by id."""
-    queries: str | None = None
+    queries: str | None = option(None, metavar="FILE|DIR|NAME", shown_default="none")
     """training: topics that have the texts of queries given by id."""
     teacher: str | None = option(None, metavar="DIR|HUB_ID", shown_default="keep the scores")
     """training: cross-encoder that scores every positive and negative."""

@@ -320,8 +320,7 @@ class ComputeSettings(Settings):
     device: str = option("auto", metavar="auto|cpu|cuda|cuda:N")
     """Device; auto uses a GPU if there is one. For several GPUs use torchrun."""
     dtype: Dtype = Dtype.FLOAT32
-    """Precision of the computation (of stored vectors: --vector-dtype). search uses that of the
-    index by default."""
+    """Precision of the computation; search uses that of the index by default."""
     batch_tokens: int | None = option(
         None, shown_default="8192; 2048 to encode on the CPU", at_least=1
     )

@@ -179,10 +179,7 @@ class AnswerSettings(Settings):
         if any(depth < 1 for depth in self.topk):
             raise UsageError(f"--set topk={','.join(map(str, self.topk))}: at least 1 is expected")
         if self.regex and self.strict_dpr:
-            raise UsageError(
-                "--strict-dpr and --regex exclude each other",
-                "give one of them",
-            )
+            raise UsageError("--strict-dpr and --regex exclude each other", "give one of them")
         if "-" in self.outputs:
             raise UsageError(
                 "standard output (-) is used for the measures", "name a file to write to"

@@ -47,7 +47,7 @@ class FusionSettings(Settings):
     """rrf: constant added to each rank; larger values flatten the differences between ranks."""
     weights: tuple[float, ...] | None = option(None, shown_default="1 for each run")
     """Weights of the runs, in the order given."""
-    alpha: float | None = option(None, shown_default="--weights", at_least=0, at_most=1)
+    alpha: float | None = option(None, shown_default="by --weights", at_least=0, at_most=1)
     """Weight of the first of two runs, from 0 to 1; the second gets the rest."""
     normalization: Normalization = option(Normalization.MIN_MAX, "--norm")
     """linear: score normalisation, per query and run."""

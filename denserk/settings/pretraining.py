@@ -190,11 +190,11 @@ class PretrainSettings(Settings):
     tokenize_to: str | None = option(None, metavar="DIR", shown_default="not written", rare=True)
     """Also write the tokenised text as JSON lines."""
     device: str = option("auto", metavar="auto|cpu|cuda")
-    """Where to train; with torchrun, each process takes the GPU of its rank."""
+    """Device; with torchrun, each process uses the GPU of its rank."""
     resume: bool = False
-    """Continue from the last whole checkpoint, to the same weights."""
+    """Resume from the last checkpoint."""
     overwrite: bool = False
-    """Replace what is in the output folder."""
+    """Replace an existing output."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

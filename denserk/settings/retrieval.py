@@ -77,14 +77,14 @@ class IndexPaths:
     """Input and output of the index command."""
 
     input: tuple[str, ...] = option(
-        (), "--embeddings", metavar="DIR|FILE|GLOB|-", repeat=True, shown_default="--corpus"
+        (), "--embeddings", metavar="DIR|FILE|GLOB|-", repeat=True, shown_default="none"
     )
     """Vectors: folders, files, glob patterns or - for JSON lines; or index folders with the same
     training, to be merged; repeatable."""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
     """Passages for --type bm25: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
     output: str = option("", metavar="DIR", shown_default="required, except with --engine milvus")
-    """The index folder."""
+    """Index folder to write."""
     trained_as: str | None = option(None, metavar="DIR", shown_default="train on --input")
     """Index folder whose training (rotation, centroids) is reused."""
     allow_pickle: bool = False
@@ -116,7 +116,7 @@ class IndexSettings(Settings):
     factory: str | None = None
     """faiss factory string instead of --type, e.g. "IVF4096,PQ64"."""
     engine: Engine | None = option(
-        None, shown_default="faiss, or torch where faiss is absent; bm25s for bm25"
+        None, shown_default="faiss, or torch without faiss; bm25s for --type bm25"
     )
     """Search library."""
     metric: Metric = Metric.INNER
@@ -129,7 +129,7 @@ class IndexSettings(Settings):
     """pq: number of sub-quantisers; must divide the dimension."""
     pq_nbits: int = option(8, rare=True, at_least=1)
     """pq: bits per sub-quantiser."""
-    nlist: int | None = option(None, shown_default="4 x the square root of the count", at_least=1)
+    nlist: int | None = option(None, shown_default="4 x sqrt(number of vectors)", at_least=1)
     """ivf: number of lists."""
     train_size: int = option(262_144, rare=True, at_least=1)
     """Maximum number of vectors to train lists and quantisers on, sampled with --seed."""
@@ -170,9 +170,9 @@ class Bm25Settings(Settings):
     fields: tuple[str, ...] | None = option(None, shown_default="title,text")
     """Passage fields to index."""
     k1: float = option(0.9, at_least=0)
-    """Term frequency saturation."""
+    """bm25: saturation of the term frequency."""
     b: float = option(0.4, at_least=0, at_most=1)
-    """Length normalisation."""
+    """bm25: strength of the length normalisation."""
     stemmer: str = option("porter", metavar="porter|english|...|none", rare=True)
     """Snowball stemmer, or none; with --engine lucene: porter, krovetz or none."""
     stopwords: StopWords = option(StopWords.LUCENE, rare=True)
