@@ -199,8 +199,7 @@ _settings = ConsoleSettings()
 
 
 def configure(settings: ConsoleSettings) -> None:
-    """Send this process's messages and progress to stderr; with torchrun, the main process's
-    only.
+    """Send messages and progress to stderr; with torchrun, those of the main process only.
 
     All processes show warnings and errors.
     """

@@ -113,7 +113,7 @@ class Command(TyperCommand):
                     panel, record = "Options", (_without_aliases(parameter, record[0]), record[1])
                 panels.setdefault(panel, []).append(record)
         if self.rare and not short:
-            panels["Settings, given as --set NAME=VALUE"] = list(self.rare)
+            panels["Settings (as --set NAME=VALUE)"] = list(self.rare)
         for panel, records in panels.items():
             with formatter.section(panel):
                 formatter.write_dl(records, col_max=34)
@@ -268,16 +268,16 @@ class _Group:
 
     def _default_text(self, field: "dataclasses.Field[Any]") -> str | None:
         """Return the default as typed, or a description of it."""
-        told = spec_of(field).shown_default
-        if self._unset is Overrides:
-            return told or "the model's own"
-        if told or field.default in (None, False, REQUIRED, ()):
-            return told
-        if field.default is True:
-            return "yes"
-        if isinstance(field.default, tuple):
-            return ",".join(map(str, field.default))
-        return str(field.default)
+        spec, default = spec_of(field), field.default
+        if spec.shown_default or self._unset is Overrides:
+            return spec.shown_default or "the model's own"
+        if default is None or default is REQUIRED:
+            return None
+        if isinstance(default, bool):
+            return "yes" if default else "no" if spec.rare else None
+        if isinstance(default, tuple):
+            return ",".join(map(str, default))
+        return str(default) if str(default).strip() else repr(default) if default else None
 
     def convert(self, name: str, value: Any) -> Any:
         """Convert a value from the command line, YAML or Python to the type of its field.

@@ -232,19 +232,19 @@ class RepresentationSettings(Settings):
     l2_norm: bool = option(False, "--normalize")
     """L2-normalise each vector."""
     agg_kind: AggKind = option(AggKind.STAR, rare=True)
-    """agg: reduction of the lexical vector."""
+    """agg: signed maximum per slice (star), maximum (plus), or other reductions of Table 8."""
     agg_dim: int = option(640, at_least=0)
     """agg: dimensions of the lexical part; 0 leaves it out."""
     cls_dim: int = option(128, "--projection-out-dim", at_least=0)
     """agg: dimensions of the projected [CLS] part; 0 leaves it out."""
     agg_layout: AggLayout = option(AggLayout.STRIDED, rare=True)
-    """agg: assignment of vocabulary entries to slices."""
+    """agg: slices by round robin, shared with agg* (paired), or random."""
     agg_seed: int = option(42, rare=True)
     """agg: seed of the random slices."""
     term_weight: TermWeight = option(TermWeight.CLAMP, rare=True)
-    """agg: transformation of the token weights."""
+    """agg: token weights with negative ones set to 0, as they are, absolute, or all 1."""
     mlm_head: MlmHead = option(MlmHead.PRETRAINED, rare=True)
-    """agg: source of the distribution over the vocabulary."""
+    """agg: pre-trained or randomly initialised MLM head, or none (Table 8)."""
     agg_order: AggOrder = option(AggOrder.CLS_AGG, rare=True)
     """agg: order of the [CLS] and the lexical part."""
     reduction: Reduction = Reduction.SELF_CONTRASTIVE

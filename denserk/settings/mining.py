@@ -95,7 +95,7 @@ class MiningSettings(Settings):
     num_negatives: int = option(30, "--negative-number", "--n-sample", at_least=1)
     """Maximum negatives per query."""
     sampling_strategy: SamplingStrategy = option(SamplingStrategy.RANDOM, "--sampling")
-    """Selection of negatives from the eligible hits."""
+    """Sample negatives at random or take the highest-ranked hits."""
     seed: int = 42
     """Random seed; the sample of a query does not depend on other queries."""
     min_relevance: int = option(1, rare=True)

@@ -76,9 +76,7 @@ class Ties(StrEnum):
 class IndexPaths:
     """Input and output of the index command."""
 
-    input: tuple[str, ...] = option(
-        (), "--embeddings", metavar="DIR|FILE|GLOB|-", repeat=True, shown_default="none"
-    )
+    input: tuple[str, ...] = option((), "--embeddings", metavar="DIR|FILE|GLOB|-", repeat=True)
     """Vectors: folders, files, glob patterns or - for JSON lines; or index folders with the same
     training, to be merged; repeatable."""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
@@ -120,7 +118,7 @@ class IndexSettings(Settings):
     )
     """Search library."""
     metric: Metric = Metric.INNER
-    """Similarity measure."""
+    """Similarity: inner product or Euclidean distance."""
     M: int = option(256, rare=True, at_least=1)
     """hnsw: links per vector."""
     efC: int = option(256, "--ef-construction", rare=True, at_least=1)
@@ -176,7 +174,7 @@ class Bm25Settings(Settings):
     stemmer: str = option("porter", metavar="porter|english|...|none", rare=True)
     """Snowball stemmer, or none; with --engine lucene: porter, krovetz or none."""
     stopwords: StopWords = option(StopWords.LUCENE, rare=True)
-    """Stop word list."""
+    """Stop words: Lucene's 33 English ones, or none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -279,7 +277,7 @@ class RankingSettings(Settings):
     max_passage_hits: int | None = option(None, shown_default="--hits", rare=True, at_least=1)
     """Documents returned per query under --max-passage."""
     ties: Ties = option(Ties.BREAK, rare=True)
-    """Handling of tied scores."""
+    """Tied scores: lower to the next float32, so that all tools read one order, or keep."""
     tag: str = option("denserk", "--runtag", "--run-tag")
     """Run tag, the last column of a TREC run."""
     output_format: RunFormat = RunFormat.TREC

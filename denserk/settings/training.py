@@ -32,7 +32,7 @@ class NegativeChoice(StrEnum):
 
 
 class FillNegatives(StrEnum):
-    """Handling of queries with fewer negatives than --group-size requires."""
+    """Handling of queries with fewer negatives than --group-size needs."""
 
     MASK = "mask"
     """Mask missing negatives. A passage of several groups is encoded and counted once."""
@@ -53,7 +53,7 @@ class Objective(StrEnum):
 
 
 class ContrastiveKind(StrEnum):
-    """Negatives in the contrastive softmax."""
+    """Negatives of the contrastive loss."""
 
     IN_BATCH = "in-batch"
     """In-batch negatives: all passages of the batch."""
@@ -82,7 +82,7 @@ class ObjectiveSettings(Settings):
     temperature: float = option(1.0, above=0)
     """Temperature by which scores are divided."""
     contrastive: ContrastiveKind = option(ContrastiveKind.IN_BATCH, rare=True)
-    """Negatives in the contrastive softmax."""
+    """Negatives: passages of the batch, or also its queries (full, as in SimLM)."""
     cls_weight: float = option(0.5, rare=True, at_least=0)
     """agg: weight of the loss on the [CLS] part."""
     agg_weight: float = option(0.5, rare=True, at_least=0)
@@ -132,13 +132,14 @@ class SamplingSettings(Settings):
     group_size: int = option(8, "--train-group-size", "--train-n-passages", at_least=1)
     """Passages per query: one positive and hard negatives."""
     positive: PositiveChoice = option(PositiveChoice.ROTATE, rare=True)
-    """Selection of the positive."""
+    """Positive of a query: in turn, always the first, or sampled."""
     negative: NegativeChoice = option(NegativeChoice.WINDOW, rare=True)
-    """Selection of the hard negatives."""
+    """Hard negatives of a query: moving window, shuffled each time, or the first."""
     negative_pool: int | None = option(None, shown_default="all", rare=True, at_least=1)
     """Use only the first N negatives of each query."""
     fill_negatives: FillNegatives = option(FillNegatives.MASK, rare=True)
-    """Handling of queries with fewer negatives than --group-size requires."""
+    """Queries with fewer negatives than --group-size needs: mask the missing ones or repeat
+    some."""
     train_queries: int | None = option(None, shown_default="all", at_least=1)
     """Train on N queries (pairs, triplets), sampled with --seed."""
     train_fraction: float | None = option(None, shown_default="1", rare=True, above=0, at_most=1)
