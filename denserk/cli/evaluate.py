@@ -155,7 +155,7 @@ def finish(
     page: PageSettings,
     sources: ReportSources | None,
 ) -> None:
-    """Compare runs with a baseline, print the measures, write the page, check minimum values."""
+    """Test runs against a baseline, print measures, write the report, check minimum values."""
     from denserk.evaluation.evaluator import check_minimums
 
     if comparison.baseline is not None:
@@ -175,12 +175,12 @@ def finish(
 
 
 def format_of(report: ReportSettings) -> OutputFormat:
-    """Return the format asked for; by default a table on a terminal and lines elsewhere."""
+    """Return the output format; by default a table on a terminal and TSV elsewhere."""
     return report.format or (OutputFormat.TABLE if sys.stdout.isatty() else OutputFormat.TSV)
 
 
 def show(result: "EvaluationResult | BenchmarksResult", report: ReportSettings) -> None:
-    """Print a result; control characters in names are escaped on a terminal."""
+    """Print a result; control characters are escaped on a terminal."""
     from denserk.evaluation.tables import render, tables
 
     shape, on_terminal = format_of(report), sys.stdout.isatty()

@@ -49,7 +49,7 @@ def test_wrong_usage_is_status_2(capsys):
         (KeyboardInterrupt(), 130, "error: interrupted"),
         (OSError(errno.ENOSPC, "No space left on device", "f"), 1, "f: No space left on device"),
         (MemoryError(), 1, "error: out of memory"),
-        (ZeroDivisionError("oh"), 1, "error: a defect in denserk: ZeroDivisionError: oh"),
+        (ZeroDivisionError("oh"), 1, "error: internal error: ZeroDivisionError: oh"),
     ],
 )
 def test_errors_leave_as_one_line(failing, capsys, error, status, said):

@@ -16,7 +16,7 @@ def test_a_corpus_by_its_name_alone(toy, tmp_path, capsys):
     assert first == "d1\tRiver the old river runs to the south"
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.splitlines()[-1] == f"{tmp_path / 'collection.tsv'}: 6 passages in the shape marco"
+    assert err.splitlines()[-1] == f"{tmp_path / 'collection.tsv'}: 6 passages in format marco"
 
 
 def test_from_pipe_to_pipe(toy, monkeypatch):

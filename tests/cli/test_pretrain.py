@@ -66,7 +66,7 @@ def test_a_size_in_place_of_a_model(asked):
 def test_the_help_is_quick_and_tells_values_as_one_types_them(capsys):
     assert run(["pretrain", "--help-all"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "which decoders there are. [default: mkp,cmp,npr,dor,gor]" in text
+    assert "[default: mkp,cmp,npr,dor,gor]" in text
     assert "[default: title,text]" in text
     assert "[default: 512; cocondenser and master: 128]" in text
     heavy = "import sys; from denserk.cli.app import run; run(['pretrain', '--help-all']); "

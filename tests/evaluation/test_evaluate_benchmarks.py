@@ -197,8 +197,8 @@ def test_the_command_prints_the_papers_rows_below(cache, capsys):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["dl19"], "no run is named"),
-        (["--runs", "run.trec"], "no benchmark is named"),
+        (["dl19"], "no run"),
+        (["--runs", "run.trec"], "no benchmark"),
         (["beir", "--runs", "run.trec"], "several benchmarks are asked for"),
         (["beir", "--runs", "runs", "--min", "nDCG@10=0.3", "-q"], "--min and --per-query"),
         (["dl", "--runs", "run.trec"], "did you mean"),

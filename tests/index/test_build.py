@@ -192,7 +192,7 @@ def test_inputs_of_the_wrong_kind(tmp_path, paths, settings, message):
         ({"engine": Engine.BM25S}, "bm25s does not hold"),
         ({"engine": Engine.LUCENE}, "lucene does not hold"),
         ({"engine": Engine.TORCH, "type": IndexType.BM25}, "torch does not hold"),
-        ({"engine": Engine.TORCH, "factory": "IVF9,Flat"}, "builds --type flat"),
+        ({"engine": Engine.TORCH, "factory": "IVF9,Flat"}, "--engine torch"),
         ({"nlist": 0}, "--nlist 0"),
     ],
 )

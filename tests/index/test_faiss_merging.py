@@ -167,7 +167,7 @@ def test_a_template_gives_the_bytes_of_its_index_again(tmp_path, factory):
         ({"nlist": 8}, UsageError, "--nlist 8: "),
         ({"train_size": 70}, UsageError, "--set train-size 70: "),
         ({"metric": Metric.L2}, MismatchError, "compares by inner, and --metric is l2"),
-        ({"engine": Engine.TORCH}, UsageError, "builds --type flat, not IVF9,SQ8"),
+        ({"engine": Engine.TORCH}, UsageError, "not IVF9,SQ8"),
     ],
 )
 def test_options_that_contradict_the_template(tmp_path, given, error, message):

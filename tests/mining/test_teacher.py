@@ -148,7 +148,7 @@ def test_from_the_command_line(tmp_path, train, tiny_reranker, capfd):
         for passage in json.loads(line)[side]
     ]
     assert len(set(scores)) == 5
-    assert "2 examples in the shape tevatron" in capfd.readouterr().err
+    assert "2 examples in format tevatron" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
