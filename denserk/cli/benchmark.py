@@ -1,6 +1,6 @@
-"""`denserk benchmark`: measures runs on benchmarks, and makes the runs of a model.
+"""`denserk benchmark`: evaluate runs on benchmarks, and make the runs of a model.
 
-With a model, each corpus is encoded and indexed once, and each benchmark searched:
+With a model, each corpus is encoded and indexed once, and then searched per benchmark:
 
 runs/scifact.trec                       a run per benchmark, its manifest beside it
 runs/corpora/beir-scifact/vectors       the vectors of a corpus, resumable block by block
@@ -224,7 +224,8 @@ def _check_several(names: Sequence[str], page: PageSettings, **asked: object) ->
 
 @dataclass(frozen=True)
 class _Model:
-    """The model: its name, weights, longest input, and whether it states how titles are joined."""
+    """The model: name, weights, maximum input length, and whether it records how titles are
+    joined."""
 
     name: str
     fingerprint: str
@@ -234,7 +235,7 @@ class _Model:
 
 @dataclass(frozen=True)
 class _Job:
-    """What the benchmarks of one call share."""
+    """Settings shared by the benchmarks of one call."""
 
     output: Path
     model: _Model
@@ -290,12 +291,12 @@ def make_runs(
 
     Args:
         names: benchmarks and groups.
-        model: encodes passages and queries.
+        model: model of passages and queries.
         output: the folder of the runs.
-        choice: number of hits, and what happens to runs that exist.
-        representation: fields of RepresentationSettings that replace the model's own.
-        text: fields of TextSettings that replace the benchmarks' and the model's.
-        corpus: how passages are read.
+        choice: number of hits, and handling of existing runs.
+        representation: fields of RepresentationSettings that override the model's.
+        text: fields of TextSettings that override the benchmarks' and the model's.
+        corpus: options for reading the corpora.
         compute: device and precision.
 
     Raises:
@@ -337,7 +338,8 @@ def make_runs(
 
 
 def _start(job: _Job) -> Manifest:
-    """Write the folder's unfinished manifest and return it; reject runs made otherwise."""
+    """Write and return the folder's unfinished manifest; raise an error for runs of other
+    settings."""
     from denserk.formats.outputs import refuse_occupied
 
     manifest = Manifest(
@@ -366,7 +368,7 @@ def _start(job: _Job) -> Manifest:
 
 
 def _check_same(output: Path, manifest: Manifest) -> None:
-    """Reject a resumed folder whose runs were made with another model or other settings."""
+    """Raise a MismatchError if the folder's runs were made with another model or other settings."""
     existing = read_manifest(output, Kind.RUNS, unfinished=True)
     found = differences(existing.settings, manifest.settings)
     before, now = (m.made_from["model"] for m in (existing, manifest))
@@ -374,13 +376,13 @@ def _check_same(output: Path, manifest: Manifest) -> None:
         found.append(f"the model was {before['name']}, now {now['name']} with other weights")
     if found:
         raise MismatchError(
-            f"the runs in {output} were made otherwise: {'; '.join(found)}",
+            f"the runs in {output} were made with other settings: {'; '.join(found)}",
             "choose another --output, or remake all runs with --overwrite",
         )
 
 
 def _clear(job: _Job) -> None:
-    """Remove what this command made in the folder, and nothing else."""
+    """Remove the files that this command wrote in the folder."""
     read_manifest(job.output, Kind.RUNS, unfinished=True)
     with write_errors(job.output):
         shutil.rmtree(job.output / CORPORA, ignore_errors=True)
@@ -392,12 +394,12 @@ def _clear(job: _Job) -> None:
 
 
 def _origin(benchmark: Benchmark) -> dict[str, str]:
-    """Return what a run's manifest says of its benchmark."""
+    """Return the entry of a benchmark in a run's manifest."""
     return {"name": benchmark.name, "corpus": benchmark.corpus.name}
 
 
 def _search(job: _Job, benchmark: Benchmark, parts: Mapping[str, str]) -> None:
-    """Write the run of one benchmark, after its vectors and index if they are missing."""
+    """Write the run of one benchmark, encoding and indexing its corpus if needed."""
     from denserk.index.search import search
 
     text = job.text_for(benchmark.corpus)
@@ -418,7 +420,7 @@ def _search(job: _Job, benchmark: Benchmark, parts: Mapping[str, str]) -> None:
 
 
 def _index(job: _Job, benchmark: Benchmark, source: str, text: Mapping[str, Any]) -> Path:
-    """Return the index of a benchmark's corpus, built unless the folder has it."""
+    """Return the index of a benchmark's corpus, building it if needed."""
     from denserk.index.build import build_index
     from denserk.tasks.encode import encode
 

@@ -170,7 +170,7 @@ def finish(
         from denserk.evaluation.report import write_report
 
         path = write_report(result, runs, sources, page, settings)
-        logger.info(f"{path}: the page, {path.stat().st_size / 1000:,.0f} kB")
+        logger.info(f"{path}: report, {path.stat().st_size / 1000:,.0f} kB")
     check_minimums(result, settings)
 
 
@@ -183,12 +183,12 @@ def show(result: "EvaluationResult | BenchmarksResult", report: ReportSettings) 
     """Print a result; control characters are escaped on a terminal."""
     from denserk.evaluation.tables import render, tables
 
-    shape, on_terminal = format_of(report), sys.stdout.isatty()
-    if shape is OutputFormat.TABLE and on_terminal and "NO_COLOR" not in os.environ:
+    chosen, on_terminal = format_of(report), sys.stdout.isatty()
+    if chosen is OutputFormat.TABLE and on_terminal and "NO_COLOR" not in os.environ:
         for table in tables(result, report):
             _draw(table)
     else:
-        text = render(result, report, shape)
+        text = render(result, report, chosen)
         if on_terminal:
             text = "".join(c if c in "\n\t" else printable(c) for c in text)
         sys.stdout.write(text)
