@@ -224,8 +224,7 @@ def _check_several(names: Sequence[str], page: PageSettings, **asked: object) ->
 
 @dataclass(frozen=True)
 class _Model:
-    """The model: name, weights, maximum input length, and whether it records how titles are
-    joined."""
+    """The model: name, weights, maximum input length, whether it records the title separator."""
 
     name: str
     fingerprint: str
@@ -338,8 +337,7 @@ def make_runs(
 
 
 def _start(job: _Job) -> Manifest:
-    """Write and return the folder's unfinished manifest; raise an error for runs of other
-    settings."""
+    """Write the unfinished manifest and return it; other settings are an error."""
     from denserk.formats.outputs import refuse_occupied
 
     manifest = Manifest(

@@ -180,7 +180,7 @@ def test_the_command_prints_one_table(cache, tiny, capsys):
         (["dl19", "--model", "m", "--output", "-"], "--output -"),
         (["dl91", "--model", "m", "--output", "o"], "did you mean dl19"),
         (["dl19", "--runs", "r", "--hits", "5", "--bf16"], "--hits, --bf16"),
-        (["dl19", "--model", "m", "--output", "o", "-q"], "--per-query: for run files of one"),
+        (["dl19", "--model", "m", "--output", "o", "-q"], "--per-query"),
     ],
 )
 def test_what_does_not_go_together(arguments, told, capsys):

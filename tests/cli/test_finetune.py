@@ -131,7 +131,7 @@ def test_other_processes_tell_nothing(asked, capsys, monkeypatch):
 def test_presets_are_tab_separated_elsewhere(capsys):
     assert run(["finetune", "--list-presets"]) == 0
     header, *rows = capsys.readouterr().out.splitlines()
-    assert header.split("\t")[:3] == ["preset", "what", "settings"]
+    assert header.split("\t")[:3] == ["preset", "summary", "settings"]
     assert [row.split("\t")[0] for row in rows] == list(presets())
     assert {row.count("\t") for row in rows} == {header.count("\t")}
 

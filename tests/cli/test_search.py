@@ -41,7 +41,7 @@ def test_one_split_of_beirs_queries(tiny, capsys, split, qids):
     [
         (["--topics", "queries.jsonl", "--qrels", "no.tsv"], 1, "no.tsv judges queries such as x"),
         (["--encoded-queries", "v", "--qrels", "no.tsv"], 2, "--qrels no.tsv"),
-        (["--topics", "queries.jsonl", *["--qrels", "no.tsv"] * 2], 2, "--qrels is given 2 times"),
+        (["--topics", "queries.jsonl", *["--qrels", "no.tsv"] * 2], 2, "--qrels takes one file"),
     ],
 )
 def test_qrels_that_select_nothing(capsys, arguments, status, message):
