@@ -135,7 +135,7 @@ class _PlainProgress(Progress):
         total = f" of {self._total:,}" if self._total else ""
         left = f", {(self._total - self._done) / rate:,.0f} s left" if self._total and rate else ""
         logger.info(
-            f"{self._what}: {self._done:,}{total} {self._unit}, {per_second(rate)} a second"
+            f"{self._what}: {self._done:,}{total} {self._unit}, {per_second(rate)} per second"
             f"{left}{self._note}",
             extra={"progress": True},
         )

@@ -67,9 +67,9 @@ def test_plain_progress_prints_rate_and_rest(capsys, monkeypatch, total, of):
         first = next_line()  # although no text is done yet
         progress.advance(20)
         second = next_line()
-    assert first == f"encoding: 0{of} passages, 0 a second"
+    assert first == f"encoding: 0{of} passages, 0 per second"
     left = r", 0 s left" if total else ""
-    assert re.fullmatch(rf"encoding: 20{of} passages, \d+ a second{left}", second)
+    assert re.fullmatch(rf"encoding: 20{of} passages, \d+ per second{left}", second)
 
 
 def test_plain_progress_is_rarer_after_two_minutes(capsys, monkeypatch):
