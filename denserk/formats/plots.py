@@ -52,11 +52,11 @@ def style() -> AbstractContextManager[None]:
     return context
 
 
-def new_axes(width: float, height: float, rows: int = 1) -> Any:
+def new_axes(width: float, height: float, rows: int = 1, *, sharey: bool = True) -> Any:
     """Return the axes of a new figure of that size in inches; an array of them for several rows."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height)).subplots(rows, sharex=True, sharey=True)
+    return Figure(figsize=(width, height)).subplots(rows, sharex=True, sharey=sharey)
 
 
 def look(number: int) -> dict[str, Any]:

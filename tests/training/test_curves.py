@@ -59,4 +59,4 @@ def test_the_legend_stands_above_the_curves_and_names_every_part(tmp_path, figur
     assert len(axis.lines) == len(axis.get_legend().get_texts()) == 9
     box = axis.get_legend().get_window_extent()
     assert box.y0 >= axis.get_window_extent().y1
-    assert len({line.get_color() for line in axis.lines}) == 9
+    assert len({(line.get_color(), line.get_linestyle()) for line in axis.lines}) == 9
