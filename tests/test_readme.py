@@ -24,24 +24,26 @@ TWO_COMMANDS = ("bash docs/quickstart.sh", "bash tests/run.sh")
 
 
 def shown(page):
-    """The lines of a page's shell blocks, continued lines joined."""
+    """The lines of a page's shell blocks, fenced or indented, continued lines joined."""
     text = page.read_text("utf-8")
-    blocks = re.findall(r"^```(?:sh)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```(?:sh|bash)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    blocks += re.findall(r"\n\n((?:    .*\n)+)", re.sub(r"(?ms)^```.*?^```", "", text))
     return [line.strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
 
 
 def commands(page):
     """The arguments of every denserk command on a page, each part of a pipeline on its own."""
     for line in shown(page):
-        if not re.search(r"(?:^|[|&] )(?:\$ )?denserk ", line):
+        if not re.search(r"(?:^|[|&] |-m )(?:\$ )?denserk ", line) or " ... " in line:
             continue
-        words = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars="|&;<>")
+        line = re.sub(r"\$(\([^)]*\)|[A-Z_]+)", "0", line.removeprefix("$ "))  # by a shell
+        words = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
         words.whitespace_split = True
         part: list[str] = []
         for word in [*words, "|"]:
             if set(word) <= set("|&;<>"):
-                if part[:1] == ["denserk"]:
-                    yield part[1:]
+                if part[:1] == ["denserk"] or "-m denserk " in " ".join(part):
+                    yield part[part.index("denserk") + 1 :]
                 part = []
             else:
                 part.append(word)
@@ -54,14 +56,18 @@ SHOWN = [
 ]
 
 
-def parse(arguments):
-    """Has the command line read a command, and run nothing."""
+def parse(arguments, command=None, name="denserk", parent=None):
+    """Has the command line read a command and its settings, and run nothing."""
     register()
-    denserk = typer.main.get_group(app)
-    with denserk.make_context("denserk", list(arguments)) as context:
-        name, command, rest = denserk.resolve_command(context, list(arguments))
-        assert command
-        command.make_context(name, rest, parent=context)
+    command = command or typer.main.get_group(app)
+    context = command.make_context(name, [*arguments], parent=parent)
+    if hasattr(command, "resolve_command"):
+        name, chosen, rest = command.resolve_command(context, [*arguments])
+        parse(rest, chosen, name, context)
+    else:
+        known = {record.partition("=")[0] for record, _ in command.rare}
+        given = {setting.partition("=")[0] for setting in context.params.get("set_") or ()}
+        assert {name.replace("_", "-") for name in given} <= known
 
 
 @pytest.mark.parametrize("arguments", SHOWN)
