@@ -1,9 +1,9 @@
-"""The batch types, the contract between tokenisation and models, and how texts are grouped."""
+"""Batch types, padding, and grouping of texts by length."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -11,25 +11,32 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
-class TokenBatch(NamedTuple):
-    """Texts of one batch, padded to its longest.
+def _moved(value: Any, device: "torch.device | str") -> Any:
+    """Return a tensor, or a tuple or dict of tensors, on a device."""
+    if isinstance(value, Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, dict):
+        return {name: _moved(each, device) for name, each in value.items()}
+    if isinstance(value, tuple):
+        return type(value)(*(_moved(each, device) for each in value))
+    return value
 
-    `input_ids`: (B, T) int64. `attention_mask`: (B, T) bool, True = a real token. Token types are
-    never given.
+
+class TokenBatch(NamedTuple):
+    """Texts of one batch, padded to the longest.
+
+    `input_ids`: (B, T) int64. `attention_mask`: (B, T) bool, True at tokens that are not padding.
     """
 
     input_ids: Tensor
     attention_mask: Tensor
 
     def to(self, device: "torch.device | str") -> "TokenBatch":
-        """The same batch on another device."""
-        return TokenBatch(
-            self.input_ids.to(device, non_blocking=True),
-            self.attention_mask.to(device, non_blocking=True),
-        )
+        """Return the batch on another device."""
+        return cast("TokenBatch", _moved(self, device))
 
     def pinned(self) -> "TokenBatch":
-        """The same batch in memory that a GPU reads while the CPU goes on."""
+        """Return the batch in page-locked memory, for asynchronous copies to a GPU."""
         return TokenBatch(self.input_ids.pin_memory(), self.attention_mask.pin_memory())
 
 
@@ -51,42 +58,52 @@ class TrainingBatch(NamedTuple):
     items: Tensor
 
     def to(self, device: "torch.device | str") -> "TrainingBatch":
-        """The same batch on another device."""
-        return TrainingBatch(
-            self.queries.to(device),
-            self.passages.to(device),
-            self.groups.to(device, non_blocking=True),
-            self.keys.to(device, non_blocking=True),
-            None if self.teacher is None else self.teacher.to(device, non_blocking=True),
-            self.items.to(device, non_blocking=True),
-        )
+        """Return the batch on another device."""
+        return cast("TrainingBatch", _moved(self, device))
+
+
+class SentenceBatch(NamedTuple):
+    """Pairs or triplets of sentences: a batch, or one rank's part of it, which may be empty.
+
+    `sentences`: B * n texts; those of example i stand at i * n .. i * n + n - 1. `labels`: (B,)
+    float32 of pairs; None of triplets. `items`: (B,) int64, the examples' numbers in the prepared
+    data.
+    """
+
+    sentences: TokenBatch
+    labels: Tensor | None
+    items: Tensor
+
+    def to(self, device: "torch.device | str") -> "SentenceBatch":
+        """Return the batch on another device."""
+        return cast("SentenceBatch", _moved(self, device))
 
 
 class MaskedTexts(NamedTuple):
-    """Texts of which some tokens are hidden, and what a model must say of them.
+    """Texts with masked tokens, and the labels to predict.
 
-    `tokens`: what the model sees, special tokens included. `labels`: (B, T) int64, the token to
-    name at a position, -100 where nothing is asked.
+    `tokens`: the masked input, special tokens included. `labels`: (B, T) int64, -100 where there is
+    none.
     """
 
     tokens: TokenBatch
     labels: Tensor
 
     def to(self, device: "torch.device | str") -> "MaskedTexts":
-        """The same texts on another device."""
-        return MaskedTexts(self.tokens.to(device), self.labels.to(device, non_blocking=True))
+        """Return the texts on another device."""
+        return cast("MaskedTexts", _moved(self, device))
 
 
 class PretrainingBatch(NamedTuple):
     """One batch of pre-training; row i of every part belongs to text i.
 
-    `texts`: what the encoder reads. `passes`: further readings of the encoder by name; the decoder
-    of that name has its [CLS] state from there (MASTER's released preset: "npr", "cmp").
-    `decoders`: what each decoder sees from position 1 on; position 0 holds the [CLS] token, whose
-    place the encoder's state takes (MASTER: "mkp", "cmp", "npr", "dor", "gor"; RetroMAE:
-    "retromae", the text with nothing hidden). A row without a term has -100 alone for labels.
-    `visible`: (B, T, T) bool, RetroMAE's alone: whether the decoder's row i may see position j;
-    column 0, the [CLS] state, is True throughout, and padding is False.
+    `texts`: the encoder's input. `passes`: further inputs of the encoder by name; the decoder of
+    that name takes its [CLS] state from there (MASTER's released preset: "npr", "cmp").
+    `decoders`: each decoder's input from position 1 on; position 0 holds the [CLS] token, which the
+    encoder's state replaces (MASTER: "mkp", "cmp", "npr", "dor", "gor"; RetroMAE: "retromae", the
+    unmasked text). A row without a term has only -100 as labels. `visible`: (B, T, T) bool, of
+    RetroMAE only: whether row i of the decoder sees position j; column 0, the [CLS] state, is True
+    throughout, and padding is False.
     """
 
     texts: MaskedTexts
@@ -95,17 +112,12 @@ class PretrainingBatch(NamedTuple):
     visible: Tensor | None = None
 
     def to(self, device: "torch.device | str") -> "PretrainingBatch":
-        """The same batch on another device."""
-        return PretrainingBatch(
-            self.texts.to(device),
-            {name: texts.to(device) for name, texts in self.passes.items()},
-            {name: texts.to(device) for name, texts in self.decoders.items()},
-            None if self.visible is None else self.visible.to(device, non_blocking=True),
-        )
+        """Return the batch on another device."""
+        return cast("PretrainingBatch", _moved(self, device))
 
 
 def pad(ids: Sequence[Sequence[int] | NDArray[np.integer[Any]]], pad_id: int) -> TokenBatch:
-    """Texts of token ids as one batch, padded at the end to the longest.
+    """Pad token ids at the end to the longest text.
 
     >>> pad([[5, 6, 7], [8]], pad_id=0)
     TokenBatch(input_ids=tensor([[5, 6, 7],
@@ -128,14 +140,14 @@ def by_length(
     batch_size: int | None = None,
     enough: int | None = None,
 ) -> Iterator[list[int]]:
-    """Groups texts of like length: batches of positions, the longest texts first.
+    """Yield batches, as places of texts, of texts of similar length; the longest first.
 
     Args:
         lengths: tokens of each text.
-        batch_tokens: most tokens of a batch, padding included; a longer text stands alone.
+        batch_tokens: most tokens of a batch, padding included; a longer text is a batch of its own.
         batch_size: most texts of a batch.
-        enough: tokens from which a batch ends where shorter texts begin, so that most batches
-            have no padding at all.
+        enough: a batch of at least this many tokens ends before a shorter text, so that most
+            batches need no padding.
 
     >>> list(by_length([2, 9, 3, 2], batch_tokens=9))
     [[1], [2, 0, 3]]
@@ -157,13 +169,13 @@ def by_length(
 
 @dataclass(frozen=True)
 class PlannedTexts:
-    """Texts in the batches that a model takes them in.
+    """Texts divided into the batches of a model.
 
     Attributes:
         count: how many texts.
         members: (b,) int64 for each batch, the places of its texts among all.
         batches: the batches.
-        tokens: real tokens.
+        tokens: number of tokens, padding excluded.
     """
 
     count: int
@@ -173,11 +185,11 @@ class PlannedTexts:
 
     @property
     def positions(self) -> int:
-        """Tokens, padding included."""
+        """Number of tokens, padding included."""
         return sum(batch.input_ids.numel() for batch in self.batches)
 
     def pinned(self) -> "PlannedTexts":
-        """The same in memory that a GPU reads while the CPU goes on."""
+        """Return the same in page-locked memory."""
         return replace(
             self,
             members=tuple(each.pin_memory() for each in self.members),
@@ -192,7 +204,7 @@ def plan(
     batch_size: int | None = None,
     enough: int | None = None,
 ) -> PlannedTexts:
-    """Token ids of texts in batches, by length; see `by_length`.
+    """Divide texts into padded batches by length; see `by_length`.
 
     >>> planned = plan([[5, 6], [7], [8, 9]], pad_id=0, batch_tokens=4)
     >>> [each.tolist() for each in planned.members], planned.tokens, planned.positions

@@ -1,7 +1,7 @@
-"""Words of passages: how often they occur, and what they weigh when MASTER draws keywords.
+"""Word counts of passages, and keyword weights for MASTER.
 
-A word is its subword tokens joined with their marks kept, "fran##ce". Words are numbered from 1 in
-the order in which texts bring them; 0 stands for no word, which special tokens are.
+A word is the concatenation of its subword tokens, such as "fran##ce". Words are numbered from 1 by
+first occurrence; 0 means no word (special tokens).
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ Numbers = NDArray[np.int64]
 
 
 class WordCounter:
-    """Numbers the words of texts, and counts them exactly.
+    """Numbers and counts the words of texts.
 
     Args:
         tokens: of the vocabulary.
@@ -44,7 +44,7 @@ class WordCounter:
         self._counts, self._texts = np.zeros((2, 1024), dtype=np.int64)
 
     def add(self, texts: Sequence[Sequence[int]]) -> list[NDArray[np.uint32]]:
-        """Count the words of texts, none of them empty; return the word of each of their tokens."""
+        """Count the words of texts, none of them empty; return the word number of each token."""
         if not texts:
             return []
         lengths = np.array([len(text) for text in texts])
@@ -63,8 +63,8 @@ class WordCounter:
         return np.split(own, ends[:-1])
 
     def _number(self, ids: Numbers, starts: Numbers, sizes: Numbers) -> Numbers:
-        """Return the number of each word, new ones included."""
-        alone = sizes == 1  # most words are one token, whose number an array knows
+        """Return the number of each word; number new words."""
+        alone = sizes == 1  # most words are one token: looked up in an array
         tokens = ids[starts[alone]]
         for token in np.unique(tokens[self._single[tokens] == 0]).tolist():
             self._single[token] = self._new([token])
@@ -94,7 +94,7 @@ class WordCounter:
         self._texts[:size] += np.bincount(once, minlength=size)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the words by number."""
+        """Yield the words in the order of their numbers."""
         columns = self._words, self._counts.tolist(), self._texts.tolist()
         for word, count, texts in zip(*columns, strict=False):
             yield {"word": word, "count": count, "texts": texts}
@@ -121,21 +121,21 @@ class WordCounts:
         return dict(zip(self._words.to_pylist()[1:], self.counts[1:].tolist(), strict=True))
 
     def given(self, counts: dict[str, int]) -> Numbers:
-        """Return the counts that a table gives the words, 0 for a word it lacks: (W,)."""
+        """Look the words up in a table of counts, 0 for a word it lacks: (W,)."""
         return np.array([counts.get(word, 0) for word in self._words.to_pylist()])
 
 
 class KeywordWeights:
-    """Weights by word, from a corpus' own counts or from a given table.
+    """Keyword weights from the corpus' own counts or from a table.
 
     Args:
         words: of the prepared passages.
-        passages: how many there are.
-        settings: the kind of weight, the table, and what fragments weigh.
+        passages: number of passages.
+        settings: the kind of weight, the table, and the weight of fragments.
 
     Raises:
         UsageError: there is no such table.
-        InputError: it is none.
+        InputError: it is broken.
     """
 
     def __init__(self, words: WordCounts, passages: int, settings: MaskingSettings) -> None:
@@ -158,25 +158,25 @@ class KeywordWeights:
         """Return the weight of each word of texts: (B, W); W may be larger than needed.
 
         Args:
-            numbers: (B, T) the word in the table that each token belongs to.
+            numbers: (B, T) the number of each token's word.
             words: (B, T) from `masking.words_of`.
             starts_inside: (B,) whether a crop begins within a word.
-            ends_inside: (B,) whether its last word is the beginning of one.
+            ends_inside: (B,) whether it ends within a word.
         """
         by_word = np.zeros((len(words), words.shape[1] + 1), dtype=np.int64)
         np.put_along_axis(by_word, words, numbers, axis=1)
-        by_word[:, NO_WORD] = 0  # where tokens without a word have landed
+        by_word[:, NO_WORD] = 0  # the column of tokens without a word
         weights = self._table[by_word]
         if self._by_passage:
             weights *= _counts_in_texts(by_word)
-        if not self._fragments:  # as the released code: what a crop leaves of a word has no count
+        if not self._fragments:  # as in the released code, a cut word has no count
             weights[starts_inside, 0] = MISSING
             weights[ends_inside, words.max(axis=1)[ends_inside]] = MISSING
         return weights
 
 
 def _counts_in_texts(numbers: Numbers) -> Numbers:
-    """Return how often each word occurs in its own text: (B, W) -> (B, W)."""
+    """Return how often each word occurs in its text: (B, W) -> (B, W)."""
     order = np.argsort(numbers, axis=1, kind="stable")
     ordered = np.take_along_axis(numbers, order, axis=1)
     first = np.ones(ordered.shape, dtype=bool)

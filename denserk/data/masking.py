@@ -1,11 +1,9 @@
-"""Which pieces of texts are masked: pure functions of their ids and of random words.
+"""Whole-word masking: pure functions of token ids and random integers.
 
-Whole words are chosen, never single pieces of one; special tokens are never masked and never
-labelled. The laws are Condenser's (Gao and Callan, 2021, with the authors' code) for the uniform
-choice, and MASTER's (Zhou et al., 2023) for keywords and complements. Texts here are their pieces
-alone, without the added [CLS] and [SEP], as one array (B, T) whose padding is a special token. The
-random words are arrays of uint64 (see `sampling.random_words`): what becomes of a text depends on
-its own row of them, and not on the texts beside it.
+Special tokens are never masked and have no label. Uniform masks follow Condenser (Gao and Callan,
+2021, with the authors' code), keyword masks and complements MASTER (Zhou et al., 2023). Texts are
+arrays (B, T) of tokens without [CLS] and [SEP] around them, padded with a special token. Draws are
+random uint64 (see `sampling.random_words`); a text's masks depend on its own row of them only.
 """
 
 from typing import Any, NamedTuple
@@ -19,19 +17,15 @@ Ids = NDArray[np.integer[Any]]
 Mask = NDArray[np.bool_]
 Draws = NDArray[np.uint64]
 NO_WORD = -1
-MOST = 512
-"""A uniform mask covers no more pieces than this."""
-MASKED, RANDOM = 0.8, 0.1
-"""Shares of the chosen pieces that become [MASK], and a random token; the rest stays as it is."""
-IGNORED = -100
-"""The label of a position without one."""
-LIGHTEST = 1e-9
-"""The least weight of a keyword: one that weighs nothing is drawn after all others."""
+MOST = 512  # tokens that a uniform mask covers at most
+MASKED, RANDOM = 0.8, 0.1  # shares of masked tokens replaced by [MASK], and by a random token
+IGNORED = -100  # the label of a position without one
+LIGHTEST = 1e-9  # least weight of a keyword: zero weights are drawn last
 ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 def entries_of(tokenizer: Any) -> list[str]:
-    """A vocabulary's entries by id; an id that stands for nothing is empty."""
+    """Return a vocabulary's entries by id; unused ids are empty."""
     entries = tokenizer.get_vocab()
     names = [""] * max(len(tokenizer), max(entries.values()) + 1)
     for name, number in entries.items():
@@ -40,10 +34,10 @@ def entries_of(tokenizer: Any) -> list[str]:
 
 
 class SubwordTokens(NamedTuple):
-    """What a vocabulary says of its entries, as arrays over ids.
+    """Properties of a vocabulary's entries, as arrays over ids.
 
-    `continues`: the entry continues the word before it. `special`: it is no part of any word.
-    `size`: how many entries there are, from which random tokens are drawn.
+    `continues`: the token continues a word. `special`: it is no part of any word. `size`: number of
+    entries, from which random tokens are drawn.
     """
 
     continues: Mask
@@ -56,10 +50,10 @@ class SubwordTokens(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: Any) -> "SubwordTokens":
-        """Reads a fast tokenizer: WordPiece's "##" continues, and what lacks the mark of a space.
+        """Read the vocabulary of a fast tokenizer.
 
-        Byte-level vocabularies (RoBERTa's) mark a word's beginning in place of its continuation;
-        the first piece of a text begins a word either way.
+        WordPiece marks tokens that continue a word ("##"); byte-level vocabularies (RoBERTa) mark
+        those that begin one. The first token of a text always begins a word.
 
         Raises:
             ModelError: the tokenizer has no [CLS], [SEP], [MASK] or padding.
@@ -72,11 +66,10 @@ class SubwordTokens(NamedTuple):
                 "pre-training takes models of BERT's kind: BERT, RoBERTa, DistilBERT",
             )
         tokens = entries_of(tokenizer)
-        marks_beginnings = any(token.startswith("\u0120") for token in tokens)
-        if marks_beginnings:
-            continues = np.array([not token.startswith("\u0120") for token in tokens])
-        else:
-            continues = np.array([token.startswith("##") for token in tokens])
+        continues = np.array([token.startswith("##") for token in tokens])
+        begins = np.array([token.startswith("\u0120") for token in tokens])
+        if begins.any():
+            continues = ~begins
         special = np.zeros(len(tokens), dtype=bool)
         special[list(tokenizer.all_special_ids)] = True
         cls_id, sep_id, mask_id, pad_id = (int(getattr(tokenizer, role)) for role in roles)
@@ -84,19 +77,18 @@ class SubwordTokens(NamedTuple):
         return cls(inside, special, cls_id, sep_id, mask_id, pad_id, len(tokenizer))
 
     def singly(self) -> "SubwordTokens":
-        """The same vocabulary with every piece a word of its own."""
+        """Return the vocabulary with every token a word of its own."""
         return self._replace(continues=np.zeros_like(self.continues))
 
 
 def word_starts(ids: Ids, first: Mask, vocabulary: SubwordTokens) -> Mask:
-    """Where words begin: (N,) ids of texts one after another -> (N,).
+    """Return where words begin in concatenated texts: (N,) -> (N,).
 
-    A piece that continues a word but stands first in its text, or behind a special token, begins
-    one. A special token is no word.
+    A continuing token at the start of its text, or after a special token, begins a word.
 
     Args:
         ids: (N,).
-        first: (N,) whether an id is the first of its text.
+        first: (N,) True at the first token of each text.
         vocabulary: the tokenizer's entries.
     """
     special = vocabulary.special[ids]
@@ -107,10 +99,7 @@ def word_starts(ids: Ids, first: Mask, vocabulary: SubwordTokens) -> Mask:
 
 
 def words_of(ids: Ids, vocabulary: SubwordTokens) -> NDArray[np.int64]:
-    """The number of each piece's word in its text, from 0; `NO_WORD` for special tokens.
-
-    (B, T) -> (B, T).
-    """
+    """Return the number of each token's word in its text, `NO_WORD` for special tokens: (B, T)."""
     first = np.zeros(ids.shape, dtype=bool)
     first[:, :1] = True
     starts = word_starts(ids.ravel(), first.ravel(), vocabulary).reshape(ids.shape)
@@ -120,7 +109,7 @@ def words_of(ids: Ids, vocabulary: SubwordTokens) -> NDArray[np.int64]:
 
 
 def word_sizes(words: NDArray[np.int64]) -> NDArray[np.int64]:
-    """SubwordTokens of each word: (B, T) -> (B, W), 0 past a text's last word; W is at least 1."""
+    """Return the tokens per word: (B, T) -> (B, W), 0 past a text's last word; W is at least 1."""
     width = int(words.max(initial=0)) + 1
     rows = np.arange(len(words))[:, None] * width
     flat = (words + rows)[words != NO_WORD]
@@ -129,7 +118,7 @@ def word_sizes(words: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def budgets(rate: float, pieces: Ids) -> NDArray[np.int64]:
-    """How many pieces to mask: the rate's share, rounded half to even, at least one. (B,) -> (B,).
+    """Return how many tokens to mask: rounded half to even, at least one. (B,) -> (B,).
 
     >>> budgets(0.5, np.array([5, 7])), budgets(0.15, np.array([3]))
     (array([2, 4]), array([1]))
@@ -139,12 +128,12 @@ def budgets(rate: float, pieces: Ids) -> NDArray[np.int64]:
 
 
 def uniform_masks(words: NDArray[np.int64], limits: Ids, draws: Draws) -> Mask:
-    """Whole words in random order until the budget is met; one that would exceed it is skipped.
+    """Mask words in random order up to the budget; skip a word that would exceed it.
 
     Args:
         words: (B, T) from `words_of`.
-        limits: (B,) from `budgets`, which counts special tokens that stand inside a text, as the
-            released code does.
+        limits: (B,) from `budgets`, which counts special tokens inside a text as the released code
+            does.
         draws: (B, W or more).
 
     Returns:
@@ -157,7 +146,7 @@ def uniform_masks(words: NDArray[np.int64], limits: Ids, draws: Draws) -> Mask:
 
 
 def fill_budgets(sizes: NDArray[np.int64], limits: Ids) -> Mask:
-    """Takes from the left what still fits, until nothing does: (N, W) sizes, (N,) limits -> (N, W).
+    """Take from the left what still fits: (N, W) sizes, (N,) limits -> (N, W).
 
     >>> fill_budgets(np.array([[2, 3, 1, 1]]), np.array([4]))
     array([[ True, False,  True,  True]])
@@ -169,7 +158,7 @@ def fill_budgets(sizes: NDArray[np.int64], limits: Ids) -> Mask:
     left = limits - np.where(last >= 0, total[np.arange(len(sizes)), last], 0)
     active = np.flatnonzero(left > 0)
     while len(active):
-        # what is skipped once stays too large, as the room only shrinks
+        # what was skipped stays too large, since the remaining budget only shrinks
         rest = sizes[active]
         fits = (rest <= left[active, None]) & (rest > 0) & ~taken[active]
         found = fits.any(axis=1)
@@ -181,15 +170,14 @@ def fill_budgets(sizes: NDArray[np.int64], limits: Ids) -> Mask:
 
 
 def uniform_samples(words: NDArray[np.int64], limit: int, draws: NDArray[np.uint32]) -> Mask:
-    """Many uniform masks of one text, by the law of `uniform_masks`.
+    """Draw many uniform masks of one text, distributed as by `uniform_masks`.
 
-    Half a random word orders a word of the text, which is a fourth of the work; that two halves
-    are alike, once in millions of pairs, leaves the words in their order.
+    32-bit draws take a fourth of the time; equal draws, once in millions of pairs, keep the order.
 
     Args:
         words: (T,) from `words_of`.
-        limit: most pieces of a mask.
-        draws: (S, W) for each mask and word.
+        limit: most tokens of a mask.
+        draws: (S, W).
 
     Returns:
         (S, T).
@@ -209,14 +197,14 @@ def uniform_samples(words: NDArray[np.int64], limit: int, draws: NDArray[np.uint
 def keyword_masks(
     words: NDArray[np.int64], weights: NDArray[np.floating[Any]], rate: float, draws: Draws
 ) -> Mask:
-    """Words drawn in proportion to their weights, without replacement, until the budget is met.
+    """Draw words in proportion to their weights, without replacement, until the budget is met.
 
-    The last word may overshoot; nothing is skipped. The budget counts pieces that belong to words.
+    The last word may exceed it. The budget counts tokens that belong to words.
 
     Args:
         words: (B, T) from `words_of`.
-        weights: (B, W) of each word, at least 0.
-        rate: share of the pieces.
+        weights: (B, W), at least 0.
+        rate: share of the tokens.
         draws: (B, W or more).
 
     Returns:
@@ -224,9 +212,9 @@ def keyword_masks(
     """
     sizes = word_sizes(words)
     weights = np.maximum(weights[:, : sizes.shape[1]], LIGHTEST)
-    # exponential clocks ring in the order of weighted draws without replacement
-    clocks = (0.0 - np.log(shares(draws[:, : sizes.shape[1]]))) / weights
-    order = _order(clocks.view(np.uint64), sizes)  # positive floats sort as their bits do
+    # sorted exponential variates give weighted sampling without replacement
+    times = (0.0 - np.log(shares(draws[:, : sizes.shape[1]]))) / weights
+    order = _order(times.view(np.uint64), sizes)  # positive floats sort as their bits do
     ordered = np.take_along_axis(sizes, order, axis=1)
     before = np.cumsum(ordered, axis=1) - ordered
     limits = budgets(rate, sizes.sum(axis=1))
@@ -234,22 +222,21 @@ def keyword_masks(
 
 
 def shares(draws: Draws) -> NDArray[np.floating[Any]]:
-    """Random words as numbers above 0, at most 1."""
+    """Convert random integers to numbers above 0, at most 1."""
     numbers: NDArray[np.floating[Any]] = ((draws >> np.uint64(11)) + np.uint64(1)) * 2.0**-53
     return numbers
 
 
 def complements(masks: Mask, words: NDArray[np.int64]) -> Mask:
-    """All pieces of words that masks leave (MASTER's contextual prediction)."""
+    """Return all unmasked tokens of words (MASTER's contextual prediction)."""
     left: Mask = ~masks & (words != NO_WORD)
     return left
 
 
 def _order(keys: Draws, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Each row's words by ascending key, absent ones last: (N, W) -> (N, W).
+    """Return each row's words by ascending key, absent ones last: (N, W) -> (N, W).
 
-    A word's number takes the place of its key's lowest bits, so that one plain sort, which is far
-    faster than an indirect one, orders both.
+    The word's number replaces the lowest bits of its key: a plain sort is faster than argsort.
     """
     width = sizes.shape[1]
     low = np.uint64((1 << width.bit_length()) - 1)
@@ -261,7 +248,7 @@ def _order(keys: Draws, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _covering(words: NDArray[np.int64], order: NDArray[np.int64], chosen: Mask) -> Mask:
-    """The pieces of words that were chosen in an order: (B, T)."""
+    """Return the tokens of the chosen words, `chosen` being in the given order: (B, T)."""
     by_word = np.zeros((len(order), order.shape[1] + 1), dtype=bool)  # the last column: no word
     np.put_along_axis(by_word, order, chosen, axis=1)
     covered: Mask = np.take_along_axis(by_word, words, axis=1)
@@ -271,24 +258,24 @@ def _covering(words: NDArray[np.int64], order: NDArray[np.int64], chosen: Mask) 
 def corrupt(
     ids: Ids, masks: Mask, vocabulary: SubwordTokens, draws: Draws, *, all_mask: bool = False
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(what the model sees, what it must say): 80 % [MASK], 10 % a random token, 10 % as they are.
+    """Return masked ids and labels: 80 % [MASK], 10 % a random token, 10 % unchanged.
 
     Args:
         ids: (B, T).
         masks: (B, T).
         vocabulary: the tokenizer's entries.
         draws: (B, T or more).
-        all_mask: every masked piece becomes [MASK] (SimLM).
+        all_mask: replace all masked tokens by [MASK] (SimLM).
 
     Returns:
-        Two (B, T) arrays; labels are -100 where nothing is asked.
+        Two (B, T) arrays; labels are -100 where nothing is masked.
     """
     seen = ids.astype(np.int64)
     labels = np.where(masks, seen, IGNORED)
     if all_mask:
         seen[masks] = vocabulary.mask_id
         return seen, labels
-    # the upper half of a word decides what happens, the lower half which token comes in
+    # the upper 32 bits decide the fate, the lower 32 bits the random token
     words = draws[:, : ids.shape[1]][masks]
     fate = (words >> np.uint64(32)) * 2.0**-32
     token = ((words & np.uint64(2**32 - 1)) * np.uint64(vocabulary.size)) >> np.uint64(32)

@@ -1,9 +1,9 @@
-"""Batches of pre-training: prepared text cropped, masked and framed; a function of the step.
+"""Batches of pre-training: prepared text, cropped and masked; a function of the step.
 
-Every random choice is drawn by (seed, purpose, row, epoch), so that what becomes of a text depends
-on no other text, process or worker. Condenser masks uniformly (Gao and Callan, 2021), MASTER masks
-keywords and complements too (Zhou et al., 2023, section 4, and their code), RetroMAE gives each row
-of its decoder a view of its own (Xiao et al., 2022, section 3.3, with the authors' sampling).
+Random choices are drawn by (seed, purpose, row, epoch) and so independent of other texts, processes
+and workers. Condenser masks uniformly (Gao and Callan, 2021); MASTER also masks keywords and
+complements (Zhou et al., 2023, section 4, and their code); RetroMAE has an attention mask for each
+row of its decoder (Xiao et al., 2022, section 3.3, with the authors' sampling).
 """
 
 import logging
@@ -33,9 +33,9 @@ from denserk.data.masking import (
 from denserk.data.prepared import Lists
 from denserk.data.pretraining_data import SPECIAL_TOKENS, Layout, PretrainingStore
 from denserk.data.sampling import Items, Purpose, Words, random_words
-from denserk.data.schedule import ScheduledBatches, ScheduleOptions
 from denserk.data.tokenization import TextTokenizer
-from denserk.errors import InputError, MismatchError, UsageError
+from denserk.data.training_batches import ScheduledBatches, ScheduleOptions
+from denserk.errors import MismatchError, UsageError
 from denserk.settings.encoding import TextSettings
 from denserk.settings.pretraining import (
     ALL_TASKS,
@@ -48,12 +48,12 @@ from denserk.settings.pretraining import (
 
 logger = logging.getLogger(__name__)
 
-NOTHING = -1  # the row of a text that there is not
-SAMPLES = 256  # at most, of hidden words of a text for RetroMAE's views
+NOTHING = -1  # the row of a missing text
+SAMPLES = 256  # uniform masks per text, at most, that RetroMAE's decoder rows draw from
 
 
 class Stage(IntEnum):
-    """What a text is masked for; different stages never share a random word."""
+    """What a text is masked for; part of the key of its random numbers."""
 
     TEXT = 0
     NPR_PASS = 1
@@ -67,7 +67,7 @@ class Stage(IntEnum):
 
 
 class Use(IntEnum):
-    """What a random word decides within a stage."""
+    """What a random number decides within a stage."""
 
     CROP = 0
     WORDS = 1
@@ -76,22 +76,22 @@ class Use(IntEnum):
 
 
 class Visit(NamedTuple):
-    """Items of a batch in an epoch: the keys of its random words."""
+    """Items of a batch in an epoch: the keys of its random numbers."""
 
     seed: int
     items: Items
     epoch: int
 
     def draws(self, stage: Stage, use: Use, width: int) -> Words:
-        """(B, width) random words."""
+        """Return random integers: (B, width)."""
         purpose = Purpose.MASKING + len(Use) * stage + use
         return random_words(self.seed, purpose, self.items, self.epoch, width)
 
 
 class Cropped(NamedTuple):
-    """Texts cut to length: text i is `values[starts[i] : starts[i] + lengths[i]]`.
+    """Cropped texts: text i is `values[starts[i] : starts[i] + lengths[i]]`.
 
-    `before` and `behind`: (B,) whether the crop left something there.
+    `before` and `behind`: (B,) whether tokens were removed there.
     """
 
     values: NDArray[Any]
@@ -115,7 +115,7 @@ class Cropped(NamedTuple):
         return self.gather(self.values, vocabulary.pad_id)
 
     def halves(self) -> tuple["Cropped", "Cropped"]:
-        """Return both halves of texts, the first the smaller; neither of a text of one token."""
+        """Return both halves of texts, the first the smaller; both empty for one token."""
         several = self.lengths > 1
         first = np.where(several, self.lengths // 2, 0)
         second = np.where(several, self.lengths - first, 0)
@@ -125,7 +125,7 @@ class Cropped(NamedTuple):
         )
 
     def fragments(self, words: NDArray[np.int64], vocabulary: SubwordTokens) -> tuple[Mask, Mask]:
-        """Return whether the first word, and the last, is a part of one that was cropped: (B,)."""
+        """Return whether the first, and the last, word is cropped: (B,)."""
         ids = self.ids(vocabulary)
         following = self.values[np.minimum(self.starts + self.lengths, len(self.values) - 1)]
         last = words[np.arange(len(words)), np.maximum(self.lengths - 1, 0)]
@@ -134,11 +134,11 @@ class Cropped(NamedTuple):
 
 
 def crop(texts: Lists, rows: Items, limit: int, draws: Words) -> Cropped:
-    """Return texts of at most `limit` tokens: a longer one keeps a window at a random place.
+    """Crop texts to at most `limit` tokens, at a random place.
 
     Args:
         texts: where the rows are.
-        rows: (B,); `NOTHING` gives a text without tokens.
+        rows: (B,); `NOTHING` gives an empty text.
         limit: most tokens.
         draws: (B, 1).
     """
@@ -153,10 +153,7 @@ def crop(texts: Lists, rows: Items, limit: int, draws: Words) -> Cropped:
 
 
 class Masker(NamedTuple):
-    """What turns texts into masked ones.
-
-    `rates`: the stages differ in their rates alone, which are given with each call.
-    """
+    """Masks texts."""
 
     vocabulary: SubwordTokens
     all_mask: bool
@@ -174,14 +171,14 @@ class Masker(NamedTuple):
         stage: Stage,
         extra: int = 0,
     ) -> Mask:
-        """Uniform masks (B, T); `extra` pieces count in the budget beside the text's own."""
+        """Return uniform masks (B, T); `extra` tokens are added to the length for the budget."""
         draws = visit.draws(stage, Use.WORDS, words.shape[1])
         return uniform_masks(words, budgets(rate, text.lengths + extra), draws)
 
     def masked(
         self, text: Cropped, ids: NDArray[np.int64], masks: Mask, visit: Visit, stage: Stage
     ) -> MaskedTexts:
-        """Texts with what a mask covers hidden or swapped, and asked for."""
+        """Return texts with masked tokens replaced, and their labels."""
         draws = visit.draws(stage, Use.FATES, ids.shape[1])
         seen, labels = corrupt(ids, masks, self.vocabulary, draws, all_mask=self.all_mask)
         return self.framed(seen, labels, text.lengths)
@@ -189,7 +186,7 @@ class Masker(NamedTuple):
     def framed(
         self, seen: NDArray[np.int64], labels: NDArray[np.int64], lengths: Items
     ) -> MaskedTexts:
-        """[CLS] before and [SEP] behind each text: (B, T) -> (B, T + 2)."""
+        """Add [CLS] before and [SEP] after each text: (B, T) -> (B, T + 2)."""
         count, width = seen.shape
         width = min(width, int(lengths.max(initial=0)))
         tokens = np.full((count, width + 2), self.vocabulary.pad_id, dtype=np.int64)
@@ -204,13 +201,13 @@ class Masker(NamedTuple):
 
 
 def visible_tokens(text: Cropped, words: NDArray[np.int64], rate: float, visit: Visit) -> Tensor:
-    """Who sees whom, with [CLS] at 0 and [SEP] behind the text: (B, T) -> (B, T + 2, T + 2) bool.
+    """Return RetroMAE's decoder mask, [CLS] and [SEP] included: (B, T) -> (B, T + 2, T + 2) bool.
 
     Args:
         text: the texts.
         words: (B, T) from `masking.words_of`.
-        rate: share of a text, [CLS] and [SEP] counted, that is hidden from a row.
-        visit: the keys of the random words.
+        rate: share of a text, [CLS] and [SEP] counted, that a row does not see.
+        visit: the keys of the random numbers.
     """
     longest = int(text.lengths.max(initial=0))
     visible = np.zeros((len(words), longest + 2, longest + 2), dtype=bool)
@@ -228,7 +225,7 @@ def visible_tokens(text: Cropped, words: NDArray[np.int64], rate: float, visit: 
 
 
 def _samples(words: NDArray[np.int64], rate: float, visit: Visit) -> NDArray[np.bool_]:
-    """Uniform masks of one text: (T,) -> (S, T)."""
+    """Return uniform masks of one text: (T,) -> (S, T)."""
     length = len(words) + 2
     count, width = min(length, SAMPLES), max(1, int(words.max(initial=0)) + 1)
     halves = visit.draws(Stage.RETROMAE, Use.WORDS, -(-count * width // 2)).view(np.uint32)
@@ -237,13 +234,13 @@ def _samples(words: NDArray[np.int64], rate: float, visit: Visit) -> NDArray[np.
 
 
 class MasterTexts:
-    """Passages -> a batch.
+    """Makes MASTER's batches.
 
     Args:
         store: prepared passages.
         masker: masks texts.
         settings: rates and weights.
-        tasks: what decoders recover.
+        tasks: the decoders' tasks.
         npr: what NPR's decoder recovers.
         limit: most tokens of a text.
     """
@@ -262,7 +259,7 @@ class MasterTexts:
         self.weights = KeywordWeights(store.words, len(store), settings)
 
     def __call__(self, visit: Visit) -> PretrainingBatch:
-        """The batch of a visit."""
+        """Return the batch of a visit."""
         settings, masker = self.settings, self.masker
         text = self._crop(self.store.texts, visit.items, visit, Stage.TEXT)
         ids = text.ids(masker.vocabulary)
@@ -293,7 +290,7 @@ class MasterTexts:
         return np.where(self.store.expanded[visit.items], visit.items, NOTHING)
 
     def _related(self, batch: PretrainingBatch, text: Cropped, visit: Visit) -> None:
-        """NPR's decoder, and the encoder's pass over a first half."""
+        """Add NPR's decoder, and the encoder's pass over the first half."""
         rows = visit.items
         if self.npr is NprKind.HALF:
             first, second = text.halves()
@@ -306,7 +303,7 @@ class MasterTexts:
         batch.decoders["npr"] = self._keywords(second, rows, visit, Stage.NPR)
 
     def _continuations(self, visit: Visit) -> MaskedTexts:
-        """Generated continuations; the passage itself where there is none."""
+        """Return masked continuations; the passage itself where there is none."""
         made = self._crop(self.store.next, self._expanded(visit), visit, Stage.GOR)
         lacking = made.lengths == 0
         rows = np.where(lacking, visit.items, NOTHING)
@@ -315,7 +312,6 @@ class MasterTexts:
             return self._uniform(made, visit, Stage.GOR)
         if lacking.all():
             return self._uniform(own, visit, Stage.GOR)
-        # both side by side in one array of their own
         vocabulary = self.masker.vocabulary
         parts = made.ids(vocabulary), own.ids(vocabulary)
         width = max(part.shape[1] for part in parts)
@@ -334,14 +330,14 @@ class MasterTexts:
     def _uniform(
         self, text: Cropped, visit: Visit, stage: Stage, rate: float | None = None
     ) -> MaskedTexts:
-        """Texts under a uniform mask, at the decoders' rate unless told otherwise."""
+        """Mask texts uniformly, by default at the decoders' rate."""
         rate = self.settings.decoder_mlm_probability if rate is None else rate
         ids = text.ids(self.masker.vocabulary)
         masks = self.masker.uniform(text, self.masker.words(ids), rate, visit, stage)
         return self.masker.masked(text, ids, masks, visit, stage)
 
     def _keywords(self, text: Cropped, rows: Items, visit: Visit, stage: Stage) -> MaskedTexts:
-        """Mask keywords of texts, which are rows of the passages."""
+        """Mask keywords of texts that are rows of passages."""
         ids = text.ids(self.masker.vocabulary)
         words = self.masker.words(ids)
         numbers = text.gather(self.store.word_numbers.joined(rows[rows != NOTHING])[0], 0)
@@ -356,7 +352,7 @@ class MasterTexts:
 
 
 def refuse_generated(tasks: frozenset[MasterTask]) -> None:
-    """Refuses tasks that recover what other models made, where nothing was made.
+    """Raise an error for tasks on generated text.
 
     Raises:
         UsageError: there are such tasks.
@@ -374,14 +370,13 @@ def refuse_generated(tasks: frozenset[MasterTask]) -> None:
 class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
     """The batches of a run for one process; `batches[step]` is the batch of a global step.
 
-    What does not fill the last batch of an epoch waits for another one. What a batch depends on:
-    see `Schedule`. Within a process's part texts are ordered by length, the longest first, so that
-    chunks of it need little padding; the two spans of a document stand side by side.
+    An incomplete last batch of an epoch is dropped. Within a process's part, texts are ordered by
+    length, the longest first; the two spans of a document stay together.
 
     Args:
         store: the prepared text.
         tokenizer: the fast tokenizer of transformers that made its ids.
-        objective: what is masked how.
+        objective: decides how texts are masked.
         masking: rates, weights and the seed.
         max_length: tokens of a sequence.
         batch_size: texts of a step, over all processes; documents, of two spans each, for
@@ -389,9 +384,8 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         tasks: of master.
         options: see `ScheduleOptions`.
 
-
     Attributes:
-        npr: what NPR's decoder recovers, once the text has been looked at.
+        npr: what NPR's decoder recovers, given the documents of the text.
 
     Raises:
         MismatchError: the text was prepared for another objective, or by another tokenizer.
@@ -427,17 +421,10 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
             self._look_at_passages(tasks)
             self._master = MasterTexts(store, self.masker, masking, tasks, self.npr, self.limit)
         super().__init__(np.arange(len(store)), batch_size, masking.seed, **options)
-        if not self.steps_per_epoch:
-            raise InputError(
-                store.folder,
-                None,
-                f"{len(store):,} {store.items}",
-                f"at least one batch of {batch_size:,}",
-                "give a smaller --batch-size",
-            )
+        self.refuse_no_batch(store.folder, store.items)
 
     def _look_at_passages(self, tasks: frozenset[MasterTask]) -> None:
-        """Refuses tasks without their text; tells where NPR goes another way."""
+        """Raise an error for tasks without their text; adapt NPR to the documents."""
         counts = self.store.contents
         if not counts["expanded"]:
             refuse_generated(tasks)
@@ -459,12 +446,12 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         return self._masked(visit)
 
     def _visit(self, rows: Items, epoch: int) -> Visit:
-        """Rows of texts, the longest first."""
+        """Return rows of texts, the longest first."""
         lengths = np.minimum(np.diff(self.store.texts.joined(rows)[1], prepend=0), self.limit)
         return Visit(self.settings.seed, rows[np.argsort(-lengths, kind="stable")], epoch)
 
     def _spans(self, items: Items, epoch: int) -> Items:
-        """Two different spans of each document, drawn at each visit: (B,) -> (2 B,) rows."""
+        """Draw two different spans of each document: (B,) -> (2 B,) rows."""
         ends = self.store.document_ends
         counts = (ends[items + 1] - ends[items]).astype(np.uint64)
         draws = random_words(self.settings.seed, Purpose.SPANS, items, epoch, 2)
@@ -475,7 +462,7 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         return rows
 
     def _masked(self, visit: Visit) -> PretrainingBatch:
-        """Texts under a uniform mask, and for RetroMAE the same texts whole, with their views."""
+        """Mask texts uniformly; for RetroMAE, add the unmasked texts and the decoder mask."""
         masker, retromae = self.masker, self.objective is PretrainingObjective.RETROMAE
         draws = visit.draws(Stage.TEXT, Use.CROP, 1)
         text = crop(self.store.texts, visit.items, self.limit, draws)

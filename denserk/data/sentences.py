@@ -1,8 +1,8 @@
-"""Text -> sentences, by rules: a mark that ends one, what follows it, and what stands before.
+"""Rule-based sentence splitting.
 
-A line's end is a sentence's end, so that text that comes split is taken as it is. A full stop
-behind a title, an initial or a common abbreviation ends nothing, nor does a mark that a lower-case
-letter follows, unless it stands apart as in tokenised text ("wing . the").
+A line break ends a sentence, so text that is already split stays so. A full stop after a title, an
+initial or a common abbreviation ends none, nor does a mark before a lower-case letter, unless white
+space precedes it as in tokenised text ("wing . the").
 """
 
 import re
@@ -17,18 +17,16 @@ NAMES = (
     "mr mrs ms mme mlle messrs dr prof rev fr hon pres gov gen col capt lt maj sgt sen rep st ste "
     "mt ft bros dept univ vs cf e.g i.e viz ca approx est ed eds trans"
 )
-BEFORE_NAMES = frozenset(NAMES.split())
-"""Abbreviations that end nothing, whatever follows."""
+BEFORE_NAMES = frozenset(NAMES.split())  # abbreviations that never end a sentence
 NUMBERS = (
     "no nos vol vols ch chap fig figs eq eqs sec p pp art jan feb mar apr jun jul aug sep sept oct "
     "nov dec"
 )
-BEFORE_NUMBERS = frozenset(NUMBERS.split())
-"""Abbreviations that end nothing before a digit."""
+BEFORE_NUMBERS = frozenset(NUMBERS.split())  # that end none before a digit
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a text, stripped, none of them empty.
+    """Split a text into sentences, stripped and not empty.
 
     >>> split_sentences('Mr. J. Smith came at 5 p.m. He said "No." Then he left.')
     ['Mr. J. Smith came at 5 p.m.', 'He said "No."', 'Then he left.']
@@ -52,7 +50,7 @@ def _split_line(line: str) -> list[str]:
 
 
 def _ends(line: str, start: int, found: re.Match[str]) -> bool:
-    """Whether a mark between two words ends a sentence."""
+    """Return whether a mark ends a sentence."""
     place, following = found.start(), line[found.end() :].lstrip(OPENING)[:1]
     if place == start or line[place - 1].isspace():
         return place > start

@@ -1,4 +1,4 @@
-"""Passages and queries -> token ids: joined, cut to length, in bulk by the Rust tokenizer."""
+"""Tokenization of passages and queries: fields joined, truncated, in batches."""
 
 from collections.abc import Callable, Sequence
 from hashlib import sha256
@@ -14,10 +14,8 @@ from denserk.formats.files import read_file
 from denserk.records import Passage, Query
 from denserk.settings.encoding import TextSettings
 
-SEPARATOR = "sep"
-PAIR = "pair"
-"""Values of `TextSettings.join` that are not the text between two fields itself."""
-
+SEPARATOR, PAIR = "sep", "pair"  # values of `TextSettings.join` that are no literal separators
+# files with a tokenizer's vocabulary: a folder has at least one
 VOCABULARY_FILES = (
     "tokenizer.json",
     "vocab.txt",
@@ -25,7 +23,6 @@ VOCABULARY_FILES = (
     "spiece.model",
     "sentencepiece.bpe.model",
 )
-"""Files that hold a tokenizer's vocabulary; a folder has at least one."""
 TOKENIZER_FILES = (
     *VOCABULARY_FILES,
     "merges.txt",
@@ -33,19 +30,16 @@ TOKENIZER_FILES = (
     "special_tokens_map.json",
     "added_tokens.json",
 )
-"""What a tokenizer may be saved as."""
 
 CUT = {"stride": 0, "strategy": "longest_first", "direction": "right"}
-"""How the Rust side cuts a text that is too long."""
-CHARACTERS = 6
-"""Characters for each token of the limit that a long text is first tried with."""
+CHARACTERS = 6  # characters per token of the limit that are tokenised of a long text at first
 
 TokenIds = list[int]
 TokenizerInput = str | tuple[str, str]
 
 
 def passage_input(passage: Passage, settings: TextSettings, separator: str) -> TokenizerInput:
-    """The text of a passage as the tokenizer takes it; empty fields leave no trace.
+    """Return the tokenizer's input for a passage, empty fields left out.
 
     Args:
         passage: the passage.
@@ -66,7 +60,7 @@ def passage_input(passage: Passage, settings: TextSettings, separator: str) -> T
 
 
 def query_input(query: Query, settings: TextSettings) -> str:
-    """The text of a query as the tokenizer takes it.
+    """Return the tokenizer's input for a query.
 
     >>> query_input(Query("q", "what\u2019s new"), TextSettings(normalize_quotes=True))
     "what's new"
@@ -78,7 +72,7 @@ def query_input(query: Query, settings: TextSettings) -> str:
 
 
 def beginning(text: TokenizerInput, most: int) -> TokenizerInput:
-    """The first whole words of a text, so many characters at most; a short text or a pair whole.
+    """Return the first words of a text, at most `most` characters; a short text or a pair whole.
 
     >>> beginning("the river runs", 11)
     'the river'
@@ -89,7 +83,7 @@ def beginning(text: TokenizerInput, most: int) -> TokenizerInput:
 
 
 def reads_words(backend: Any) -> bool:
-    """Whether the first tokens of a text depend on its first words alone, as BERT's do."""
+    """Return whether the first tokens depend on the first words only, as for BERT."""
     kinds = {type(part).__name__ for part in (backend.model, backend.pre_tokenizer)}
     if kinds != {"WordPiece", "BertPreTokenizer"}:
         return False
@@ -99,10 +93,10 @@ def reads_words(backend: Any) -> bool:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """A folder's tokenizer.
+    """Load the tokenizer of a folder.
 
     Raises:
-        ModelError: the folder has none, or one that only Python can run.
+        ModelError: the folder has none, or one without a fast version.
     """
     if not any((folder / name).is_file() for name in VOCABULARY_FILES):
         raise ModelError(
@@ -139,9 +133,8 @@ def _refuse_unknown_ids(folder: Path, tokenizer: Any) -> None:
 class TextTokenizer:
     """A tokenizer with the text settings of a model.
 
-    A text longer than its limit keeps its first tokens; of a pair, tokens go from the end of
-    whichever part is the longer at the time. Nothing is padded here. Several threads may tokenise
-    at once as long as they keep to one limit.
+    A text is truncated at its end; of a pair, the longer part first. Nothing is padded. Threads may
+    tokenise at the same time if they use the same limit.
 
     Args:
         tokenizer: a fast tokenizer of transformers.
@@ -167,28 +160,28 @@ class TextTokenizer:
 
     @property
     def vocabulary_size(self) -> int:
-        """How many different token ids there are, added tokens included."""
+        """Number of token ids, added tokens included."""
         return int(self._backend.get_vocab_size(with_added_tokens=True))
 
     def fingerprint(self) -> str:
-        """Hexadecimal SHA-256 of the tokenizer's rules and vocabulary, the settings aside."""
+        """Return the SHA-256 of the tokenizer's rules and vocabulary, without the settings."""
         rules = orjson.loads(self._backend.to_str())
         for name in ("truncation", "padding"):  # state of the last call
             rules.pop(name, None)
         return sha256(orjson.dumps(rules)).hexdigest()
 
     def passages(self, passages: Sequence[Passage]) -> list[TokenIds]:
-        """The ids of passages, special tokens included."""
+        """Return the ids of passages, special tokens included."""
         texts = [passage_input(passage, self.settings, self.separator) for passage in passages]
         return self._ids(texts, self.settings.passage_max_length)
 
     def queries(self, queries: Sequence[Query]) -> list[TokenIds]:
-        """The ids of queries, special tokens included."""
+        """Return the ids of queries, special tokens included."""
         texts = [query_input(query, self.settings) for query in queries]
         return self._ids(texts, self.settings.query_max_length)
 
     def sentences(self, texts: Sequence[TokenizerInput]) -> list[TokenIds]:
-        """The ids of bare texts or pairs under the settings of passages, fields aside."""
+        """Return the ids of texts or pairs, with the prefix and limit of passages."""
         prefix = self.settings.passage_prefix
         inputs: list[TokenizerInput] = [
             prefix + text.strip()
@@ -199,13 +192,13 @@ class TextTokenizer:
         return self._ids(inputs, self.settings.passage_max_length)
 
     def pieces(self, texts: Sequence[str]) -> list[TokenIds]:
-        """The ids of bare texts whole, without special tokens around them."""
+        """Return the ids of whole texts, without special tokens."""
         self._cut_to(None)
         encode: Callable[..., Any] = self._backend.encode_batch_fast
         return [encoding.ids for encoding in encode(texts, add_special_tokens=False)]
 
     def _ids(self, texts: Sequence[TokenizerInput], length: int) -> list[TokenIds]:
-        # the Rust side reads a text to its end before it cuts it: try the beginning of a long one
+        # the library tokenises a whole text before it truncates: try the beginning of a long one
         self._cut_to(length)
         encode: Callable[..., Any] = self._backend.encode_batch_fast
         if not self._reads_words:
@@ -222,7 +215,7 @@ class TextTokenizer:
         return found
 
     def _cut_to(self, limit: int | None) -> None:
-        """Sets the limit, unless it is set: a change is refused while another thread encodes."""
+        """Set the limit if it differs: the library forbids changes while another thread encodes."""
         rule = None if limit is None else {"max_length": limit, **CUT}
         with self._changing_limit:
             if self._backend.truncation == rule:

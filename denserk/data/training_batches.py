@@ -1,24 +1,151 @@
-"""Prepared training data -> the batches of a run, each a function of its step."""
+"""The batches of a training run, each a function of its step alone."""
 
 import logging
-from typing import Unpack
+import math
+from abc import abstractmethod
+from pathlib import Path
+from typing import NamedTuple, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
 
-from denserk.data.batches import TrainingBatch, pad
+from denserk.data.batches import SentenceBatch, TokenBatch, TrainingBatch, pad
+from denserk.data.pairs import PairBatch, PairJoiner
 from denserk.data.sampling import (
     Items,
+    choose_items,
     choose_negatives,
     choose_positive,
     choose_random_passages,
+    order_items,
 )
-from denserk.data.schedule import ScheduledBatches, ScheduleOptions, items_of_run
-from denserk.data.training_data import TrainingStore
-from denserk.errors import InputError
+from denserk.data.training_data import SentenceStore, TrainingStore
+from denserk.errors import InputError, UsageError
 from denserk.settings.training import FillNegatives, SamplingSettings
 
 logger = logging.getLogger(__name__)
+
+Batch = TypeVar("Batch", covariant=True)
+
+
+def items_of_run(items: Items, sampling: SamplingSettings) -> Items:
+    """Return the items that --train-queries or --set train-fraction leaves, ascending."""
+    count = sampling.train_queries
+    if sampling.train_fraction is not None:
+        count = max(1, round(sampling.train_fraction * len(items)))
+    if count is None:
+        return items
+    if count > len(items):
+        logger.warning(f"--train-queries {count:,}: there are only {len(items):,}")
+    return choose_items(items, count, sampling.seed)
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """How long a run is, and which part of each batch a process gets.
+
+    `epochs`: passes over the data; `max_steps` ends there instead. `rank` of `world`: this process.
+    `shuffle`: a new order each epoch, else that of the files. `keep_last`: the last batch of an
+    epoch may be smaller, else what does not fill it is dropped.
+    """
+
+    epochs: float
+    max_steps: int | None
+    rank: int
+    world: int
+    shuffle: bool
+    keep_last: bool
+
+
+class ScheduledBatches(Dataset[Batch]):
+    """The batches of a run for one process; `batches[step]` is the batch of a global step.
+
+    A batch depends on the data, the settings and the step, and on nothing else: a run is resumed
+    by starting at its next step, loader workers change nothing, and the parts of all ranks, one
+    after another, are the batch that a single process gets.
+
+    Args:
+        items: of the run.
+        batch_size: items of a step, over all processes.
+        seed: of the run.
+        options: see `ScheduleOptions`.
+
+    Attributes:
+        steps_per_epoch: 0 where the items make no batch.
+
+    Raises:
+        UsageError: the batch size does not divide among the processes.
+    """
+
+    def __init__(
+        self, items: Items, batch_size: int, seed: int, **options: Unpack[ScheduleOptions]
+    ) -> None:
+        self.rank, self.world = options.get("rank", 0), options.get("world", 1)
+        if batch_size % self.world:
+            raise UsageError(
+                f"--batch-size {batch_size} does not divide among {self.world} processes",
+                f"give a multiple of {self.world}",
+            )
+        self.items, self.batch_size, self.seed = items, batch_size, seed
+        self.shuffle = options.get("shuffle", True)
+        whole, rest = divmod(len(items), batch_size)
+        self.steps_per_epoch = whole + bool(rest and options.get("keep_last", False))
+        max_steps = options.get("max_steps")
+        epochs = options.get("epochs", 1)
+        self._steps = math.ceil(self.steps_per_epoch * epochs) if max_steps is None else max_steps
+        self._epoch = -1
+        self._order = items
+
+    def refuse_no_batch(self, folder: Path, what: str) -> None:
+        """Raise an error where the items make no batch."""
+        if not self.steps_per_epoch:
+            raise InputError(
+                folder,
+                None,
+                f"{len(self.items):,} {what}",
+                f"at least one batch of {self.batch_size:,}",
+                "give a smaller --batch-size",
+            )
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def epoch_of(self, step: int) -> int:
+        """Return the epoch, from 0, that a step belongs to."""
+        return step // self.steps_per_epoch
+
+    def part(self, step: int) -> Items:
+        """Return this process's part of the items of a step.
+
+        Raises:
+            IndexError: the run has no such step.
+        """
+        if not 0 <= step < self._steps:
+            raise IndexError(f"step {step} of {self._steps}")
+        epoch = self.epoch_of(step)
+        start = (step - epoch * self.steps_per_epoch) * self.batch_size
+        batch = self._ordered(epoch)[start : start + self.batch_size]
+        first, last = ((self.rank + i) * len(batch) // self.world for i in (0, 1))
+        return batch[first:last]
+
+    def _ordered(self, epoch: int) -> Items:
+        if self.shuffle and epoch != self._epoch:
+            self._epoch, self._order = epoch, order_items(self.items, self.seed, epoch)
+        return self._order
+
+    @abstractmethod
+    def assemble(self, items: Items, epoch: int) -> Batch:
+        """Return the batch of items at their visit in an epoch."""
+
+    def __getitem__(self, step: int) -> Batch:
+        """Return this process's part of the batch of a step.
+
+        Raises:
+            IndexError: the run has no such step.
+        """
+        return self.assemble(self.part(step), self.epoch_of(step))
 
 
 class TrainingBatches(ScheduledBatches[TrainingBatch]):
@@ -51,17 +178,10 @@ class TrainingBatches(ScheduledBatches[TrainingBatch]):
             store.refuse_unscored()
         super().__init__(self._choose(), batch_size, sampling.seed, **options)
         self._warn_of_short_lists()
-        if not self.steps_per_epoch:
-            raise InputError(
-                store.folder,
-                None,
-                f"{len(self.items):,} queries",
-                f"at least one batch of {batch_size}",
-                "give a smaller --batch-size",
-            )
+        self.refuse_no_batch(store.folder, "queries")
 
     def _choose(self) -> Items:
-        """The items of the run, ascending."""
+        """Return the items of the run, ascending."""
         settings, items = self.sampling, np.arange(len(self.store))
         if self.with_scores and settings.group_size > 1:
             items = items[self.store.negative_counts > 0]
@@ -92,16 +212,15 @@ class TrainingBatches(ScheduledBatches[TrainingBatch]):
                 "another passage to tell the positive from",
             )
 
-    def groups(self, items: Items, epoch: int) -> Items:
-        """Return the passages of a visit of each item, as rows of the store: (B, n).
+    def groups(self, items: Items, epoch: int) -> tuple[Items, Items]:
+        """Return the passages of a visit of each item.
 
-        The positive comes first. A missing negative is -1; so is one that stands in the group
-        already, unless negatives are repeated.
+        The positive comes first. A missing negative is -1; so is a repeated one, unless negatives
+        are repeated on purpose.
+
+        Returns:
+            (B, n) rows of the store's passages, and (B, n) places among the item's scores.
         """
-        return self._groups(items, epoch)[0]
-
-    def _groups(self, items: Items, epoch: int) -> tuple[Items, Items]:
-        """Return rows of passages and, as places among an item's candidates, of scores."""
         store, sampling = self.store, self.sampling
         wanted, seed = sampling.group_size - 1, sampling.seed
         rows = np.full((len(items), wanted + 1), -1, dtype=np.int64)
@@ -135,7 +254,7 @@ class TrainingBatches(ScheduledBatches[TrainingBatch]):
     def assemble(self, items: Items, epoch: int) -> TrainingBatch:
         """Return the batch of items at their visit in an epoch."""
         store = self.store
-        rows, places = self._groups(items, epoch)
+        rows, places = self.groups(items, epoch)
         keys = rows
         if self._repeats:  # every occurrence is a passage of its own
             keys = items[:, None] * rows.shape[1] + np.arange(rows.shape[1])
@@ -165,3 +284,97 @@ class TrainingBatches(ScheduledBatches[TrainingBatch]):
         counts = self.store.negative_counts[items]
         pool = self.sampling.negative_pool
         return counts if pool is None else np.minimum(counts, pool)
+
+
+class PairTrainingBatch(NamedTuple):
+    """Queries with their groups of passages: a batch, or one rank's part of it.
+
+    `pairs`: P inputs, those of one query after those of another. `groups`: (B, n) int64, the rows
+    of each query's pairs, the positive first, -1 where a negative is missing. `items`: (B,) int64,
+    the queries' numbers in the prepared data.
+    """
+
+    pairs: PairBatch
+    groups: Tensor
+    items: Tensor
+
+    def to(self, device: "torch.device | str") -> "PairTrainingBatch":
+        """Return the batch on another device."""
+        return PairTrainingBatch(
+            self.pairs.to(device), self.groups.to(device), self.items.to(device)
+        )
+
+
+class PairTrainingBatches(Dataset[PairTrainingBatch]):
+    """`TrainingBatches` with each query joined with each of its passages.
+
+    Args:
+        batches: the queries and passages of each step.
+        joiner: joins them.
+    """
+
+    def __init__(self, batches: TrainingBatches, joiner: PairJoiner) -> None:
+        self._batches, self._joiner = batches, joiner
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of an epoch."""
+        return self._batches.steps_per_epoch
+
+    def __getitem__(self, step: int) -> PairTrainingBatch:
+        batch = self._batches[step]
+        queries, passages = _unpadded(batch.queries), _unpadded(batch.passages)
+        present = batch.groups >= 0
+        pairs = [
+            self._joiner.join(queries[query], passages[batch.groups[query, place]])
+            for query, place in present.nonzero().tolist()
+        ]
+        groups = torch.full_like(batch.groups, -1)
+        groups[present] = torch.arange(len(pairs))
+        return PairTrainingBatch(self._joiner.batch(pairs), groups, batch.items)
+
+
+def _unpadded(batch: TokenBatch) -> list[NDArray[np.int64]]:
+    lengths = batch.attention_mask.sum(1).tolist()
+    rows = batch.input_ids.numpy()
+    return [row[:length] for row, length in zip(rows, lengths, strict=True)]
+
+
+class SentenceBatches(ScheduledBatches[SentenceBatch]):
+    """The batches of a run on pairs or triplets; the last one of an epoch may be smaller.
+
+    Args:
+        store: the prepared data.
+        sampling: which examples, and the seed of their order.
+        batch_size: examples of a step, over all processes.
+        options: see `ScheduleOptions`.
+    """
+
+    def __init__(
+        self,
+        store: SentenceStore,
+        sampling: SamplingSettings,
+        batch_size: int,
+        **options: Unpack[ScheduleOptions],
+    ) -> None:
+        self.store = store
+        items = items_of_run(np.arange(len(store)), sampling)
+        options["keep_last"] = True
+        super().__init__(items, batch_size, sampling.seed, **options)
+
+    def assemble(self, items: Items, epoch: int) -> SentenceBatch:
+        """Return the batch of items, in any epoch."""
+        return assemble(self.store, items)
+
+
+def assemble(store: SentenceStore, items: Items) -> SentenceBatch:
+    """Return examples by their numbers as one batch."""
+    rows = items[:, None] * store.size + np.arange(store.size)
+    return SentenceBatch(
+        pad(store.sentences.take(rows.ravel()), store.pad_id),
+        torch.from_numpy(store.labels[items].copy()) if len(store.labels) else None,
+        torch.from_numpy(items.copy()),
+    )

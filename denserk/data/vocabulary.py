@@ -1,8 +1,8 @@
-"""A model from nothing: a WordPiece vocabulary trained on a corpus, and random weights of a size.
+"""A new model: a WordPiece vocabulary trained on a corpus, and random weights.
 
-The same texts give the same vocabulary. The library's trainer alone does not: it numbers the
-characters that continue words in the order of a random hash, and breaks ties between pairs by
-number. So they are found beforehand, in a pass of their own, and numbered by code point.
+The vocabulary is deterministic. The library's trainer alone is not: it numbers the characters that
+continue words in hash order, and breaks ties between pairs by number. A first pass over the texts
+therefore finds these characters and numbers them by code point.
 """
 
 import re
@@ -23,20 +23,17 @@ from denserk.errors import InputError
 from denserk.settings.pretraining import SIZES, Architecture
 
 SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-MOST_CHARACTERS = 1000
-"""Characters of the alphabet, the most frequent; others become [UNK]."""
-POSITIONS = 512
-"""Tokens that a model from nothing reads at most."""
-BLOCK = 1024
-"""Texts that are handed over at once."""
+MOST_CHARACTERS = 1000  # size of the alphabet; rarer characters become [UNK]
+POSITIONS = 512  # maximum sequence length of a new model
+BLOCK = 1024  # texts per call of the trainer
 
 
 def train_vocabulary(texts: Callable[[], Iterator[str]], size: int, source: str) -> Tokenizer:
-    """A lower-casing WordPiece tokenizer of BERT's kind.
+    """Train a lower-casing WordPiece tokenizer as BERT's.
 
     Args:
-        texts: begins a pass over the texts; there are two.
-        size: entries at most, special tokens included; a small corpus has fewer.
+        texts: starts a pass over the texts; there are two.
+        size: most entries, special tokens included.
         source: names the texts in errors.
 
     Raises:
@@ -55,7 +52,7 @@ def train_vocabulary(texts: Callable[[], Iterator[str]], size: int, source: str)
     )
     learner = _bert(models.WordPiece(unk_token=SPECIALS["unk"]))
     learner.train_from_iterator(_blocks(texts()), trainer)
-    # a vocabulary of its own: to the trainer all that it was given first was special
+    # rebuilt, since the trainer marked all of `first` as special tokens
     found = learner.get_vocab()
     return _framing(_bert(models.WordPiece(found, unk_token=SPECIALS["unk"])))
 
@@ -83,9 +80,9 @@ def _blocks(texts: Iterator[str]) -> Iterator[list[str]]:
 
 @cache
 def _continuing() -> re.Pattern[str]:
-    """A character behind another one of its word, as BERT splits words.
+    """Return a pattern of the characters that continue a word, as BERT splits words.
 
-    ASCII's signs, and whatever Unicode calls punctuation, are words of their own.
+    ASCII symbols and Unicode punctuation are words of their own.
     """
     signs = "".join(
         character
@@ -98,7 +95,7 @@ def _continuing() -> re.Pattern[str]:
 
 
 def _characters(texts: Iterator[str], most: int) -> tuple[list[str], list[str]]:
-    """The most frequent characters, and those of them that continue words; by code point."""
+    """Return the most frequent characters, and those that continue words, by code point."""
     normalizer = normalizers.BertNormalizer(lowercase=True)
     counts: Counter[str] = Counter()
     continuing: set[str] = set()
@@ -106,15 +103,14 @@ def _characters(texts: Iterator[str], most: int) -> tuple[list[str], list[str]]:
         normal = normalizer.normalize_str(text)
         counts.update(normal)
         continuing.update(_continuing().findall(normal))
-    for character in [character for character in counts if character.isspace()]:
-        del counts[character]
-    ranked = sorted(counts, key=lambda character: (-counts[character], character))
+    printed = (character for character in counts if not character.isspace())
+    ranked = sorted(printed, key=lambda character: (-counts[character], character))
     alphabet = sorted(ranked[:most])
     return alphabet, [character for character in alphabet if character in continuing]
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, positions: int = POSITIONS) -> None:
-    """Writes a tokenizer as transformers loads it, with the roles of its special tokens."""
+    """Save a tokenizer for transformers, with its special tokens."""
     names: dict[str, Any] = {f"{role}_token": token for role, token in SPECIALS.items()}
     made: Callable[..., Any] = PreTrainedTokenizerFast
     fast = made(
@@ -130,13 +126,13 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, positions: int = POSITION
 def new_model(
     architecture: Architecture, vocabulary_size: int, seed: int, positions: int = POSITIONS
 ) -> BertForMaskedLM:
-    """A random BERT with its MLM head, drawn as BERT's authors did.
+    """Return a randomly initialised BERT with its MLM head.
 
     Args:
         architecture: its size.
         vocabulary_size: of the tokenizer.
-        seed: of the weights; the state of torch's own generator stays as it is.
-        positions: tokens that it reads at most.
+        seed: of the weights; torch's global generator is left unchanged.
+        positions: maximum sequence length.
     """
     layers, hidden = SIZES[architecture]
     config = BertConfig(

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from denserk.data.batches import by_length
-from denserk.data.pair_batches import Pair, PairBatch, PairJoiner, Template
+from denserk.data.pairs import Pair, PairBatch, PairJoiner, Template
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.errors import ModelError, UsageError
 from denserk.formats.files import write_errors

@@ -58,7 +58,7 @@ def _of_training_data(store: TrainingStore, run: FinetuneRun) -> DevSet:
         passages=store.passages.take(np.arange(len(store.passages))),
         pad_ids=(store.query_pad_id, store.passage_pad_id),
         relevant=[rows.tolist() for rows in store.positive_rows.take(items)],
-        groups=torch.from_numpy(batches.groups(items, 0)),
+        groups=torch.from_numpy(batches.groups(items, 0)[0]),
     )
 
 

@@ -1,6 +1,6 @@
 """What a fine-tuning run trains when it trains a cross-encoder."""
 
-from denserk.data.pair_batches import PairTrainingBatches
+from denserk.data.training_batches import PairTrainingBatches
 from denserk.errors import UsageError
 from denserk.modeling.checkpoints import find_model
 from denserk.modeling.cross_encoder import begin_reranker, is_reranker

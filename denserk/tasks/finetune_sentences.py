@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from denserk.analysis.sentence_similarity import figure_of, score_examples
-from denserk.data.sentence_batches import SentenceBatches, assemble
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
+from denserk.data.training_batches import SentenceBatches, assemble
 from denserk.data.training_data import SentenceStore, prepare_sentences
 from denserk.errors import InputError, UsageError
 from denserk.modeling.encoder import Encoder, Retriever

@@ -16,9 +16,15 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch, TrainingBatch
-from denserk.data.pair_batches import PairBatch, PairTrainingBatch
-from denserk.data.sentence_batches import SentenceBatch
+from denserk.data.batches import (
+    MaskedTexts,
+    PretrainingBatch,
+    SentenceBatch,
+    TokenBatch,
+    TrainingBatch,
+)
+from denserk.data.pairs import PairBatch
+from denserk.data.training_batches import PairTrainingBatch
 from denserk.modeling.cross_encoder import Reranker
 from denserk.modeling.encoder import Encoder, Retriever
 from denserk.modeling.multi_vector import MultiVector

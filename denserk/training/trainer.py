@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedModel, get_scheduler, set_seed
 
 from denserk.data.batches import TokenBatch
-from denserk.data.pair_batches import PairBatch
+from denserk.data.pairs import PairBatch
 from denserk.errors import DenserkError, MismatchError, OutputError, UsageError
 from denserk.extras import installed
 from denserk.formats.files import is_temporary, write_errors

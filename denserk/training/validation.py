@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from denserk.data.batches import TokenBatch, by_length, pad
-from denserk.data.pair_batches import PairJoiner
+from denserk.data.pairs import PairJoiner
 from denserk.modeling.cross_encoder import Reranker
 from denserk.modeling.encoder import Retriever
 from denserk.objectives.reranking import listwise_loss

@@ -4,9 +4,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denserk.data.pair_batches import PairJoiner, PairTrainingBatches, Template
+from denserk.data.pairs import PairJoiner, Template
 from denserk.data.tokenization import TextTokenizer
-from denserk.data.training_batches import TrainingBatches
+from denserk.data.training_batches import PairTrainingBatches, TrainingBatches
 from denserk.data.training_data import prepare
 from denserk.errors import UsageError
 from denserk.records import Passage, Query

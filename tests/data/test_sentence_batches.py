@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from denserk.data.sampling import choose_items, order_items
-from denserk.data.sentence_batches import SentenceBatches
+from denserk.data.training_batches import SentenceBatches
 from denserk.data.training_data import prepare_sentences
 from denserk.settings.training import SamplingSettings
 from tests.data.test_sentence_data import pairs, texts, triplets

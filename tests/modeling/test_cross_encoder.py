@@ -8,7 +8,7 @@ import transformers
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from denserk.data.pair_batches import PairJoiner
+from denserk.data.pairs import PairJoiner
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import ModelError, OutputError, UsageError
 from denserk.modeling.checkpoints import read_weights

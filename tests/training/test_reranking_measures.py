@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from denserk.data.pair_batches import PairJoiner
+from denserk.data.pairs import PairJoiner
 from denserk.data.tokenization import load_tokenizer
 from denserk.modeling.cross_encoder import Reranker
 from denserk.modeling.stored_model import StoredEncoder

@@ -7,8 +7,9 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
-from denserk.data.pair_batches import PairJoiner, PairTrainingBatch
+from denserk.data.pairs import PairJoiner
 from denserk.data.tokenization import load_tokenizer
+from denserk.data.training_batches import PairTrainingBatch
 from denserk.modeling.cross_encoder import Reranker
 from denserk.modeling.stored_model import StoredEncoder
 from denserk.settings.encoding import PairSettings, TextSettings

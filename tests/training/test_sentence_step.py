@@ -9,8 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
-from denserk.data.batches import pad
-from denserk.data.sentence_batches import SentenceBatch
+from denserk.data.batches import SentenceBatch, pad
 from denserk.settings.training import CacheSettings, Objective, ObjectiveSettings
 from denserk.training import batching
 from denserk.training.batching import group
