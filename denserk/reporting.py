@@ -14,7 +14,7 @@ class Progress:
     def advance(self, count: int = 1) -> None:
         """Add `count` finished units."""
 
-    def tell(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Show a note beside the count, e.g. the training loss."""
 
     def set_total(self, total: int) -> None:

@@ -121,16 +121,16 @@ def benchmark(
         raise UsageError("no benchmark given", "denserk benchmark --list shows all")
     making = {**make, **representation, **text, **corpus, **computing}
     runs = _runs_of(paths, names, [name for name in making if name != "overwrite"])
-    if not any(suite.answers for suite in find_benchmarks(names)):
+    if not any(each.answers for each in find_benchmarks(names)):
         why = f"for benchmarks with answers; {' and '.join(names)} has qrels"
         reject_unused([matching], why, "leave it out")
     if page.report is not None:
         from denserk.evaluation.report import page_in
 
         page_in(page, runs)
-    suite = find_benchmark(names[0])
+    first = find_benchmark(names[0])
     folders = paths.output is not None or any(Path(path).is_dir() for path in runs)
-    several = folders or len(set(names)) > 1 or not isinstance(suite, Benchmark)
+    several = folders or len(set(names)) > 1 or not isinstance(first, Benchmark)
     if several:
         _check_several(
             *(names, page),
@@ -146,10 +146,10 @@ def benchmark(
             *(names, paths.model, paths.output, MakeSettings(**make), representation, text),
             *(CorpusSettings(**corpus), ComputeSettings(**computing)),
         )
-    if several or not isinstance(suite, Benchmark):
+    if several or not isinstance(first, Benchmark):
         _measure_several(runs, names, settings, paths, matching, report, page)
     else:
-        _measure_one(runs, suite, settings, paths, matching, comparison, report, page)
+        _measure_one(runs, first, settings, paths, matching, comparison, report, page)
 
 
 def _runs_of(paths: BenchmarkPaths, names: Sequence[str], making: Sequence[str]) -> list[str]:
@@ -168,7 +168,7 @@ def _runs_of(paths: BenchmarkPaths, names: Sequence[str], making: Sequence[str])
 
 def _measure_one(
     runs: Sequence[str],
-    suite: Benchmark,
+    benchmark: Benchmark,
     settings: EvaluationSettings,
     paths: BenchmarkPaths,
     matching: AnswerSettings,
@@ -183,13 +183,13 @@ def _measure_one(
         baseline = find_baseline(comparison.baseline, runs)
         comparison = replace(comparison, baseline=baseline)
         runs = [*([baseline] if baseline not in runs else []), *runs]
-    result = evaluate_benchmark(runs, suite, settings, paths.against, matching)
+    result = evaluate_benchmark(runs, benchmark, settings, paths.against, matching)
     sources = None
     if page.report is not None:
         from denserk.evaluation.report import sources_of
 
-        sources = sources_of(suite, ReportSources(suite.title, topics=page.topics))
-        settings = replace(settings, remove_query=suite.remove_query)
+        sources = sources_of(benchmark, ReportSources(benchmark.title, topics=page.topics))
+        settings = replace(settings, remove_query=benchmark.remove_query)
     finish(result, runs, settings, comparison, report, page, sources)
 
 

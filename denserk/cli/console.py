@@ -140,7 +140,7 @@ class _PlainProgress(Progress):
             extra={"progress": True},
         )
 
-    def tell(self, text: str) -> None:
+    def note(self, text: str) -> None:
         self._note = f", {text}"
 
     def set_total(self, total: int) -> None:
@@ -158,7 +158,7 @@ def per_second(rate: float) -> str:
 
 @contextmanager
 def _bar(what: str, total: int | None, unit: str) -> Iterator[Progress]:
-    """Show a progress bar, with the note of `tell` on its own line."""
+    """Show a progress bar, with the note of `note` on its own line."""
     from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
     from rich.text import Text
@@ -186,7 +186,7 @@ def _bar(what: str, total: int | None, unit: str) -> Iterator[Progress]:
             def advance(self, count: int = 1) -> None:
                 bars.advance(task, count)
 
-            def tell(self, text: str) -> None:
+            def note(self, text: str) -> None:
                 word.plain = f"  {text}"
 
             def set_total(self, total: int) -> None:

@@ -241,7 +241,7 @@ class _Group:
         return get_origin(self.kinds[field.name]) is tuple and not spec_of(field).repeat
 
     def _parameter(self, field: "dataclasses.Field[Any]", *, config: bool) -> inspect.Parameter:
-        shape, kind = spec_of(field), self.kinds[field.name]
+        spec, kind = spec_of(field), self.kinds[field.name]
         required = field.default is REQUIRED and not self._unset and not config
         if get_origin(kind) is tuple:
             comma = self._is_comma_list(field)
@@ -253,9 +253,9 @@ class _Group:
             name = f"{name}/--no-{name[2:]}"
         info = typer.Option(
             name,
-            *shape.names,
+            *spec.names,
             help=self._docs[field.name],
-            metavar=shape.metavar or ("A,B,..." if self._is_comma_list(field) else None),
+            metavar=spec.metavar or ("A,B,..." if self._is_comma_list(field) else None),
             rich_help_panel=self._panel,
             show_default=self._default_text(field) or False,
         )
@@ -342,9 +342,9 @@ def parse_setting(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise UsageError(f"--set {text}: NAME=VALUE is expected", "--help-all lists the names")
-    words = {"yes": True, "true": True, "no": False, "false": False, "none": None}
-    if value.lower() in words:
-        return name.strip().replace("-", "_"), words[value.lower()]
+    values = {"yes": True, "true": True, "no": False, "false": False, "none": None}
+    if value.lower() in values:
+        return name.strip().replace("-", "_"), values[value.lower()]
     return name.strip().replace("-", "_"), value
 
 

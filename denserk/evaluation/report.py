@@ -402,7 +402,7 @@ def _passages(sources: ReportSources, wanted: set[str]) -> dict[str, Passage]:
     found: dict[str, Passage] = {}
     with (
         track("reading the corpus", None, "passages") as progress,
-        closing(read_passages(sources.corpus, sources.shape)) as stream,  # type: ignore[type-var]
+        closing(read_passages(sources.corpus, sources.reading)) as stream,  # type: ignore[type-var]
     ):
         for passage in stream:
             progress.advance()

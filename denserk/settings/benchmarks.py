@@ -213,7 +213,7 @@ def find_benchmarks(names: Iterable[str]) -> tuple[Benchmark, ...]:
     Raises:
         UsageError: unknown name.
 
-    >>> [suite.name for suite in find_benchmarks(["beir-small", "dl19", "beir/scifact"])][3:]
+    >>> [each.name for each in find_benchmarks(["beir-small", "dl19", "beir/scifact"])][3:]
     ['beir/scidocs', 'beir/scifact', 'dl19']
     """
     found: dict[str, Benchmark] = {}
@@ -222,7 +222,7 @@ def find_benchmarks(names: Iterable[str]) -> tuple[Benchmark, ...]:
         if isinstance(entry, Benchmark):
             found[entry.name] = entry
         else:
-            found.update({suite.name: suite for suite in find_benchmarks(entry.members)})
+            found.update({each.name: each for each in find_benchmarks(entry.members)})
     return tuple(found.values())
 
 
@@ -232,11 +232,11 @@ def groups_within(names: Iterable[str]) -> tuple[Group, ...]:
     >>> [group.name for group in groups_within(["beir-small"])]
     ['beir-small']
     """
-    present = {suite.name for suite in find_benchmarks(names)}
+    present = {each.name for each in find_benchmarks(names)}
     return tuple(
         group
         for group in groups().values()
-        if all(suite.name in present for suite in find_benchmarks([group.name]))
+        if all(each.name in present for each in find_benchmarks([group.name]))
     )
 
 
@@ -244,13 +244,13 @@ def list_benchmarks() -> list[BenchmarkRow]:
     """Return all benchmarks and groups as rows of text."""
     rows = [
         BenchmarkRow(
-            suite.name,
-            suite.title,
-            _sources(suite.corpus.source, suite.qrels or suite.answers),
-            " ".join(suite.measures),
-            ", ".join(suite.labels),
+            each.name,
+            each.title,
+            _sources(each.corpus.source, each.qrels or each.answers),
+            " ".join(each.measures),
+            ", ".join(each.labels),
         )
-        for suite in benchmarks().values()
+        for each in benchmarks().values()
     ]
     for group in groups().values():
         measures = dict.fromkeys(m for s in find_benchmarks([group.name]) for m in s.measures)

@@ -306,11 +306,11 @@ class ReportSources:
         qrels: relevance judgments; None if answers are matched instead.
         topics: the queries; None: those in the runs' manifests.
         corpus: the passages; None: those in the runs' manifests.
-        shape: options for reading the corpus.
+        reading: options for reading the corpus.
     """
 
     title: str
     qrels: str | None = None
     topics: str | None = None
     corpus: str | None = None
-    shape: CorpusSettings = DETECTED
+    reading: CorpusSettings = DETECTED

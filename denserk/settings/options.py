@@ -48,7 +48,7 @@ class OptionSpec:
         too_small |= self.above is not None and not value > self.above
         if too_small or (self.at_most is not None and not value <= self.at_most):
             bounds = {"at least": self.at_least, "above": self.above, "at most": self.at_most}
-            wanted = [f"{words} {bound:g}" for words, bound in bounds.items() if bound is not None]
+            wanted = [f"{name} {bound:g}" for name, bound in bounds.items() if bound is not None]
             flag = f"--set {name}=" if self.rare else f"--{name} "
             raise UsageError(f"{flag.replace('_', '-')}{value:g}: {', '.join(wanted)} is expected")
 

@@ -383,7 +383,7 @@ def _encode_blocks(
     made = {n: block for n, block in writer.finished.items() if n not in before}
     contents = {"dimension": encoder.dimension, "vectors_per_passage": texts.vectors_each(encoder)}
     if world()[1] > 1:
-        progress.tell("waiting for the other processes")
+        progress.note("waiting for the other processes")
     everybody = gather_objects((made, tally.result(encoder.dimension)))
     return from_main_process(lambda: _finish(writer, contents, everybody))
 

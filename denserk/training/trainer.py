@@ -275,7 +275,7 @@ class Trainer:
             self._seconds += now - mark
             progress.advance()
             self._after_step(notes)
-            progress.tell(", ".join(notes.values()))
+            progress.note(", ".join(notes.values()))
             mark = time.perf_counter()
             if self._stopped:
                 break
