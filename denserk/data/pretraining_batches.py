@@ -158,10 +158,6 @@ class Masker(NamedTuple):
     vocabulary: SubwordTokens
     all_mask: bool
 
-    def words(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See `masking.words_of`."""
-        return words_of(ids, self.vocabulary)
-
     def uniform(
         self,
         text: Cropped,
@@ -263,7 +259,7 @@ class MasterTexts:
         settings, masker = self.settings, self.masker
         text = self._crop(self.store.texts, visit.items, visit, Stage.TEXT)
         ids = text.ids(masker.vocabulary)
-        words = masker.words(ids)
+        words = words_of(ids, masker.vocabulary)
         masks = masker.uniform(text, words, settings.mlm_probability, visit, Stage.TEXT)
         batch = PretrainingBatch(masker.masked(text, ids, masks, visit, Stage.TEXT), {}, {})
         if MasterTask.MKP in self.tasks:
@@ -333,13 +329,13 @@ class MasterTexts:
         """Mask texts uniformly, by default at the decoders' rate."""
         rate = self.settings.decoder_mlm_probability if rate is None else rate
         ids = text.ids(self.masker.vocabulary)
-        masks = self.masker.uniform(text, self.masker.words(ids), rate, visit, stage)
+        masks = self.masker.uniform(text, words_of(ids, self.masker.vocabulary), rate, visit, stage)
         return self.masker.masked(text, ids, masks, visit, stage)
 
     def _keywords(self, text: Cropped, rows: Items, visit: Visit, stage: Stage) -> MaskedTexts:
         """Mask keywords of texts that are rows of passages."""
         ids = text.ids(self.masker.vocabulary)
-        words = self.masker.words(ids)
+        words = words_of(ids, self.masker.vocabulary)
         numbers = text.gather(self.store.word_numbers.joined(rows[rows != NOTHING])[0], 0)
         fragments = text.fragments(words, self.masker.vocabulary)
         masks = keyword_masks(
@@ -467,7 +463,7 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         draws = visit.draws(Stage.TEXT, Use.CROP, 1)
         text = crop(self.store.texts, visit.items, self.limit, draws)
         ids = text.ids(masker.vocabulary)
-        words = masker.words(ids)
+        words = words_of(ids, masker.vocabulary)
         rate, counted = self.settings.mlm_probability, SPECIAL_TOKENS if retromae else 0
         masks = masker.uniform(text, words, rate, visit, Stage.TEXT, counted)
         texts = masker.masked(text, ids, masks, visit, Stage.TEXT)

@@ -1,8 +1,8 @@
 """Text prepared for pre-training: token ids without special tokens around them.
 
-texts.arrow      `input_ids` of a block, span or passage; spans and passages also have the number of
-                 their `document`; passages also `words` (see `keyword_weights`), `queries` (joined,
-                 [SEP] behind each) and `next`, their expansion, and whether they are `expanded`
+texts.arrow      `input_ids` of a block, span or passage; of spans and passages the number of their
+                 `document`; of passages `words` (see `keyword_weights`), the expansion as `queries`
+                 (joined, [SEP] after each) and `next`, and whether they are `expanded`
 words.arrow      passages: each `word` with its `count` and the number of `texts` with it
 manifest.json    what it was made from, and what was left out
 """
@@ -55,10 +55,10 @@ from denserk.settings.pretraining import PretrainingObjective, Spans, TextUnitSe
 logger = logging.getLogger(__name__)
 
 SPECIAL_TOKENS = 2  # [CLS] and [SEP] around a sequence
-TITLE_SHARE = 4  # a title before every passage takes at most a fourth of it
-UNTITLED = ("", "-")  # titles that say nothing; the second is MS MARCO's with titles
+TITLE_SHARE = 4  # a title repeated before passages takes at most a fourth of each
+UNTITLED = ("", "-")  # empty titles; the second is that of MS MARCO with titles
 FREQUENCIES = "word-frequencies.json"
-BATCH = 512  # documents that are tokenised at once
+BATCH = 512  # documents tokenised at once
 
 TokenIds = list[int]
 STRINGS, IDS = List(Value("string")), List(List(Value("int32")))
@@ -78,27 +78,20 @@ EXPANSION = Features({"docid": Value("string"), "queries": STRINGS, "next": STRI
 class Layout(StrEnum):
     """What an item of prepared text is."""
 
-    BLOCKS = "blocks"
-    """Sentences of a document, packed: mlm, condenser, retromae."""
-    SPANS = "spans"
-    """A document of two spans or more: cocondenser."""
-    PASSAGES = "passages"
-    """A passage with its neighbour, expansion and words: master."""
+    BLOCKS = "blocks"  # packed sentences of a document: mlm, condenser, retromae
+    SPANS = "spans"  # a document of two spans or more: cocondenser
+    PASSAGES = "passages"  # a passage with its neighbour, expansion and words: master
 
     @classmethod
     def of(cls, objective: PretrainingObjective) -> "Layout":
         """Return the layout that an objective reads."""
-        special = {
-            PretrainingObjective.COCONDENSER: cls.SPANS,
-            PretrainingObjective.MASTER: cls.PASSAGES,
-        }
-        return special.get(objective, cls.BLOCKS)
+        if objective is PretrainingObjective.COCONDENSER:
+            return cls.SPANS
+        return cls.PASSAGES if objective is PretrainingObjective.MASTER else cls.BLOCKS
 
 
 class PretrainingStore:
-    """Prepared text, memory-mapped.
-
-    An item is a block, a document or a passage, by the layout.
+    """Prepared text, memory-mapped: blocks, documents or passages, depending on the layout.
 
     Args:
         folder: what `prepare` wrote.
@@ -107,7 +100,7 @@ class PretrainingStore:
         layout: what an item is.
         contents: the manifest's counts.
         texts: token ids by row.
-        document_ends: (N + 1,) of spans: document i has the rows ends[i] .. ends[i + 1] - 1.
+        document_ends: (N + 1,) of spans: document i is the rows ends[i] .. ends[i + 1] - 1.
         neighbours: (N,) of passages: 1 is the next, -1 the one before, 0 none.
         expanded: (N,) of passages, bool.
         queries, next: expansions of passages.
@@ -147,11 +140,11 @@ class PretrainingStore:
 
     @property
     def items(self) -> str:
-        """What the items are called."""
+        """The items' name in messages."""
         return "documents" if self.layout is Layout.SPANS else self.layout.value
 
     def refuse_other(self, fingerprint: str) -> None:
-        """Raise an error for a tokenizer that did not make this text's ids."""
+        """Raise an error unless the tokenizer with this fingerprint made the ids."""
         if fingerprint != self._tokenizer:
             raise MismatchError(
                 f"{self.folder} was tokenised by another tokenizer than the model's",
@@ -160,7 +153,7 @@ class PretrainingStore:
 
 
 def _neighbours(continues: NDArray[np.bool_]) -> NDArray[np.int8]:
-    """The next passage of a document is a passage's neighbour; the last one's is the one before.
+    """Return each passage's neighbour: the next one of its document, the last one's the previous.
 
     >>> _neighbours(np.array([0, 1, 1, 0, 0, 1], dtype=bool)).tolist()
     [1, 1, -1, 0, 1, -1]
@@ -171,7 +164,7 @@ def _neighbours(continues: NDArray[np.bool_]) -> NDArray[np.int8]:
 
 @dataclass(frozen=True)
 class _Inputs:
-    """Where text comes from, and how it is cut."""
+    """The inputs, and how documents are divided."""
 
     sources: Sequence[str]
     expansions: str | None
@@ -181,7 +174,7 @@ class _Inputs:
     seed: int
 
     def settings(self) -> dict[str, Any]:
-        """Return what decides how text is prepared, less what the layout does not look at."""
+        """Return the settings that matter for the layout."""
         units = as_json(self.units)
         if self.layout is not Layout.BLOCKS:
             del units["short_blocks"]
@@ -208,25 +201,24 @@ def prepare(
 ) -> PretrainingStore:
     """Prepare text, or open what an earlier call prepared from the same inputs.
 
-    Documents without text are left out and counted, and so are documents of one span where an
-    objective needs two. The folder appears whole or not at all.
+    Documents without text, or of one span where the objective needs two, are left out and counted.
+    The folder is written to a temporary path and renamed.
 
     Args:
-        sources: what to read (see `pretraining_text.read_documents`), one after another.
-        folder: where the prepared text is kept.
+        sources: inputs in order; see `pretraining_text.read_documents`.
+        folder: the output.
         tokenizer: a fast tokenizer of transformers.
         objective: decides what an item is.
-        units: how documents are cut.
+        units: how documents are divided.
         corpus_settings: how a corpus is read.
         expansions: generated queries and continuations of passages.
         seed: of the blocks' limits.
-        again: prepare again what the inputs would make otherwise; False makes that an error.
+        again: rebuild outdated data; False makes it an error.
 
     Raises:
-        UsageError: there is no such input; `folder` holds something else.
-        MismatchError: `folder` holds something else that denserk wrote; token ids were made by
-            another tokenizer; `folder` was made otherwise and must not be made again.
-        InputError: an input is broken, empty, or of another format than the objective needs.
+        UsageError: there is no such input, or `folder` is something else.
+        MismatchError: `folder` or token ids were made otherwise.
+        InputError: an input is broken, empty, or not in the format that the objective needs.
         OutputError: `folder` cannot be written.
     """
     units = TextUnitSettings() if units is None else units
@@ -296,8 +288,8 @@ class _Preparation:
             map_rows(drafts, self._map, Features(features), path, BATCH)
         if not self.found["texts"]:
             raise self._no_text()
-        counts = {name: self.found[name] for name in ("documents", "empty", "short")}
-        counts |= {name: self.found[name] for name in ("texts", "tokens")}
+        names = ("documents", "empty", "short", "texts", "tokens")
+        counts = {name: self.found[name] for name in names}
         if self.layout is Layout.PASSAGES:
             counts |= self._finish_passages(scratch)
         shutil.rmtree(scratch)
@@ -349,11 +341,8 @@ class _Preparation:
         row |= {"docid": "", "title": "", "cut": document.cut}
         row |= {"tokenised": isinstance(document, TokenDocument), "expanded": False}
         if isinstance(document, Document):
-            return row | {
-                "docid": document.docid,
-                "title": document.title,
-                "parts": document.parts,
-            }
+            own = {"docid": document.docid, "title": document.title, "parts": document.parts}
+            return row | own
         fields, size = document.fields, len(self.subwords.special)
         queries, following = document.queries or [], document.next or []
         all_ids = (*document.texts, *queries, *following)
@@ -417,7 +406,7 @@ class _Preparation:
         return made
 
     def _limits(self, sentences: list[int]) -> Any:
-        """Return the limits of each document's blocks, drawn by its number: one row a document."""
+        """Return the limits of each document's blocks, drawn by its number: (N, W)."""
         if self.layout is not Layout.BLOCKS:
             return np.full((len(sentences), 1), self.room)
         first = self.found["documents"]
@@ -427,7 +416,7 @@ class _Preparation:
         return block_limits(draws, self.room, self.units.short_blocks)
 
     def _keeps(self, texts: list[TokenIds]) -> bool:
-        """Return whether a document is kept; count it otherwise."""
+        """Return whether to keep a document; count one that is left out."""
         if not texts:
             self.found["empty"] += 1
         elif self.layout is Layout.SPANS and len(texts) < 2:
@@ -437,9 +426,9 @@ class _Preparation:
         return False
 
     def _continues(self, docid: str, title: str) -> bool:
-        """Return whether a passage belongs to the same document as the one before.
+        """Return whether a passage belongs to the document of the previous one.
 
-        It does if they have the same title, or if their ids are the same up to the last "#".
+        It does if the titles are equal, or the ids up to the last "#".
         """
         stem = docid.rpartition("#")[0]
         before, self.last = self.last, (title, stem)
@@ -449,7 +438,7 @@ class _Preparation:
         return titled or (stem != "" and stem == before[1])
 
     def _units(self, parts: list[str], cut: bool) -> list[str]:
-        """Return what of a document is tokenised as one."""
+        """Return the parts of a document that are tokenised separately."""
         whole = cut or self.units.spans is Spans.FIXED
         if whole and self.layout is not Layout.BLOCKS:
             return parts
@@ -460,7 +449,7 @@ class _Preparation:
         return [*parts[:-1], *_apart(split_sentences("".join(parts[-1:])))]
 
     def _cut(self, units: list[TokenIds], titles: int, cut: bool, limits: Any) -> list[TokenIds]:
-        """Return a document's tokenised units as blocks, spans or passages."""
+        """Group a document's tokenised units into blocks, spans or passages."""
         if self.layout is Layout.PASSAGES and not cut:
             return self._passages(max(titles, 0), units)
         units = [unit for unit in units if unit]
@@ -473,7 +462,7 @@ class _Preparation:
         return _slices(flat, pack([len(unit) for unit in units], bound))
 
     def _passages(self, titles: int, units: list[TokenIds]) -> list[TokenIds]:
-        """Return `title [SEP] passage`, once, or with each passage that a document is cut into."""
+        """Return `title [SEP] passage` for each passage of a document."""
         title, body = ([u for u in part if u] for part in (units[:titles], units[titles:]))
         if self.units.spans is None or not body:
             return [self._joined([*title, *body])] if title or body else []
@@ -545,7 +534,7 @@ class _Expansions:
     def add_to(
         self, own: list[tuple[TokenIds, TokenIds] | None], docids: list[str], separator: int
     ) -> list[tuple[TokenIds, TokenIds] | None]:
-        """Return the expansions of passages; one that came with its passage stays."""
+        """Add the expansions of passages that have none of their own."""
         wanted = np.array(list(map(hash, docids)), dtype=np.int64)
         places = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
         there = self._keys[places] == wanted
@@ -566,13 +555,13 @@ class _Expansions:
 def _expansion(
     queries: Sequence[TokenIds], following: Sequence[TokenIds], separator: int
 ) -> tuple[TokenIds, TokenIds]:
-    """Return queries as DOR joins them, a separator behind each, and the first continuation."""
+    """Return queries joined, a separator after each, and the first continuation."""
     joined = [i for query in queries for i in (*query, separator)]
     return joined, list(following[0]) if following else []
 
 
 def _apart(sentences: list[str]) -> list[str]:
-    """Put a space before each sentence but the first: byte-level tokens know a beginning by it."""
+    """Put a space before each sentence but the first, which byte-level tokens need."""
     return [" " * (number > 0) + sentence for number, sentence in enumerate(sentences)]
 
 
@@ -582,14 +571,14 @@ def _slices(flat: TokenIds, lengths: Sequence[int]) -> list[TokenIds]:
 
 
 def block_limits(draws: NDArray[np.uint64], target: int, short: float) -> NDArray[np.int64]:
-    """Return the longest that each block may be: the target, or for a share of them anything below.
+    """Return the most tokens of each block: the target, or for a share of blocks a drawn number.
 
     Args:
-        draws: (N,) random words.
+        draws: random integers of any shape.
         target: tokens of a whole block.
         short: share of the blocks whose limit is drawn from 1 to the target.
     """
-    # the upper bits decide whether, the lower half how long
+    # the upper bits decide whether a limit is drawn, the lower 32 bits the limit
     low = draws & np.uint64(2**32 - 1)
     lengths = ((low * np.uint64(target)) >> np.uint64(32)).astype(np.int64) + 1
     return np.where(shares(draws) <= short, lengths, target)
@@ -598,8 +587,8 @@ def block_limits(draws: NDArray[np.uint64], target: int, short: float) -> NDArra
 def pack(lengths: Sequence[int], limits: Iterable[int]) -> list[int]:
     """Pack sentences into blocks as Condenser does; return the tokens of each block.
 
-    A sentence that would take a block past its limit begins the next block; one that is longer
-    than a limit is a block of its own. The last block is what is left.
+    A sentence that would exceed the limit of a block begins the next one; a sentence longer than a
+    limit is a block of its own.
 
     >>> pack([5, 7, 3, 9, 2], [12, 12, 12]), pack([20, 3, 1], [12, 12])
     ([12, 12, 2], [20, 4])
@@ -618,7 +607,7 @@ def pack(lengths: Sequence[int], limits: Iterable[int]) -> list[int]:
 
 
 def windows(length: int, size: int) -> list[int]:
-    """Cut a text into windows; return the tokens of each.
+    """Return the lengths of consecutive windows of a text.
 
     >>> windows(7, 3)
     [3, 3, 1]
@@ -627,10 +616,7 @@ def windows(length: int, size: int) -> list[int]:
 
 
 def write_tokens(
-    store: PretrainingStore,
-    folder: Path,
-    tokenizer_name: str,
-    separator: int,
+    store: PretrainingStore, folder: Path, tokenizer_name: str, separator: int
 ) -> None:
     """Write prepared text as token ids for other tools, unless the folder holds the same already.
 
@@ -639,9 +625,9 @@ def write_tokens(
 
     Args:
         store: the prepared text.
-        folder: where; made if absent.
+        folder: the output.
         tokenizer_name: named in the manifest.
-        separator: the id behind each query of an expansion.
+        separator: the id after each query of an expansion.
 
     Raises:
         UsageError, MismatchError: the folder holds something else.

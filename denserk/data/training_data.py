@@ -1,6 +1,6 @@
-"""Training data prepared for batches: every text tokenised once, every choice left open.
+"""Training data prepared for batches: every distinct text tokenised once.
 
-passages.arrow     `input_ids` of each distinct passage: by id, by text where it has no id
+passages.arrow     `input_ids` of each passage, distinct by id, or by text where it has no id
 examples.arrow     `qid`, `query` (token ids), `positives` and `negatives` (rows of passages) and
                    `scores` of both, NaN where the teacher gave none
 sentences.arrow    of sentence pairs and triplets instead: `sentences` (token ids), `label`
@@ -55,9 +55,9 @@ from denserk.settings.options import as_json
 
 logger = logging.getLogger(__name__)
 
-BATCH = 256  # examples, each with its passages, that are tokenised at once
+BATCH = 256  # examples, each with its passages, tokenised at once
 MAX_SCORE = float(np.finfo(np.float32).max)
-# counted while preparing: name in the manifest -> warning, if it is worth one
+# counts: name in the manifest -> warning
 COUNTS = {
     "examples": None,
     "candidates": None,
@@ -157,7 +157,7 @@ def unscored(source: str, query: str, passage: str, line: int | None = None) -> 
 
 @dataclass(frozen=True)
 class _Inputs:
-    """Where training data comes from, as `prepare` was called."""
+    """The inputs of `prepare`."""
 
     files: Sequence[str]
     form: TrainingFormat | None
@@ -188,30 +188,28 @@ def prepare(
     """Prepare training data, or open what an earlier call prepared from the same inputs.
 
     A query without positives is left out and counted. A DPR question without hard negatives takes
-    its random ones. The folder appears whole or not at all. Texts stay on disk; memory holds some
-    bytes per distinct passage.
+    its random ones. The folder is written to a temporary path and renamed. Texts stay on disk;
+    memory holds some bytes per distinct passage.
 
     Args:
-        sources: training files, all of them used, in their order; "-" is standard input.
-        folder: where the prepared data is kept.
-        query_tokenizer: makes token ids of queries.
-        passage_tokenizer: makes token ids of passages.
-        corpus: the passages behind bare ids.
+        sources: training files in order; "-" is standard input.
+        folder: the output.
+        query_tokenizer: tokenises queries.
+        passage_tokenizer: tokenises passages.
+        corpus: the passages of ids without text.
         corpus_settings: how the corpus is read.
-        fields: fields asked for by name, which Anserini's `contents` are split into.
-        queries: the queries behind bare ids.
-        qrels: relevance judgments, held in memory; relevant passages are the positives of a query
-            that names none.
+        fields: fields that Anserini's `contents` are split into.
+        queries: the queries of ids without text.
+        qrels: relevance judgments, held in memory: the positives of queries that have none.
         form: the format of the training files; None detects it for each.
-        skip_missing: leave out ids that corpus or queries lack, and count them.
+        skip_missing: leave out and count ids that corpus or queries lack.
         require_scores: raise an error for a candidate without the teacher's score.
-        again: prepare again what the inputs would make otherwise; False makes that an error.
+        again: rebuild outdated data; False makes it an error.
 
     Raises:
-        UsageError: there is no such input; `folder` holds something else.
-        MismatchError: `folder` holds something else that denserk wrote, or was made otherwise and
-            must not be made again.
-        InputError: an input is broken or empty; a text behind an id is nowhere; a score is missing.
+        UsageError: there is no such input, or `folder` is something else.
+        MismatchError: `folder` was made otherwise.
+        InputError: an input is broken or empty, or a text or a score is missing.
         OutputError: `folder` cannot be written.
     """
     inputs = _Inputs(sources, form, corpus, corpus_settings, fields, queries, qrels, skip_missing)
@@ -229,8 +227,7 @@ def prepare(
     plan = plan_of(settings, named)
     if not is_prepared(folder, plan, again=again):
         with whole_folder(folder, own=True) as part:
-            tokenizers = query_tokenizer, passage_tokenizer
-            work = _Preparation(inputs, part, *tokenizers, require_scores)
+            work = _Preparation(inputs, part, query_tokenizer, passage_tokenizer, require_scores)
             _complete(part, plan, work.run())
     store = TrainingStore(folder)
     if require_scores:
@@ -252,7 +249,7 @@ def _complete(part: Path, plan: Manifest, contents: Mapping[str, Any]) -> None:
 
 
 class _Preparation:
-    """One preparation: read the examples, find the texts of bare ids, tokenise, refer by row."""
+    """Read the examples, look up texts of ids, tokenise, replace passages by row numbers."""
 
     def __init__(
         self,
@@ -301,7 +298,7 @@ class _Preparation:
         return counts | {"passages": self.passages, "first_unscored": self.first_unscored}
 
     def _drafts(self) -> Iterator[dict[str, Any]]:
-        """Yield the examples with the texts that their files hold."""
+        """Yield the examples with the texts of their files."""
         qrels = read_qrels_map(self.inputs.qrels) if self.inputs.qrels else {}
         found = False
         with track("reading training data", None, "queries") as progress:
@@ -370,7 +367,7 @@ class _Preparation:
         return candidate.score
 
     def _find_texts(self) -> None:
-        """Keep the texts behind bare ids on disk."""
+        """Copy the texts of ids without text to disk."""
         inputs = self.inputs
         if inputs.queries is not None and self.queries.referred:
             queries = read_queries(inputs.queries)
@@ -383,7 +380,7 @@ class _Preparation:
                 self.texts.find(passages, inputs.corpus, progress)
 
     def _tokenise_new(self, batch: Columns) -> Columns:
-        """Tokenise the passages that no earlier batch has; note their rows."""
+        """Tokenise passages that are new; record their rows."""
         self.progress.advance(len(batch["qid"]))
         places = self._places(list(chain.from_iterable(batch["keys"])))
         first = np.sort(np.unique(places, return_index=True)[1])
@@ -408,7 +405,7 @@ class _Preparation:
         return np.searchsorted(self.keys, np.array(keys, dtype=np.int64))
 
     def _examples(self, batch: Columns) -> Columns:
-        """Replace texts by rows; leave out what has no text."""
+        """Replace passages by rows; leave out those without a text."""
         bare = [q for q, text in zip(batch["qid"], batch["query"], strict=True) if not text]
         texts = dict(zip(bare, self.queries.get(bare), strict=True))
         kept: dict[str, list[Any]] = {"qid": [], "positives": [], "negatives": [], "scores": []}
@@ -441,7 +438,7 @@ class _Preparation:
         return kept | {"query": self.query.queries(queries)}
 
     def _miss(self, qid: str, name: str, where: str | None) -> None:
-        """Raise an error for an id without a text, unless such ids are left out."""
+        """Raise an error for an id without a text, unless these are left out."""
         if self.inputs.skip_missing:
             return
         places = ((source, line_of(source, qid, name)) for source in self.inputs.files)
@@ -473,10 +470,7 @@ def _no_text(source: str, what: str, flag: str, words: tuple[str, ...]) -> Input
 
 
 def line_of(source: str, *words: str) -> int | None:
-    """Return the first line of a text file that holds all the words, each whole; None without one.
-
-    Readers yield examples, not lines: a line is looked up once it is needed, for an error.
-    """
+    """Return the first line of a text file with all the words, for an error; None without one."""
     if source == STREAM or not Path(source).is_file() or source.endswith(".parquet"):
         return None
     edge = rb'[\s",\[\]]'
@@ -497,7 +491,7 @@ class SentenceStore:
         folder: what `prepare_sentences` wrote.
 
     Attributes:
-        size: sentences of an example, 2 or 3; those of example i are the rows size * i and on.
+        size: sentences of an example, 2 or 3; those of example i begin at row size * i.
         sentences: token ids by row.
         labels: (N,) float32, of pairs; empty for triplets.
         pad_id: for batches.
@@ -532,18 +526,17 @@ def prepare_sentences(
     """Prepare pairs or triplets, or open what an earlier call prepared from the same inputs.
 
     Args:
-        sources: files, all of them used, in their order; "-" is standard input.
-        folder: where the prepared data is kept; it appears whole or not at all.
-        tokenizer: makes token ids.
+        sources: files in order; "-" is standard input.
+        folder: the output.
+        tokenizer: tokenises sentences.
         size: 2 for pairs with labels, 3 for triplets.
-        label_scale: no label may be larger than this, whatever its sign.
-        again: prepare again what the inputs would make otherwise; False makes that an error.
+        label_scale: the largest absolute label.
+        again: rebuild outdated data; False makes it an error.
 
     Raises:
         UsageError: there is no such file.
-        MismatchError: `folder` holds something else, or was made otherwise and must not be made
-            again.
-        InputError: a file holds something else, or a label is beyond the scale.
+        MismatchError: `folder` was made otherwise.
+        InputError: a file has another format, or a label exceeds the scale.
         OutputError: `folder` cannot be written.
     """
     scale = label_scale if size == 2 else None
