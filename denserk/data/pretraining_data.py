@@ -341,8 +341,8 @@ class _Preparation:
         row |= {"docid": "", "title": "", "cut": document.cut}
         row |= {"tokenised": isinstance(document, TokenDocument), "expanded": False}
         if isinstance(document, Document):
-            own = {"docid": document.docid, "title": document.title, "parts": document.parts}
-            return row | own
+            row |= {"docid": document.docid, "title": document.title}
+            return row | {"parts": document.parts}
         fields, size = document.fields, len(self.subwords.special)
         queries, following = document.queries or [], document.next or []
         all_ids = (*document.texts, *queries, *following)
