@@ -597,7 +597,7 @@ def _corpus_lines(corpus: Any) -> Iterator[str]:
 def _queries(queries: Any) -> Iterator[Query]:
     """Yield queries from whatever holds them."""
     if isinstance(queries, PathLike) or (isinstance(queries, str) and Path(queries).exists()):
-        from denserk.formats.sources import read_queries
+        from denserk.formats.topics import read_queries
 
         yield from read_queries(str(queries))
     elif isinstance(queries, str):

@@ -10,8 +10,9 @@ from denserk.cli.console import show_error
 from denserk.errors import DenserkError, InputError
 from denserk.evaluation.evaluator import evaluate
 from denserk.evaluation.results import EvaluationResult, RunResult
+from denserk.formats.corpus import read_passages
 from denserk.formats.runs import read_run_scores
-from denserk.formats.sources import read_passages, read_queries
+from denserk.formats.topics import read_queries
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from denserk.settings.encoding import (

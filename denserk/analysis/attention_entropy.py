@@ -19,9 +19,9 @@ from denserk.analysis.side_by_side import check, load
 from denserk.data.batches import TokenBatch, by_length, pad
 from denserk.data.sampling import choose_records
 from denserk.errors import DenserkError, InputError, ModelError
+from denserk.formats.corpus import read_passages
 from denserk.formats.plots import draw_lines, new_axes, save_if_installed
-from denserk.formats.sources import read_passages
-from denserk.formats.tsv import write_rows
+from denserk.formats.text_files import write_rows
 from denserk.modeling.backbone import Backbone
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.records import Passage

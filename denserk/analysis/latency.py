@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from denserk.analysis.side_by_side import check, load
 from denserk.data.sampling import choose_records
 from denserk.formats.plots import new_axes, save_if_installed
-from denserk.formats.sources import read_queries
-from denserk.formats.tsv import write_rows
+from denserk.formats.text_files import write_rows
+from denserk.formats.topics import read_queries
 from denserk.modeling.text_encoder import NOTHING, TextEncoder
 from denserk.records import Query
 from denserk.reporting import track

@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from denserk.data.sampling import choose_records
 from denserk.errors import MismatchError
+from denserk.formats.corpus import read_passages
+from denserk.formats.qrels import read_qrels
 from denserk.formats.runs import read_run
-from denserk.formats.sources import read_passages, read_qrels, read_queries
+from denserk.formats.topics import read_queries
 from denserk.records import Passage, Query, best_first
 from denserk.reporting import track
 from denserk.settings.analysis import WinningVectorSettings

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from denserk.errors import DenserkError, InputError
 from denserk.formats.sentence_pairs import read_sentences
-from denserk.formats.tsv import write_rows
+from denserk.formats.text_files import write_rows
 from denserk.modeling.text_encoder import NOTHING, TextEncoder
 from denserk.reporting import track
 from denserk.settings.analysis import SentenceSimilaritySettings

@@ -19,7 +19,7 @@ from denserk.analysis.side_by_side import check, load
 from denserk.data.batches import by_length, pad
 from denserk.errors import DenserkError, ModelError
 from denserk.formats.plots import new_axes, save_if_installed
-from denserk.formats.tsv import write_rows
+from denserk.formats.text_files import write_rows
 from denserk.modeling.multi_vector import MultiVector
 from denserk.modeling.pooling import PassageVectors
 from denserk.modeling.text_encoder import NOTHING, TextEncoder

@@ -42,5 +42,5 @@ def convert(
     from denserk.tasks.convert import convert as task
 
     result = task(source, target, conversion, representation, text, compute)
-    logger.info(f"{target}: {result.count:,} {result.unit} in format {result.shape}")
+    logger.info(f"{target}: {result.count:,} {result.unit} in format {result.format}")
     return result

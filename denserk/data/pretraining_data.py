@@ -40,12 +40,17 @@ from denserk.data.sampling import Purpose, random_words
 from denserk.data.sentences import split_sentences
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError, MismatchError
-from denserk.formats.expansions import read_expansions
 from denserk.formats.files import whole_binary
 from denserk.formats.json_records import write_objects
 from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest, write_manifest
 from denserk.formats.outputs import whole_folder
-from denserk.formats.pretraining_text import TOKENS, Document, TokenDocument, read_documents
+from denserk.formats.pretraining_text import (
+    TOKENS,
+    Document,
+    TokenDocument,
+    read_documents,
+    read_expansions,
+)
 from denserk.reporting import track
 from denserk.settings.encoding import TextSettings
 from denserk.settings.formats import DETECTED, CorpusSettings

@@ -39,14 +39,15 @@ from denserk.data.prepared import (
 )
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError
+from denserk.formats.corpus import read_passages
 from denserk.formats.files import STREAM, read_lines
 from denserk.formats.manifest import Kind, Manifest, read_manifest, write_manifest
 from denserk.formats.outputs import whole_folder
 from denserk.formats.passage_texts import PassageTexts
+from denserk.formats.qrels import read_qrels_map
 from denserk.formats.sentence_pairs import read_sentences
-from denserk.formats.sources import read_passages, read_qrels_map, read_queries
-from denserk.formats.training import read_training
-from denserk.formats.training_json import random_negatives
+from denserk.formats.topics import read_queries
+from denserk.formats.training import random_negatives, read_training
 from denserk.records import Candidate, Passage, Query, TrainingExample
 from denserk.reporting import track
 from denserk.settings.conversion import TrainingFormat

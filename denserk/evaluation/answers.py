@@ -36,13 +36,20 @@ from denserk.evaluation.evaluator import Evaluator, first_hits, some, warn
 from denserk.evaluation.inputs import short_names
 from denserk.evaluation.measures import Measure, is_count, parse_measures, split_measures
 from denserk.evaluation.results import EvaluationResult
-from denserk.formats.detection import told
+from denserk.formats.corpus import read_passages
 from denserk.formats.files import STREAM
 from denserk.formats.outputs import scratch_folder
 from denserk.formats.passage_texts import PassageTexts
-from denserk.formats.question_answers import Context, Write, dpr_json, pyserini_json
 from denserk.formats.runs import read_run
-from denserk.formats.sources import read_passages, read_queries, read_questions
+from denserk.formats.text_files import display_name
+from denserk.formats.topics import (
+    Context,
+    Write,
+    dpr_json,
+    pyserini_json,
+    read_queries,
+    read_questions,
+)
 from denserk.records import Passage, Query, best_first
 from denserk.reporting import track
 from denserk.settings.evaluation import (
@@ -389,7 +396,7 @@ def _read_hits(
     """
     found: Hits = {}
     others: list[str] = []
-    with track(f"reading {told(run)}", None, "queries") as progress:
+    with track(f"reading {display_name(run)}", None, "queries") as progress:
         for group in read_run(run, by_rank=settings.order is RunOrder.RANK):
             progress.advance()
             if group.qid not in asked:

@@ -31,8 +31,8 @@ from denserk.evaluation.measures import (
     providers_of,
 )
 from denserk.evaluation.results import EvaluationResult, Judgments, Run, RunResult, Ties
+from denserk.formats.qrels import read_qrels_map
 from denserk.formats.runs import RankedList, read_kept_scores, read_run_scores, read_run_tag
-from denserk.formats.sources import read_qrels_map
 from denserk.settings.evaluation import (
     DEFAULT_MEASURES,
     EvaluationSettings,

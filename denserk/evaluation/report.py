@@ -15,10 +15,12 @@ from denserk.evaluation.evaluator import first_hits, read_hits
 from denserk.evaluation.measures import is_count
 from denserk.evaluation.results import BenchmarksResult, EvaluationResult
 from denserk.extras import require
+from denserk.formats.corpus import read_passages
 from denserk.formats.data_sets import find_parts, is_here
 from denserk.formats.files import STREAM, whole_text, write_errors
 from denserk.formats.manifest import Kind, Manifest, beside, read_manifest
-from denserk.formats.sources import read_passages, read_qrels_map, read_queries
+from denserk.formats.qrels import read_qrels_map
+from denserk.formats.topics import read_queries
 from denserk.records import Passage
 from denserk.reporting import track
 from denserk.settings.benchmarks import Benchmark

@@ -6,17 +6,16 @@ looked for on the disk first.
 
 import logging
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from denserk.errors import DenserkError, InputError, UsageError
 from denserk.extras import installed, require
-from denserk.formats.files import write_errors
+from denserk.formats.files import STREAM, write_errors
 from denserk.formats.json_records import identifier
 from denserk.records import NO_FIELDS, Passage, Qrel, Query
 from denserk.settings.benchmarks import Benchmark, Source
@@ -36,6 +35,42 @@ def cache_folder() -> Path:
     return Path(os.environ.get("DENSERK_CACHE") or Path.home() / ".cache" / "denserk")
 
 
+class Place(NamedTuple):
+    """Where a source is: a path, and the split of a BEIR dataset; or a dataset of ir_datasets."""
+
+    path: Path
+    split: str | None = None
+    irds: str | None = None
+
+
+def locate(source: str) -> Place:
+    """Return where a source is: `irds:NAME`, `beir:NAME`, "-", a path, or an id of ir_datasets.
+
+    Raises:
+        UsageError: there is no such file, folder or dataset.
+    """
+    if source.startswith(IRDS):
+        return Place(Path(), irds=source.removeprefix(IRDS))
+    if source.startswith(BEIR):
+        name, split = split_beir(source)
+        return Place(beir_folder(name), split)
+    if source == STREAM or Path(source).exists():
+        return Place(Path(source))
+    if "/" in source and knows_irds(source):
+        logger.info(f"{source}: a dataset of ir_datasets")
+        return Place(Path(), irds=source)
+    could_be_name = "/" in source and not (Path(source).suffix or Path(source).parent.exists())
+    raise UsageError(
+        f"{source}: no such file or folder",
+        f"if it is a dataset of ir_datasets, write {IRDS}{source}" if could_be_name else None,
+    )
+
+
+def plain_or_packed(folder: Path, name: str) -> Path | None:
+    """Return a file of a folder, or the same file with .gz; None without either."""
+    return next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
+
+
 def load_irds(name: str, what: str) -> Any:
     """Load a dataset of ir_datasets that has docs, queries or qrels.
 
@@ -48,9 +83,9 @@ def load_irds(name: str, what: str) -> Any:
         UsageError: there is no such dataset, or it has no such part.
     """
     name = name.removeprefix(IRDS)
+    os.environ.setdefault("IR_DATASETS_DL_DISABLE_PBAR", str(not sys.stderr.isatty()).lower())
     package = require("ir_datasets", f"the collection {IRDS}{name}")
     package.log.easy().logger().setLevel(logging.ERROR)  # a failed download is told in one line
-    package.lazy_libs.tqdm = lambda: SimpleNamespace(tqdm=_bars())
     try:
         dataset = package.load(name)
     except (KeyError, ValueError):
@@ -61,13 +96,6 @@ def load_irds(name: str, what: str) -> Any:
     if not getattr(dataset, f"has_{what}")():
         raise UsageError(f"{IRDS}{name} has no {what}", "name one of its parts, such as .../test")
     return dataset
-
-
-def _bars() -> Any:
-    """Return tqdm with bars on a terminal only, removed when they end."""
-    from tqdm import tqdm  # comes with transformers, ir_datasets and beir
-
-    return partial(tqdm, disable=None, leave=False)
 
 
 def knows_irds(name: str) -> bool:
@@ -117,18 +145,12 @@ def irds_passages(name: str) -> Iterator[Passage]:
 
 
 def _plain(fields: dict[str, Any]) -> Any:
-    """Return the fields that JSON can hold as they are."""
     kept = {key: value for key, value in fields.items() if isinstance(value, str | int | float)}
     return kept or NO_FIELDS
 
 
 def irds_queries(name: str) -> Iterator[Query]:
-    """Yield the queries of a dataset of ir_datasets.
-
-    Raises:
-        UsageError: see `load_irds`.
-        InputError: it cannot be fetched or read.
-    """
+    """Yield the queries of a dataset of ir_datasets; errors as in `irds_passages`."""
     for record in _records(load_irds(name, "queries"), "queries", name):
         fields = record._asdict()
         qid = identifier(fields.pop("query_id"), name, None, "query")
@@ -143,12 +165,7 @@ def irds_queries(name: str) -> Iterator[Query]:
 
 
 def irds_qrels(name: str) -> Iterator[Qrel]:
-    """Yield the qrels of a dataset of ir_datasets.
-
-    Raises:
-        UsageError: see `load_irds`.
-        InputError: it cannot be fetched or read.
-    """
+    """Yield the qrels of a dataset of ir_datasets; errors as in `irds_passages`."""
     for record in _records(load_irds(name, "qrels"), "qrels", name):
         yield Qrel(record.query_id, record.doc_id, int(record.relevance))
 
@@ -197,7 +214,6 @@ def beir_folder(name: str) -> Path:
 def _fetch(name: str, place: Path, put: str) -> Path:
     util = require("beir.util", f"the collection {BEIR}{name}")
     archive = name.partition("/")[0]
-    util.tqdm = _bars()  # type: ignore[attr-defined]
     kept = cache_folder() / "beir"
     with write_errors(kept):
         kept.mkdir(parents=True, exist_ok=True)

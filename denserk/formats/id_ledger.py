@@ -6,7 +6,6 @@ Two different ids share a hash with a probability of 1e-5 among 21 million (Wiki
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from hashlib import blake2b
-from types import TracebackType
 
 import numpy as np
 
@@ -15,11 +14,6 @@ from denserk.formats.outputs import scratch_folder
 
 HASH = 8  # bytes
 BUFFER = 1 << 20  # bytes that are written at once
-
-
-def digest(identifier: str) -> bytes:
-    """Return 16 bytes that stand for an id."""
-    return blake2b(identifier.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 class IdLedger(AbstractContextManager["IdLedger"]):
@@ -38,12 +32,7 @@ class IdLedger(AbstractContextManager["IdLedger"]):
         self._pending = bytearray()
         self.count = 0
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._open.close()
 
     def add(self, docid: str) -> None:
@@ -52,7 +41,10 @@ class IdLedger(AbstractContextManager["IdLedger"]):
 
     def extend(self, docids: Collection[str]) -> None:
         """Take the next ids."""
-        self._pending += b"".join(digest(docid)[:HASH] for docid in docids)
+        self._pending += b"".join(
+            blake2b(docid.encode("utf-8", "surrogatepass"), digest_size=HASH).digest()
+            for docid in docids
+        )
         self.count += len(docids)
         if len(self._pending) >= BUFFER:
             self._write()

@@ -1,4 +1,4 @@
-"""JSON records: lines through jsonlines and orjson, arrays, and fields with their types.
+"""JSON records: lines through jsonlines and orjson, arrays, keys by format, fields by type.
 
 Errors name the file and the line.
 """
@@ -7,15 +7,23 @@ import codecs
 import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import orjson
 
 from denserk.errors import InputError
-from denserk.formats.files import READ_FAILURES, read_failure, read_lines, whole_binary
+from denserk.formats.files import (
+    READ_FAILURES,
+    number_lines,
+    read_failure,
+    read_lines,
+    whole_binary,
+)
 from denserk.records import NO_FIELDS
 
+Format = TypeVar("Format", bound=StrEnum)
 Numbered = tuple[int, dict[str, Any]]  # the line on which an object starts, and the object
 
 CHUNK = 1 << 20  # characters of an array that are read at once
@@ -179,14 +187,112 @@ def read_array(handle: BinaryIO, path: str | Path) -> Iterator[Numbered]:
         raise window.error("more after the array's end")
 
 
-def identifier(value: Any, path: str | Path, line: int | None, what: str) -> str:
-    """An id as a string; an integer of a JSON file keeps its digits.
+def read_json(handle: BinaryIO, start: bytes, path: str | Path) -> Iterator[Numbered]:
+    """Yield (line number, object) of JSON lines, or of an array if `start` begins one."""
+    if start.lstrip().startswith(b"["):
+        return read_array(handle, path)
+    return parse_objects(number_lines(handle, path), path)
+
+
+class RecordKeys(NamedTuple):
+    """The keys of one JSON format of passages or queries; the first key that a record has counts.
+
+    Without an id key the id is the record's position from 0, unless `must_have_id`.
+    """
+
+    ids: tuple[str, ...]
+    texts: tuple[str, ...]
+    title: str | None = None
+    must_have_id: bool = True
+
+    def __str__(self) -> str:
+        parts = ["|".join(self.ids), "|".join(self.texts)]
+        return " with ".join(part for part in parts if part)
+
+    def match(self, record: Mapping[str, Any]) -> "Keys | None":
+        """Return the keys that a record uses; None if it lacks some."""
+        key = next((name for name in self.ids if name in record), None)
+        text = next((name for name in self.texts if name in record), None)
+        if text is None or (key is None and self.must_have_id):
+            return None
+        return Keys(key, text, self.title)
+
+
+class Keys(NamedTuple):
+    """The keys that the records of one file use."""
+
+    id: str | None
+    text: str
+    title: str | None = None
+
+
+def match_keys(
+    record: Mapping[str, Any],
+    formats: Mapping[Format, RecordKeys],
+    format: Format | None,
+    path: str | Path,
+    line: int | None,
+) -> tuple[Format, Keys]:
+    """Return the format of a file by its first record, and the keys that it uses.
 
     Args:
-        value: the id as the file has it.
-        path: the file, for the error.
-        line: its line, for the error.
-        what: "passage" or "query".
+        record: the first record.
+        formats: the formats, in the order in which they are tried.
+        format: a forced format; None detects it.
+        path: the file, for errors.
+        line: the line, for errors.
+
+    Raises:
+        InputError: the record lacks the keys of every format, or of the forced one.
+    """
+    wanted = [format] if format else list(formats)
+    for candidate in wanted:
+        if keys := formats[candidate].match(record):
+            return candidate, keys
+    raise InputError(
+        path,
+        line,
+        f"the keys {list_keys(record)}",
+        " or ".join(dict.fromkeys(str(formats[name]) for name in wanted)),
+        None if format else f"force a format: {', '.join(formats)}",
+    )
+
+
+def list_keys(record: Iterable[str]) -> str:
+    r"""Return the first keys of a record, on one line.
+
+    >>> list_keys({"_id": 1, "a\nb": 2}), list_keys({})
+    ("_id, 'a\\nb'", 'of an empty object')
+    """
+    keys = list(record)
+    shown = [key if key.isprintable() else repr(key) for key in (key[:40] for key in keys[:8])]
+    return ", ".join([*shown, *["..."] * (len(keys) > 8)]) or "of an empty object"
+
+
+def take_key(record: dict[str, Any], key: str, path: str | Path, line: int | None) -> Any:
+    """Remove and return the value of a key that a record must have."""
+    try:
+        return record.pop(key)
+    except KeyError:
+        found = f"no {key} (keys: {list_keys(record)})"
+        raise InputError(path, line, found, f"a record with {key}") from None
+
+
+def as_text(value: Any, key: str, path: str | Path, line: int | None) -> str:
+    """Return the text under a key; null is an empty text.
+
+    Raises:
+        InputError: it is no text.
+    """
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InputError(path, line, f"{key} that is {type(value).__name__}", "a string")
+    return value
+
+
+def identifier(value: Any, path: str | Path, line: int | None, what: str) -> str:
+    """Return an id as a string; an integer keeps its digits. `what` is "passage" or "query".
 
     Raises:
         InputError: it is empty, holds white space, or is neither a string nor an integer.
@@ -218,25 +324,25 @@ class Fields:
         self.record, self.path, self.line = record, path, line
 
     def error(self, found: str, expected: str, hint: str | None = None) -> InputError:
-        """A refusal that names the file and line."""
+        """Return an error that names the file and line."""
         return InputError(self.path, self.line, found, expected, hint)
 
     def __contains__(self, key: str) -> bool:
         return self.record.get(key) is not None
 
     def identifier(self, key: str, default: str = "") -> str:
-        """An id; a whole number keeps its digits; absent, null or empty it is the default."""
+        """Return an id; an integer keeps its digits; absent, null or empty gives the default."""
         value = self.record.get(key)
         if value is None or value == "":
             return default
         return self.as_identifier(value, key)
 
     def as_identifier(self, value: Any, key: str) -> str:
-        """A value that must be an id, found under `key`."""
+        """Check a value found under `key` that must be an id."""
         return identifier(value, self.path, self.line, key)
 
     def text(self, key: str) -> str:
-        """A text; absent or null is empty."""
+        """Return a text; absent or null is empty."""
         value = self.record.get(key)
         if value is None:
             return ""
@@ -245,11 +351,11 @@ class Fields:
         return value
 
     def number(self, key: str) -> float | None:
-        """A finite number, perhaps spelled as a string; None where it is absent or null."""
+        """Return a finite number, which may be a string; None if it is absent or null."""
         return self.as_number(self.record.get(key), key)
 
     def as_number(self, value: Any, key: str) -> float | None:
-        """A value that must be a finite number or null, found under `key`."""
+        """Check a value found under `key` that must be a finite number or null."""
         if value is None:
             return None
         try:
@@ -261,7 +367,7 @@ class Fields:
         return number
 
     def items(self, key: str) -> list[Any]:
-        """A list; absent or null is empty."""
+        """Return a list; absent or null is empty."""
         value = self.record.get(key)
         if value is None:
             return []
@@ -270,7 +376,7 @@ class Fields:
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """A list of strings."""
+        """Return a list of strings."""
         values = self.items(key)
         for value in values:
             if not isinstance(value, str):
@@ -278,16 +384,16 @@ class Fields:
         return tuple(values)
 
     def identifiers(self, key: str) -> tuple[str, ...]:
-        """A list of ids."""
+        """Return a list of ids."""
         return tuple(self.as_identifier(value, key) for value in self.items(key))
 
     def objects(self, key: str) -> Iterator["Fields"]:
-        """A list of objects."""
+        """Yield the objects of a list."""
         for value in self.items(key):
             if not isinstance(value, dict):
                 raise self.error(f"{type(value).__name__} in {key}", "a list of objects")
             yield Fields(value, self.path, self.line)
 
     def rest(self, known: Collection[str]) -> Mapping[str, Any]:
-        """The fields that are not among the known ones."""
+        """Return the fields that are not among the known ones."""
         return {key: value for key, value in self.record.items() if key not in known} or NO_FIELDS

@@ -1,8 +1,8 @@
-"""Text to pre-train on: any corpus, plain text, spans of documents, or token ids.
+"""Text to pre-train on: any corpus, plain text, spans of documents, token ids; generated text.
 
-| shape | one record | a document |
+| format | one record | a document |
 |---|---|---|
-| any corpus of `sources` | as there | the record |
+| any corpus | as there | the record |
 | plain text (.txt) | a line, or lines up to an empty one | the record |
 | spans | {"spans": ["...", ...]} | the record, cut already |
 | token ids | {"text": [ids], "queries": [[ids]], "next": [[ids]]} | the record |
@@ -10,30 +10,29 @@
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 
-from denserk.errors import UsageError
-from denserk.formats.detection import first_line, is_json, told
+from denserk.errors import InputError
+from denserk.formats.corpus import ENDINGS, corpus_files, read_passages
 from denserk.formats.files import STREAM, look_ahead, open_binary, read_text_lines
 from denserk.formats.json_records import Fields, read_objects
-from denserk.formats.manifest import NAME as MANIFEST
-from denserk.formats.sources import CORPUS_ENDINGS, read_passages
+from denserk.formats.text_files import display_name, first_line, is_json
+from denserk.records import Passage
 from denserk.settings.formats import DETECTED, CorpusSettings
 from denserk.settings.pretraining import RawText
 
 logger = logging.getLogger(__name__)
 
 TEXT_ENDING = ".txt"
-TOKENS = "tokens.jsonl"
-"""The file of token ids in a folder that holds tokenised text."""
+TOKENS = "tokens.jsonl"  # the file of token ids in a folder that holds tokenised text
 
 
 class Document(NamedTuple):
-    """A document's texts: its fields, or, where it comes `cut`, its spans."""
+    """A document's texts: its fields, or its spans if it is `cut` already."""
 
     docid: str
     title: str
@@ -44,8 +43,8 @@ class Document(NamedTuple):
 class TokenDocument(NamedTuple):
     """A document's token ids, without special tokens around them.
 
-    `texts`: one, or the spans of a document that comes `cut`. `queries` and `next` are None where
-    the record has none. `fields` names file and line in errors.
+    `texts`: one, or the spans of a document that is `cut`. `queries` and `next` are None if the
+    record has none. `fields` names file and line in errors.
     """
 
     texts: list[list[int]]
@@ -61,10 +60,10 @@ def read_documents(
     fields: Sequence[str] = ("title", "text"),
     raw_text: RawText | None = None,
 ) -> Iterator[Document | TokenDocument]:
-    """The documents of a source, in its order, in constant memory.
+    """Yield the documents of a source, in its order, in constant memory.
 
     Args:
-        source: a file, a folder, "-", or a collection by name (see `sources.read_passages`). A
+        source: a file, a folder, "-", or a collection by name (see `corpus.read_passages`). A
             folder's .txt files count too. Standard input is plain text if `raw_text` is given, and
             otherwise a corpus.
         corpus_settings: how the passages of a corpus are read.
@@ -79,7 +78,7 @@ def read_documents(
         if _is_text(file, raw_text):
             yield from _read_text(file, raw_text)
         elif key := _token_key(file):
-            logger.info(f"{told(file)}: {key[1]}")
+            logger.info(f"{display_name(file)}: {key[1]}")
             yield from _read_records(file, key[0])
         else:
             for passage in read_passages(file, corpus_settings, fields):
@@ -93,20 +92,7 @@ def _files(source: str) -> list[str]:
         return [source]
     if (folder / TOKENS).is_file():
         return [str(folder / TOKENS)]
-    if any((folder / name).is_file() for name in ("corpus.jsonl", "corpus.jsonl.gz")):
-        return [source]
-    endings = (*CORPUS_ENDINGS, TEXT_ENDING)
-    files = [
-        str(item)
-        for item in sorted(folder.iterdir(), key=lambda item: item.name)
-        if item.name.removesuffix(".gz").endswith(endings)
-        and not item.name.startswith(".")
-        and item.name != MANIFEST
-        and item.is_file()
-    ]
-    if not files:
-        raise UsageError(f"{source} holds no text", "*.jsonl, *.tsv or *.txt files, perhaps .gz")
-    return files
+    return [str(file) for file in corpus_files(folder, (*ENDINGS, TEXT_ENDING))]
 
 
 def _is_text(file: str, raw_text: RawText | None) -> bool:
@@ -116,7 +102,7 @@ def _is_text(file: str, raw_text: RawText | None) -> bool:
 
 
 def _token_key(file: str) -> tuple[str, str] | None:
-    """The key of a record's token ids or spans, and what they are called; None of a corpus."""
+    """Return the key of token ids or spans, and what they are called; None for a corpus."""
     if file == STREAM or not Path(file).is_file():
         return None
     with open_binary(file) as raw:
@@ -138,13 +124,13 @@ def _token_key(file: str) -> tuple[str, str] | None:
 def _read_text(file: str, raw_text: RawText | None) -> Iterator[Document]:
     if raw_text is None:
         raw_text = _detect(file)
-        logger.info(f"{told(file)}: plain text, documents are {raw_text}")
+        logger.info(f"{display_name(file)}: plain text, documents are {raw_text}")
     for number, lines in enumerate(_paragraphs(file, raw_text)):
         yield Document(str(number), "", (lines,))
 
 
 def _detect(file: str) -> RawText:
-    """Empty lines between lines of text end documents; without them each line does."""
+    """Detect whether empty lines end documents; without any, each line is a document."""
     with open_binary(file) as raw:
         head = look_ahead(raw, file)[0]
     inner = head.strip().replace(b"\r\n", b"\n")
@@ -194,3 +180,56 @@ def _ids(fields: Fields, value: Any, key: str) -> list[int]:
     if not isinstance(value, list) or not all(type(item) is int and item >= 0 for item in value):
         raise fields.error(f"{key} that are no token ids", f"a list of whole numbers as {key}")
     return value
+
+
+class Expansion(NamedTuple):
+    """A passage's generated queries, and its generated continuations."""
+
+    docid: str
+    queries: tuple[str, ...]
+    next: tuple[str, ...]
+
+
+def read_expansions(path: str | Path) -> Iterator[Expansion]:
+    """Yield the expansions of a file, in its order.
+
+    Raises:
+        InputError: a line is broken, or has no id.
+    """
+    for line, record in read_objects(path):
+        fields = Fields(record, path, line)
+        docid = fields.identifier("docid")
+        if not docid:
+            raise fields.error("an expansion without `docid`", "the id of its passage")
+        yield Expansion(docid, fields.texts("queries"), fields.texts("next"))
+
+
+def append_queries(passages: Iterable[Passage], path: str | Path) -> Iterator[Passage]:
+    """Append generated queries to the text of their passages, separated by spaces.
+
+    Nogueira and Lin, "From doc2query to docTTTTTquery" (2019): what BM25 then indexes.
+
+    Args:
+        passages: in the order of their corpus.
+        path: expansions in the same order; those of some passages may be missing.
+
+    Raises:
+        InputError: an expansion does not belong to a passage that is still to come.
+    """
+    expansions = read_expansions(path)
+    coming = next(expansions, None)
+    for passage in passages:
+        if coming is None or coming.docid != passage.docid:
+            yield passage
+            continue
+        text = " ".join(part for part in (passage.text, *coming.queries) if part)
+        yield passage._replace(text=text)
+        coming = next(expansions, None)
+    if coming is not None:
+        raise InputError(
+            path,
+            None,
+            f"an expansion of {coming.docid}, which the corpus does not have there",
+            "expansions in the order of the corpus",
+            "expand this very corpus",
+        )

@@ -20,7 +20,6 @@ import orjson
 from numpy.typing import NDArray
 
 from denserk.errors import InputError, OutputError
-from denserk.formats.detection import columns, is_number, list_keys, told
 from denserk.formats.files import (
     BOM,
     LONGEST_LINE,
@@ -34,7 +33,8 @@ from denserk.formats.files import (
     whole_binary,
     write_errors,
 )
-from denserk.formats.json_records import dump_json, identifier, parse_objects
+from denserk.formats.json_records import dump_json, identifier, list_keys, parse_objects
+from denserk.formats.text_files import columns, display_name, is_number
 from denserk.settings.formats import RunFormat
 
 logger = logging.getLogger(__name__)
@@ -350,7 +350,7 @@ def _format_of(
         return format
     hits = [item for item in first if not is_comment(item[1])]
     format = detect(hits or first, path)
-    logger.info(f"{told(path)}: {format} run ({COLUMNS[format]})")
+    logger.info(f"{display_name(path)}: {format} run ({COLUMNS[format]})")
     return format
 
 
@@ -543,7 +543,7 @@ def _broken(text: bytes, format: RunFormat, path: str | Path, line: int) -> Inpu
 def _wrong_columns(count: int, format: RunFormat | None, path: str | Path, line: int) -> InputError:
     hint = None
     if count == 4 and format in (None, RunFormat.TREC):
-        hint = "four columns are judgements: exchange run and judgements"
+        hint = "four columns are qrels: exchange run and qrels"
     expected = COLUMNS[format] if format else " or ".join(COLUMNS.values())
     return InputError(path, line, columns(count), expected, hint)
 

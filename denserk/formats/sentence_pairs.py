@@ -15,32 +15,30 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from denserk.errors import InputError
-from denserk.formats.detection import columns, is_number, list_keys, peek
 from denserk.formats.files import decode_lines, number_lines, open_binary
-from denserk.formats.json_records import Fields, parse_objects
-from denserk.formats.tsv import read_rows
+from denserk.formats.json_records import Fields, list_keys, parse_objects
+from denserk.formats.text_files import columns, is_number, peek, read_rows
 from denserk.records import SentenceExample
 
 PAIR = ("sentence1", "sentence2")
 TRIPLETS = (("anchor", "positive", "negative"), ("sentence1", "sentence2", "sentence3"))
 LABELS = ("label", "score", "similarity_score")
 BENCHMARK = ("genre", "file", "year", "number", "score", *PAIR)
+# by the number of sentences that an example must have
 EXPECTED = {
     None: "pairs (sentence1, sentence2, label) or triplets (anchor, positive, negative)",
     2: "pairs: the columns sentence1, sentence2, and label or score",
     3: "triplets: the columns anchor, positive, negative",
 }
-"""What is expected, by the number of sentences that an example must have."""
-
 Row = tuple[int, Mapping[str, Any]]
 
 
 def read_sentences(source: str | Path, size: int | None = None) -> Iterator[SentenceExample]:
-    """Reads pairs with their labels, or triplets; a file holds one of the two.
+    """Yield pairs with their labels, or triplets; a file holds one of the two.
 
     Args:
         source: a file, plain or gzip by suffix; "-" is standard input.
-        size: 2 for pairs, 3 for triplets; told by the first row where it is None.
+        size: 2 for pairs, 3 for triplets; None detects it by the first row.
 
     Raises:
         UsageError: there is no such file.
@@ -65,7 +63,7 @@ def read_sentences(source: str | Path, size: int | None = None) -> Iterator[Sent
 
 
 def _sentences_of(row: Mapping[str, Any], size: int | None) -> tuple[str, ...] | None:
-    """The names of a row's sentences; None where it is not what is asked for."""
+    """Return the names of a row's sentences; None if it is not what is asked for."""
     found = next((names for names in (*TRIPLETS, PAIR) if row.keys() >= set(names)), ())
     return found if found and size in (None, len(found)) else None
 
@@ -85,7 +83,7 @@ def _example(fields: Fields, names: tuple[str, ...]) -> SentenceExample:
 
 
 def _named_rows(handle: BinaryIO, source: str | Path, size: int | None) -> Iterator[Row]:
-    """Every row with its columns by name, in lower case."""
+    """Yield (line, row with its columns by name in lower case)."""
     numbered = ((number, line) for number, line in number_lines(handle, source) if line.strip())
     first, lines = peek(numbered)
     if first is None:
@@ -121,7 +119,7 @@ def _under_header(
 
 
 def _order_of(row: Sequence[str], size: int | None) -> tuple[str, ...]:
-    """The names of columns without a header; none where their number says nothing."""
+    """Return the names of columns without a header; none if their number does not decide."""
     if len(row) >= len(BENCHMARK):
         return BENCHMARK
     if len(row) != 3:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from denserk.errors import DenserkError, MismatchError, UsageError
+from denserk.formats.corpus import read_passages, refuse_duplicates
 from denserk.formats.files import STREAM, read_text_lines
 from denserk.formats.flat_file import FlatRows
 from denserk.formats.folder_checks import verify_folders
@@ -25,7 +26,6 @@ from denserk.formats.manifest import (
     write_manifest,
 )
 from denserk.formats.outputs import named_paths, prepare_folder, refuse_inputs
-from denserk.formats.sources import read_passages, refuse_duplicates
 from denserk.formats.vectors import VectorSource
 from denserk.index.bm25 import Bm25Builder
 from denserk.index.faiss_building import build, check_memory

@@ -25,7 +25,7 @@ from denserk.formats.manifest import (
     write_manifest,
 )
 from denserk.formats.runs import run_writer
-from denserk.formats.sources import read_queries
+from denserk.formats.topics import read_queries
 from denserk.formats.vectors import read_vector_blocks
 from denserk.index.lucene import LuceneIndex
 from denserk.index.milvus import MilvusIndex

@@ -14,12 +14,12 @@ import orjson
 
 from denserk.errors import InputError, UsageError
 from denserk.evaluation.answers import AnswerMatcher, PatternMatcher
-from denserk.formats.detection import told
 from denserk.formats.passage_texts import PassageTexts, ScratchRecords
+from denserk.formats.qrels import read_qrels
 from denserk.formats.runs import RankedList, read_run
-from denserk.formats.sources import read_answers, read_qrels, read_queries
-from denserk.formats.training import read_training
-from denserk.formats.training_records import RANDOM_NEGATIVES
+from denserk.formats.text_files import display_name
+from denserk.formats.topics import read_queries, read_questions
+from denserk.formats.training import RANDOM_NEGATIVES, read_training
 from denserk.mining.guards import (
     Drops,
     Hit,
@@ -67,7 +67,7 @@ class MiningQueries:
             UsageError: there is no such input.
             InputError: an input is broken, or no query has a positive.
         """
-        answers = dict(read_answers(paths.answers)) if paths.answers else {}
+        answers = {q.qid: q.answers for q in read_questions(paths.answers)} if paths.answers else {}
         relevant: dict[str, list[str]] = {}
         if paths.qrels is not None:
             for qid, docid, grade in read_qrels(paths.qrels, paths.qrels_format):
@@ -194,7 +194,7 @@ class MiningPools:
         path = paths.run[run]
         known = others = 0
         passed = self.noticed if self._settings.skip_missing else None
-        with track(f"reading {told(path)}", None, "queries") as progress:
+        with track(f"reading {display_name(path)}", None, "queries") as progress:
             for group in read_run(path, paths.run_format, passed):
                 progress.advance()
                 number = self._queries.number_of.get(group.qid)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from denserk.errors import InputError, UsageError
-from denserk.formats.detection import told
+from denserk.formats.corpus import read_passages
 from denserk.formats.manifest import (
     Kind,
     Manifest,
@@ -20,7 +20,7 @@ from denserk.formats.manifest import (
 )
 from denserk.formats.outputs import scratch_folder
 from denserk.formats.passage_texts import PassageTexts
-from denserk.formats.sources import read_passages
+from denserk.formats.text_files import display_name
 from denserk.formats.training import write_training
 from denserk.mining.candidates import MiningPools, MiningQueries, TextGuards, first_ids
 from denserk.mining.guards import Drops, Hit, choose, guard_scores
@@ -222,7 +222,7 @@ class _Mining:
         )
 
     def _candidate(self, hit: Hit, passage: Passage) -> Candidate:
-        source = {"rank": hit.rank, "run": told(self._paths.run[hit.run])}
+        source = {"rank": hit.rank, "run": display_name(self._paths.run[hit.run])}
         return Candidate(hit.docid, passage.text, passage.title, hit.score, source)
 
     def rescoring(

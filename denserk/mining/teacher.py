@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.errors import InputError
-from denserk.formats.training_json import random_negatives
-from denserk.formats.training_records import RANDOM_NEGATIVES, all_candidates
+from denserk.formats.training import RANDOM_NEGATIVES, all_candidates, random_negatives
 from denserk.records import Candidate, Passage, Query, TrainingExample
 from denserk.settings.encoding import ComputeSettings
 

@@ -1,4 +1,4 @@
-"""One shape of data -> another shape of the same kind, streaming."""
+"""Conversion between the formats of a kind, streaming."""
 
 import logging
 import os
@@ -6,23 +6,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
-from typing import Any, TypeVar, cast
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from denserk.errors import UsageError
-from denserk.formats import corpus_file, runs, sources, topics_file, training, trec_qrels
+from denserk.errors import InputError, UsageError
+from denserk.formats import corpus, qrels, runs, topics, training
 from denserk.formats.block_journal import Block
-from denserk.formats.expansions import append_queries
+from denserk.formats.detect import detect_kind, format_by_name
 from denserk.formats.files import STREAM
-from denserk.formats.kinds import detect_kind, shape_by_name
 from denserk.formats.manifest import Kind as ManifestKind
 from denserk.formats.manifest import Manifest
 from denserk.formats.outputs import prepare_folder, whole_folder
+from denserk.formats.pretraining_text import append_queries
 from denserk.formats.vector_block import VectorBlock, regrouped
 from denserk.formats.vector_folder import VectorFolderWriter
 from denserk.formats.vectors import VectorSource, open_writer, read_vector_blocks
-from denserk.records import best_first
+from denserk.records import Candidate, TrainingExample, best_first
 from denserk.reporting import track
 from denserk.settings.conversion import ConversionSettings, Kind, TrainingFormat
 from denserk.settings.encoding import ComputeSettings, ModelLayout, VectorFormat
@@ -33,15 +34,13 @@ from denserk.settings.formats import (
     RunFormat,
     TopicsFormat,
 )
-from denserk.tasks.training_texts import TextFiller
 
 logger = logging.getLogger(__name__)
 
 NOTHING: Mapping[str, Any] = {}
+SHOWN = 5  # ids that an error names
 WITH_SCORES = (TrainingFormat.TEVATRON, TrainingFormat.DPR, TrainingFormat.FLAG)
-"""Shapes of training data that hold a score for each passage."""
-BLOCK_SIZE = 4096
-"""Vectors a block of a converted folder, as encode has it."""
+BLOCK_SIZE = 4096  # vectors a block of a converted folder, as encode has it
 T = TypeVar("T")
 Form = TypeVar("Form", bound=StrEnum)
 
@@ -51,7 +50,7 @@ class ConversionResult:
     """What was converted, and how many of it."""
 
     kind: Kind
-    shape: str
+    format: str
     count: int
     unit: str
 
@@ -65,62 +64,58 @@ class _Job:
     text: Mapping[str, Any]
     compute: ComputeSettings
 
-    def source_shape(self, shapes: type[Form]) -> Form | None:
-        """The shape given by --from; None is for the reader to detect."""
+    def source_format(self, formats: type[Form]) -> Form | None:
+        """Return the format given by --from; None is for the reader to detect."""
         name = self.settings.from_format
-        return None if name is None else _named(name, list(shapes), "--from")
-
-    def watched(self, records: Iterable[T], unit: str) -> Iterator[T]:
-        """Passes records on and counts them on the bar."""
-        with track("converting", None, unit) as progress:
-            for record in records:
-                yield record
-                progress.advance()
+        return None if name is None else _named(name, list(formats), "--from")
 
 
-def _named(name: str, shapes: Iterable[Form], flag: str) -> Form:
-    known = {shape.value: shape for shape in shapes}
+def _counted(records: Iterable[T], unit: str) -> Iterator[T]:
+    """Pass records on and count them on a progress bar."""
+    with track("converting", None, unit) as progress:
+        for record in records:
+            yield record
+            progress.advance()
+
+
+def _named(name: str, formats: Iterable[Form], flag: str) -> Form:
+    known = {form.value: form for form in formats}
     if name not in known:
-        raise UsageError(f"{flag} {name}: no such shape", f"one of {', '.join(known)}")
+        raise UsageError(f"{flag} {name}: no such format", f"one of {', '.join(known)}")
     return known[name]
 
 
-def _corpus(job: _Job, form: StrEnum) -> int:
-    settings = CorpusSettings(corpus_format=job.source_shape(CorpusFormat))
-    fields = job.text.get("fields")
-    passages = sources.read_passages(job.source, settings, fields)
+def _corpus(job: _Job, form: CorpusFormat) -> int:
+    settings = CorpusSettings(corpus_format=job.source_format(CorpusFormat))
+    passages = corpus.read_passages(job.source, settings, job.text.get("fields"))
     if job.settings.expansions is not None:
         passages = append_queries(passages, job.settings.expansions)
-    watched = job.watched(passages, "passages")
-    return corpus_file.write_passages(job.target, watched, cast(CorpusFormat, form))
+    return corpus.write_passages(job.target, _counted(passages, "passages"), form)
 
 
-def _queries(job: _Job, form: StrEnum) -> int:
-    queries = sources.read_queries(job.source, job.source_shape(TopicsFormat))
-    watched = job.watched(queries, "queries")
-    return topics_file.write_queries(job.target, watched, cast(TopicsFormat, form))
+def _queries(job: _Job, form: TopicsFormat) -> int:
+    queries = topics.read_queries(job.source, job.source_format(TopicsFormat))
+    return topics.write_queries(job.target, _counted(queries, "queries"), form)
 
 
-def _qrels(job: _Job, form: StrEnum) -> int:
-    qrels = sources.read_qrels(job.source, job.source_shape(QrelsFormat))
-    watched = job.watched(qrels, "judgements")
-    return trec_qrels.write_qrels(job.target, watched, cast(QrelsFormat, form))
+def _qrels(job: _Job, form: QrelsFormat) -> int:
+    judgments = qrels.read_qrels(job.source, job.source_format(QrelsFormat))
+    return qrels.write_qrels(job.target, _counted(judgments, "judgments"), form)
 
 
-def _run(job: _Job, form: StrEnum) -> int:
-    queries = runs.read_run(job.source, job.source_shape(RunFormat))
+def _run(job: _Job, form: RunFormat) -> int:
+    queries = runs.read_run(job.source, job.source_format(RunFormat))
     results = (
         (hits.qid, best_first(zip(hits.docids, hits.scores, strict=True)))
-        for hits in job.watched(queries, "queries")
+        for hits in _counted(queries, "queries")
     )
-    return runs.write_run(job.target, results, cast(RunFormat, form), job.settings.tag)
+    return runs.write_run(job.target, results, form, job.settings.tag)
 
 
-def _training(job: _Job, form: StrEnum) -> int:
-    shape = job.source_shape(TrainingFormat)
-    filler = TextFiller(job.source, shape, job.settings.corpus, job.settings.queries)
-    examples = filler.examples()
-    if job.settings.teacher is not None:
+def _training(job: _Job, form: TrainingFormat) -> int:
+    given, settings = job.source_format(TrainingFormat), job.settings
+    examples = with_texts(job.source, given, settings.corpus, settings.queries)
+    if settings.teacher is not None:
         if form not in WITH_SCORES:
             raise UsageError(
                 f"--teacher gives scores, for which {form} has no place",
@@ -128,28 +123,93 @@ def _training(job: _Job, form: StrEnum) -> int:
             )
         from denserk.mining.teacher import load_teacher, scored  # torch is for models alone
 
-        teacher = load_teacher(job.settings.teacher, job.text, job.compute)
+        teacher = load_teacher(settings.teacher, job.text, job.compute)
         examples = scored(examples, teacher, job.source)
-    watched = job.watched(examples, "examples")
-    return training.write_training(job.target, watched, cast(TrainingFormat, form))
+    return training.write_training(job.target, _counted(examples, "examples"), form)
 
 
-def _vectors(job: _Job, form: StrEnum) -> int:
-    job.source_shape(VectorFormat)  # its content tells the shape; the name must still be one
+def with_texts(
+    source: str, form: TrainingFormat | None, passages: str | None, queries: str | None
+) -> Iterator[TrainingExample]:
+    """Yield training examples, with texts for the passages and queries known by id alone.
+
+    The training data is read twice. In memory are the texts that it needs, not the corpus.
+
+    Args:
+        source: the training data.
+        form: its format; None detects it.
+        passages: the corpus, or None to leave passages as they are.
+        queries: the queries, or None to leave queries as they are.
+
+    Raises:
+        UsageError: the training data is a stream.
+        InputError: the corpus or the queries lack some of the ids; the first few are named.
+    """
+    if passages is None and queries is None:
+        yield from training.read_training(source, form)
+        return
+    if STREAM in (source, passages, queries):
+        raise UsageError(
+            "--corpus and --queries need the training data twice, and - comes once",
+            "write it to a file first",
+        )
+    qids: set[str] = set()
+    docids: set[str] = set()
+    for example in training.read_training(source, form):
+        if not example.query:
+            qids.add(example.qid)
+        docids.update(c.docid for c in training.all_candidates(example) if not c.text)
+    query_texts = {} if queries is None else _query_texts(queries, qids)
+    texts = {} if passages is None else _passage_texts(passages, docids)
+
+    def filled(candidate: Candidate) -> Candidate:
+        if candidate.text or candidate.docid not in texts:
+            return candidate
+        title, text = texts[candidate.docid]
+        return candidate._replace(title=candidate.title or title, text=text)
+
+    for example in training.read_training(source, form):
+        yield example._replace(
+            query=example.query or query_texts.get(example.qid, ""),
+            positives=tuple(map(filled, example.positives)),
+            negatives=tuple(map(filled, example.negatives)),
+        )
+
+
+def _query_texts(source: str, qids: set[str]) -> dict[str, str]:
+    texts = {query.qid: query.text for query in topics.read_queries(source) if query.qid in qids}
+    _reject_missing(qids - texts.keys(), "queries", source)
+    return texts
+
+
+def _passage_texts(source: str, docids: set[str]) -> dict[str, tuple[str, str]]:
+    texts = {}
+    with track("gathering texts", None, "passages") as progress:
+        for passage in corpus.read_passages(source):
+            if passage.docid in docids:
+                texts[passage.docid] = passage.title, passage.text
+            progress.advance()
+    _reject_missing(docids - texts.keys(), "passages", source)
+    return texts
+
+
+def _reject_missing(missing: set[str], what: str, where: str) -> None:
+    if missing:
+        named = ", ".join(sorted(missing)[:SHOWN]) + (", ..." if len(missing) > SHOWN else "")
+        found = f"no {what} with {len(missing):,} of the ids that the training data names ({named})"
+        raise InputError(where, None, found, f"all its {what}")
+
+
+def _vectors(job: _Job, form: VectorFormat) -> int:
+    job.source_format(VectorFormat)  # detected by content; the name must still be one
     source = read_vector_blocks(job.source, allow_pickle=job.settings.allow_pickle)
     if form is VectorFormat.NPY:
         return _write_folder(job, source)
-    overwrite = job.settings.overwrite
     made = source.manifest
     known = made if made is not None and made.kind is ManifestKind.VECTORS else None
     with (
         track("converting", None, "vectors") as progress,
-        open_writer(
-            job.target,
-            cast(VectorFormat, form),
-            overwrite=overwrite,
-            manifest=known,
-        ) as writer,
+        open_writer(job.target, form, overwrite=job.settings.overwrite, manifest=known) as writer,
     ):
         for block in _single_vectors(source):
             writer.write(block.ids, block.vectors, block.texts)
@@ -158,7 +218,7 @@ def _vectors(job: _Job, form: StrEnum) -> int:
 
 
 def _single_vectors(source: VectorSource) -> Iterator[VectorBlock]:
-    """Blocks with an id for each row: the rows of passage d1 become d1#0, d1#1, ..."""
+    """Yield blocks with an id for each row: the rows of passage d1 become d1#0, d1#1, ..."""
     rows = source.vectors_per_passage
     for block in source.blocks_with_texts():
         if rows == 1:
@@ -169,7 +229,7 @@ def _single_vectors(source: VectorSource) -> Iterator[VectorBlock]:
 
 
 def _write_folder(job: _Job, source: VectorSource) -> int:
-    """Writes denserk's own folder; what made the vectors is carried over where it is known."""
+    """Write denserk's own folder; the record of what made the vectors is kept."""
     made_from = dict(source.manifest.made_from) if source.manifest else {}
     was_vectors = source.manifest is not None and source.manifest.kind is ManifestKind.VECTORS
     manifest = Manifest(
@@ -184,7 +244,7 @@ def _write_folder(job: _Job, source: VectorSource) -> int:
     dtype = "float16" if first.vectors.dtype == np.float16 else "float32"
     writer = VectorFolderWriter(folder, manifest, dtype)
     with track("converting", None, "vectors") as progress:
-        for number, block in enumerate(_chained(first, blocks)):
+        for number, block in enumerate(chain([first], blocks)):
             digest = sha256("\n".join(block.ids).encode())
             digest.update(np.ascontiguousarray(block.vectors).data)
             writer.write(
@@ -196,39 +256,27 @@ def _write_folder(job: _Job, source: VectorSource) -> int:
     return int(finished.contents["count"])
 
 
-def _model(job: _Job, form: StrEnum) -> int:
+def _model(job: _Job, form: ModelLayout) -> int:
     from denserk.modeling.model_conversion import convert_model  # torch is for models alone
 
-    job.source_shape(ModelLayout)  # its files tell the layout; the name must still be one
+    job.source_format(ModelLayout)  # detected by its files; the name must still be one
     with whole_folder(job.target, overwrite=job.settings.overwrite, export=True) as folder:
-        convert_model(
-            job.source,
-            folder,
-            cast(ModelLayout, form),
-            job.representation,
-            job.text,
-        )
+        convert_model(job.source, folder, form, job.representation, job.text)
     return 1
 
 
-def _chained(first: VectorBlock, rest: Iterator[VectorBlock]) -> Iterator[VectorBlock]:
-    yield first
-    yield from rest
+class _Conversion(NamedTuple):
+    """How one kind is converted: the formats that can be written, what is counted, the function."""
 
-
-@dataclass(frozen=True)
-class _Conversion:
-    """How one kind is converted: its shapes that can be written, what is counted, who does it."""
-
-    shapes: tuple[StrEnum, ...]
+    formats: tuple[StrEnum, ...]
     unit: str
-    convert: Callable[[_Job, StrEnum], int]
+    convert: Callable[[_Job, Any], int]
 
 
 CONVERSIONS = {
-    Kind.CORPUS: _Conversion(corpus_file.WRITTEN, "passages", _corpus),
-    Kind.QUERIES: _Conversion(topics_file.WRITTEN, "queries", _queries),
-    Kind.QRELS: _Conversion(tuple(QrelsFormat), "judgements", _qrels),
+    Kind.CORPUS: _Conversion(corpus.WRITTEN, "passages", _corpus),
+    Kind.QUERIES: _Conversion(topics.WRITTEN, "queries", _queries),
+    Kind.QRELS: _Conversion(tuple(QrelsFormat), "judgments", _qrels),
     Kind.RUN: _Conversion(tuple(RunFormat), "lines", _run),
     Kind.VECTORS: _Conversion(tuple(VectorFormat), "vectors", _vectors),
     Kind.TRAINING: _Conversion(tuple(TrainingFormat), "examples", _training),
@@ -244,27 +292,23 @@ def convert(
     text: Mapping[str, Any] = NOTHING,
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
 ) -> ConversionResult:
-    """Converts a file or folder into another shape of its kind.
+    """Convert a file or folder into another format of its kind.
 
     Args:
         source: what is read; "-" is standard input, and `settings.kind` must say what it holds.
         target: what is written, whole or not at all; "-" is standard output.
-        settings: kind and shapes, where content and names do not settle them.
-        representation: for a model: fields of RepresentationSettings that its folder does not say.
+        settings: kind and formats, if content and names do not decide them.
+        representation: for a model: fields of RepresentationSettings that its folder lacks.
         text: the same of TextSettings; for a corpus: the `fields` inside Anserini's `contents`; for
             training data with a teacher: what replaces the teacher's own settings.
         compute: where and how a teacher scores.
 
     Raises:
-        UsageError: a kind or shape is not known, or is left open.
-        InputError: the source does not keep to its shape.
+        UsageError: a kind or format is not known, or cannot be decided.
+        InputError: the source does not keep to its format.
         OutputError: the target cannot be written.
     """
-    if (
-        source != STREAM
-        and target != STREAM
-        and os.path.realpath(source) == os.path.realpath(target)
-    ):
+    if STREAM not in (source, target) and os.path.realpath(source) == os.path.realpath(target):
         raise UsageError(f"{source} is both source and target", "choose another target")
     kind = settings.kind or detect_kind(source, target)
     if settings.kind is None:
@@ -274,20 +318,14 @@ def convert(
     if settings.expansions is not None and kind is not Kind.CORPUS:
         raise UsageError(f"--expansions are appended to a corpus, not to {kind}", "leave it out")
     conversion = CONVERSIONS[kind]
-    form = _target_shape(target, kind, conversion, settings.to_format)
-    job = _Job(source, target, settings, representation, text, compute)
-    count = conversion.convert(job, form)
-    return ConversionResult(kind, form.value, count, conversion.unit)
-
-
-def _target_shape(target: str, kind: Kind, conversion: _Conversion, name: str | None) -> StrEnum:
-    if name is not None:
-        return _named(name, conversion.shapes, "--to")
-    form = shape_by_name(target, kind)
+    form = format_by_name(target, kind)
+    if settings.to_format is not None:
+        form = _named(settings.to_format, conversion.formats, "--to")
     if form is None:
-        named = "standard output" if target == STREAM else target
         raise UsageError(
-            f"{named} could be any of several shapes of {kind}",
-            f"add --to with one of {', '.join(conversion.shapes)}",
+            f"{'standard output' if target == STREAM else target} could be any of several formats "
+            f"of {kind}",
+            f"add --to with one of {', '.join(conversion.formats)}",
         )
-    return form
+    job = _Job(source, target, settings, representation, text, compute)
+    return ConversionResult(kind, form.value, conversion.convert(job, form), conversion.unit)

@@ -9,7 +9,9 @@ from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import TrainingBatches
 from denserk.data.training_data import TrainingStore, prepare
 from denserk.errors import InputError
-from denserk.formats.sources import read_passages, read_qrels_map, read_queries
+from denserk.formats.corpus import read_passages
+from denserk.formats.qrels import read_qrels_map
+from denserk.formats.topics import read_queries
 from denserk.settings.finetuning import FinetuneRun
 from denserk.settings.training import NegativeChoice, PositiveChoice, SamplingSettings
 from denserk.tasks.run_folder import DEV_DATA, goes_on

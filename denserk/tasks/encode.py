@@ -10,11 +10,12 @@ from typing import Any
 from denserk.data.batches import PlannedTexts
 from denserk.errors import MismatchError, UsageError
 from denserk.formats.block_journal import Block
+from denserk.formats.corpus import read_passages
 from denserk.formats.files import STREAM
 from denserk.formats.id_ledger import IdLedger
 from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest
 from denserk.formats.outputs import prepare_folder, refuse_occupied
-from denserk.formats.sources import read_passages, read_queries
+from denserk.formats.topics import read_queries
 from denserk.formats.vector_block import refuse_non_finite
 from denserk.formats.vector_folder import VectorFolderWriter, begin_vectors
 from denserk.formats.vectors import open_writer

@@ -10,12 +10,12 @@ from typing import Any
 from denserk.data.tokenization import passage_input
 from denserk.errors import MismatchError
 from denserk.formats.block_journal import Block
-from denserk.formats.expansions import Expansion
+from denserk.formats.corpus import read_passages
 from denserk.formats.files import STREAM, whole_binary
 from denserk.formats.id_ledger import IdLedger
 from denserk.formats.json_records import dump_json
 from denserk.formats.manifest import Kind, Manifest, read_manifest
-from denserk.formats.sources import read_passages
+from denserk.formats.pretraining_text import Expansion
 from denserk.formats.unfinished_lines import (
     LineBlock,
     UnfinishedLines,

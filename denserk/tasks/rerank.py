@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from denserk.errors import InputError
+from denserk.formats.corpus import read_passages
 from denserk.formats.files import STREAM
 from denserk.formats.manifest import (
     Kind,
@@ -30,7 +31,7 @@ from denserk.formats.manifest import (
 from denserk.formats.outputs import scratch_folder
 from denserk.formats.passage_texts import PassageTexts
 from denserk.formats.runs import read_run, write_run
-from denserk.formats.sources import read_passages, read_queries
+from denserk.formats.topics import read_queries
 from denserk.index.searcher import Hits, TieCount, ordered
 from denserk.modeling.cross_encoder import PairScorer
 from denserk.records import Query, best_first

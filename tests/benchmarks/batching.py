@@ -32,8 +32,8 @@ from transformers import AutoTokenizer
 
 from denserk.data.batches import PlannedTexts, plan
 from denserk.data.tokenization import TextTokenizer, load_tokenizer, passage_input
+from denserk.formats.corpus import read_passages
 from denserk.formats.json_records import write_objects
-from denserk.formats.sources import read_passages
 from denserk.modeling.text_encoder import ENOUGH, ComingVectors, TextEncoder
 from denserk.settings.encoding import (
     CPU_BATCH_TOKENS,

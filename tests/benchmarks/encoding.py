@@ -30,7 +30,9 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from denserk.formats.sources import read_passages, read_qrels, read_queries
+from denserk.formats.corpus import read_passages
+from denserk.formats.qrels import read_qrels
+from denserk.formats.topics import read_queries
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from denserk.settings.encoding import ComputeSettings, Dtype

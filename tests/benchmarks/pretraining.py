@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from denserk.analysis.attention_entropy import attention_entropy
-from denserk.formats.sources import read_passages, read_qrels_map, read_queries
+from denserk.formats.corpus import read_passages
+from denserk.formats.qrels import read_qrels_map
+from denserk.formats.topics import read_queries
 from denserk.settings.analysis import AttentionEntropySettings
 from denserk.settings.encoding import ComputeSettings, Dtype
 from denserk.settings.finetuning import FinetuneRun

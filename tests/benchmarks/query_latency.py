@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from denserk.formats.sources import read_queries
+from denserk.formats.topics import read_queries
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.records import Query
 from denserk.settings.encoding import ComputeSettings, Dtype

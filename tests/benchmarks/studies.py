@@ -13,8 +13,10 @@ from typing import Any
 import orjson
 
 from denserk.evaluation.evaluator import evaluate
+from denserk.formats.corpus import read_passages
+from denserk.formats.qrels import read_qrels_map
 from denserk.formats.runs import read_run_scores
-from denserk.formats.sources import read_passages, read_qrels_map, read_queries
+from denserk.formats.topics import read_queries
 from denserk.index.build import build_index
 from denserk.index.search import search
 from denserk.settings.encoding import ComputeSettings, EncodeSettings

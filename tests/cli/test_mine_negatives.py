@@ -50,7 +50,7 @@ def test_from_pipe_to_pipe(mine, monkeypatch):
     ("arguments", "status", "told"),
     [
         (["--run", "nothing.trec"], 2, "nothing.trec: no such file"),
-        (["--run", "qrels.txt"], 1, "exchange run and judgements"),
+        (["--run", "qrels.txt"], 1, "exchange run and qrels"),
         (["--shard-num", "9"], 2, "--shard-num 9: there are 3 queries"),
         (["--teacher", "nowhere/model"], 1, "nowhere/model"),
         (["--set", "answer-bearing=drop"], 2, "add --answers"),

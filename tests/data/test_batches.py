@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from denserk.data.batches import by_length, pad, plan
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
-from denserk.formats.sources import read_passages
+from denserk.formats.corpus import read_passages
 from denserk.modeling.text_encoder import ENOUGH
 from denserk.settings.encoding import ComputeSettings, TextSettings
 

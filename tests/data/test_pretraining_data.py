@@ -13,11 +13,12 @@ from transformers import PreTrainedTokenizerFast
 
 from denserk.data.pretraining_data import Layout, PretrainingStore, prepare
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.formats.expansions import Expansion, write_expansions
 from denserk.formats.manifest import Kind, Manifest, write_manifest
+from denserk.formats.pretraining_text import Expansion
 from denserk.settings.pretraining import PretrainingObjective, RawText, Spans, TextUnitSettings
 from tests.conftest import VOCABULARY
 from tests.data.prepared_texts import SEP, store_of
+from tests.expansions import write_expansions
 from tests.reporters import Heard
 from tests.tiny_models import tiny_tokenizer
 

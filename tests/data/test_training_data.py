@@ -14,8 +14,10 @@ from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_data import TrainingStore, line_of, prepare
 from denserk.errors import InputError, MismatchError, OutputError, UsageError
 from denserk.formats import passage_texts
+from denserk.formats.corpus import read_passages
 from denserk.formats.manifest import Kind, Manifest, read_manifest, write_manifest
-from denserk.formats.sources import read_passages, read_qrels_map, read_queries
+from denserk.formats.qrels import read_qrels_map
+from denserk.formats.topics import read_queries
 from denserk.formats.training import read_training
 from denserk.records import Passage, Query
 from denserk.settings.encoding import TextSettings

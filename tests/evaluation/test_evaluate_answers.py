@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.evaluation.answers import BATCH, best_hits, evaluate_answers
 from denserk.evaluation.results import Ties
-from denserk.formats.question_answers import write_dpr
+from denserk.formats.corpus import read_passages
+from denserk.formats.qrels import read_qrels_map
 from denserk.formats.runs import write_run
-from denserk.formats.sources import read_answers, read_passages, read_qrels_map, read_queries
+from denserk.formats.topics import read_queries, read_questions, write_queries
 from denserk.settings.evaluation import AnswerSettings, EvaluationSettings
+from denserk.settings.formats import TopicsFormat
 from tests.peers import run_pyserini
 from tests.reporters import Heard
 
@@ -269,9 +271,10 @@ def test_accuracies_are_pyserinis(shared_data, tmp_path, name):
     folder = shared_data / name
     corpus = list(read_passages(str(folder)))
     judged = read_qrels_map(str(folder / "qrels" / "dev.tsv"))
-    answers = dict(read_answers(str(folder / "answers.jsonl.gz")))
+    answers = {q.qid: q.answers for q in read_questions(str(folder / "answers.jsonl.gz"))}
     dev = [query for query in read_queries(str(folder)) if query.qid in judged][:600]
-    write_dpr(tmp_path / "dev.qa.csv", [q._replace(answers=answers[q.qid]) for q in dev])
+    questions = [q._replace(answers=answers[q.qid]) for q in dev]
+    write_queries(tmp_path / "dev.qa.csv", questions, TopicsFormat.DPR)
     numbered = [query._replace(qid=str(number)) for number, query in enumerate(dev)]
     found = [(qid, hits) for qid, hits in overlap_run(corpus, numbered) if hits]
     write_run(tmp_path / "run.trec", found)

@@ -12,8 +12,8 @@ from denserk.errors import InputError
 from denserk.evaluation.evaluator import Evaluator, HitPruner, Needed, evaluate, needed_hits
 from denserk.evaluation.measures import parse_measures
 from denserk.evaluation.results import Ties
+from denserk.formats.qrels import read_qrels_map
 from denserk.formats.runs import RankedList, read_run_scores
-from denserk.formats.sources import read_qrels_map
 from denserk.settings.evaluation import EvaluationSettings
 from denserk.settings.formats import RunFormat
 

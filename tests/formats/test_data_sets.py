@@ -176,17 +176,6 @@ def test_a_beir_archive_that_cannot_be_fetched(here, monkeypatch, name, told):
     assert notes.notes == [f"beir:{name}: fetching into {here}/cache/beir"]
 
 
-def test_bars_of_ir_datasets_stay_out_of_log_files(capfd):
-    """A failed download left two of them."""
-    package = pytest.importorskip("ir_datasets")
-    data_sets.load_irds("cranfield", "docs")
-    log = package.log.easy()
-    with pytest.raises(ConnectionError), log.pbar_raw(desc="https://example.org", total=3):
-        raise ConnectionError
-    list(log.pbar([1, 2], desc="docs"))
-    assert capfd.readouterr().err == ""
-
-
 DEV = benchmarks()["msmarco-dev"]
 
 

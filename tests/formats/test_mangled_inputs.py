@@ -8,7 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from denserk.errors import DenserkError
-from denserk.formats import runs, sources
+from denserk.formats import runs
+from denserk.formats.corpus import read_passages
+from denserk.formats.qrels import read_qrels
+from denserk.formats.topics import read_queries, read_questions
 from denserk.settings.formats import (
     CorpusFormat,
     CorpusSettings,
@@ -38,25 +41,24 @@ PIECES = (
 )
 
 READERS = {
-    "passages": sources.read_passages,
-    "queries": sources.read_queries,
-    "answers": sources.read_answers,
-    "judgements": sources.read_qrels,
+    "passages": read_passages,
+    "queries": read_queries,
+    "answers": read_questions,
+    "qrels": read_qrels,
     "runs": runs.read_run,
     "whole runs": runs.read_run_scores,
-    "named fields": lambda path: sources.read_passages(path, fields=("title", "text")),
-    "named ids": lambda path: sources.read_passages(path, CorpusSettings(docid_field="id")),
+    "named fields": lambda path: read_passages(path, fields=("title", "text")),
+    "named ids": lambda path: read_passages(path, CorpusSettings(docid_field="id")),
     **{
-        f"{form} passages": lambda path, form=form: sources.read_passages(
+        f"{form} passages": lambda path, form=form: read_passages(
             path, CorpusSettings(corpus_format=form)
         )
         for form in CorpusFormat
     },
     **{
-        f"{form} queries": lambda path, form=form: sources.read_queries(path, form)
-        for form in TopicsFormat
+        f"{form} queries": lambda path, form=form: read_queries(path, form) for form in TopicsFormat
     },
-    **{f"{f} judgements": lambda path, f=f: sources.read_qrels(path, form=f) for f in QrelsFormat},
+    **{f"{f} qrels": lambda path, f=f: read_qrels(path, form=f) for f in QrelsFormat},
     **{f"{f} runs": lambda path, f=f: runs.read_run(path, f) for f in RunFormat},
 }
 

@@ -137,7 +137,7 @@ def test_qrels_in_place_of_a_run(tmp_path):
     (tmp_path / "r").write_text("q 0 d 1\n")
     with pytest.raises(InputError, match=r"found 4 columns") as error:
         read_run_scores(tmp_path / "r")
-    assert error.value.hint == "four columns are judgements: exchange run and judgements"
+    assert error.value.hint == "four columns are qrels: exchange run and qrels"
 
 
 def test_interleaved_queries_are_read_whole_and_not_streamed(tmp_path):

@@ -268,3 +268,258 @@ def test_what_is_no_dataset(tmp_path, monkeypatch):
 
 def refuse(*_, **__):
     raise ConnectionError("not here")
+
+
+def read_as(form, data, name="t"):
+    return list(FORMATS[form].read(io.BytesIO(data), name))
+
+
+def written_as(form, folder, examples, name="t"):
+    """What the file holds, and what was logged as lost."""
+    notes = Heard()
+    write_training(folder / name, examples, form)
+    return (folder / name).read_text(), [note.partition(": ")[2] for note in notes.notes]
+
+
+DPR_CONTEXT = {"title": "head", "text": "one", "score": 1000, "title_score": 1, "passage_id": "12"}
+DPR_ENTRY = {
+    "dataset": "nq",
+    "question": "who",
+    "answers": ["she"],
+    "positive_ctxs": [DPR_CONTEXT],
+    "negative_ctxs": [{"title": "", "text": "far"}],
+    "hard_negative_ctxs": [{"title": "", "text": "near", "psg_id": 13}],
+}
+DPR_EXAMPLE = TrainingExample(
+    "0",
+    "who",
+    (Candidate("12", "one", "head", 1000.0, {"title_score": 1}),),
+    (Candidate("13", "near"),),
+    ("she",),
+    {"dataset": "nq", "negative_ctxs": DPR_ENTRY["negative_ctxs"]},
+)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        json.dumps([DPR_ENTRY, DPR_ENTRY], indent=4),
+        f"{json.dumps(DPR_ENTRY)}\n{json.dumps(DPR_ENTRY)}\n",
+    ],
+    ids=["array", "lines"],
+)
+def test_both_forms_read_alike_and_questions_count_from_0(data):
+    examples = read_as(TrainingFormat.DPR, data.encode(), "t")
+    assert examples == [DPR_EXAMPLE, DPR_EXAMPLE._replace(qid="1")]
+
+
+@pytest.mark.parametrize(("name", "is_array"), [("t.json", True), ("t.jsonl", False)])
+def test_the_name_chooses_array_or_lines(name, is_array, tmp_path):
+    other = DPR_EXAMPLE._replace(qid="q7", extra={})
+    assert write_training(tmp_path / name, [DPR_EXAMPLE, other], TrainingFormat.DPR) == 2
+    text = (tmp_path / name).read_text()
+    entries = json.loads(text) if is_array else [json.loads(line) for line in text.splitlines()]
+    assert entries[0] == DPR_ENTRY | {
+        "hard_negative_ctxs": [{"title": "", "text": "near", "passage_id": "13"}]
+    }
+    assert entries[1]["query_id"] == "q7"
+    assert read_as(TrainingFormat.DPR, text.encode(), name) == [DPR_EXAMPLE, other]
+
+
+def test_an_empty_array_is_written_and_read(tmp_path):
+    assert write_training(tmp_path / "t.json", [], TrainingFormat.DPR) == 0
+    assert json.loads((tmp_path / "t.json").read_text()) == []
+    assert read_as(TrainingFormat.DPR, (tmp_path / "t.json").read_bytes(), "t") == []
+
+
+def test_a_broken_entry_is_named_by_its_line():
+    with pytest.raises(InputError, match="t, line 3: found int as question"):
+        read_as(TrainingFormat.DPR, b'[\n{"question": "a"},\n{"question": 3}]', "t")
+
+
+FULL = TrainingExample(
+    "7",
+    "who",
+    (Candidate("d1", "one", "head", 1.5, {"rank": 2}),),
+    (Candidate("d2", "two"),),
+    extra={"negative_ctxs": [{"text": "far"}], "split": "dev"},
+)
+FLAG_LINE = (
+    '{"query":"q","pos":["a"],"pos_scores":[2.5],'
+    '"neg":["b","c"],"neg_scores":[1.0,0.0],"type":"x"}\n'
+)
+SCORED = TrainingExample(
+    "0",
+    "q",
+    (Candidate(text="a", score=2.5),),
+    (Candidate(text="b", score=1.0), Candidate(text="c", score=0.0)),
+    extra={"type": "x"},
+)
+PAIRS = TrainingExample(
+    "q1",
+    "who\truns",
+    (Candidate("d1", "a cat"), Candidate("d2", "a\ndog")),
+    (Candidate("d3", "a boat", "Boat"),),
+)
+
+
+@pytest.mark.parametrize(
+    ("form", "example", "text", "lost"),
+    [
+        (
+            TrainingFormat.TEVATRON,
+            FULL._replace(extra={"split": "dev"}),
+            '{"query_id":"7","query":"who","positive_passages":[{"docid":"d1","title":"head",'
+            '"text":"one","score":1.5,"rank":2}],"negative_passages":[{"docid":"d2","title":"",'
+            '"text":"two"}],"split":"dev"}\n',
+            [],
+        ),
+        (
+            TrainingFormat.TEVATRON_IDS,
+            FULL,
+            '{"query_id":"7","query_text":"who","positive_document_ids":["d1"],'
+            '"negative_document_ids":["d2"],"split":"dev"}\n',
+            ["texts: 2, titles: 1, scores: 1, rank: 1, negative_ctxs: 1"],
+        ),
+        (TrainingFormat.FLAG, SCORED, FLAG_LINE, []),
+        (
+            TrainingFormat.FLAG,  # scores are written if every passage has one
+            SCORED._replace(positives=(Candidate(text="a"),)),
+            '{"query":"q","pos":["a"],"neg":["b","c"],"type":"x"}\n',
+            ["scores: 2"],
+        ),
+        (
+            TrainingFormat.TRIPLES,
+            PAIRS,
+            "q1\td1\td3\nq1\td2\td3\n",
+            ["texts: 3, titles: 1, query texts: 1"],
+        ),
+        (
+            TrainingFormat.TEXT_TRIPLES,
+            PAIRS,
+            "who runs\ta cat\ta boat\nwho runs\ta dog\ta boat\n",
+            ["passage ids: 3, titles: 1, tabs and line ends inside texts: 2"],
+        ),
+        (
+            TrainingFormat.ST_TRIPLET,
+            PAIRS,
+            '{"anchor":"who\\truns","positive":"a cat","negative":"a boat"}\n'
+            '{"anchor":"who\\truns","positive":"a\\ndog","negative":"a boat"}\n',
+            ["passage ids: 3, titles: 1"],
+        ),
+        (
+            TrainingFormat.NEGATIVES,
+            PAIRS,
+            "q1\td3\n",
+            ["texts: 3, titles: 1, query texts: 1, positives: 2"],
+        ),
+        (
+            TrainingFormat.TRIPLES,
+            TrainingExample("1", "", (Candidate("d1"),), ()),
+            "",
+            ["examples without a positive or without a negative: 1"],
+        ),
+    ],
+)
+def test_files_as_they_are_written(form, example, text, lost, tmp_path):
+    assert written_as(form, tmp_path, [example]) == (text, lost)
+
+
+def seen(example):
+    known = ([c.docid or c.text for c in side] for side in (example.positives, example.negatives))
+    return (example.qid, example.query, *known)
+
+
+@pytest.mark.parametrize(
+    ("form", "data", "expected"),
+    [
+        (
+            TrainingFormat.TRIPLES,
+            b"007\t1\t2\r\n007\t1\t3\r\n8\t4\t5\r\n007\t6\t7\n",
+            [("007", "", ["1"], ["2", "3"]), ("8", "", ["4"], ["5"]), ("007", "", ["6"], ["7"])],
+        ),
+        (
+            TrainingFormat.TEXT_TRIPLES,
+            b"q one\ta\tb\nq one\ta\tc\nq two\td\te\n",
+            [("0", "q one", ["a"], ["b", "c"]), ("1", "q two", ["d"], ["e"])],
+        ),
+        (
+            TrainingFormat.ST_TRIPLET,
+            b"anchor\tpositive\tnegative_1\tnegative_2\nq\ta\tb\tc\n",
+            [("0", "q", ["a"], ["b", "c"])],
+        ),
+        (
+            TrainingFormat.ST_TRIPLET,
+            b'{"query": "q", "answer": "a"}\n{"query": "q", "answer": "b"}\n',
+            [("0", "q", ["a", "b"], [])],
+        ),
+        (
+            TrainingFormat.NEGATIVES,
+            b"7\t1,2,3\n8\t\n",
+            [("7", "", [], ["1", "2", "3"]), ("8", "", [], [])],
+        ),
+        (  # numbers as ids become strings, and absent ids are counted
+            TrainingFormat.TEVATRON_IDS,
+            b'{"query_id": 12, "positive_document_ids": [34]}\n\n'
+            b'{"negative_document_ids": ["x"]}\n',
+            [("12", "", ["34"], []), ("2", "", [], ["x"])],
+        ),
+        (
+            TrainingFormat.FLAG,
+            b'{"query": "q", "pos": ["a"], "pos_scores": null}',
+            [("0", "q", ["a"], [])],
+        ),
+    ],
+)
+def test_files_as_they_are_read(form, data, expected):
+    assert [seen(example) for example in read_as(form, data)] == expected
+
+
+@pytest.mark.parametrize(
+    ("form", "data", "message"),
+    [
+        (TrainingFormat.TRIPLES, b"1\t2\t3\n1\t2\n", "t, line 2: found 2 columns; expected 3"),
+        (TrainingFormat.TRIPLES, b"1\t2 3\t4\n", "t, line 1: found the"),
+        (TrainingFormat.TEXT_TRIPLES, b"a\tb\n", "t, line 1: found 2 columns"),
+        (TrainingFormat.TEXT_TRIPLES, b"a\tb\t\xff\n", "a byte that is not UTF-8 (0xff)"),
+        (TrainingFormat.ST_TRIPLET, b"anchor\tpositive\nq\ta\tb\n", "t, line 2: found 3 columns"),
+        (TrainingFormat.ST_TRIPLET, b"q\tpositive\tlabel\n1\t2\t3\n", "found the column label"),
+        (TrainingFormat.ST_TRIPLET, b'{"a": "q", "b": "p", "score": 1}', "found the column score"),
+        (TrainingFormat.ST_TRIPLET, b'{"a": "q"}', "line 1: found 1 column"),
+        (TrainingFormat.NEGATIVES, b"1\t2\t3\n", "found 3 columns; expected 2"),
+        (
+            TrainingFormat.TEVATRON,
+            b'{}\n{"query_id": "a b"}',
+            "line 2: found the query_id id",
+        ),
+        (TrainingFormat.TEVATRON, b'{"positive_passages": {}}', "found dict as positive_passages"),
+        (TrainingFormat.TEVATRON, b'{"negative_passages": ["x"]}', "found str in negative_pass"),
+        (TrainingFormat.TEVATRON, b'{"negative_passages": [{"text": 3}]}', "found int as text"),
+        (TrainingFormat.TEVATRON, b'{"answers": [3]}', "found int in answers"),
+        (TrainingFormat.TEVATRON_IDS, b'{"positive_document_ids": [2.5]}', "positive_document_ids"),
+        (
+            TrainingFormat.FLAG,
+            b'{"query": "q", "neg": ["a", "b"], "neg_scores": [1]}',
+            "line 1: found 1 neg_scores for 2 neg",
+        ),
+    ],
+)
+def test_rejections_name_the_line(form, data, message):
+    with pytest.raises(InputError) as caught:
+        read_as(form, data)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("form", "example", "hint"),
+    [
+        (TrainingFormat.FLAG, TrainingExample("1", "", (), ()), "--queries"),
+        (TrainingFormat.FLAG, TrainingExample("1", "q", (Candidate("d1"),), ()), "--corpus"),
+        (TrainingFormat.ST_IDS, TrainingExample("1", "q", (Candidate(text="a"),), ()), "tevatron"),
+        (TrainingFormat.NEGATIVES, TrainingExample("1", "", (), (Candidate("a,b"),)), "triples"),
+    ],
+)
+def test_an_example_that_does_not_fit_is_rejected_with_a_hint(form, example, hint, tmp_path):
+    with pytest.raises(DenserkError) as caught:
+        write_training(tmp_path / "t", [example], form)
+    assert hint in str(caught.value.hint)

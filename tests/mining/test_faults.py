@@ -62,7 +62,7 @@ def test_faults_are_told_in_a_line_or_counted(fault, mine, toy):
     [
         ("run.trec", "", "run.trec: found no hits; expected hits for the queries"),
         ("run.trec", "q9 Q0 d1 1 1 t\n", "run.trec: found none of the 3 queries; expected hits"),
-        ("qrels.txt", "", "qrels.txt: found no judgements"),
+        ("qrels.txt", "", "qrels.txt: found no judgments"),
         ("qrels.txt", "q1 0 d3 0\n", "qrels.txt: found no query with a positive"),
         (
             "run.trec",

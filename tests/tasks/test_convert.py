@@ -6,20 +6,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from denserk.errors import DenserkError, UsageError
-from denserk.formats.expansions import Expansion, write_expansions
+from denserk.errors import DenserkError, InputError, UsageError
+from denserk.formats.corpus import read_passages
 from denserk.formats.manifest import Kind as ManifestKind
 from denserk.formats.manifest import Manifest, write_manifest
+from denserk.formats.pretraining_text import Expansion
+from denserk.formats.qrels import read_qrels
 from denserk.formats.runs import read_run
-from denserk.formats.sources import read_passages, read_qrels, read_queries
+from denserk.formats.topics import read_queries
 from denserk.formats.training import read_training
 from denserk.formats.vector_folder import open_vectors
 from denserk.formats.vectors import read_vector_blocks
+from denserk.records import Candidate, TrainingExample
 from denserk.settings.conversion import ConversionSettings, Kind, TrainingFormat
 from denserk.settings.encoding import VectorFormat
 from denserk.settings.formats import CorpusFormat, QrelsFormat, RunFormat, TopicsFormat
-from denserk.tasks.convert import CONVERSIONS, convert
+from denserk.tasks.convert import CONVERSIONS, convert, with_texts
 from tests.conftest import PASSAGES, QRELS, QUERIES
+from tests.expansions import write_expansions
 from tests.reporters import Heard
 
 
@@ -34,7 +38,7 @@ def round_trip(source, folder, shape, home, **settings):
     return str(folder / f"back.{shape}")
 
 
-@pytest.mark.parametrize("shape", CONVERSIONS[Kind.CORPUS].shapes)
+@pytest.mark.parametrize("shape", CONVERSIONS[Kind.CORPUS].formats)
 def test_corpora(shape, toy, tmp_path):
     back = round_trip(toy / "corpus.jsonl", tmp_path, shape, "beir", kind=Kind.CORPUS)
     passages = {p.docid: f"{p.title} {p.text}".split() for p in read_passages(back)}
@@ -62,7 +66,7 @@ def test_a_corpus_with_its_generated_queries(toy, tmp_path):
         turn(toy / "queries.tsv", tmp_path / "q", kind=Kind.QUERIES, expansions="e")
 
 
-@pytest.mark.parametrize("shape", CONVERSIONS[Kind.QUERIES].shapes)
+@pytest.mark.parametrize("shape", CONVERSIONS[Kind.QUERIES].formats)
 def test_queries(shape, toy, tmp_path):
     back = round_trip(toy / "queries.tsv", tmp_path, shape, "tsv", kind=Kind.QUERIES)
     ids = QUERIES if shape is not TopicsFormat.DPR else ["0", "1", "2"]
@@ -94,7 +98,7 @@ def test_training_by_id_is_filled_from_the_collection(shape, toy, tmp_path):
     (toy / "train.tsv").write_text("q1\td3\td1\nq1\td3\td2\nq2\td1\td4\n")
     collection = {"corpus": str(toy / "corpus.jsonl"), "queries": str(toy / "queries.tsv")}
     result = turn(toy / "train.tsv", tmp_path / "t", shape, kind=Kind.TRAINING, **collection)
-    assert (result.kind, result.shape, result.count) == (Kind.TRAINING, shape, 2)
+    assert (result.kind, result.format, result.count) == (Kind.TRAINING, shape, 2)
     first, second = read_training(tmp_path / "t")
     assert [len(first.negatives), len(second.negatives)] == [2, 1]
     texts = [c.text or PASSAGES[c.docid][1] for c in first.negatives]
@@ -127,7 +131,7 @@ def lines(folder: Path) -> Path:
 def test_vectors(first, second, tmp_path):
     turn(lines(tmp_path), tmp_path / "a", first)
     result = turn(tmp_path / "a", tmp_path / "b", second, allow_pickle=True)
-    assert (result.shape, result.count, result.unit) == (second, 9, "vectors")
+    assert (result.format, result.count, result.unit) == (second, 9, "vectors")
     source = read_vector_blocks(str(tmp_path / "b"), allow_pickle=True)
     ((ids, vectors),) = source.blocks()
     assert ids == [f"d{i}" for i in range(9)]
@@ -202,13 +206,13 @@ def test_what_was_detected_is_told(toy, tmp_path):
 @pytest.mark.parametrize(
     ("target", "settings", "told", "hint"),
     [
-        ("out.jsonl", {}, "any of several shapes of corpus", "one of anserini, beir, tevatron"),
-        ("out", {"to_format": "trec"}, "--to trec: no such shape", "one of anserini, beir"),
-        ("out", {"to_format": "flag"}, "--to flag: no such shape", "one of anserini, beir"),
+        ("out.jsonl", {}, "any of several formats of corpus", "one of anserini, beir, tevatron"),
+        ("out", {"to_format": "trec"}, "--to trec: no such format", "one of anserini, beir"),
+        ("out", {"to_format": "flag"}, "--to flag: no such format", "one of anserini, beir"),
         (
             "out",
             {"to_format": "beir", "from_format": "npy"},
-            "--from npy: no such shape",
+            "--from npy: no such format",
             "one of anserini, beir",
         ),
         ("corpus.jsonl", {}, "both source and target", "another target"),
@@ -237,3 +241,55 @@ def test_texts_are_converted_without_torch(toy, tmp_path):
         "assert not {'torch', 'transformers', 'faiss'} & sys.modules.keys()\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def filled(toy, lines="q1\td3\td1\nq2\td1\td4\n", corpus=True, queries=True):
+    (toy / "triples.tsv").write_text(lines)
+    return with_texts(
+        str(toy / "triples.tsv"),
+        None,
+        str(toy / "corpus.jsonl") if corpus else None,
+        str(toy / "queries.tsv") if queries else None,
+    )
+
+
+def test_ids_become_texts_and_titles(toy):
+    first, second = filled(toy)
+    assert first == TrainingExample(
+        "q1",
+        "cat in a house",
+        (Candidate("d3", "the cat sleeps in the house"),),
+        (Candidate("d1", "the old river runs to the south", "River"),),
+    )
+    assert second.query == "river boat"
+
+
+@pytest.mark.parametrize(("corpus", "queries"), [(True, False), (False, True), (False, False)])
+def test_each_side_is_filled_on_its_own(corpus, queries, toy):
+    for example in filled(toy, corpus=corpus, queries=queries):
+        assert bool(example.query) is queries
+        assert bool(example.positives[0].text) is corpus
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("q1\td3\tx1\nq1\td3\tx2\n", "no passages with 2 of the ids"),
+        ("q9\td3\td1\n", "(q9); expected all its queries"),
+    ],
+)
+def test_ids_that_the_collection_lacks_are_named(lines, told, toy):
+    with pytest.raises(InputError) as caught:
+        list(filled(toy, lines))
+    assert told in str(caught.value)
+
+
+def test_a_stream_cannot_be_read_twice(toy):
+    with pytest.raises(UsageError, match="twice"):
+        list(with_texts("-", None, str(toy / "corpus.jsonl"), None))
+
+
+def test_texts_that_are_there_stay(toy):
+    line = '{"query_id":"q1","query":"own","positive_passages":[{"docid":"d3","text":"own text"}]}'
+    (example,) = filled(toy, line + "\n")
+    assert (example.query, example.positives[0].text) == ("own", "own text")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from denserk.errors import InputError, MismatchError, UsageError
+from denserk.formats.corpus import read_passages
 from denserk.formats.manifest import Kind, read_manifest
-from denserk.formats.sources import read_passages
 from denserk.formats.vector_folder import open_vectors
 from denserk.modeling.text_encoder import TextEncoder
 from denserk.reporting import Progress

@@ -9,8 +9,8 @@ import shutil
 import pytest
 
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.formats.expansions import read_expansions
 from denserk.formats.manifest import Kind, read_manifest
+from denserk.formats.pretraining_text import read_expansions
 from denserk.modeling.generation import TextGenerator
 from denserk.settings.encoding import ComputeSettings, Dtype
 from denserk.settings.formats import CorpusSettings

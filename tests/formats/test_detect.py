@@ -1,7 +1,7 @@
 import pytest
 
 from denserk.errors import UsageError
-from denserk.formats.kinds import detect_kind, shape_by_name
+from denserk.formats.detect import detect_kind, format_by_name
 from denserk.settings.conversion import Kind, TrainingFormat
 from denserk.settings.formats import CorpusFormat, QrelsFormat, RunFormat, TopicsFormat
 
@@ -123,4 +123,4 @@ def test_folders(files, kind, tmp_path):
     ],
 )
 def test_target_names(target, kind, form):
-    assert shape_by_name(target, kind) is form
+    assert format_by_name(target, kind) is form

@@ -9,9 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from denserk.errors import InputError, UsageError
-from denserk.formats.corpus_file import (
+from denserk.formats.corpus import (
+    COLUMNS,
+    KEYS,
     WRITTEN,
     read_corpus_file,
+    read_tsv,
+    split_contents,
     write_passages,
 )
 from denserk.records import Passage
@@ -140,5 +144,140 @@ def test_other_fields_survive_json_lines(tmp_path, form):
 
 
 def test_a_shape_without_ids_is_not_written(tmp_path):
-    with pytest.raises(UsageError, match=r"the flag shape has no ids"):
+    with pytest.raises(UsageError, match=r"the flag format has no ids"):
         write_passages(tmp_path / "c", [], CorpusFormat.FLAG)
+
+
+def passages(folder, *records, form=None, fields=None):
+    path = folder / "c.jsonl"
+    path.write_text("\n".join(map(json.dumps, records)))
+    return list(read_corpus_file(path, CorpusSettings(corpus_format=form), fields))
+
+
+@pytest.mark.parametrize(
+    ("record", "form"),
+    [
+        ({"docid": "1", "contents": "t", "title": "h", "text": "x"}, CorpusFormat.ANSERINI),
+        ({"id": "1", "text": "t"}, CorpusFormat.BEIR),
+    ],
+)
+def test_a_corpus_is_known_by_its_keys(tmp_path, record, form):
+    notes = Heard()
+    passages(tmp_path, record)
+    assert notes.notes[0].startswith(f"c.jsonl: {form} corpus")
+
+
+def test_every_format_has_its_row():
+    assert {*KEYS, *COLUMNS} == set(CorpusFormat)
+
+
+def test_passages_keep_other_keys(tmp_path):
+    metadata = {"url": "u"}
+    assert passages(tmp_path, {"_id": 7, "title": None, "text": "t", "metadata": metadata}) == [
+        Passage("7", "t", "", {"metadata": metadata})
+    ]
+    assert passages(tmp_path, {"id": "1", "contents": "h\nt", "title": "h"}) == [
+        Passage("1", "h\nt", "", {"title": "h"})
+    ]
+    assert passages(tmp_path, {"text": "a"}, {"text": "b"}) == [
+        Passage("0", "a"),
+        Passage("1", "b"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("record", "found"),
+    [
+        ({"text": "t"}, "no _id"),
+        ({"_id": "2", "title": "h"}, "no text"),
+        ({"_id": "a b", "text": "t"}, "the passage id 'a b'"),
+        ({"_id": "2", "text": ["t"]}, "text that is list"),
+        ({"_id": "2", "text": "t", "title": 3}, "title that is int"),
+    ],
+)
+def test_a_broken_passage_is_told_with_its_line(tmp_path, record, found):
+    with pytest.raises(InputError, match=f"c.jsonl, line 2: found {found}"):
+        passages(tmp_path, {"_id": "1", "text": "t"}, record)
+
+
+@pytest.mark.parametrize(
+    ("passage", "fields", "split"),
+    [
+        (Passage("1", "h\nt"), ["title", "text"], Passage("1", "t", "h", {})),
+        (Passage("1", "u\nh\nt"), ["url", "title", "text"], Passage("1", "t", "h", {"url": "u"})),
+        (Passage("1", "h\nt\n"), ["title", "text"], Passage("1", "t", "h", {})),
+        (Passage("1", "h\n"), ["title", "text"], Passage("1", "", "h", {})),
+        (Passage("1", "a\nb"), ["text"], Passage("1", "a\nb")),
+        (
+            Passage("1", "x\ny\nz", "", {"title": "h", "text": "t"}),
+            ["title", "text"],
+            Passage("1", "t", "h", {}),
+        ),
+    ],
+)
+def test_contents_split_into_named_fields(passage, fields, split):
+    assert split_contents(passage, fields, "\n", "c", 1) == split
+
+
+def test_contents_of_other_parts_than_fields_are_told(tmp_path):
+    with pytest.raises(InputError, match=r"line 1: found contents of 1 parts .* expected 2: title"):
+        passages(tmp_path, {"id": "1", "contents": "t"}, fields=["title", "text"])
+
+
+def test_unknown_keys_are_reported(tmp_path):
+    with pytest.raises(InputError, match=r"found the keys qid, body; expected _id.id with text"):
+        passages(tmp_path, {"qid": 1, "body": 2}, form=CorpusFormat.BEIR)
+    with pytest.raises(InputError, match=r"the keys of an empty object") as refusal:
+        passages(tmp_path, {})
+    assert refusal.value.hint == "force a format: anserini, beir, tevatron, flag"
+
+
+def tsv_passages(text, form):
+    lines = enumerate(text.split("\n"), start=1)
+    return list(read_tsv(lines, form, "c.tsv"))
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "read"),
+    [
+        (CorpusFormat.MARCO, "007\tone\n\n8\t", [Passage("007", "one"), Passage("8", "")]),
+        (CorpusFormat.MARCO, '1\t"half', [Passage("1", '"half')]),
+        (CorpusFormat.MARCO_TITLES, "1\thead\tone", [Passage("1", "one", "head")]),
+        (
+            CorpusFormat.DPR,
+            'id\ttext\ttitle\n1\t"a ""b"" c"\thead\n2\t"two\nlines"\t""',
+            [Passage("1", 'a "b" c', "head"), Passage("2", "two\nlines", "")],
+        ),
+        (CorpusFormat.DPR, "id\ttitle\ttext\n1\thead\tone", [Passage("1", "one", "head")]),
+        (CorpusFormat.DPR, "1\tone\thead", [Passage("1", "one", "head")]),
+    ],
+)
+def test_tab_separated_passages(form, text, read):
+    assert tsv_passages(text, form) == read
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "told"),
+    [
+        (CorpusFormat.MARCO, "1\ta\n2\ta\tb", "line 2: found 3 columns between tabs; expected 2"),
+        (CorpusFormat.MARCO, "1 a", "line 1: found 1 column between tabs; expected 2: id, text"),
+        (CorpusFormat.MARCO_TITLES, "1\ta", "line 1: found 2 columns between tabs; expected 3: id"),
+        (CorpusFormat.MARCO, "a b\tt", "line 1: found the passage id 'a b'"),
+        (CorpusFormat.MARCO, "\tt", "line 1: found an empty passage id"),
+        (CorpusFormat.DPR, 'id\ttext\ttitle\n1\t"never closed\thead\n2\tx\ty', "line 2: found 2"),
+        (CorpusFormat.DPR, '1\t"' + "x" * 200_000, "line 1: found a row that is not quoted as CSV"),
+        (CorpusFormat.DPR, "id\ttext\ttitle\n1\tt", "line 2: found 2 columns between tabs"),
+    ],
+)
+def test_broken_passages_are_told_with_their_line(form, text, told):
+    with pytest.raises(InputError, match=f"c.tsv, {told}"):
+        tsv_passages(text, form)
+
+
+def test_a_title_goes_before_a_text_without_room_for_it(tmp_path):
+    write_passages(
+        tmp_path / "c.tsv",
+        [Passage("1", "a\tb", "head"), Passage("2", "c\r\nd")],
+        CorpusFormat.MARCO,
+    )
+    assert (tmp_path / "c.tsv").read_text() == "1\thead a b\n2\tc d\n"

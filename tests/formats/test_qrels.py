@@ -1,7 +1,7 @@
 import pytest
 
 from denserk.errors import InputError
-from denserk.formats.trec_qrels import read_qrels, read_qrels_map, write_qrels
+from denserk.formats.qrels import read_qrels, read_qrels_map, write_qrels
 from denserk.records import Qrel
 from denserk.settings.formats import QrelsFormat
 from tests.reporters import Heard
@@ -14,15 +14,15 @@ BEIR = "query-id\tcorpus-id\tscore\n007\td1\t2\nq2\td1\t0\n007\td2\t-1\n"
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (TREC, "trec judgements (4 columns)"),
-        (TREC.replace(" ", "\t").replace("\n", "\r\n"), "trec judgements (4 columns)"),
-        ("\n" + TREC.replace(" 0 ", " Q0 "), "trec judgements (4 columns)"),
-        (BEIR, "beir judgements (3 columns)"),
-        (BEIR.partition("\n")[2], "beir judgements (3 columns)"),
-        (BEIR + "q2 d1 0\n", "beir judgements (3 columns)"),
+        (TREC, "trec qrels (4 columns)"),
+        (TREC.replace(" ", "\t").replace("\n", "\r\n"), "trec qrels (4 columns)"),
+        ("\n" + TREC.replace(" 0 ", " Q0 "), "trec qrels (4 columns)"),
+        (BEIR, "beir qrels (3 columns)"),
+        (BEIR.partition("\n")[2], "beir qrels (3 columns)"),
+        (BEIR + "q2 d1 0\n", "beir qrels (3 columns)"),
     ],
 )
-def test_judgements(tmp_path, text, told):
+def test_judgments(tmp_path, text, told):
     (tmp_path / "q").write_text(text)
     notes = Heard()
     assert list(dict.fromkeys(read_qrels(tmp_path / "q", None))) == QRELS
@@ -31,7 +31,7 @@ def test_judgements(tmp_path, text, told):
 
 
 @pytest.mark.parametrize("form", QrelsFormat)
-def test_written_judgements_read_back(tmp_path, form):
+def test_written_judgments_read_back(tmp_path, form):
     assert write_qrels(tmp_path / "q.gz", QRELS, form) == 3
     assert list(read_qrels(tmp_path / "q.gz", form)) == QRELS
     write_qrels(tmp_path / "q", QRELS, form)
@@ -51,18 +51,18 @@ def test_written_judgements_read_back(tmp_path, form):
         ("q 0 d " + "9" * 5000, "q, line 1: found relevance '999"),
         ("q d 12.5", "q, line 1: found relevance '12.5'"),
         ("q 0 d 1\n\nq 0 d 2", "q, line 3: found relevance 2 for query q, passage d, and 1 above"),
-        ("", "q: found no judgements"),
-        ("query-id corpus-id score\n", "q: found no judgements"),
+        ("", "q: found no judgments"),
+        ("query-id corpus-id score\n", "q: found no judgments"),
     ],
 )
-def test_broken_judgements_are_told(tmp_path, text, told):
+def test_broken_judgments_are_told(tmp_path, text, told):
     (tmp_path / "q").write_text(text)
     with pytest.raises(InputError, match=told):
         read_qrels_map(tmp_path / "q")
 
 
-def test_a_run_in_place_of_judgements(tmp_path):
+def test_a_run_in_place_of_judgments(tmp_path):
     (tmp_path / "q").write_text("q Q0 d 1 2.5 tag")
     with pytest.raises(InputError) as refusal:
         read_qrels_map(tmp_path / "q")
-    assert refusal.value.hint == "six columns are a run: exchange run and judgements"
+    assert refusal.value.hint == "six columns are a run: exchange run and qrels"
