@@ -189,9 +189,9 @@ def test_inputs_of_the_wrong_kind(tmp_path, paths, settings, message):
     ("settings", "message"),
     [
         ({"type": IndexType.HNSW, "factory": "Flat"}, "--factory and --type hnsw"),
-        ({"engine": Engine.BM25S}, "bm25s does not hold"),
-        ({"engine": Engine.LUCENE}, "lucene does not hold"),
-        ({"engine": Engine.TORCH, "type": IndexType.BM25}, "torch does not hold"),
+        ({"engine": Engine.BM25S}, "--engine bm25s"),
+        ({"engine": Engine.LUCENE}, "--engine lucene"),
+        ({"engine": Engine.TORCH, "type": IndexType.BM25}, "--engine torch"),
         ({"engine": Engine.TORCH, "factory": "IVF9,Flat"}, "--engine torch"),
         ({"nlist": 0}, "--nlist 0"),
     ],
