@@ -34,8 +34,7 @@ logger = logging.getLogger(__name__)
 
 DOCID = "docid"
 AGAIN = "the file was changed or damaged: copy it again, or make the folder again"
-AT_ONCE = 1 << 16
-"""Ids that are checked together."""
+AT_ONCE = 1 << 16  # Ids that are checked together
 
 
 class _Ids(NamedTuple):

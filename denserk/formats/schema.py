@@ -12,10 +12,8 @@ from typing import Any
 
 from denserk.errors import InputError
 
-LARGEST = 2**63 - 1
-"""The largest whole number that a field may hold."""
-SHOWN = 60
-"""Characters of a wrong value that an error shows."""
+LARGEST = 2**63 - 1  # The largest whole number that a field may hold
+SHOWN = 60  # Characters of a wrong value that an error shows
 
 
 @dataclass(frozen=True)

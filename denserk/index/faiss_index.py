@@ -23,14 +23,11 @@ from denserk.settings.retrieval import SearchSettings
 
 logger = logging.getLogger(__name__)
 
-GPU_DEPTH = 2048
-"""faiss on a GPU returns no more hits than this."""
-DEFAULT_EF = 64
-"""hnsw: breadth of a shallow search."""
-DEFAULT_K_FACTOR = 4.0
-"""RFlat, Refine(...): candidates that are scored again for each hit."""
+GPU_DEPTH = 2048  # faiss on a GPU returns no more hits than this
+DEFAULT_EF = 64  # hnsw: breadth of a shallow search
+DEFAULT_K_FACTOR = 4.0  # RFlat, Refine(...): candidates that are scored again for each hit
+# Environment variable by which OpenBLAS is told the processor; an empty one misleads it
 CORE = "OPENBLAS_CORETYPE"
-"""Environment variable by which OpenBLAS is told the processor; an empty one misleads it."""
 
 
 @cache

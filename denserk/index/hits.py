@@ -5,8 +5,8 @@ from numpy.typing import NDArray
 
 from denserk.index.vector_index import Rows, Scores
 
+# Of any shape: the score's bits, inverted so that high scores sort first, above 32 bits of row
 Keys = NDArray[np.uint64]
-"""Of any shape: the score's bits, inverted so that high scores sort first, above 32 bits of row."""
 
 NO_HIT = np.uint64(2**64 - 1)  # sorts behind every hit
 MOST_ROWS = 2**32 - 1  # rows that fit into a key

@@ -13,10 +13,9 @@ from denserk.modeling.packed_linear import unavailable
 
 logger = logging.getLogger(__name__)
 
+# How far states may lie from the plain ones in float32, relative to their size
 TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 1e-1}
-"""How far states may lie from the plain ones in float32, relative to their size."""
-LENGTHS = (9, 5)
-"""Tokens of the texts that both forwards read when a model is loaded."""
+LENGTHS = (9, 5)  # Tokens of the texts that both forwards read when a model is loaded
 
 
 def quicken(backbones: Sequence[Backbone], dtype: torch.dtype) -> None:

@@ -17,10 +17,9 @@ from denserk.modeling.devices import has_bfloat16
 
 OPERATORS: Any = torch.ops.mkldnn
 NAMES = ("_reorder_linear_weight", "_linear_pointwise")
+# Precisions that can be packed, and how far a product may lie from torch's, relative to it
 TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
-"""Precisions that can be packed, and how far a product may lie from torch's, relative to it."""
-USUAL_ROWS = 2048
-"""Rows for which oneDNN chooses the layout; any number can be multiplied."""
+USUAL_ROWS = 2048  # Rows for which oneDNN chooses the layout; any number can be multiplied
 
 
 class PackedLinear:

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from denserk.settings.encoding import AggKind, AggLayout
 
+# The uncased WordPiece list, the one vocabulary whose first entries may be dropped
 BERT_VOCABULARY = 30522
-"""The uncased WordPiece list, the one vocabulary whose first entries may be dropped."""
+# Its first thousand entries carry no words, so the released code drops up to that many
 DROPPABLE = 1000
-"""Its first thousand entries carry no words, so the released code drops up to that many."""
 
 
 class Place(NamedTuple):

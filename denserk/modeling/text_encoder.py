@@ -32,13 +32,13 @@ from denserk.settings.options import as_json, from_json
 logger = logging.getLogger(__name__)
 
 NOTHING: Mapping[str, Any] = {}
+# Tokens from which a batch ends where shorter texts begin, by kind of device: where as many keep it
+# at its full rate, a batch of one length costs nothing, and needs no mask
 ENOUGH = {"cpu": 512}
-"""Tokens from which a batch ends where shorter texts begin, by kind of device: where as many keep
-it at its full rate, a batch of one length costs nothing, and needs no mask."""
 LENGTHS = ("query_max_length", "passage_max_length")
 S = TypeVar("S")
+# Called with the number of texts of each batch, once it has gone through the model
 Advance = Callable[[int], None]
-"""Called with the number of texts of each batch, once it has gone through the model."""
 
 
 def override(settings: S, given: Mapping[str, Any]) -> S:

@@ -5,8 +5,7 @@ from torch import Tensor, nn
 
 from denserk.modeling.backbone import Backbone
 
-STANDARD_DEVIATION = 0.02
-"""Of new weights, as BERT draws them."""
+STANDARD_DEVIATION = 0.02  # Of new weights, as BERT draws them
 
 
 def draw_as_bert(module: nn.Module) -> None:

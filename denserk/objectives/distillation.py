@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-RELEASED_EPSILON = 1e-7
-"""What MASTER's released code adds inside the student's logarithm."""
+RELEASED_EPSILON = 1e-7  # What MASTER's released code adds inside the student's logarithm
 
 
 def kl_divergence(teacher: Tensor, student: Tensor) -> Tensor:

@@ -15,12 +15,12 @@ from denserk.objectives.distillation import kl_divergence, margin_mse, soft_cros
 from denserk.objectives.layer_contrast import layer_regulariser, self_contrastive_scores
 from denserk.settings.training import ContrastiveKind, Distillation, ObjectiveSettings
 
+# What a user may choose -> the loss of (teacher, student) scores
 DISTILLATIONS: dict[Distillation, Callable[[Tensor, Tensor], Tensor]] = {
     Distillation.KL: kl_divergence,
     Distillation.SOFT_CROSS_ENTROPY: soft_cross_entropy,
     Distillation.MARGIN_MSE: margin_mse,
 }
-"""What a user may choose -> the loss of (teacher, student) scores."""
 
 
 class RetrievalObjective:

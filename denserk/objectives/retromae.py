@@ -13,8 +13,7 @@ from denserk.modeling.model_folder import RETROMAE
 from denserk.objectives.bottleneck import Bottleneck, behind
 from denserk.objectives.objective import PretrainingObjective
 
-DECODER = "retromae"
-"""The name of the decoder's text in a batch."""
+DECODER = "retromae"  # The name of the decoder's text in a batch
 
 
 class RetroMae(PretrainingObjective):

@@ -15,14 +15,10 @@ from denserk.settings.recipes import FOLDER, read_yaml
 class Paper(StrEnum):
     """Papers with published figures."""
 
-    AGGRETRIEVER = "aggretriever"
-    """Aggretriever (TACL 2023)."""
-    CONDENSER = "condenser"
-    """Condenser (2021), coCondenser (2022) and gradient caching (2021)."""
-    MASTER = "master"
-    """MASTER (2023)."""
-    MLR = "mlr"
-    """MLR (2025)."""
+    AGGRETRIEVER = "aggretriever"  # Aggretriever (TACL 2023)
+    CONDENSER = "condenser"  # Condenser (2021), coCondenser (2022) and gradient caching (2021)
+    MASTER = "master"  # MASTER (2023)
+    MLR = "mlr"  # MLR (2025)
 
 
 @dataclass(frozen=True)

@@ -10,43 +10,29 @@ from denserk.settings.options import option
 class TrainingFormat(StrEnum):
     """Training data formats."""
 
-    TEVATRON = "tevatron"
-    """JSON lines with `query_id`, `query`, and passages with texts."""
-    TEVATRON_IDS = "tevatron-ids"
-    """JSON lines with `query_id`, `query_text`, and passages by id."""
-    DPR = "dpr"
-    """A JSON array, or JSON lines, with `question`, `answers`, and lists of contexts."""
+    TEVATRON = "tevatron"  # JSON lines with `query_id`, `query`, and passages with texts
+    TEVATRON_IDS = "tevatron-ids"  # JSON lines with `query_id`, `query_text`, and passages by id
+    DPR = "dpr"  # A JSON array, or JSON lines, with `question`, `answers`, and lists of contexts
+    # Columns anchor, positive, negative: JSON lines, or tab-separated with a header
     ST_TRIPLET = "st-triplet"
-    """Columns anchor, positive, negative: JSON lines, or tab-separated with a header."""
-    FLAG = "flag"
-    """JSON lines with `query`, `pos`, `neg` and optional scores."""
+    FLAG = "flag"  # JSON lines with `query`, `pos`, `neg` and optional scores
+    # JSON lines with `qid`, `pos` ids and `neg` ids by system: sentence-transformers' MS MARCO
     ST_IDS = "st-ids"
-    """JSON lines with `qid`, `pos` ids and `neg` ids by system: sentence-transformers' MS MARCO."""
-    TRIPLES = "triples"
-    """Tab-separated ids: query, positive, negative."""
-    TEXT_TRIPLES = "text-triples"
-    """Tab-separated texts: query, positive, negative."""
-    NEGATIVES = "negatives"
-    """Tab-separated: query id, comma-separated negative ids."""
+    TRIPLES = "triples"  # Tab-separated ids: query, positive, negative
+    TEXT_TRIPLES = "text-triples"  # Tab-separated texts: query, positive, negative
+    NEGATIVES = "negatives"  # Tab-separated: query id, comma-separated negative ids
 
 
 class Kind(StrEnum):
     """Content of a file or folder."""
 
-    CORPUS = "corpus"
-    """Passages."""
-    QUERIES = "queries"
-    """Queries, with or without answers."""
-    QRELS = "qrels"
-    """Relevance judgments."""
-    RUN = "run"
-    """Ranked passages for queries."""
-    VECTORS = "vectors"
-    """Vectors with their ids."""
-    TRAINING = "training"
-    """Queries with positives and negatives."""
-    MODEL = "model"
-    """A model folder."""
+    CORPUS = "corpus"  # Passages
+    QUERIES = "queries"  # Queries, with or without answers
+    QRELS = "qrels"  # Relevance judgments
+    RUN = "run"  # Ranked passages for queries
+    VECTORS = "vectors"  # Vectors with their ids
+    TRAINING = "training"  # Queries with positives and negatives
+    MODEL = "model"  # A model folder
 
 
 @dataclass(frozen=True)

@@ -69,107 +69,81 @@ def published(name: str) -> PublishedModel | None:
 class ModelLayout(StrEnum):
     """Layouts of model folders."""
 
+    # Folder for denserk, transformers and, where possible, Pyserini; includes the settings
     DENSERK = "denserk"
-    """Folder for denserk, transformers and, where possible, Pyserini; includes the settings."""
+    # Aggretriever's one-file layout, as published under castorini/aggretriever-*
     AGGRETRIEVER_PYSERINI = "aggretriever-pyserini"
-    """Aggretriever's one-file layout, as published under castorini/aggretriever-*."""
+    # Layout of Aggretriever's released code, with heads in separate files
     AGGRETRIEVER_AUTHORS = "aggretriever-authors"
-    """Layout of Aggretriever's released code, with heads in separate files."""
 
 
 class Representation(StrEnum):
     """Poolings: from token states to vectors."""
 
-    CLS = "cls"
-    """Last hidden state of [CLS] (position 0)."""
-    MEAN = "mean"
-    """Mean of the last hidden states of all non-padding tokens."""
-    MAX = "max"
-    """Maximum over non-padding tokens, per dimension."""
-    LAST = "last"
-    """Last hidden state of the last non-padding token."""
-    AGG = "agg"
-    """Aggretriever: projected [CLS] and a lexical vector aggregated from the MLM head."""
-    MLR = "mlr"
-    """Multi-layer representations: [CLS] states of several layers."""
-    ME_BERT = "me-bert"
-    """Last hidden states of the first tokens."""
-    COLBERT = "colbert"
-    """Last hidden states of all tokens (late interaction)."""
+    CLS = "cls"  # Last hidden state of [CLS] (position 0)
+    MEAN = "mean"  # Mean of the last hidden states of all non-padding tokens
+    MAX = "max"  # Maximum over non-padding tokens, per dimension
+    LAST = "last"  # Last hidden state of the last non-padding token
+    AGG = "agg"  # Aggretriever: projected [CLS] and a lexical vector aggregated from the MLM head
+    MLR = "mlr"  # Multi-layer representations: [CLS] states of several layers
+    ME_BERT = "me-bert"  # Last hidden states of the first tokens
+    COLBERT = "colbert"  # Last hidden states of all tokens (late interaction)
+    # No vector: scores a query and a passage read together; for reranking only
     CROSS_ENCODER = "cross-encoder"
-    """No vector: scores a query and a passage read together; for reranking only."""
 
 
 class Reduction(StrEnum):
     """Reductions of multi-vector representations (mlr, me-bert, colbert)."""
 
+    # Trained as multi-vector with a self-contrastive loss; only the first vector is stored
     SELF_CONTRASTIVE = "self-contrastive"
-    """Trained as multi-vector with a self-contrastive loss; only the first vector is stored."""
-    AVERAGE = "average"
-    """Mean of the vectors."""
-    SCALAR_MIX = "scalar-mix"
-    """Learned weighted mean."""
-    MULTI_VECTOR = "multi-vector"
-    """Store all vectors; a passage scores by its best one."""
+    AVERAGE = "average"  # Mean of the vectors
+    SCALAR_MIX = "scalar-mix"  # Learned weighted mean
+    MULTI_VECTOR = "multi-vector"  # Store all vectors; a passage scores by its best one
 
 
 class AggKind(StrEnum):
     """Reductions of Aggretriever's lexical vector (section 3.2 and Table 8)."""
 
-    STAR = "star"
-    """agg*: signed maximum of each slice."""
-    PLUS = "plus"
-    """agg+: maximum of each slice."""
-    NONE = "none"
-    """No pruning: one dimension per vocabulary entry, no [CLS] part."""
-    LINEAR = "linear"
-    """Learned linear projection of the vocabulary."""
+    STAR = "star"  # agg*: signed maximum of each slice
+    PLUS = "plus"  # agg+: maximum of each slice
+    NONE = "none"  # No pruning: one dimension per vocabulary entry, no [CLS] part
+    LINEAR = "linear"  # Learned linear projection of the vocabulary
+    # Linear projection of the mean token state (without position 0); no vocabulary
     AVERAGE = "average"
-    """Linear projection of the mean token state (without position 0); no vocabulary."""
 
 
 class AggLayout(StrEnum):
     """Assignments of vocabulary entries to slices."""
 
-    STRIDED = "strided"
-    """Round robin over token ids, as in the released code."""
-    PAIRED = "paired"
-    """agg+ over the slices of agg*, as the paper describes."""
-    RANDOM = "random"
-    """Seeded random slices, as the paper describes."""
+    STRIDED = "strided"  # Round robin over token ids, as in the released code
+    PAIRED = "paired"  # agg+ over the slices of agg*, as the paper describes
+    RANDOM = "random"  # Seeded random slices, as the paper describes
 
 
 class TermWeight(StrEnum):
     """Transformations of the learned token weight."""
 
-    CLAMP = "clamp"
-    """Negative weights become 0, as the released code computes for padded batches."""
-    SIGNED = "signed"
-    """Unchanged, as the released code computes without padding."""
-    ABS = "abs"
-    """Absolute value, as printed in the paper."""
-    ONE = "one"
-    """All weights are 1; the model has no weight layer (Table 8, row 2)."""
+    CLAMP = "clamp"  # Negative weights become 0, as the released code computes for padded batches
+    SIGNED = "signed"  # Unchanged, as the released code computes without padding
+    ABS = "abs"  # Absolute value, as printed in the paper
+    ONE = "one"  # All weights are 1; the model has no weight layer (Table 8, row 2)
 
 
 class MlmHead(StrEnum):
     """Sources of the distribution over the vocabulary."""
 
-    PRETRAINED = "pretrained"
-    """The backbone's pre-trained masked-language-model head."""
+    PRETRAINED = "pretrained"  # The backbone's pre-trained masked-language-model head
+    # Randomly initialised head, decoder tied to the word embeddings; for training only
     FRESH = "fresh"
-    """Randomly initialised head, decoder tied to the word embeddings; for training only."""
-    NONE = "none"
-    """No head: a token's weight is assigned to the token itself (Table 8, row 3)."""
+    NONE = "none"  # No head: a token's weight is assigned to the token itself (Table 8, row 3)
 
 
 class AggOrder(StrEnum):
     """Order of the parts of an Aggretriever vector."""
 
-    CLS_AGG = "cls-agg"
-    """As in the published indexes."""
-    AGG_CLS = "agg-cls"
-    """As in the authors' code."""
+    CLS_AGG = "cls-agg"  # As in the published indexes
+    AGG_CLS = "agg-cls"  # As in the authors' code
 
 
 class Dtype(StrEnum):
@@ -207,20 +181,14 @@ class VectorDtype(StrEnum):
 class VectorFormat(StrEnum):
     """Formats of stored vectors."""
 
-    NPY = "npy"
-    """Folder of NumPy blocks: memory-mapped, resumable, sharded."""
-    JSONL = "jsonl"
-    """Pyserini's JSON lines: id, contents, vector."""
-    ANSERINI_JSONL = "anserini-jsonl"
-    """Anserini's JSON lines: docid, contents, vector."""
-    PYSERINI_FAISS = "pyserini-faiss"
-    """faiss flat index with an id file, as Pyserini reads it."""
-    PARQUET = "parquet"
-    """Anserini's Parquet: docid, vector."""
-    TEVATRON = "tevatron"
-    """Tevatron's pickle of (vectors, ids)."""
+    NPY = "npy"  # Folder of NumPy blocks: memory-mapped, resumable, sharded
+    JSONL = "jsonl"  # Pyserini's JSON lines: id, contents, vector
+    ANSERINI_JSONL = "anserini-jsonl"  # Anserini's JSON lines: docid, contents, vector
+    PYSERINI_FAISS = "pyserini-faiss"  # faiss flat index with an id file, as Pyserini reads it
+    PARQUET = "parquet"  # Anserini's Parquet: docid, vector
+    TEVATRON = "tevatron"  # Tevatron's pickle of (vectors, ids)
+    # Pyserini's folder of encoded queries, keyed by query text
     PYSERINI_QUERIES = "pyserini-queries"
-    """Pyserini's folder of encoded queries, keyed by query text."""
 
 
 @dataclass(frozen=True)

@@ -18,16 +18,11 @@ DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@100")
 class OutputFormat(StrEnum):
     """Output formats of measures."""
 
-    TABLE = "table"
-    """Aligned columns; the best of several runs is marked."""
-    TSV = "tsv"
-    """ir-measures' lines: measure and value, with the run first if there are several."""
-    JSON = "json"
-    """One JSON object with values in full precision."""
-    TREC_EVAL = "trec_eval"
-    """trec_eval's lines and measure names."""
-    MARKDOWN = "markdown"
-    """Markdown table; the best of several runs is bold."""
+    TABLE = "table"  # Aligned columns; the best of several runs is marked
+    TSV = "tsv"  # ir-measures' lines: measure and value, with the run first if there are several
+    JSON = "json"  # One JSON object with values in full precision
+    TREC_EVAL = "trec_eval"  # trec_eval's lines and measure names
+    MARKDOWN = "markdown"  # Markdown table; the best of several runs is bold
 
 
 # Default measures of --format trec_eval, as trec_eval prints.
@@ -37,10 +32,8 @@ TREC_EVAL_MEASURES = ("official",)
 class RunOrder(StrEnum):
     """Column of a run that orders the hits of a query."""
 
-    SCORE = "score"
-    """Score, as in trec_eval; equal scores are ties."""
-    RANK = "rank"
-    """Rank, as in MS MARCO's scripts; scores are ignored."""
+    SCORE = "score"  # Score, as in trec_eval; equal scores are ties
+    RANK = "rank"  # Rank, as in MS MARCO's scripts; scores are ignored
 
 
 @dataclass(frozen=True)
@@ -221,21 +214,16 @@ def reject_unused(settings: Sequence[Any], why: str, hint: str) -> None:
 class PairedTest(StrEnum):
     """Paired significance tests."""
 
-    T = "t"
-    """Paired t-test."""
-    RANDOMISATION = "randomisation"
-    """Paired randomisation (permutation) test."""
+    T = "t"  # Paired t-test
+    RANDOMISATION = "randomisation"  # Paired randomisation (permutation) test
 
 
 class Correction(StrEnum):
     """Corrections for multiple tests."""
 
-    HOLM = "holm"
-    """Holm's step-down correction."""
-    BONFERRONI = "bonferroni"
-    """Bonferroni correction: p-values times the number of tests."""
-    NONE = "none"
-    """No correction."""
+    HOLM = "holm"  # Holm's step-down correction
+    BONFERRONI = "bonferroni"  # Bonferroni correction: p-values times the number of tests
+    NONE = "none"  # No correction
 
 
 @dataclass(frozen=True)

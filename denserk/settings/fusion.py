@@ -11,30 +11,23 @@ from denserk.settings.options import Settings, option
 class FusionMethod(StrEnum):
     """Fusion methods."""
 
-    RRF = "rrf"
-    """Reciprocal rank fusion: sum of weight / (rrf-k + rank)."""
-    LINEAR = "linear"
-    """Sum of weight x normalised score."""
+    RRF = "rrf"  # Reciprocal rank fusion: sum of weight / (rrf-k + rank)
+    LINEAR = "linear"  # Sum of weight x normalised score
 
 
 class Normalization(StrEnum):
     """Score normalisations, applied per query and run."""
 
-    MIN_MAX = "min-max"
-    """Scale scores to 0..1; equal scores become 1."""
-    ZMUV = "zmuv"
-    """Zero mean and unit variance; equal scores become 0."""
-    NONE = "none"
-    """No normalisation."""
+    MIN_MAX = "min-max"  # Scale scores to 0..1; equal scores become 1
+    ZMUV = "zmuv"  # Zero mean and unit variance; equal scores become 0
+    NONE = "none"  # No normalisation
 
 
 class Missing(StrEnum):
     """Scores of passages that a run did not return."""
 
-    ZERO = "zero"
-    """0, as in Pyserini, ranx and trectools."""
-    LOWEST = "lowest"
-    """The normalised score of the run's last hit; 0 under min-max."""
+    ZERO = "zero"  # 0, as in Pyserini, ranx and trectools
+    LOWEST = "lowest"  # The normalised score of the run's last hit; 0 under min-max
 
 
 @dataclass(frozen=True)

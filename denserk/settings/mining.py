@@ -20,21 +20,16 @@ WITHOUT_TEXTS = (
 class SamplingStrategy(StrEnum):
     """Selection of negatives from the eligible hits."""
 
-    RANDOM = "random"
-    """Random sample, seeded by --seed and the query id."""
-    TOP = "top"
-    """The highest-ranked hits."""
+    RANDOM = "random"  # Random sample, seeded by --seed and the query id
+    TOP = "top"  # The highest-ranked hits
 
 
 class AnswerBearing(StrEnum):
     """Handling of hits that contain an answer."""
 
-    KEEP = "keep"
-    """Treat it like other hits."""
-    DROP = "drop"
-    """Do not use it as a negative."""
-    PROMOTE = "promote"
-    """Use it as a positive."""
+    KEEP = "keep"  # Treat it like other hits
+    DROP = "drop"  # Do not use it as a negative
+    PROMOTE = "promote"  # Use it as a positive
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,31 +18,24 @@ from denserk.settings.training import OptimizerSettings, Precision
 class PretrainingObjective(StrEnum):
     """Pre-training objectives."""
 
-    MLM = "mlm"
-    """Masked-language modelling only (baseline)."""
+    MLM = "mlm"  # Masked-language modelling only (baseline)
+    # Condenser: a head on the middle layer's tokens and the last layer's [CLS]
     CONDENSER = "condenser"
-    """Condenser: a head on the middle layer's tokens and the last layer's [CLS]."""
+    # coCondenser: Condenser plus a contrastive loss between two spans of a document
     COCONDENSER = "cocondenser"
-    """coCondenser: Condenser plus a contrastive loss between two spans of a document."""
-    MASTER = "master"
-    """MASTER: bottlenecked masked autoencoders with up to five decoders."""
+    MASTER = "master"  # MASTER: bottlenecked masked autoencoders with up to five decoders
+    # RetroMAE: one decoder layer reconstructs the text from [CLS] and a masked input
     RETROMAE = "retromae"
-    """RetroMAE: one decoder layer reconstructs the text from [CLS] and a masked input."""
 
 
 class Architecture(StrEnum):
     """Sizes of a randomly initialised BERT: layers x hidden size (Google's miniatures)."""
 
-    TINY = "tiny"
-    """2 x 128."""
-    MINI = "mini"
-    """4 x 256."""
-    SMALL = "small"
-    """4 x 512."""
-    MEDIUM = "medium"
-    """8 x 512."""
-    BASE = "base"
-    """12 x 768."""
+    TINY = "tiny"  # 2 x 128
+    MINI = "mini"  # 4 x 256
+    SMALL = "small"  # 4 x 512
+    MEDIUM = "medium"  # 8 x 512
+    BASE = "base"  # 12 x 768
 
 
 class Size(NamedTuple):
@@ -64,97 +57,76 @@ SIZES: Mapping[Architecture, Size] = {
 class MasterPreset(StrEnum):
     """Variants of MASTER."""
 
-    PAPER = "paper"
-    """The paper: one encoder pass, TF-IDF keywords, neighbouring passages."""
+    PAPER = "paper"  # The paper: one encoder pass, TF-IDF keywords, neighbouring passages
+    # The released code: three passes, inverse corpus frequency, halves of a passage
     RELEASED = "released"
-    """The released code: three passes, inverse corpus frequency, halves of a passage."""
 
 
 class MasterTask(StrEnum):
     """Tasks of MASTER's decoders."""
 
-    MKP = "mkp"
-    """Masked keyword prediction."""
-    CMP = "cmp"
-    """Complementary mask prediction: tokens visible to the encoder."""
-    NPR = "npr"
-    """Neighbouring passage recovery, or the second half of the passage."""
-    DOR = "dor"
-    """Recovery of generated queries (docT5query)."""
-    GOR = "gor"
-    """Recovery of a generated continuation (GPT-2)."""
+    MKP = "mkp"  # Masked keyword prediction
+    CMP = "cmp"  # Complementary mask prediction: tokens visible to the encoder
+    NPR = "npr"  # Neighbouring passage recovery, or the second half of the passage
+    DOR = "dor"  # Recovery of generated queries (docT5query)
+    GOR = "gor"  # Recovery of a generated continuation (GPT-2)
 
 
 class KeywordWeight(StrEnum):
     """Word weights for sampling keywords."""
 
-    TFIDF = "tfidf"
-    """TF-IDF: count in the passage times ln(passages / passages with the word)."""
-    INVERSE_FREQUENCY = "inverse-frequency"
-    """1 / count in the corpus."""
+    TFIDF = "tfidf"  # TF-IDF: count in the passage times ln(passages / passages with the word)
+    INVERSE_FREQUENCY = "inverse-frequency"  # 1 / count in the corpus
 
 
 class NprKind(StrEnum):
     """Targets of NPR's decoder."""
 
+    # Neighbouring passage of the document; `half` where documents are unknown
     NEIGHBOUR = "neighbour"
-    """Neighbouring passage of the document; `half` where documents are unknown."""
-    HALF = "half"
-    """Second half of the passage; a separate encoder pass reads the first half."""
+    HALF = "half"  # Second half of the passage; a separate encoder pass reads the first half
 
 
 class Spans(StrEnum):
     """Segmentation of documents."""
 
-    SENTENCES = "sentences"
-    """Whole sentences, packed up to the maximum length."""
-    FIXED = "fixed"
-    """Windows of the maximum length."""
+    SENTENCES = "sentences"  # Whole sentences, packed up to the maximum length
+    FIXED = "fixed"  # Windows of the maximum length
 
 
 class Masking(StrEnum):
     """Masking units."""
 
-    WORD = "word"
-    """Whole words."""
-    TOKEN = "token"
-    """Single subword tokens."""
+    WORD = "word"  # Whole words
+    TOKEN = "token"  # Single subword tokens
 
 
 class Decoders(StrEnum):
     """Sharing of MASTER's decoders."""
 
-    SEPARATE = "separate"
-    """One decoder per task."""
-    SHARED = "shared"
-    """One shared decoder (the paper's ablation)."""
+    SEPARATE = "separate"  # One decoder per task
+    SHARED = "shared"  # One shared decoder (the paper's ablation)
 
 
 class DecoderInit(StrEnum):
     """Initialisation of MASTER's decoders."""
 
-    NORMAL = "normal"
-    """N(0, 0.02), like the backbone."""
-    LIBRARY = "library"
-    """PyTorch's default, as in the released code."""
+    NORMAL = "normal"  # N(0, 0.02), like the backbone
+    LIBRARY = "library"  # PyTorch's default, as in the released code
 
 
 class LossAverage(StrEnum):
     """Averaging of the token losses."""
 
-    UPDATE = "update"
-    """Over all labelled tokens of an update, across chunks and processes."""
-    MICRO_BATCH = "micro-batch"
-    """Per chunk, then over chunks, as in the released code."""
+    UPDATE = "update"  # Over all labelled tokens of an update, across chunks and processes
+    MICRO_BATCH = "micro-batch"  # Per chunk, then over chunks, as in the released code
 
 
 class RawText(StrEnum):
     """Document boundaries in plain text."""
 
-    LINES = "lines"
-    """One document per line."""
-    PARAGRAPHS = "paragraphs"
-    """Empty lines separate documents; line ends separate sentences."""
+    LINES = "lines"  # One document per line
+    PARAGRAPHS = "paragraphs"  # Empty lines separate documents; line ends separate sentences
 
 
 # Size of BERT's vocabulary.

@@ -13,22 +13,14 @@ from denserk.settings.options import REQUIRED, Settings, option
 class IndexType(StrEnum):
     """Index types."""
 
-    FLAT = "flat"
-    """Exact search over all vectors."""
-    HNSW = "hnsw"
-    """HNSW graph over full vectors."""
-    IVF = "ivf"
-    """Inverted lists over full vectors."""
-    PQ = "pq"
-    """Product quantisation."""
-    HNSWPQ = "hnswpq"
-    """HNSW graph over product-quantised vectors."""
-    SQ8 = "sq8"
-    """Scalar quantisation, 8 bits per dimension."""
-    SQFP16 = "sqfp16"
-    """Scalar quantisation, float16."""
-    BM25 = "bm25"
-    """Inverted index of terms."""
+    FLAT = "flat"  # Exact search over all vectors
+    HNSW = "hnsw"  # HNSW graph over full vectors
+    IVF = "ivf"  # Inverted lists over full vectors
+    PQ = "pq"  # Product quantisation
+    HNSWPQ = "hnswpq"  # HNSW graph over product-quantised vectors
+    SQ8 = "sq8"  # Scalar quantisation, 8 bits per dimension
+    SQFP16 = "sqfp16"  # Scalar quantisation, float16
+    BM25 = "bm25"  # Inverted index of terms
 
 
 class Engine(StrEnum):
@@ -48,28 +40,22 @@ BM25_ENGINES = (Engine.BM25S, Engine.LUCENE)
 class Metric(StrEnum):
     """Similarity measures of vectors."""
 
-    INNER = "inner"
-    """Inner product; higher is closer."""
-    L2 = "l2"
-    """Squared Euclidean distance; scores are negated, so higher is closer."""
+    INNER = "inner"  # Inner product; higher is closer
+    L2 = "l2"  # Squared Euclidean distance; scores are negated, so higher is closer
 
 
 class StopWords(StrEnum):
     """Stop words of BM25."""
 
-    LUCENE = "lucene"
-    """Lucene's 33 English stop words."""
-    NONE = "none"
-    """No stop words."""
+    LUCENE = "lucene"  # Lucene's 33 English stop words
+    NONE = "none"  # No stop words
 
 
 class Ties(StrEnum):
     """Handling of tied scores."""
 
-    BREAK = "break"
-    """Lower tied scores to the next float32, so that all tools read one order."""
-    KEEP = "keep"
-    """Write scores unchanged."""
+    BREAK = "break"  # Lower tied scores to the next float32, so that all tools read one order
+    KEEP = "keep"  # Write scores unchanged
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,65 +12,54 @@ from denserk.settings.options import REQUIRED, Settings, option
 class PositiveChoice(StrEnum):
     """Selection of a query's positive."""
 
+    # In turn: (query + seed + epoch) modulo the number of positives (Tevatron, Condenser)
     ROTATE = "rotate"
-    """In turn: (query + seed + epoch) modulo the number of positives (Tevatron, Condenser)."""
-    FIRST = "first"
-    """Always the first (DPR, MLR)."""
-    RANDOM = "random"
-    """Sampled at each visit (MASTER)."""
+    FIRST = "first"  # Always the first (DPR, MLR)
+    RANDOM = "random"  # Sampled at each visit (MASTER)
 
 
 class NegativeChoice(StrEnum):
     """Selection of a query's hard negatives."""
 
+    # Shuffle once per query, then move a window each epoch: no repeats until all are used
     WINDOW = "window"
-    """Shuffle once per query, then move a window each epoch: no repeats until all are used."""
-    SHUFFLE = "shuffle"
-    """Shuffle at each visit."""
-    TOP = "top"
-    """Always the first of the list."""
+    SHUFFLE = "shuffle"  # Shuffle at each visit
+    TOP = "top"  # Always the first of the list
 
 
 class FillNegatives(StrEnum):
     """Handling of queries with fewer negatives than --group-size needs."""
 
+    # Mask missing negatives. A passage of several groups is encoded and counted once.
     MASK = "mask"
-    """Mask missing negatives. A passage of several groups is encoded and counted once."""
+    # Sample the query's negatives with replacement; duplicates are encoded and counted, as in the
+    # papers' code
     REPEAT = "repeat"
-    """Sample the query's negatives with replacement; duplicates are encoded and counted, as in the
-    papers' code."""
 
 
 class Objective(StrEnum):
     """Training objectives."""
 
-    RETRIEVAL = "retrieval"
-    """Contrastive learning: rank a query's positives above other passages."""
-    COSINE_MSE = "cosine-mse"
-    """Regress the cosine of two sentences on their label."""
-    TRIPLET = "triplet"
-    """Triplet margin loss between an anchor, a positive and a negative sentence."""
+    RETRIEVAL = "retrieval"  # Contrastive learning: rank a query's positives above other passages
+    COSINE_MSE = "cosine-mse"  # Regress the cosine of two sentences on their label
+    TRIPLET = "triplet"  # Triplet margin loss between an anchor, a positive and a negative sentence
 
 
 class ContrastiveKind(StrEnum):
     """Negatives of the contrastive loss."""
 
-    IN_BATCH = "in-batch"
-    """In-batch negatives: all passages of the batch."""
-    FULL = "full"
-    """All passages of the batch and its other queries and positives, as in SimLM."""
+    IN_BATCH = "in-batch"  # In-batch negatives: all passages of the batch
+    FULL = "full"  # All passages of the batch and its other queries and positives, as in SimLM
 
 
 class Distillation(StrEnum):
     """Knowledge distillation losses over a query's passages."""
 
-    KL = "kl"
-    """KL divergence between the teacher's and the student's distribution."""
+    KL = "kl"  # KL divergence between the teacher's and the student's distribution
+    # Soft cross-entropy, as in MASTER's released code; same gradient as KL up to 1e-7 in the
+    # logarithm
     SOFT_CROSS_ENTROPY = "soft-cross-entropy"
-    """Soft cross-entropy, as in MASTER's released code; same gradient as KL up to 1e-7 in the
-    logarithm."""
-    MARGIN_MSE = "margin-mse"
-    """Squared error of the margins between positive and negative."""
+    MARGIN_MSE = "margin-mse"  # Squared error of the margins between positive and negative
 
 
 @dataclass(frozen=True)
@@ -230,16 +219,13 @@ class OptimizerSettings(Settings):
 class DevMetric(StrEnum):
     """Validation measures."""
 
-    LOSS = "dev-loss"
-    """Cross-entropy over the dev passages; lower is better."""
+    LOSS = "dev-loss"  # Cross-entropy over the dev passages; lower is better
+    # Mean rank of the positive among all dev passages, as in DPR; lower is better
     AVERAGE_RANK = "avg-rank"
-    """Mean rank of the positive among all dev passages, as in DPR; lower is better."""
-    RR_10 = "RR@10"
-    """Reciprocal rank in the dev collection; higher is better."""
-    SPEARMAN = "spearman"
-    """cosine-mse: rank correlation of cosines and labels; higher is better."""
+    RR_10 = "RR@10"  # Reciprocal rank in the dev collection; higher is better
+    SPEARMAN = "spearman"  # cosine-mse: rank correlation of cosines and labels; higher is better
+    # triplet: share of positives closer than their negatives; higher is better
     ACCURACY = "accuracy"
-    """triplet: share of positives closer than their negatives; higher is better."""
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from denserk.reporting import track
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
-Reading = Callable[[], Iterator[Passage] | Iterator[Query]]
-"""Begins to read a source anew."""
+Reading = Callable[[], Iterator[Passage] | Iterator[Query]]  # Begins to read a source anew
 
 
 def survey(source: str, unit: str, read: Reading) -> int | None:

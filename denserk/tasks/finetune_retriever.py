@@ -34,8 +34,8 @@ from denserk.training.validation import DevSet, measure
 
 logger = logging.getLogger(__name__)
 
+# Of L2-normalised vectors, as most published models have it (sentence-transformers' scale 20)
 USUAL_TEMPERATURE = 0.05
-"""Of L2-normalised vectors, as most published models have it (sentence-transformers' scale 20)."""
 
 
 Tokenizers = tuple[TextTokenizer, TextTokenizer]

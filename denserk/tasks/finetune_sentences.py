@@ -21,12 +21,11 @@ from denserk.tasks.run_folder import DATA, DEV_DATA, goes_on
 from denserk.training.distributed import world
 from denserk.training.steps import SentenceStep, sentence_loss
 
+# Sentences of an example, by what is learned from it
 SIZES = {Objective.COSINE_MSE: 2, Objective.TRIPLET: 3}
-"""Sentences of an example, by what is learned from it."""
+# What held-out examples measure beside the loss
 MEASURES = {Objective.COSINE_MSE: DevMetric.SPEARMAN, Objective.TRIPLET: DevMetric.ACCURACY}
-"""What held-out examples measure beside the loss."""
-BLOCK = 64
-"""Held-out examples measured at once."""
+BLOCK = 64  # Held-out examples measured at once
 
 
 def trains_on_sentences(run: FinetuneRun) -> bool:

@@ -24,13 +24,13 @@ from denserk.settings.pretraining import Architecture, PretrainingObjective, Pre
 
 logger = logging.getLogger(__name__)
 
+# Where an objective's own layers lie beside the weights
 HEADS: Mapping[PretrainingObjective, HeadLayout] = {
     PretrainingObjective.CONDENSER: CONDENSER,
     PretrainingObjective.COCONDENSER: CONDENSER,
     PretrainingObjective.MASTER: MASTER,
     PretrainingObjective.RETROMAE: RETROMAE,
 }
-"""Where an objective's own layers lie beside the weights."""
 
 
 def look_at_inputs(run: PretrainRun) -> None:

@@ -43,10 +43,8 @@ from denserk.settings.retrieval import RerankPaths, RerankSettings
 
 NOTHING: Mapping[str, Any] = {}
 _Group = tuple[str, list[str]]  # a query id, and the ids of its hits, best first
-SCORED_TOGETHER = 8192
-"""Pairs, of one query or several, that are sorted by length into batches."""
-NAMED = 5
-"""Ids of a fault that are named."""
+SCORED_TOGETHER = 8192  # Pairs, of one query or several, that are sorted by length into batches
+NAMED = 5  # Ids of a fault that are named
 
 
 @dataclass

@@ -42,12 +42,12 @@ logger = logging.getLogger(__name__)
 CHECKPOINTS, BEST, DATA, DEV_DATA, LOGS = "checkpoints", "best", "training-data", "dev-data", "logs"
 STEPS, START = "steps", "start"
 TOLD, CURVES = "training.json", "training.png"
+# Settings that do not change what comes out, and may differ when a run is resumed
 FREE = {
     "finetune": ("output", "device", "resume", "overwrite"),
     "pretrain": ("output", "device", "resume", "overwrite", "tokenize_to"),
     "optimizer": ("keep_checkpoints", "keep_steps", "num_workers"),
 }
-"""Settings that do not change what comes out, and may differ when a run is resumed."""
 NOT_COMPARED = ("preset", "versions", "processes", "log")
 
 
