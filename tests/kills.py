@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.conftest import VOCABULARY, write_toy
-from tests.tasks.finetuning import write_examples
-from tests.tasks.pretraining import write_corpus
 from tests.tiny_models import write_tiny
+from tests.training.finetuning import write_examples
+from tests.training.pretraining import write_corpus
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LOG = "../log"  # of the last command

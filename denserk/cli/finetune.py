@@ -83,7 +83,7 @@ def finetune(
     )
     for line in run.lines():
         logger.info(line)
-    from denserk.tasks.finetune import finetune as task
+    from denserk.training.finetune import finetune as task
 
     result = task(run)
     loss = "" if result.loss is None else f", loss {result.loss:.4f}"

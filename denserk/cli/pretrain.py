@@ -58,7 +58,7 @@ def pretrain(
             PretrainOptimizerSettings: optimizer,
         },
     )
-    from denserk.tasks.pretrain import pretrain as task
+    from denserk.training.pretrain import pretrain as task
 
     result = task(run)
     loss = "" if result.loss is None else f", loss {result.loss:.4f}"

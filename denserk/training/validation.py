@@ -1,4 +1,4 @@
-"""Measures on held-out data while training: loss, average rank, reciprocal rank; the best of them.
+"""Validation while training: held-out data, its measures, and the best of them.
 
 Axes: Q queries of a block, P passages, N passages of a query's group. Scores are those that
 retrieval would give: a passage by its stored embeddings, the best one deciding.
@@ -16,10 +16,21 @@ from torch import Tensor
 
 from denserk.data.batches import TokenBatch, by_length, pad
 from denserk.data.pairs import PairJoiner
+from denserk.data.tokenization import TextTokenizer
+from denserk.data.training_batches import TrainingBatches
+from denserk.data.training_data import TrainingStore
+from denserk.errors import InputError
+from denserk.formats.sources import read_passages, read_qrels_map, read_queries
 from denserk.modeling.cross_encoder import Reranker
 from denserk.modeling.encoder import Retriever
 from denserk.objectives.reranking import listwise_loss
-from denserk.settings.training import DevMetric
+from denserk.settings.finetuning import FinetuneRun
+from denserk.settings.training import (
+    DevMetric,
+    NegativeChoice,
+    PositiveChoice,
+    SamplingSettings,
+)
 
 CUT = 10
 BATCH_TOKENS = 8192
@@ -54,6 +65,72 @@ class DevSet:
     pad_ids: tuple[int, int]
     relevant: Sequence[Sequence[int]]
     groups: Tensor | None = None
+
+
+def dev_sets(
+    run: FinetuneRun, store: TrainingStore | None, tokenizers: tuple[TextTokenizer, TextTokenizer]
+) -> list[DevSet]:
+    """Return what a run validates on: tokenised held-out training data, then --dev-corpus.
+
+    Raises:
+        InputError: the relevance judgments name no query or no passage of the collection.
+    """
+    sets = [] if store is None else [_held_out(store, run)]
+    return sets + ([] if run.validation.dev_corpus is None else [_collection(run, *tokenizers)])
+
+
+def _held_out(store: TrainingStore, run: FinetuneRun) -> DevSet:
+    """Group each query's first positive and top negatives; search all passages."""
+    sampling = SamplingSettings(
+        group_size=run.sampling.group_size,
+        positive=PositiveChoice.FIRST,
+        negative=NegativeChoice.TOP,
+        seed=run.sampling.seed,
+    )
+    batches = TrainingBatches(store, sampling, 1, shuffle=False, keep_last=True)
+    items = batches.items
+    return DevSet(
+        queries=store.queries.take(items),
+        passages=store.passages.take(np.arange(len(store.passages))),
+        pad_ids=(store.query_pad_id, store.passage_pad_id),
+        relevant=[rows.tolist() for rows in store.positive_rows.take(items)],
+        groups=torch.from_numpy(batches.groups(items, 0)[0]),
+    )
+
+
+def _collection(
+    run: FinetuneRun, for_queries: TextTokenizer, for_passages: TextTokenizer
+) -> DevSet:
+    """Read a collection's judged queries and all its passages; tokens are held in memory."""
+    corpus, topics = run.validation.dev_corpus, run.validation.dev_topics
+    qrels = run.validation.dev_qrels
+    assert corpus is not None
+    assert topics is not None
+    assert qrels is not None
+    judged = read_qrels_map(qrels)
+    passages = sorted(  # by descending id, as equal scores are ranked
+        read_passages(corpus, run.corpus), key=lambda each: each.docid, reverse=True
+    )
+    row_of = {passage.docid: row for row, passage in enumerate(passages)}
+    queries, relevant = [], []
+    for query in read_queries(topics):
+        grades = judged.get(query.qid, {}).items()
+        if rows := [row_of[docid] for docid, grade in grades if grade > 0 and docid in row_of]:
+            queries.append(query)
+            relevant.append(rows)
+    if not queries:
+        raise InputError(
+            qrels,
+            None,
+            f"no relevance judgment that joins a query of {topics} to a passage of {corpus}",
+            "relevant passages for at least one query",
+        )
+    return DevSet(
+        queries=for_queries.queries(queries),
+        passages=for_passages.passages(passages),
+        pad_ids=(for_queries.pad_id, for_passages.pad_id),
+        relevant=relevant,
+    )
 
 
 def encode_tokens(

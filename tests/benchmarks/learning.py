@@ -27,8 +27,8 @@ from denserk.settings.training import (
     SamplingSettings,
     ValidationSettings,
 )
-from denserk.tasks.finetune import finetune
-from denserk.tasks.run_folder import TrainingResult
+from denserk.training.finetune import finetune
+from denserk.training.run_folder import TrainingResult
 from tests.benchmarks.studies import (
     Collection,
     finished,

@@ -44,9 +44,9 @@ from denserk.settings.training import (
     Precision,
     SamplingSettings,
 )
-from denserk.tasks.finetune import finetune
 from denserk.tasks.generate import generate
-from denserk.tasks.pretrain import pretrain
+from denserk.training.finetune import finetune
+from denserk.training.pretrain import pretrain
 from tests.benchmarks.pretraining_texts import documents, sources, write_texts
 from tests.benchmarks.pretraining_writers import train_asker, train_continuer
 from tests.benchmarks.studies import (

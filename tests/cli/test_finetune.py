@@ -10,9 +10,9 @@ import pytest
 
 from denserk.cli.app import run
 from denserk.settings.finetuning import presets
-from denserk.tasks import finetune as task
-from denserk.tasks.run_folder import TrainingResult
-from tests.tasks.finetuning import write_examples
+from denserk.training import finetune as task
+from denserk.training.run_folder import TrainingResult
+from tests.training.finetuning import write_examples
 
 BASIC = ("--model", "m", "--train-data", "t.jsonl", "--output", "o")
 

@@ -18,8 +18,8 @@ from denserk.cli.app import run
 from denserk.formats.outputs import scratch_folder
 from tests import races
 from tests.conftest import write_toy
-from tests.tasks.finetuning import write_examples
-from tests.tasks.pretraining import write_corpus
+from tests.training.finetuning import write_examples
+from tests.training.pretraining import write_corpus
 
 DENSERK = [sys.executable, "-m", "denserk"]
 FAST = ["--device", "cpu", "--batch-size", "4", "--max-steps", "2", "--save-steps", "1"]

@@ -5,10 +5,10 @@ import pytest
 
 from denserk.cli.app import run
 from denserk.settings.pretraining import Architecture, MasterPreset, MasterTask, NprKind
-from denserk.tasks import pretrain as task
-from denserk.tasks.run_folder import TrainingResult
+from denserk.training import pretrain as task
+from denserk.training.run_folder import TrainingResult
 from tests.cli.test_finetune import in_a_terminal
-from tests.tasks.pretraining import write_corpus
+from tests.training.pretraining import write_corpus
 
 BASIC = ("--objective", "master", "--model", "m", "--corpus", "c.jsonl", "--output", "o")
 

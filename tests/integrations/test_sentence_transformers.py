@@ -8,8 +8,8 @@ import pytest
 
 from denserk.cli.app import run
 from denserk.errors import ModelError, UsageError
-from tests.tasks.finetuning import write_examples
 from tests.tiny_models import BACKBONES
+from tests.training.finetuning import write_examples
 
 SHORT = slice(4)
 TEXTS = ["river boat", "", "the old cat’s house", "a", "moon star " * 30, "red fish " * 8]

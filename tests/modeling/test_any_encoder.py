@@ -17,8 +17,8 @@ from denserk.objectives.retromae import RetroMae
 from denserk.records import Passage, Query
 from denserk.settings.encoding import ComputeSettings
 from tests.conftest import VOCABULARY, WORDS
-from tests.tasks.finetuning import write_examples
 from tests.tiny_models import HIDDEN, OTHERS, write_other
+from tests.training.finetuning import write_examples
 
 CPU = ComputeSettings(device="cpu")
 TEXTS = ["river boat", "the old cat sleeps", "moon", " ".join(WORDS[:30])]

@@ -23,7 +23,7 @@ from denserk.settings.training import (
     FinetuneSettings,
     ObjectiveSettings,
 )
-from denserk.tasks.finetune_retriever import objective_of
+from denserk.training.finetune import objective_of
 
 GROUP = 2
 

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file
 
 from tests.conftest import VOCABULARY
-from tests.tasks.pretraining import write_corpus, write_expansions
-from tests.tasks.test_finetune_processes import WATCHED
 from tests.tiny_models import write_tiny
+from tests.training.pretraining import write_corpus, write_expansions
+from tests.training.test_finetune_processes import WATCHED
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ import pytest
 
 from tests.conftest import VOCABULARY
 from tests.faults import ranks
-from tests.tasks.finetuning import write_examples
-from tests.tasks.pretraining import write_corpus
 from tests.tiny_models import write_tiny
+from tests.training.finetuning import write_examples
+from tests.training.pretraining import write_corpus
 
 COMMANDS = {
     "finetune": (

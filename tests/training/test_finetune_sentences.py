@@ -15,11 +15,11 @@ from denserk.modeling.text_encoder import TextEncoder
 from denserk.settings.analysis import SentenceSimilaritySettings
 from denserk.settings.conversion import TrainingFormat
 from denserk.settings.training import DevMetric, Distillation, Objective
-from denserk.tasks.finetune import finetune
 from denserk.training import steps
+from denserk.training.finetune import finetune
 from tests.data.conftest import words
 from tests.faults import Stopped, contents
-from tests.tasks.finetuning import run_of, weights, write_examples
+from tests.training.finetuning import run_of, weights, write_examples
 
 PAIRS: dict[str, Any] = {"objective": Objective.COSINE_MSE, "label_scale": 5.0}
 TRIPLETS: dict[str, Any] = {"objective": Objective.TRIPLET}

@@ -9,13 +9,13 @@ import pytest
 
 from denserk.errors import MismatchError
 from denserk.settings.pretraining import Architecture, KeywordWeight
-from denserk.tasks import run_folder
-from denserk.tasks.pretrain import pretrain
+from denserk.training import run_folder
+from denserk.training.pretrain import pretrain
 from denserk.training.trainer import Trainer
 from tests.faults import Stopped, contents, kill_and_resume, stopped_at
 from tests.reporters import Heard
-from tests.tasks.finetuning import weights
-from tests.tasks.pretraining import run_of, train, write_corpus, write_expansions
+from tests.training.finetuning import weights
+from tests.training.pretraining import run_of, train, write_corpus, write_expansions
 
 KINDS = {
     "condenser": {"objective": "condenser", "save_steps": 4},
@@ -27,7 +27,7 @@ KINDS = {
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch):
-    monkeypatch.setattr(run_folder, "draw", lambda *_: None)
+    monkeypatch.setattr(run_folder, "save_if_installed", lambda *_: None)
 
 
 @pytest.fixture

@@ -15,15 +15,15 @@ from transformers import (
 from denserk.modeling.stored_model import read_model_folder
 from denserk.settings.encoding import Representation
 from denserk.settings.pretraining import Decoders, MasterPreset, NprKind
-from denserk.tasks import run_folder
-from denserk.tasks.finetune import finetune
-from denserk.tasks.pretrain import pretrain
+from denserk.training import run_folder
+from denserk.training.finetune import finetune
+from denserk.training.pretrain import pretrain
 from tests.conftest import VOCABULARY
 from tests.reporters import Heard
-from tests.tasks import finetuning
-from tests.tasks.finetuning import AGG, tune, weights, write_examples
-from tests.tasks.pretraining import OBJECTIVES, run_of, train, write_corpus, write_expansions
 from tests.tiny_models import write_tiny
+from tests.training import finetuning
+from tests.training.finetuning import AGG, tune, weights, write_examples
+from tests.training.pretraining import OBJECTIVES, run_of, train, write_corpus, write_expansions
 
 HEAD_FILES = {
     "condenser": "condenser_head.safetensors",
@@ -35,7 +35,7 @@ HEAD_FILES = {
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch):
-    monkeypatch.setattr(run_folder, "draw", lambda *_: None)
+    monkeypatch.setattr(run_folder, "save_if_installed", lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def trained(tiny, data, tmp_path_factory):
         if not path.exists():
             options = options_of(data, objective)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(run_folder, "draw", lambda *_: None)
+                patch.setattr(run_folder, "save_if_installed", lambda *_: None)
                 train(path, data["corpus"], objective, tiny(kind), **options)
         return path
 

@@ -10,12 +10,12 @@ import pytest
 from denserk.errors import MismatchError
 from denserk.settings.encoding import Representation
 from denserk.settings.training import DevMetric
-from denserk.tasks import run_folder
-from denserk.tasks.finetune import finetune
+from denserk.training import run_folder
+from denserk.training.finetune import finetune
 from denserk.training.trainer import Trainer
 from tests.faults import Stopped, contents, kill_and_resume, stopped_at
 from tests.reporters import Heard
-from tests.tasks.finetuning import AGG, run_of, tune, weights, write_examples
+from tests.training.finetuning import AGG, run_of, tune, weights, write_examples
 
 MEAN = {"representation": Representation.MEAN}
 KINDS: dict[str, dict[str, Any]] = {
@@ -27,7 +27,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch):
-    monkeypatch.setattr(run_folder, "draw", lambda *_: None)
+    monkeypatch.setattr(run_folder, "save_if_installed", lambda *_: None)
 
 
 @pytest.fixture(scope="module")

@@ -16,15 +16,15 @@ from denserk.modeling.stored_model import read_model_folder
 from denserk.settings.encoding import RepresentationSettings, TextSettings
 from denserk.settings.options import spelled
 from denserk.settings.pretraining import CLASSES, PretrainSettings
-from denserk.tasks import run_folder
+from denserk.training import run_folder
 from tests.conftest import VOCABULARY
-from tests.tasks.pretraining import write_corpus, write_expansions
+from tests.training.pretraining import write_corpus, write_expansions
 from tests.tiny_models import write_tiny
 
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch):
-    monkeypatch.setattr(run_folder, "draw", lambda *_: None)
+    monkeypatch.setattr(run_folder, "save_if_installed", lambda *_: None)
 
 
 @pytest.fixture

@@ -23,12 +23,12 @@ from denserk.settings.encoding import (
 )
 from denserk.settings.formats import CorpusSettings
 from denserk.settings.training import DevMetric, Precision
-from denserk.tasks import run_folder
 from denserk.tasks.encode import encode
-from denserk.tasks.finetune import finetune
+from denserk.training import run_folder
+from denserk.training.finetune import finetune
 from tests.conftest import WORDS
 from tests.reporters import Heard
-from tests.tasks.finetuning import AGG, run_of, tune, weights, write_examples
+from tests.training.finetuning import AGG, run_of, tune, weights, write_examples
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def train(tmp_path_factory):
 def plain(request, monkeypatch):
     """Curves cost as much as a small run: they are drawn where a test asks for them."""
     if "curves" not in request.node.name:
-        monkeypatch.setattr(run_folder, "draw", lambda *_: None)
+        monkeypatch.setattr(run_folder, "save_if_installed", lambda *_: None)
 
 
 @pytest.fixture(scope="module")

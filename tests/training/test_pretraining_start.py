@@ -8,19 +8,19 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.settings.pretraining import Architecture
-from denserk.tasks import run_folder
-from denserk.tasks.pretraining_start import start_folder
+from denserk.training import run_folder
+from denserk.training.pretrain import start_folder
 from tests.faults import contents
 from tests.reporters import Heard
-from tests.tasks.finetuning import weights
-from tests.tasks.pretraining import run_of, train, write_corpus
+from tests.training.finetuning import weights
+from tests.training.pretraining import run_of, train, write_corpus
 
 NEW: dict[str, Any] = {"architecture": Architecture.TINY, "vocabulary_size": 200}
 
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch):
-    monkeypatch.setattr(run_folder, "draw", lambda *_: None)
+    monkeypatch.setattr(run_folder, "save_if_installed", lambda *_: None)
 
 
 @pytest.fixture

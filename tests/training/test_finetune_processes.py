@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from tests.conftest import VOCABULARY
-from tests.tasks.finetuning import write_examples
 from tests.tiny_models import write_tiny
+from tests.training.finetuning import write_examples
 
 WATCHED = """
 import os, sys

@@ -1,19 +1,21 @@
-"""A training run in its folder: the model that comes out, and what the run keeps beneath it.
+"""The output folder of a training run.
+
+The model is written into the folder itself. Beneath it:
 
 checkpoints/        to resume from
 best/               the best weights so far, where a measure decides
 steps/              weights after chosen steps
-start/              the model that a run from nothing starts from
+start/              the randomly initialised model that a run with --architecture starts from
 training-data/      tokenised once; dev-data/ likewise
 logs/               TensorBoard's files
 training.json       settings and versions from the start; the log is added at the end
-training.png        curves of the log
-config.yaml         the resolved settings, for --config
+training.png        training curves
+config.yaml         the resolved config, for --config
 """
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,12 +28,11 @@ from torch import nn
 
 from denserk import __version__
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.extras import installed
 from denserk.formats.files import whole_binary, write_lines
 from denserk.formats.manifest import Kind, differences, read_manifest
 from denserk.formats.outputs import foreign_items, prepare_folder
+from denserk.formats.plots import look, new_axes, save_if_installed
 from denserk.settings.training import OptimizerSettings, ValidationSettings
-from denserk.training.curves import draw
 from denserk.training.distributed import world
 from denserk.training.steps import Step
 from denserk.training.trainer import Best, Speed, Trainer
@@ -41,35 +42,39 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINTS, BEST, DATA, DEV_DATA, LOGS = "checkpoints", "best", "training-data", "dev-data", "logs"
 STEPS, START = "steps", "start"
-TOLD, CURVES = "training.json", "training.png"
-# Settings that do not change what comes out, and may differ when a run is resumed
+RECORD, CURVES = "training.json", "training.png"
+# Settings that do not change the result, and may differ when a run is resumed.
 FREE = {
     "finetune": ("output", "device", "resume", "overwrite"),
     "pretrain": ("output", "device", "resume", "overwrite", "tokenize_to"),
     "optimizer": ("keep_checkpoints", "keep_steps", "num_workers"),
 }
 NOT_COMPARED = ("preset", "versions", "processes", "log")
+# Points up to which a curve marks each.
+FEW = 40
 
 
 def make_ready(output: Path, *, resume: bool, overwrite: bool) -> None:
-    """Make the folder of a run ready; what an earlier run left goes where `overwrite` says so.
+    """Create the folder of a run; `overwrite` removes what an earlier run left.
 
     Raises:
         UsageError: see `denserk.formats.outputs.refuse_occupied`.
-        OutputError: it cannot be made or cleared.
+        OutputError: it cannot be created or cleared.
     """
     prepare_folder(output, overwrite=overwrite, resume=resume)
-    if not (output / TOLD).exists():  # from now on the folder is known to be denserk's
+    if not (output / RECORD).exists():  # from now on the folder is known to be denserk's
         _write(output, {"versions": {"denserk": __version__}})
 
 
-def told_of(chosen: Mapping[str, Any], output: Path, kind: Kind = Kind.TRAINING) -> dict[str, Any]:
-    """What training.json says from the start: settings, the data's fingerprints, versions.
+def record_of(
+    settings: Mapping[str, Any], output: Path, kind: Kind = Kind.TRAINING
+) -> dict[str, Any]:
+    """Return the contents of training.json: settings, fingerprints of the data, versions.
 
     Args:
-        chosen: the settings, class by class, as JSON.
-        output: the run's folder, its data prepared.
-        kind: of data.
+        settings: as JSON, by settings class.
+        output: the run's folder, with its prepared data.
+        kind: of the data.
     """
     versions = {
         "denserk": __version__,
@@ -81,61 +86,53 @@ def told_of(chosen: Mapping[str, Any], output: Path, kind: Kind = Kind.TRAINING)
         for name in (DATA, DEV_DATA)
         if (output / name).is_dir()
     }
-    return {"versions": versions, "processes": world()[1], **chosen, "data": data}
+    return {"versions": versions, "processes": world()[1], **settings, "data": data}
 
 
-def begin(output: Path, told: Mapping[str, Any]) -> None:
-    """Writes training.json; a run that is resumed must have begun with the same settings.
+def start(output: Path, record: Mapping[str, Any]) -> None:
+    """Write training.json; a run that is resumed must have the settings it was started with.
 
     Raises:
-        MismatchError: a checkpoint is there, and was made with other settings or data.
+        MismatchError: the checkpoint was written with other settings or data.
         InputError: the training.json beside it is broken.
     """
-    if goes_on(output):
-        refuse_changes(output, told)
-    else:  # nothing to resume: what a run left that never came to a checkpoint is not this one's
+    if is_resumable(output):
+        refuse_changes(output, record)
+    else:  # a run that never came to a checkpoint may have left these
         left = [output / name for name in (BEST, STEPS, LOGS)]
         foreign = [item for item in foreign_items(output) if any(map(item.is_relative_to, left))]
         if foreign:
             raise UsageError(f"{foreign[0]}: denserk did not write it", "remove it yourself")
         for folder in left:
             shutil.rmtree(folder, ignore_errors=True)
-    _write(output, told)
+    _write(output, record)
 
 
 def write_config(folder: Path, command: str, config: Mapping[str, Any]) -> None:
-    """Write config.yaml: the resolved settings of a run, which `--config` takes.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
+    """Write config.yaml: the resolved settings of a run, which `--config` takes."""
     plain = orjson.loads(orjson.dumps(config))
     text = yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=100)
     note = f"# denserk {command} --config THIS_FILE --output FOLDER\n"
     write_lines(folder / "config.yaml", text.splitlines(keepends=True), note)
 
 
-def goes_on(output: Path) -> bool:
-    """Whether a run would continue from a checkpoint."""
+def is_resumable(output: Path) -> bool:
+    """Whether the folder has a checkpoint."""
     return any((output / CHECKPOINTS).glob("checkpoint-*"))
 
 
-def refuse_changes(output: Path, told: Mapping[str, Any]) -> None:
-    """Refuses to continue a run otherwise than it was begun, as far as `told` tells.
-
-    Args:
-        output: the run's folder, with a checkpoint.
-        told: what training.json would say, or a part of it.
+def refuse_changes(output: Path, record: Mapping[str, Any]) -> None:
+    """Compare a record, or a part of it, with that of the run to resume.
 
     Raises:
-        MismatchError: the run was begun otherwise.
-        InputError: its training.json is broken.
+        MismatchError: they differ in what changes the result.
+        InputError: the run's training.json is broken.
     """
-    path = output / TOLD
+    path = output / RECORD
     if not path.is_file():
         return
     try:
-        now = orjson.loads(orjson.dumps(told))
+        now = orjson.loads(orjson.dumps(record))
         found = orjson.loads(path.read_bytes())
         before = {name: value for name, value in found.items() if name in now}
         changes = differences(_compared(before), _compared(now))
@@ -144,36 +141,31 @@ def refuse_changes(output: Path, told: Mapping[str, Any]) -> None:
         raise InputError(path, None, f"a broken file ({error})", "the settings of a run") from None
     if changes:
         raise MismatchError(
-            f"{output} cannot be resumed, it was begun otherwise: {'; '.join(changes)}",
-            "give what it was begun with, or --overwrite to begin again",
+            f"{output} cannot be resumed, it was started with other settings: {'; '.join(changes)}",
+            "give the settings that it was started with, or --overwrite to start again",
         )
     if versions:
         logger.warning(f"resuming, the last bits may differ: {'; '.join(versions)}")
 
 
-def _compared(told: Mapping[str, Any]) -> dict[str, Any]:
-    compared = {name: value for name, value in told.items() if name not in NOT_COMPARED}
+def _compared(record: Mapping[str, Any]) -> dict[str, Any]:
+    compared = {name: value for name, value in record.items() if name not in NOT_COMPARED}
     for name in FREE.keys() & compared.keys():
         free = FREE[name]
         compared[name] = {key: v for key, v in compared[name].items() if key not in free}
     return compared
 
 
-def _write(output: Path, told: Mapping[str, Any]) -> None:
-    with whole_binary(output / TOLD) as handle:
-        handle.write(orjson.dumps(told, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+def _write(output: Path, record: Mapping[str, Any]) -> None:
+    with whole_binary(output / RECORD) as handle:
+        handle.write(orjson.dumps(record, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a run did.
+    """What a run did: all its steps, the first one done now, the last loss, the best measure.
 
-    Attributes:
-        steps: of the whole run.
-        first_step: the step that it started or resumed at.
-        loss: the last one of the log.
-        best: the best validation.
-        speed: None where nothing was left to train.
+    `speed` is None where nothing was left to train.
     """
 
     steps: int
@@ -185,14 +177,7 @@ class TrainingResult:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run trains.
-
-    Attributes:
-        model: its weights.
-        step: a batch -> gradients.
-        save: writes the model into a folder.
-        load: fills the model from a folder that `save` wrote.
-    """
+    """What a run trains: a model and its step; `save` and `load` take a model folder."""
 
     model: nn.Module
     step: Step
@@ -205,7 +190,7 @@ def train(
     trained: Trained,
     batches: Any,
     optimizer: OptimizerSettings,
-    told: Mapping[str, Any],
+    record: Mapping[str, Any],
     *,
     device: torch.device,
     seed: int,
@@ -219,9 +204,9 @@ def train(
     Args:
         output: the run's folder.
         trained: model and step.
-        batches: a dataset of steps, with `steps_per_epoch`.
-        optimizer: how long, how fast, how often.
-        told: what training.json says.
+        batches: a dataset of batches, with `steps_per_epoch`.
+        optimizer: learning rate, precision, how often to log and save.
+        record: the contents of training.json.
         device: where to train.
         seed: of dropout.
         resume: continue from the last checkpoint.
@@ -255,7 +240,7 @@ def train(
     )
     trainer.run("training", resume=resume)
     if world()[0] == 0:
-        finish(output, trained.save, told, trainer.history, keep_best=best is not None)
+        finish(output, trained.save, record, trainer.history, keep_best=best is not None)
     speed = trainer.speed()
     if speed is not None:
         logger.info(str(speed))
@@ -272,12 +257,12 @@ def train(
 def finish(
     output: Path,
     save: Callable[[Path], None],
-    told: Mapping[str, Any],
+    record: Mapping[str, Any],
     history: list[dict[str, Any]],
     *,
     keep_best: bool,
 ) -> None:
-    """Writes the model, the best one where one was kept; then the log and its curves.
+    """Write the model, the best one where one was kept; then the log and its curves.
 
     Raises:
         OutputError: they cannot be written.
@@ -290,8 +275,27 @@ def finish(
                 shutil.copyfileobj(source, out)
     else:
         save(output)
-    _write(output, {**told, "log": history})
-    if installed("matplotlib"):
-        draw(history, output / CURVES)
-    else:
-        logger.info("no curves: matplotlib is not installed (pip install matplotlib)")
+    _write(output, {**record, "log": history})
+    save_if_installed(lambda: draw_curves(history), "training curves", output / CURVES)
+
+
+def draw_curves(history: Sequence[Mapping[str, Any]]) -> Any:
+    """Plot the log of a run, one quantity below the other: loss, learning rate, validation."""
+
+    def names(prefix: str) -> list[str]:
+        return list(dict.fromkeys(n for entry in history for n in entry if n.startswith(prefix)))
+
+    parts, dev = names("loss_"), names("eval_")
+    rows = [["loss", *(parts if len(parts) > 1 else [])], ["learning_rate"], *([n] for n in dev)]
+    grid = new_axes(7, 2.4 * len(rows), rows=len(rows), sharey=False)
+    for axes, quantities in zip(grid, rows, strict=True):
+        for number, name in enumerate(quantities):
+            entries = [entry for entry in history if name in entry]
+            points = [entry["step"] for entry in entries], [entry[name] for entry in entries]
+            shape = look(number) | ({} if len(entries) <= FEW else {"marker": ""})
+            axes.plot(*points, label=name.removeprefix("loss_"), lw=1.4, ms=4, **shape)
+        axes.set_ylabel(quantities[0].removeprefix("eval_").replace("_", " "))
+    if len(rows[0]) > 1:
+        grid[0].figure.legend(handles=grid[0].lines, loc="outside upper left", ncols=4)
+    grid[-1].set_xlabel("step")
+    return grid[0]

@@ -18,8 +18,8 @@ from denserk.settings.pretraining import (
     TextUnitSettings,
     resolve_run,
 )
-from denserk.tasks.pretrain import pretrain
-from denserk.tasks.run_folder import TrainingResult
+from denserk.training.pretrain import pretrain
+from denserk.training.run_folder import TrainingResult
 from tests.data.conftest import words
 
 GIVEN = (

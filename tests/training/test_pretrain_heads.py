@@ -8,10 +8,10 @@ from safetensors.torch import load_file
 
 from denserk.errors import ModelError
 from denserk.settings.pretraining import Decoders, MasterPreset
-from denserk.tasks import run_folder
-from denserk.tasks.pretrain import pretrain
+from denserk.training import run_folder
+from denserk.training.pretrain import pretrain
 from tests.reporters import Heard
-from tests.tasks.pretraining import run_of, train, write_corpus, write_expansions
+from tests.training.pretraining import run_of, train, write_corpus, write_expansions
 
 CONDENSER_FILE, MASTER_FILE = "condenser_head.safetensors", "master_decoders.safetensors"
 STILL: dict[str, Any] = {"lr": 1e-12, "max_steps": 1}
@@ -20,7 +20,7 @@ STILL: dict[str, Any] = {"lr": 1e-12, "max_steps": 1}
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch):
-    monkeypatch.setattr(run_folder, "draw", lambda *_: None)
+    monkeypatch.setattr(run_folder, "save_if_installed", lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def trained(tiny, data, tmp_path_factory):
         path = root / objective
         if not path.exists():
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(run_folder, "draw", lambda *_: None)
+                patch.setattr(run_folder, "save_if_installed", lambda *_: None)
                 train(path, data["corpus"], objective, tiny(), max_steps=2, **options)
         return path
 

@@ -8,8 +8,8 @@ import orjson
 
 from denserk.settings.finetuning import CLASSES, OWNERS, FinetuneRun, resolve_run
 from denserk.settings.formats import CorpusSettings
-from denserk.tasks.finetune import finetune
-from denserk.tasks.run_folder import TrainingResult
+from denserk.training.finetune import finetune
+from denserk.training.run_folder import TrainingResult
 from tests.data.conftest import inline
 
 SMALL = {

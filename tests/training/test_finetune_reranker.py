@@ -22,8 +22,7 @@ from denserk.settings.training import (
     SamplingSettings,
     ValidationSettings,
 )
-from denserk.tasks.finetune import finetune
-from denserk.tasks.finetune_reranker import begin_reranker_training, trains_reranker
+from denserk.training.finetune import finetune, reranker_training, trains_reranker
 from tests.conftest import PASSAGES, QUERIES, VOCABULARY
 from tests.tiny_models import tiny_config, tiny_tokenizer
 
@@ -140,7 +139,7 @@ def test_which_runs_train_a_cross_encoder(tiny, train, tmp_path):
 def test_the_head_is_drawn_by_the_run_s_seed(tiny, train, tmp_path):
     def head(seed):
         sampling = SamplingSettings(group_size=6, seed=seed)
-        training = begin_reranker_training(a_run(tiny(), train, tmp_path, sampling=sampling))
+        training = reranker_training(a_run(tiny(), train, tmp_path, sampling=sampling))
         return training.model.get_parameter("model.classifier.weight").detach()
 
     torch.manual_seed(1)
@@ -188,7 +187,7 @@ def test_the_papers_rerankers_can_be_trained(tmp_path, preset):
     given: dict[type, Any] = {cls: {} for cls in CLASSES} | {FinetuneSettings: files}
     run = resolve_run(preset.name, CorpusSettings(), given)
     assert trains_reranker(run)
-    training = begin_reranker_training(run)
+    training = reranker_training(run)
     training.save(tmp_path / "saved")
     saved = read_reranker(tmp_path / "saved").pairs
     assert saved.max_length == preset.settings.get("pair_max_length")

@@ -6,11 +6,11 @@ import pytest
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError
 from denserk.settings.encoding import TextSettings
-from denserk.tasks.dev_sets import dev_sets
+from denserk.training.finetune import prepare_dev
 from tests.conftest import PASSAGES, VOCABULARY
 from tests.data.conftest import inline
-from tests.tasks.finetuning import run_of
 from tests.tiny_models import tiny_tokenizer
+from tests.training.finetuning import run_of
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def tokenizers():
 
 def sets(tmp_path, tokenizers, **options):
     run = run_of(tmp_path / "out", tmp_path / "model", "train.jsonl", **options)
-    return dev_sets(run, tmp_path / "out", tokenizers)
+    return prepare_dev(run, tmp_path / "out", tokenizers)
 
 
 def written(path, examples):
@@ -92,5 +92,5 @@ def test_only_judged_queries_with_a_passage_count(toy, tmp_path, tokenizers):
 
 def test_judgements_of_other_things_are_refused(toy, tmp_path, tokenizers):
     (toy / "other.txt").write_text("x1 0 d3 1\n")
-    with pytest.raises(InputError, match="no judgement that joins a query"):
+    with pytest.raises(InputError, match="no relevance judgment that joins a query"):
         sets(tmp_path, tokenizers, **collection(toy, "other.txt"))

@@ -12,16 +12,16 @@ import torch
 from denserk.cli.app import run
 from denserk.formats.files import whole_binary
 from denserk.modeling.stored_model import read_model_folder
-from denserk.tasks import run_folder
+from denserk.training import run_folder
 from tests.conftest import WORDS
 from tests.data.conftest import inline
 from tests.faults import limit_file_size
-from tests.tasks.finetuning import write_examples
+from tests.training.finetuning import write_examples
 
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch):
-    monkeypatch.setattr(run_folder, "draw", lambda *_: None)
+    monkeypatch.setattr(run_folder, "save_if_installed", lambda *_: None)
 
 
 @pytest.fixture
@@ -304,6 +304,6 @@ def test_the_checkpoint_before_a_full_disk_is_whole(command, lines, tmp_path, mo
     assert kept.name == "checkpoint-2"
     read_model_folder(kept)
     monkeypatch.undo()
-    monkeypatch.setattr(run_folder, "draw", lambda *_: None)
+    monkeypatch.setattr(run_folder, "save_if_installed", lambda *_: None)
     status, told = command(lines, "--save-steps", "2", "--max-steps", "6", "--resume")
     assert status == 0

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.tasks.run_folder import begin, finish, make_ready
+from denserk.training.run_folder import finish, make_ready, start
 from tests.reporters import Heard
 
 TOLD = {
@@ -51,16 +51,16 @@ def test_a_file_is_no_folder(tmp_path):
 )
 def test_other_settings_are_refused_by_name(output, changes, phrase):
     with pytest.raises(MismatchError, match=phrase):
-        begin(output, told(**changes))
+        start(output, told(**changes))
     assert json.loads((output / "training.json").read_text())["optimizer"]["lr"] == 0.1
 
 
 def test_what_changes_nothing_may_differ(output):
     heard = Heard()
     free = {"resume": True, "output": "elsewhere"}
-    begin(output, told(finetune=free, optimizer={"keep_checkpoints": 0}))
+    start(output, told(finetune=free, optimizer={"keep_checkpoints": 0}))
     assert heard.warnings == []
-    begin(output, told(versions={"torch": "3"}))
+    start(output, told(versions={"torch": "3"}))
     assert heard.warnings == ["resuming, the last bits may differ: torch was '2', now '3'"]
 
 
@@ -68,7 +68,7 @@ def test_without_a_checkpoint_a_run_begins_anew(output):
     (output / "checkpoints" / "checkpoint-4").rmdir()
     (output / "best").mkdir()
     (output / "training.json").write_text(json.dumps({"versions": {"denserk": "1"}}))
-    begin(output, told(optimizer={"lr": 0.2}))
+    start(output, told(optimizer={"lr": 0.2}))
     assert json.loads((output / "training.json").read_text())["optimizer"]["lr"] == 0.2
     assert not (output / "best").exists()
 
@@ -77,7 +77,7 @@ def test_without_a_checkpoint_a_run_begins_anew(output):
 def test_broken_settings_are_no_crash(output, content):
     (output / "training.json").write_text(content)
     with pytest.raises(InputError, match="a broken file"):
-        begin(output, TOLD)
+        start(output, TOLD)
 
 
 @pytest.mark.parametrize("keep_best", [True, False])

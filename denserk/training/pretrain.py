@@ -1,0 +1,397 @@
+"""Pre-train a backbone for retrieval, from a model or from random weights."""
+
+import logging
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import set_seed
+
+from denserk.data.prepared import checksum, is_prepared, plan_of
+from denserk.data.pretraining_batches import PretrainingBatches, refuse_generated
+from denserk.data.pretraining_data import PretrainingStore, prepare, write_tokens
+from denserk.data.tokenization import load_tokenizer
+from denserk.data.vocabulary import POSITIONS, new_model, save_tokenizer, train_vocabulary
+from denserk.errors import InputError, ModelError, UsageError
+from denserk.formats.files import STREAM, write_errors
+from denserk.formats.manifest import Kind, write_manifest
+from denserk.formats.outputs import whole_folder
+from denserk.formats.pretraining_text import Document, TokenDocument, read_documents
+from denserk.modeling.backbone import Backbone
+from denserk.modeling.checkpoints import find_model, write_tensors
+from denserk.modeling.cross_encoder import is_reranker
+from denserk.modeling.model_folder import (
+    CONDENSER,
+    MASTER,
+    RETROMAE,
+    HeadLayout,
+    load_heads,
+    save_heads,
+    save_masked_lm,
+)
+from denserk.modeling.stored_model import StoredEncoder, read_model_folder
+from denserk.objectives.condenser import Condenser
+from denserk.objectives.masked_language_model import MaskedLanguageModel
+from denserk.objectives.master import Master
+from denserk.objectives.objective import PretrainingObjective as Objective
+from denserk.objectives.retromae import RetroMae
+from denserk.reporting import track
+from denserk.settings.options import as_json
+from denserk.settings.pretraining import (
+    DecoderInit,
+    Decoders,
+    LossAverage,
+    PretrainingObjective,
+    PretrainRun,
+)
+from denserk.training.batching import Limits
+from denserk.training.distributed import main_process_first, process_group, world
+from denserk.training.run_folder import (
+    DATA,
+    START,
+    Trained,
+    TrainingResult,
+    is_resumable,
+    make_ready,
+    record_of,
+    refuse_changes,
+    start,
+    train,
+    write_config,
+)
+from denserk.training.steps import PretrainingStep
+from denserk.training.trainer import training_device
+
+logger = logging.getLogger(__name__)
+
+# Files of an objective's own layers, beside the weights.
+HEADS: Mapping[PretrainingObjective, HeadLayout] = {
+    PretrainingObjective.CONDENSER: CONDENSER,
+    PretrainingObjective.COCONDENSER: CONDENSER,
+    PretrainingObjective.MASTER: MASTER,
+    PretrainingObjective.RETROMAE: RETROMAE,
+}
+
+
+def pretrain(run: PretrainRun) -> TrainingResult:
+    """Pre-train a backbone, and save it as a folder that transformers and `finetune` take.
+
+    Raises:
+        UsageError, InputError, ModelError, MismatchError, OutputError, DenserkError: see
+            `denserk.errors`.
+    """
+    device = training_device(run.pretrain.device, run.optimizer.precision)
+    with process_group(str(device)):
+        return _pretrain(run, device)
+
+
+def _pretrain(run: PretrainRun, device: torch.device) -> TrainingResult:
+    settings, output = run.pretrain, Path(run.pretrain.output)
+    main = world()[0] == 0
+    chosen = run.as_json()
+    model = None
+    if settings.model is not None:  # an unsuitable model is rejected before anything is removed
+        model = _load_model(run, output)
+    if main:
+        check_inputs(run)
+        if run.masking.frequency_dict is not None:
+            chosen["masking"]["frequency_dict_sha256"] = checksum(run.masking.frequency_dict)
+        make_ready(output, resume=settings.resume, overwrite=settings.overwrite)
+        if is_resumable(output):
+            refuse_changes(output, chosen)  # before data is prepared again
+    objective, tokenizer = model or _load_model(run, output)
+    store = main_process_first(lambda: _tokenize(run, output, tokenizer))
+    record = record_of(chosen, output, Kind.PRETRAINING)
+    if main:
+        start(output, record)
+        write_config(output, "pretrain", run.config())
+    batches = _batches(run, store, tokenizer)
+    logger.info(
+        f"{store.contents['tokens']:,} tokens in {len(store):,} {store.items}: {len(batches):,} "
+        f"steps of {run.optimizer.batch_size:,}, {len(batches) / batches.steps_per_epoch:.3g} "
+        "epochs"
+    )
+    step = PretrainingStep(
+        objective,
+        Limits(run.optimizer.cache_chunk_size, run.optimizer.chunk_tokens),
+        contrast=settings.objective is PretrainingObjective.COCONDENSER,
+        lm_scale=run.objective.lm_scale,
+        by_micro_batch=run.objective.loss_average is LossAverage.MICRO_BATCH,
+    )
+
+    def save(folder: Path) -> None:
+        if objective.layout is not None:
+            save_heads(folder, objective.layout, objective.heads())
+        save_masked_lm(folder, objective.backbone, tokenizer)
+
+    def load(folder: Path) -> None:
+        backbone = StoredEncoder.read(folder).begin_masked_lm()
+        objective.backbone.load_state_dict(backbone.state_dict())
+        if objective.layout is not None:
+            load_heads(folder, objective.layout, objective.heads())
+
+    return train(
+        output,
+        Trained(objective, step, save, load),
+        batches,
+        run.optimizer,
+        record,
+        device=device,
+        seed=run.masking.seed,
+        resume=settings.resume,
+        keep_steps=run.optimizer.keep_steps,
+    )
+
+
+def _load_model(run: PretrainRun, output: Path) -> tuple[Objective, Any]:
+    """Load the model to start from, initialising it first if there is none; and its tokenizer."""
+    again = not is_resumable(output)
+    root = main_process_first(lambda: start_folder(run, output / START, again=again))
+    set_seed(run.masking.seed)
+    backbone = _backbone(run, root)
+    objective = _objective(run, backbone)
+    if isinstance(objective, Condenser):
+        logger.info(
+            f"head: {run.objective.n_head_layers} layers on the last [CLS] and the tokens of layer "
+            f"{objective.skip_from} of {backbone.last_layer}"
+        )
+    _load_heads(run, root, objective)
+    return objective.train(), load_tokenizer(root)
+
+
+def _backbone(run: PretrainRun, root: Path) -> Backbone:
+    """Load the encoder of a folder with its MLM head."""
+    if is_reranker(root):
+        raise ModelError(
+            f"{root} is a cross-encoder: it scores pairs; pre-training takes an encoder",
+            "give the model that it was made from",
+        )
+    stored = read_model_folder(root)
+    if not stored.shared:
+        raise ModelError(
+            f"{root} has an encoder for queries and one for passages; pre-training takes one",
+            f"give one of them: --model {stored.passage.folder}",
+        )
+    longest, length = stored.passage.max_length, run.units.max_length
+    if longest is not None and length > longest:
+        raise UsageError(
+            f"--max-length {length}: {root} has positions for {longest}",
+            f"add --max-length {longest}, or less",
+        )
+    return stored.passage.begin_masked_lm()
+
+
+def _objective(run: PretrainRun, backbone: Backbone) -> Objective:
+    chosen = run.objective
+    match run.pretrain.objective:
+        case PretrainingObjective.MLM:
+            return MaskedLanguageModel(backbone)
+        case PretrainingObjective.RETROMAE:
+            return RetroMae(backbone)
+        case PretrainingObjective.MASTER:
+            return Master(
+                backbone,
+                tasks=sorted(chosen.master_tasks),
+                decoder_layers=chosen.n_head_layers,
+                shared=chosen.decoders is Decoders.SHARED,
+                library_init=chosen.decoder_init is DecoderInit.LIBRARY,
+            )
+        case PretrainingObjective.CONDENSER | PretrainingObjective.COCONDENSER:
+            return Condenser(
+                backbone,
+                skip_from=chosen.skip_from,
+                head_layers=chosen.n_head_layers,
+                late_mlm=chosen.late_mlm,
+            )
+
+
+def _load_heads(run: PretrainRun, root: Path, objective: Objective) -> None:
+    """Load the objective's own layers, where the folder has them; log where they are new."""
+    if objective.layout is None:
+        return
+    names = ", ".join(objective.heads())
+    if run.objective.fresh_heads:
+        logger.info(f"{names}: new, from random weights (--set fresh-heads=yes)")
+        return
+    try:
+        read = load_heads(root, objective.layout, objective.heads())
+    except ModelError as error:
+        error.hint = error.hint or "add --set fresh-heads=yes to start with new ones"
+        raise
+    if read is not None:
+        logger.info(f"{names}: from {read}")
+    elif run.pretrain.objective is PretrainingObjective.COCONDENSER:
+        logger.warning(
+            f"{root} has no {objective.layout.file}: the head is randomly initialised, which harms "
+            "a Condenser that was trained with one; start from the folder that --objective "
+            "condenser wrote, or the authors' with their model.pt"
+        )
+    else:
+        logger.info(f"{names}: new, from random weights")
+
+
+def _tokenize(run: PretrainRun, output: Path, tokenizer: Any) -> PretrainingStore:
+    """Tokenise the corpus once, beneath the run's folder."""
+    settings = run.pretrain
+    store = prepare(
+        settings.corpus,
+        output / DATA,
+        tokenizer,
+        settings.objective,
+        units=run.units,
+        corpus_settings=run.corpus,
+        expansions=settings.expansions,
+        seed=run.masking.seed,
+        again=not is_resumable(output),
+    )
+    if settings.tokenize_to is not None:
+        name = settings.model or settings.tokenizer or str(output / START)
+        write_tokens(store, Path(settings.tokenize_to), name, tokenizer.sep_token_id)
+    return store
+
+
+def _batches(run: PretrainRun, store: PretrainingStore, tokenizer: Any) -> PretrainingBatches:
+    rank, size = world()
+    return PretrainingBatches(
+        store,
+        tokenizer,
+        run.pretrain.objective,
+        run.masking,
+        run.units.max_length,
+        run.optimizer.batch_size,
+        tasks=run.objective.master_tasks,
+        epochs=run.optimizer.epochs,
+        max_steps=run.optimizer.max_steps,
+        rank=rank,
+        world=size,
+    )
+
+
+def check_inputs(run: PretrainRun) -> None:
+    """Open every input, so that a missing one is reported before long work on the others.
+
+    Raises:
+        UsageError: an input is missing, or MASTER's tasks have no text to recover.
+        InputError: the beginning of an input is broken.
+    """
+    settings = run.pretrain
+    for flag, name in (
+        ("--expansions", settings.expansions),
+        ("--set frequency-dict", run.masking.frequency_dict),
+    ):
+        if name is not None and name != STREAM and not Path(name).is_file():
+            raise UsageError(f"{flag} {name}: no such file")
+    with_ids = STREAM in settings.corpus  # standard input can be read only once: it may have them
+    for source in settings.corpus:
+        if source != STREAM:
+            with closing(_documents(run, source)) as documents:
+                with_ids |= isinstance(next(documents, None), TokenDocument)
+    master = settings.objective is PretrainingObjective.MASTER
+    if master and settings.expansions is None and not with_ids:
+        refuse_generated(run.objective.master_tasks)
+
+
+def _documents(run: PretrainRun, source: str) -> Generator[Document | TokenDocument]:
+    yield from read_documents(source, run.corpus, run.units.fields, run.units.raw_text)
+
+
+def start_folder(run: PretrainRun, folder: Path, *, again: bool = True) -> Path:
+    """Return the folder of the model that a run starts from: --model, or a new one.
+
+    Args:
+        run: the settings.
+        folder: where a randomly initialised model is written; reused if its settings are equal.
+        again: replace one with other settings; False raises an error.
+
+    Raises:
+        UsageError: there is no such model, or the corpus can be read only once.
+        MismatchError: the folder holds something else, or what must not be replaced.
+        InputError: the corpus is broken, or has no text.
+        OutputError: the folder cannot be written.
+    """
+    settings = run.pretrain
+    if settings.model is not None:
+        layout = HEADS.get(settings.objective)
+        return find_model(settings.model, beside=() if layout is None else layout.files)[1]
+    if STREAM in settings.corpus:
+        raise UsageError(
+            "--corpus -: --architecture reads the corpus several times, and standard input has "
+            "one reading",
+            "give a file",
+        )
+    assert settings.architecture is not None
+    positions = max(POSITIONS, run.units.max_length)
+    chosen: dict[str, Any] = {
+        "architecture": settings.architecture,
+        "positions": positions,
+        "seed": run.masking.seed,
+    }
+    if settings.tokenizer is None:
+        units = as_json(run.units)
+        chosen |= {"vocabulary_size": settings.vocabulary_size, "corpus": as_json(run.corpus)}
+        chosen |= {"fields": units["fields"], "raw_text": units["raw_text"]}
+        inputs = {f"corpus {number}": name for number, name in enumerate(settings.corpus, start=1)}
+    else:
+        inputs = {"tokenizer": settings.tokenizer}
+    plan = plan_of(chosen, inputs, Kind.START)
+    if is_prepared(folder, plan, again=again):
+        return folder
+    with whole_folder(folder, own=True) as part:
+        entries = _write_tokenizer(run, part, positions)
+        model = new_model(settings.architecture, entries, run.masking.seed, positions)
+        model.config.architectures = [type(model).__name__]
+        write_tensors(part / "model.safetensors", model.state_dict())
+        with write_errors(part):
+            model.config.to_json_file(part / "config.json", use_diff=False)
+        write_manifest(part, replace(plan, contents={"vocabulary": entries}, complete=True))
+    logger.info(
+        f"from nothing: {settings.architecture}, {entries:,} entries, random weights in {folder}"
+    )
+    return folder
+
+
+def _write_tokenizer(run: PretrainRun, folder: Path, positions: int) -> int:
+    """Write the given tokenizer, or one trained on the corpus; return its vocabulary size."""
+    settings = run.pretrain
+    if settings.tokenizer is not None:
+        tokenizer = load_tokenizer(find_model(settings.tokenizer, "--tokenizer")[1])
+        if tokenizer.mask_token_id is None or tokenizer.cls_token_id is None:
+            raise UsageError(
+                f"--tokenizer {settings.tokenizer} has no [MASK] or no [CLS] token",
+                "give one of BERT's kind, or leave it out for one that is trained on the corpus",
+            )
+        with write_errors(folder):
+            tokenizer.save_pretrained(folder)
+        return len(tokenizer)
+    passes = iter((1, 2))
+
+    def texts() -> Iterator[str]:
+        label = f"training the vocabulary, pass {next(passes)} of 2"
+        with track(label, None, "documents") as progress:
+            for text in _texts(run):
+                progress.advance()
+                yield text
+
+    names = ", ".join(settings.corpus)
+    trained = train_vocabulary(texts, settings.vocabulary_size, names)
+    with write_errors(folder):
+        save_tokenizer(trained, folder, positions)
+    return trained.get_vocab_size()
+
+
+def _texts(run: PretrainRun) -> Iterator[str]:
+    """Yield the text of every document, its fields one below the other."""
+    for source in run.pretrain.corpus:
+        for document in _documents(run, source):
+            if not isinstance(document, Document):
+                raise InputError(
+                    source,
+                    None,
+                    "token ids",
+                    "text, to train a vocabulary on",
+                    "give the tokenizer that made the ids as --tokenizer",
+                )
+            yield "\n".join(document.parts)
