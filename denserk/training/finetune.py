@@ -52,7 +52,6 @@ from denserk.training.run_folder import (
     DATA,
     DEV_DATA,
     RECORD,
-    Trained,
     TrainingResult,
     is_resumable,
     make_ready,
@@ -63,7 +62,7 @@ from denserk.training.run_folder import (
     write_config,
 )
 from denserk.training.steps import RerankingStep, RetrievalStep, SentenceStep, sentence_loss
-from denserk.training.trainer import estimate, training_device
+from denserk.training.trainer import Trained, Trainer, estimate, training_device
 from denserk.training.validation import DevSet, dev_sets, measure, measure_groups
 
 logger = logging.getLogger(__name__)
@@ -140,18 +139,17 @@ def _finetune(run: FinetuneRun, device: torch.device) -> TrainingResult:
     batches = trained.batches(store)
     halved = run.optimizer.precision is not Precision.FLOAT32
     logger.info(estimate(batches[0], trained.model, run.cache, halved=halved))
-    return train(
-        output,
+    trainer = Trainer(
         trained,
         batches,
         run.optimizer,
-        record,
+        output,
         device=device,
         seed=run.sampling.seed,
-        resume=settings.resume,
         validation=run.validation,
         measure=(lambda: trained.measure(dev)) if dev else None,
     )
+    return train(trainer, record, resume=settings.resume)
 
 
 def refuse_other_measures(run: FinetuneRun) -> None:
@@ -418,7 +416,7 @@ def _refuse_settings_of_retrieval(run: FinetuneRun) -> None:
     usual, loss = SamplingSettings(), ObjectiveSettings()
     given = ("train_format", "corpus", "queries", "qrels", "skip_missing")
     drawing = ("group_size", "positive", "negative", "negative_pool", "fill_negatives")
-    scoring = ("temperature", "layer_temperature")
+    scoring: tuple[str, ...] = ("temperature", "layer_temperature")
     scoring += ("contrastive", "distillation", "contrastive_weight")
     dev = ("dev_corpus", "dev_topics", "dev_qrels")
     cross_encoder = run.representation.get("representation") == Representation.CROSS_ENCODER

@@ -52,7 +52,6 @@ from denserk.training.distributed import main_process_first, process_group, worl
 from denserk.training.run_folder import (
     DATA,
     START,
-    Trained,
     TrainingResult,
     is_resumable,
     make_ready,
@@ -63,7 +62,7 @@ from denserk.training.run_folder import (
     write_config,
 )
 from denserk.training.steps import PretrainingStep
-from denserk.training.trainer import training_device
+from denserk.training.trainer import Trained, Trainer, training_device
 
 logger = logging.getLogger(__name__)
 
@@ -133,17 +132,16 @@ def _pretrain(run: PretrainRun, device: torch.device) -> TrainingResult:
         if objective.layout is not None:
             load_heads(folder, objective.layout, objective.heads())
 
-    return train(
-        output,
+    trainer = Trainer(
         Trained(objective, step, save, load),
         batches,
         run.optimizer,
-        record,
+        output,
         device=device,
         seed=run.masking.seed,
-        resume=settings.resume,
         keep_steps=run.optimizer.keep_steps,
     )
+    return train(trainer, record, resume=settings.resume)
 
 
 def _load_model(run: PretrainRun, output: Path) -> tuple[Objective, Any]:

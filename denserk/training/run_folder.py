@@ -24,7 +24,6 @@ import orjson
 import torch
 import transformers
 import yaml
-from torch import nn
 
 from denserk import __version__
 from denserk.errors import InputError, MismatchError, UsageError
@@ -32,16 +31,12 @@ from denserk.formats.files import whole_binary, write_lines
 from denserk.formats.manifest import Kind, differences, read_manifest
 from denserk.formats.outputs import foreign_items, prepare_folder
 from denserk.formats.plots import look, new_axes, save_if_installed
-from denserk.settings.training import OptimizerSettings, ValidationSettings
 from denserk.training.distributed import world
-from denserk.training.steps import Step
-from denserk.training.trainer import Best, Speed, Trainer
-from denserk.training.validation import best_of, values_of
+from denserk.training.trainer import BEST, CHECKPOINTS, LOGS, STEPS, Speed, Trainer
 
 logger = logging.getLogger(__name__)
 
-CHECKPOINTS, BEST, DATA, DEV_DATA, LOGS = "checkpoints", "best", "training-data", "dev-data", "logs"
-STEPS, START = "steps", "start"
+DATA, DEV_DATA, START = "training-data", "dev-data", "start"
 RECORD, CURVES = "training.json", "training.png"
 # Settings that do not change the result, and may differ when a run is resumed.
 FREE = {
@@ -175,81 +170,26 @@ class TrainingResult:
     speed: Speed | None = None
 
 
-@dataclass(frozen=True)
-class Trained:
-    """What a run trains: a model and its step; `save` and `load` take a model folder."""
-
-    model: nn.Module
-    step: Step
-    save: Callable[[Path], None]
-    load: Callable[[Path], None]
-
-
-def train(
-    output: Path,
-    trained: Trained,
-    batches: Any,
-    optimizer: OptimizerSettings,
-    record: Mapping[str, Any],
-    *,
-    device: torch.device,
-    seed: int,
-    resume: bool,
-    validation: ValidationSettings = ValidationSettings(),  # noqa: B008  (frozen)
-    measure: Callable[[], Mapping[str, float]] | None = None,
-    keep_steps: tuple[int, ...] = (),
-) -> TrainingResult:
-    """Train over batches in the folder of a run, and write the model there.
-
-    Args:
-        output: the run's folder.
-        trained: model and step.
-        batches: a dataset of batches, with `steps_per_epoch`.
-        optimizer: learning rate, precision, how often to log and save.
-        record: the contents of training.json.
-        device: where to train.
-        seed: of dropout.
-        resume: continue from the last checkpoint.
-        validation: how often, and what is best.
-        measure: validates; None for no validation.
-        keep_steps: steps after which the weights are kept.
+def train(trainer: Trainer, record: Mapping[str, Any], *, resume: bool) -> TrainingResult:
+    """Train in the folder of a run; write the model, training.json and the curves there.
 
     Raises:
         DenserkError: training diverged.
         OutputError: a file cannot be written.
     """
-    metric = validation.best_by
-    best = metric and Best(output / BEST, trained.save, metric, validation.early_stopping)
-    trainer = Trainer(
-        trained.model,
-        trained.step,
-        batches,
-        optimizer,
-        folder=output / CHECKPOINTS,
-        device=device,
-        seed=seed,
-        steps_per_epoch=batches.steps_per_epoch,
-        save=trained.save,
-        load=trained.load,
-        validate=measure,
-        eval_steps=validation.eval_steps or batches.steps_per_epoch,
-        best=best or None,
-        kept=keep_steps,
-        kept_folder=output / STEPS,
-        logs=output / LOGS,
-    )
-    trainer.run("training", resume=resume)
+    trainer.run(resume=resume)
+    best, history = trainer.best, trainer.history
     if world()[0] == 0:
-        finish(output, trained.save, record, trainer.history, keep_best=best is not None)
+        save = trainer.trained.save
+        finish(trainer.output, save, record, history, keep_best=best is not None)
     speed = trainer.speed()
     if speed is not None:
         logger.info(str(speed))
-    values = [] if metric is None else values_of(trainer.history, metric)
     return TrainingResult(
         steps=trainer.step_number,
         first_step=trainer.first_step,
         loss=trainer.last_loss,
-        best=values[best_of(values, metric)] if metric is not None and values else None,
+        best=None if best is None else best.value(history),
         speed=speed,
     )
 

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor
 
 from denserk.data.batches import (
@@ -27,7 +26,6 @@ from denserk.data.pairs import PairBatch
 from denserk.data.training_batches import PairTrainingBatch
 from denserk.modeling.cross_encoder import Reranker
 from denserk.modeling.encoder import Encoder, Retriever
-from denserk.modeling.multi_vector import MultiVector
 from denserk.modeling.pooling import PassageVectors
 from denserk.objectives.candidates import find_candidates
 from denserk.objectives.objective import PretrainingObjective, TokenLoss
@@ -83,14 +81,32 @@ def join(parts: Sequence[PassageVectors]) -> PassageVectors:
     return PassageVectors(values, torch.cat([widen(mask, size) for mask in masks]))
 
 
-def stacked(*batches: TokenBatch) -> TokenBatch:
-    """Concatenate batches, as wide as the widest."""
-    width = max(batch.input_ids.shape[1] for batch in batches)
-    ids, masks = (
-        torch.cat([F.pad(batch[side], [0, width - batch[side].shape[1]]) for batch in batches])
-        for side in (0, 1)
-    )
-    return TokenBatch(ids, masks)
+def add_shares(
+    count: int,
+    chunk: int,
+    loss: Callable[[int, int], Terms],
+    names: Sequence[str],
+    backward: Backward,
+    device: torch.device,
+) -> Terms:
+    """Backpropagate a mean over the items of all processes, in chunks; return its terms.
+
+    Args:
+        count: items of this process; the last batch of an epoch may leave it none.
+        chunk: items at once.
+        loss: the first and the end of a chunk -> terms, means over its items.
+        names: of the terms.
+        backward: see `Step`.
+        device: of the model.
+    """
+    total = int(gather(torch.tensor([count], device=device)).sum())
+    sums = {name: torch.zeros(1, device=device) for name in names}
+    for first in range(0, count, chunk):
+        end = min(first + chunk, count)
+        terms = {name: term * ((end - first) / total) for name, term in loss(first, end).items()}
+        backward(torch.stack(list(terms.values())).sum())
+        sums = {n: value + terms[n].detach().reshape(1) for n, value in sums.items()}
+    return {name: gather(value).sum() for name, value in sums.items()}
 
 
 class RetrievalStep:
@@ -124,28 +140,11 @@ class RetrievalStep:
         return group(texts, limits, self.work)
 
     def _direct(self, batch: TrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
-        if self._alike:
-            return self._in_one(batch, backward, autocast)
         asked, read = self._group(batch.queries), self._group(batch.passages)
         with autocast():  # once, so that weights are cast once
             queries = torch.cat([self.model.encode_queries(part) for part in asked.batches])
             passages = join([self.model.encode_passages(part) for part in read.batches])
         return self._loss(queries[asked.back], passages.of(read.back), batch, backward)
-
-    def _in_one(self, batch: TrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
-        """Encode queries and passages as texts of one batch: fewer passes."""
-        texts = self._group(stacked(batch.queries, batch.passages))
-        with autocast():
-            parts = [self.model.encode_queries(part) for part in texts.batches]
-        vectors, count = torch.cat(parts)[texts.back], len(batch.queries.input_ids)
-        passages = PassageVectors(vectors[count:].unsqueeze(1))
-        return self._loss(vectors[:count], passages, batch, backward)
-
-    @property
-    def _alike(self) -> bool:
-        """Whether queries and passages are encoded alike."""
-        several = isinstance(self.model.passage.representation, MultiVector)
-        return self.model.shared and not several
 
     def _cached(self, batch: TrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
         masks: list[Tensor | None] = []
@@ -218,26 +217,18 @@ class RerankingStep:
     def __call__(self, batch: PairTrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
         """See `Step`."""
         queries = len(batch.items)
-        total = int(gather(batch.items.new_tensor([queries])).sum())
         ends = (batch.groups.amax(1) + 1).tolist()
         chunk = queries
         if self.cache.grad_cache:
             chunk = items_at_once(self.cache, batch.groups.shape[1], batch.pairs.tokens)
-        found: Terms = {}
-        for first in range(0, queries, chunk):
-            last = min(first + chunk, queries)
+
+        def loss(first: int, end: int) -> Terms:
             start = ends[first - 1] if first else 0
-            pairs = batch.pairs.part(start, ends[last - 1])
-            terms = {
-                name: term * ((last - first) / total)
-                for name, term in self._terms(
-                    pairs, batch.groups[first:last] - start, autocast
-                ).items()
-            }
-            backward(torch.stack(list(terms.values())).sum())
-            for name, term in terms.items():
-                found[name] = found.get(name, 0) + term.detach()
-        return {name: gather(term.reshape(1)).sum() for name, term in found.items()}
+            pairs = batch.pairs.part(start, ends[end - 1])
+            return self._terms(pairs, batch.groups[first:end] - start, autocast)
+
+        names = ("listwise", "agreement") if self.settings.r_drop else ("listwise",)
+        return add_shares(queries, chunk, loss, names, backward, batch.items.device)
 
     def _terms(self, pairs: PairBatch, places: Tensor, autocast: Autocast) -> Terms:
         """Return the loss's terms, means over the queries of a chunk.
@@ -276,25 +267,20 @@ class SentenceStep:
 
     def __call__(self, batch: SentenceBatch, backward: Backward, autocast: Autocast) -> Terms:
         """See `Step`."""
-        count = len(batch.items)
-        total = int(gather(batch.items.new_tensor([count])).sum())
-        found = torch.zeros(1, device=batch.items.device)
-        if count:  # the last batch of an epoch may leave nothing for a process
-            size = len(batch.sentences.input_ids) // count
-            chunk = items_at_once(self.cache, size, batch.sentences)
-            for first in range(0, count, chunk):
-                labels = None if batch.labels is None else batch.labels[first : first + chunk]
-                rows = slice(first * size, (first + chunk) * size)
-                texts = TokenBatch(*(side[rows] for side in batch.sentences))
-                part = group(texts, work=self.work)
-                with autocast():
-                    vectors = torch.cat([self.encoder(each) for each in part.batches])[part.back]
-                examples = vectors.reshape(-1, size, vectors.shape[1])
-                loss = sentence_loss(examples, labels, self.objective)
-                share = loss * (len(examples) / total)
-                backward(share)
-                found = found + share.detach().float()
-        return {self.objective.objective.value: gather(found).sum()}
+        count, name = len(batch.items), self.objective.objective.value
+        size = len(batch.sentences.input_ids) // max(1, count)
+        chunk = items_at_once(self.cache, size, batch.sentences) if count else 1
+
+        def loss(first: int, end: int) -> Terms:
+            labels = None if batch.labels is None else batch.labels[first:end]
+            texts = TokenBatch(*(side[first * size : end * size] for side in batch.sentences))
+            part = group(texts, work=self.work)
+            with autocast():
+                vectors = torch.cat([self.encoder(each) for each in part.batches])[part.back]
+            examples = vectors.reshape(-1, size, vectors.shape[1])
+            return {name: sentence_loss(examples, labels, self.objective)}
+
+        return add_shares(count, chunk, loss, (name,), backward, batch.items.device)
 
 
 def sentence_loss(vectors: Tensor, labels: Tensor | None, settings: ObjectiveSettings) -> Tensor:
@@ -346,13 +332,6 @@ def cut(
         )
 
 
-def longest_first(texts: MaskedTexts) -> tuple[MaskedTexts, Tensor]:
-    """Return texts by length, and the position of each of them then: (B,) int64."""
-    order = texts.tokens.attention_mask.sum(1).argsort(descending=True, stable=True)
-    tokens = TokenBatch(*(field[order] for field in texts.tokens))
-    return MaskedTexts(tokens, texts.labels[order]), order.argsort()
-
-
 def _summed(values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """Sum values over the processes."""
     if world()[1] == 1:
@@ -397,7 +376,10 @@ class PretrainingStep:
         """See `Step`."""
         back = torch.arange(len(batch.texts.labels), device=batch.texts.labels.device)
         if self.contrast:
-            texts, back = longest_first(batch.texts)
+            (ids, mask), labels = batch.texts
+            order = mask.sum(1).argsort(descending=True, stable=True)
+            back = order.argsort()
+            texts = MaskedTexts(TokenBatch(ids[order], mask[order]), labels[order])
             batch = PretrainingBatch(texts, {}, {})
         chunks = list(cut(batch, self.limits, by_length=not self.by_micro_batch, work=self.work))
         counts = None if self.by_micro_batch else _summed(self.objective.counts(batch))

@@ -12,7 +12,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, get_scheduler, set_seed
 
 from denserk.data.batches import TokenBatch
@@ -32,7 +32,13 @@ from denserk.formats.files import is_temporary, write_errors
 from denserk.formats.outputs import whole_folder
 from denserk.modeling.devices import DTYPES, choose_device
 from denserk.reporting import Progress, track
-from denserk.settings.training import CacheSettings, DevMetric, OptimizerSettings, Precision
+from denserk.settings.training import (
+    CacheSettings,
+    DevMetric,
+    OptimizerSettings,
+    Precision,
+    ValidationSettings,
+)
 from denserk.training.distributed import (
     device_of_rank,
     gather,
@@ -51,6 +57,8 @@ TORCH_WRITER = re.compile("inline_container|PytorchStreamWriter|iostream error")
 LOG_LINES = 20
 # Processes that prepare batches for a GPU.
 GPU_WORKERS = 2
+# In the folder of a run; files of a checkpoint.
+CHECKPOINTS, BEST, STEPS, LOGS = "checkpoints", "best", "steps", "logs"
 STATE, LOG = "trainer.pt", "trainer_state.json"
 MIB = 1 << 20
 # For the estimate of memory: bytes of a process before training; of a weight (itself, its gradient
@@ -73,11 +81,7 @@ def training_device(name: str, precision: Precision) -> torch.device:
 
 
 def save_whole(folder: Path, save: Save) -> None:
-    """Save a model into a folder that is replaced only once the new one is complete.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
+    """Save a model into a folder that is replaced only once the new one is complete."""
     with whole_folder(folder, own=True) as part:
         save(part)
 
@@ -143,27 +147,35 @@ class Best:
             save_whole(self.folder, self.save)
         return self.patience is not None and len(values) - 1 - best >= self.patience
 
+    def value(self, history: list[dict[str, Any]]) -> float | None:
+        """Return the best value so far."""
+        values = values_of(history, self.metric)
+        return values[best_of(values, self.metric)] if values else None
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a run trains: a model and its step; `save` and `load` take a model folder."""
+
+    model: nn.Module
+    step: Step
+    save: Save
+    load: Save
+
 
 class Trainer:
     """Runs a step over batches.
 
     Args:
-        model: what is trained.
-        step: how a batch becomes gradients.
-        batches: item i is this process's share of the batch of step i; its length, the steps.
+        trained: model and step.
+        batches: item i is this process's share of the batch of step i; with `steps_per_epoch`.
         optimizer: learning rate, precision, how often to log and save.
-        folder: takes the checkpoints.
+        output: the run's folder; takes checkpoints, best weights, TensorBoard's files.
         device: where to train.
         seed: of dropout.
-        steps_per_epoch: for the log.
-        save: writes the model into a folder.
-        load: fills the model from a folder that `save` wrote.
-        validate: measures by name; None for no validation.
-        eval_steps: steps between validations.
-        best: judges validations.
-        kept: steps whose weights are kept, under `kept_folder`.
-        kept_folder: takes a folder for each of them.
-        logs: takes TensorBoard's files, where it is installed.
+        validation: how often, and what is best.
+        measure: measures by name; None for no validation.
+        keep_steps: steps whose weights are kept.
 
     Attributes:
         step_number: steps done.
@@ -173,35 +185,28 @@ class Trainer:
 
     def __init__(
         self,
-        model: nn.Module,
-        step: Step,
-        batches: "Dataset[Any]",
+        trained: Trained,
+        batches: Any,
         optimizer: OptimizerSettings,
+        output: Path,
         *,
-        folder: Path,
         device: torch.device,
         seed: int,
-        steps_per_epoch: int,
-        save: Save,
-        load: Save,
-        validate: Callable[[], Mapping[str, float]] | None = None,
-        eval_steps: int = 0,
-        best: Best | None = None,
-        kept: Collection[int] = (),
-        kept_folder: Path | None = None,
-        logs: Path | None = None,
+        validation: ValidationSettings = ValidationSettings(),  # noqa: B008  (frozen)
+        measure: Callable[[], Mapping[str, float]] | None = None,
+        keep_steps: tuple[int, ...] = (),
     ) -> None:
-        self.model, self.step, self.batches, self.settings = (
-            model.to(device),
-            step,
-            batches,
-            optimizer,
-        )
-        self.folder, self.device, self.seed = folder, device, seed
-        self.save, self.load, self.validate, self.best = save, load, validate, best
-        self.eval_steps, self.steps_per_epoch = eval_steps, steps_per_epoch
-        self.kept, self.kept_folder, self.logs = frozenset(kept), kept_folder, logs
-        self.total = len(batches)  # type: ignore[arg-type]
+        self.trained, self.batches, self.settings = trained, batches, optimizer
+        self.model, self.step = trained.model.to(device), trained.step
+        self.output, self.device, self.seed = output, device, seed
+        self.folder = output / CHECKPOINTS
+        self.measure, self.keep_steps = measure, keep_steps
+        self.eval_steps = validation.eval_steps or batches.steps_per_epoch
+        self.best: Best | None = None
+        if validation.best_by is not None:
+            patience = validation.early_stopping
+            self.best = Best(output / BEST, trained.save, validation.best_by, patience)
+        self.total = len(batches)
         self.log_steps = optimizer.logging_steps or max(1, min(LOG_LINES, self.total // LOG_LINES))
         self.step_number = self.first_step = 0
         self.history: list[dict[str, Any]] = []
@@ -210,10 +215,10 @@ class Trainer:
         self._summed = 0
         self._seconds = self._waited = 0.0
         self._board: Any = None
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         groups = [
-            {"params": [p for p in trained if p.dim() > 1], "weight_decay": optimizer.weight_decay},
-            {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},  # biases, norms
+            {"params": [p for p in weights if p.dim() > 1], "weight_decay": optimizer.weight_decay},
+            {"params": [p for p in weights if p.dim() <= 1], "weight_decay": 0.0},  # biases, norms
         ]
         self._optimizer = torch.optim.AdamW(
             groups, lr=optimizer.lr, eps=optimizer.adam_epsilon, fused=True
@@ -232,14 +237,10 @@ class Trainer:
         """The newest loss of the log; None before the first."""
         return next((float(e["loss"]) for e in reversed(self.history) if "loss" in e), None)
 
-    def run(self, what: str, *, resume: bool) -> None:
+    def run(self, *, resume: bool) -> None:
         """Train to the end, under `resume` from the last checkpoint.
 
         A finished run, or one that was stopped early at its last checkpoint, is only loaded.
-
-        Args:
-            what: a verb phrase for the progress bar.
-            resume: continue from the last checkpoint.
 
         Raises:
             DenserkError: the loss or the weights are not finite.
@@ -252,7 +253,7 @@ class Trainer:
         checkpoints = self._checkpoints()
         if resume and checkpoints:
             self._load_checkpoint(checkpoints[-1])
-        with track(what, self.total, "steps") as progress:
+        with track("training", self.total, "steps") as progress:
             progress.advance(self.step_number)
             if not (self._stopped or self.step_number == self.total):
                 self._train(progress)
@@ -261,10 +262,10 @@ class Trainer:
     def _train(self, progress: Progress) -> None:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        if self.logs is not None and world()[0] == 0 and installed("tensorboard"):
+        if world()[0] == 0 and installed("tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
 
-            self._board = SummaryWriter(str(self.logs))
+            self._board = SummaryWriter(str(self.output / LOGS))
         notes: dict[str, str] = {}
         mark = time.perf_counter()
         for batch in self._loader():
@@ -337,8 +338,8 @@ class Trainer:
     def _after_step(self, notes: dict[str, str]) -> None:
         """Keep, log, validate and save, where it is time to."""
         done, last = self.step_number, self.step_number == self.total
-        if done in self.kept and self.kept_folder is not None and world()[0] == 0:
-            save_whole(self.kept_folder / f"step-{done}", self.save)
+        if done in self.keep_steps and world()[0] == 0:
+            save_whole(self.output / STEPS / f"step-{done}", self.trained.save)
         if last or done % self.log_steps == 0:
             means = {name: float(total) / self._summed for name, total in self._sums.items()}
             loss = sum(means.values())
@@ -350,9 +351,9 @@ class Trainer:
             parts = ", ".join(f"{name} {mean:.4f}" for name, mean in means.items())
             notes["loss"] = f"loss {loss:.4f}" + (f" ({parts})" if len(means) > 1 else "")
             notes["speed"] = f"{self.step.work.tokens / self._seconds:,.0f} tokens/s"
-        if self.validate is not None and self.eval_steps and done % self.eval_steps == 0:
+        if self.measure is not None and done % self.eval_steps == 0:
             self.model.eval()
-            measured = self.validate()
+            measured = self.measure()
             self._log({f"eval_{name}": value for name, value in measured.items()})
             notes["validation"] = ", ".join(f"{name} {v:.4f}" for name, v in measured.items())
             self._stopped = self.best is not None and self.best.update(self.history)
@@ -360,7 +361,7 @@ class Trainer:
             self._save_checkpoint()
 
     def _log(self, values: dict[str, float]) -> None:
-        epoch = self.step_number / self.steps_per_epoch
+        epoch = self.step_number / self.batches.steps_per_epoch
         self.history.append({**values, "epoch": epoch, "step": self.step_number})
         if self._board is not None:
             for name, value in values.items():
@@ -371,11 +372,7 @@ class Trainer:
 
     def _norm(self) -> float:
         """Return the norm of all weights."""
-        norms = [
-            torch.linalg.vector_norm(parameter.detach(), dtype=torch.float64)
-            for parameter in self.model.parameters()
-        ]
-        return float(torch.stack(norms).norm())
+        return float(nn.utils.get_total_norm(p.detach() for p in self.model.parameters()))
 
     def _check_weights(self) -> None:
         """Raise DenserkError if the weights are not finite, or have grown beyond all measure."""
@@ -400,8 +397,8 @@ class Trainer:
         for item in self.folder.iterdir():
             if is_temporary(item):
                 shutil.rmtree(item, ignore_errors=True)
-        for path in self._checkpoints()[: -self.settings.keep_checkpoints or None]:
-            if self.settings.keep_checkpoints:
+        if self.settings.keep_checkpoints:
+            for path in self._checkpoints()[: -self.settings.keep_checkpoints]:
                 shutil.rmtree(path)
 
     def _random_states(self) -> list[Tensor]:
@@ -425,7 +422,7 @@ class Trainer:
         with torch_write_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             with whole_folder(self.folder / f"checkpoint-{self.step_number}", own=True) as part:
-                self.save(part)
+                self.trained.save(part)
                 torch.save(state, part / STATE)
                 (part / LOG).write_text(json.dumps(told))
                 for item in part.rglob("*"):  # on the disk before older checkpoints are removed
@@ -443,7 +440,7 @@ class Trainer:
         told = json.loads((path / LOG).read_text())
         self.step_number = self.first_step = told["step"]
         self._stopped, self.history = told["stopped"], told["log_history"]
-        self.load(path)
+        self.trained.load(path)
         state = torch.load(path / STATE, map_location="cpu", weights_only=True)
         for name in ("optimizer", "scheduler", "scaler"):
             getattr(self, f"_{name}").load_state_dict(state[name])

@@ -215,7 +215,7 @@ def test_what_lies_in_the_folder(tiny, train, dev, tmp_path):
     found = {item.name for item in (tmp_path / "out").iterdir()} - {"logs"}
     assert found == {
         *("model.safetensors", "pytorch_model.bin", "config.json", "denserk.json"),
-        *("tokenizer.json", "tokenizer_config.json", "training.json"),
+        *("tokenizer.json", "tokenizer_config.json", "training.json", "config.yaml"),
         *("modules.json", "config_sentence_transformers.json", "README.md"),
         *("checkpoints", "best", "training-data", "dev-data"),
     }

@@ -10,7 +10,7 @@ from denserk.errors import DenserkError, MismatchError, OutputError
 from denserk.settings.training import DevMetric, OptimizerSettings
 from denserk.training import trainer as module
 from denserk.training.batching import Work
-from denserk.training.trainer import Best, Speed, Trainer
+from denserk.training.trainer import Best, Speed, Trained, Trainer
 from denserk.training.validation import LOWER_IS_BETTER, best_of, values_of
 from tests.faults import Stopped
 
@@ -26,6 +26,8 @@ class Pair(NamedTuple):
 
 
 class Batches(Dataset):
+    steps_per_epoch = 5
+
     def __init__(self, steps):
         self.steps = steps
 
@@ -66,7 +68,15 @@ class Fit:
 
 
 def trainer(
-    folder, *, steps=10, stop_at=None, nan_at=None, save=None, best=None, measures=None, **options
+    folder,
+    *,
+    steps=10,
+    stop_at=None,
+    nan_at=None,
+    save=None,
+    measures=None,
+    keep_steps=(),
+    **options,
 ):
     model = Model()
 
@@ -79,26 +89,20 @@ def trainer(
 
     values = iter(measures or [])
     given = {"lr": 0.05, "save_steps": 4, "logging_steps": 1, "keep_checkpoints": 0}
-    hooks = {k: options.pop(k) for k in ("eval_steps", "kept", "kept_folder") if k in options}
     return Trainer(
-        model,
-        Fit(model, stop_at, nan_at),
+        Trained(model, Fit(model, stop_at, nan_at), save or save_weights, load_weights),
         Batches(steps),
         OptimizerSettings(**{**given, **options}),
-        folder=folder,
+        folder,
         device=torch.device("cpu"),
         seed=1,
-        steps_per_epoch=5,
-        save=save or save_weights,
-        load=load_weights,
-        validate=None if measures is None else lambda: {RR.value: next(values)},
-        best=best,
-        **hooks,
+        measure=None if measures is None else lambda: {RR.value: next(values)},
+        keep_steps=keep_steps,
     )
 
 
 def run(made, *, resume=False):
-    made.run("training", resume=resume)
+    made.run(resume=resume)
     return made.first_step
 
 
@@ -166,7 +170,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path):
     made = trainer(tmp_path, nan_at=5)
     with pytest.raises(DenserkError, match="the loss of step 6 is not a number"):
         run(made)
-    assert (tmp_path / "checkpoint-4").is_dir()
+    assert (tmp_path / "checkpoints" / "checkpoint-4").is_dir()
 
 
 FULL = (
@@ -187,8 +191,9 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path, error):
 
     with pytest.raises(OutputError, match="no room left"):
         run(trainer(tmp_path, save=save))
-    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-4"]
-    assert json.loads((tmp_path / "checkpoint-4" / "trainer_state.json").read_text())["step"] == 4
+    folder = tmp_path / "checkpoints"
+    assert [p.name for p in folder.iterdir()] == ["checkpoint-4"]
+    assert json.loads((folder / "checkpoint-4" / "trainer_state.json").read_text())["step"] == 4
 
 
 def test_another_error_is_not_taken_for_a_full_disk(tmp_path):
@@ -209,27 +214,28 @@ def test_a_finished_run_is_only_loaded(tmp_path):
 
 
 def test_a_checkpoint_of_another_version_is_rejected(tmp_path):
-    (tmp_path / "checkpoint-4").mkdir()
-    (tmp_path / "checkpoint-4" / "optimizer.pt").touch()
+    (tmp_path / "checkpoints" / "checkpoint-4").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "checkpoint-4" / "optimizer.pt").touch()
     with pytest.raises(MismatchError, match="earlier version of denserk"):
         run(trainer(tmp_path), resume=True)
 
 
 def test_old_checkpoints_go_after_the_new_one_stands(tmp_path):
-    (tmp_path / ".checkpoint-4.0123abcd.part").mkdir()  # left by a killed run
+    folder = tmp_path / "checkpoints"
+    (folder / ".checkpoint-4.0123abcd.part").mkdir(parents=True)  # left by a killed run
     run(trainer(tmp_path, keep_checkpoints=1))
-    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-10"]
+    assert [p.name for p in folder.iterdir()] == ["checkpoint-10"]
 
 
 def test_validation_is_logged(tmp_path):
-    made = trainer(tmp_path, eval_steps=5, measures=[0.25, 0.5])
+    made = trainer(tmp_path, measures=[0.25, 0.5])
     run(made)
     found = [(e["step"], e["eval_RR@10"]) for e in made.history if "eval_RR@10" in e]
     assert found == [(5, 0.25), (10, 0.5)]
 
 
 def test_weights_of_chosen_steps_are_kept(tmp_path):
-    run(trainer(tmp_path / "c", kept=(2, 5, 100), kept_folder=tmp_path / "steps"))
+    run(trainer(tmp_path, keep_steps=(2, 5, 100)))
     assert sorted(path.name for path in tmp_path.glob("steps/*")) == ["step-2", "step-5"]
 
 
