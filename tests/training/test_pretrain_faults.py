@@ -18,8 +18,8 @@ from denserk.settings.options import spelled
 from denserk.settings.pretraining import CLASSES, PretrainSettings
 from denserk.training import run_folder
 from tests.conftest import VOCABULARY
-from tests.training.pretraining import write_corpus, write_expansions
 from tests.tiny_models import write_tiny
+from tests.training.pretraining import write_corpus, write_expansions
 
 
 @pytest.fixture(autouse=True)
