@@ -71,7 +71,7 @@ def trained(tiny, data, tmp_path_factory):
     def folder(objective, kind="bert"):
         path = root / f"{objective}-{kind}"
         if not path.exists():
-            options = options_of(data, objective)
+            options = options_of(data, objective, seed=7)  # the first batch is not an easy one
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(run_folder, "save_if_installed", lambda *_: None)
                 train(path, data["corpus"], objective, tiny(kind), **options)

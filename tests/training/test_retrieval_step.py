@@ -182,7 +182,6 @@ def test_groups_of_like_length_change_nothing(tiny, monkeypatch, name, cache):
     made, batch = objective(model, settings, LOSSES["kl"]), batch_of(5)
     whole = RetrievalStep(model, made, DIRECT)
     monkeypatch.setitem(batching.PRICES, "cpu", 1 << 40)
-    monkeypatch.setattr(RetrievalStep, "_alike", False)
     terms, expected = run(whole, batch)
     monkeypatch.undo()
     assert whole.work.positions == sum(part[0].numel() for part in (batch.queries, batch.passages))
@@ -194,24 +193,6 @@ def test_groups_of_like_length_change_nothing(tiny, monkeypatch, name, cache):
     assert grouped_terms == {name: pytest.approx(term.item()) for name, term in terms.items()}
     assert grouped.work.tokens == whole.work.tokens
     assert grouped.work.padding == 0.0 < whole.work.padding
-
-
-def test_both_sides_are_one_batch_where_they_are_encoded_alike(tiny):
-    sizes = {}
-    for name in ("cls", "agg-star-head", "mlr-multi-vector"):
-        for untie in (False, True):
-            model = retriever(tiny("bert"), REPRESENTATIONS[name], untie=untie, dropout=0.0)
-            made = objective(model, REPRESENTATIONS[name], LOSSES["in-batch"])
-            seen: list[int] = []
-            for backbone in (model.query.backbone, model.passage.backbone)[: 1 + untie]:
-                backbone.encoder.register_forward_pre_hook(
-                    lambda _, args, given, seen=seen: seen.append(len(given["input_ids"])),
-                    with_kwargs=True,
-                )
-            run(RetrievalStep(model, made, DIRECT), batch_of(5))
-            sizes[name, untie] = seen
-    assert sizes.pop(("cls", False)) == sizes.pop(("agg-star-head", False)) == [15]
-    assert all(seen == [5, 10] for seen in sizes.values())
 
 
 def test_chunks_hold_no_more_tokens_than_were_asked_for(tiny, monkeypatch):
