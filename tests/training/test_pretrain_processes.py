@@ -42,7 +42,7 @@ def pretrain(start, output, processes, *options):
         "--max-length": "16",
         "--max-steps": "8",
         "--save-steps": "4",
-        "--keep-steps": "3",
+        "--set": "keep-steps=3",
         "--lr": "1e-3",
         "--device": "cpu",
     }
