@@ -100,7 +100,8 @@ def add_shares(
         device: of the model.
     """
     total = int(gather(torch.tensor([count], device=device)).sum())
-    sums = {name: torch.zeros(1, device=device) for name in names}
+    # one dtype on all processes, also where there is no item
+    sums = {name: torch.zeros(1, dtype=torch.float64, device=device) for name in names}
     for first in range(0, count, chunk):
         end = min(first + chunk, count)
         terms = {name: term * ((end - first) / total) for name, term in loss(first, end).items()}
