@@ -20,7 +20,9 @@ from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import TrainingBatches
 from denserk.data.training_data import TrainingStore
 from denserk.errors import InputError
-from denserk.formats.sources import read_passages, read_qrels_map, read_queries
+from denserk.formats.corpus import read_passages
+from denserk.formats.qrels import read_qrels_map
+from denserk.formats.topics import read_queries
 from denserk.modeling.cross_encoder import Reranker
 from denserk.modeling.encoder import Retriever
 from denserk.objectives.reranking import listwise_loss
