@@ -1,16 +1,4 @@
-"""All errors of denserk.
-
-    DenserkError                exit status 1
-    ├── UsageError              exit status 2: invalid or contradictory options
-    │   └── MissingExtraError   an optional package is not installed
-    ├── InputError              an invalid file: file, line, found, expected
-    ├── MismatchError           inputs do not belong together (model, vectors, index, run)
-    ├── OutputError             an output cannot be written: disk full, no permission, exists
-    ├── ServerError             a server does not answer or rejects a request
-    ├── ModelError              a model cannot be loaded or used in this way
-    └── GateError               a measure is below its required minimum
-
-`Interrupted` (a signal) is not part of the tree.
+"""All errors of denserk: one tree below `DenserkError`; `Interrupted` (a signal) is not part of it.
 
 A message is one sentence with the offending value; `hint` says what to type or change.
 """
@@ -70,12 +58,7 @@ class InputError(DenserkError):
     """
 
     def __init__(
-        self,
-        path: str | Path,
-        line: int | None,
-        found: str,
-        expected: str,
-        hint: str | None = None,
+        self, path: str | Path, line: int | None, found: str, expected: str, hint: str | None = None
     ) -> None:
         name = "standard input" if str(path) == "-" else str(path)
         where = name if line is None else f"{name}, line {line}"

@@ -99,9 +99,7 @@ def test_every_stage_stands_beside_the_paper(name):
 
 
 @pytest.mark.parametrize(
-    "row",
-    [row for row in FIGURES if row[3] != "-"],
-    ids=lambda row: "-".join(row[:2]),
+    "row", [row for row in FIGURES if row[3] != "-"], ids=lambda row: "-".join(row[:2])
 )
 def test_the_papers_print_these_figures(row):
     recipe, _, _, reciprocal_rank, recall, where = row

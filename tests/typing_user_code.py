@@ -56,8 +56,7 @@ def own_experiment() -> float:
     overrides = {"representation": Representation.MEAN, "l2_norm": True}
     try:
         made = assert_type(
-            encode(settings, CorpusSettings(), overrides, {}, ComputeSettings()),
-            EncodeResult,
+            encode(settings, CorpusSettings(), overrides, {}, ComputeSettings()), EncodeResult
         )
         result = assert_type(
             evaluate(["run.trec"], "qrels.txt", EvaluationSettings(measures=("nDCG@10",))),

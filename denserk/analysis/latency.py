@@ -170,11 +170,7 @@ def percentiles(
 
 
 def _measure(
-    label: str,
-    model: str,
-    encoder: TextEncoder,
-    batches: Sequence[Sequence[Query]],
-    warm_up: int,
+    label: str, model: str, encoder: TextEncoder, batches: Sequence[Sequence[Query]], warm_up: int
 ) -> QueryLatency:
     device = encoder.device
     on_gpu = device.type == "cuda"

@@ -189,11 +189,7 @@ def _measure(label: str, model: str, encoder: TextEncoder, pairs: Pairs) -> list
 
 
 def _multi_vector(label: str, encoder: TextEncoder) -> MultiVector:
-    """Return the pooling of a multi-vector model.
-
-    Raises:
-        ModelError: the model makes one vector per passage.
-    """
+    """Return the pooling of a multi-vector model."""
     maker, chosen = encoder.passage_side.encoder.representation, encoder.representation
     one = "gives a passage one vector: there is no maximum to win"
     if not isinstance(maker, MultiVector):

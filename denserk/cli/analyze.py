@@ -18,8 +18,7 @@ from denserk.settings.encoding import ComputeSettings, RepresentationSettings, T
 from denserk.settings.formats import CorpusSettings
 
 MoreModels = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[LABEL=]MODEL", help="More models, like --model."),
+    list[str] | None, typer.Argument(metavar="[LABEL=]MODEL", help="More models, like --model.")
 ]
 
 Several = TypeVar("Several", AttentionEntropySettings, QueryLatencySettings, WinningVectorSettings)

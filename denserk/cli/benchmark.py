@@ -109,8 +109,7 @@ def benchmark(
     corpus: Given[CorpusSettings],
     computing: Given[ComputeSettings],
     names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME", help="Benchmarks or groups (see --list)."),
+        list[str] | None, typer.Argument(metavar="NAME", help="Benchmarks or groups (see --list).")
     ] = None,
 ) -> None:
     """Evaluate runs or a model on named benchmarks."""
@@ -315,9 +314,7 @@ def make_runs(
     entry = next((one for one in PUBLISHED_MODELS if one.hub_name == name), None)
     states_join = stored.told or "join" in (entry.text if entry else NOTHING)
     encoder = _Model(name, stored.fingerprint(), stored.passage.max_length, states_join)
-    job = _Job(
-        *(Path(output), encoder, settings, choice, representation, text, corpus, compute),
-    )
+    job = _Job(*(Path(output), encoder, settings, choice, representation, text, corpus, compute))
     manifest = _start(job)
     for position, benchmark in enumerate(asked):
         if choice.resume and job.is_finished(benchmark):

@@ -47,13 +47,7 @@ def encode(
     from denserk.tasks.encode import encode as task
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the number of threads is --workers
-    result = task(
-        encoding,
-        corpus,
-        representation,
-        text,
-        compute,
-    )
+    result = task(encoding, corpus, representation, text, compute)
     logger.info(
         f"{encoding.output}: {result.count:,} vectors of {result.dimension} dimensions; "
         f"{result.encoded:,} encoded in this run, {per_second(result.per_second)} per second"

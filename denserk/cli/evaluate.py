@@ -65,8 +65,7 @@ def evaluate(
     files: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="RUN|QRELS",
-            help="Runs and one qrels file, in any order; detected by content.",
+            metavar="RUN|QRELS", help="Runs and one qrels file, in any order; detected by content."
         ),
     ] = None,
     run: Annotated[
@@ -110,8 +109,7 @@ def evaluate(
                 "give one of them",
             )
         result = evaluate_answers(
-            *(runs, answers.answers, answers.corpus, settings, matching, corpus),
-            topics=page.topics,
+            *(runs, answers.answers, answers.corpus, settings, matching, corpus), topics=page.topics
         )
     else:
         from denserk.evaluation.evaluator import evaluate as task
@@ -132,8 +130,7 @@ def _reject_unused(
     """Raise a UsageError for options of answers and reports that would have no effect."""
     if page.topics is not None and page.report is None and not matching.outputs:
         raise UsageError(
-            f"--topics {page.topics}: only for --report or --write-dpr-json",
-            "add --report DIR",
+            f"--topics {page.topics}: only for --report or --write-dpr-json", "add --report DIR"
         )
     if answers.answers is None:
         why = "only for --answers"

@@ -151,10 +151,7 @@ HELP_ALL = inspect.Parameter(
     annotation=Annotated[
         bool,
         typer.Option(
-            "--help-all",
-            is_eager=True,
-            callback=_show_all,
-            help="Show all options and exit.",
+            "--help-all", is_eager=True, callback=_show_all, help="Show all options and exit."
         ),
     ],
 )
@@ -190,11 +187,7 @@ def flag(name: str) -> str:
 
 
 def _check_number(option: str, value: Any) -> None:
-    """Reject NaN, infinity, and integers of more than 32 bits.
-
-    Raises:
-        UsageError: the value is or contains such a number.
-    """
+    """Reject NaN, infinity, and integers of more than 32 bits."""
     for one in value if isinstance(value, tuple | list) else (value,):
         if isinstance(one, float) and not math.isfinite(one):
             raise UsageError(f"{option}{one}: a finite number is expected")
@@ -332,9 +325,6 @@ def _number(kind: Any, text: str) -> Any:
 
 def parse_setting(text: str) -> tuple[str, Any]:
     """Parse NAME=VALUE of `--set`, with the value as in YAML.
-
-    Raises:
-        UsageError: there is no equals sign.
 
     >>> parse_setting("late-mlm=no"), parse_setting("layers=12,10")
     (('late_mlm', False), ('layers', '12,10'))

@@ -46,13 +46,7 @@ def search(
     from denserk.index.search import search as task
 
     result = task(
-        paths,
-        settings,
-        representation,
-        text,
-        compute,
-        milvus,
-        own_precision=own_precision,
+        paths, settings, representation, text, compute, milvus, own_precision=own_precision
     )
     logger.info(
         f"{paths.output}: {result.queries:,} queries, {result.hits:,} hits, "

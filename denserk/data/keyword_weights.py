@@ -135,7 +135,6 @@ class KeywordWeights:
 
     Raises:
         UsageError: there is no such table.
-        InputError: it is broken.
     """
 
     def __init__(self, words: WordCounts, passages: int, settings: MaskingSettings) -> None:

@@ -113,7 +113,6 @@ class PretrainingStore:
         words: of passages: the words by number.
 
     Raises:
-        UsageError: there is no such folder.
         MismatchError: it holds something else.
     """
 
@@ -224,7 +223,6 @@ def prepare(
         UsageError: there is no such input, or `folder` is something else.
         MismatchError: `folder` or token ids were made otherwise.
         InputError: an input is broken, empty, or not in the format that the objective needs.
-        OutputError: `folder` cannot be written.
     """
     units = TextUnitSettings() if units is None else units
     layout = Layout.of(objective)
@@ -258,11 +256,7 @@ class _Preparation:
     """The pass over all documents."""
 
     def __init__(
-        self,
-        inputs: _Inputs,
-        folder: Path,
-        tokenizer: Any,
-        text_tokenizer: TextTokenizer,
+        self, inputs: _Inputs, folder: Path, tokenizer: Any, text_tokenizer: TextTokenizer
     ) -> None:
         self.inputs, self.units, self.layout = inputs, inputs.units, inputs.layout
         self.folder, self.tokenizer = folder, text_tokenizer
@@ -636,7 +630,6 @@ def write_tokens(
 
     Raises:
         UsageError, MismatchError: the folder holds something else.
-        OutputError: it cannot be written.
     """
     source = read_manifest(store.folder, Kind.PRETRAINING)
     settings = {**source.settings, "name": tokenizer_name}

@@ -107,8 +107,7 @@ def load_tokenizer(folder: Path) -> Any:
     except (OSError, ValueError, TypeError, KeyError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(
-            f"{folder} holds a tokenizer that cannot be loaded ({reason})",
-            "fetch its files again",
+            f"{folder} holds a tokenizer that cannot be loaded ({reason})", "fetch its files again"
         ) from None
     if not tokenizer.is_fast:
         raise ModelError(f"{folder}: its tokenizer has no fast form, which denserk needs")

@@ -102,7 +102,6 @@ class TrainingStore:
         positive_counts, negative_counts: (N,).
 
     Raises:
-        UsageError: there is no such folder.
         MismatchError: it holds something else.
     """
 
@@ -211,7 +210,6 @@ def prepare(
         UsageError: there is no such input, or `folder` is something else.
         MismatchError: `folder` was made otherwise.
         InputError: an input is broken or empty, or a text or a score is missing.
-        OutputError: `folder` cannot be written.
     """
     inputs = _Inputs(sources, form, corpus, corpus_settings, fields, queries, qrels, skip_missing)
     settings = {
@@ -535,10 +533,8 @@ def prepare_sentences(
         again: rebuild outdated data; False makes it an error.
 
     Raises:
-        UsageError: there is no such file.
         MismatchError: `folder` was made otherwise.
         InputError: a file has another format, or a label exceeds the scale.
-        OutputError: `folder` cannot be written.
     """
     scale = label_scale if size == 2 else None
     settings = {"format": FORMAT, "size": size, "label_scale": scale}

@@ -388,12 +388,7 @@ def best_hits(docids: Sequence[str], scores: Sequence[float], depth: int) -> dic
 def _read_hits(
     run: str, name: str, asked: Mapping[str, None], depth: int, settings: EvaluationSettings
 ) -> tuple[Hits, list[str]]:
-    """Read the best hits of each question, and the other queries of a run.
-
-    Raises:
-        InputError: a line is broken, or the lines of a query do not stand together.
-        MismatchError: none of its queries is among the questions.
-    """
+    """Read the best hits of each question, and the other queries of a run."""
     found: Hits = {}
     others: list[str] = []
     with track(f"reading {display_name(run)}", None, "queries") as progress:
@@ -415,11 +410,7 @@ def _read_hits(
 def _find_texts(
     texts: PassageTexts, found: Sequence[Hits], corpus: str, shape: CorpusSettings, skip: bool
 ) -> None:
-    """Take the texts of all hits from the corpus.
-
-    Raises:
-        InputError: the corpus lacks some, and they are not skipped.
-    """
+    """Take the texts of all hits from the corpus."""
     with track("reading the corpus", None, "passages") as progress:
         texts.find(read_passages(corpus, shape), corpus, progress)
     if skip and texts.missing:

@@ -61,7 +61,6 @@ def evaluate_benchmark(
     Raises:
         UsageError: a measure is not understood, or a part of the benchmark is missing.
         MismatchError: a run was made for another benchmark or corpus.
-        InputError: a file is broken.
     """
     settings = settings or EvaluationSettings()
     for path in runs:
@@ -128,7 +127,6 @@ def evaluate_benchmarks(
     Raises:
         UsageError: a folder has no run of any benchmark, or a part of a benchmark is missing.
         MismatchError: a run was made for another benchmark or corpus.
-        InputError: a file is broken.
     """
     asked = find_benchmarks(names)
     called = short_names(folders)
@@ -177,8 +175,7 @@ def run_in_folder(folder: str | Path, benchmark: Benchmark) -> Path | None:
     found = [path for name in names if (path := Path(folder) / name).is_file()]
     if len(found) > 1:
         raise UsageError(
-            f"{folder} holds several runs of {name}: {', '.join(p.name for p in found)}",
-            "keep one",
+            f"{folder} holds several runs of {name}: {', '.join(p.name for p in found)}", "keep one"
         )
     return found[0] if found else None
 

@@ -33,12 +33,7 @@ from denserk.evaluation.measures import (
 from denserk.evaluation.results import EvaluationResult, Judgments, Run, RunResult, Ties
 from denserk.formats.qrels import read_qrels_map
 from denserk.formats.runs import RankedList, read_kept_scores, read_run_scores, read_run_tag
-from denserk.settings.evaluation import (
-    DEFAULT_MEASURES,
-    EvaluationSettings,
-    RunOrder,
-    parse_bound,
-)
+from denserk.settings.evaluation import DEFAULT_MEASURES, EvaluationSettings, RunOrder, parse_bound
 
 logger = logging.getLogger(__name__)
 
@@ -60,9 +55,7 @@ RANKED = {
 
 
 def evaluate(
-    runs: Sequence[str],
-    qrels: str,
-    settings: EvaluationSettings | None = None,
+    runs: Sequence[str], qrels: str, settings: EvaluationSettings | None = None
 ) -> EvaluationResult:
     """Evaluate runs against relevance judgments.
 
@@ -76,7 +69,6 @@ def evaluate(
 
     Raises:
         UsageError: a measure or minimum value is not understood, or there is no such file.
-        InputError: a file is broken.
         MismatchError: a run has no query in common with the qrels.
     """
     settings = settings or EvaluationSettings()
@@ -108,7 +100,6 @@ def read_hits(path: str, settings: EvaluationSettings) -> dict[str, dict[str, fl
     """Read the hits of a run that are evaluated: query id -> passage id -> score.
 
     Raises:
-        UsageError: there is no such file.
         InputError: a line is broken, or has no rank where ranks order the hits.
     """
     run = read_run_scores(path, by_rank=settings.order is RunOrder.RANK)

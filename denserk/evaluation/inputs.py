@@ -33,7 +33,6 @@ def content_of(name: str) -> Content | None:
     """Return what a file holds, by its first line; None for a pipe, which can be read only once.
 
     Raises:
-        UsageError: there is no such file.
         InputError: it holds neither a run nor qrels.
     """
     path = Path(name)

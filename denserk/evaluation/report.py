@@ -292,11 +292,6 @@ def write_report(
         sources: the qrels, and where the texts are.
         settings: where the page goes, and how much it shows.
         evaluation: how missing queries and queries' own passages were treated.
-
-    Raises:
-        UsageError: there is no such file.
-        InputError: a file is broken.
-        OutputError: the page cannot be written.
     """
     path = page_in(settings, [*runs, *filter(None, [sources.qrels])])
     evaluation = evaluation or EvaluationSettings()
@@ -337,7 +332,6 @@ def write_benchmarks_report(result: BenchmarksResult, settings: PageSettings) ->
 
     Raises:
         UsageError: it cannot be there.
-        OutputError: it cannot be written.
     """
     from denserk.evaluation.page import as_benchmarks_page
 

@@ -402,11 +402,7 @@ def _run_object(
 
 
 def _trec_eval(result: Result, report: ReportSettings) -> str:
-    """Return trec_eval's lines and names; a line `runid` opens each of several runs.
-
-    Raises:
-        UsageError: several benchmarks, or a comparison, which trec_eval has no lines for.
-    """
+    """Return trec_eval's lines and names; a line `runid` opens each of several runs."""
     if isinstance(result, BenchmarksResult):
         lacking = "several suites"
     else:

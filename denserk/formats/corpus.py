@@ -150,11 +150,7 @@ def read_corpus_file(
 
 
 def detect_columns(start: bytes, path: str | Path) -> CorpusFormat:
-    """Return the format of a tab-separated corpus by its first line.
-
-    Raises:
-        InputError: it has neither two nor three columns.
-    """
+    """Return the format of a tab-separated corpus by its first line."""
     line = start.decode("utf-8", "replace")
     parts = line.split("\t")
     if sorted(parts) == sorted(COLUMNS[CorpusFormat.DPR]):
@@ -288,7 +284,6 @@ def write_passages(path: str | Path, passages: Iterable[Passage], form: CorpusFo
 
     Raises:
         UsageError: the format is only read.
-        OutputError: it cannot be written.
     """
     if form is CorpusFormat.FLAG:
         raise UsageError(

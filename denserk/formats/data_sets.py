@@ -90,8 +90,7 @@ def load_irds(name: str, what: str) -> Any:
         dataset = package.load(name)
     except (KeyError, ValueError):
         raise UsageError(
-            f"{IRDS}{name}: ir_datasets has no dataset of that id",
-            "`ir_datasets list` prints them",
+            f"{IRDS}{name}: ir_datasets has no dataset of that id", "`ir_datasets list` prints them"
         ) from None
     if not getattr(dataset, f"has_{what}")():
         raise UsageError(f"{IRDS}{name} has no {what}", "name one of its parts, such as .../test")

@@ -167,10 +167,7 @@ TARGET_NAMES: dict[Kind, tuple[tuple[str, StrEnum], ...]] = {
         ("*.jsonl", RunFormat.JSONL),
     ),
     Kind.VECTORS: (("*.pkl", VectorFormat.TEVATRON), ("*.pickle", VectorFormat.TEVATRON)),
-    Kind.TRAINING: (
-        ("*.json", TrainingFormat.DPR),
-        ("qidpidtriples*", TrainingFormat.TRIPLES),
-    ),
+    Kind.TRAINING: (("*.json", TrainingFormat.DPR), ("qidpidtriples*", TrainingFormat.TRIPLES)),
 }
 
 

@@ -28,7 +28,6 @@ def open_binary(path: str | Path) -> Iterator[BinaryIO]:
 
     Raises:
         UsageError: the file does not exist, or is a folder.
-        InputError: it cannot be read.
     """
     if str(path) == STREAM:
         yield sys.stdin.buffer
@@ -235,9 +234,6 @@ def whole_binary(path: str | Path) -> Iterator[BinaryIO]:
     Written to a temporary file beside the target, flushed to the disk and renamed on success;
     removed on failure. `.gz` is compressed (without a time stamp, so equal content gives equal
     bytes). "-" is standard output. Parent folders are created.
-
-    Raises:
-        OutputError: no room, no permission.
     """
     if str(path) == STREAM:
         yield sys.stdout.buffer
@@ -279,11 +275,7 @@ def whole_text(path: str | Path) -> Iterator[TextIO]:
 
 
 def write_lines(path: str | Path, lines: Iterable[str], header: str = "") -> int:
-    """Write a header and lines, which include their line ends; return the number of lines.
-
-    Raises:
-        OutputError: no room, no permission.
-    """
+    """Write a header and lines, which include their line ends; return the number of lines."""
     count = 0
     with whole_text(path) as out:
         out.write(header)
@@ -303,11 +295,7 @@ def read_errors(path: str | Path) -> Iterator[None]:
 
 
 def read_file(path: str | Path) -> bytes:
-    """Return the bytes of a small file.
-
-    Raises:
-        InputError: it cannot be read.
-    """
+    """Return the bytes of a small file."""
     with read_errors(path):
         return Path(path).read_bytes()
 

@@ -77,11 +77,7 @@ class FlatWriter:
 
 
 def is_flat(path: Path) -> bool:
-    """Return whether a file starts with the header of a flat index.
-
-    Raises:
-        InputError: it cannot be read.
-    """
+    """Return whether a file starts with the header of a flat index."""
     with read_errors(path), path.open("rb") as handle:
         return handle.read(4) in MAGIC.values()
 

@@ -225,11 +225,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 
 
 def file_sha256(path: str | Path) -> str:
-    """Return the hexadecimal SHA-256 of a file.
-
-    Raises:
-        InputError: it cannot be read.
-    """
+    """Return the hexadecimal SHA-256 of a file."""
     with read_errors(path), Path(path).open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 

@@ -200,7 +200,6 @@ def whole_folder(
 
     Raises:
         UsageError: see `refuse_occupied`.
-        OutputError: no room, no permission.
     """
     if not own:
         refuse_occupied(folder, overwrite=overwrite, resumable=False)

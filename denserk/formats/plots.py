@@ -80,11 +80,7 @@ def draw_lines(
 
 
 def save(axes: Any, path: Path) -> None:
-    """Write a figure as PNG, PDF or SVG, by the suffix of the path.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
+    """Write a figure as PNG, PDF or SVG, by the suffix of the path."""
     buffer = io.BytesIO()
     axes.figure.savefig(buffer, format=path.suffix.removeprefix("."), dpi=300)
     with whole_binary(path) as handle:

@@ -71,7 +71,6 @@ def read_documents(
         raw_text: where a document of plain text ends; None detects it.
 
     Raises:
-        UsageError: there is no such source.
         InputError: it is empty, or a line of it is broken.
     """
     for file in _files(source):

@@ -100,7 +100,6 @@ def read_run(
         by_rank: order hits by the rank column: the score is its negative.
 
     Raises:
-        UsageError: there is no such file.
         InputError: a line is broken, its score is not finite, a passage is listed twice for a
             query, the lines of a query are not consecutive, or a rank is missing or repeated.
     """
@@ -131,7 +130,6 @@ def read_run_scores(
         by_rank: order hits by the rank column: the score is its negative.
 
     Raises:
-        UsageError: there is no such file.
         InputError: a line is broken, its score is not finite, a passage is listed twice for a
             query, or a rank is missing or repeated.
     """
@@ -197,10 +195,7 @@ class RunLookup:
         self.path = path
         self.format: RunFormat | None = None
         self._places: dict[str, tuple[int, int]] = {}
-        with (
-            write_errors(scratch),
-            tempfile.NamedTemporaryFile(dir=scratch, delete=False) as copy,
-        ):
+        with write_errors(scratch), tempfile.NamedTemporaryFile(dir=scratch, delete=False) as copy:
             self._copy = Path(copy.name)
             for hits in read_run(path):
                 self.format = hits.format
@@ -358,11 +353,6 @@ def _split(block: bytes, format: RunFormat, number: int) -> Iterator[RankedList]
     """Split whole lines by pyarrow; None where the line loop must parse or reject them.
 
     Lines are clean where they are ASCII and one blank or tab separates columns.
-
-    Args:
-        block: the lines.
-        format: their format.
-        number: the number of the first.
     """
     text = block.replace(b"\t", b" ")
     if format is RunFormat.JSONL or not text.endswith(b"\n") or text.translate(None, CLEAN):
@@ -480,11 +470,7 @@ def _by_rank(
 
 
 def parse_lines(lines: Numbered, format: RunFormat, path: str | Path) -> Iterator[Hit]:
-    """Yield the hits of numbered lines; blank lines and comments of TREC runs are skipped.
-
-    Raises:
-        InputError: a line is broken, or its score is not finite.
-    """
+    """Yield the hits of numbered lines; blank lines and comments of TREC runs are skipped."""
     if format is RunFormat.JSONL:
         yield from _json_hits(lines, path)
         return
@@ -626,9 +612,6 @@ def run_writer(
         path: the file; "-" is standard output, `.gz` is compressed.
         format: its format.
         tag: last column of a TREC run.
-
-    Raises:
-        OutputError: the file cannot be written.
     """
     with whole_binary(path) as out:
         yield RunWriter(out, format, tag)

@@ -41,7 +41,6 @@ def read_sentences(source: str | Path, size: int | None = None) -> Iterator[Sent
         size: 2 for pairs, 3 for triplets; None detects it by the first row.
 
     Raises:
-        UsageError: there is no such file.
         InputError: the file holds something else, or a row lacks a sentence or a finite label.
     """
     with open_binary(source) as handle:

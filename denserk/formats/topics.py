@@ -64,10 +64,7 @@ WRITTEN_KEYS = {
     TopicsFormat.TEVATRON: ("query_id", "query"),
     TopicsFormat.QA: ("id", "question"),
 }
-COLUMNS = {
-    TopicsFormat.TSV: "id, text",
-    TopicsFormat.DPR: "question, answers; ids count from 0",
-}
+COLUMNS = {TopicsFormat.TSV: "id, text", TopicsFormat.DPR: "question, answers; ids count from 0"}
 ANSWERS = ("answers", "answer")
 WRITTEN = tuple(form for form in TopicsFormat if form is not TopicsFormat.ENTITY_QUESTIONS)
 Objects = Iterable[tuple[int | None, dict[str, Any]]]
@@ -85,7 +82,6 @@ def read_queries(
         qrels: keep only the queries that these judge (BEIR's queries.jsonl holds all splits).
 
     Raises:
-        UsageError: there is no such source.
         InputError: it holds no queries, a line of it is broken, or an id occurs twice.
         MismatchError: the qrels judge none of them.
     """
@@ -116,7 +112,6 @@ def read_questions(source: str) -> Iterator[Query]:
     """Yield questions with their answers; the text is empty if a file has ids and answers alone.
 
     Raises:
-        UsageError: there is no such source.
         InputError: it holds no answers, a line of it is broken, or an id occurs twice.
     """
     found = False
@@ -175,7 +170,6 @@ def read_topics_file(
             question and answers.
 
     Raises:
-        UsageError: there is no such file.
         InputError: it holds no queries, or a line of it is broken.
     """
     with open_binary(path) as raw:
@@ -231,11 +225,7 @@ def _read_json(
 
 
 def of_records(objects: Objects, keys: Keys, path: str | Path) -> Iterator[Query]:
-    """Yield queries of JSON records, with any answers; other keys are kept in `extra`.
-
-    Raises:
-        InputError: a record lacks a key, or holds something else than text there.
-    """
+    """Yield queries of JSON records, with any answers; other keys are kept in `extra`."""
     for position, (line, record) in enumerate(objects):
         qid = str(position) if keys.id is None else take_key(record, keys.id, path, line)
         text = take_key(record, keys.text, path, line)
@@ -379,7 +369,6 @@ def write_queries(path: str | Path, queries: Iterable[Query], form: TopicsFormat
 
     Raises:
         UsageError: the format is only read.
-        OutputError: it cannot be written.
     """
     if form is TopicsFormat.ENTITY_QUESTIONS:
         raise UsageError(

@@ -173,11 +173,7 @@ def _read_st_triplet(handle: BinaryIO, path: str | Path) -> Iterator[TrainingExa
 
 
 def _of_row(fields: Fields, texts: Sequence[str] | None = None) -> TrainingExample:
-    """Return the example of a row of named columns.
-
-    Raises:
-        InputError: a positive is missing, or there is a label: such data is no triplets.
-    """
+    """Return the example of a row of named columns."""
     for key in LABELS:
         if key in fields.record:
             raise fields.error(f"the column {key}", "texts alone: anchor, positive, negatives")
@@ -414,11 +410,7 @@ DECIDING_KEYS = (
 
 
 def need_texts(example: TrainingExample) -> None:
-    """Reject an example that knows its query or its passages by id alone.
-
-    Raises:
-        DenserkError: there is no text to write.
-    """
+    """Reject an example that knows its query or its passages by id alone."""
     if not example.query:
         raise DenserkError(
             f"query {example.qid} has no text, and this format holds texts",
@@ -433,11 +425,7 @@ def need_texts(example: TrainingExample) -> None:
 
 
 def need_ids(example: TrainingExample) -> None:
-    """Reject an example with a passage that has no id.
-
-    Raises:
-        DenserkError: there is no id to write.
-    """
+    """Reject an example with a passage that has no id."""
     if not all(candidate.docid for candidate in all_candidates(example)):
         raise DenserkError(
             f"a passage of query {example.qid} has no id, and this format holds ids alone",
@@ -487,7 +475,6 @@ def write_training(
 
     Raises:
         DenserkError: an example lacks what the format needs: texts, or ids.
-        OutputError: it cannot be written.
     """
     losses, count, format = Losses(), 0, FORMATS[form]
     array = form is TrainingFormat.DPR and ".jsonl" not in Path(path).suffixes
@@ -566,7 +553,6 @@ def read_training(
         form: its format; None detects it, and logs what was detected.
 
     Raises:
-        UsageError: there is no such source.
         InputError: the format is unknown, or the source does not keep to it.
     """
     rows = _table(str(source))

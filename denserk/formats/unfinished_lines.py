@@ -91,11 +91,7 @@ class UnfinishedLines:
         return {block.number: block for block in blocks if block.end <= size}
 
     def write(self, block: Block, lines: bytes) -> None:
-        """Adds a block; it counts as finished once its lines are on the disk.
-
-        Raises:
-            OutputError: it cannot be written.
-        """
+        """Adds a block; it counts as finished once its lines are on the disk."""
         with write_errors(self._output), self._lines.open("ab") as out:
             out.write(lines)
             out.flush()
@@ -106,11 +102,7 @@ class UnfinishedLines:
         self.finished[block.number] = done
 
     def finish(self, contents: Mapping[str, Any]) -> None:
-        """Gives the lines their name, with a manifest beside them.
-
-        Raises:
-            OutputError: it cannot be written.
-        """
+        """Gives the lines their name, with a manifest beside them."""
         with write_errors(self._output):
             if self._output.suffix == ".gz":
                 with whole_binary(self._output) as packed, self._lines.open("rb") as lines:

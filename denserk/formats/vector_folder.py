@@ -80,7 +80,6 @@ class VectorFolderWriter:
 
         Raises:
             InputError: a vector is not finite, or out of the range of float16.
-            OutputError: it cannot be written.
         """
         with np.errstate(over="ignore"):
             stored = np.ascontiguousarray(vectors, dtype=self._dtype)

@@ -14,13 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from denserk.errors import InputError, UsageError
-from denserk.formats import (
-    flat_file,
-    vector_folder,
-    vector_jsonl,
-    vector_parquet,
-    vector_pickle,
-)
+from denserk.formats import flat_file, vector_folder, vector_jsonl, vector_parquet, vector_pickle
 from denserk.formats.files import STREAM, open_binary, rewound
 from denserk.formats.folder_checks import check_index
 from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest
@@ -295,7 +289,6 @@ def open_writer(
 
     Raises:
         UsageError: the folder is not empty, or the format cannot be written to a stream.
-        OutputError: it cannot be written.
     """
     if output == STREAM and form not in JSON_LINES:
         raise UsageError(

@@ -139,7 +139,6 @@ class Bm25Builder:
 
         Raises:
             InputError: no passage has a term.
-            OutputError: the files cannot be written.
         """
         logger.info("the terms of the corpus are held in memory, 4 bytes each")
         numbers: dict[str, int] = {}

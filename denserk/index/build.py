@@ -112,7 +112,6 @@ def build_index(
         InputError: an id occurs twice, a vector is not finite, there is nothing to index, or too
             little to train on.
         MismatchError: the inputs do not belong together, or --resume finds other settings.
-        OutputError: the folder cannot be written.
     """
     start = time.perf_counter()
     if not paths.output or settings.engine is Engine.MILVUS:

@@ -145,7 +145,6 @@ def build(
         InputError: too few vectors to train on.
         UsageError: faiss does not know the factory string, or rejects the metric.
         MismatchError: the template has another dimension.
-        OutputError: the disk is full.
     """
     faiss = load_faiss()
     if settings.threads:
@@ -242,11 +241,7 @@ def _empty_index(
 def _train(
     index: Any, filled: Any, vectors: StoredVectors, settings: IndexSettings, factory: str
 ) -> None:
-    """Train an index (`filled`: the same, or its GPU version) on a sample, in order of the rows.
-
-    Raises:
-        InputError: there are fewer training vectors than centroids.
-    """
+    """Train an index (`filled`: the same, or its GPU version) on a sample, in order of the rows."""
     count = len(vectors)
     rows: slice | Rows = slice(None)
     if count > settings.train_size:

@@ -167,11 +167,7 @@ class FaissIndex:
     """
 
     def __init__(
-        self,
-        path: Path,
-        settings: SearchSettings,
-        device: str = "cpu",
-        threads: int | None = None,
+        self, path: Path, settings: SearchSettings, device: str = "cpu", threads: int | None = None
     ) -> None:
         self._faiss = faiss = load_faiss()
         self._path, self._device = path, device

@@ -156,11 +156,7 @@ def read_template(name: str) -> Template:
 
 
 def write_index(index: Any, path: Path) -> None:
-    """Write an index to a temporary file, and rename it.
-
-    Raises:
-        OutputError: the disk is full.
-    """
+    """Write an index to a temporary file, and rename it."""
     with whole_binary(path) as handle:
         try:
             load_faiss().write_index(index, handle.name)
@@ -178,7 +174,6 @@ def merge_files(index: Any, files: Sequence[Path], path: Path) -> None:
 
     Raises:
         InputError: faiss cannot read a file.
-        OutputError: the disk is full.
     """
     sizes = [file.stat().st_size for file in files]
     needed, available = sum(sizes) + max(sizes), available_bytes()
@@ -297,7 +292,6 @@ def merge_folders(template: Template, parts: Sequence[IndexPart], folder: Path) 
 
     Raises:
         InputError: an id occurs twice, or faiss cannot read a file.
-        OutputError: the disk is full.
     """
     size = template.vectors_per_passage
     total = parts[-1].first + parts[-1].count

@@ -67,7 +67,6 @@ def fuse(
     Raises:
         UsageError: fewer than two runs, another number of weights, or a file does not exist.
         InputError: a run is broken or empty, or has only ranks while scores are to be added.
-        OutputError: the run cannot be written.
     """
     if len(paths) < 2:
         raise UsageError("two runs or more are needed", "for example denserk fuse a.trec b.trec")
@@ -125,10 +124,7 @@ def _answers(
 ) -> Iterator[tuple[str, Hits]]:
     """Yield (query id, fused hits)."""
     from_each = dataclasses.replace(
-        settings,
-        hits=fusion.depth or sys.maxsize,
-        max_passage_hits=None,
-        ties=Ties.KEEP,
+        settings, hits=fusion.depth or sys.maxsize, max_passage_hits=None, ties=Ties.KEEP
     )
     fused = dataclasses.replace(settings, hits=settings.kept, max_passage=False)
     missing = fusion.missing or (
@@ -172,11 +168,7 @@ def _write_manifest(
             for run in runs
         ]
     }
-    contents = {
-        "queries": result.queries,
-        "hits": result.hits,
-        "sha256": file_sha256(output),
-    }
+    contents = {"queries": result.queries, "hits": result.hits, "sha256": file_sha256(output)}
     chosen = {**as_json(settings), "fusion": as_json(fusion)}
     write_manifest(output, Manifest(Kind.RUN, True, chosen, made_from, contents))
 

@@ -105,7 +105,6 @@ def search(
         UsageError: options do not go together, or a file does not exist.
         InputError: index, queries or vectors are broken.
         MismatchError: queries and index were encoded by different models or settings.
-        OutputError: the run cannot be written.
         ServerError: a server does not answer, or rejects a request.
     """
     own_precision |= (compute.dtype, compute.head_dtype) != (Dtype.FLOAT32, None)

@@ -189,7 +189,6 @@ def inspect_shard(name: str, open_index: OpenIndex) -> Shard:
     Raises:
         UsageError: it does not exist, or is neither an index nor a vector folder.
         MismatchError: it is unfinished, or a BM25 index.
-        InputError: it is broken.
     """
     if is_vector_folder(name):
         return _vectors(name, open_vectors(name))

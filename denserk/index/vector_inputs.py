@@ -59,9 +59,7 @@ def expanded(inputs: Sequence[str], option: str = "--input") -> list[str]:
 
 
 def open_sources(
-    inputs: Sequence[str],
-    allow_pickle: bool = False,
-    others_elsewhere: bool = False,
+    inputs: Sequence[str], allow_pickle: bool = False, others_elsewhere: bool = False
 ) -> list[VectorSource]:
     """Open every input before anything is written.
 
@@ -192,7 +190,6 @@ def gather(sources: Sequence[VectorSource], vectors: Path, metric: Metric) -> Ga
     Raises:
         InputError: an id occurs twice, a number is not finite, there is no vector, or the sources
             differ in their dimension.
-        OutputError: the files cannot be written.
     """
     size = sources[0].vectors_per_passage
     with (

@@ -94,10 +94,7 @@ class Encoder(InputModule):
         model.prompts["document"] = PassagePrompt(model.prompts["document"])
 
     def preprocess(
-        self,
-        inputs: Sequence[TokenizerInput],
-        prompt: str | None = None,
-        task: str | None = None,
+        self, inputs: Sequence[TokenizerInput], prompt: str | None = None, task: str | None = None
     ) -> dict[str, Any]:
         """Tokenize queries or passages.
 

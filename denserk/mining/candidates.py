@@ -64,7 +64,6 @@ class MiningQueries:
             left_out: counts what is left out.
 
         Raises:
-            UsageError: there is no such input.
             InputError: an input is broken, or no query has a positive.
         """
         answers = {q.qid: q.answers for q in read_questions(paths.answers)} if paths.answers else {}

@@ -97,7 +97,6 @@ def mine_negatives(
     Raises:
         UsageError: an input or a setting is not available.
         InputError: an input is broken, or does not fit the others.
-        OutputError: the output cannot be written.
     """
     with scratch_folder("mining") as scratch, ExitStack() as files:
         mining = _Mining(paths, settings, Path(scratch), files)

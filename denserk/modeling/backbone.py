@@ -5,12 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import (
-    AutoModel,
-    AutoModelForMaskedLM,
-    AutoModelForTextEncoding,
-    PretrainedConfig,
-)
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForTextEncoding, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES
 
 from denserk.data.batches import TokenBatch

@@ -354,11 +354,7 @@ WEIGHT_PATTERNS = ("model*.safetensors*", "pytorch_model*.bin*")
 SIDES = ("query/", "document/", "query_model/", "passage_model/", "0_Transformer/")
 
 
-def find_model(
-    model: str,
-    option: str = "--model",
-    beside: Sequence[str] = (),
-) -> tuple[str, Path]:
+def find_model(model: str, option: str = "--model", beside: Sequence[str] = ()) -> tuple[str, Path]:
     """Return the full name of a model and its folder; a name on the hub is downloaded or cached.
 
     Args:

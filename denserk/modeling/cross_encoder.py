@@ -36,11 +36,7 @@ from denserk.modeling.checkpoints import (
     write_tensors,
 )
 from denserk.modeling.devices import choose_device, choose_dtype
-from denserk.modeling.model_folder import (
-    save_tokenizer,
-    write_config,
-    write_own_file,
-)
+from denserk.modeling.model_folder import save_tokenizer, write_config, write_own_file
 from denserk.modeling.pooling import at_least_float32
 from denserk.modeling.stored_model import (
     DENSERK_FILE,
@@ -158,11 +154,7 @@ class Reranker(nn.Module):
 
 
 def refuse_backbone(architecture: Architecture) -> None:
-    """Raise an error for a backbone without [CLS].
-
-    Raises:
-        ModelError: it has none.
-    """
+    """Raise an error for a backbone without [CLS]."""
     if not architecture.has_cls:
         raise ModelError(
             f"--representation cross-encoder scores [CLS], "
@@ -198,11 +190,7 @@ class StoredReranker:
         return fingerprint(self.folder, (*own, *encoder_files(self.folder)))
 
     def save(self, folder: Path) -> None:
-        """Save it; config.json comes last, so that an interrupted save loads nowhere.
-
-        Raises:
-            OutputError: the folder cannot be written.
-        """
+        """Save it; config.json comes last, so that an interrupted save loads nowhere."""
         with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         write_tensors(folder / "model.safetensors", self.reranker.model.state_dict())
@@ -222,9 +210,7 @@ class StoredReranker:
         self.reranker.load_state_dict(read_reranker(folder).reranker.state_dict())
 
     def fit(
-        self,
-        text: Mapping[str, Any] = NOTHING,
-        pair_max_length: int | None = None,
+        self, text: Mapping[str, Any] = NOTHING, pair_max_length: int | None = None
     ) -> "StoredReranker":
         """Return the same weights with other lengths and texts, within the model's positions.
 
@@ -270,7 +256,6 @@ def read_reranker(folder: Path) -> StoredReranker:
     """Read a reranker.
 
     Raises:
-        UsageError: there is no such folder.
         ModelError: it holds no reranker, or not what its config.json says.
     """
     if not folder.is_dir():
@@ -317,7 +302,6 @@ def begin_reranker(folder: Path, seed: int) -> StoredReranker:
         seed: draws the new head.
 
     Raises:
-        UsageError: there is no such folder.
         ModelError: it holds no model that can be trained so.
     """
     if is_reranker(folder):
@@ -348,12 +332,7 @@ class PairScorer:
         device: the device in use.
     """
 
-    def __init__(
-        self,
-        name: str,
-        stored: StoredReranker,
-        compute: ComputeSettings,
-    ) -> None:
+    def __init__(self, name: str, stored: StoredReranker, compute: ComputeSettings) -> None:
         if compute.threads is not None:
             torch.set_num_threads(compute.threads)
         self.name, self.compute = name, compute

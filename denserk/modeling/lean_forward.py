@@ -123,11 +123,7 @@ class LeanForward:
     """
 
     def __init__(
-        self,
-        architecture: Architecture,
-        config: PretrainedConfig,
-        encoder: Any,
-        dtype: torch.dtype,
+        self, architecture: Architecture, config: PretrainedConfig, encoder: Any, dtype: torch.dtype
     ) -> None:
         assert architecture.parts is not None
         self.dtype = dtype

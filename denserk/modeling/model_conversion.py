@@ -85,7 +85,6 @@ def convert_model(
     Raises:
         ModelError: the source cannot be loaded, or the layout cannot hold it; all reasons are
             given.
-        OutputError: the target cannot be written.
     """
     name, folder = find_model(source)
     stored = read_model_folder(folder)

@@ -62,9 +62,6 @@ def save_model(
         text: how records become text.
         query: the encoder of queries, where it has weights of its own.
         base: the model that it was made from, for the model card.
-
-    Raises:
-        OutputError: the folder cannot be written.
     """
     if query is None or query is passage:
         _save_side(folder, passage, tokenizer, text, base)
@@ -99,9 +96,6 @@ def save_masked_lm(folder: Path, backbone: Backbone, tokenizer: Any) -> None:
         folder: where; made if absent, files of the same names are replaced.
         backbone: with its MLM head.
         tokenizer: a fast tokenizer of transformers.
-
-    Raises:
-        OutputError: the folder cannot be written.
     """
     write_tensors(folder / "model.safetensors", backbone.model.state_dict())
     save_tokenizer(folder, tokenizer, tokenizer.model_max_length, backbone.max_length)
@@ -177,16 +171,6 @@ def write_sentence_transformers(
 
     What Transformer, Pooling and Normalize cannot express is opened by the module class that
     denserk ships, and fails to open without it.
-
-    Args:
-        folder: the model's.
-        encoder: of passages.
-        text: how records become text.
-        base: the model that it was made from.
-        tied: whether queries and passages have the same encoder.
-
-    Raises:
-        OutputError: the folder cannot be written.
     """
     settings, limit = encoder.settings, encoder.backbone.max_length
     query, passage = (
@@ -232,15 +216,7 @@ def _write_json(path: Path, value: Any) -> None:
 def model_card(
     encoder: Encoder, text: TextSettings, base: str, *, tied: bool, standard: bool
 ) -> str:
-    """Return README.md of a saved model, in Markdown under the metadata block of the hub.
-
-    Args:
-        encoder: of passages.
-        text: how records become text.
-        base: the model that it was made from: a name on the hub, or a folder.
-        tied: whether queries and passages have the same encoder.
-        standard: whether sentence-transformers opens it without code of denserk's.
-    """
+    """Return README.md of a saved model, in Markdown under the metadata block of the hub."""
     local = Path(base).is_dir()
     metadata = [
         "library_name: sentence-transformers",
@@ -366,9 +342,6 @@ def save_heads(folder: Path, layout: HeadLayout, heads: Mapping[str, nn.Module])
         folder: the model's.
         layout: the objective's.
         heads: the layers by the first part of their names.
-
-    Raises:
-        OutputError: the folder cannot be written.
     """
     write_tensors(folder / layout.file, nn.ModuleDict(heads).state_dict())
 

@@ -309,11 +309,7 @@ def read_own_file(folder: Path) -> tuple[RepresentationSettings, TextSettings, P
 
 
 def read_denserk(folder: Path) -> StoredModel:
-    """Read a folder that denserk saved.
-
-    Raises:
-        ModelError: a later version of denserk wrote it, or it is broken.
-    """
+    """Read a folder that denserk saved."""
     representation, text, _ = read_own_file(folder)
     if representation.representation is Representation.CROSS_ENCODER:
         raise ModelError(
@@ -414,12 +410,7 @@ def is_sentence_transformers(folder: Path) -> bool:
 
 
 def read_sentence_transformers(folder: Path) -> StoredModel:
-    """Read a sentence-transformers folder; what denserk does not compute exactly is an error.
-
-    Raises:
-        ModelError: a module, a pooling or a setting that denserk does not have; all of them are
-            named.
-    """
+    """Read a sentence-transformers folder; what denserk does not compute exactly is an error."""
     modules = read_json_list(folder / MODULES_FILE)
     kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
@@ -516,12 +507,7 @@ LAYOUTS: tuple[tuple[str, str, Callable[[Path], bool], Callable[[Path], StoredMo
         lambda folder: (folder / DENSERK_FILE).is_file(),
         read_denserk,
     ),
-    (
-        "sentence-transformers",
-        MODULES_FILE,
-        is_sentence_transformers,
-        read_sentence_transformers,
-    ),
+    ("sentence-transformers", MODULES_FILE, is_sentence_transformers, read_sentence_transformers),
     (
         "aggretriever-authors",
         f"config.json, pytorch_model.bin, {TERM_WEIGHT_FILE}",
@@ -541,7 +527,6 @@ def read_model_folder(folder: Path) -> StoredModel:
     """Read a model's folder, whatever its layout.
 
     Raises:
-        UsageError: there is no such folder.
         ModelError: it has none of the layouts, or does not hold what its layout says.
     """
     if not folder.is_dir():

@@ -87,3 +87,20 @@ class PretrainingObjective(nn.Module, ABC):
     def forward(self, batch: PretrainingBatch) -> dict[str, TokenLoss]:
         """The terms by name; each has weight 1."""
         return self.with_cls(batch)[1]
+
+
+class MaskedLanguageModel(PretrainingObjective):
+    """One term, `mlm`.
+
+    Args:
+        backbone: with its MLM head.
+    """
+
+    def labels(self, batch: PretrainingBatch) -> dict[str, Tensor]:
+        """What is asked of the last layer."""
+        return {"mlm": batch.texts.labels}
+
+    def states(self, batch: PretrainingBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """The last layer's."""
+        hidden = self.backbone(batch.texts.tokens)
+        return hidden[:, 0], {"mlm": hidden}

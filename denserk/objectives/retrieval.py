@@ -10,9 +10,13 @@ from torch import Tensor
 
 from denserk.modeling.pooling import PassageVectors, dot, max_similarity, vector_scores
 from denserk.objectives.candidates import Candidates
-from denserk.objectives.contrastive import contrastive_loss, full_contrastive_scores
+from denserk.objectives.contrastive import (
+    contrastive_loss,
+    full_contrastive_scores,
+    layer_regulariser,
+    self_contrastive_scores,
+)
 from denserk.objectives.distillation import kl_divergence, margin_mse, soft_cross_entropy
-from denserk.objectives.layer_contrast import layer_regulariser, self_contrastive_scores
 from denserk.settings.training import ContrastiveKind, Distillation, ObjectiveSettings
 
 # What a user may choose -> the loss of (teacher, student) scores

@@ -206,9 +206,6 @@ def find_benchmark(name: str) -> Benchmark | Group:
 def find_benchmarks(names: Iterable[str]) -> tuple[Benchmark, ...]:
     """Return the benchmarks of several names: groups resolved, no duplicates, in order.
 
-    Raises:
-        UsageError: unknown name.
-
     >>> [each.name for each in find_benchmarks(["beir-small", "dl19", "beir/scifact"])][3:]
     ['beir/scidocs', 'beir/scifact', 'dl19']
     """

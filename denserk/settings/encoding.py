@@ -49,9 +49,7 @@ PUBLISHED_MODELS = (
 )
 
 # Representation names without published weights -> the message for them.
-WITHOUT_WEIGHTS = {
-    "mlr": "no weights of multi-layer representations are published; train a model",
-}
+WITHOUT_WEIGHTS = {"mlr": "no weights of multi-layer representations are published; train a model"}
 
 # Former short name -> present one.
 RENAMED = {"cls": "cocondenser", "mean": "minilm"}

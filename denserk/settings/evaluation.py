@@ -119,8 +119,7 @@ def parse_bound(text: str) -> Bound:
         value = math.nan
     if not math.isfinite(value):
         raise UsageError(
-            f"--min {text}: MEASURE=VALUE is expected",
-            "for example --min nDCG@10=0.30",
+            f"--min {text}: MEASURE=VALUE is expected", "for example --min nDCG@10=0.30"
         )
     return Bound(measure.strip(), value)
 

@@ -69,11 +69,7 @@ class PresetRow(NamedTuple):
 
 
 def as_preset(name: str, file: Path, values: Mapping[str, Any]) -> Preset:
-    """Validate the values of a preset's YAML mapping.
-
-    Raises:
-        UsageError: lists all unknown names and values of the wrong type.
-    """
+    """Validate the values of a preset's YAML mapping."""
     described: dict[str, Any] = {}
     settings: dict[str, Any] = {}
     mistakes: list[str] = []

@@ -221,8 +221,7 @@ class SearchPaths(RunOutput):
             raise UsageError("no queries: give --topics, or --encoded-queries")
         if self.qrels is not None and self.topics is None:
             raise UsageError(
-                f"--qrels {self.qrels}: qrels select queries of --topics",
-                "add --topics",
+                f"--qrels {self.qrels}: qrels select queries of --topics", "add --topics"
             )
         if self.model is not None and self.encoded_queries is not None:
             raise UsageError("--model and --encoded-queries exclude each other", "give one of them")

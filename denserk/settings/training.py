@@ -106,10 +106,7 @@ class RerankingSettings(Settings):
     r_drop: float = option(0.0, rare=True, at_least=0)
     """cross-encoder: weight of R-Drop, the consistency loss of two dropout passes; 0 is off."""
     pair_max_length: int | None = option(
-        None,
-        "--rerank-max-len",
-        shown_default="sum of both limits",
-        at_least=5,
+        None, "--rerank-max-len", shown_default="sum of both limits", at_least=5
     )
     """cross-encoder: maximum tokens of query and passage together; the passage is truncated."""
 

@@ -306,7 +306,6 @@ def convert(
     Raises:
         UsageError: a kind or format is not known, or cannot be decided.
         InputError: the source does not keep to its format.
-        OutputError: the target cannot be written.
     """
     if STREAM not in (source, target) and os.path.realpath(source) == os.path.realpath(target):
         raise UsageError(f"{source} is both source and target", "choose another target")

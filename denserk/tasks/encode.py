@@ -219,12 +219,7 @@ def _continue(folder: Path, manifest: Manifest) -> None:
 
 
 def _writer(settings: EncodeSettings, manifest: Manifest) -> VectorFolderWriter:
-    """The folder begun by the first process, and this one's way to write into it.
-
-    Raises:
-        MismatchError: the folder was begun, or the first process works, with other settings or
-            another model.
-    """
+    """The folder begun by the first process, and this one's way to write into it."""
 
     def begin() -> tuple[Manifest, dict[int, Block]]:
         folder = prepare_folder(
@@ -363,10 +358,7 @@ def _encode_blocks(
     with IdLedger() as ids:
         blocks = _shard_of(texts, bounds, ids if settings.source == STREAM else None)
         shares = dealt(blocks, before, *world())
-        with (
-            closing(ahead(prepare, shares, settings.workers)) as ready,
-            behind(write) as hand_over,
-        ):
+        with closing(ahead(prepare, shares, settings.workers)) as ready, behind(write) as hand_over:
             for block, names, planned in ready:
                 seen.add(block.number)
                 if planned is None:

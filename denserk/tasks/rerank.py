@@ -82,7 +82,6 @@ def rerank(
         UsageError: something named is not there.
         InputError: an input is broken; a passage or a query of the run has no text.
         ModelError: the cross-encoder cannot be loaded.
-        OutputError: the run cannot be written.
     """
     scorer = PairScorer.load(paths.model, text, settings.pair_max_length, compute)
     with scratch_folder("rerank") as name:
@@ -131,11 +130,7 @@ def _find_texts(
     texts: PassageTexts,
     reading: tuple[CorpusSettings, Sequence[str] | None],
 ) -> int:
-    """Copy the passages that are hit to the disk; return the number of hits.
-
-    Raises:
-        InputError: the run is empty, or names a query or a passage that is nowhere.
-    """
+    """Copy the passages that are hit to the disk; return the number of hits."""
     unknown: list[str] = []
     count = 0
     for qid, docids in _groups(run, settings):

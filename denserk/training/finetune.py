@@ -224,12 +224,7 @@ def example_batches(run: FinetuneRun, store: TrainingStore) -> TrainingBatches:
 
 
 def retriever_training(run: FinetuneRun) -> Finetuning:
-    """Load or initialise the retriever of a run; new layers use torch's random state.
-
-    Raises:
-        UsageError: there is no such model, or a setting does not fit it.
-        ModelError: the model cannot be trained with these settings.
-    """
+    """Load or initialise the retriever of a run; new layers use torch's random state."""
     name, folder = find_model(run.finetune.model)
     stored = read_model_folder(folder)
     chosen = override(stored.representation, run.representation)
@@ -384,12 +379,7 @@ def _refuse_settings_of_vectors(run: FinetuneRun) -> None:
 
 
 def sentence_training(run: FinetuneRun) -> Finetuning:
-    """Load the encoder of a run for training on sentences, which are encoded as passages.
-
-    Raises:
-        UsageError: settings of queries and passages, all of them named; or untied encoders.
-        ModelError: the model cannot be trained with these settings.
-    """
+    """Load the encoder of a run for training on sentences, which are encoded as passages."""
     _refuse_settings_of_retrieval(run)
     retriever = retriever_training(run)
     assert isinstance(retriever.model, Retriever)
@@ -432,8 +422,7 @@ def _refuse_settings_of_retrieval(run: FinetuneRun) -> None:
     }
     name = run.objective.objective
     _refuse(
-        flags,
-        f"not under --objective {name}, which has sentences in place of queries and passages",
+        flags, f"not under --objective {name}, which has sentences in place of queries and passages"
     )
 
 

@@ -34,8 +34,8 @@ from denserk.modeling.model_folder import (
 )
 from denserk.modeling.stored_model import StoredEncoder, read_model_folder
 from denserk.objectives.condenser import Condenser
-from denserk.objectives.masked_language_model import MaskedLanguageModel
 from denserk.objectives.master import Master
+from denserk.objectives.objective import MaskedLanguageModel
 from denserk.objectives.objective import PretrainingObjective as Objective
 from denserk.objectives.retromae import RetroMae
 from denserk.reporting import track
@@ -269,12 +269,7 @@ def _batches(run: PretrainRun, store: PretrainingStore, tokenizer: Any) -> Pretr
 
 
 def check_inputs(run: PretrainRun) -> None:
-    """Open every input, so that a missing one is reported before long work on the others.
-
-    Raises:
-        UsageError: an input is missing, or MASTER's tasks have no text to recover.
-        InputError: the beginning of an input is broken.
-    """
+    """Open every input, so that a missing one is reported before long work on the others."""
     settings = run.pretrain
     for flag, name in (
         ("--expansions", settings.expansions),
@@ -308,7 +303,6 @@ def start_folder(run: PretrainRun, folder: Path, *, again: bool = True) -> Path:
         UsageError: there is no such model, or the corpus can be read only once.
         MismatchError: the folder holds something else, or what must not be replaced.
         InputError: the corpus is broken, or has no text.
-        OutputError: the folder cannot be written.
     """
     settings = run.pretrain
     if settings.model is not None:

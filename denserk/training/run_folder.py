@@ -202,11 +202,7 @@ def finish(
     *,
     keep_best: bool,
 ) -> None:
-    """Write the model, the best one where one was kept; then the log and its curves.
-
-    Raises:
-        OutputError: they cannot be written.
-    """
+    """Write the model, the best one where one was kept; then the log and its curves."""
     best = output / BEST
     if keep_best and best.is_dir():
         files = sorted(item for item in best.rglob("*") if item.is_file())

@@ -28,11 +28,10 @@ from denserk.modeling.cross_encoder import Reranker
 from denserk.modeling.encoder import Encoder, Retriever
 from denserk.modeling.pooling import PassageVectors
 from denserk.objectives.candidates import find_candidates
+from denserk.objectives.contrastive import span_contrast_loss
 from denserk.objectives.objective import PretrainingObjective, TokenLoss
-from denserk.objectives.reranking import listwise_loss, r_drop_loss
+from denserk.objectives.pairs import cosine_mse, listwise_loss, r_drop_loss, triplet_loss
 from denserk.objectives.retrieval import RetrievalObjective
-from denserk.objectives.sentence_pairs import cosine_mse, triplet_loss
-from denserk.objectives.span_contrast import span_contrast_loss
 from denserk.settings.training import CacheSettings, ObjectiveSettings, RerankingSettings
 from denserk.training.batching import (
     UNLIMITED,
@@ -89,16 +88,7 @@ def add_shares(
     backward: Backward,
     device: torch.device,
 ) -> Terms:
-    """Backpropagate a mean over the items of all processes, in chunks; return its terms.
-
-    Args:
-        count: items of this process; the last batch of an epoch may leave it none.
-        chunk: items at once.
-        loss: the first and the end of a chunk -> terms, means over its items.
-        names: of the terms.
-        backward: see `Step`.
-        device: of the model.
-    """
+    """Backpropagate a mean over the items of all processes, in chunks; return its terms."""
     total = int(gather(torch.tensor([count], device=device)).sum())
     # one dtype on all processes, also where there is no item
     sums = {name: torch.zeros(1, dtype=torch.float64, device=device) for name in names}

@@ -25,14 +25,9 @@ from denserk.formats.qrels import read_qrels_map
 from denserk.formats.topics import read_queries
 from denserk.modeling.cross_encoder import Reranker
 from denserk.modeling.encoder import Retriever
-from denserk.objectives.reranking import listwise_loss
+from denserk.objectives.pairs import listwise_loss
 from denserk.settings.finetuning import FinetuneRun
-from denserk.settings.training import (
-    DevMetric,
-    NegativeChoice,
-    PositiveChoice,
-    SamplingSettings,
-)
+from denserk.settings.training import DevMetric, NegativeChoice, PositiveChoice, SamplingSettings
 
 CUT = 10
 BATCH_TOKENS = 8192

@@ -27,10 +27,7 @@ def chosen(toy, **more):
 
 @pytest.mark.parametrize(
     ("level", "expected"),
-    [
-        (1, [("q2", "d1"), ("q1", "d3"), ("q3", "d4"), ("q2", "d5")]),
-        (2, [("q2", "d1")]),
-    ],
+    [(1, [("q2", "d1"), ("q1", "d3"), ("q3", "d4"), ("q2", "d5")]), (2, [("q2", "d1")])],
 )
 def test_positives_from_a_grade_on(toy, level, expected):
     found = chosen(toy, qrels=str(toy / "qrels.txt"), relevance_level=level)

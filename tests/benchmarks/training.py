@@ -31,7 +31,7 @@ from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch, Trai
 from denserk.data.masking import IGNORED
 from denserk.modeling.backbone import Backbone
 from denserk.modeling.encoder import Encoder, Retriever
-from denserk.objectives.masked_language_model import MaskedLanguageModel
+from denserk.objectives.objective import MaskedLanguageModel
 from denserk.objectives.retrieval import RetrievalObjective
 from denserk.settings.encoding import Representation, RepresentationSettings
 from denserk.settings.training import CacheSettings, ObjectiveSettings

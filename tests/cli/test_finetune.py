@@ -22,9 +22,7 @@ def asked(monkeypatch):
     """What the task would have been asked to do."""
     runs = []
 
-    def stand_in(
-        run,
-    ):
+    def stand_in(run):
         runs.append(run)
         return TrainingResult(steps=1234, first_step=0, loss=0.5, best=None)
 
@@ -52,15 +50,7 @@ def test_the_preset_is_told_before_it_starts(asked, capsys):
         (("--train-n-passages", "4"), "sampling", "group_size", 4),
         (("--untie-encoder",), "finetune", "untie", True),
         (("--set", "p-chunk=9"), "cache", "p_chunk", 9),
-        (
-            (
-                "--set",
-                "negatives-x-device=no",
-            ),
-            "finetune",
-            "negatives_x_device",
-            False,
-        ),
+        (("--set", "negatives-x-device=no"), "finetune", "negatives_x_device", False),
         (("--num-train-epochs", "7"), "optimizer", "epochs", 7.0),
     ],
 )

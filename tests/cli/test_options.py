@@ -79,12 +79,7 @@ def test_options_by_any_spelling(invoke):
         *("--dry_time", "4", "--glossy", "--no-warm", "--hours", "9,10", "n1", "n2"),
     )
     assert paint == Paint(
-        target="w",
-        colour=Colour.BLUE,
-        coats=("a", "b"),
-        brush=("x", "y"),
-        dry_time=4,
-        glossy=True,
+        target="w", colour=Colour.BLUE, coats=("a", "b"), brush=("x", "y"), dry_time=4, glossy=True
     )
     assert weather == {"warm": False, "hours": (9, 10)}
     assert names == ["n1", "n2"]

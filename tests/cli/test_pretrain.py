@@ -18,9 +18,7 @@ def asked(monkeypatch):
     """What the task would have been asked to do."""
     runs = []
 
-    def stand_in(
-        run,
-    ):
+    def stand_in(run):
         runs.append(run)
         return TrainingResult(steps=1234, first_step=0, loss=0.5)
 

@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 
 from denserk.data.masking import IGNORED
 from denserk.data.pretraining_data import prepare
-from denserk.settings.pretraining import (
-    KeywordWeight,
-    MaskingSettings,
-    MasterTask,
-    NprKind,
-)
+from denserk.settings.pretraining import KeywordWeight, MaskingSettings, MasterTask, NprKind
 from tests.data.prepared_texts import (
     MASTER,
     NAMES,

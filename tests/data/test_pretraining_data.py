@@ -211,11 +211,7 @@ def test_fixed_windows(tmp_path):
 
 @pytest.mark.parametrize("spans", Spans)
 def test_a_document_becomes_passages_each_with_its_title(tmp_path, spans):
-    sentences = [
-        "The old river runs to the south.",
-        "A boat falls.",
-        "The big fish sings.",
-    ]
+    sentences = ["The old river runs to the south.", "A boat falls.", "The big fish sings."]
     record = {"_id": "d", "title": "River", "text": " ".join(sentences)}
     source = jsonl(tmp_path / "c.jsonl", record, {"_id": "e", "text": "the moon"})
     expansions = tmp_path / "x.jsonl"

@@ -293,8 +293,7 @@ def test_a_missing_score_is_named(write, made):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "line"),
-    [(("q1", "d3"), 2), (("d1",), 1), (("q1", "d9"), None), (("d",), None)],
+    ("wanted", "line"), [(("q1", "d3"), 2), (("d1",), 1), (("q1", "d9"), None), (("d",), None)]
 )
 @pytest.mark.parametrize("packed", [False, True])
 def test_lines_are_found_by_whole_words(tmp_path, wanted, line, packed):

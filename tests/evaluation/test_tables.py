@@ -187,7 +187,7 @@ def test_published_rows_stand_below_with_the_measures_of_the_runs_first() -> Non
         *("paper", "row", "system", "setting", "Success@1000", "RR@10", "Success@50"),
     )
     assert [cell.text for cell in table.rows[0]] == [
-        *("master", "T2.1", "BM25", "as printed", "0.857", "0.185", "0.585"),
+        *("master", "T2.1", "BM25", "as printed", "0.857", "0.185", "0.585")
     ]
     line = render(whole, ReportSettings(), OutputFormat.TSV).splitlines()[2]
     assert line == "master\tmsmarco-titled-dev\tT2.1\tBM25\tas printed\tRR@10\t0.185"

@@ -71,10 +71,7 @@ def test_what_is_lacking_is_told(result: EvaluationResult) -> None:
 
 
 def test_manifests_know_texts_and_costs(result: EvaluationResult, files: Path) -> None:
-    made = {
-        "index": {"name": "index", "bytes": 12_300_000},
-        "topics": {"name": "queries.tsv"},
-    }
+    made = {"index": {"name": "index", "bytes": 12_300_000}, "topics": {"name": "queries.tsv"}}
     contents = {"queries": 3, "seconds": {"encoding": 0.03, "searching": 0.06}}
     write_manifest("good.trec", Manifest(Kind.RUN, True, {}, made, contents))
     for folder, kind, made_from in (

@@ -14,14 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from denserk.errors import InputError, OutputError, UsageError
-from denserk.formats.runs import (
-    BLOCK,
-    RunLookup,
-    read_run,
-    read_run_scores,
-    run_writer,
-    write_run,
-)
+from denserk.formats.runs import BLOCK, RunLookup, read_run, read_run_scores, run_writer, write_run
 from denserk.settings.formats import RunFormat
 
 TREC = "007 Q0 d1 1 2.5 x\n007 Q0 d2 2 1.5 x\nq2 Q0 d1 1 -3e-2 x\n"
@@ -95,18 +88,12 @@ def test_comments_and_text_after_the_tag_are_ignored(tmp_path):
         ("q Q0 d 1 2 t\n\nq Q0 d 2 1 t", "r, line 3: found passage d twice for query q"),
         ("q Q0 d 1 2 t\nr Q0 d 1 2 t\nr Q0 d 2 1 t\n", "line 3: found passage d twice for query r"),
         ("q d 1\nq e x\n", "r, line 2: found score 'x'"),
-        (
-            '{"qid": "q", "docid": "d"}\n',
-            "r, line 1: found the keys qid, docid; expected JSON",
-        ),
+        ('{"qid": "q", "docid": "d"}\n', "r, line 1: found the keys qid, docid; expected JSON"),
         ('{"qid": "q", "docid": "d e", "score": 1}\n', "r, line 1: found the passage id 'd e'"),
         ('{"qid": "q", "docid": "d", "score": "1"}\n', "r, line 1: found score '1'"),
         ('{"qid": "q", "docid": "d", "score": true}\n', "r, line 1: found score 'True'"),
         ('{"qid": "q", "docid": "d", "score": 1}\n[]\n', "line 2: found JSON list"),
-        (
-            LINE + "q1 Q0 d2",
-            r"line 2: found a last line that is cut off \(3 columns\); expected",
-        ),
+        (LINE + "q1 Q0 d2", r"line 2: found a last line that is cut off \(3 columns\); expected"),
         (LINE + "q1 Q0 d2 2 1e t", r"line 2: found a last line that is cut off \(score '1e'\)"),
         (LINE + "q1 Q0 d\x001 2 1.5 tag\nq1 d2\n", "line 3: found 2 columns; expected 6 columns"),
         ("q 0 d 1\n", "r, line 1: found 4 columns"),

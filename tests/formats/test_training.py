@@ -487,11 +487,7 @@ def test_files_as_they_are_read(form, data, expected):
         (TrainingFormat.ST_TRIPLET, b'{"a": "q", "b": "p", "score": 1}', "found the column score"),
         (TrainingFormat.ST_TRIPLET, b'{"a": "q"}', "line 1: found 1 column"),
         (TrainingFormat.NEGATIVES, b"1\t2\t3\n", "found 3 columns; expected 2"),
-        (
-            TrainingFormat.TEVATRON,
-            b'{}\n{"query_id": "a b"}',
-            "line 2: found the query_id id",
-        ),
+        (TrainingFormat.TEVATRON, b'{}\n{"query_id": "a b"}', "line 2: found the query_id id"),
         (TrainingFormat.TEVATRON, b'{"positive_passages": {}}', "found dict as positive_passages"),
         (TrainingFormat.TEVATRON, b'{"negative_passages": ["x"]}', "found str in negative_pass"),
         (TrainingFormat.TEVATRON, b'{"negative_passages": [{"text": 3}]}', "found int as text"),

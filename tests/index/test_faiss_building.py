@@ -8,13 +8,7 @@ import pytest
 from denserk.errors import InputError, UsageError
 from denserk.formats.flat_file import map_flat
 from denserk.index import faiss_building, memory
-from denserk.index.faiss_building import (
-    _train,
-    build,
-    building_needs,
-    check_memory,
-    factory_string,
-)
+from denserk.index.faiss_building import _train, build, building_needs, check_memory, factory_string
 from denserk.index.faiss_index import FaissIndex
 from denserk.index.recall import recall_of_own_vectors
 from denserk.settings.retrieval import IndexSettings, IndexType, Metric, SearchSettings

@@ -167,8 +167,7 @@ def test_runs_of_shards_become_the_run_of_all(fused, tmp_path):
         write_run(names[-1], [("q", ordered(list(own), list(own.values()), one))])
     fused(*names, method=FusionMethod.LINEAR, normalization=Normalization.NONE)
     write_run(
-        str(tmp_path / "whole"),
-        [("q", ordered(list(scores), list(scores.values()), all_of_them))],
+        str(tmp_path / "whole"), [("q", ordered(list(scores), list(scores.values()), all_of_them))]
     )
     assert (tmp_path / "fused").read_bytes() == (tmp_path / "whole").read_bytes()
 

@@ -4,11 +4,7 @@ import pytest
 from denserk.errors import MismatchError, UsageError
 from denserk.formats.manifest import Kind, Manifest, write_manifest
 from denserk.index import index_folder
-from denserk.index.index_folder import (
-    PassageIds,
-    check_count,
-    read_index_manifest,
-)
+from denserk.index.index_folder import PassageIds, check_count, read_index_manifest
 
 
 @pytest.mark.parametrize(

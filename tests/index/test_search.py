@@ -286,10 +286,7 @@ def test_pickled_queries_only_when_asked_for(toy, model):
     assert list(found) == ["q1", "q2"]
 
 
-@pytest.mark.parametrize(
-    "paths",
-    [{}, {"topics": "t", "model": "m", "encoded_queries": "q"}],
-)
+@pytest.mark.parametrize("paths", [{}, {"topics": "t", "model": "m", "encoded_queries": "q"}])
 def test_paths_that_contradict_each_other(paths):
     with pytest.raises(UsageError, match=r"no queries|exclude each other"):
         SearchPaths(index=("i",), output="o", **paths)

@@ -110,10 +110,7 @@ def test_what_each_reduction_trains_and_keeps(tiny):
 def test_a_short_passage_repeats_its_first_vector(tiny):
     hidden = states_of(tiny())[2]
     made = encoder(
-        tiny(),
-        representation=Representation.ME_BERT,
-        vectors=4,
-        reduction=Reduction.MULTI_VECTOR,
+        tiny(), representation=Representation.ME_BERT, vectors=4, reduction=Reduction.MULTI_VECTOR
     )
     with torch.no_grad():
         found = made.stored_vectors(BATCH)

@@ -5,12 +5,7 @@ import transformers
 from denserk.data.batches import pad
 from denserk.errors import ModelError
 from denserk.modeling import lexical
-from denserk.modeling.representation import (
-    NEEDS_CLS,
-    POOLINGS,
-    SEVERAL_VECTORS,
-    needs_mlm_head,
-)
+from denserk.modeling.representation import NEEDS_CLS, POOLINGS, SEVERAL_VECTORS, needs_mlm_head
 from denserk.modeling.slice_layout import SliceLayout
 from denserk.modeling.stored_model import read_model_folder
 from denserk.settings.encoding import (

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from denserk.modeling.pooling import dot, max_similarity, vector_scores
-from denserk.objectives.contrastive import contrastive_loss
-from denserk.objectives.layer_contrast import (
+from denserk.objectives.contrastive import (
+    contrastive_loss,
     layer_regulariser,
-    self_contrastive_loss,
     self_contrastive_scores,
 )
+from tests.objectives.mlr import self_contrastive_loss
 
 
 @pytest.fixture

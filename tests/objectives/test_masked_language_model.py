@@ -1,6 +1,6 @@
 import pytest
 
-from denserk.objectives.masked_language_model import MaskedLanguageModel
+from denserk.objectives.objective import MaskedLanguageModel
 from tests.objectives.pretraining_models import backbone_of, literal_loss, only, random_texts
 from tests.tiny_models import WITH_HEADS
 

@@ -4,9 +4,8 @@ import torch
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
 from denserk.data.masking import IGNORED
 from denserk.objectives.condenser import Condenser
-from denserk.objectives.masked_language_model import MaskedLanguageModel
 from denserk.objectives.master import TASKS, Master
-from denserk.objectives.objective import token_loss
+from denserk.objectives.objective import MaskedLanguageModel, token_loss
 from denserk.objectives.retromae import RetroMae
 from denserk.training.batching import RandomState
 from tests.objectives.pretraining_models import backbone_of, only, random_texts

@@ -7,9 +7,9 @@ from denserk.modeling.pooling import PassageVectors, dot
 from denserk.objectives.candidates import find_candidates
 from denserk.objectives.contrastive import contrastive_loss
 from denserk.objectives.distillation import kl_divergence
-from denserk.objectives.layer_contrast import self_contrastive_loss
 from denserk.objectives.retrieval import RetrievalObjective
 from denserk.settings.training import ContrastiveKind, Distillation, ObjectiveSettings
+from tests.objectives.mlr import self_contrastive_loss
 
 B, N, S, D = 3, 2, 4, 6
 GROUPS = torch.arange(B * N).view(B, N)

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from denserk.objectives.sentence_pairs import cosine_mse, triplet_loss
+from denserk.objectives.pairs import cosine_mse, triplet_loss
 
 
 def test_cosine_mse():

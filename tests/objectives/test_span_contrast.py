@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from denserk.objectives.span_contrast import span_contrast_loss
+from denserk.objectives.contrastive import span_contrast_loss
 from tests.objectives.pretraining_models import read_example
 
 

@@ -36,11 +36,7 @@ def test_what_cannot_be_done_is_refused(changes, said):
 @pytest.mark.parametrize(
     ("kind", "given", "said"),
     [
-        (
-            QuerySettings,
-            {"query_top_k": -1, "query_top_p": 0},
-            "query-top-k=-1: at least 0",
-        ),
+        (QuerySettings, {"query_top_k": -1, "query_top_p": 0}, "query-top-k=-1: at least 0"),
         (QuerySettings, {"num_queries": 0}, "--num-queries 0: at least 1"),
         (QuerySettings, {"query_temperature": 0.0}, "query-temperature=0: above 0"),
         (ContinuationSettings, {"continuation_top_p": 1.5}, r"continuation-top-p=1\.5: "),

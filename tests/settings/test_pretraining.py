@@ -25,12 +25,7 @@ from denserk.settings.pretraining import (
     resolve_run,
 )
 
-GIVEN = (
-    TextUnitSettings,
-    MaskingSettings,
-    PretrainingObjectiveSettings,
-    PretrainOptimizerSettings,
-)
+GIVEN = (TextUnitSettings, MaskingSettings, PretrainingObjectiveSettings, PretrainOptimizerSettings)
 FIELDS = {field.name: (cls, field) for cls in GIVEN for field in dataclasses.fields(cls)}
 PLACES = {"model": "m", "corpus": ("c",), "output": "o"}
 OBJECTIVES = tuple(PretrainingObjective)

@@ -26,12 +26,7 @@ LOAD = TextEncoder.load
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch):
-    def load(
-        model,
-        representation,
-        text,
-        compute,
-    ):
+    def load(model, representation, text, compute):
         return StandIn(model, text, compute)
 
     monkeypatch.setattr(TextEncoder, "load", load)

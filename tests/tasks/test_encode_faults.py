@@ -44,10 +44,7 @@ def refused(capsys, status, *arguments):
         (b'{"_id": "a b", "text": "x"}\n', "line 1"),
         (b'{"_id": "", "text": "x"}\n', "line 1"),
         (b'{"_id": "a", "text": "x"}\n{"_id": "b", "text"\n', "line 2"),
-        (
-            b'{"_id": "a", "text": "x"}\n{"_id": "a", "text": "y"}\n',
-            "a twice: passages 1 and 2",
-        ),
+        (b'{"_id": "a", "text": "x"}\n{"_id": "a", "text": "y"}\n', "a twice: passages 1 and 2"),
         (b'{"_id": "a", "text": "\xff"}\n', "line 1"),
     ],
 )

@@ -98,12 +98,7 @@ def run(output, corpus, size=1, model="m", **settings):
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    def load(
-        model,
-        representation,
-        text,
-        compute,
-    ):
+    def load(model, representation, text, compute):
         return StandIn(
             f"{model}{current_thread().name if model == 'differs' else ''}", text, compute
         )

@@ -39,15 +39,7 @@ class StandIn(TextGenerator):
 
     asked = 0
 
-    def __init__(
-        self,
-        option,
-        model,
-        sampling,
-        compute,
-        *,
-        allow_pickle,
-    ):
+    def __init__(self, option, model, sampling, compute, *, allow_pickle):
         self.name, self._sampling = model, sampling
 
     def description(self):

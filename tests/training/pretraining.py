@@ -22,12 +22,7 @@ from denserk.training.pretrain import pretrain
 from denserk.training.run_folder import TrainingResult
 from tests.data.conftest import words
 
-GIVEN = (
-    TextUnitSettings,
-    MaskingSettings,
-    PretrainingObjectiveSettings,
-    PretrainOptimizerSettings,
-)
+GIVEN = (TextUnitSettings, MaskingSettings, PretrainingObjectiveSettings, PretrainOptimizerSettings)
 OWNERS = {
     field.name: cls for cls in (PretrainSettings, *GIVEN) for field in dataclasses.fields(cls)
 }

@@ -6,9 +6,9 @@ import torch
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
 from denserk.modeling.stored_model import read_model_folder
 from denserk.objectives.condenser import Condenser
+from denserk.objectives.contrastive import span_contrast_loss
 from denserk.objectives.master import Master
 from denserk.objectives.retromae import RetroMae
-from denserk.objectives.span_contrast import span_contrast_loss
 from denserk.training import batching
 from denserk.training.batching import UNLIMITED, Limits
 from denserk.training.steps import PretrainingStep, cut

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from denserk.objectives.reranking import listwise_loss, r_drop_loss
+from denserk.objectives.pairs import listwise_loss, r_drop_loss
 
 
 def log_softmax(row):
