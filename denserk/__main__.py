@@ -42,7 +42,7 @@ def main() -> None:
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
         _catch_signals()
-        from denserk.cli.app import run
+        from denserk.commands.app import run
 
         status = run()
         _let_signals_be()  # nothing is left to clean up

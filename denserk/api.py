@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from denserk.config.encoding import ComputeSettings, RepresentationSettings, TextSettings
+from denserk.config.evaluation import EvaluationSettings
+from denserk.config.options import typed_values
+from denserk.config.retrieval import SearchSettings
 from denserk.extras import require
 from denserk.records import Passage, Query
-from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
-from denserk.settings.evaluation import EvaluationSettings
-from denserk.settings.options import typed_values
-from denserk.settings.retrieval import SearchSettings
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from denserk.index.opening import OpenedIndex
-    from denserk.modeling.text_encoder import TextEncoder
+    from denserk.models.text_encoder import TextEncoder
 
 PathName = str | PathLike[str]
 Vectors = NDArray[np.float32]
@@ -54,7 +54,7 @@ class Run(dict[str, dict[str, float]]):
     @classmethod
     def load(cls, path: PathName) -> Self:
         """Read a run in any format that `denserk eval` reads."""
-        from denserk.formats.runs import read_run_scores
+        from denserk.io.runs import read_run_scores
 
         return cls(read_run_scores(str(path)))
 
@@ -65,7 +65,7 @@ class Run(dict[str, dict[str, float]]):
 
     def save(self, path: PathName, *, tag: str = "denserk") -> None:
         """Write a TREC run. The file appears whole or not at all."""
-        from denserk.formats.files import write_lines
+        from denserk.io.files import write_lines
 
         write_lines(str(path), _run_lines(self, tag))
 
@@ -107,7 +107,7 @@ class Encoder:
             UsageError: the model is not there, or an option is unknown.
             ModelError: the model cannot be loaded.
         """
-        from denserk.modeling.text_encoder import TextEncoder
+        from denserk.models.text_encoder import TextEncoder
 
         representation, text, compute = _split(
             options, RepresentationSettings, TextSettings, ComputeSettings
@@ -166,9 +166,9 @@ class Index:
             output: the folder to keep; without it the index goes with this object.
             options: further options of `denserk index`.
         """
-        from denserk.cli.index import index
-        from denserk.formats.vectors import open_writer
-        from denserk.settings.encoding import VectorFormat
+        from denserk.commands.index import index
+        from denserk.config.encoding import VectorFormat
+        from denserk.io.vectors import open_writer
 
         def make(scratch: Path, folder: str) -> None:
             source = str(vectors)
@@ -263,7 +263,7 @@ class Index:
             return qids, np.array(texts, dtype=object)
         if not isinstance(model, Encoder):
             model = self._encoder(model)
-        from denserk.formats.manifest import refuse_other_model
+        from denserk.io.manifest import refuse_other_model
 
         what = f"{self._opened.name} and the queries of {model.name}"
         made, asked = self._opened.model, model._encoder.description()
@@ -298,7 +298,7 @@ class BM25(Index):
             output: the folder to keep; without it the index goes with this object.
             options: further options of `denserk index`: k1, b, fields, stemmer, stopwords.
         """
-        from denserk.cli.index import index
+        from denserk.commands.index import index
 
         def make(scratch: Path, folder: str) -> None:
             source = _stored(corpus, scratch / "corpus.jsonl", _corpus_lines)
@@ -327,7 +327,7 @@ def fuse(runs: "Sequence[RunLike]", **options: Any) -> Run:
         runs: runs, files of runs, or DataFrames.
         options: options of `denserk fuse`: method, weights, rrf_k, normalization, hits, ...
     """
-    from denserk.cli.fuse import fuse as command
+    from denserk.commands.fuse import fuse as command
 
     with tempfile.TemporaryDirectory(prefix="denserk-") as scratch:
         paths = _stored_runs(runs, Path(scratch))
@@ -402,7 +402,7 @@ def mine_negatives(
     Returns:
         Training examples in Tevatron's format, which `finetune` takes as `train_data`.
     """
-    from denserk.cli.mine_negatives import mine_negatives as command
+    from denserk.commands.mine_negatives import mine_negatives as command
 
     with tempfile.TemporaryDirectory(prefix="denserk-") as scratch:
         folder = Path(scratch)
@@ -445,7 +445,7 @@ def finetune(
     Returns:
         The model folder, which `Encoder.load` takes.
     """
-    from denserk.cli.finetune import finetune as command
+    from denserk.commands.finetune import finetune as command
 
     with tempfile.TemporaryDirectory(prefix="denserk-") as scratch:
         folder = Path(scratch)
@@ -485,7 +485,7 @@ def pretrain(
     Returns:
         The model folder.
     """
-    from denserk.cli.pretrain import pretrain as command
+    from denserk.commands.pretrain import pretrain as command
 
     with tempfile.TemporaryDirectory(prefix="denserk-") as scratch:
         stored = _stored(corpus, Path(scratch) / "corpus.jsonl", _corpus_lines)
@@ -597,7 +597,7 @@ def _corpus_lines(corpus: Any) -> Iterator[str]:
 def _queries(queries: Any) -> Iterator[Query]:
     """Yield queries from whatever holds them."""
     if isinstance(queries, PathLike) or (isinstance(queries, str) and Path(queries).exists()):
-        from denserk.formats.topics import read_queries
+        from denserk.io.topics import read_queries
 
         yield from read_queries(str(queries))
     elif isinstance(queries, str):

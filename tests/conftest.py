@@ -157,7 +157,7 @@ def tiny_agg(
     tiny: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Path]:
     """`tiny_agg("bert", agg_dim=20)`: an Aggretriever folder of denserk's, its heads random."""
-    from denserk.settings.encoding import Representation, RepresentationSettings
+    from denserk.config.encoding import Representation, RepresentationSettings
     from tests.tiny_models import write_tiny_aggretriever
 
     def folder(kind: str = "bert", **settings: Any) -> Path:

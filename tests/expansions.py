@@ -1,6 +1,6 @@
 """Files of generated text."""
 
-from denserk.formats.json_records import write_objects
+from denserk.io.json_records import write_objects
 
 
 def write_expansions(path, expansions):

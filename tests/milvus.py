@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from denserk.formats.vectors import open_writer
+from denserk.config.encoding import VectorFormat
+from denserk.config.milvus import CollectionSettings, MilvusIndexSettings
+from denserk.config.retrieval import Engine, IndexPaths, IndexSettings
 from denserk.index.milvus import CollectionResult, build_collection
-from denserk.settings.encoding import VectorFormat
-from denserk.settings.milvus import CollectionSettings, MilvusIndexSettings
-from denserk.settings.retrieval import Engine, IndexPaths, IndexSettings
+from denserk.io.vectors import open_writer
 
 MILVUS = IndexSettings(engine=Engine.MILVUS)
 

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from denserk.modeling.slice_layout import SliceLayout
-from denserk.settings.encoding import AggKind, TermWeight
+from denserk.config.encoding import AggKind, TermWeight
+from denserk.models.slice_layout import SliceLayout
 
 Rows = Sequence[Sequence[float]]
 

@@ -24,7 +24,7 @@ COMMANDS = {
     "search": (["search", "--index", "index", "--topics", "queries.tsv"], ["--hits", "3"]),
 }
 WRITERS = 10
-CODE = "import sys; from denserk.cli.app import run; sys.exit(run(sys.argv[1:]))"
+CODE = "import sys; from denserk.commands.app import run; sys.exit(run(sys.argv[1:]))"
 
 
 def start(command: list[str], output: str, *more: str) -> "subprocess.Popen[str]":

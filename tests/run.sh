@@ -3,7 +3,7 @@
 #
 #   bash tests/run.sh                   the fast tests
 #   bash tests/run.sh --all             also the slow tests, and those that compare with other toolkits
-#   bash tests/run.sh [--all] ARGS...   ARGS go to pytest, instead of the whole suite: tests/formats -x
+#   bash tests/run.sh [--all] ARGS...   ARGS go to pytest, instead of the whole suite: tests/io -x
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 

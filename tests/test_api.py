@@ -87,7 +87,7 @@ def test_an_index_that_is_kept(model, tmp_path, toy, tiny):
 
 
 def test_the_model_that_made_an_index_is_found_and_others_are_rejected(tiny, toy, tmp_path):
-    from denserk.cli.encode import encode
+    from denserk.commands.encode import encode
 
     encode(model=tiny(), corpus=toy / "corpus.jsonl", output=tmp_path / "v", representation="mean")
     index = denserk.Index.open(tmp_path / "v")

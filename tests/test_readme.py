@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from denserk.cli.app import app, register
-from denserk.settings.encoding import Representation, RepresentationSettings
+from denserk.commands.app import app, register
+from denserk.config.encoding import Representation, RepresentationSettings
 from tests.conftest import PASSAGES, QRELS, QUERIES, VOCABULARY
 from tests.tiny_models import write_tiny, write_tiny_aggretriever
 

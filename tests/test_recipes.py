@@ -9,9 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from denserk.cli.app import run
+from denserk.commands.app import run
+from denserk.config.benchmarks import Paper
 from denserk.evaluation.benchmarks import figures
-from denserk.settings.benchmarks import Paper
 from tests.test_readme import ROOT, parse
 
 FOLDER = ROOT / "docs" / "recipes"

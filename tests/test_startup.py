@@ -7,11 +7,11 @@ import sys
 import pytest
 import typer
 
-from denserk.cli.app import COMMANDS, app, register, run
+from denserk.commands.app import COMMANDS, app, register, run
 
 DRIVER = """
 import sys
-from denserk.cli.app import run
+from denserk.commands.app import run
 
 for arguments in {lines!r}:
     assert run(arguments) == 0, arguments
@@ -39,12 +39,12 @@ def test_help_loads_nothing_heavy():
     [
         (["--help"], set()),
         (["--version"], set()),
-        (["mine_negatives", "--help"], {"denserk.cli.mine_negatives"}),
-        (["encode", "-h"], {"denserk.cli.encode"}),
+        (["mine_negatives", "--help"], {"denserk.commands.mine_negatives"}),
+        (["encode", "-h"], {"denserk.commands.encode"}),
     ],
 )
 def test_only_the_command_that_is_typed_is_imported(line, modules):
-    every = {f"denserk.cli.{row.module}" for row in COMMANDS.values()}
+    every = {f"denserk.commands.{row.module}" for row in COMMANDS.values()}
     assert set(loaded(line, heavy=every)) == modules
     assert not loaded(line, heavy={"numpy", "ir_measures", "rich", "yaml"})
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from denserk.cli.app import run
+from denserk.commands.app import run
 
 MEASURES = {"nDCG@10": "ndcg_cut_10", "AP@100": "map_cut_100", "R@20": "recall_20", "P@5": "P_5"}
 HITS, QUERIES, TEXTS = 100, 30, 120

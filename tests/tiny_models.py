@@ -15,11 +15,11 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
+from denserk.config.encoding import RepresentationSettings, TextSettings
 from denserk.data.tokenization import load_tokenizer
-from denserk.modeling.model_folder import save_model
-from denserk.modeling.representation import Aggretriever, refuse_architecture
-from denserk.modeling.stored_model import read_model_folder
-from denserk.settings.encoding import RepresentationSettings, TextSettings
+from denserk.models.model_folder import save_model
+from denserk.models.representation import Aggretriever, refuse_architecture
+from denserk.models.stored_model import read_model_folder
 
 HIDDEN = 16
 BACKBONES = ("bert", "roberta", "distilbert", "electra", "t5")

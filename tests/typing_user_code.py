@@ -6,24 +6,24 @@ from typing import Any, assert_type
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.cli.console import show_error
-from denserk.errors import DenserkError, InputError
-from denserk.evaluation.evaluator import evaluate
-from denserk.evaluation.results import EvaluationResult, RunResult
-from denserk.formats.corpus import read_passages
-from denserk.formats.runs import read_run_scores
-from denserk.formats.topics import read_queries
-from denserk.modeling.text_encoder import TextEncoder
-from denserk.records import Passage, Query
-from denserk.settings.encoding import (
+from denserk.commands.console import show_error
+from denserk.config.encoding import (
     ComputeSettings,
     Dtype,
     EncodeSettings,
     Representation,
     VectorDtype,
 )
-from denserk.settings.evaluation import EvaluationSettings
-from denserk.settings.formats import CorpusFormat, CorpusSettings
+from denserk.config.evaluation import EvaluationSettings
+from denserk.config.formats import CorpusFormat, CorpusSettings
+from denserk.errors import DenserkError, InputError
+from denserk.evaluation.evaluator import evaluate
+from denserk.evaluation.results import EvaluationResult, RunResult
+from denserk.io.corpus import read_passages
+from denserk.io.runs import read_run_scores
+from denserk.io.topics import read_queries
+from denserk.models.text_encoder import TextEncoder
+from denserk.records import Passage, Query
 from denserk.tasks.encode import EncodeResult, encode
 
 

@@ -16,19 +16,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from denserk.analysis.side_by_side import check, load
+from denserk.config.analysis import AttentionEntropySettings
+from denserk.config.encoding import ComputeSettings, Representation
+from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.data.batches import TokenBatch, by_length, pad
 from denserk.data.sampling import choose_records
 from denserk.errors import DenserkError, InputError, ModelError
-from denserk.formats.corpus import read_passages
-from denserk.formats.plots import draw_lines, new_axes, save_if_installed
-from denserk.formats.text_files import write_rows
-from denserk.modeling.backbone import Backbone
-from denserk.modeling.text_encoder import TextEncoder
+from denserk.io.corpus import read_passages
+from denserk.io.plots import draw_lines, new_axes, save_if_installed
+from denserk.io.text_files import write_rows
+from denserk.models.backbone import Backbone
+from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage
 from denserk.reporting import track
-from denserk.settings.analysis import AttentionEntropySettings
-from denserk.settings.encoding import ComputeSettings, Representation
-from denserk.settings.formats import DETECTED, CorpusSettings
 
 logger = logging.getLogger(__name__)
 

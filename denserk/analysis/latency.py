@@ -12,15 +12,15 @@ import torch
 from numpy.typing import NDArray
 
 from denserk.analysis.side_by_side import check, load
+from denserk.config.analysis import QueryLatencySettings
+from denserk.config.encoding import ComputeSettings
 from denserk.data.sampling import choose_records
-from denserk.formats.plots import new_axes, save_if_installed
-from denserk.formats.text_files import write_rows
-from denserk.formats.topics import read_queries
-from denserk.modeling.text_encoder import NOTHING, TextEncoder
+from denserk.io.plots import new_axes, save_if_installed
+from denserk.io.text_files import write_rows
+from denserk.io.topics import read_queries
+from denserk.models.text_encoder import NOTHING, TextEncoder
 from denserk.records import Query
 from denserk.reporting import track
-from denserk.settings.analysis import QueryLatencySettings
-from denserk.settings.encoding import ComputeSettings
 
 logger = logging.getLogger(__name__)
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from denserk.config.analysis import WinningVectorSettings
+from denserk.config.formats import CorpusSettings
 from denserk.data.sampling import choose_records
 from denserk.errors import MismatchError
-from denserk.formats.corpus import read_passages
-from denserk.formats.qrels import read_qrels
-from denserk.formats.runs import read_run
-from denserk.formats.topics import read_queries
+from denserk.io.corpus import read_passages
+from denserk.io.qrels import read_qrels
+from denserk.io.runs import read_run
+from denserk.io.topics import read_queries
 from denserk.records import Passage, Query, best_first
 from denserk.reporting import track
-from denserk.settings.analysis import WinningVectorSettings
-from denserk.settings.formats import CorpusSettings
 
 logger = logging.getLogger(__name__)
 

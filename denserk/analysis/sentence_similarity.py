@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from denserk.config.analysis import SentenceSimilaritySettings
+from denserk.config.encoding import ComputeSettings
 from denserk.errors import DenserkError, InputError
-from denserk.formats.sentence_pairs import read_sentences
-from denserk.formats.text_files import write_rows
-from denserk.modeling.text_encoder import NOTHING, TextEncoder
+from denserk.io.sentence_pairs import read_sentences
+from denserk.io.text_files import write_rows
+from denserk.models.text_encoder import NOTHING, TextEncoder
 from denserk.reporting import track
-from denserk.settings.analysis import SentenceSimilaritySettings
-from denserk.settings.encoding import ComputeSettings
 
 Floats = NDArray[np.floating]
 

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from denserk.config.analysis import SeveralModels
+from denserk.config.encoding import ComputeSettings
 from denserk.errors import UsageError
 from denserk.extras import require
-from denserk.modeling.checkpoints import find_model
-from denserk.modeling.text_encoder import TextEncoder
-from denserk.settings.analysis import SeveralModels
-from denserk.settings.encoding import ComputeSettings
+from denserk.models.checkpoints import find_model
+from denserk.models.text_encoder import TextEncoder
 
 
 def check(settings: SeveralModels) -> None:

@@ -16,18 +16,18 @@ from torch import Tensor
 
 from denserk.analysis.query_passage_pairs import Pairs, choose_pairs
 from denserk.analysis.side_by_side import check, load
+from denserk.config.analysis import WinningVectorSettings
+from denserk.config.encoding import ComputeSettings, Reduction, Representation
+from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.data.batches import by_length, pad
 from denserk.errors import DenserkError, ModelError
-from denserk.formats.plots import new_axes, save_if_installed
-from denserk.formats.text_files import write_rows
-from denserk.modeling.multi_vector import MultiVector
-from denserk.modeling.pooling import PassageVectors
-from denserk.modeling.text_encoder import NOTHING, TextEncoder
+from denserk.io.plots import new_axes, save_if_installed
+from denserk.io.text_files import write_rows
+from denserk.models.multi_vector import MultiVector
+from denserk.models.pooling import PassageVectors
+from denserk.models.text_encoder import NOTHING, TextEncoder
 from denserk.records import Passage
 from denserk.reporting import track
-from denserk.settings.analysis import WinningVectorSettings
-from denserk.settings.encoding import ComputeSettings, Reduction, Representation
-from denserk.settings.formats import DETECTED, CorpusSettings
 
 HEADER = ("label", "model", "passages", "queries", "pairs", "kind", "vector", "wins", "share")
 BLOCK = 1024  # passages encoded at once

@@ -13,9 +13,9 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from denserk.config.pretraining import KeywordWeight, MaskingSettings
 from denserk.data.masking import NO_WORD, SubwordTokens, word_starts
 from denserk.errors import InputError, UsageError
-from denserk.settings.pretraining import KeywordWeight, MaskingSettings
 
 MISSING = 1.0  # the weight of a word that no table has
 WORDS = datasets.Features(

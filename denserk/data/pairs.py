@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from denserk.config.encoding import PairSettings, TextSettings
 from denserk.data.batches import TokenBatch, pad
 from denserk.errors import UsageError
-from denserk.settings.encoding import PairSettings, TextSettings
 
 Ids = Sequence[int] | NDArray[np.integer[Any]]
 

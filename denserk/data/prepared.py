@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 from datasets.exceptions import DatasetGenerationError
 from numpy.typing import NDArray
 
+from denserk.config.options import as_json
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import MismatchError
-from denserk.formats.files import STREAM
-from denserk.formats.manifest import Kind, Manifest, differences, file_sha256, read_manifest
-from denserk.settings.options import as_json
+from denserk.io.files import STREAM
+from denserk.io.manifest import Kind, Manifest, differences, file_sha256, read_manifest
 
 logger = logging.getLogger(__name__)
 

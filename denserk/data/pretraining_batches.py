@@ -15,6 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from denserk.config.encoding import TextSettings
+from denserk.config.pretraining import (
+    ALL_TASKS,
+    Masking,
+    MaskingSettings,
+    MasterTask,
+    NprKind,
+    PretrainingObjective,
+)
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
 from denserk.data.keyword_weights import KeywordWeights
 from denserk.data.masking import (
@@ -36,15 +45,6 @@ from denserk.data.sampling import Items, Purpose, Words, random_words
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import ScheduledBatches, ScheduleOptions
 from denserk.errors import MismatchError, UsageError
-from denserk.settings.encoding import TextSettings
-from denserk.settings.pretraining import (
-    ALL_TASKS,
-    Masking,
-    MaskingSettings,
-    MasterTask,
-    NprKind,
-    PretrainingObjective,
-)
 
 logger = logging.getLogger(__name__)
 

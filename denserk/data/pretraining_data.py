@@ -22,6 +22,10 @@ import orjson
 from datasets import Features, List, Value
 from numpy.typing import NDArray
 
+from denserk.config.encoding import TextSettings
+from denserk.config.formats import DETECTED, CorpusSettings
+from denserk.config.options import as_json
+from denserk.config.pretraining import PretrainingObjective, Spans, TextUnitSettings
 from denserk.data.keyword_weights import WORDS, WordCounter, WordCounts
 from denserk.data.masking import SubwordTokens, entries_of, shares
 from denserk.data.prepared import (
@@ -40,11 +44,11 @@ from denserk.data.sampling import Purpose, random_words
 from denserk.data.sentences import split_sentences
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError, MismatchError
-from denserk.formats.files import whole_binary
-from denserk.formats.json_records import write_objects
-from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest, write_manifest
-from denserk.formats.outputs import whole_folder
-from denserk.formats.pretraining_text import (
+from denserk.io.files import whole_binary
+from denserk.io.json_records import write_objects
+from denserk.io.manifest import NAME, Kind, Manifest, read_manifest, write_manifest
+from denserk.io.outputs import whole_folder
+from denserk.io.pretraining_text import (
     TOKENS,
     Document,
     TokenDocument,
@@ -52,10 +56,6 @@ from denserk.formats.pretraining_text import (
     read_expansions,
 )
 from denserk.reporting import track
-from denserk.settings.encoding import TextSettings
-from denserk.settings.formats import DETECTED, CorpusSettings
-from denserk.settings.options import as_json
-from denserk.settings.pretraining import PretrainingObjective, Spans, TextUnitSettings
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.settings.training import FillNegatives, NegativeChoice, PositiveChoice
+from denserk.config.training import FillNegatives, NegativeChoice, PositiveChoice
 
 Items = NDArray[np.int64]
 Words = NDArray[np.uint64]

@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 from transformers import AutoTokenizer
 
+from denserk.config.encoding import TextSettings
 from denserk.errors import ModelError
-from denserk.formats.files import read_file
+from denserk.io.files import read_file
 from denserk.records import Passage, Query
-from denserk.settings.encoding import TextSettings
 
 SEPARATOR, PAIR = "sep", "pair"  # values of `TextSettings.join` that are no literal separators
 # files with a tokenizer's vocabulary: a folder has at least one

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from denserk.config.training import FillNegatives, SamplingSettings
 from denserk.data.batches import SentenceBatch, TokenBatch, TrainingBatch, pad
 from denserk.data.pairs import PairBatch, PairJoiner
 from denserk.data.sampling import (
@@ -24,7 +25,6 @@ from denserk.data.sampling import (
 )
 from denserk.data.training_data import SentenceStore, TrainingStore
 from denserk.errors import InputError, UsageError
-from denserk.settings.training import FillNegatives, SamplingSettings
 
 logger = logging.getLogger(__name__)
 

@@ -24,6 +24,9 @@ import pyarrow.compute as pc
 from datasets import Features, List, Value
 from numpy.typing import NDArray
 
+from denserk.config.conversion import TrainingFormat
+from denserk.config.formats import DETECTED, CorpusSettings
+from denserk.config.options import as_json
 from denserk.data.prepared import (
     FORMAT,
     Columns,
@@ -39,20 +42,17 @@ from denserk.data.prepared import (
 )
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError
-from denserk.formats.corpus import read_passages
-from denserk.formats.files import STREAM, read_lines
-from denserk.formats.manifest import Kind, Manifest, read_manifest, write_manifest
-from denserk.formats.outputs import whole_folder
-from denserk.formats.passage_texts import PassageTexts
-from denserk.formats.qrels import read_qrels_map
-from denserk.formats.sentence_pairs import read_sentences
-from denserk.formats.topics import read_queries
-from denserk.formats.training import random_negatives, read_training
+from denserk.io.corpus import read_passages
+from denserk.io.files import STREAM, read_lines
+from denserk.io.manifest import Kind, Manifest, read_manifest, write_manifest
+from denserk.io.outputs import whole_folder
+from denserk.io.passage_texts import PassageTexts
+from denserk.io.qrels import read_qrels_map
+from denserk.io.sentence_pairs import read_sentences
+from denserk.io.topics import read_queries
+from denserk.io.training import random_negatives, read_training
 from denserk.records import Candidate, Passage, Query, TrainingExample
 from denserk.reporting import track
-from denserk.settings.conversion import TrainingFormat
-from denserk.settings.formats import DETECTED, CorpusSettings
-from denserk.settings.options import as_json
 
 logger = logging.getLogger(__name__)
 

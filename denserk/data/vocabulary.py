@@ -19,8 +19,8 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
+from denserk.config.pretraining import SIZES, Architecture
 from denserk.errors import InputError
-from denserk.settings.pretraining import SIZES, Architecture
 
 SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 MOST_CHARACTERS = 1000  # size of the alphabet; rarer characters become [UNK]

@@ -31,28 +31,7 @@ from unicodedata import normalize
 
 import regex
 
-from denserk.errors import DenserkError, InputError, MismatchError, UsageError
-from denserk.evaluation.evaluator import Evaluator, first_hits, some, warn
-from denserk.evaluation.inputs import short_names
-from denserk.evaluation.measures import Measure, is_count, parse_measures, split_measures
-from denserk.evaluation.results import EvaluationResult
-from denserk.formats.corpus import read_passages
-from denserk.formats.files import STREAM
-from denserk.formats.outputs import scratch_folder
-from denserk.formats.passage_texts import PassageTexts
-from denserk.formats.runs import read_run
-from denserk.formats.text_files import display_name
-from denserk.formats.topics import (
-    Context,
-    Write,
-    dpr_json,
-    pyserini_json,
-    read_queries,
-    read_questions,
-)
-from denserk.records import Passage, Query, best_first
-from denserk.reporting import track
-from denserk.settings.evaluation import (
+from denserk.config.evaluation import (
     DEFAULT_ANSWER_MEASURES,
     MATCHING,
     AnswerSettings,
@@ -60,7 +39,21 @@ from denserk.settings.evaluation import (
     RunOrder,
     parse_bound,
 )
-from denserk.settings.formats import DETECTED, CorpusSettings
+from denserk.config.formats import DETECTED, CorpusSettings
+from denserk.errors import DenserkError, InputError, MismatchError, UsageError
+from denserk.evaluation.evaluator import Evaluator, first_hits, some, warn
+from denserk.evaluation.inputs import short_names
+from denserk.evaluation.measures import Measure, is_count, parse_measures, split_measures
+from denserk.evaluation.results import EvaluationResult
+from denserk.io.corpus import read_passages
+from denserk.io.files import STREAM
+from denserk.io.outputs import scratch_folder
+from denserk.io.passage_texts import PassageTexts
+from denserk.io.runs import read_run
+from denserk.io.text_files import display_name
+from denserk.io.topics import Context, Write, dpr_json, pyserini_json, read_queries, read_questions
+from denserk.records import Passage, Query, best_first
+from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 

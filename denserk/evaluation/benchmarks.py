@@ -13,6 +13,17 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from denserk.config.benchmarks import (
+    Benchmark,
+    Group,
+    Paper,
+    benchmarks,
+    find_benchmark,
+    find_benchmarks,
+    groups_within,
+)
+from denserk.config.evaluation import MATCHING, AnswerSettings, EvaluationSettings
+from denserk.config.recipes import FOLDER
 from denserk.errors import MismatchError, UsageError
 from denserk.evaluation.evaluator import evaluate
 from denserk.evaluation.inputs import short_names
@@ -22,20 +33,9 @@ from denserk.evaluation.results import (
     PublishedRow,
     published_measures,
 )
-from denserk.formats.data_sets import download_errors, find_parts
-from denserk.formats.files import STREAM
-from denserk.formats.manifest import Kind, beside, read_manifest
-from denserk.settings.benchmarks import (
-    Benchmark,
-    Group,
-    Paper,
-    benchmarks,
-    find_benchmark,
-    find_benchmarks,
-    groups_within,
-)
-from denserk.settings.evaluation import MATCHING, AnswerSettings, EvaluationSettings
-from denserk.settings.recipes import FOLDER
+from denserk.io.data_sets import download_errors, find_parts
+from denserk.io.files import STREAM
+from denserk.io.manifest import Kind, beside, read_manifest
 
 logger = logging.getLogger(__name__)
 

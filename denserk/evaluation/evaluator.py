@@ -18,6 +18,7 @@ import numpy as np
 from ir_measures.providers import Evaluator as BaseEvaluator
 from ir_measures.providers.base import NOT_PROVIDED
 
+from denserk.config.evaluation import DEFAULT_MEASURES, EvaluationSettings, RunOrder, parse_bound
 from denserk.errors import DenserkError, GateError, MismatchError, UsageError
 from denserk.evaluation.inputs import short_names
 from denserk.evaluation.measures import (
@@ -31,9 +32,8 @@ from denserk.evaluation.measures import (
     providers_of,
 )
 from denserk.evaluation.results import EvaluationResult, Judgments, Run, RunResult, Ties
-from denserk.formats.qrels import read_qrels_map
-from denserk.formats.runs import RankedList, read_kept_scores, read_run_scores, read_run_tag
-from denserk.settings.evaluation import DEFAULT_MEASURES, EvaluationSettings, RunOrder, parse_bound
+from denserk.io.qrels import read_qrels_map
+from denserk.io.runs import RankedList, read_kept_scores, read_run_scores, read_run_tag
 
 logger = logging.getLogger(__name__)
 

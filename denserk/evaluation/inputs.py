@@ -6,8 +6,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from denserk.errors import InputError, UsageError
-from denserk.formats.data_sets import BEIR, IRDS, knows_irds
-from denserk.formats.files import STREAM, read_text_lines
+from denserk.io.data_sets import BEIR, IRDS, knows_irds
+from denserk.io.files import STREAM, read_text_lines
 
 HOW = (
     "for example: denserk eval run.trec qrels.txt, or denserk eval --run run.trec --qrels qrels.txt"

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from denserk import __version__
+from denserk.config.evaluation import ReportSettings
 from denserk.evaluation.evaluator import some
 from denserk.evaluation.report import Cost, Report, main_measure, reference_of
 from denserk.evaluation.results import BenchmarksResult, EvaluationResult
 from denserk.evaluation.tables import Cell, Table, tables
 from denserk.extras import require
-from denserk.formats.plots import INKS, as_svg, draw_lines, new_axes, style
-from denserk.settings.evaluation import ReportSettings
+from denserk.io.plots import INKS, as_svg, draw_lines, new_axes, style
 
 LONGEST = 420  # characters shown of a passage
 MOST_ROWS = 10_000  # rows of the table of queries; browsers become slow with more

@@ -10,21 +10,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from denserk.config.benchmarks import Benchmark
+from denserk.config.evaluation import EvaluationSettings, PageSettings, ReportSources
 from denserk.errors import UsageError
 from denserk.evaluation.evaluator import first_hits, read_hits
 from denserk.evaluation.measures import is_count
 from denserk.evaluation.results import BenchmarksResult, EvaluationResult
 from denserk.extras import require
-from denserk.formats.corpus import read_passages
-from denserk.formats.data_sets import find_parts, is_here
-from denserk.formats.files import STREAM, whole_text, write_errors
-from denserk.formats.manifest import Kind, Manifest, beside, read_manifest
-from denserk.formats.qrels import read_qrels_map
-from denserk.formats.topics import read_queries
+from denserk.io.corpus import read_passages
+from denserk.io.data_sets import find_parts, is_here
+from denserk.io.files import STREAM, whole_text, write_errors
+from denserk.io.manifest import Kind, Manifest, beside, read_manifest
+from denserk.io.qrels import read_qrels_map
+from denserk.io.topics import read_queries
 from denserk.records import Passage
 from denserk.reporting import track
-from denserk.settings.benchmarks import Benchmark
-from denserk.settings.evaluation import EvaluationSettings, PageSettings, ReportSources
 
 logger = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from denserk.config.benchmarks import Benchmark, Paper, find_benchmark, groups_within
 from denserk.evaluation.measures import Measure
-from denserk.settings.benchmarks import Benchmark, Paper, find_benchmark, groups_within
 
 if TYPE_CHECKING:
     from denserk.evaluation.significance import Comparison

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from denserk.config.evaluation import ComparisonSettings, Correction, PairedTest
 from denserk.errors import UsageError
 from denserk.evaluation.measures import Measure, is_mean
-from denserk.settings.evaluation import ComparisonSettings, Correction, PairedTest
 
 Values = NDArray[np.float64]
 PerQuery = Mapping[str, Mapping[str, float]]  # measure -> query id -> value

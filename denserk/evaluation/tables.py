@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from denserk.config.evaluation import Correction, OutputFormat, PairedTest, ReportSettings
 from denserk.errors import UsageError
 from denserk.evaluation.measures import Measure, is_count, trec_spelling
 from denserk.evaluation.results import (
@@ -18,7 +19,6 @@ from denserk.evaluation.results import (
     RunResult,
     published_measures,
 )
-from denserk.settings.evaluation import Correction, OutputFormat, PairedTest, ReportSettings
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable

@@ -23,12 +23,12 @@ import numpy as np
 import regex
 from numpy.typing import NDArray
 
+from denserk.config.retrieval import Bm25Settings, StopWords
 from denserk.errors import InputError, UsageError
 from denserk.extras import require
-from denserk.formats.files import whole_text, write_errors
 from denserk.index.index_folder import DOCID
 from denserk.index.vector_index import Rows, Scores
-from denserk.settings.retrieval import Bm25Settings, StopWords
+from denserk.io.files import whole_text, write_errors
 
 logger = logging.getLogger(__name__)
 

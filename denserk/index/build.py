@@ -8,25 +8,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from denserk.errors import DenserkError, MismatchError, UsageError
-from denserk.formats.corpus import read_passages, refuse_duplicates
-from denserk.formats.files import STREAM, read_text_lines
-from denserk.formats.flat_file import FlatRows
-from denserk.formats.folder_checks import verify_folders
-from denserk.formats.manifest import (
-    NAME,
-    Kind,
-    Manifest,
-    common_model,
-    differences,
-    file_sha256,
-    model_of,
-    read_manifest,
-    refuse_other_model,
-    write_manifest,
+from denserk.config.formats import DETECTED, CorpusSettings
+from denserk.config.options import as_json
+from denserk.config.retrieval import (
+    Bm25Settings,
+    Engine,
+    IndexPaths,
+    IndexSettings,
+    IndexType,
+    SearchSettings,
 )
-from denserk.formats.outputs import named_paths, prepare_folder, refuse_inputs
-from denserk.formats.vectors import VectorSource
+from denserk.errors import DenserkError, MismatchError, UsageError
 from denserk.index.bm25 import Bm25Builder
 from denserk.index.faiss_building import build, check_memory
 from denserk.index.faiss_merging import (
@@ -43,18 +35,26 @@ from denserk.index.opening import chosen_engine, open_vector_index
 from denserk.index.recall import recall_of_own_vectors, recall_over_blocks
 from denserk.index.vector_index import Vectors
 from denserk.index.vector_inputs import expanded, gather, known_count, open_sources
+from denserk.io.corpus import read_passages, refuse_duplicates
+from denserk.io.files import STREAM, read_text_lines
+from denserk.io.flat_file import FlatRows
+from denserk.io.folder_checks import verify_folders
+from denserk.io.manifest import (
+    NAME,
+    Kind,
+    Manifest,
+    common_model,
+    differences,
+    file_sha256,
+    model_of,
+    read_manifest,
+    refuse_other_model,
+    write_manifest,
+)
+from denserk.io.outputs import named_paths, prepare_folder, refuse_inputs
+from denserk.io.vectors import VectorSource
 from denserk.records import Passage
 from denserk.reporting import track
-from denserk.settings.formats import DETECTED, CorpusSettings
-from denserk.settings.options import as_json
-from denserk.settings.retrieval import (
-    Bm25Settings,
-    Engine,
-    IndexPaths,
-    IndexSettings,
-    IndexType,
-    SearchSettings,
-)
 
 logger = logging.getLogger(__name__)
 

@@ -23,10 +23,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from denserk.config.retrieval import Metric
 from denserk.errors import UsageError
 from denserk.index.hits import MOST_ROWS, NO_HIT, BestHits, Keys, hits_of, scores_of
 from denserk.index.vector_index import Rows, Scores, StoredVectors
-from denserk.settings.retrieval import Metric
 
 BLOCK = 2048  # rows of a block: with their bfloat16 copy they stay in the caches of a core
 WIDE = 8  # a few queries are multiplied with blocks that are so many times larger

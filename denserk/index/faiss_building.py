@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from denserk.config.retrieval import IndexSettings, IndexType, Metric
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.formats.files import temporary_beside
 from denserk.index.faiss_index import inner_indexes, load_faiss, on_gpu, reason
 from denserk.index.faiss_merging import ID_BYTES, Template, merge_files, mergeable_ivf, write_index
 from denserk.index.memory import available_bytes, require_memory
 from denserk.index.vector_index import Rows, StoredVectors
+from denserk.io.files import temporary_beside
 from denserk.reporting import track
-from denserk.settings.retrieval import IndexSettings, IndexType, Metric
 
 logger = logging.getLogger(__name__)
 

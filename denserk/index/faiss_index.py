@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from denserk.config.retrieval import SearchSettings
 from denserk.errors import InputError, UsageError
 from denserk.extras import require
-from denserk.formats.flat_file import is_flat, map_flat
 from denserk.index.hits import in_order
 from denserk.index.vector_index import Rows, Scores, VectorIndex, Vectors
-from denserk.settings.retrieval import SearchSettings
+from denserk.io.flat_file import is_flat, map_flat
 
 logger = logging.getLogger(__name__)
 

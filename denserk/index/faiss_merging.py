@@ -13,20 +13,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from denserk.config.options import from_json, spelled
+from denserk.config.retrieval import IndexSettings
 from denserk.errors import InputError, MismatchError, OutputError, UsageError
-from denserk.formats.files import read_text_lines, whole_binary, whole_text
-from denserk.formats.flat_file import is_flat
-from denserk.formats.folder_checks import check_index
-from denserk.formats.id_ledger import IdLedger
-from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest
-from denserk.formats.vector_block import in_rows
 from denserk.index.faiss_index import faiss_errors, lists_file, load_faiss, read_index, reason
 from denserk.index.index_folder import DOCID, INDEX, PART, PassageIds, check_count
 from denserk.index.memory import available_bytes, in_units
 from denserk.index.vector_inputs import refuse_repeat
+from denserk.io.files import read_text_lines, whole_binary, whole_text
+from denserk.io.flat_file import is_flat
+from denserk.io.folder_checks import check_index
+from denserk.io.id_ledger import IdLedger
+from denserk.io.manifest import NAME, Kind, Manifest, read_manifest
+from denserk.io.vector_block import in_rows
 from denserk.reporting import track
-from denserk.settings.options import from_json, spelled
-from denserk.settings.retrieval import IndexSettings
 
 logger = logging.getLogger(__name__)
 

@@ -17,9 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from denserk.config.formats import RunFormat
+from denserk.config.fusion import FusionMethod, FusionSettings, Missing, Normalization
+from denserk.config.options import as_json
+from denserk.config.retrieval import RankingSettings, Ties
 from denserk.errors import InputError, UsageError
-from denserk.formats.files import STREAM
-from denserk.formats.manifest import (
+from denserk.index.searcher import Hits, TieCount, ordered
+from denserk.io.files import STREAM
+from denserk.io.manifest import (
     Kind,
     Manifest,
     file_sha256,
@@ -27,14 +32,9 @@ from denserk.formats.manifest import (
     has_manifest,
     write_manifest,
 )
-from denserk.formats.outputs import scratch_folder
-from denserk.formats.runs import RunLookup, write_run
-from denserk.index.searcher import Hits, TieCount, ordered
+from denserk.io.outputs import scratch_folder
+from denserk.io.runs import RunLookup, write_run
 from denserk.reporting import Progress, track
-from denserk.settings.formats import RunFormat
-from denserk.settings.fusion import FusionMethod, FusionSettings, Missing, Normalization
-from denserk.settings.options import as_json
-from denserk.settings.retrieval import RankingSettings, Ties
 
 logger = logging.getLogger(__name__)
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from denserk.config.retrieval import Engine
 from denserk.errors import MismatchError, UsageError
-from denserk.formats.folder_checks import DOCID as DOCID
-from denserk.formats.folder_checks import check_index
-from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest, require_fields
-from denserk.settings.retrieval import Engine
+from denserk.io.folder_checks import DOCID as DOCID
+from denserk.io.folder_checks import check_index
+from denserk.io.manifest import NAME, Kind, Manifest, read_manifest, require_fields
 
 INDEX = "index"
 PART = "#"

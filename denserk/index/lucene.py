@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from denserk.config.retrieval import Bm25Settings, SearchSettings, StopWords
 from denserk.errors import InputError, MissingExtraError, OutputError, UsageError
 from denserk.extras import installed, package_folder, require
-from denserk.formats.files import write_errors
-from denserk.formats.outputs import scratch_folder
 from denserk.index.vector_index import Rows, Scores
-from denserk.settings.retrieval import Bm25Settings, SearchSettings, StopWords
+from denserk.io.files import write_errors
+from denserk.io.outputs import scratch_folder
 
 logger = logging.getLogger(__name__)
 

@@ -21,21 +21,21 @@ from typing import Any
 
 import numpy as np
 
+from denserk.config.milvus import TOKEN, CollectionSettings, MilvusIndexSettings
+from denserk.config.options import spelled
+from denserk.config.retrieval import Engine, IndexPaths, IndexSettings, SearchSettings
 from denserk.errors import MismatchError, OutputError, ServerError, UsageError
 from denserk.extras import require
-from denserk.formats.files import STREAM
-from denserk.formats.folder_checks import verify_folders
-from denserk.formats.id_ledger import IdLedger
-from denserk.formats.manifest import Kind, Manifest, common_model, decoded, differences, encoded
-from denserk.formats.vectors import VectorSource
 from denserk.index.index_folder import PART
 from denserk.index.recall import DEPTH, recall_over_blocks
 from denserk.index.vector_index import Rows, Scores, Vectors
 from denserk.index.vector_inputs import CheckedBlocks, Gathered, expanded, known_count, open_sources
+from denserk.io.files import STREAM
+from denserk.io.folder_checks import verify_folders
+from denserk.io.id_ledger import IdLedger
+from denserk.io.manifest import Kind, Manifest, common_model, decoded, differences, encoded
+from denserk.io.vectors import VectorSource
 from denserk.reporting import track
-from denserk.settings.milvus import TOKEN, CollectionSettings, MilvusIndexSettings
-from denserk.settings.options import spelled
-from denserk.settings.retrieval import Engine, IndexPaths, IndexSettings, SearchSettings
 
 logger = logging.getLogger(__name__)
 

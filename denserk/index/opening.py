@@ -7,10 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from denserk.config.encoding import ComputeSettings
+from denserk.config.options import from_json
+from denserk.config.retrieval import (
+    BM25_ENGINES,
+    Bm25Settings,
+    Engine,
+    IndexSettings,
+    IndexType,
+    Metric,
+    SearchSettings,
+)
 from denserk.errors import MismatchError, UsageError
 from denserk.extras import installed, require
-from denserk.formats.flat_file import is_flat, map_flat
-from denserk.formats.manifest import Description, Manifest, model_of, refuse_other_model
 from denserk.index.bm25 import Bm25Index
 from denserk.index.faiss_index import FaissIndex, sees_gpu
 from denserk.index.index_folder import (
@@ -35,17 +44,8 @@ from denserk.index.shards import (
 )
 from denserk.index.vector_index import SearchableIndex, StoredVectors, VectorIndex
 from denserk.index.vector_inputs import expanded, refuse_other_blocks
-from denserk.settings.encoding import ComputeSettings
-from denserk.settings.options import from_json
-from denserk.settings.retrieval import (
-    BM25_ENGINES,
-    Bm25Settings,
-    Engine,
-    IndexSettings,
-    IndexType,
-    Metric,
-    SearchSettings,
-)
+from denserk.io.flat_file import is_flat, map_flat
+from denserk.io.manifest import Description, Manifest, model_of, refuse_other_model
 
 logger = logging.getLogger(__name__)
 
@@ -260,7 +260,7 @@ def _device(settings: SearchSettings, compute: ComputeSettings) -> str:
     name = settings.index_device or compute.device
     if name == "cpu" or (name == "auto" and sys.platform == "linux" and not _has_gpu_driver()):
         return "cpu"
-    from denserk.modeling.devices import choose_device
+    from denserk.models.devices import choose_device
 
     return str(choose_device(name))
 
@@ -270,7 +270,7 @@ def _has_gpu_driver() -> bool:
 
 
 def _has_bfloat16() -> bool:
-    from denserk.modeling.devices import has_bfloat16
+    from denserk.models.devices import has_bfloat16
 
     return has_bfloat16()
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
+from denserk.config.retrieval import Metric
 from denserk.index.hits import hit_keys, hits_of
 from denserk.index.vector_index import Rows, StoredVectors, VectorIndex, Vectors
-from denserk.settings.retrieval import Metric
 
 QUERIES = 100
 DEPTH = 10

@@ -10,9 +10,19 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from denserk.config.encoding import ComputeSettings, Dtype
+from denserk.config.milvus import CollectionSettings
+from denserk.config.options import as_json
+from denserk.config.retrieval import Engine, SearchPaths, SearchSettings
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.formats.folder_checks import verify_folders
-from denserk.formats.manifest import (
+from denserk.index.lucene import LuceneIndex
+from denserk.index.milvus import MilvusIndex
+from denserk.index.opening import OpenedIndex, open_index
+from denserk.index.searcher import Searcher, TieCount
+from denserk.index.vector_index import VectorIndex
+from denserk.index.vector_inputs import expanded
+from denserk.io.folder_checks import verify_folders
+from denserk.io.manifest import (
     Description,
     Kind,
     Manifest,
@@ -24,24 +34,14 @@ from denserk.formats.manifest import (
     refuse_other_model,
     write_manifest,
 )
-from denserk.formats.runs import run_writer
-from denserk.formats.topics import read_queries
-from denserk.formats.vectors import read_vector_blocks
-from denserk.index.lucene import LuceneIndex
-from denserk.index.milvus import MilvusIndex
-from denserk.index.opening import OpenedIndex, open_index
-from denserk.index.searcher import Searcher, TieCount
-from denserk.index.vector_index import VectorIndex
-from denserk.index.vector_inputs import expanded
+from denserk.io.runs import run_writer
+from denserk.io.topics import read_queries
+from denserk.io.vectors import read_vector_blocks
 from denserk.records import Query
 from denserk.reporting import track
-from denserk.settings.encoding import ComputeSettings, Dtype
-from denserk.settings.milvus import CollectionSettings
-from denserk.settings.options import as_json
-from denserk.settings.retrieval import Engine, SearchPaths, SearchSettings
 
 if TYPE_CHECKING:  # torch is imported only where queries are encoded
-    from denserk.modeling.text_encoder import TextEncoder
+    from denserk.models.text_encoder import TextEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -220,7 +220,7 @@ def _in_precision_of(opened: OpenedIndex, compute: ComputeSettings, own: bool) -
     if dtype is None:
         return compute
     head = next((known for known in Dtype if known == made.get("head_dtype")), dtype)
-    from denserk.modeling.devices import choose_device
+    from denserk.models.devices import choose_device
 
     on_cpu = choose_device(compute.device).type == "cpu"
     own_head = head if on_cpu and head is not dtype else None
@@ -257,7 +257,7 @@ def _load_encoder(
         )
     if paths.model is None:
         logger.info(f"queries are encoded by {name}, which made the {opened.kind}")
-    from denserk.modeling.text_encoder import TextEncoder
+    from denserk.models.text_encoder import TextEncoder
 
     encoder = TextEncoder.load(name, *overrides, compute)
     if made is None or paths.force or made.get("fingerprint") != encoder.fingerprint:

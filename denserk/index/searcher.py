@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from denserk.config.retrieval import RankingSettings, SearchSettings, Ties
 from denserk.index.index_folder import PART, PassageIds
 from denserk.index.shards import ShardIds
 from denserk.index.vector_index import Rows, Scores, SearchableIndex
 from denserk.records import best_first
-from denserk.settings.retrieval import RankingSettings, SearchSettings, Ties
 
 logger = logging.getLogger(__name__)
 

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from denserk.config.retrieval import BM25_ENGINES, Engine, Metric
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.formats.files import read_file
-from denserk.formats.flat_file import is_flat, map_flat
-from denserk.formats.manifest import NAME, Kind, Manifest, decoded
-from denserk.formats.vector_folder import VectorFolder, open_vectors
 from denserk.index.index_folder import DOCID, INDEX, PassageIds, foreign_engine, read_index_manifest
 from denserk.index.vector_index import Rows, Scores, VectorIndex
-from denserk.settings.retrieval import BM25_ENGINES, Engine, Metric
+from denserk.io.files import read_file
+from denserk.io.flat_file import is_flat, map_flat
+from denserk.io.manifest import NAME, Kind, Manifest, decoded
+from denserk.io.vector_folder import VectorFolder, open_vectors
 
 # files that stay open: enough for vectors that are scanned in order, and for the ids of as many
 # indexes; a folder of vectors has many small files, which are opened again for every batch

@@ -8,16 +8,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from denserk.config.retrieval import Metric
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.formats.files import STREAM, whole_binary, whole_text
-from denserk.formats.flat_file import FlatWriter
-from denserk.formats.id_ledger import IdLedger
-from denserk.formats.manifest import Manifest
-from denserk.formats.vector_block import VectorBlock, check_dimension
-from denserk.formats.vectors import VectorSource, read_vector_blocks
 from denserk.index.index_folder import DOCID, part_names
+from denserk.io.files import STREAM, whole_binary, whole_text
+from denserk.io.flat_file import FlatWriter
+from denserk.io.id_ledger import IdLedger
+from denserk.io.manifest import Manifest
+from denserk.io.vector_block import VectorBlock, check_dimension
+from denserk.io.vectors import VectorSource, read_vector_blocks
 from denserk.reporting import track
-from denserk.settings.retrieval import Metric
 
 logger = logging.getLogger(__name__)
 

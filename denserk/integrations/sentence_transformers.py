@@ -15,9 +15,9 @@ from torch import Tensor
 from denserk.data.batches import TokenBatch, pad
 from denserk.data.tokenization import PAIR, TextTokenizer, TokenizerInput, load_tokenizer
 from denserk.errors import ModelError, UsageError
-from denserk.modeling.model_folder import save_model
-from denserk.modeling.stored_model import StoredModel, read_model_folder
-from denserk.modeling.text_encoder import fit_lengths
+from denserk.models.model_folder import save_model
+from denserk.models.stored_model import StoredModel, read_model_folder
+from denserk.models.text_encoder import fit_lengths
 from denserk.records import Query
 
 

@@ -12,14 +12,15 @@ from pathlib import Path
 import numpy as np
 import orjson
 
+from denserk.config.mining import WITHOUT_TEXTS, AnswerBearing, MiningPaths, MiningSettings
 from denserk.errors import InputError, UsageError
 from denserk.evaluation.answers import AnswerMatcher, PatternMatcher
-from denserk.formats.passage_texts import PassageTexts, ScratchRecords
-from denserk.formats.qrels import read_qrels
-from denserk.formats.runs import RankedList, read_run
-from denserk.formats.text_files import display_name
-from denserk.formats.topics import read_queries, read_questions
-from denserk.formats.training import RANDOM_NEGATIVES, read_training
+from denserk.io.passage_texts import PassageTexts, ScratchRecords
+from denserk.io.qrels import read_qrels
+from denserk.io.runs import RankedList, read_run
+from denserk.io.text_files import display_name
+from denserk.io.topics import read_queries, read_questions
+from denserk.io.training import RANDOM_NEGATIVES, read_training
 from denserk.mining.guards import (
     Drops,
     Hit,
@@ -34,7 +35,6 @@ from denserk.mining.guards import (
 )
 from denserk.records import Candidate, Passage, TrainingExample
 from denserk.reporting import track
-from denserk.settings.mining import WITHOUT_TEXTS, AnswerBearing, MiningPaths, MiningSettings
 
 NAMED = 5  # ids that an error names
 Pairs = list[tuple[Hit, Passage]]

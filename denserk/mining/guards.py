@@ -11,8 +11,8 @@ from hashlib import shake_128
 from math import inf
 from typing import NamedTuple
 
+from denserk.config.mining import MiningSettings, SamplingStrategy
 from denserk.records import best_first
-from denserk.settings.mining import MiningSettings, SamplingStrategy
 
 Drops = Counter[str]  # hits that were dropped, by reason
 WORD = 8  # bytes of a random integer

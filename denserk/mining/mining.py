@@ -8,9 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from denserk.config.encoding import ComputeSettings
+from denserk.config.formats import DETECTED, CorpusSettings
+from denserk.config.mining import MiningPaths, MiningSettings
+from denserk.config.options import as_json
 from denserk.errors import InputError, UsageError
-from denserk.formats.corpus import read_passages
-from denserk.formats.manifest import (
+from denserk.io.corpus import read_passages
+from denserk.io.manifest import (
     Kind,
     Manifest,
     file_sha256,
@@ -18,19 +22,15 @@ from denserk.formats.manifest import (
     has_manifest,
     write_manifest,
 )
-from denserk.formats.outputs import scratch_folder
-from denserk.formats.passage_texts import PassageTexts
-from denserk.formats.text_files import display_name
-from denserk.formats.training import write_training
+from denserk.io.outputs import scratch_folder
+from denserk.io.passage_texts import PassageTexts
+from denserk.io.text_files import display_name
+from denserk.io.training import write_training
 from denserk.mining.candidates import MiningPools, MiningQueries, TextGuards, first_ids
 from denserk.mining.guards import Drops, Hit, choose, guard_scores
 from denserk.mining.teacher import load_teacher, scored
 from denserk.records import Candidate, Passage, TrainingExample
 from denserk.reporting import track
-from denserk.settings.encoding import ComputeSettings
-from denserk.settings.formats import DETECTED, CorpusSettings
-from denserk.settings.mining import MiningPaths, MiningSettings
-from denserk.settings.options import as_json
 
 logger = logging.getLogger(__name__)
 

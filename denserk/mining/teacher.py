@@ -6,10 +6,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from denserk.config.encoding import ComputeSettings
 from denserk.errors import InputError
-from denserk.formats.training import RANDOM_NEGATIVES, all_candidates, random_negatives
+from denserk.io.training import RANDOM_NEGATIVES, all_candidates, random_negatives
 from denserk.records import Candidate, Passage, Query, TrainingExample
-from denserk.settings.encoding import ComputeSettings
 
 SCORED_TOGETHER = 4096  # pairs that are sorted by length into batches
 
@@ -23,7 +23,7 @@ class Teacher(Protocol):
 
 def load_teacher(model: str, text: Mapping[str, Any], compute: ComputeSettings) -> Teacher:
     """Load a cross-encoder from a folder or the hub; see `PairScorer.load`."""
-    from denserk.modeling.cross_encoder import PairScorer  # needs torch
+    from denserk.models.cross_encoder import PairScorer  # needs torch
 
     return PairScorer.load(model, text, None, compute)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.formats.corpus import duplicate
-from denserk.formats.files import STREAM
-from denserk.formats.id_ledger import IdLedger
-from denserk.formats.manifest import Manifest, differences
+from denserk.io.corpus import duplicate
+from denserk.io.files import STREAM
+from denserk.io.id_ledger import IdLedger
+from denserk.io.manifest import Manifest, differences
 from denserk.records import Passage, Query
 from denserk.reporting import track
 

@@ -11,29 +11,29 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from denserk.errors import InputError, UsageError
-from denserk.formats import corpus, qrels, runs, topics, training
-from denserk.formats.block_journal import Block
-from denserk.formats.detect import detect_kind, format_by_name
-from denserk.formats.files import STREAM
-from denserk.formats.manifest import Kind as ManifestKind
-from denserk.formats.manifest import Manifest
-from denserk.formats.outputs import prepare_folder, whole_folder
-from denserk.formats.pretraining_text import append_queries
-from denserk.formats.vector_block import VectorBlock, regrouped
-from denserk.formats.vector_folder import VectorFolderWriter
-from denserk.formats.vectors import VectorSource, open_writer, read_vector_blocks
-from denserk.records import Candidate, TrainingExample, best_first
-from denserk.reporting import track
-from denserk.settings.conversion import ConversionSettings, Kind, TrainingFormat
-from denserk.settings.encoding import ComputeSettings, ModelLayout, VectorFormat
-from denserk.settings.formats import (
+from denserk.config.conversion import ConversionSettings, Kind, TrainingFormat
+from denserk.config.encoding import ComputeSettings, ModelLayout, VectorFormat
+from denserk.config.formats import (
     CorpusFormat,
     CorpusSettings,
     QrelsFormat,
     RunFormat,
     TopicsFormat,
 )
+from denserk.errors import InputError, UsageError
+from denserk.io import corpus, qrels, runs, topics, training
+from denserk.io.block_journal import Block
+from denserk.io.detect import detect_kind, format_by_name
+from denserk.io.files import STREAM
+from denserk.io.manifest import Kind as ManifestKind
+from denserk.io.manifest import Manifest
+from denserk.io.outputs import prepare_folder, whole_folder
+from denserk.io.pretraining_text import append_queries
+from denserk.io.vector_block import VectorBlock, regrouped
+from denserk.io.vector_folder import VectorFolderWriter
+from denserk.io.vectors import VectorSource, open_writer, read_vector_blocks
+from denserk.records import Candidate, TrainingExample, best_first
+from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
@@ -257,7 +257,7 @@ def _write_folder(job: _Job, source: VectorSource) -> int:
 
 
 def _model(job: _Job, form: ModelLayout) -> int:
-    from denserk.modeling.model_conversion import convert_model  # torch is for models alone
+    from denserk.models.model_conversion import convert_model  # torch is for models alone
 
     job.source_format(ModelLayout)  # detected by its files; the name must still be one
     with whole_folder(job.target, overwrite=job.settings.overwrite, export=True) as folder:

@@ -7,25 +7,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from denserk.config.encoding import ComputeSettings, EncodeSettings, TextSettings, VectorFormat
+from denserk.config.formats import CorpusSettings
+from denserk.config.options import as_json
 from denserk.data.batches import PlannedTexts
 from denserk.errors import MismatchError, UsageError
-from denserk.formats.block_journal import Block
-from denserk.formats.corpus import read_passages
-from denserk.formats.files import STREAM
-from denserk.formats.id_ledger import IdLedger
-from denserk.formats.manifest import NAME, Kind, Manifest, read_manifest
-from denserk.formats.outputs import prepare_folder, refuse_occupied
-from denserk.formats.topics import read_queries
-from denserk.formats.vector_block import refuse_non_finite
-from denserk.formats.vector_folder import VectorFolderWriter, begin_vectors
-from denserk.formats.vectors import open_writer
-from denserk.modeling.devices import choose_device
-from denserk.modeling.text_encoder import ComingVectors, TextEncoder
+from denserk.io.block_journal import Block
+from denserk.io.corpus import read_passages
+from denserk.io.files import STREAM
+from denserk.io.id_ledger import IdLedger
+from denserk.io.manifest import NAME, Kind, Manifest, read_manifest
+from denserk.io.outputs import prepare_folder, refuse_occupied
+from denserk.io.topics import read_queries
+from denserk.io.vector_block import refuse_non_finite
+from denserk.io.vector_folder import VectorFolderWriter, begin_vectors
+from denserk.io.vectors import open_writer
+from denserk.models.devices import choose_device
+from denserk.models.text_encoder import ComingVectors, TextEncoder
 from denserk.records import Passage, Query
 from denserk.reporting import Progress, track
-from denserk.settings.encoding import ComputeSettings, EncodeSettings, TextSettings, VectorFormat
-from denserk.settings.formats import CorpusSettings
-from denserk.settings.options import as_json
 from denserk.tasks.blocks import (
     blocks_of_shard,
     check_ids,

@@ -7,34 +7,34 @@ from functools import partial
 from hashlib import blake2b, sha256
 from typing import Any
 
-from denserk.data.tokenization import passage_input
-from denserk.errors import MismatchError
-from denserk.formats.block_journal import Block
-from denserk.formats.corpus import read_passages
-from denserk.formats.files import STREAM, whole_binary
-from denserk.formats.id_ledger import IdLedger
-from denserk.formats.json_records import dump_json
-from denserk.formats.manifest import Kind, Manifest, read_manifest
-from denserk.formats.pretraining_text import Expansion
-from denserk.formats.unfinished_lines import (
-    LineBlock,
-    UnfinishedLines,
-    begun_manifest,
-    refuse_occupied_file,
-)
-from denserk.modeling.generation import CONTINUATIONS, QUERIES, TextGenerator
-from denserk.records import Passage
-from denserk.reporting import Progress, track
-from denserk.settings.encoding import ComputeSettings, TextSettings
-from denserk.settings.formats import CorpusSettings
-from denserk.settings.generate import (
+from denserk.config.encoding import ComputeSettings, TextSettings
+from denserk.config.formats import CorpusSettings
+from denserk.config.generate import (
     ContinuationSettings,
     GenerateSettings,
     GenerateTextSettings,
     QuerySettings,
     sampling_settings,
 )
-from denserk.settings.options import as_json
+from denserk.config.options import as_json
+from denserk.data.tokenization import passage_input
+from denserk.errors import MismatchError
+from denserk.io.block_journal import Block
+from denserk.io.corpus import read_passages
+from denserk.io.files import STREAM, whole_binary
+from denserk.io.id_ledger import IdLedger
+from denserk.io.json_records import dump_json
+from denserk.io.manifest import Kind, Manifest, read_manifest
+from denserk.io.pretraining_text import Expansion
+from denserk.io.unfinished_lines import (
+    LineBlock,
+    UnfinishedLines,
+    begun_manifest,
+    refuse_occupied_file,
+)
+from denserk.models.generation import CONTINUATIONS, QUERIES, TextGenerator
+from denserk.records import Passage
+from denserk.reporting import Progress, track
 from denserk.tasks.blocks import (
     blocks_of_shard,
     check_ids,

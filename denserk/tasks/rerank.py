@@ -16,10 +16,15 @@ from typing import Any
 
 import numpy as np
 
+from denserk.config.encoding import ComputeSettings
+from denserk.config.formats import DETECTED, CorpusSettings
+from denserk.config.options import as_json
+from denserk.config.retrieval import RerankPaths, RerankSettings
 from denserk.errors import InputError
-from denserk.formats.corpus import read_passages
-from denserk.formats.files import STREAM
-from denserk.formats.manifest import (
+from denserk.index.searcher import Hits, TieCount, ordered
+from denserk.io.corpus import read_passages
+from denserk.io.files import STREAM
+from denserk.io.manifest import (
     Kind,
     Manifest,
     file_sha256,
@@ -28,18 +33,13 @@ from denserk.formats.manifest import (
     queries_sha256,
     write_manifest,
 )
-from denserk.formats.outputs import scratch_folder
-from denserk.formats.passage_texts import PassageTexts
-from denserk.formats.runs import read_run, write_run
-from denserk.formats.topics import read_queries
-from denserk.index.searcher import Hits, TieCount, ordered
-from denserk.modeling.cross_encoder import PairScorer
+from denserk.io.outputs import scratch_folder
+from denserk.io.passage_texts import PassageTexts
+from denserk.io.runs import read_run, write_run
+from denserk.io.topics import read_queries
+from denserk.models.cross_encoder import PairScorer
 from denserk.records import Query, best_first
 from denserk.reporting import Progress, track
-from denserk.settings.encoding import ComputeSettings
-from denserk.settings.formats import DETECTED, CorpusSettings
-from denserk.settings.options import as_json
-from denserk.settings.retrieval import RerankPaths, RerankSettings
 
 NOTHING: Mapping[str, Any] = {}
 _Group = tuple[str, list[str]]  # a query id, and the ids of its hits, best first

@@ -17,8 +17,8 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from denserk.config.training import CacheSettings
 from denserk.data.batches import TokenBatch
-from denserk.settings.training import CacheSettings
 
 # The cost of a pass beside its positions, in positions, by device type: gradients of all weights
 # that are computed and summed once more, or kernels that are launched.

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from denserk.errors import DenserkError, UsageError
-from denserk.modeling.devices import choose_device
+from denserk.models.devices import choose_device
 from denserk.reporting import show_progress
 
 T = TypeVar("T")

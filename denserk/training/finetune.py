@@ -12,6 +12,24 @@ import torch
 from transformers import set_seed
 
 from denserk.analysis.sentence_similarity import figure_of, score_examples
+from denserk.config.encoding import (
+    AggOrder,
+    Reduction,
+    Representation,
+    RepresentationSettings,
+    TextSettings,
+)
+from denserk.config.finetuning import FinetuneRun
+from denserk.config.formats import CorpusSettings
+from denserk.config.options import as_json
+from denserk.config.training import (
+    ContrastiveKind,
+    DevMetric,
+    Objective,
+    ObjectiveSettings,
+    Precision,
+    SamplingSettings,
+)
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.data.training_batches import (
     PairTrainingBatches,
@@ -21,32 +39,14 @@ from denserk.data.training_batches import (
 )
 from denserk.data.training_data import SentenceStore, TrainingStore, prepare, prepare_sentences
 from denserk.errors import DenserkError, InputError, UsageError
-from denserk.modeling.checkpoints import find_model, read_json
-from denserk.modeling.cross_encoder import begin_reranker, is_reranker
-from denserk.modeling.encoder import Encoder, Retriever
-from denserk.modeling.model_folder import save_model
-from denserk.modeling.representation import Aggretriever
-from denserk.modeling.stored_model import read_model_folder
-from denserk.modeling.text_encoder import fit_lengths, override
-from denserk.objectives.retrieval import RetrievalObjective
-from denserk.settings.encoding import (
-    AggOrder,
-    Reduction,
-    Representation,
-    RepresentationSettings,
-    TextSettings,
-)
-from denserk.settings.finetuning import FinetuneRun
-from denserk.settings.formats import CorpusSettings
-from denserk.settings.options import as_json
-from denserk.settings.training import (
-    ContrastiveKind,
-    DevMetric,
-    Objective,
-    ObjectiveSettings,
-    Precision,
-    SamplingSettings,
-)
+from denserk.losses.retrieval import RetrievalObjective
+from denserk.models.checkpoints import find_model, read_json
+from denserk.models.cross_encoder import begin_reranker, is_reranker
+from denserk.models.encoder import Encoder, Retriever
+from denserk.models.model_folder import save_model
+from denserk.models.representation import Aggretriever
+from denserk.models.stored_model import read_model_folder
+from denserk.models.text_encoder import fit_lengths, override
 from denserk.training.distributed import main_process_first, process_group, world
 from denserk.training.run_folder import (
     DATA,

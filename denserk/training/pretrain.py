@@ -10,20 +10,33 @@ from typing import Any
 import torch
 from transformers import set_seed
 
+from denserk.config.options import as_json
+from denserk.config.pretraining import (
+    DecoderInit,
+    Decoders,
+    LossAverage,
+    PretrainingObjective,
+    PretrainRun,
+)
 from denserk.data.prepared import checksum, is_prepared, plan_of
 from denserk.data.pretraining_batches import PretrainingBatches, refuse_generated
 from denserk.data.pretraining_data import PretrainingStore, prepare, write_tokens
 from denserk.data.tokenization import load_tokenizer
 from denserk.data.vocabulary import POSITIONS, new_model, save_tokenizer, train_vocabulary
 from denserk.errors import InputError, ModelError, UsageError
-from denserk.formats.files import STREAM, write_errors
-from denserk.formats.manifest import Kind, write_manifest
-from denserk.formats.outputs import whole_folder
-from denserk.formats.pretraining_text import Document, TokenDocument, read_documents
-from denserk.modeling.backbone import Backbone
-from denserk.modeling.checkpoints import find_model, write_tensors
-from denserk.modeling.cross_encoder import is_reranker
-from denserk.modeling.model_folder import (
+from denserk.io.files import STREAM, write_errors
+from denserk.io.manifest import Kind, write_manifest
+from denserk.io.outputs import whole_folder
+from denserk.io.pretraining_text import Document, TokenDocument, read_documents
+from denserk.losses.condenser import Condenser
+from denserk.losses.master import Master
+from denserk.losses.objective import MaskedLanguageModel
+from denserk.losses.objective import PretrainingObjective as Objective
+from denserk.losses.retromae import RetroMae
+from denserk.models.backbone import Backbone
+from denserk.models.checkpoints import find_model, write_tensors
+from denserk.models.cross_encoder import is_reranker
+from denserk.models.model_folder import (
     CONDENSER,
     MASTER,
     RETROMAE,
@@ -32,21 +45,8 @@ from denserk.modeling.model_folder import (
     save_heads,
     save_masked_lm,
 )
-from denserk.modeling.stored_model import StoredEncoder, read_model_folder
-from denserk.objectives.condenser import Condenser
-from denserk.objectives.master import Master
-from denserk.objectives.objective import MaskedLanguageModel
-from denserk.objectives.objective import PretrainingObjective as Objective
-from denserk.objectives.retromae import RetroMae
+from denserk.models.stored_model import StoredEncoder, read_model_folder
 from denserk.reporting import track
-from denserk.settings.options import as_json
-from denserk.settings.pretraining import (
-    DecoderInit,
-    Decoders,
-    LossAverage,
-    PretrainingObjective,
-    PretrainRun,
-)
 from denserk.training.batching import Limits
 from denserk.training.distributed import main_process_first, process_group, world
 from denserk.training.run_folder import (

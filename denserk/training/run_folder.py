@@ -27,10 +27,10 @@ import yaml
 
 from denserk import __version__
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.formats.files import whole_binary, write_lines
-from denserk.formats.manifest import Kind, differences, read_manifest
-from denserk.formats.outputs import foreign_items, prepare_folder
-from denserk.formats.plots import look, new_axes, save_if_installed
+from denserk.io.files import whole_binary, write_lines
+from denserk.io.manifest import Kind, differences, read_manifest
+from denserk.io.outputs import foreign_items, prepare_folder
+from denserk.io.plots import look, new_axes, save_if_installed
 from denserk.training.distributed import world
 from denserk.training.trainer import BEST, CHECKPOINTS, LOGS, STEPS, Speed, Trainer
 
@@ -53,7 +53,7 @@ def make_ready(output: Path, *, resume: bool, overwrite: bool) -> None:
     """Create the folder of a run; `overwrite` removes what an earlier run left.
 
     Raises:
-        UsageError: see `denserk.formats.outputs.refuse_occupied`.
+        UsageError: see `denserk.io.outputs.refuse_occupied`.
         OutputError: it cannot be created or cleared.
     """
     prepare_folder(output, overwrite=overwrite, resume=resume)

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from denserk.config.training import CacheSettings, ObjectiveSettings, RerankingSettings
 from denserk.data.batches import (
     MaskedTexts,
     PretrainingBatch,
@@ -24,15 +25,14 @@ from denserk.data.batches import (
 )
 from denserk.data.pairs import PairBatch
 from denserk.data.training_batches import PairTrainingBatch
-from denserk.modeling.cross_encoder import Reranker
-from denserk.modeling.encoder import Encoder, Retriever
-from denserk.modeling.pooling import PassageVectors
-from denserk.objectives.candidates import find_candidates
-from denserk.objectives.contrastive import span_contrast_loss
-from denserk.objectives.objective import PretrainingObjective, TokenLoss
-from denserk.objectives.pairs import cosine_mse, listwise_loss, r_drop_loss, triplet_loss
-from denserk.objectives.retrieval import RetrievalObjective
-from denserk.settings.training import CacheSettings, ObjectiveSettings, RerankingSettings
+from denserk.losses.candidates import find_candidates
+from denserk.losses.contrastive import span_contrast_loss
+from denserk.losses.objective import PretrainingObjective, TokenLoss
+from denserk.losses.pairs import cosine_mse, listwise_loss, r_drop_loss, triplet_loss
+from denserk.losses.retrieval import RetrievalObjective
+from denserk.models.cross_encoder import Reranker
+from denserk.models.encoder import Encoder, Retriever
+from denserk.models.pooling import PassageVectors
 from denserk.training.batching import (
     UNLIMITED,
     CachedVectors,

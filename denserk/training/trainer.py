@@ -24,21 +24,21 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, get_scheduler, set_seed
 
-from denserk.data.batches import TokenBatch
-from denserk.data.pairs import PairBatch
-from denserk.errors import DenserkError, MismatchError, OutputError, UsageError
-from denserk.extras import installed
-from denserk.formats.files import is_temporary, write_errors
-from denserk.formats.outputs import whole_folder
-from denserk.modeling.devices import DTYPES, choose_device
-from denserk.reporting import Progress, track
-from denserk.settings.training import (
+from denserk.config.training import (
     CacheSettings,
     DevMetric,
     OptimizerSettings,
     Precision,
     ValidationSettings,
 )
+from denserk.data.batches import TokenBatch
+from denserk.data.pairs import PairBatch
+from denserk.errors import DenserkError, MismatchError, OutputError, UsageError
+from denserk.extras import installed
+from denserk.io.files import is_temporary, write_errors
+from denserk.io.outputs import whole_folder
+from denserk.models.devices import DTYPES, choose_device
+from denserk.reporting import Progress, track
 from denserk.training.distributed import (
     device_of_rank,
     gather,

@@ -14,20 +14,20 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from denserk.config.finetuning import FinetuneRun
+from denserk.config.training import DevMetric, NegativeChoice, PositiveChoice, SamplingSettings
 from denserk.data.batches import TokenBatch, by_length, pad
 from denserk.data.pairs import PairJoiner
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import TrainingBatches
 from denserk.data.training_data import TrainingStore
 from denserk.errors import InputError
-from denserk.formats.corpus import read_passages
-from denserk.formats.qrels import read_qrels_map
-from denserk.formats.topics import read_queries
-from denserk.modeling.cross_encoder import Reranker
-from denserk.modeling.encoder import Retriever
-from denserk.objectives.pairs import listwise_loss
-from denserk.settings.finetuning import FinetuneRun
-from denserk.settings.training import DevMetric, NegativeChoice, PositiveChoice, SamplingSettings
+from denserk.io.corpus import read_passages
+from denserk.io.qrels import read_qrels_map
+from denserk.io.topics import read_queries
+from denserk.losses.pairs import listwise_loss
+from denserk.models.cross_encoder import Reranker
+from denserk.models.encoder import Retriever
 
 CUT = 10
 BATCH_TOKENS = 8192

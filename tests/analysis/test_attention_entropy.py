@@ -17,16 +17,16 @@ from denserk.analysis.attention_entropy import (
     plot,
     row_entropy,
 )
+from denserk.config.analysis import AttentionEntropySettings
+from denserk.config.encoding import ComputeSettings, RepresentationSettings, TextSettings
 from denserk.data.batches import pad
 from denserk.data.sampling import choose_items
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import DenserkError, InputError, ModelError, UsageError
-from denserk.formats import plots
-from denserk.modeling.model_folder import save_model
-from denserk.modeling.stored_model import StoredEncoder, read_model_folder
-from denserk.modeling.text_encoder import TextEncoder
-from denserk.settings.analysis import AttentionEntropySettings
-from denserk.settings.encoding import ComputeSettings, RepresentationSettings, TextSettings
+from denserk.io import plots
+from denserk.models.model_folder import save_model
+from denserk.models.stored_model import StoredEncoder, read_model_folder
+from denserk.models.text_encoder import TextEncoder
 from tests.conftest import PASSAGES
 
 KINDS = ["bert", "roberta", "distilbert", "electra"]

@@ -17,12 +17,12 @@ from denserk.analysis.latency import (
     query_latency,
     time_each,
 )
+from denserk.config.analysis import QueryLatencySettings
+from denserk.config.encoding import ComputeSettings
 from denserk.data.sampling import choose_items
 from denserk.errors import InputError, UsageError
-from denserk.formats.plots import style
-from denserk.modeling.text_encoder import TextEncoder
-from denserk.settings.analysis import QueryLatencySettings
-from denserk.settings.encoding import ComputeSettings
+from denserk.io.plots import style
+from denserk.models.text_encoder import TextEncoder
 from tests.conftest import QUERIES
 
 TIMES = st.lists(st.floats(0, 1e3), min_size=1, max_size=150)

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from denserk.analysis.query_passage_pairs import choose_pairs
+from denserk.config.analysis import WinningVectorSettings
+from denserk.config.formats import DETECTED
 from denserk.data.sampling import choose_items
 from denserk.errors import InputError, MismatchError
-from denserk.settings.analysis import WinningVectorSettings
-from denserk.settings.formats import DETECTED
 from tests.reporters import Heard
 
 RUN = "q1 Q0 d5 1 1 t\nq1 Q0 d3 2 3 t\nq1 Q0 d1 3 2 t\nq3 Q0 d10 1 1 t\nq3 Q0 d1 2 1 t\n"

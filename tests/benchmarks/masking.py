@@ -21,18 +21,18 @@ import orjson
 import torch
 from torch.utils.data import DataLoader
 
-from denserk.data.batches import MaskedTexts, PretrainingBatch
-from denserk.data.masking import IGNORED
-from denserk.data.pretraining_batches import PretrainingBatches
-from denserk.data.pretraining_data import prepare
-from denserk.settings.formats import CorpusSettings
-from denserk.settings.pretraining import (
+from denserk.config.formats import CorpusSettings
+from denserk.config.pretraining import (
     MasterPreset,
     PretrainingObjective,
     PretrainSettings,
     TextUnitSettings,
     resolve_run,
 )
+from denserk.data.batches import MaskedTexts, PretrainingBatch
+from denserk.data.masking import IGNORED
+from denserk.data.pretraining_batches import PretrainingBatches
+from denserk.data.pretraining_data import prepare
 from tests.benchmarks.timing import medians
 from tests.tiny_models import tiny_tokenizer
 

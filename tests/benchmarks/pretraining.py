@@ -20,15 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from denserk.analysis.attention_entropy import attention_entropy
-from denserk.formats.corpus import read_passages
-from denserk.formats.qrels import read_qrels_map
-from denserk.formats.topics import read_queries
-from denserk.settings.analysis import AttentionEntropySettings
-from denserk.settings.encoding import ComputeSettings, Dtype
-from denserk.settings.finetuning import FinetuneRun
-from denserk.settings.formats import CorpusSettings
-from denserk.settings.generate import GenerateSettings, GenerateTextSettings
-from denserk.settings.pretraining import (
+from denserk.config.analysis import AttentionEntropySettings
+from denserk.config.encoding import ComputeSettings, Dtype
+from denserk.config.finetuning import FinetuneRun
+from denserk.config.formats import CorpusSettings
+from denserk.config.generate import GenerateSettings, GenerateTextSettings
+from denserk.config.pretraining import (
     Architecture,
     MaskingSettings,
     PretrainingObjective,
@@ -37,13 +34,16 @@ from denserk.settings.pretraining import (
     TextUnitSettings,
     resolve_run,
 )
-from denserk.settings.training import (
+from denserk.config.training import (
     FinetuneSettings,
     ObjectiveSettings,
     OptimizerSettings,
     Precision,
     SamplingSettings,
 )
+from denserk.io.corpus import read_passages
+from denserk.io.qrels import read_qrels_map
+from denserk.io.topics import read_queries
 from denserk.tasks.generate import generate
 from denserk.training.finetune import finetune
 from denserk.training.pretrain import pretrain

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import orjson
 
 from denserk.data.sentences import split_sentences
-from denserk.formats.corpus import read_passages
+from denserk.io.corpus import read_passages
 
 TEXTS = ("text/openstax.jsonl.gz",)
 COLLECTIONS = ("squad", "nq-qed")

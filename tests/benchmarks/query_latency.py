@@ -25,10 +25,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from denserk.formats.topics import read_queries
-from denserk.modeling.text_encoder import TextEncoder
+from denserk.config.encoding import ComputeSettings, Dtype
+from denserk.io.topics import read_queries
+from denserk.models.text_encoder import TextEncoder
 from denserk.records import Query
-from denserk.settings.encoding import ComputeSettings, Dtype
 from tests.benchmarks.aggretrievers import (
     load_plain,
     padded,

@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from denserk.formats.runs import run_writer
 from denserk.index.index_folder import PassageIds
+from denserk.io.runs import run_writer
 from tests.peers import peer_environment
 
 PASSAGES = 8_841_823

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from denserk.formats.block_journal import Block
-from denserk.formats.manifest import Kind, Manifest
-from denserk.formats.vector_folder import VectorFolderWriter
 from denserk.index.shards import OPEN
+from denserk.io.block_journal import Block
+from denserk.io.manifest import Kind, Manifest
+from denserk.io.vector_folder import VectorFolderWriter
 from tests.benchmarks.floors import forget, multiply, read_plainly, write_plainly
 from tests.benchmarks.many_vectors import BLOCK, show, write_vectors
 from tests.benchmarks.timing import DENSERK, Child, apart, watch
@@ -65,7 +65,7 @@ def blocks_of(folder: Path) -> list[Path]:
 
 def products(count: int) -> float:
     """Seconds of the products with the queries, in bfloat16 where the CPU has it."""
-    from denserk.modeling.devices import has_bfloat16
+    from denserk.models.devices import has_bfloat16
 
     dtype = "bfloat16" if has_bfloat16() else "float32"
     return multiply(count, QUERIES, DIMENSION, dtype)

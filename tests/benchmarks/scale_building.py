@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from denserk.settings.retrieval import IndexSettings
+from denserk.config.retrieval import IndexSettings
 from tests.benchmarks.floors import forget, multiply, read_plainly, write_plainly
 from tests.benchmarks.many_vectors import show, write_vectors
 from tests.benchmarks.timing import DENSERK, Child, apart, watch

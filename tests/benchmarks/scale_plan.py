@@ -43,9 +43,9 @@ def search_rates(folder: str, which: int) -> float:
     """Operations or comparisons a second."""
     import torch
 
-    from denserk.formats.flat_file import map_flat
     from denserk.index.exact import ExactIndex
-    from denserk.modeling.devices import has_bfloat16
+    from denserk.io.flat_file import map_flat
+    from denserk.models.devices import has_bfloat16
     from tests.benchmarks import search
 
     torch.set_num_threads(1)

@@ -22,13 +22,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from denserk.formats.flat_file import FlatWriter, map_flat
-from denserk.formats.runs import run_writer
+from denserk.config.retrieval import Metric, SearchSettings
 from denserk.index.exact import ExactIndex
 from denserk.index.index_folder import PassageIds
 from denserk.index.searcher import Searcher
-from denserk.modeling.devices import has_bfloat16
-from denserk.settings.retrieval import Metric, SearchSettings
+from denserk.io.flat_file import FlatWriter, map_flat
+from denserk.io.runs import run_writer
+from denserk.models.devices import has_bfloat16
 from tests.benchmarks.timing import largest, resident
 
 D, DEPTH, BATCH, LARGE = 768, 1000, 256, 1024

@@ -37,7 +37,7 @@ def by_folder(sizes: Mapping[Path, int]) -> dict[str, tuple[int, int]]:
 
 def commands() -> Iterator[tuple[str, Any]]:
     """Every command and sub-command that takes options of its own, by what one types."""
-    from denserk.cli.app import app, register
+    from denserk.commands.app import app, register
 
     register()
     waiting = list(getattr(typer.main.get_command(app), "commands", {}).items())

@@ -16,7 +16,7 @@ from statistics import median
 
 import pytest
 
-from denserk.cli.app import COMMANDS
+from denserk.commands.app import COMMANDS
 from tests.benchmarks.evaluation import write
 from tests.benchmarks.timing import DENSERK, Child, watch
 from tests.peers import peer_environment

@@ -12,23 +12,23 @@ from typing import Any
 
 import orjson
 
-from denserk.evaluation.evaluator import evaluate
-from denserk.formats.corpus import read_passages
-from denserk.formats.qrels import read_qrels_map
-from denserk.formats.runs import read_run_scores
-from denserk.formats.topics import read_queries
-from denserk.index.build import build_index
-from denserk.index.search import search
-from denserk.settings.encoding import ComputeSettings, EncodeSettings
-from denserk.settings.evaluation import EvaluationSettings
-from denserk.settings.formats import CorpusSettings
-from denserk.settings.retrieval import (
+from denserk.config.encoding import ComputeSettings, EncodeSettings
+from denserk.config.evaluation import EvaluationSettings
+from denserk.config.formats import CorpusSettings
+from denserk.config.retrieval import (
     IndexPaths,
     IndexSettings,
     IndexType,
     SearchPaths,
     SearchSettings,
 )
+from denserk.evaluation.evaluator import evaluate
+from denserk.index.build import build_index
+from denserk.index.search import search
+from denserk.io.corpus import read_passages
+from denserk.io.qrels import read_qrels_map
+from denserk.io.runs import read_run_scores
+from denserk.io.topics import read_queries
 from denserk.tasks.encode import encode
 
 SLICE = 2000

@@ -27,14 +27,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import DistilBertConfig, DistilBertForMaskedLM
 
+from denserk.config.encoding import Representation, RepresentationSettings
+from denserk.config.training import CacheSettings, ObjectiveSettings
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch, TrainingBatch, pad
 from denserk.data.masking import IGNORED
-from denserk.modeling.backbone import Backbone
-from denserk.modeling.encoder import Encoder, Retriever
-from denserk.objectives.objective import MaskedLanguageModel
-from denserk.objectives.retrieval import RetrievalObjective
-from denserk.settings.encoding import Representation, RepresentationSettings
-from denserk.settings.training import CacheSettings, ObjectiveSettings
+from denserk.losses.objective import MaskedLanguageModel
+from denserk.losses.retrieval import RetrievalObjective
+from denserk.models.backbone import Backbone
+from denserk.models.encoder import Encoder, Retriever
 from denserk.training.steps import PretrainingStep, RetrievalStep
 
 VOCABULARY, FIRST = 30522, 1000

@@ -39,8 +39,8 @@ prepare([data], Path(folder), words, words, corpus=corpus or None)
 
 def tokenizer():
     """A WordPiece tokenizer of the benchmark's own words."""
+    from denserk.config.encoding import TextSettings
     from denserk.data.tokenization import TextTokenizer
-    from denserk.settings.encoding import TextSettings
     from tests.tiny_models import tiny_tokenizer
 
     return TextTokenizer(tiny_tokenizer("bert", WORDS), TextSettings())
@@ -109,9 +109,9 @@ def rates(prepared: Path) -> None:
     """Prints batches a second through the whole path, and of its parts."""
     import torch
 
+    from denserk.config.training import SamplingSettings
     from denserk.data.training_batches import TrainingBatches
     from denserk.data.training_data import TrainingStore
-    from denserk.settings.training import SamplingSettings
 
     torch.set_num_threads(1)
     batches = TrainingBatches(TrainingStore(prepared), SamplingSettings(GROUP), BATCH)

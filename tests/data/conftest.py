@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
+from denserk.config.encoding import TextSettings
 from denserk.data.tokenization import TextTokenizer
-from denserk.settings.encoding import TextSettings
 from tests.conftest import VOCABULARY, WORDS
 from tests.tiny_models import tiny_tokenizer
 

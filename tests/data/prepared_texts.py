@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import orjson
 
+from denserk.config.pretraining import MaskingSettings, PretrainingObjective, TextUnitSettings
 from denserk.data.masking import IGNORED, SubwordTokens, entries_of
 from denserk.data.pretraining_batches import PretrainingBatches, Visit
 from denserk.data.pretraining_data import prepare
-from denserk.settings.pretraining import MaskingSettings, PretrainingObjective, TextUnitSettings
 from tests.conftest import VOCABULARY
 from tests.tiny_models import tiny_tokenizer
 

@@ -5,11 +5,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from denserk.config.encoding import ComputeSettings, TextSettings
 from denserk.data.batches import by_length, pad, plan
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
-from denserk.formats.corpus import read_passages
-from denserk.modeling.text_encoder import ENOUGH
-from denserk.settings.encoding import ComputeSettings, TextSettings
+from denserk.io.corpus import read_passages
+from denserk.models.text_encoder import ENOUGH
 
 LENGTHS = st.lists(st.integers(2, 40), max_size=60)
 

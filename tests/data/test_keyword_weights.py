@@ -7,11 +7,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from denserk.config.pretraining import KeywordWeight, MaskingSettings
 from denserk.data.keyword_weights import MISSING, KeywordWeights
 from denserk.data.masking import words_of
 from denserk.data.pretraining_batches import Use, crop
 from denserk.errors import InputError, UsageError
-from denserk.settings.pretraining import KeywordWeight, MaskingSettings
 from tests.data.prepared_texts import NAMES, PIECES, ids_of, store_of, visit, words_from
 
 TEXTS = [

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from denserk.config.pretraining import KeywordWeight, MaskingSettings, MasterTask, NprKind
 from denserk.data.masking import IGNORED
 from denserk.data.pretraining_data import prepare
-from denserk.settings.pretraining import KeywordWeight, MaskingSettings, MasterTask, NprKind
 from tests.data.prepared_texts import (
     MASTER,
     NAMES,

@@ -4,14 +4,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from denserk.config.encoding import PairSettings, TextSettings
+from denserk.config.training import SamplingSettings
 from denserk.data.pairs import PairJoiner, Template
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import PairTrainingBatches, TrainingBatches
 from denserk.data.training_data import prepare
 from denserk.errors import UsageError
 from denserk.records import Passage, Query
-from denserk.settings.encoding import PairSettings, TextSettings
-from denserk.settings.training import SamplingSettings
 from tests.conftest import VOCABULARY, WORDS
 from tests.data.conftest import inline
 from tests.tiny_models import RERANKERS, tiny_tokenizer

@@ -3,11 +3,11 @@ from dataclasses import replace
 
 import pytest
 
+from denserk.config.encoding import TextSettings
 from denserk.data.prepared import checksum, is_prepared, plan_of, rules_of
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import MismatchError
-from denserk.formats.manifest import Kind, Manifest, write_manifest
-from denserk.settings.encoding import TextSettings
+from denserk.io.manifest import Kind, Manifest, write_manifest
 from tests.conftest import VOCABULARY
 from tests.reporters import Heard
 from tests.tiny_models import tiny_tokenizer

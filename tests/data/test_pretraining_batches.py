@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from denserk.data.masking import IGNORED
-from denserk.errors import InputError, MismatchError, UsageError
-from denserk.settings.pretraining import (
+from denserk.config.pretraining import (
     Masking,
     MaskingSettings,
     MasterTask,
     NprKind,
     PretrainingObjective,
 )
+from denserk.data.masking import IGNORED
+from denserk.errors import InputError, MismatchError, UsageError
 from tests.conftest import VOCABULARY
 from tests.data.prepared_texts import (
     NAMES,

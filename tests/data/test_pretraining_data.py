@@ -11,11 +11,11 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from denserk.config.pretraining import PretrainingObjective, RawText, Spans, TextUnitSettings
 from denserk.data.pretraining_data import Layout, PretrainingStore, prepare
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.formats.manifest import Kind, Manifest, write_manifest
-from denserk.formats.pretraining_text import Expansion
-from denserk.settings.pretraining import PretrainingObjective, RawText, Spans, TextUnitSettings
+from denserk.io.manifest import Kind, Manifest, write_manifest
+from denserk.io.pretraining_text import Expansion
 from tests.conftest import VOCABULARY
 from tests.data.prepared_texts import SEP, store_of
 from tests.expansions import write_expansions

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from denserk.config.pretraining import PretrainingObjective, TextUnitSettings
 from denserk.data.pretraining_data import FREQUENCIES, prepare, write_tokens
 from denserk.errors import DenserkError
-from denserk.formats.manifest import Kind, read_manifest
-from denserk.formats.pretraining_text import TOKENS
-from denserk.settings.pretraining import PretrainingObjective, TextUnitSettings
+from denserk.io.manifest import Kind, read_manifest
+from denserk.io.pretraining_text import TOKENS
 from tests.data.prepared_texts import MASTER, SEP, TOKENIZER, ids_of, store_of
 from tests.faults import contents
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from denserk.config.training import FillNegatives, NegativeChoice, PositiveChoice
 from denserk.data.sampling import (
     Purpose,
     choose_items,
@@ -15,7 +16,6 @@ from denserk.data.sampling import (
     order_items,
     random_words,
 )
-from denserk.settings.training import FillNegatives, NegativeChoice, PositiveChoice
 
 SEEDS = st.integers(-(2**40), 2**40)
 EPOCHS = st.integers(0, 50)

@@ -3,10 +3,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from denserk.config.training import SamplingSettings
 from denserk.data.sampling import Items, choose_items, order_items
 from denserk.data.training_batches import ScheduledBatches, items_of_run
 from denserk.errors import UsageError
-from denserk.settings.training import SamplingSettings
 from tests.reporters import Heard
 
 

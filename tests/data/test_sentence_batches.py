@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from denserk.config.training import SamplingSettings
 from denserk.data.sampling import choose_items, order_items
 from denserk.data.training_batches import SentenceBatches
 from denserk.data.training_data import prepare_sentences
-from denserk.settings.training import SamplingSettings
 from tests.data.test_sentence_data import pairs, texts, triplets
 
 SEEDED = SamplingSettings(seed=5)

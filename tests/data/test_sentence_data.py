@@ -5,7 +5,7 @@ import pytest
 from denserk.data import prepared, training_data
 from denserk.data.training_data import SentenceStore, prepare_sentences
 from denserk.errors import InputError, MismatchError
-from denserk.formats.manifest import Kind, Manifest, read_manifest, write_manifest
+from denserk.io.manifest import Kind, Manifest, read_manifest, write_manifest
 from tests.data.conftest import words
 from tests.reporters import Heard
 

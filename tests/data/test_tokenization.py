@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
+from denserk.config.encoding import TextSettings
 from denserk.data.tokenization import (
     TextTokenizer,
     load_tokenizer,
@@ -14,7 +15,6 @@ from denserk.data.tokenization import (
 )
 from denserk.errors import ModelError
 from denserk.records import Passage, Query
-from denserk.settings.encoding import TextSettings
 from tests.conftest import VOCABULARY
 from tests.tiny_models import tiny_tokenizer
 

@@ -10,17 +10,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from denserk.config.training import FillNegatives, NegativeChoice, PositiveChoice, SamplingSettings
 from denserk.data.batches import TokenBatch
 from denserk.data.sampling import choose_negatives, choose_positive, order_items
 from denserk.data.training_batches import TrainingBatches
 from denserk.data.training_data import prepare
 from denserk.errors import InputError, UsageError
-from denserk.settings.training import (
-    FillNegatives,
-    NegativeChoice,
-    PositiveChoice,
-    SamplingSettings,
-)
 from tests.data.conftest import inline
 from tests.reporters import Heard
 

@@ -9,18 +9,18 @@ import numpy as np
 import orjson
 import pytest
 
+from denserk.config.encoding import TextSettings
 from denserk.data import training_data
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_data import TrainingStore, line_of, prepare
 from denserk.errors import InputError, MismatchError, OutputError, UsageError
-from denserk.formats import passage_texts
-from denserk.formats.corpus import read_passages
-from denserk.formats.manifest import Kind, Manifest, read_manifest, write_manifest
-from denserk.formats.qrels import read_qrels_map
-from denserk.formats.topics import read_queries
-from denserk.formats.training import read_training
+from denserk.io import passage_texts
+from denserk.io.corpus import read_passages
+from denserk.io.manifest import Kind, Manifest, read_manifest, write_manifest
+from denserk.io.qrels import read_qrels_map
+from denserk.io.topics import read_queries
+from denserk.io.training import read_training
 from denserk.records import Passage, Query
-from denserk.settings.encoding import TextSettings
 from tests.conftest import PASSAGES, QUERIES, VOCABULARY
 from tests.data.conftest import inline, words
 from tests.reporters import Heard

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertTokenizer
 
+from denserk.config.pretraining import Architecture
 from denserk.data.vocabulary import new_model, save_tokenizer, train_vocabulary
 from denserk.errors import InputError
-from denserk.settings.pretraining import Architecture
 from tests.conftest import PASSAGES, SPECIALS, WORDS
 
 TEXTS = [f"{title}. {text}" for title, text in PASSAGES.values()] + [

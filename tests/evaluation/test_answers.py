@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from denserk.config.evaluation import AnswerSettings
 from denserk.errors import DenserkError, UsageError
 from denserk.evaluation import answers as module
 from denserk.evaluation.answers import (
@@ -22,7 +23,6 @@ from denserk.evaluation.answers import (
     mean_of_means,
     tokens_of,
 )
-from denserk.settings.evaluation import AnswerSettings
 
 CLASSES = ("L", "N", "M")
 ALPHABET = "aAbB19Σσςé\u0301\u00c5\u212b İß.,'-_ \n\t\u00a0\u200b\u0000東京\U0001d7ce"

@@ -2,14 +2,14 @@ import json
 
 import pytest
 
+from denserk.config.benchmarks import Paper, find_benchmarks
+from denserk.config.evaluation import OutputFormat, ReportSettings
 from denserk.errors import UsageError
 from denserk.evaluation.benchmarks import published_rows
 from denserk.evaluation.evaluator import Evaluator
 from denserk.evaluation.measures import parse_measures
 from denserk.evaluation.results import BenchmarksResult, EvaluationResult
 from denserk.evaluation.tables import render, tables
-from denserk.settings.benchmarks import Paper, find_benchmarks
-from denserk.settings.evaluation import OutputFormat, ReportSettings
 
 JUDGED = {"q1": {"a": 1}, "q2": {"a": 1}}
 GOOD = {"q1": {"a": 2.0}, "q2": {"a": 2.0}}

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from denserk.config.evaluation import DEFAULT_MEASURES, EvaluationSettings
 from denserk.errors import GateError, InputError, MismatchError, UsageError
 from denserk.evaluation.evaluator import TIE_ORDER, Evaluator, check_minimums, evaluate, minimums
 from denserk.evaluation.measures import PROVIDERS, parse_measures
 from denserk.evaluation.results import EvaluationResult
-from denserk.settings.evaluation import DEFAULT_MEASURES, EvaluationSettings
 from tests.reporters import Heard
 
 RUN = "q1 Q0 d3 1 3.0 t\nq1 Q0 q1 2 2.0 t\nq2 Q0 d9 1 2.0 t\nq2 Q0 d1 2 2.0 t\nx Q0 d1 1 1.0 t\n"

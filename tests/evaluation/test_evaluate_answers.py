@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from denserk.config.evaluation import AnswerSettings, EvaluationSettings
+from denserk.config.formats import TopicsFormat
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.evaluation.answers import BATCH, best_hits, evaluate_answers
 from denserk.evaluation.results import Ties
-from denserk.formats.corpus import read_passages
-from denserk.formats.qrels import read_qrels_map
-from denserk.formats.runs import write_run
-from denserk.formats.topics import read_queries, read_questions, write_queries
-from denserk.settings.evaluation import AnswerSettings, EvaluationSettings
-from denserk.settings.formats import TopicsFormat
+from denserk.io.corpus import read_passages
+from denserk.io.qrels import read_qrels_map
+from denserk.io.runs import write_run
+from denserk.io.topics import read_queries, read_questions, write_queries
 from tests.peers import run_pyserini
 from tests.reporters import Heard
 

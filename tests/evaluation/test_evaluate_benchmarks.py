@@ -3,14 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from denserk.cli.app import run as command
+from denserk.commands.app import run as command
+from denserk.config.benchmarks import Paper, benchmarks
+from denserk.config.evaluation import AnswerSettings, EvaluationSettings
 from denserk.errors import DenserkError, MismatchError, UsageError
 from denserk.evaluation.benchmarks import evaluate_benchmark, evaluate_benchmarks, run_in_folder
 from denserk.extras import installed
-from denserk.formats import data_sets
-from denserk.formats.manifest import Kind, Manifest, write_manifest
-from denserk.settings.benchmarks import Paper, benchmarks
-from denserk.settings.evaluation import AnswerSettings, EvaluationSettings
+from denserk.io import data_sets
+from denserk.io.manifest import Kind, Manifest, write_manifest
 from tests.reporters import Heard
 from tests.suite_copies import write_beir, write_marco
 

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from denserk.config.evaluation import EvaluationSettings
 from denserk.evaluation.evaluator import evaluate
-from denserk.settings.evaluation import EvaluationSettings
 
 Ranked = dict[str, list[str]]
 

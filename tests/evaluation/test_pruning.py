@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from denserk.config.evaluation import EvaluationSettings
+from denserk.config.formats import RunFormat
 from denserk.errors import InputError
 from denserk.evaluation.evaluator import Evaluator, HitPruner, Needed, evaluate, needed_hits
 from denserk.evaluation.measures import parse_measures
 from denserk.evaluation.results import Ties
-from denserk.formats.qrels import read_qrels_map
-from denserk.formats.runs import RankedList, read_run_scores
-from denserk.settings.evaluation import EvaluationSettings
-from denserk.settings.formats import RunFormat
+from denserk.io.qrels import read_qrels_map
+from denserk.io.runs import RankedList, read_run_scores
 
 RANKED = (
     "nDCG@3",

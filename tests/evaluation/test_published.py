@@ -2,9 +2,9 @@ import csv
 
 import pytest
 
+from denserk.config.benchmarks import Paper, benchmarks, find_benchmark, groups
 from denserk.evaluation.benchmarks import figures, published_rows
 from denserk.evaluation.results import published_measures
-from denserk.settings.benchmarks import Paper, benchmarks, find_benchmark, groups
 
 KNOWN = {**benchmarks(), **groups()}
 NOT_RETRIEVAL = {"STS-b Test", "Wiki Section Test", "CoLA", "MRPC", "STS-B", "QQP"}

@@ -5,6 +5,8 @@ from html.parser import HTMLParser
 
 import pytest
 
+from denserk.config.benchmarks import Paper
+from denserk.config.evaluation import ComparisonSettings
 from denserk.evaluation.benchmarks import published_rows
 from denserk.evaluation.evaluator import Evaluator
 from denserk.evaluation.measures import parse_measures
@@ -27,8 +29,6 @@ from denserk.evaluation.report import (
 from denserk.evaluation.results import BenchmarksResult, EvaluationResult
 from denserk.evaluation.significance import compare
 from denserk.records import Passage
-from denserk.settings.benchmarks import Paper
-from denserk.settings.evaluation import ComparisonSettings
 
 pytest.importorskip("matplotlib")
 VOID = {"meta", "input", "br"}

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from denserk.config.evaluation import ComparisonSettings, Correction, OutputFormat, ReportSettings
 from denserk.errors import UsageError
 from denserk.evaluation.evaluator import Evaluator
 from denserk.evaluation.measures import parse_measures
@@ -24,7 +25,6 @@ from denserk.evaluation.significance import (
     t_test,
 )
 from denserk.evaluation.tables import render
-from denserk.settings.evaluation import ComparisonSettings, Correction, OutputFormat, ReportSettings
 
 SAMPLES = [np.random.default_rng(seed).normal(0.02, 0.2, 12 + 40 * seed) for seed in range(5)]
 

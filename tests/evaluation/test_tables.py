@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
+from denserk.config.benchmarks import Paper
+from denserk.config.evaluation import OutputFormat, ReportSettings
 from denserk.evaluation.benchmarks import published_rows
 from denserk.evaluation.evaluator import Evaluator
 from denserk.evaluation.measures import parse_measures
 from denserk.evaluation.results import EvaluationResult
 from denserk.evaluation.tables import Table, render, tables
-from denserk.settings.benchmarks import Paper
-from denserk.settings.evaluation import OutputFormat, ReportSettings
 
 JUDGED = {"q1": {"a": 1, "b": 1}, "q2": {"a": 1}}
 RUNS = {

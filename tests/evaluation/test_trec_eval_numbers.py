@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from denserk.config.evaluation import EvaluationSettings, OutputFormat, ReportSettings
 from denserk.evaluation.evaluator import evaluate
 from denserk.evaluation.measures import TREC_NAMES, TREC_ONLY, trec_name
 from denserk.evaluation.tables import render
-from denserk.settings.evaluation import EvaluationSettings, OutputFormat, ReportSettings
 
 Numbers = dict[tuple[str, str], str]
 

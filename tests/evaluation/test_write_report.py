@@ -3,13 +3,13 @@ from pathlib import Path
 
 import pytest
 
+from denserk.config.benchmarks import Benchmark, benchmarks
+from denserk.config.evaluation import EvaluationSettings, PageSettings, ReportSources
 from denserk.errors import InputError, UsageError
 from denserk.evaluation.evaluator import evaluate
 from denserk.evaluation.report import page_in, sources_of, write_report
 from denserk.evaluation.results import EvaluationResult
-from denserk.formats.manifest import Kind, Manifest, write_manifest
-from denserk.settings.benchmarks import Benchmark, benchmarks
-from denserk.settings.evaluation import EvaluationSettings, PageSettings, ReportSources
+from denserk.io.manifest import Kind, Manifest, write_manifest
 from tests.conftest import PASSAGES, QUERIES
 from tests.reporters import Heard
 from tests.suite_copies import write_beir, write_marco

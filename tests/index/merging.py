@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from denserk.formats.block_journal import Block
-from denserk.formats.manifest import Kind, Manifest
-from denserk.formats.vector_folder import VectorFolderWriter
+from denserk.config.retrieval import IndexPaths, IndexSettings
 from denserk.index.build import IndexResult, build_index
-from denserk.settings.retrieval import IndexPaths, IndexSettings
+from denserk.io.block_journal import Block
+from denserk.io.manifest import Kind, Manifest
+from denserk.io.vector_folder import VectorFolderWriter
 
 COUNT = 1200
 VECTORS = np.random.default_rng(11).normal(size=(COUNT, 8)).astype(np.float32)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from denserk.config.retrieval import Bm25Settings, StopWords
 from denserk.errors import InputError, UsageError
 from denserk.index.bm25 import STOP_WORDS, Analyzer, Bm25Builder, Bm25Index
-from denserk.settings.retrieval import Bm25Settings, StopWords
 from tests.peers import run_pyserini
 
 TEXTS = ["a cat sat", "the cat and the dog and the cat", "", "a fish", "dog dog dog fish", "zebra"]

@@ -9,12 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from denserk.errors import DenserkError, InputError, MismatchError, OutputError, UsageError
-from denserk.formats.flat_file import FlatWriter
-from denserk.formats.manifest import Kind, read_manifest
-from denserk.index import memory
-from denserk.index.build import build_index
-from denserk.settings.retrieval import (
+from denserk.config.retrieval import (
     Bm25Settings,
     Engine,
     IndexPaths,
@@ -22,6 +17,11 @@ from denserk.settings.retrieval import (
     IndexType,
     Metric,
 )
+from denserk.errors import DenserkError, InputError, MismatchError, OutputError, UsageError
+from denserk.index import memory
+from denserk.index.build import build_index
+from denserk.io.flat_file import FlatWriter
+from denserk.io.manifest import Kind, read_manifest
 from tests.faults import Stopped, contents, limit_file_size, stopped_at
 from tests.index.test_vector_inputs import vector_folder
 from tests.reporters import Heard

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from denserk.formats.flat_file import FlatWriter
+from denserk.config.retrieval import Engine, Metric, SearchSettings, Ties
 from denserk.index.milvus import MilvusIndex
 from denserk.index.opening import open_index, open_vector_index
 from denserk.index.searcher import Searcher
-from denserk.settings.retrieval import Engine, Metric, SearchSettings, Ties
+from denserk.io.flat_file import FlatWriter
 from tests.index.test_shards import CPU, raw
 from tests.milvus import collection, load, require_milvus, write_vectors
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from denserk.config.retrieval import Engine, IndexSettings, IndexType, Metric, SearchSettings
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.formats.flat_file import FlatWriter
 from denserk.index import opening
 from denserk.index.exact import ExactIndex
 from denserk.index.opening import chosen_engine, open_vector_index
-from denserk.settings.retrieval import Engine, IndexSettings, IndexType, Metric, SearchSettings
+from denserk.io.flat_file import FlatWriter
 
 ENGINES = [Engine.TORCH, Engine.FAISS]
 SEARCH = SearchSettings()

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from denserk.config.retrieval import Metric
 from denserk.errors import UsageError
 from denserk.index import exact, hits
 from denserk.index.exact import ExactIndex, gathered_products, nonzero, pair_products
-from denserk.settings.retrieval import Metric
 
 MANY = 2600  # rows: more than a block, and no whole number of them
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

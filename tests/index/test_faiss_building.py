@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from denserk.config.retrieval import IndexSettings, IndexType, Metric, SearchSettings
 from denserk.errors import InputError, UsageError
-from denserk.formats.flat_file import map_flat
 from denserk.index import faiss_building, memory
 from denserk.index.faiss_building import _train, build, building_needs, check_memory, factory_string
 from denserk.index.faiss_index import FaissIndex
 from denserk.index.recall import recall_of_own_vectors
-from denserk.settings.retrieval import IndexSettings, IndexType, Metric, SearchSettings
+from denserk.io.flat_file import map_flat
 from tests.reporters import Heard
 
 faiss = pytest.importorskip("faiss")

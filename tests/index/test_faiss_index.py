@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from denserk.cli.app import run
-from denserk.formats.runs import read_run_scores
+from denserk.commands.app import run
+from denserk.config.retrieval import IndexSettings, SearchSettings
 from denserk.index import faiss_index
 from denserk.index.faiss_building import build
 from denserk.index.faiss_index import CORE, FaissIndex, _has_avx512, load_faiss
-from denserk.settings.retrieval import IndexSettings, SearchSettings
+from denserk.io.runs import read_run_scores
 
 VECTORS = np.random.default_rng(0).standard_normal((5000, 16)).astype(np.float32)
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from denserk.config.retrieval import Engine, IndexSettings, IndexType, Metric, SearchSettings
 from denserk.errors import DenserkError, InputError, MismatchError, OutputError, UsageError
-from denserk.formats.manifest import Kind, file_sha256, read_manifest
 from denserk.index import faiss_building, faiss_merging
 from denserk.index.faiss_building import build
 from denserk.index.faiss_index import FaissIndex
 from denserk.index.faiss_merging import is_approximate, mergeable_ivf, open_parts, read_template
-from denserk.settings.retrieval import Engine, IndexSettings, IndexType, Metric, SearchSettings
+from denserk.io.manifest import Kind, file_sha256, read_manifest
 from tests.faults import Stopped, contents, stopped_at
 from tests.index.merging import (
     VECTORS,

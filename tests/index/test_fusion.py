@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from denserk.config.formats import RunFormat
+from denserk.config.fusion import FusionMethod, FusionSettings, Missing, Normalization
+from denserk.config.retrieval import RankingSettings, Ties
 from denserk.errors import InputError, UsageError
-from denserk.formats.runs import read_run_scores, write_run
 from denserk.index.fusion import NORMALIZERS, fuse, normalized, reciprocal_ranks, weighted_scores
 from denserk.index.searcher import ordered
-from denserk.settings.formats import RunFormat
-from denserk.settings.fusion import FusionMethod, FusionSettings, Missing, Normalization
-from denserk.settings.retrieval import RankingSettings, Ties
+from denserk.io.runs import read_run_scores, write_run
 from tests.peers import run_pyserini
 from tests.reporters import Heard
 

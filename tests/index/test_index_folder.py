@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from denserk.errors import MismatchError, UsageError
-from denserk.formats.manifest import Kind, Manifest, write_manifest
 from denserk.index import index_folder
 from denserk.index.index_folder import PassageIds, check_count, read_index_manifest
+from denserk.io.manifest import Kind, Manifest, write_manifest
 
 
 @pytest.mark.parametrize(

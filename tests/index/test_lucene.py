@@ -10,8 +10,18 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from denserk.config.retrieval import (
+    Bm25Settings,
+    Engine,
+    IndexPaths,
+    IndexSettings,
+    IndexType,
+    SearchPaths,
+    SearchSettings,
+    StopWords,
+    Ties,
+)
 from denserk.errors import InputError, MissingExtraError, UsageError
-from denserk.formats.runs import read_run_scores
 from denserk.index import lucene
 from denserk.index.bm25 import Analyzer
 from denserk.index.build import build_index
@@ -24,17 +34,7 @@ from denserk.index.lucene import (
     java_version,
 )
 from denserk.index.search import search
-from denserk.settings.retrieval import (
-    Bm25Settings,
-    Engine,
-    IndexPaths,
-    IndexSettings,
-    IndexType,
-    SearchPaths,
-    SearchSettings,
-    StopWords,
-    Ties,
-)
+from denserk.io.runs import read_run_scores
 from tests.conftest import PASSAGES
 from tests.index.test_bm25 import TEXTS, by_hand
 from tests.peers import java_home, run_anserini, run_pyserini

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from denserk.config.milvus import CollectionSettings
+from denserk.config.retrieval import SearchSettings, Ties
 from denserk.errors import (
     InputError,
     MismatchError,
@@ -15,12 +17,10 @@ from denserk.errors import (
     ServerError,
     UsageError,
 )
-from denserk.formats.manifest import Kind, Manifest, write_manifest
 from denserk.index import milvus
 from denserk.index.milvus import Collection, MilvusIndex
 from denserk.index.searcher import Searcher
-from denserk.settings.milvus import CollectionSettings
-from denserk.settings.retrieval import SearchSettings, Ties
+from denserk.io.manifest import Kind, Manifest, write_manifest
 from tests.faults import Stopped, stopped_at
 from tests.milvus import collection, load, require_milvus, write_vectors
 

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from denserk.cli.app import run
+from denserk.commands.app import run
+from denserk.config.encoding import ComputeSettings, EncodeSettings
+from denserk.config.formats import CorpusSettings
+from denserk.config.milvus import MilvusIndexSettings
+from denserk.config.retrieval import IndexPaths, IndexSettings, IndexType, SearchSettings
 from denserk.errors import UsageError
 from denserk.index import milvus
 from denserk.index.build import build_index
 from denserk.index.exact import ExactIndex
 from denserk.index.milvus import MilvusIndex, build_collection
 from denserk.index.searcher import Searcher
-from denserk.settings.encoding import ComputeSettings, EncodeSettings
-from denserk.settings.formats import CorpusSettings
-from denserk.settings.milvus import MilvusIndexSettings
-from denserk.settings.retrieval import IndexPaths, IndexSettings, IndexType, SearchSettings
 from denserk.tasks.encode import encode
 from tests.faults import limit_file_size
 from tests.milvus import MILVUS, collection, require_milvus, write_vectors

@@ -6,19 +6,19 @@ import random
 import numpy as np
 import pytest
 
-from denserk.cli.app import run
-from denserk.formats import vector_parquet
-from denserk.formats.runs import read_run_scores
-from denserk.index.build import build_index
-from denserk.index.search import search
-from denserk.settings.encoding import (
+from denserk.commands.app import run
+from denserk.config.encoding import (
     ComputeSettings,
     EncodeSettings,
     Representation,
     RepresentationSettings,
 )
-from denserk.settings.formats import CorpusSettings
-from denserk.settings.retrieval import IndexPaths, SearchPaths, SearchSettings
+from denserk.config.formats import CorpusSettings
+from denserk.config.retrieval import IndexPaths, SearchPaths, SearchSettings
+from denserk.index.build import build_index
+from denserk.index.search import search
+from denserk.io import vector_parquet
+from denserk.io.runs import read_run_scores
 from denserk.tasks.encode import encode
 from tests.conftest import QUERIES as QUERY_TEXTS
 from tests.conftest import WORDS

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
+from denserk.config.retrieval import Metric
 from denserk.index import recall
 from denserk.index.exact import ExactIndex
 from denserk.index.recall import recall_of_own_vectors, recall_over_blocks
-from denserk.settings.retrieval import Metric
 
 VECTORS = np.random.default_rng(1).normal(size=(250, 6)).astype(np.float32)
 

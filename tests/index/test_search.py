@@ -5,14 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from denserk.cli.app import run as command
-from denserk.errors import InputError, MismatchError, UsageError
-from denserk.formats.manifest import Kind, beside, file_sha256, read_manifest
-from denserk.index.build import build_index
-from denserk.index.search import search
-from denserk.settings.encoding import ComputeSettings, EncodeSettings
-from denserk.settings.formats import CorpusSettings, RunFormat
-from denserk.settings.retrieval import (
+from denserk.commands.app import run as command
+from denserk.config.encoding import ComputeSettings, EncodeSettings
+from denserk.config.formats import CorpusSettings, RunFormat
+from denserk.config.retrieval import (
     Engine,
     IndexPaths,
     IndexSettings,
@@ -20,6 +16,10 @@ from denserk.settings.retrieval import (
     SearchPaths,
     SearchSettings,
 )
+from denserk.errors import InputError, MismatchError, UsageError
+from denserk.index.build import build_index
+from denserk.index.search import search
+from denserk.io.manifest import Kind, beside, file_sha256, read_manifest
 from denserk.tasks.encode import encode
 from tests.conftest import PASSAGES, QUERIES
 from tests.reporters import Heard

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from denserk.config.retrieval import Engine, SearchSettings, Ties
 from denserk.index.exact import ExactIndex
 from denserk.index.index_folder import PassageIds
 from denserk.index.opening import open_vector_index
 from denserk.index.searcher import Searcher, ordered, strictly_decreasing
-from denserk.settings.retrieval import Engine, SearchSettings, Ties
 from tests.index.test_engines import whole_numbers, write_flat
 
 

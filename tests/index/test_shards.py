@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from denserk.config.encoding import ComputeSettings
+from denserk.config.retrieval import Engine, IndexPaths, IndexSettings, Metric, SearchSettings, Ties
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.formats.block_journal import Block
-from denserk.formats.flat_file import FlatWriter
-from denserk.formats.manifest import Kind, Manifest, write_manifest
-from denserk.formats.vector_folder import VectorFolderWriter
 from denserk.index import shards
 from denserk.index.build import build_index
 from denserk.index.exact import ExactIndex
@@ -21,15 +19,10 @@ from denserk.index.opening import open_index, open_vector_index
 from denserk.index.searcher import Searcher
 from denserk.index.shards import ChainedVectors, IdFile, ShardIds, VectorFile
 from denserk.index.vector_inputs import expanded
-from denserk.settings.encoding import ComputeSettings
-from denserk.settings.retrieval import (
-    Engine,
-    IndexPaths,
-    IndexSettings,
-    Metric,
-    SearchSettings,
-    Ties,
-)
+from denserk.io.block_journal import Block
+from denserk.io.flat_file import FlatWriter
+from denserk.io.manifest import Kind, Manifest, write_manifest
+from denserk.io.vector_folder import VectorFolderWriter
 from tests.index.test_engines import whole_numbers
 from tests.reporters import Heard
 

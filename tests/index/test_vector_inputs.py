@@ -3,13 +3,13 @@ import json
 import numpy as np
 import pytest
 
+from denserk.config.retrieval import Metric
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.formats.block_journal import Block
-from denserk.formats.flat_file import map_flat
-from denserk.formats.manifest import Kind, Manifest
-from denserk.formats.vector_folder import VectorFolderWriter
 from denserk.index.vector_inputs import expanded, gather, known_count, open_sources
-from denserk.settings.retrieval import Metric
+from denserk.io.block_journal import Block
+from denserk.io.flat_file import map_flat
+from denserk.io.manifest import Kind, Manifest
+from denserk.io.vector_folder import VectorFolderWriter
 from tests.reporters import Heard
 
 

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from denserk.cli.app import run
+from denserk.commands.app import run
 from denserk.errors import ModelError, UsageError
 from tests.tiny_models import BACKBONES
 from tests.training.finetuning import write_examples

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from denserk.formats.training import read_training
+from denserk.config.mining import MiningPaths
+from denserk.io.training import read_training
 from denserk.mining.mining import mine_negatives
-from denserk.settings.mining import MiningPaths
 from tests.mining.toy_runs import ALL, RUN, run_text
 
 

@@ -1,9 +1,9 @@
 import pytest
 
+from denserk.config.conversion import TrainingFormat
+from denserk.config.mining import AnswerBearing, MiningSettings
 from denserk.errors import InputError, UsageError
-from denserk.formats.manifest import beside
-from denserk.settings.conversion import TrainingFormat
-from denserk.settings.mining import AnswerBearing, MiningSettings
+from denserk.io.manifest import beside
 from tests.mining.toy_runs import RUN, negatives, run_text
 from tests.reporters import Heard
 

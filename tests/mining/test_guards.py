@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from denserk.config.mining import MiningSettings, SamplingStrategy
 from denserk.mining.guards import (
     Drops,
     Hit,
@@ -16,7 +17,6 @@ from denserk.mining.guards import (
     rank_hits,
     score_limit,
 )
-from denserk.settings.mining import MiningSettings, SamplingStrategy
 
 RUN = st.dictionaries(
     st.sampled_from([f"d{number}" for number in range(12)]), st.integers(-3, 6).map(float)

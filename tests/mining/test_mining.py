@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import settings as budget
 from hypothesis import strategies as st
 
-from denserk.formats.manifest import Kind, beside, file_sha256, read_manifest
-from denserk.formats.training import read_training
+from denserk.config.conversion import TrainingFormat
+from denserk.config.encoding import ComputeSettings
+from denserk.config.mining import AnswerBearing, MiningPaths, MiningSettings, SamplingStrategy
+from denserk.io.manifest import Kind, beside, file_sha256, read_manifest
+from denserk.io.training import read_training
 from denserk.mining.mining import mine_negatives
 from denserk.mining.teacher import load_teacher
 from denserk.records import Passage, Query
-from denserk.settings.conversion import TrainingFormat
-from denserk.settings.encoding import ComputeSettings
-from denserk.settings.mining import AnswerBearing, MiningPaths, MiningSettings, SamplingStrategy
 from tests.conftest import PASSAGES, QRELS, QUERIES
 from tests.mining.toy_runs import ALL, RUN, ids, negatives, run_text
 from tests.reporters import Heard

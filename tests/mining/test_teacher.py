@@ -3,15 +3,15 @@ import json
 import numpy as np
 import pytest
 
-from denserk.cli.app import run as command
+from denserk.commands.app import run as command
+from denserk.config.conversion import ConversionSettings, Kind, TrainingFormat
+from denserk.config.encoding import ComputeSettings
 from denserk.errors import InputError, UsageError
-from denserk.formats.training import read_training
+from denserk.io.training import read_training
 from denserk.mining import teacher as teaching
 from denserk.mining.teacher import scored
-from denserk.modeling.cross_encoder import PairScorer
+from denserk.models.cross_encoder import PairScorer
 from denserk.records import Candidate, Passage, Query, TrainingExample
-from denserk.settings.conversion import ConversionSettings, Kind, TrainingFormat
-from denserk.settings.encoding import ComputeSettings
 from denserk.tasks.convert import convert
 from tests.conftest import PASSAGES, QUERIES
 

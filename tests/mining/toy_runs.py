@@ -1,6 +1,6 @@
 """A run over the toy collection, and what was mined from it."""
 
-from denserk.settings.mining import MiningSettings
+from denserk.config.mining import MiningSettings
 
 RUN = {
     "q1": {"d3": 9.0, "d10": 8.0, "d1": 7.0, "d2": 6.0},

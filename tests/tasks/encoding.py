@@ -4,11 +4,11 @@ import hashlib
 
 import torch
 
+from denserk.config.encoding import TextSettings
+from denserk.config.options import changed
 from denserk.data.batches import plan
-from denserk.modeling.text_encoder import ComingVectors
+from denserk.models.text_encoder import ComingVectors
 from denserk.records import Passage
-from denserk.settings.encoding import TextSettings
-from denserk.settings.options import changed
 
 
 class StandIn:

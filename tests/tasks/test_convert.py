@@ -6,21 +6,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from denserk.config.conversion import ConversionSettings, Kind, TrainingFormat
+from denserk.config.encoding import VectorFormat
+from denserk.config.formats import CorpusFormat, QrelsFormat, RunFormat, TopicsFormat
 from denserk.errors import DenserkError, InputError, UsageError
-from denserk.formats.corpus import read_passages
-from denserk.formats.manifest import Kind as ManifestKind
-from denserk.formats.manifest import Manifest, write_manifest
-from denserk.formats.pretraining_text import Expansion
-from denserk.formats.qrels import read_qrels
-from denserk.formats.runs import read_run
-from denserk.formats.topics import read_queries
-from denserk.formats.training import read_training
-from denserk.formats.vector_folder import open_vectors
-from denserk.formats.vectors import read_vector_blocks
+from denserk.io.corpus import read_passages
+from denserk.io.manifest import Kind as ManifestKind
+from denserk.io.manifest import Manifest, write_manifest
+from denserk.io.pretraining_text import Expansion
+from denserk.io.qrels import read_qrels
+from denserk.io.runs import read_run
+from denserk.io.topics import read_queries
+from denserk.io.training import read_training
+from denserk.io.vector_folder import open_vectors
+from denserk.io.vectors import read_vector_blocks
 from denserk.records import Candidate, TrainingExample
-from denserk.settings.conversion import ConversionSettings, Kind, TrainingFormat
-from denserk.settings.encoding import VectorFormat
-from denserk.settings.formats import CorpusFormat, QrelsFormat, RunFormat, TopicsFormat
 from denserk.tasks.convert import CONVERSIONS, convert, with_texts
 from tests.conftest import PASSAGES, QRELS, QUERIES
 from tests.expansions import write_expansions
@@ -234,7 +234,7 @@ def test_every_kind_has_its_conversion():
 def test_texts_are_converted_without_torch(toy, tmp_path):
     program = (
         "import sys\n"
-        "from denserk.settings.conversion import ConversionSettings\n"
+        "from denserk.config.conversion import ConversionSettings\n"
         "from denserk.tasks.convert import convert\n"
         f"convert({str(toy / 'corpus.jsonl')!r}, {str(tmp_path / 'collection.tsv')!r}, "
         "ConversionSettings())\n"

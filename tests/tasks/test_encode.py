@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from denserk.config.encoding import ComputeSettings, EncodeSettings, VectorFormat
+from denserk.config.formats import CorpusSettings
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.formats.corpus import read_passages
-from denserk.formats.manifest import Kind, read_manifest
-from denserk.formats.vector_folder import open_vectors
-from denserk.modeling.text_encoder import TextEncoder
+from denserk.io.corpus import read_passages
+from denserk.io.manifest import Kind, read_manifest
+from denserk.io.vector_folder import open_vectors
+from denserk.models.text_encoder import TextEncoder
 from denserk.reporting import Progress
-from denserk.settings.encoding import ComputeSettings, EncodeSettings, VectorFormat
-from denserk.settings.formats import CorpusSettings
 from denserk.tasks.encode import encode
 from tests.benchmarks import encode_memory
 from tests.faults import Stopped, contents, stopped_at

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from denserk.cli.app import run
+from denserk.commands.app import run
 from tests.faults import contents, limit_file_size
 
 COMMAND = [sys.executable, "-m", "denserk", "encode", "--device", "cpu", "--threads", "1"]

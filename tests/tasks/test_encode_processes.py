@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from denserk.config.encoding import ComputeSettings, EncodeSettings, VectorFormat
+from denserk.config.formats import CorpusSettings
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.formats.block_journal import Block, journal_of, read_journal
-from denserk.modeling.text_encoder import TextEncoder
-from denserk.settings.encoding import ComputeSettings, EncodeSettings, VectorFormat
-from denserk.settings.formats import CorpusSettings
+from denserk.io.block_journal import Block, journal_of, read_journal
+from denserk.models.text_encoder import TextEncoder
 from denserk.tasks import encode as encode_module
 from denserk.tasks.encode import encode
 from denserk.training.distributed import _picklable, device_of_rank, launched

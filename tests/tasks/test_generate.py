@@ -8,13 +8,13 @@ import shutil
 
 import pytest
 
+from denserk.config.encoding import ComputeSettings, Dtype
+from denserk.config.formats import CorpusSettings
+from denserk.config.generate import GenerateSettings, GenerateTextSettings
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.formats.manifest import Kind, read_manifest
-from denserk.formats.pretraining_text import read_expansions
-from denserk.modeling.generation import TextGenerator
-from denserk.settings.encoding import ComputeSettings, Dtype
-from denserk.settings.formats import CorpusSettings
-from denserk.settings.generate import GenerateSettings, GenerateTextSettings
+from denserk.io.manifest import Kind, read_manifest
+from denserk.io.pretraining_text import read_expansions
+from denserk.models.generation import TextGenerator
 from denserk.tasks.generate import generate
 from tests.conftest import WORDS
 from tests.faults import NAMING, Stopped, contents, stopped_at

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from denserk.cli.app import run as command
+from denserk.commands.app import run as command
+from denserk.config.encoding import ComputeSettings
+from denserk.config.retrieval import RerankPaths, RerankSettings
 from denserk.errors import InputError, ModelError, UsageError
-from denserk.formats.manifest import Kind, beside, file_sha256, read_manifest
-from denserk.modeling.cross_encoder import PairScorer, begin_reranker
+from denserk.io.manifest import Kind, beside, file_sha256, read_manifest
+from denserk.models.cross_encoder import PairScorer, begin_reranker
 from denserk.records import Passage, Query
-from denserk.settings.encoding import ComputeSettings
-from denserk.settings.retrieval import RerankPaths, RerankSettings
 from denserk.tasks import rerank as task
 from denserk.tasks.rerank import rerank
 from tests.conftest import PASSAGES, QUERIES

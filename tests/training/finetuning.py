@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 
-from denserk.settings.finetuning import CLASSES, OWNERS, FinetuneRun, resolve_run
-from denserk.settings.formats import CorpusSettings
+from denserk.config.finetuning import CLASSES, OWNERS, FinetuneRun, resolve_run
+from denserk.config.formats import CorpusSettings
 from denserk.training.finetune import finetune
 from denserk.training.run_folder import TrainingResult
 from tests.data.conftest import inline

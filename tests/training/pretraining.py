@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
-from denserk.settings.formats import CorpusSettings
-from denserk.settings.pretraining import (
+from denserk.config.formats import CorpusSettings
+from denserk.config.pretraining import (
     MaskingSettings,
     PretrainingObjective,
     PretrainingObjectiveSettings,

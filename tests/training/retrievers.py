@@ -5,24 +5,24 @@ import random
 
 import torch
 
-from denserk.data.batches import TokenBatch, TrainingBatch, pad
-from denserk.modeling.encoder import Retriever
-from denserk.modeling.stored_model import read_model_folder
-from denserk.objectives.retrieval import RetrievalObjective
-from denserk.settings.encoding import (
+from denserk.config.encoding import (
     AggKind,
     MlmHead,
     Reduction,
     Representation,
     RepresentationSettings,
 )
-from denserk.settings.finetuning import FinetuneRun
-from denserk.settings.training import (
+from denserk.config.finetuning import FinetuneRun
+from denserk.config.training import (
     ContrastiveKind,
     Distillation,
     FinetuneSettings,
     ObjectiveSettings,
 )
+from denserk.data.batches import TokenBatch, TrainingBatch, pad
+from denserk.losses.retrieval import RetrievalObjective
+from denserk.models.encoder import Retriever
+from denserk.models.stored_model import read_model_folder
 from denserk.training.finetune import objective_of
 
 GROUP = 2

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from denserk.config.training import CacheSettings
 from denserk.data.batches import pad
-from denserk.settings.training import CacheSettings
 from denserk.training import batching
 from denserk.training.batching import (
     GRAIN,

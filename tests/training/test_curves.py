@@ -2,7 +2,7 @@
 
 import pytest
 
-from denserk.formats.plots import style
+from denserk.io.plots import style
 from denserk.training.run_folder import draw_curves
 
 HISTORY = [

@@ -3,9 +3,9 @@
 import orjson
 import pytest
 
+from denserk.config.encoding import TextSettings
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError
-from denserk.settings.encoding import TextSettings
 from denserk.training.finetune import prepare_dev
 from tests.conftest import PASSAGES, VOCABULARY
 from tests.data.conftest import inline

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.multiprocessing.spawn import spawn
 
-from denserk.settings.training import CacheSettings
+from denserk.config.training import CacheSettings
 from denserk.training import distributed
 from denserk.training.distributed import gather, sum_gradients, widen, widest, world
 from denserk.training.steps import RetrievalStep

@@ -11,18 +11,18 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForMaskedLM
 
-from denserk.errors import UsageError
-from denserk.formats.vector_folder import open_vectors
-from denserk.modeling.stored_model import read_model_folder
-from denserk.settings.encoding import (
+from denserk.config.encoding import (
     ComputeSettings,
     EncodeSettings,
     MlmHead,
     Reduction,
     Representation,
 )
-from denserk.settings.formats import CorpusSettings
-from denserk.settings.training import DevMetric, Precision
+from denserk.config.formats import CorpusSettings
+from denserk.config.training import DevMetric, Precision
+from denserk.errors import UsageError
+from denserk.io.vector_folder import open_vectors
+from denserk.models.stored_model import read_model_folder
 from denserk.tasks.encode import encode
 from denserk.training import run_folder
 from denserk.training.finetune import finetune

@@ -9,9 +9,9 @@ import orjson
 import pytest
 import torch
 
-from denserk.cli.app import run
-from denserk.formats.files import whole_binary
-from denserk.modeling.stored_model import read_model_folder
+from denserk.commands.app import run
+from denserk.io.files import whole_binary
+from denserk.models.stored_model import read_model_folder
 from denserk.training import run_folder
 from tests.conftest import WORDS
 from tests.data.conftest import inline
@@ -296,7 +296,7 @@ def test_the_checkpoint_before_a_full_disk_is_whole(command, lines, tmp_path, mo
             raise OSError(28, "No space left on device")
         return whole_binary(path)
 
-    monkeypatch.setattr("denserk.modeling.checkpoints.whole_binary", fills_up)
+    monkeypatch.setattr("denserk.models.checkpoints.whole_binary", fills_up)
     status, told = command(lines, "--save-steps", "2", "--max-steps", "6")
     assert status == 1
     assert "no room left on the disk" in told

@@ -27,7 +27,7 @@ def watch(event, given):
         written.add(os.fspath(given[0]))
 
 sys.addaudithook(watch)
-from denserk.cli.app import run
+from denserk.commands.app import run
 status = run(arguments)
 rank = os.environ.get("RANK", "0")
 within = sorted(Path(name).name for name in written if str(output) in name)

@@ -7,12 +7,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import ElectraModel
 
-from denserk.errors import UsageError
-from denserk.modeling.cross_encoder import begin_reranker, read_reranker
-from denserk.settings.encoding import PairSettings
-from denserk.settings.finetuning import CLASSES, FinetuneRun, presets, resolve_run
-from denserk.settings.formats import CorpusSettings
-from denserk.settings.training import (
+from denserk.config.encoding import PairSettings
+from denserk.config.finetuning import CLASSES, FinetuneRun, presets, resolve_run
+from denserk.config.formats import CorpusSettings
+from denserk.config.training import (
     ContrastiveKind,
     Distillation,
     FinetuneSettings,
@@ -22,6 +20,8 @@ from denserk.settings.training import (
     SamplingSettings,
     ValidationSettings,
 )
+from denserk.errors import UsageError
+from denserk.models.cross_encoder import begin_reranker, read_reranker
 from denserk.training.finetune import finetune, reranker_training, trains_reranker
 from tests.conftest import PASSAGES, QUERIES, VOCABULARY
 from tests.tiny_models import tiny_config, tiny_tokenizer

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from denserk.config.encoding import Representation
+from denserk.config.training import DevMetric
 from denserk.errors import MismatchError
-from denserk.settings.encoding import Representation
-from denserk.settings.training import DevMetric
 from denserk.training import run_folder
 from denserk.training.finetune import finetune
 from denserk.training.trainer import Trainer

@@ -8,13 +8,13 @@ import torch
 from safetensors.torch import load_file
 
 from denserk.analysis.sentence_similarity import sentence_similarity
-from denserk.cli.app import run as denserk
+from denserk.commands.app import run as denserk
+from denserk.config.analysis import SentenceSimilaritySettings
+from denserk.config.conversion import TrainingFormat
+from denserk.config.training import DevMetric, Distillation, Objective
 from denserk.errors import DenserkError, InputError, MismatchError, UsageError
-from denserk.modeling import text_encoder
-from denserk.modeling.text_encoder import TextEncoder
-from denserk.settings.analysis import SentenceSimilaritySettings
-from denserk.settings.conversion import TrainingFormat
-from denserk.settings.training import DevMetric, Distillation, Objective
+from denserk.models import text_encoder
+from denserk.models.text_encoder import TextEncoder
 from denserk.training import steps
 from denserk.training.finetune import finetune
 from tests.data.conftest import words

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from denserk.modeling.pooling import dot
-from denserk.objectives.contrastive import contrastive_loss
+from denserk.losses.contrastive import contrastive_loss
+from denserk.models.pooling import dot
 from denserk.training.batching import CachedVectors
 
 

@@ -12,9 +12,9 @@ from transformers import (
     AutoTokenizer,
 )
 
-from denserk.modeling.stored_model import read_model_folder
-from denserk.settings.encoding import Representation
-from denserk.settings.pretraining import Decoders, MasterPreset, NprKind
+from denserk.config.encoding import Representation
+from denserk.config.pretraining import Decoders, MasterPreset, NprKind
+from denserk.models.stored_model import read_model_folder
 from denserk.training import run_folder
 from denserk.training.finetune import finetune
 from denserk.training.pretrain import pretrain

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from denserk.cli.app import run
+from denserk.commands.app import run
+from denserk.config.encoding import RepresentationSettings, TextSettings
+from denserk.config.options import spelled
+from denserk.config.pretraining import CLASSES, PretrainSettings
 from denserk.data.tokenization import load_tokenizer
-from denserk.modeling.model_folder import save_model
-from denserk.modeling.stored_model import read_model_folder
-from denserk.settings.encoding import RepresentationSettings, TextSettings
-from denserk.settings.options import spelled
-from denserk.settings.pretraining import CLASSES, PretrainSettings
+from denserk.models.model_folder import save_model
+from denserk.models.stored_model import read_model_folder
 from denserk.training import run_folder
 from tests.conftest import VOCABULARY
 from tests.tiny_models import write_tiny

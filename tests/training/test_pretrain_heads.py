@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from denserk.config.pretraining import Decoders, MasterPreset
 from denserk.errors import ModelError
-from denserk.settings.pretraining import Decoders, MasterPreset
 from denserk.training import run_folder
 from denserk.training.pretrain import pretrain
 from tests.reporters import Heard

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from denserk.config.pretraining import Architecture, KeywordWeight
 from denserk.errors import MismatchError
-from denserk.settings.pretraining import Architecture, KeywordWeight
 from denserk.training import run_folder
 from denserk.training.pretrain import pretrain
 from denserk.training.trainer import Trainer

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
+from denserk.config.pretraining import Architecture
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.settings.pretraining import Architecture
 from denserk.training import run_folder
 from denserk.training.pretrain import start_folder
 from tests.faults import contents

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
-from denserk.modeling.stored_model import read_model_folder
-from denserk.objectives.condenser import Condenser
-from denserk.objectives.contrastive import span_contrast_loss
-from denserk.objectives.master import Master
-from denserk.objectives.retromae import RetroMae
+from denserk.losses.condenser import Condenser
+from denserk.losses.contrastive import span_contrast_loss
+from denserk.losses.master import Master
+from denserk.losses.retromae import RetroMae
+from denserk.models.stored_model import read_model_folder
 from denserk.training import batching
 from denserk.training.batching import UNLIMITED, Limits
 from denserk.training.steps import PretrainingStep, cut

@@ -1,11 +1,11 @@
 import pytest
 import torch
 
+from denserk.config.encoding import PairSettings, TextSettings
 from denserk.data.pairs import PairJoiner
 from denserk.data.tokenization import load_tokenizer
-from denserk.modeling.cross_encoder import Reranker
-from denserk.modeling.stored_model import StoredEncoder
-from denserk.settings.encoding import PairSettings, TextSettings
+from denserk.models.cross_encoder import Reranker
+from denserk.models.stored_model import StoredEncoder
 from denserk.training.validation import DevSet, measure_groups
 
 QUERIES = [[2, 9, 14, 3], [2, 17, 3]]

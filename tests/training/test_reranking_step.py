@@ -7,13 +7,13 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
+from denserk.config.encoding import PairSettings, TextSettings
+from denserk.config.training import CacheSettings, RerankingSettings
 from denserk.data.pairs import PairJoiner
 from denserk.data.tokenization import load_tokenizer
 from denserk.data.training_batches import PairTrainingBatch
-from denserk.modeling.cross_encoder import Reranker
-from denserk.modeling.stored_model import StoredEncoder
-from denserk.settings.encoding import PairSettings, TextSettings
-from denserk.settings.training import CacheSettings, RerankingSettings
+from denserk.models.cross_encoder import Reranker
+from denserk.models.stored_model import StoredEncoder
 from denserk.training import batching
 from denserk.training.distributed import sum_gradients
 from denserk.training.steps import RerankingStep

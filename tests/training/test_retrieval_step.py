@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
+from denserk.config.training import CacheSettings
 from denserk.data.batches import TokenBatch
-from denserk.modeling.pooling import PassageVectors
-from denserk.objectives.candidates import find_candidates
-from denserk.settings.training import CacheSettings
+from denserk.losses.candidates import find_candidates
+from denserk.models.pooling import PassageVectors
 from denserk.training import batching
 from denserk.training.batching import Limits, RandomState, group
 from denserk.training.steps import RetrievalStep, join

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
+from denserk.config.training import CacheSettings, Objective, ObjectiveSettings
 from denserk.data.batches import SentenceBatch, pad
-from denserk.settings.training import CacheSettings, Objective, ObjectiveSettings
 from denserk.training import batching
 from denserk.training.batching import group
 from denserk.training.distributed import sum_gradients

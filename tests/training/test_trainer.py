@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from denserk.config.training import DevMetric, OptimizerSettings
 from denserk.errors import DenserkError, MismatchError, OutputError
-from denserk.settings.training import DevMetric, OptimizerSettings
 from denserk.training import trainer as module
 from denserk.training.batching import Work
 from denserk.training.trainer import Best, Speed, Trained, Trainer

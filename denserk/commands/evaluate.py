@@ -1,0 +1,208 @@
+"""`denserk eval`, and the output of measures for `denserk benchmark`."""
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from denserk.commands.app import app
+from denserk.commands.console import printable
+from denserk.commands.options import command
+from denserk.config.evaluation import (
+    TREC_EVAL_MEASURES,
+    AnswerInput,
+    AnswerSettings,
+    ComparisonSettings,
+    EvaluationSettings,
+    OutputFormat,
+    PageSettings,
+    ReportSettings,
+    ReportSources,
+    reject_unused,
+)
+from denserk.config.formats import CorpusSettings
+from denserk.errors import UsageError
+
+if TYPE_CHECKING:
+    from denserk.evaluation.results import BenchmarksResult, EvaluationResult
+    from denserk.evaluation.tables import Table
+
+logger = logging.getLogger(__name__)
+
+
+@command(
+    app,
+    "eval",
+    common=(
+        "measures relevance_level complete per_query format baseline test "
+        "correction min report topics corpus answers max_hits"
+    ),
+    examples=(
+        "denserk eval run.trec qrels.txt --measures 'nDCG@10 RR@10 R@100'",
+        "denserk eval bm25.trec dense.trec qrels.txt --baseline bm25.trec",
+    ),
+    settings="Measures",
+    answers="Answers",
+    matching="Answers",
+    corpus="Answers",
+    comparison="Significance tests",
+    report="Output",
+    page="Report",
+)
+def evaluate(
+    settings: EvaluationSettings,
+    answers: AnswerInput,
+    matching: AnswerSettings,
+    corpus: CorpusSettings,
+    comparison: ComparisonSettings,
+    report: ReportSettings,
+    page: PageSettings,
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN|QRELS", help="Runs and one qrels file, in any order; detected by content."
+        ),
+    ] = None,
+    run: Annotated[
+        list[str] | None,
+        typer.Option("--run", metavar="RUN", help="Run file; repeatable.", rich_help_panel="Input"),
+    ] = None,
+    qrels: Annotated[
+        str | None,
+        typer.Option(
+            "--qrels",
+            metavar="QRELS",
+            help="Qrels: a file, a BEIR folder, or a dataset name (beir:scifact).",
+            rich_help_panel="Input",
+        ),
+    ] = None,
+) -> None:
+    """Evaluate runs against relevance judgments (qrels) or answers."""
+    from denserk.evaluation.inputs import find_baseline, sort_inputs
+
+    runs: Sequence[str] = [*(files or []), *(run or [])]
+    _reject_unused(answers, matching, corpus, page)
+    if answers.answers is None:
+        inputs = sort_inputs(files or [], run or [], qrels)
+        runs, qrels = inputs.runs, inputs.qrels
+        if not settings.measures and format_of(report) is OutputFormat.TREC_EVAL:
+            settings = replace(settings, measures=TREC_EVAL_MEASURES)
+    if comparison.baseline is not None:
+        baseline = find_baseline(comparison.baseline, runs)
+        comparison = replace(comparison, baseline=baseline)
+        runs = [*([baseline] if baseline not in runs else []), *runs]
+    if page.report is not None:
+        from denserk.evaluation.report import page_in
+
+        page_in(page, [*runs, *filter(None, [qrels])])
+    if answers.answers is not None and answers.corpus is not None:
+        from denserk.evaluation.answers import evaluate_answers
+
+        if qrels is not None:
+            raise UsageError(
+                f"--answers {answers.answers} and --qrels {qrels} exclude each other",
+                "give one of them",
+            )
+        result = evaluate_answers(
+            *(runs, answers.answers, answers.corpus, settings, matching, corpus), topics=page.topics
+        )
+    else:
+        from denserk.evaluation.evaluator import evaluate as task
+
+        assert qrels is not None  # found by sort_inputs
+        result = task(runs, qrels, settings)
+    sources = None
+    if page.report is not None:
+        measured_by = qrels or answers.answers or ""
+        name = Path(measured_by).name if Path(measured_by).exists() else measured_by
+        sources = ReportSources(f"Runs on {name}", qrels, page.topics, answers.corpus, corpus)
+    finish(result, runs, settings, comparison, report, page, sources)
+
+
+def _reject_unused(
+    answers: AnswerInput, matching: AnswerSettings, corpus: CorpusSettings, page: PageSettings
+) -> None:
+    """Raise a UsageError for options of answers and reports that would have no effect."""
+    if page.topics is not None and page.report is None and not matching.outputs:
+        raise UsageError(
+            f"--topics {page.topics}: only for --report or --write-dpr-json", "add --report DIR"
+        )
+    if answers.answers is None:
+        why = "only for --answers"
+        texts = [] if page.report is not None else [corpus]
+        reject_unused([matching, *texts], why, "add --answers FILE --corpus FILE")
+        if answers.corpus is not None and page.report is None:
+            raise UsageError(
+                f"--corpus {answers.corpus}: only for --answers or --report",
+                "add --answers FILE or --report DIR, or leave --corpus out",
+            )
+
+
+def finish(
+    result: "EvaluationResult",
+    runs: Sequence[str],
+    settings: EvaluationSettings,
+    comparison: ComparisonSettings,
+    report: ReportSettings,
+    page: PageSettings,
+    sources: ReportSources | None,
+) -> None:
+    """Test runs against a baseline, print measures, write the report, check minimum values."""
+    from denserk.evaluation.evaluator import check_minimums
+
+    if comparison.baseline is not None:
+        from denserk.evaluation.significance import compare
+
+        baseline = result.runs[list(runs).index(comparison.baseline)].name
+        values = {run.name: run.per_query for run in result.runs}
+        found = compare(values, result.measures, baseline, comparison)
+        result = replace(result, comparison=found)
+    show(result, report)
+    if sources is not None:
+        from denserk.evaluation.report import write_report
+
+        path = write_report(result, runs, sources, page, settings)
+        logger.info(f"{path}: report, {path.stat().st_size / 1000:,.0f} kB")
+    check_minimums(result, settings)
+
+
+def format_of(report: ReportSettings) -> OutputFormat:
+    """Return the output format; by default a table on a terminal and TSV elsewhere."""
+    return report.format or (OutputFormat.TABLE if sys.stdout.isatty() else OutputFormat.TSV)
+
+
+def show(result: "EvaluationResult | BenchmarksResult", report: ReportSettings) -> None:
+    """Print a result; control characters are escaped on a terminal."""
+    from denserk.evaluation.tables import render, tables
+
+    chosen, on_terminal = format_of(report), sys.stdout.isatty()
+    if chosen is OutputFormat.TABLE and on_terminal and "NO_COLOR" not in os.environ:
+        for table in tables(result, report):
+            _draw(table)
+    else:
+        text = render(result, report, chosen)
+        if on_terminal:
+            text = "".join(c if c in "\n\t" else printable(c) for c in text)
+        sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _draw(table: "Table") -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from denserk.evaluation.tables import as_rich
+
+    cells = tuple(
+        tuple(replace(cell, text=printable(cell.text, None)) for cell in row) for row in table.rows
+    )
+    header = tuple(printable(name, None) for name in table.header)
+    out = Console()
+    out.print(as_rich(replace(table, header=header, rows=cells)))
+    for note in table.legend("green"):
+        out.print(Text(note))

@@ -1,0 +1,100 @@
+"""`denserk finetune`."""
+
+import logging
+import sys
+from typing import Any
+
+from denserk.commands.app import app
+from denserk.commands.console import print_entries, print_table
+from denserk.commands.options import Given, Overrides, command
+from denserk.config.encoding import RepresentationSettings, TextSettings
+from denserk.config.finetuning import PresetSettings, list_rows, resolve_run
+from denserk.config.formats import CorpusSettings
+from denserk.config.training import (
+    CacheSettings,
+    FinetuneSettings,
+    ObjectiveSettings,
+    OptimizerSettings,
+    RerankingSettings,
+    SamplingSettings,
+    ValidationSettings,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@command(
+    app,
+    "finetune",
+    config=True,
+    common=(
+        "preset model train_data corpus output representation objective temperature "
+        "distillation batch_size epochs lr group_size grad_cache precision dev_data "
+        "device resume"
+    ),
+    examples=(
+        "denserk finetune --model bert-base-uncased --train-data train.jsonl --output model/",
+        "denserk finetune --model bert-base-uncased --representation agg --train-data t.jsonl "
+        "--output m/",
+    ),
+    presets="Preset",
+    finetuning="Input and output",
+    corpus="Corpus",
+    representation="Representation (overrides the model's)",
+    text="Text (overrides the model's)",
+    sampling="Sampling",
+    objective="Loss",
+    optimizer="Optimisation",
+    cache="Gradient caching",
+    reranking="Cross-encoder",
+    validation="Validation",
+)
+def finetune(
+    presets: PresetSettings,
+    finetuning: Given[FinetuneSettings],
+    corpus: CorpusSettings,
+    representation: Overrides[RepresentationSettings],
+    text: Overrides[TextSettings],
+    sampling: Given[SamplingSettings],
+    objective: Given[ObjectiveSettings],
+    optimizer: Given[OptimizerSettings],
+    cache: Given[CacheSettings],
+    reranking: Given[RerankingSettings],
+    validation: Given[ValidationSettings],
+) -> Any:
+    """Fine-tune a retriever or a cross-encoder."""
+    if presets.list_presets:
+        _list_presets()
+        return None
+    run = resolve_run(
+        presets.preset,
+        corpus,
+        {
+            FinetuneSettings: finetuning,
+            RepresentationSettings: representation,
+            TextSettings: text,
+            SamplingSettings: sampling,
+            ObjectiveSettings: objective,
+            OptimizerSettings: optimizer,
+            CacheSettings: cache,
+            RerankingSettings: reranking,
+            ValidationSettings: validation,
+        },
+    )
+    for line in run.lines():
+        logger.info(line)
+    from denserk.training.finetune import finetune as task
+
+    result = task(run)
+    loss = "" if result.loss is None else f", loss {result.loss:.4f}"
+    best = "" if result.best is None else f", best {run.validation.best_by} {result.best:.4f}"
+    logger.info(f"{run.finetune.output}: {result.steps:,} steps{loss}{best}")
+    return result
+
+
+def _list_presets() -> None:
+    rows = list_rows()
+    if sys.stdout.isatty():
+        print_entries([(r.name, (r.summary, r.values, f"starts from {r.start}")) for r in rows])
+    else:
+        print_table(("preset", "summary", "settings", "start", "data"), rows)

@@ -1,0 +1,399 @@
+"""Options of encoding: model, representation, text, computation and output."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from denserk.config.formats import TopicsFormat
+from denserk.config.options import REQUIRED, Settings, check_shard, option
+from denserk.errors import UsageError
+
+
+@dataclass(frozen=True)
+class PublishedModel:
+    """A published model with a short name for --model.
+
+    `text` holds the fields of `TextSettings` that the model folder does not record.
+    """
+
+    name: str
+    hub_name: str
+    summary: str
+    text: Mapping[str, Any] = field(default_factory=dict)
+
+
+# Used by the help, by error messages and by model loading.
+PUBLISHED_MODELS = (
+    PublishedModel(
+        "agg",
+        "castorini/aggretriever-cocondenser",
+        "Aggretriever on coCondenser, trained on MS MARCO",
+    ),
+    PublishedModel(
+        "agg-distilbert",
+        "castorini/aggretriever-distilbert",
+        "Aggretriever on DistilBERT, trained on MS MARCO",
+    ),
+    PublishedModel(
+        "cocondenser",
+        "Luyu/co-condenser-marco-retriever",
+        "coCondenser with [CLS] vectors, trained on MS MARCO with titles",
+        text={"join": "sep"},
+    ),
+    PublishedModel(
+        "minilm",
+        "sentence-transformers/all-MiniLM-L6-v2",
+        "small general sentence encoder, mean pooling, unit length",
+    ),
+)
+
+# Representation names without published weights -> the message for them.
+WITHOUT_WEIGHTS = {"mlr": "no weights of multi-layer representations are published; train a model"}
+
+# Former short name -> present one.
+RENAMED = {"cls": "cocondenser", "mean": "minilm"}
+
+
+def published(name: str) -> PublishedModel | None:
+    """Return the published model of a short name, or None.
+
+    >>> published("agg").hub_name
+    'castorini/aggretriever-cocondenser'
+    """
+    return next((model for model in PUBLISHED_MODELS if model.name == name), None)
+
+
+class ModelLayout(StrEnum):
+    """Layouts of model folders."""
+
+    # Folder for denserk, transformers and, where possible, Pyserini; includes the settings
+    DENSERK = "denserk"
+    # Aggretriever's one-file layout, as published under castorini/aggretriever-*
+    AGGRETRIEVER_PYSERINI = "aggretriever-pyserini"
+    # Layout of Aggretriever's released code, with heads in separate files
+    AGGRETRIEVER_AUTHORS = "aggretriever-authors"
+
+
+class Representation(StrEnum):
+    """Poolings: from token states to vectors."""
+
+    CLS = "cls"  # Last hidden state of [CLS] (position 0)
+    MEAN = "mean"  # Mean of the last hidden states of all non-padding tokens
+    MAX = "max"  # Maximum over non-padding tokens, per dimension
+    LAST = "last"  # Last hidden state of the last non-padding token
+    AGG = "agg"  # Aggretriever: projected [CLS] and a lexical vector aggregated from the MLM head
+    MLR = "mlr"  # Multi-layer representations: [CLS] states of several layers
+    ME_BERT = "me-bert"  # Last hidden states of the first tokens
+    COLBERT = "colbert"  # Last hidden states of all tokens (late interaction)
+    # No vector: scores a query and a passage read together; for reranking only
+    CROSS_ENCODER = "cross-encoder"
+
+
+class Reduction(StrEnum):
+    """Reductions of multi-vector representations (mlr, me-bert, colbert)."""
+
+    # Trained as multi-vector with a self-contrastive loss; only the first vector is stored
+    SELF_CONTRASTIVE = "self-contrastive"
+    AVERAGE = "average"  # Mean of the vectors
+    SCALAR_MIX = "scalar-mix"  # Learned weighted mean
+    MULTI_VECTOR = "multi-vector"  # Store all vectors; a passage scores by its best one
+
+
+class AggKind(StrEnum):
+    """Reductions of Aggretriever's lexical vector (section 3.2 and Table 8)."""
+
+    STAR = "star"  # agg*: signed maximum of each slice
+    PLUS = "plus"  # agg+: maximum of each slice
+    NONE = "none"  # No pruning: one dimension per vocabulary entry, no [CLS] part
+    LINEAR = "linear"  # Learned linear projection of the vocabulary
+    # Linear projection of the mean token state (without position 0); no vocabulary
+    AVERAGE = "average"
+
+
+class AggLayout(StrEnum):
+    """Assignments of vocabulary entries to slices."""
+
+    STRIDED = "strided"  # Round robin over token ids, as in the released code
+    PAIRED = "paired"  # agg+ over the slices of agg*, as the paper describes
+    RANDOM = "random"  # Seeded random slices, as the paper describes
+
+
+class TermWeight(StrEnum):
+    """Transformations of the learned token weight."""
+
+    CLAMP = "clamp"  # Negative weights become 0, as the released code computes for padded batches
+    SIGNED = "signed"  # Unchanged, as the released code computes without padding
+    ABS = "abs"  # Absolute value, as printed in the paper
+    ONE = "one"  # All weights are 1; the model has no weight layer (Table 8, row 2)
+
+
+class MlmHead(StrEnum):
+    """Sources of the distribution over the vocabulary."""
+
+    PRETRAINED = "pretrained"  # The backbone's pre-trained masked-language-model head
+    # Randomly initialised head, decoder tied to the word embeddings; for training only
+    FRESH = "fresh"
+    NONE = "none"  # No head: a token's weight is assigned to the token itself (Table 8, row 3)
+
+
+class AggOrder(StrEnum):
+    """Order of the parts of an Aggretriever vector."""
+
+    CLS_AGG = "cls-agg"  # As in the published indexes
+    AGG_CLS = "agg-cls"  # As in the authors' code
+
+
+class Dtype(StrEnum):
+    """Precision of the computation."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+def resolve_dtype(dtype: Dtype, fp16: bool, bf16: bool) -> Dtype:
+    """Combine --dtype with --fp16 and --bf16.
+
+    Raises:
+        UsageError: the options contradict each other.
+
+    >>> resolve_dtype(Dtype.FLOAT32, fp16=False, bf16=True).value
+    'bfloat16'
+    """
+    if fp16 and bf16:
+        raise UsageError("--fp16 and --bf16 exclude each other", "give one of them")
+    short = Dtype.FLOAT16 if fp16 else Dtype.BFLOAT16 if bf16 else dtype
+    if dtype not in (Dtype.FLOAT32, short):
+        raise UsageError(f"--dtype {dtype} contradicts --{'fp16' if fp16 else 'bf16'}")
+    return short
+
+
+class VectorDtype(StrEnum):
+    """Precision of stored vectors."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+
+
+class VectorFormat(StrEnum):
+    """Formats of stored vectors."""
+
+    NPY = "npy"  # Folder of NumPy blocks: memory-mapped, resumable, sharded
+    JSONL = "jsonl"  # Pyserini's JSON lines: id, contents, vector
+    ANSERINI_JSONL = "anserini-jsonl"  # Anserini's JSON lines: docid, contents, vector
+    PYSERINI_FAISS = "pyserini-faiss"  # faiss flat index with an id file, as Pyserini reads it
+    PARQUET = "parquet"  # Anserini's Parquet: docid, vector
+    TEVATRON = "tevatron"  # Tevatron's pickle of (vectors, ids)
+    # Pyserini's folder of encoded queries, keyed by query text
+    PYSERINI_QUERIES = "pyserini-queries"
+
+
+@dataclass(frozen=True)
+class RepresentationSettings(Settings):
+    """Options of the representation; saved with a model and recorded with its vectors."""
+
+    representation: Representation = option(Representation.CLS, "--pooling")
+    """Pooling of the token states."""
+    l2_norm: bool = option(False, "--normalize")
+    """L2-normalise each vector."""
+    agg_kind: AggKind = option(AggKind.STAR, rare=True)
+    """agg: signed maximum per slice (star), maximum (plus), or other reductions of Table 8."""
+    agg_dim: int = option(640, at_least=0)
+    """agg: dimensions of the lexical part; 0 leaves it out."""
+    cls_dim: int = option(128, "--projection-out-dim", at_least=0)
+    """agg: dimensions of the projected [CLS] part; 0 leaves it out."""
+    agg_layout: AggLayout = option(AggLayout.STRIDED, rare=True)
+    """agg: slices by round robin, shared with agg* (paired), or random."""
+    agg_seed: int = option(42, rare=True)
+    """agg: seed of the random slices."""
+    term_weight: TermWeight = option(TermWeight.CLAMP, rare=True)
+    """agg: token weights with negative ones set to 0, as they are, absolute, or all 1."""
+    mlm_head: MlmHead = option(MlmHead.PRETRAINED, rare=True)
+    """agg: pre-trained or randomly initialised MLM head, or none (Table 8)."""
+    agg_order: AggOrder = option(AggOrder.CLS_AGG, rare=True)
+    """agg: order of the [CLS] and the lexical part."""
+    reduction: Reduction = Reduction.SELF_CONTRASTIVE
+    """mlr, me-bert, colbert: reduction of a passage's vectors."""
+    layers: tuple[int, ...] = option((), shown_default="the last two")
+    """mlr: layers whose [CLS] states are used; 0 is the embeddings, the last layer is required."""
+    vectors: int = option(8, "--num-vectors", rare=True, at_least=1)
+    """me-bert: number of vectors per passage."""
+    norm_intermediate: bool = option(False, rare=True)
+    """mlr on T5: also apply the final layer norm to the intermediate layers."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        variable = (Reduction.SCALAR_MIX, Reduction.MULTI_VECTOR)
+        if self.representation is Representation.COLBERT and self.reduction in variable:
+            raise UsageError(
+                f"--representation colbert cannot use --reduction {self.reduction}: "
+                "the number of vectors differs between passages",
+                "use --reduction self-contrastive or average",
+            )
+        if self.representation is Representation.AGG and self.agg_dim == self.cls_dim == 0:
+            raise UsageError("--agg-dim 0 with --cls-dim 0 leaves no vector", "raise one of them")
+
+
+@dataclass(frozen=True)
+class TextSettings(Settings):
+    """Options of the tokenised text; saved with a model."""
+
+    fields: tuple[str, ...] = ("title", "text")
+    """Passage fields that are concatenated, in order; empty fields are skipped."""
+    join: str = option(" ", metavar="TEXT|sep|pair", rare=True)
+    """Separator between fields: any text; `sep`, the tokenizer's separator; `pair`, a sentence
+    pair."""
+    query_max_length: int = option(32, "--q-max-len", "--query-max-len", at_least=3)
+    """Maximum tokens of a query, special tokens included."""
+    passage_max_length: int = option(128, "--p-max-len", "--passage-max-len", at_least=3)
+    """Maximum tokens of a passage, special tokens included."""
+    query_prefix: str = ""
+    """Text in front of each query."""
+    passage_prefix: str = ""
+    """Text in front of each passage."""
+    normalize_quotes: bool = option(False, rare=True)
+    """Replace the right single quote (U+2019) in queries by an apostrophe, as DPR does."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.fields:
+            raise UsageError("--fields names no field", "for example --fields title,text")
+        if self.join == "pair" and len(self.fields) > 2:
+            raise UsageError(f"--join pair takes at most two fields, found {','.join(self.fields)}")
+
+
+@dataclass(frozen=True)
+class PairSettings:
+    """Options of a cross-encoder's input; saved with the model."""
+
+    max_length: int | None = None
+    """Maximum tokens of the input, special tokens included; None: sum of the two limits."""
+    token_types: bool = False
+    """Pass the tokenizer's token type ids to the model."""
+
+
+# Default of --batch-tokens.
+BATCH_TOKENS = 8192
+# Default when encoding on a CPU: fits its caches.
+CPU_BATCH_TOKENS = 2048
+
+
+@dataclass(frozen=True)
+class ComputeSettings(Settings):
+    """Options of the computation."""
+
+    device: str = option("auto", metavar="auto|cpu|cuda|cuda:N")
+    """Device; auto uses a GPU if there is one. For several GPUs use torchrun."""
+    dtype: Dtype = Dtype.FLOAT32
+    """Precision of the computation; search uses that of the index by default."""
+    batch_tokens: int | None = option(
+        None, shown_default="8192; 2048 to encode on the CPU", at_least=1
+    )
+    """Tokens per batch, padding included."""
+    batch_size: int | None = option(
+        None, "--per-device-eval-batch-size", shown_default="by --batch-tokens", at_least=1
+    )
+    """Maximum number of texts per batch."""
+    threads: int | None = option(None, shown_default="the library's choice", at_least=1)
+    """Number of CPU threads."""
+    head_dtype: Dtype | None = option(None, shown_default="that of --dtype", rare=True)
+    """agg on a CPU: precision of the projection to the vocabulary."""
+    fp16: bool = False
+    """Short for --dtype float16."""
+    bf16: bool = False
+    """Short for --dtype bfloat16."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "dtype", resolve_dtype(self.dtype, self.fp16, self.bf16))
+        if self.head_dtype is Dtype.FLOAT16:
+            raise UsageError("--head-dtype float16: choose float32 or bfloat16")
+
+    @property
+    def precision(self) -> str:
+        """Return the precision as text, with the head's if it differs.
+
+        >>> ComputeSettings(head_dtype=Dtype.BFLOAT16).precision
+        'float32, head bfloat16'
+        """
+        own = self.head_dtype not in (None, self.dtype)
+        return f"{self.dtype}, head {self.head_dtype}" if own else str(self.dtype)
+
+    def tokens_on(self, device: str) -> int:
+        """Return the tokens per batch for encoding on a device type.
+
+        >>> ComputeSettings().tokens_on("cpu"), ComputeSettings(batch_tokens=99).tokens_on("cpu")
+        (2048, 99)
+        """
+        return self.batch_tokens or (CPU_BATCH_TOKENS if device == "cpu" else BATCH_TOKENS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodeSettings(Settings):
+    """Input, output and model of the encode command."""
+
+    model: str = option(REQUIRED, "--encoder", "--model-name-or-path", metavar="NAME|DIR|HUB_ID")
+    """Model: a short name (docs/models.md), a folder or a Hugging Face name."""
+    corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
+    """Passages to encode: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
+    topics: str | None = option(None, "--queries", metavar="FILE|DIR|NAME|-")
+    """Queries to encode, instead of --corpus."""
+    topics_format: TopicsFormat | None = option(None, shown_default="detected")
+    """Format of --topics."""
+    qrels: str | None = option(None, metavar="FILE|DIR|NAME")
+    """Encode only queries with judgments in these qrels, e.g. one split of BEIR."""
+    output: str = option(REQUIRED, "--embeddings", "--encode-output-path", metavar="DIR|FILE|-")
+    """Output folder, or file for single-file formats."""
+    output_format: VectorFormat = VectorFormat.NPY
+    """Format of the vectors."""
+    vector_dtype: VectorDtype = VectorDtype.FLOAT32
+    """Precision of the stored vectors."""
+    block_size: int | None = option(None, shown_default="512 on a CPU, 4,096 on a GPU", at_least=1)
+    """Passages per block; --resume keeps the block size of the folder."""
+    workers: int = option(1, at_least=1)
+    """Tokenisation threads."""
+    shard_id: int = option(0, "--dataset-shard-index")
+    """Shard to encode, from 0."""
+    shard_num: int = option(1, "--num-shards", "--dataset-number-of-shards")
+    """Number of shards; their vectors concatenated equal the unsharded output."""
+    resume: bool = False
+    """Continue an interrupted run; finished blocks are checked against the input and kept."""
+    overwrite: bool = False
+    """Replace an existing output."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.corpus is None) == (self.topics is None):
+            raise UsageError("give one of --corpus (passages) and --topics (queries)")
+        if self.qrels is not None and self.topics is None:
+            raise UsageError(f"--qrels {self.qrels}: qrels select queries", "add --topics")
+        check_shard(self.shard_id, self.shard_num)
+        if self.resume and self.overwrite:
+            raise UsageError("--resume and --overwrite exclude each other")
+        if self.output_format is not VectorFormat.NPY and self.resume:
+            raise UsageError(
+                f"--resume needs --output-format npy; {self.output_format} cannot be continued"
+            )
+        if self.output == "-" and self.output_format not in (
+            VectorFormat.JSONL,
+            VectorFormat.ANSERINI_JSONL,
+        ):
+            raise UsageError(
+                f"--output - does not support --output-format {self.output_format}",
+                "use --output-format jsonl",
+            )
+        if self.source == "-" and self.shard_num > 1:
+            raise UsageError("--shard-num needs a corpus that can be counted, not a stream")
+
+    @property
+    def side(self) -> str:
+        """Return what is encoded: "query" or "passage"."""
+        return "passage" if self.topics is None else "query"
+
+    @property
+    def source(self) -> str:
+        """Return the source of the texts, corpus or topics."""
+        source = self.topics if self.corpus is None else self.corpus
+        assert source is not None
+        return source

@@ -1,0 +1,303 @@
+"""Options of evaluation: measures, answer matching, significance tests, output and report."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+from denserk.config.formats import DETECTED, CorpusSettings
+from denserk.config.options import Settings, option
+from denserk.errors import UsageError
+
+# Default measures: BEIR's two, and MS MARCO's first.
+DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@100")
+
+
+class OutputFormat(StrEnum):
+    """Output formats of measures."""
+
+    TABLE = "table"  # Aligned columns; the best of several runs is marked
+    TSV = "tsv"  # ir-measures' lines: measure and value, with the run first if there are several
+    JSON = "json"  # One JSON object with values in full precision
+    TREC_EVAL = "trec_eval"  # trec_eval's lines and measure names
+    MARKDOWN = "markdown"  # Markdown table; the best of several runs is bold
+
+
+# Default measures of --format trec_eval, as trec_eval prints.
+TREC_EVAL_MEASURES = ("official",)
+
+
+class RunOrder(StrEnum):
+    """Column of a run that orders the hits of a query."""
+
+    SCORE = "score"  # Score, as in trec_eval; equal scores are ties
+    RANK = "rank"  # Rank, as in MS MARCO's scripts; scores are ignored
+
+
+@dataclass(frozen=True)
+class MeasureSettings(Settings):
+    """Options of the measures."""
+
+    measures: tuple[str, ...] = option(
+        (),
+        "-m",
+        repeat=True,
+        metavar="MEASURES",
+        shown_default="nDCG@10 RR@10 R@100, or the benchmark's",
+    )
+    """Measures by ir-measures' (nDCG@10) or trec_eval's (ndcg_cut.10) names, separated by
+    spaces."""
+    relevance_level: int = option(1, "-l", at_least=1)
+    """Minimum grade of a relevant passage, for measures without their own; nDCG uses graded
+    relevance."""
+    complete: bool = option(True, "-c")
+    """Count queries missing from a run as 0 instead of leaving them out of the mean."""
+    order: RunOrder = option(RunOrder.SCORE, rare=True)
+    """Order hits by score (trec_eval) or by rank (MS MARCO)."""
+    max_hits: int | None = option(
+        None, "-M", "--Max-retrieved-per-topic", metavar="N", shown_default="all", at_least=1
+    )
+    """Evaluate only the first N hits of each query."""
+    min: tuple[str, ...] = option((), repeat=True, metavar="MEASURE=VALUE")
+    """Exit with status 1 if a run is below this value, e.g. nDCG@10=0.30; repeatable."""
+
+
+@dataclass(frozen=True)
+class EvaluationSettings(MeasureSettings):
+    """Options of the measures, with the rules of a benchmark."""
+
+    remove_query: bool = False
+    """Drop hits whose id is the query's own (ArguAna, Quora)."""
+
+
+@dataclass(frozen=True)
+class ReportSettings(Settings):
+    """Options of the printed measures."""
+
+    per_query: bool = option(False, "-q", "--by-query")
+    """Print the values of each query, too."""
+    summary: bool = option(True, " /-n")
+    """With --per-query: also print the mean values."""
+    format: OutputFormat | None = option(
+        None, "-o", shown_default="table on a terminal, tsv elsewhere"
+    )
+    """Output format."""
+    places: int = option(4, "-p", at_least=0, at_most=17)
+    """Decimal places of table, TSV and Markdown."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.summary and not self.per_query:
+            raise UsageError(
+                "--no-summary leaves nothing to print", "add --per-query, or leave it out"
+            )
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Minimum value of a measure."""
+
+    measure: str
+    value: float
+
+
+def parse_bound(text: str) -> Bound:
+    """Parse "measure=value".
+
+    Raises:
+        UsageError: the text is not of this form.
+
+    >>> parse_bound("AP(rel=2)@100=0.25")
+    Bound(measure='AP(rel=2)@100', value=0.25)
+    """
+    measure, equals, number = text.rpartition("=")
+    try:
+        value = float(number) if equals and measure.strip() else math.nan
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UsageError(
+            f"--min {text}: MEASURE=VALUE is expected", "for example --min nDCG@10=0.30"
+        )
+    return Bound(measure.strip(), value)
+
+
+# Default measures with answers: the papers' top-k accuracies.
+DEFAULT_ANSWER_MEASURES = ("Success@5", "Success@20", "Success@100")
+
+
+@dataclass(frozen=True)
+class AnswerInput:
+    """Input of evaluation by answers."""
+
+    answers: str | None = option(None, metavar="FILE|DIR|-", shown_default="use the qrels")
+    """Questions with answers, instead of qrels: a hit is relevant if it contains an answer (DPR's
+    .qa.csv, JSON lines, EntityQuestions)."""
+    corpus: str | None = option(None, metavar="FILE|DIR|NAME|-", shown_default="none")
+    """Passages of the runs, for --answers and --report."""
+
+    def __post_init__(self) -> None:
+        if self.answers is not None and self.corpus is None:
+            raise UsageError(
+                f"--answers {self.answers} needs --corpus",
+                "add --corpus, the passages that were searched",
+            )
+
+
+@dataclass(frozen=True)
+class AnswerSettings(Settings):
+    """Options of answer matching."""
+
+    topk: tuple[int, ...] = option((), metavar="K,K,...", shown_default="5,20,100", rare=True)
+    """Top-k accuracy at these depths; 5,20 is -m 'Success@5 Success@20'."""
+    regex: bool = False
+    """Answers are regular expressions (CuratedTREC)."""
+    strict_dpr: bool = option(False, rare=True)
+    """Answers without letters, digits or symbols match every passage, as in DPR's code, instead of
+    none."""
+    skip_missing: bool = False
+    """Treat passages missing from the corpus as irrelevant instead of stopping."""
+    num_workers: int = option(1, at_least=1)
+    """Number of processes for answer matching."""
+    write_dpr_json: str | None = option(None, metavar="FILE", shown_default="none")
+    """Also write questions and passages as DPR's reader input."""
+    write_pyserini_json: str | None = option(None, metavar="FILE", shown_default="none")
+    """Also write questions and passages for Pyserini's evaluate_dpr_retrieval."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if any(depth < 1 for depth in self.topk):
+            raise UsageError(f"--set topk={','.join(map(str, self.topk))}: at least 1 is expected")
+        if self.regex and self.strict_dpr:
+            raise UsageError("--strict-dpr and --regex exclude each other", "give one of them")
+        if "-" in self.outputs:
+            raise UsageError(
+                "standard output (-) is used for the measures", "name a file to write to"
+            )
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Return the output files."""
+        both = (self.write_dpr_json, self.write_pyserini_json)
+        return tuple(path for path in both if path is not None)
+
+
+# DPR's token matching, in this process.
+MATCHING = AnswerSettings()
+
+
+def reject_unused(settings: Sequence[Any], why: str, hint: str) -> None:
+    """Raise a UsageError that lists the options that differ from their defaults.
+
+    Args:
+        settings: settings objects whose options have no effect.
+        why: reason for the message.
+        hint: hint for the message.
+
+    >>> reject_unused([AnswerSettings(regex=True)], "for --answers", "add it")
+    Traceback (most recent call last):
+    denserk.errors.UsageError: --regex: for --answers
+    """
+    given = [
+        "--" + field.name.replace("_", "-")
+        for group in settings
+        for field in dataclasses.fields(group)
+        if getattr(group, field.name) != field.default
+    ]
+    if given:
+        raise UsageError(f"{', '.join(given)}: {why}", hint)
+
+
+class PairedTest(StrEnum):
+    """Paired significance tests."""
+
+    T = "t"  # Paired t-test
+    RANDOMISATION = "randomisation"  # Paired randomisation (permutation) test
+
+
+class Correction(StrEnum):
+    """Corrections for multiple tests."""
+
+    HOLM = "holm"  # Holm's step-down correction
+    BONFERRONI = "bonferroni"  # Bonferroni correction: p-values times the number of tests
+    NONE = "none"  # No correction
+
+
+@dataclass(frozen=True)
+class ComparisonSettings(Settings):
+    """Options of significance tests."""
+
+    baseline: str | None = option(None, metavar="RUN", shown_default="no test")
+    """Run file or run name to test the other runs against."""
+    test: PairedTest = PairedTest.T
+    """Paired significance test."""
+    correction: Correction = Correction.HOLM
+    """Correction of p-values and confidence intervals for multiple tests."""
+    alpha: float = 0.05
+    """Significance level; the confidence level of the intervals is 1 - alpha."""
+    permutations: int = option(100_000, rare=True, at_least=1)
+    """randomisation: number of permutations."""
+    test_seed: int = option(42, rare=True)
+    """randomisation: random seed."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.alpha < 1:
+            raise UsageError(f"--alpha {self.alpha}: between 0 and 1 is expected", "0.05 is usual")
+
+
+@dataclass(frozen=True)
+class PageSettings(Settings):
+    """Options of the HTML report."""
+
+    report: str | None = option(None, metavar="DIR", shown_default="no report")
+    """Write a self-contained HTML report DIR/index.html: tables, curves and queries with their
+    hits."""
+    topics: str | None = option(None, metavar="FILE|DIR|NAME", shown_default="those of the runs")
+    """Topics with the query texts for --report and --write-dpr-json."""
+    report_queries: int = option(20, rare=True, at_least=0)
+    """--report: number of queries with the largest differences to show hits of."""
+    report_passages: int = option(5, rare=True, at_least=1)
+    """--report: number of passages shown per query and run."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.report is None:
+            unused = [option for option in self.asked if not option.startswith("--topics ")]
+            if unused:
+                raise UsageError(f"{' and '.join(unused)}: for --report only", "add --report DIR")
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Return the report's options that differ from their defaults, as typed.
+
+        >>> PageSettings(report="page", report_queries=5).asked
+        ('--report-queries 5',)
+        """
+        about = [field for field in fields(self) if field.name != "report"]
+        return tuple(
+            f"--{field.name.replace('_', '-')} {getattr(self, field.name)}"
+            for field in about
+            if getattr(self, field.name) != field.default
+        )
+
+
+@dataclass(frozen=True)
+class ReportSources:
+    """Sources of a report's texts and judgments.
+
+    Attributes:
+        title: title of the report.
+        qrels: relevance judgments; None if answers are matched instead.
+        topics: the queries; None: those in the runs' manifests.
+        corpus: the passages; None: those in the runs' manifests.
+        reading: options for reading the corpus.
+    """
+
+    title: str
+    qrels: str | None = None
+    topics: str | None = None
+    corpus: str | None = None
+    reading: CorpusSettings = DETECTED

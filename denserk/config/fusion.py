@@ -1,0 +1,82 @@
+"""Options of run fusion."""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from denserk.config.options import Settings, option
+from denserk.errors import UsageError
+
+
+class FusionMethod(StrEnum):
+    """Fusion methods."""
+
+    RRF = "rrf"  # Reciprocal rank fusion: sum of weight / (rrf-k + rank)
+    LINEAR = "linear"  # Sum of weight x normalised score
+
+
+class Normalization(StrEnum):
+    """Score normalisations, applied per query and run."""
+
+    MIN_MAX = "min-max"  # Scale scores to 0..1; equal scores become 1
+    ZMUV = "zmuv"  # Zero mean and unit variance; equal scores become 0
+    NONE = "none"  # No normalisation
+
+
+class Missing(StrEnum):
+    """Scores of passages that a run did not return."""
+
+    ZERO = "zero"  # 0, as in Pyserini, ranx and trectools
+    LOWEST = "lowest"  # The normalised score of the run's last hit; 0 under min-max
+
+
+@dataclass(frozen=True)
+class FusionSettings(Settings):
+    """Fusion options."""
+
+    method: FusionMethod = option(FusionMethod.RRF, "--fusion")
+    """Fusion method."""
+    rrf_k: int = option(60, "--rrf.k", at_least=0)
+    """rrf: constant added to each rank; larger values flatten the differences between ranks."""
+    weights: tuple[float, ...] | None = option(None, shown_default="1 for each run")
+    """Weights of the runs, in the order given."""
+    alpha: float | None = option(None, shown_default="by --weights", at_least=0, at_most=1)
+    """Weight of the first of two runs, from 0 to 1; the second gets the rest."""
+    normalization: Normalization = option(Normalization.MIN_MAX, "--norm")
+    """linear: score normalisation, per query and run."""
+    missing: Missing | None = option(None, shown_default="zero; lowest with zmuv")
+    """linear: score of a passage that a run did not return."""
+    depth: int | None = option(None, "--fuse-depth", shown_default="all", at_least=1)
+    """Hits per query used from each run."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weights is not None and self.alpha is not None:
+            raise UsageError("--weights and --alpha exclude each other", "give one of them")
+        if self.weights is not None and not (
+            all(math.isfinite(w) and w >= 0 for w in self.weights) and any(self.weights)
+        ):
+            given = ",".join(f"{weight:g}" for weight in self.weights)
+            raise UsageError(f"--weights {given}: weights must be at least 0, and one above 0")
+
+    def weights_of(self, count: int) -> tuple[float, ...]:
+        """Return the weight of each of `count` runs.
+
+        Raises:
+            UsageError: the number of weights differs from `count`.
+
+        >>> FusionSettings(alpha=0.25).weights_of(2)
+        (0.25, 0.75)
+        """
+        if self.alpha is not None:
+            if count != 2:
+                raise UsageError(f"--alpha is for two runs, not {count}", "give --weights")
+            return self.alpha, 1 - self.alpha
+        if self.weights is None:
+            return (1.0,) * count
+        if len(self.weights) != count:
+            raise UsageError(
+                f"--weights has {len(self.weights)} weights for {count} runs",
+                "give one for each run, in their order",
+            )
+        return self.weights

@@ -1,0 +1,161 @@
+"""Options of the generate command."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from denserk.config.options import REQUIRED, Settings, check_shard, option
+from denserk.errors import UsageError
+
+
+class Sampling(NamedTuple):
+    """Sampling parameters of `model.generate`; `top_k` 0 and `top_p` 1 are off."""
+
+    samples: int
+    max_tokens: int
+    top_k: int = 0
+    top_p: float = 1.0
+    temperature: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateSettings(Settings):
+    """Input, output and models of the generate command."""
+
+    corpus: str = option(REQUIRED, metavar="FILE|DIR|NAME|-")
+    """Passages: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
+    output: str = option(REQUIRED, metavar="FILE|-")
+    """JSON lines with docid, queries and next, in corpus order."""
+    queries_model: str | None = option(None, metavar="DIR|HUB_ID", shown_default="no queries")
+    """Sequence-to-sequence model (T5, mT5, BART) that generates queries (doc2query)."""
+    continuation_model: str | None = option(
+        None, metavar="DIR|HUB_ID", shown_default="no continuations"
+    )
+    """Causal language model (GPT-2, Qwen3) that generates continuations."""
+    allow_pickle: bool = False
+    """Also load weights from pytorch_model.bin; no code in it is executed."""
+    seed: int = 42
+    """Random seed; each block of passages uses the seed and its block number."""
+    block_size: int = option(1024, at_least=1)
+    """Passages per block; --resume repeats an unfinished block."""
+    shard_id: int = option(0, "--dataset-shard-index", "--shard-index")
+    """Shard to process, from 0."""
+    shard_num: int = option(1, "--num-shards", "--dataset-number-of-shards")
+    """Number of shards; their files concatenated equal the unsharded output."""
+    resume: bool = False
+    """Continue an interrupted run; finished blocks are checked against the input and kept."""
+    overwrite: bool = False
+    """Replace an existing output."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.queries_model is None and self.continuation_model is None:
+            raise UsageError("give --queries-model, --continuation-model, or both")
+        check_shard(self.shard_id, self.shard_num)
+        if self.resume and self.overwrite:
+            raise UsageError("--resume and --overwrite exclude each other")
+        if self.output == "-" and self.resume:
+            raise UsageError("--resume needs a file; --output - leaves nothing to continue")
+        if self.corpus == "-" and self.shard_num > 1:
+            raise UsageError("--shard-num needs a corpus that can be counted, not a stream")
+
+
+@dataclass(frozen=True)
+class QuerySettings(Settings):
+    """Options of query generation."""
+
+    num_queries: int = option(10, "--queries-per-passage", at_least=1)
+    """Queries per passage, duplicates included."""
+    query_top_k: int = option(10, rare=True, at_least=0)
+    """Top-k sampling: number of most probable tokens to sample from; 0 is off."""
+    query_top_p: float = option(1.0, rare=True, above=0, at_most=1)
+    """Top-p sampling: cumulative probability of the tokens to sample from; 1 is off."""
+    query_temperature: float = option(1.0, rare=True, above=0)
+    """Sampling temperature."""
+    query_max_tokens: int = option(64, "--query-max-length", rare=True, at_least=1)
+    """Maximum tokens of a query."""
+    query_prompt: str = option("", rare=True)
+    """Prompt in front of each passage, for models trained with one."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """Return the sampling parameters."""
+        return Sampling(
+            self.num_queries,
+            self.query_max_tokens,
+            self.query_top_k,
+            self.query_top_p,
+            self.query_temperature,
+        )
+
+
+@dataclass(frozen=True)
+class ContinuationSettings(Settings):
+    """Options of text continuation."""
+
+    num_continuations: int = option(1, at_least=1)
+    """Continuations per passage."""
+    continuation_top_k: int = option(0, rare=True, at_least=0)
+    """Top-k sampling: number of most probable tokens to sample from; 0 is off."""
+    continuation_top_p: float = option(0.9, rare=True, above=0, at_most=1)
+    """Top-p sampling: cumulative probability of the tokens to sample from; 1 is off."""
+    continuation_temperature: float = option(1.0, rare=True, above=0)
+    """Sampling temperature."""
+    continuation_max_tokens: int = option(128, rare=True, at_least=1)
+    """Maximum tokens of a continuation."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """Return the sampling parameters."""
+        return Sampling(
+            self.num_continuations,
+            self.continuation_max_tokens,
+            self.continuation_top_k,
+            self.continuation_top_p,
+            self.continuation_temperature,
+        )
+
+
+@dataclass(frozen=True)
+class GenerateTextSettings(Settings):
+    """Options for the input text of the generation models."""
+
+    fields: tuple[str, ...] | None = option(None, shown_default="title,text")
+    """Passage fields that are concatenated, in order; empty fields are skipped."""
+    join: str = option(" ", metavar="TEXT", rare=True)
+    """Separator between fields."""
+    passage_max_length: int = option(512, "--max-length", at_least=2)
+    """Maximum tokens of a passage: its first ones for queries, its last ones for continuations."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fields == ():
+            raise UsageError("--fields names no field", "for example --fields title,text")
+        if self.join in ("sep", "pair"):
+            raise UsageError(f"--set join={self.join}: these models read plain text")
+
+
+def sampling_settings(
+    settings: GenerateSettings, queries: Mapping[str, Any], continuations: Mapping[str, Any]
+) -> tuple[QuerySettings | None, ContinuationSettings | None]:
+    """Build the settings of the given models; None for a model that is not given.
+
+    Raises:
+        UsageError: an option needs a model that is not given.
+    """
+    given = (
+        ("--queries-model", settings.queries_model, queries),
+        ("--continuation-model", settings.continuation_model, continuations),
+    )
+    unused = [
+        f"--{name.replace('_', '-')} needs {option_name}"
+        for option_name, model, values in given
+        if model is None
+        for name in values
+    ]
+    if unused:
+        raise UsageError("; ".join(unused))
+    return (
+        None if settings.queries_model is None else QuerySettings(**queries),
+        None if settings.continuation_model is None else ContinuationSettings(**continuations),
+    )

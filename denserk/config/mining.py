@@ -1,0 +1,154 @@
+"""Options of negative mining."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from denserk.config.conversion import TrainingFormat
+from denserk.config.formats import QrelsFormat, RunFormat, TopicsFormat
+from denserk.config.options import REQUIRED, Settings, check_shard, option
+from denserk.errors import UsageError
+
+# Formats with passage ids only.
+WITHOUT_TEXTS = (
+    TrainingFormat.TEVATRON_IDS,
+    TrainingFormat.ST_IDS,
+    TrainingFormat.TRIPLES,
+    TrainingFormat.NEGATIVES,
+)
+
+
+class SamplingStrategy(StrEnum):
+    """Selection of negatives from the eligible hits."""
+
+    RANDOM = "random"  # Random sample, seeded by --seed and the query id
+    TOP = "top"  # The highest-ranked hits
+
+
+class AnswerBearing(StrEnum):
+    """Handling of hits that contain an answer."""
+
+    KEEP = "keep"  # Treat it like other hits
+    DROP = "drop"  # Do not use it as a negative
+    PROMOTE = "promote"  # Use it as a positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class MiningPaths(Settings):
+    """Input and output of negative mining."""
+
+    train: str | None = option(None, "--train-data", metavar="FILE|-")
+    """Training data in any format; its queries and positives are used."""
+    train_format: TrainingFormat | None = option(None, shown_default="detected")
+    """Format of --train."""
+    topics: str | None = option(None, "--queries", metavar="FILE|DIR|NAME|-")
+    """Queries, instead of --train or to supply the query texts it lacks."""
+    topics_format: TopicsFormat | None = option(None, shown_default="detected")
+    """Format of --topics."""
+    qrels: str | None = option(None, metavar="FILE|DIR|NAME|-")
+    """Relevance judgments (qrels): positives of --topics; with --train, additional positives to
+    exclude."""
+    qrels_format: QrelsFormat | None = option(None, shown_default="detected", rare=True)
+    """Format of --qrels."""
+    run: tuple[str, ...] = option((), "--result-path", repeat=True, metavar="FILE|-")
+    """Run to mine from; several runs are merged."""
+    run_format: RunFormat | None = option(None, shown_default="detected", rare=True)
+    """Format of the runs."""
+    corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
+    """Passages of the runs."""
+    answers: str | None = option(None, metavar="FILE|DIR|NAME|-", shown_default="those of --train")
+    """Answers by query id."""
+    output: str = option(REQUIRED, metavar="FILE|-")
+    """Training data with the mined negatives."""
+    output_format: TrainingFormat = TrainingFormat.TEVATRON
+    """Format of the output."""
+
+    def __post_init__(self) -> None:
+        if not self.run:
+            raise UsageError("no run to mine from", "add --run FILE, as denserk search writes it")
+        if self.train is None and (self.topics is None or self.qrels is None):
+            raise UsageError(
+                "no queries with positives", "give --train, or both of --topics and --qrels"
+            )
+        if self.corpus is None and self.output_format not in WITHOUT_TEXTS:
+            raise UsageError(
+                f"--output-format {self.output_format} needs passage texts, but there is no corpus",
+                f"add --corpus, or write ids: {', '.join(WITHOUT_TEXTS)}",
+            )
+        if len(set(self.run)) < len(self.run):
+            raise UsageError("--run names one run twice")
+        named = (self.train, self.topics, self.qrels, self.corpus, self.answers, *self.run)
+        if named.count("-") > 1:
+            raise UsageError("standard input (-) can be only one of the inputs")
+
+
+@dataclass(frozen=True)
+class MiningSettings(Settings):
+    """Options of selecting negatives."""
+
+    depth: int = option(200, "--range-max", at_least=1)
+    """Hits per query to consider in each run."""
+    num_negatives: int = option(30, "--negative-number", "--n-sample", at_least=1)
+    """Maximum negatives per query."""
+    sampling_strategy: SamplingStrategy = option(SamplingStrategy.RANDOM, "--sampling")
+    """Sample negatives at random or take the highest-ranked hits."""
+    seed: int = 42
+    """Random seed; the sample of a query does not depend on other queries."""
+    min_relevance: int = option(1, rare=True)
+    """Minimum grade of a positive in --qrels."""
+    range_min: int = option(0, at_least=0)
+    """Skip the top N hits of each query, which often contain unlabelled positives."""
+    max_score: float | None = option(None, rare=True)
+    """Maximum score of a negative."""
+    min_score: float | None = option(None, rare=True)
+    """Minimum score of a negative."""
+    absolute_margin: float | None = option(None, rare=True)
+    """Minimum score difference between the best positive and a negative."""
+    relative_margin: float | None = None
+    """Minimum relative score difference to the best positive; 0.05 keeps negatives up to 95% of its
+    score."""
+    answer_bearing: AnswerBearing | None = option(
+        None, shown_default="drop with --answers, keep without", rare=True
+    )
+    """Handling of hits whose text contains an answer (DPR's answer matching)."""
+    regex: bool = False
+    """Answers are regular expressions (CuratedTREC)."""
+    keep_gold: bool = option(True, rare=True)
+    """With answer-bearing=promote, keep the original positives before the promoted ones."""
+    drop_literal: bool = option(False, rare=True)
+    """Exclude hits whose text contains a positive's text, or is contained in one."""
+    near_duplicate: float | None = option(
+        None, metavar="SHARE", shown_default="off", rare=True, above=0, at_most=1
+    )
+    """Exclude hits with at least this Jaccard similarity of word trigrams to a positive."""
+    teacher: str | None = option(None, metavar="DIR|HUB_ID", shown_default="none")
+    """Cross-encoder whose scores replace those of the run, for margins and in the output."""
+    skip_missing: bool = False
+    """Skip and count incomplete data instead of stopping: missing passages, queries without hits,
+    duplicates."""
+    shard_id: int = 0
+    """Shard of the queries to process, from 0."""
+    shard_num: int = 1
+    """Number of shards; their outputs concatenated equal the unsharded output."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.range_min >= self.depth:
+            raise UsageError(
+                f"--range-min {self.range_min} --depth {self.depth}: no ranks are left",
+                "--range-min is at least 0 and less than --depth",
+            )
+        check_shard(self.shard_id, self.shard_num)
+        if not self.keep_gold and self.answer_bearing is not AnswerBearing.PROMOTE:
+            raise UsageError(
+                "--set keep-gold=no leaves no positive", "add --set answer-bearing=promote"
+            )
+
+    @property
+    def has_margin(self) -> bool:
+        """Whether negatives are compared with a positive's score."""
+        return self.absolute_margin is not None or self.relative_margin is not None
+
+    @property
+    def compares_texts(self) -> bool:
+        """Whether texts of positives and hits are compared."""
+        return self.drop_literal or self.near_duplicate is not None

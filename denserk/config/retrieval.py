@@ -1,0 +1,323 @@
+"""Options of indexing, search and reranking."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from denserk.config.formats import RunFormat as RunFormat
+from denserk.config.formats import TopicsFormat
+from denserk.config.options import REQUIRED, Settings, option
+from denserk.errors import UsageError
+
+
+class IndexType(StrEnum):
+    """Index types."""
+
+    FLAT = "flat"  # Exact search over all vectors
+    HNSW = "hnsw"  # HNSW graph over full vectors
+    IVF = "ivf"  # Inverted lists over full vectors
+    PQ = "pq"  # Product quantisation
+    HNSWPQ = "hnswpq"  # HNSW graph over product-quantised vectors
+    SQ8 = "sq8"  # Scalar quantisation, 8 bits per dimension
+    SQFP16 = "sqfp16"  # Scalar quantisation, float16
+    BM25 = "bm25"  # Inverted index of terms
+
+
+class Engine(StrEnum):
+    """Search library."""
+
+    FAISS = "faiss"
+    TORCH = "torch"
+    BM25S = "bm25s"
+    LUCENE = "lucene"
+    MILVUS = "milvus"
+
+
+# Engines of --type bm25.
+BM25_ENGINES = (Engine.BM25S, Engine.LUCENE)
+
+
+class Metric(StrEnum):
+    """Similarity measures of vectors."""
+
+    INNER = "inner"  # Inner product; higher is closer
+    L2 = "l2"  # Squared Euclidean distance; scores are negated, so higher is closer
+
+
+class StopWords(StrEnum):
+    """Stop words of BM25."""
+
+    LUCENE = "lucene"  # Lucene's 33 English stop words
+    NONE = "none"  # No stop words
+
+
+class Ties(StrEnum):
+    """Handling of tied scores."""
+
+    BREAK = "break"  # Lower tied scores to the next float32, so that all tools read one order
+    KEEP = "keep"  # Write scores unchanged
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexPaths:
+    """Input and output of the index command."""
+
+    input: tuple[str, ...] = option((), "--embeddings", metavar="DIR|FILE|GLOB|-", repeat=True)
+    """Vectors: folders, files, glob patterns or - for JSON lines; or index folders with the same
+    training, to be merged; repeatable."""
+    corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
+    """Passages for --type bm25: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
+    output: str = option("", metavar="DIR", shown_default="required, except with --engine milvus")
+    """Index folder to write."""
+    trained_as: str | None = option(None, metavar="DIR", shown_default="train on --input")
+    """Index folder whose training (rotation, centroids) is reused."""
+    allow_pickle: bool = False
+    """Also read vectors from pickle files, which can run code; only for trusted files."""
+    resume: bool = False
+    """Keep a finished index; restart an interrupted one."""
+    overwrite: bool = False
+    """Replace an existing output."""
+    verify: bool = False
+    """Verify the checksums of the input folders first."""
+
+    def __post_init__(self) -> None:
+        if self.verify and self.corpus:
+            raise UsageError("--verify is for --input: a corpus has no checksums")
+        if bool(self.input) == bool(self.corpus):
+            raise UsageError("give one of --input (vectors) and --corpus (passages, --type bm25)")
+        if self.trained_as and self.corpus:
+            raise UsageError("--trained-as is for --input: BM25 needs no training")
+        if self.resume and self.overwrite:
+            raise UsageError("--resume and --overwrite exclude each other")
+
+
+@dataclass(frozen=True)
+class IndexSettings(Settings):
+    """Index options."""
+
+    type: IndexType = IndexType.FLAT
+    """Index type."""
+    factory: str | None = None
+    """faiss factory string instead of --type, e.g. "IVF4096,PQ64"."""
+    engine: Engine | None = option(
+        None, shown_default="faiss, or torch without faiss; bm25s for --type bm25"
+    )
+    """Search library."""
+    metric: Metric = Metric.INNER
+    """Similarity: inner product or Euclidean distance."""
+    M: int = option(256, rare=True, at_least=1)
+    """hnsw: links per vector."""
+    efC: int = option(256, "--ef-construction", rare=True, at_least=1)
+    """hnsw: search breadth during construction."""
+    pq_m: int = option(192, rare=True, at_least=1)
+    """pq: number of sub-quantisers; must divide the dimension."""
+    pq_nbits: int = option(8, rare=True, at_least=1)
+    """pq: bits per sub-quantiser."""
+    nlist: int | None = option(None, shown_default="4 x sqrt(number of vectors)", at_least=1)
+    """ivf: number of lists."""
+    train_size: int = option(262_144, rare=True, at_least=1)
+    """Maximum number of vectors to train lists and quantisers on, sampled with --seed."""
+    seed: int = 42
+    """Seed of the training sample."""
+    threads: int | None = option(None, shown_default="the library's choice", at_least=1)
+    """Number of CPU threads."""
+    device: str = option("cpu", metavar="cpu|cuda|cuda:N")
+    """Device for training lists and quantisers."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.factory and self.type is not IndexType.FLAT:
+            raise UsageError(
+                f"--factory and --type {self.type} exclude each other", "give one of them"
+            )
+        is_bm25 = self.type is IndexType.BM25
+        if self.engine and is_bm25 != (self.engine in BM25_ENGINES):
+            raise UsageError(f"--engine {self.engine} does not support --type {self.type}")
+        if self.engine is Engine.TORCH and (self.factory or self.type is not IndexType.FLAT):
+            raise UsageError(
+                f"--engine torch supports --type flat only, not {self.factory or self.type}",
+                "use --engine faiss",
+            )
+        if self.engine is Engine.MILVUS and self.metric is not Metric.INNER:
+            raise UsageError(f"--engine milvus supports --metric inner only, not {self.metric}")
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether the search is exact over full vectors."""
+        return self.type is IndexType.FLAT and not self.factory
+
+
+@dataclass(frozen=True)
+class Bm25Settings(Settings):
+    """BM25 options."""
+
+    fields: tuple[str, ...] | None = option(None, shown_default="title,text")
+    """Passage fields to index."""
+    k1: float = option(0.9, at_least=0)
+    """bm25: saturation of the term frequency."""
+    b: float = option(0.4, at_least=0, at_most=1)
+    """bm25: strength of the length normalisation."""
+    stemmer: str = option("porter", metavar="porter|english|...|none", rare=True)
+    """Snowball stemmer, or none; with --engine lucene: porter, krovetz or none."""
+    stopwords: StopWords = option(StopWords.LUCENE, rare=True)
+    """Stop words: Lucene's 33 English ones, or none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fields == ():
+            raise UsageError("--fields names no field", "for example --fields title,text")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutput:
+    """Output of a run."""
+
+    output: str = option(REQUIRED, "--save-ranking-to", metavar="FILE|-")
+    """Run file to write."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPaths(RunOutput):
+    """Input and output of the search command."""
+
+    index: tuple[str, ...] = option(
+        (), metavar="DIR|GLOB", repeat=True, shown_default="required, except with --engine milvus"
+    )
+    """Index folder, or folder of vectors for exact search; repeat it, or quote a pattern, to search
+    several as one."""
+    engine: Engine | None = option(None, metavar="milvus", shown_default="that of --index")
+    """milvus: search --collection at --uri instead of --index."""
+    topics: str | None = option(None, "--queries", metavar="FILE|DIR|NAME|-")
+    """Queries: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
+    topics_format: TopicsFormat | None = option(None, shown_default="detected")
+    """Format of --topics."""
+    qrels: str | None = option(None, metavar="FILE|DIR|NAME")
+    """Search only queries with judgments in these qrels, e.g. one split of BEIR."""
+    model: str | None = option(
+        None,
+        "--encoder",
+        "--model-name-or-path",
+        metavar="NAME|DIR|HUB_ID",
+        shown_default="the model of the index",
+    )
+    """Model that encodes the queries."""
+    encoded_queries: str | None = option(None, "--query-reps", metavar="DIR|FILE")
+    """Query vectors instead of --model; with --topics, in the order of that file."""
+    allow_pickle: bool = False
+    """Also read --encoded-queries from pickle files, which can run code; only for trusted files."""
+    force: bool = False
+    """Search even if model and index were encoded with different settings."""
+    verify: bool = False
+    """Verify the checksums of --index and --encoded-queries first."""
+
+    def __post_init__(self) -> None:
+        if self.engine not in (None, Engine.MILVUS):
+            raise UsageError(f"--engine {self.engine}: an index folder records its own engine")
+        if self.engine and self.index:
+            raise UsageError("--engine milvus and --index exclude each other")
+        if not self.index and not self.engine:
+            raise UsageError("no index: give --index")
+        if self.topics is None and self.encoded_queries is None:
+            raise UsageError("no queries: give --topics, or --encoded-queries")
+        if self.qrels is not None and self.topics is None:
+            raise UsageError(
+                f"--qrels {self.qrels}: qrels select queries of --topics", "add --topics"
+            )
+        if self.model is not None and self.encoded_queries is not None:
+            raise UsageError("--model and --encoded-queries exclude each other", "give one of them")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RerankPaths(RunOutput):
+    """Input and output of the rerank command."""
+
+    model: str = option(REQUIRED, "--reranker", "--model-name-or-path", metavar="NAME|DIR|HUB_ID")
+    """Cross-encoder: a folder or a Hugging Face name."""
+    run: str = option(REQUIRED, metavar="FILE|-")
+    """Run to rerank."""
+    topics: str = option(REQUIRED, "--queries", metavar="FILE|DIR|NAME|-")
+    """Queries: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
+    topics_format: TopicsFormat | None = option(None, shown_default="detected")
+    """Format of --topics."""
+    corpus: str = option(REQUIRED, metavar="FILE|DIR|NAME|-")
+    """Passages: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
+
+    def __post_init__(self) -> None:
+        if [self.topics, self.run, self.corpus].count("-") > 1:
+            raise UsageError("standard input (-) can be only one of --topics, --run and --corpus")
+
+
+@dataclass(frozen=True)
+class RankingSettings(Settings):
+    """Options of a run's content and format."""
+
+    hits: int = option(1000, "-k", at_least=1)
+    """Passages returned per query."""
+    remove_query: bool = False
+    """Drop hits whose id is the query's own (ArguAna, Quora)."""
+    max_passage: bool = False
+    """Rank documents by their best passage; passage ids are "document<delimiter>part"."""
+    max_passage_delimiter: str = option("#", rare=True)
+    """Delimiter between document and part."""
+    max_passage_hits: int | None = option(None, shown_default="--hits", rare=True, at_least=1)
+    """Documents returned per query under --max-passage."""
+    ties: Ties = option(Ties.BREAK, rare=True)
+    """Tied scores: lower to the next float32, so that all tools read one order, or keep."""
+    tag: str = option("denserk", "--runtag", "--run-tag")
+    """Run tag, the last column of a TREC run."""
+    output_format: RunFormat = RunFormat.TREC
+    """Format of the run."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.tag or any(character.isspace() for character in self.tag):
+            raise UsageError(f"--tag {self.tag!r}: cannot be empty or contain white space")
+        if not self.max_passage_delimiter:
+            raise UsageError("--set max-passage-delimiter= is empty", "for example #")
+
+    @property
+    def kept(self) -> int:
+        """Return the number of hits per query in the run."""
+        return (self.max_passage_hits if self.max_passage else None) or self.hits
+
+
+@dataclass(frozen=True)
+class RerankSettings(RankingSettings):
+    """Options of the rerank command."""
+
+    depth: int | None = option(None, "--rerank-depth", shown_default="all", at_least=1)
+    """Hits per query to rerank, the best first; the rest is dropped."""
+    pair_max_length: int | None = option(
+        None, "--rerank-max-len", shown_default="the cross-encoder's own", at_least=1
+    )
+    """Maximum tokens of query and passage together; the passage is truncated."""
+
+
+@dataclass(frozen=True)
+class SearchSettings(RankingSettings):
+    """Options of the search command."""
+
+    hits: int = option(1000, "--depth", "-k", at_least=1)
+    """Passages returned per query."""
+    ef_search: int | None = option(None, shown_default="the larger of 64 and --hits", at_least=1)
+    """hnsw: search breadth."""
+    nprobe: int | None = option(None, shown_default="1/16 of the lists", at_least=1)
+    """ivf: number of lists to search."""
+    k_factor: float | None = option(None, shown_default="4", rare=True, at_least=1)
+    """--factory with RFlat or Refine(...): candidates rescored per hit."""
+    query_batch: int = option(1024, rare=True, at_least=1)
+    """Queries per search batch; an exact search reads all vectors once per batch."""
+    index_device: str | None = option(
+        None, "--faiss-device", metavar="cpu|cuda|cuda:N", shown_default="as --device", rare=True
+    )
+    """Device of the search."""
+
+    @property
+    def index_options(self) -> Mapping[str, float]:
+        """Return the given options of approximate indexes, by name."""
+        given = {
+            "--ef-search": self.ef_search,
+            "--nprobe": self.nprobe,
+            "--set k-factor": self.k_factor,
+        }
+        return {name: value for name, value in given.items() if value is not None}

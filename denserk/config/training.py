@@ -1,0 +1,302 @@
+"""Options of fine-tuning."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from denserk.config.conversion import TrainingFormat
+from denserk.config.encoding import Dtype, resolve_dtype
+from denserk.config.options import REQUIRED, Settings, option
+from denserk.errors import UsageError
+
+
+class PositiveChoice(StrEnum):
+    """Selection of a query's positive."""
+
+    # In turn: (query + seed + epoch) modulo the number of positives (Tevatron, Condenser)
+    ROTATE = "rotate"
+    FIRST = "first"  # Always the first (DPR, MLR)
+    RANDOM = "random"  # Sampled at each visit (MASTER)
+
+
+class NegativeChoice(StrEnum):
+    """Selection of a query's hard negatives."""
+
+    # Shuffle once per query, then move a window each epoch: no repeats until all are used
+    WINDOW = "window"
+    SHUFFLE = "shuffle"  # Shuffle at each visit
+    TOP = "top"  # Always the first of the list
+
+
+class FillNegatives(StrEnum):
+    """Handling of queries with fewer negatives than --group-size needs."""
+
+    # Mask missing negatives. A passage of several groups is encoded and counted once.
+    MASK = "mask"
+    # Sample the query's negatives with replacement; duplicates are encoded and counted, as in the
+    # papers' code
+    REPEAT = "repeat"
+
+
+class Objective(StrEnum):
+    """Training objectives."""
+
+    RETRIEVAL = "retrieval"  # Contrastive learning: rank a query's positives above other passages
+    COSINE_MSE = "cosine-mse"  # Regress the cosine of two sentences on their label
+    TRIPLET = "triplet"  # Triplet margin loss between an anchor, a positive and a negative sentence
+
+
+class ContrastiveKind(StrEnum):
+    """Negatives of the contrastive loss."""
+
+    IN_BATCH = "in-batch"  # In-batch negatives: all passages of the batch
+    FULL = "full"  # All passages of the batch and its other queries and positives, as in SimLM
+
+
+class Distillation(StrEnum):
+    """Knowledge distillation losses over a query's passages."""
+
+    KL = "kl"  # KL divergence between the teacher's and the student's distribution
+    # Soft cross-entropy, as in MASTER's released code; same gradient as KL up to 1e-7 in the
+    # logarithm
+    SOFT_CROSS_ENTROPY = "soft-cross-entropy"
+    MARGIN_MSE = "margin-mse"  # Squared error of the margins between positive and negative
+
+
+@dataclass(frozen=True)
+class ObjectiveSettings(Settings):
+    """Options of the loss."""
+
+    objective: Objective = Objective.RETRIEVAL
+    """Training objective."""
+    temperature: float = option(1.0, above=0)
+    """Temperature by which scores are divided."""
+    contrastive: ContrastiveKind = option(ContrastiveKind.IN_BATCH, rare=True)
+    """Negatives: passages of the batch, or also its queries (full, as in SimLM)."""
+    cls_weight: float = option(0.5, rare=True, at_least=0)
+    """agg: weight of the loss on the [CLS] part."""
+    agg_weight: float = option(0.5, rare=True, at_least=0)
+    """agg: weight of the loss on the lexical part."""
+    layer_weight: float = option(1.0, "--lambda", rare=True, at_least=0)
+    """Self-contrastive pooling: weight of the loss over the positive's own vectors."""
+    layer_temperature: float = option(1.0, rare=True, above=0)
+    """Self-contrastive pooling: temperature of the loss over the positive's own vectors."""
+    distillation: Distillation | None = option(None, shown_default="no teacher")
+    """Knowledge distillation loss on the teacher scores in the training data."""
+    contrastive_weight: float | None = option(
+        None, shown_default="1; 0.2 beside --distillation", rare=True, at_least=0
+    )
+    """Weight of the contrastive loss."""
+    label_scale: float = option(1.0, rare=True, above=0)
+    """cosine-mse: label of equal sentences, e.g. 5 for labels from 0 to 5."""
+    margin: float = option(5.0, rare=True, at_least=0)
+    """triplet: margin in Euclidean distance."""
+
+    @property
+    def weight_of_contrastive(self) -> float:
+        """Return the contrastive loss weight, with the default resolved."""
+        if self.contrastive_weight is not None:
+            return self.contrastive_weight
+        return 1.0 if self.distillation is None else 0.2
+
+
+@dataclass(frozen=True)
+class RerankingSettings(Settings):
+    """Options of cross-encoder training."""
+
+    r_drop: float = option(0.0, rare=True, at_least=0)
+    """cross-encoder: weight of R-Drop, the consistency loss of two dropout passes; 0 is off."""
+    pair_max_length: int | None = option(
+        None, "--rerank-max-len", shown_default="sum of both limits", at_least=5
+    )
+    """cross-encoder: maximum tokens of query and passage together; the passage is truncated."""
+
+
+@dataclass(frozen=True)
+class SamplingSettings(Settings):
+    """Options of sampling queries, positives and negatives."""
+
+    group_size: int = option(8, "--train-group-size", "--train-n-passages", at_least=1)
+    """Passages per query: one positive and hard negatives."""
+    positive: PositiveChoice = option(PositiveChoice.ROTATE, rare=True)
+    """Positive of a query: in turn, always the first, or sampled."""
+    negative: NegativeChoice = option(NegativeChoice.WINDOW, rare=True)
+    """Hard negatives of a query: moving window, shuffled each time, or the first."""
+    negative_pool: int | None = option(None, shown_default="all", rare=True, at_least=1)
+    """Use only the first N negatives of each query."""
+    fill_negatives: FillNegatives = option(FillNegatives.MASK, rare=True)
+    """Queries with fewer negatives than --group-size needs: mask the missing ones or repeat
+    some."""
+    train_queries: int | None = option(None, shown_default="all", at_least=1)
+    """Train on N queries (pairs, triplets), sampled with --seed."""
+    train_fraction: float | None = option(None, shown_default="1", rare=True, above=0, at_most=1)
+    """Train on this share of the queries, sampled with --seed."""
+    seed: int = 42
+    """Random seed of sampling, order, initial weights and dropout."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.train_queries is not None and self.train_fraction is not None:
+            raise UsageError("--train-queries and --set train-fraction=SHARE exclude each other")
+
+
+@dataclass(frozen=True)
+class CacheSettings(Settings):
+    """Options of gradient caching."""
+
+    grad_cache: bool = False
+    """Gradient cache: compute large batches in chunks, with the same result and less memory."""
+    q_chunk: int = option(4, "--gc-q-chunk-size", rare=True, at_least=1)
+    """Queries per chunk."""
+    p_chunk: int = option(32, "--gc-p-chunk-size", rare=True, at_least=1)
+    """Passages per chunk."""
+    chunk_tokens: int | None = option(
+        None, shown_default="by --q-chunk and --p-chunk", rare=True, at_least=1
+    )
+    """Tokens per chunk, padding included, instead of a number of texts."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.chunk_tokens is not None and not self.grad_cache:
+            raise UsageError(
+                f"--set chunk-tokens={self.chunk_tokens}: only for the gradient cache",
+                "add --grad-cache",
+            )
+
+
+# Precision of forward and backward passes; weights and optimizer state stay in float32.
+Precision = Dtype
+
+
+@dataclass(frozen=True)
+class OptimizerSettings(Settings):
+    """Options of the optimizer and the training loop."""
+
+    batch_size: int = option(8, "--per-device-train-batch-size", at_least=1)
+    """Queries per step, over all processes."""
+    epochs: float = option(3.0, "--num-train-epochs", above=0)
+    """Number of passes over the training queries."""
+    max_steps: int | None = option(None, shown_default="by --epochs", at_least=1)
+    """Total number of steps; overrides --epochs."""
+    lr: float = option(5e-6, "--learning-rate", above=0)
+    """Peak learning rate of AdamW, with linear decay to 0."""
+    warmup_ratio: float = option(0.1, at_least=0, at_most=1)
+    """Share of steps with linear warm-up."""
+    warmup_steps: int | None = option(None, shown_default="by --warmup-ratio", rare=True)
+    """Number of warm-up steps; overrides --warmup-ratio."""
+    weight_decay: float = option(0.0, rare=True)
+    """Weight decay, not applied to biases and layer norms."""
+    max_grad_norm: float = option(1.0, rare=True, at_least=0)
+    """Maximum gradient norm for clipping; 0 is off."""
+    adam_epsilon: float = option(1e-8, rare=True)
+    """AdamW's epsilon (its betas are 0.9 and 0.999)."""
+    precision: Precision = option(Precision.FLOAT32, "--dtype")
+    """Precision of forward and backward passes; float16 needs a GPU."""
+    fp16: bool = False
+    """Short for --dtype float16."""
+    bf16: bool = False
+    """Short for --dtype bfloat16."""
+    save_steps: int = option(1000, at_least=1)
+    """Steps between checkpoints."""
+    keep_checkpoints: int = option(1, "--save-total-limit", rare=True, at_least=0)
+    """Number of recent checkpoints to keep; 0 keeps all."""
+    logging_steps: int | None = option(
+        None, shown_default="20, fewer in short runs", rare=True, at_least=1
+    )
+    """Steps between log lines."""
+    num_workers: int | None = option(
+        None, "--dataloader-num-workers", shown_default="2 for a GPU, 0 for a CPU", at_least=0
+    )
+    """Worker processes that prepare batches; 0 uses the training process."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "precision", resolve_dtype(self.precision, self.fp16, self.bf16))
+
+
+class DevMetric(StrEnum):
+    """Validation measures."""
+
+    LOSS = "dev-loss"  # Cross-entropy over the dev passages; lower is better
+    # Mean rank of the positive among all dev passages, as in DPR; lower is better
+    AVERAGE_RANK = "avg-rank"
+    RR_10 = "RR@10"  # Reciprocal rank in the dev collection; higher is better
+    SPEARMAN = "spearman"  # cosine-mse: rank correlation of cosines and labels; higher is better
+    # triplet: share of positives closer than their negatives; higher is better
+    ACCURACY = "accuracy"
+
+
+@dataclass(frozen=True)
+class ValidationSettings(Settings):
+    """Options of validation during training."""
+
+    dev_data: str | None = option(None, metavar="FILE")
+    """Held-out training data for dev-loss, avg-rank, spearman or accuracy."""
+    dev_corpus: str | None = option(None, metavar="FILE|DIR|NAME")
+    """Passages to search for RR@10, instead of the passages of --dev-data."""
+    dev_topics: str | None = option(None, metavar="FILE|DIR|NAME")
+    """Queries to search in --dev-corpus."""
+    dev_qrels: str | None = option(None, metavar="FILE|NAME")
+    """Relevance judgments (qrels) of --dev-topics."""
+    eval_steps: int | None = option(None, shown_default="once an epoch")
+    """Steps between validations."""
+    best_by: DevMetric | None = option(
+        None, "--metric-for-best-model", shown_default="keep the last"
+    )
+    """Keep the weights with the best value of this measure."""
+    early_stopping: int | None = option(
+        None, "--early-stopping-patience", shown_default="never", rare=True
+    )
+    """Stop after N validations without improvement of --best-by."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        collection = (self.dev_corpus, self.dev_topics, self.dev_qrels)
+        if any(collection) and not all(collection):
+            raise UsageError(
+                "--dev-corpus, --dev-topics and --dev-qrels go together: give all three"
+            )
+        if self.best_by is not None and not (self.dev_data or self.dev_corpus):
+            raise UsageError(f"--best-by {self.best_by} needs --dev-data or --dev-corpus")
+        if self.best_by not in (None, DevMetric.RR_10) and not self.dev_data:
+            raise UsageError(f"--best-by {self.best_by} needs --dev-data")
+        if self.early_stopping is not None and self.best_by is None:
+            raise UsageError("--set early-stopping needs --best-by, the measure that must improve")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneSettings(Settings):
+    """Input, output and model of a fine-tuning run."""
+
+    model: str = option(REQUIRED, "--model-name-or-path", metavar="NAME|DIR|HUB_ID")
+    """Model to start from: a short name, a folder or a Hugging Face name."""
+    train_data: tuple[str, ...] = option(
+        REQUIRED, "--train", "--dataset-path", metavar="FILE", repeat=True
+    )
+    """Training data in any format (docs/formats/training.md); repeatable."""
+    train_format: TrainingFormat | None = option(None, shown_default="detected")
+    """Format of the training data."""
+    corpus: str | None = option(None, metavar="FILE|DIR|NAME")
+    """Corpus with the texts of passages given by id."""
+    queries: str | None = option(None, metavar="FILE|DIR|NAME")
+    """Topics with the texts of queries given by id."""
+    qrels: str | None = option(None, metavar="FILE|NAME")
+    """Qrels with the positives of queries whose training data has negatives only."""
+    output: str = option(REQUIRED, "--output-dir", metavar="DIR")
+    """Model folder; checkpoints and logs are written inside."""
+    untie: bool = option(False, "--untie-encoder")
+    """Train separate (untied) query and passage encoders."""
+    negatives_x_device: bool = option(True, rare=True)
+    """Share in-batch negatives across processes."""
+    device: str = option("auto", metavar="auto|cpu|cuda")
+    """Device; with torchrun, each process uses the GPU of its rank."""
+    skip_missing: bool = False
+    """Skip and count passages missing from the corpus instead of stopping."""
+    resume: bool = False
+    """Resume from the last checkpoint."""
+    overwrite: bool = False
+    """Replace an existing output."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.resume and self.overwrite:
+            raise UsageError("--resume and --overwrite exclude each other")

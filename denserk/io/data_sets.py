@@ -1,0 +1,311 @@
+"""Collections by name, through ir_datasets (irds:NAME) and BEIR's archives (beir:NAME).
+
+Both packages are optional, and imported only for such a name. The parts of a benchmark (suite) are
+looked for on the disk first.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from denserk.config.benchmarks import Benchmark, Source
+from denserk.errors import DenserkError, InputError, UsageError
+from denserk.extras import installed, require
+from denserk.io.files import STREAM, write_errors
+from denserk.io.json_records import identifier
+from denserk.records import NO_FIELDS, Passage, Qrel, Query
+
+logger = logging.getLogger(__name__)
+
+IRDS = "irds:"
+BEIR = "beir:"
+BEIR_ARCHIVE = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets/{name}.zip"
+TEXT_FIELDS = ("text", "body", "abstract", "contents")
+# parts of a suite, by their names in `Benchmark`
+PARTS = ("corpus", "topics", "qrels", "answers")
+
+
+def cache_folder() -> Path:
+    """Return the folder of downloaded collections: $DENSERK_CACHE, or ~/.cache/denserk."""
+    return Path(os.environ.get("DENSERK_CACHE") or Path.home() / ".cache" / "denserk")
+
+
+class Place(NamedTuple):
+    """Where a source is: a path, and the split of a BEIR dataset; or a dataset of ir_datasets."""
+
+    path: Path
+    split: str | None = None
+    irds: str | None = None
+
+
+def locate(source: str) -> Place:
+    """Return where a source is: `irds:NAME`, `beir:NAME`, "-", a path, or an id of ir_datasets.
+
+    Raises:
+        UsageError: there is no such file, folder or dataset.
+    """
+    if source.startswith(IRDS):
+        return Place(Path(), irds=source.removeprefix(IRDS))
+    if source.startswith(BEIR):
+        name, split = split_beir(source)
+        return Place(beir_folder(name), split)
+    if source == STREAM or Path(source).exists():
+        return Place(Path(source))
+    if "/" in source and knows_irds(source):
+        logger.info(f"{source}: a dataset of ir_datasets")
+        return Place(Path(), irds=source)
+    could_be_name = "/" in source and not (Path(source).suffix or Path(source).parent.exists())
+    raise UsageError(
+        f"{source}: no such file or folder",
+        f"if it is a dataset of ir_datasets, write {IRDS}{source}" if could_be_name else None,
+    )
+
+
+def plain_or_packed(folder: Path, name: str) -> Path | None:
+    """Return a file of a folder, or the same file with .gz; None without either."""
+    return next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
+
+
+def load_irds(name: str, what: str) -> Any:
+    """Load a dataset of ir_datasets that has docs, queries or qrels.
+
+    Args:
+        name: its id, with or without `irds:`.
+        what: "docs", "queries" or "qrels".
+
+    Raises:
+        MissingExtraError: ir_datasets is not installed.
+        UsageError: there is no such dataset, or it has no such part.
+    """
+    name = name.removeprefix(IRDS)
+    os.environ.setdefault("IR_DATASETS_DL_DISABLE_PBAR", str(not sys.stderr.isatty()).lower())
+    package = require("ir_datasets", f"the collection {IRDS}{name}")
+    package.log.easy().logger().setLevel(logging.ERROR)  # a failed download is told in one line
+    try:
+        dataset = package.load(name)
+    except (KeyError, ValueError):
+        raise UsageError(
+            f"{IRDS}{name}: ir_datasets has no dataset of that id", "`ir_datasets list` prints them"
+        ) from None
+    if not getattr(dataset, f"has_{what}")():
+        raise UsageError(f"{IRDS}{name} has no {what}", "name one of its parts, such as .../test")
+    return dataset
+
+
+def knows_irds(name: str) -> bool:
+    """Return whether ir_datasets is installed and has a dataset of that id."""
+    if not installed("ir_datasets"):
+        return False
+    try:
+        require("ir_datasets", name).registry[name]
+    except (KeyError, ValueError):
+        return False
+    return True
+
+
+@contextmanager
+def _read_errors(name: str) -> Iterator[None]:
+    """Turn whatever the download or the files of a dataset raise into an InputError."""
+    try:
+        yield
+    except DenserkError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise InputError(
+            name, None, f"a dataset that cannot be read ({reason})", "its files or the network"
+        ) from error
+
+
+def _records(dataset: Any, what: str, name: str) -> Iterator[Any]:
+    with _read_errors(name):
+        yield from getattr(dataset, f"{what}_iter")()
+
+
+def irds_passages(name: str) -> Iterator[Passage]:
+    """Yield the passages of a dataset of ir_datasets.
+
+    Raises:
+        UsageError: see `load_irds`.
+        InputError: it cannot be fetched or read.
+    """
+    for record in _records(load_irds(name, "docs"), "docs", name):
+        fields = record._asdict()
+        docid = identifier(fields.pop("doc_id"), name, None, "passage")
+        key = next((key for key in TEXT_FIELDS if isinstance(fields.get(key), str)), None)
+        text = fields.pop(key) if key else record.default_text()
+        title = fields.pop("title", "") if key else ""
+        yield Passage(docid, text, title or "", _plain(fields))
+
+
+def _plain(fields: dict[str, Any]) -> Any:
+    kept = {key: value for key, value in fields.items() if isinstance(value, str | int | float)}
+    return kept or NO_FIELDS
+
+
+def irds_queries(name: str) -> Iterator[Query]:
+    """Yield the queries of a dataset of ir_datasets; errors as in `irds_passages`."""
+    for record in _records(load_irds(name, "queries"), "queries", name):
+        fields = record._asdict()
+        qid = identifier(fields.pop("query_id"), name, None, "query")
+        text = fields.pop("text", None)
+        answers = fields.pop("answers", None) or ()
+        yield Query(
+            qid,
+            text if isinstance(text, str) else record.default_text(),
+            tuple(answer for answer in answers if isinstance(answer, str)),
+            _plain(fields),
+        )
+
+
+def irds_qrels(name: str) -> Iterator[Qrel]:
+    """Yield the qrels of a dataset of ir_datasets; errors as in `irds_passages`."""
+    for record in _records(load_irds(name, "qrels"), "qrels", name):
+        yield Qrel(record.query_id, record.doc_id, int(record.relevance))
+
+
+def split_beir(name: str) -> tuple[str, str | None]:
+    """Split a BEIR name into dataset and split.
+
+    >>> split_beir("beir:scifact/test"), split_beir("beir:cqadupstack/android/test")
+    (('scifact', 'test'), ('cqadupstack/android', 'test'))
+    >>> split_beir("beir:scifact")
+    ('scifact', None)
+    """
+    name = name.removeprefix(BEIR).strip("/")
+    head, _, last = name.rpartition("/")
+    return (head, last) if last in ("train", "dev", "test") and head else (name, None)
+
+
+def beir_folder(name: str) -> Path:
+    """Return the folder of a BEIR dataset: $DENSERK_CACHE/beir or ./datasets, else downloaded.
+
+    Args:
+        name: the dataset, "scifact" or "cqadupstack/android".
+
+    Raises:
+        UsageError: it is not there, and the package that fetches it is missing.
+        DenserkError: it cannot be fetched.
+    """
+    if not all(part.strip(".") and "\\" not in part for part in name.split("/")):
+        raise UsageError(f"{BEIR}{name} is no name of a dataset", f"for example {BEIR}scifact")
+    places = [cache_folder() / "beir" / name, Path("datasets") / name]
+    for place in places:
+        if place.is_dir():
+            logger.info(f"{BEIR}{name}: {place}")
+            return place
+    put = f"or unpack {name.partition('/')[0]}.zip so that {places[0]} holds corpus.jsonl"
+    if not installed("beir"):
+        looked = " and ".join(str(place) for place in places)
+        raise UsageError(
+            f"{BEIR}{name} is not in {looked}, and the package beir, which fetches it, is missing",
+            f"pip install ir_datasets beir, {put}",
+        )
+    logger.info(f"{BEIR}{name}: fetching into {places[0].parent}")
+    return _fetch(name, places[0], put)
+
+
+def _fetch(name: str, place: Path, put: str) -> Path:
+    util = require("beir.util", f"the collection {BEIR}{name}")
+    archive = name.partition("/")[0]
+    kept = cache_folder() / "beir"
+    with write_errors(kept):
+        kept.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=f".{archive}.", suffix=".part", dir=kept) as temporary:
+            try:
+                util.download_and_unzip(BEIR_ARCHIVE.format(name=archive), temporary)
+            except Exception as error:
+                reason = " ".join(str(error).split())[:160]
+                raise DenserkError(f"{BEIR}{name} cannot be fetched: {reason}", put) from error
+            if (Path(temporary) / archive).is_dir() and not (kept / archive).exists():
+                (Path(temporary) / archive).rename(kept / archive)
+    if not place.is_dir():
+        raise DenserkError(f"{BEIR}{name}: the archive of {archive} holds no such dataset", put)
+    return place
+
+
+def _source(suite: Benchmark, part: str) -> Source | None:
+    """Return the source of a part, None if the suite has no such part."""
+    source = suite.corpus.source if part == "corpus" else getattr(suite, part)
+    return source if isinstance(source, Source) else None
+
+
+def _local_copy(source: Source) -> str | None:
+    """Return the name of a source that is on this disk, else None."""
+    places = [cache_folder() / path for path in source.paths]
+    if source.name is not None and source.name.startswith(BEIR):
+        folder = Path("datasets") / source.paths[0].removeprefix("beir/")
+        return source.name if any(place.is_dir() for place in (*places, folder)) else None
+    found = (p for place in places for p in (place, place.with_name(f"{place.name}.gz")))
+    return next((str(path) for path in found if path.exists()), None)
+
+
+def is_here(suite: Benchmark, part: str) -> bool:
+    """Return whether a part of a suite is on this disk."""
+    source = _source(suite, part)
+    return source is not None and _local_copy(source) is not None
+
+
+def find_parts(
+    suites: Iterable[Benchmark], parts: Iterable[str] = PARTS
+) -> dict[str, dict[str, str]]:
+    """Return where the parts of suites are: suite -> part -> a path or a name for `sources`.
+
+    Args:
+        suites: the suites.
+        parts: some of `PARTS`; those that a suite does not have are left out.
+
+    Raises:
+        UsageError: some are not on the disk and cannot be downloaded; it names all of them.
+    """
+    found: dict[str, dict[str, str]] = {}
+    missing: dict[Path, dict[str, list[str]]] = {}
+    wanted, fetch = list(parts), ""
+    for suite in suites:
+        for part in wanted:
+            source = _source(suite, part)
+            if source is None:
+                continue
+            name = _local_copy(source)
+            if name is None and source.fetched and source.name is not None:
+                if installed("beir" if source.name.startswith(BEIR) else "ir_datasets"):
+                    name = source.name
+                else:
+                    fetch = ", or pip install ir_datasets beir, which fetches what is public"
+            if name is not None:
+                found.setdefault(suite.name, {})[part] = name
+            else:
+                place = cache_folder() / source.paths[0]
+                missing.setdefault(place, {}).setdefault(suite.name, []).append(part)
+    if missing:
+        lines = []
+        for place, of in missing.items():
+            lacks = "; ".join(f"{', '.join(names)} of {suite}" for suite, names in of.items())
+            lines.append(f"{place} ({lacks})")
+        raise UsageError(f"not on this disk: {', '.join(lines)}", f"put them there{fetch}")
+    return found
+
+
+@contextmanager
+def download_errors(suite: Benchmark, part: str, source: str) -> Iterator[None]:
+    """Say where a copy may be put if ir_datasets cannot download a part of a suite.
+
+    Raises:
+        DenserkError: the part could not be downloaded.
+    """
+    try:
+        yield
+    except InputError as error:
+        known = _source(suite, part)
+        if str(error.path) != source.removeprefix(IRDS) or error.__cause__ is None or known is None:
+            raise  # it was there, and is broken
+        place = cache_folder() / known.paths[0]
+        raise DenserkError(
+            f"{part} of {suite.name}: not at {place}, and ir_datasets could not fetch {source}",
+            "put it there; --traceback shows what went wrong",
+        ) from error

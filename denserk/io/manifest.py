@@ -1,0 +1,326 @@
+"""manifest.json: settings, inputs and contents of a folder or run.
+
+Every folder that denserk writes has one, with `complete: false` until the last file is written;
+readers reject an unfinished folder. Settings and fingerprints are passed along the chain model ->
+vectors -> index -> run, so each step can reject what does not match.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+
+from denserk import __version__
+from denserk.config.encoding import RepresentationSettings
+from denserk.config.options import as_json
+from denserk.config.retrieval import Engine, Metric
+from denserk.errors import InputError, MismatchError, UsageError
+from denserk.io.files import STREAM, read_errors, read_file, whole_binary, write_errors
+from denserk.io.schema import (
+    OBJECT,
+    TEXT,
+    TRUTH,
+    Rule,
+    mapping,
+    number,
+    one_of,
+    optional,
+    record,
+    require,
+    whole,
+)
+from denserk.records import Query
+
+NAME = "manifest.json"
+DTYPES = ("float16", "float32")  # of stored vectors
+
+Description = Mapping[str, Any]  # of a model, by `TextEncoder.description`
+# the values of settings that did not exist when a manifest was written
+DEFAULTS = as_json(RepresentationSettings())
+# settings of text that queries and passages must share, or that only passages use
+OF_PASSAGES = ("fields", "join", "passage_prefix")
+
+
+class Kind(StrEnum):
+    """What a manifest describes."""
+
+    VECTORS = "vectors"
+    INDEX = "index"
+    RUN = "run"
+    RUNS = "runs of suites"
+    TRAINING = "training data"
+    PRETRAINING = "pre-training data"
+    TOKENS = "tokenised text"
+    EXPANSIONS = "generated queries and continuations"
+    START = "a model from nothing"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One manifest, in plain JSON.
+
+    Attributes:
+        settings: the options of the command.
+        made_from: names and fingerprints of the inputs: a model, a corpus, vectors.
+        contents: counts and checksums.
+    """
+
+    kind: Kind
+    complete: bool
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    made_from: Mapping[str, Any] = field(default_factory=dict)
+    contents: Mapping[str, Any] = field(default_factory=dict)
+    version: str = __version__
+
+
+_MODEL = record({}, {"name": TEXT, "fingerprint": TEXT, "representation": OBJECT, "text": OBJECT})
+_MADE_FROM = record({}, {"model": optional(_MODEL)})
+_SIZES = {"count": whole(), "dimension": whole(1), "vectors_per_passage": whole(1)}
+_SETTINGS = {
+    Kind.VECTORS: record({}, {"shard_id": whole(), "shard_num": whole(1)}),
+    Kind.INDEX: record(
+        {},
+        {
+            "engine": one_of(*Engine),
+            "type": TEXT,
+            "factory": optional(TEXT),
+            "metric": one_of(*Metric),
+            "bm25": OBJECT,
+        },
+    ),
+}
+_CONTENTS = {
+    Kind.VECTORS: record(
+        {}, {**_SIZES, "dtype": one_of(*DTYPES), "blocks": whole(), "journal_sha256": TEXT}
+    ),
+    Kind.INDEX: record(
+        {},
+        {
+            **_SIZES,
+            "factory": TEXT,
+            "recall": optional(number(0, 1)),
+            "sha256": mapping(TEXT),
+            "bytes": mapping(whole()),
+        },
+    ),
+    Kind.RUN: record({}, {"sha256": TEXT}),
+}
+
+
+def _rule(kind: Kind, *, complete: bool) -> Rule:
+    """Return the fields of a manifest; settings and contents are checked once it is complete."""
+    return record(
+        {
+            "kind": TEXT,
+            "complete": TRUTH,
+            "settings": _SETTINGS.get(kind, OBJECT) if complete else OBJECT,
+            "made_from": _MADE_FROM,
+            "contents": _CONTENTS.get(kind, OBJECT) if complete else OBJECT,
+            "version": TEXT,
+        }
+    )
+
+
+def require_fields(path: str | Path, manifest: Manifest, part: str, *names: str) -> None:
+    """Check that a part of a folder's manifest has some fields.
+
+    Raises:
+        InputError: it lacks one.
+    """
+    missing = [name for name in names if name not in getattr(manifest, part)]
+    if missing:
+        raise InputError(
+            beside(path),
+            None,
+            f"no {part}.{missing[0]}",
+            "a manifest that denserk wrote",
+            "make it again with --overwrite",
+        )
+
+
+def beside(path: str | Path) -> Path:
+    """Return the path of the manifest of a folder, or of a file such as a run."""
+    path = Path(path)
+    return path / NAME if path.is_dir() else path.with_name(f"{path.name}.{NAME}")
+
+
+def encoded(manifest: Manifest) -> bytes:
+    """Return a manifest as JSON."""
+    return orjson.dumps(asdict(manifest), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def decoded(data: bytes | str, where: str | Path) -> Manifest:
+    """Parse a manifest; `where` names it in errors.
+
+    Raises:
+        InputError: it is not a manifest.
+    """
+    expected, hint = "a manifest that denserk wrote", "make it again with --overwrite"
+    try:
+        values = orjson.loads(data)
+    except ValueError as error:
+        raise InputError(where, None, f"text that is not JSON ({error})", expected, hint) from None
+    require(values, record({"kind": one_of(*Kind), "complete": TRUTH}), where, None, hint)
+    kind = Kind(values["kind"])
+    require(values, _rule(kind, complete=values["complete"]), where, None, hint)
+    if others := sorted(values.keys() - {field.name for field in fields(Manifest)}):
+        raise InputError(where, None, f"the field {others[0][:60]}", expected, hint)
+    return Manifest(**{**values, "kind": kind})
+
+
+def write_manifest(path: str | Path, manifest: Manifest) -> None:
+    """Write the manifest of a folder or file."""
+    with whole_binary(beside(path)) as handle:
+        handle.write(encoded(manifest))
+
+
+def read_manifest(path: str | Path, kind: Kind, *, unfinished: bool = False) -> Manifest:
+    """Read the manifest of a folder or file, which must be of a `kind`.
+
+    Args:
+        path: the folder or file.
+        kind: what it must be.
+        unfinished: also accept an unfinished folder.
+
+    Raises:
+        UsageError: the folder does not exist, or has no manifest.
+        MismatchError: it is of another kind, or unfinished.
+        InputError: it is not a manifest.
+    """
+    where = beside(path)
+    if not os.path.lexists(where):
+        if not os.path.lexists(path):
+            raise UsageError(f"{path}: no such file or folder")
+        raise UsageError(f"{path} has no {NAME}: it is not {kind} that denserk wrote")
+    manifest = decoded(read_file(where), where)
+    if manifest.kind is not kind:
+        raise MismatchError(f"{path} holds {manifest.kind}, not {kind}")
+    if not manifest.complete and not unfinished:
+        raise MismatchError(
+            f"{path} is unfinished: the command that writes it was interrupted",
+            "run that command again with --resume",
+        )
+    return manifest
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Describe the differences between two parts of manifests, one phrase per value.
+
+    >>> differences({"model": {"name": "a"}, "k": 1}, {"model": {"name": "b"}, "k": 1})
+    ["model.name was 'a', now 'b'"]
+    """
+    found = []
+    for key in sorted(old.keys() | new.keys()):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            found += differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            found.append(f"{prefix}{key} was {before!r}, now {after!r}")
+    return found
+
+
+def file_sha256(path: str | Path) -> str:
+    """Return the hexadecimal SHA-256 of a file."""
+    with read_errors(path), Path(path).open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def has_manifest(output: str) -> bool:
+    """Return whether a run has a manifest beside it: streams and special files have none."""
+    return output != STREAM and (Path(output).is_file() or not Path(output).exists())
+
+
+def forget_manifest(output: str) -> None:
+    """Remove the manifest of a run that is about to be replaced.
+
+    Raises:
+        OutputError: it cannot be removed.
+    """
+    if has_manifest(output):
+        with write_errors(output):
+            beside(output).unlink(missing_ok=True)
+
+
+def queries_sha256(queries: Iterable[Query]) -> str:
+    """Return the hexadecimal SHA-256 of the ids and texts of queries."""
+    digest = hashlib.sha256()
+    for query in queries:
+        digest.update(f"{query.qid}\t{query.text}\n".encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def model_of(manifest: Manifest | None) -> Description | None:
+    """Return the description of the model that a manifest names."""
+    model = None if manifest is None else manifest.made_from.get("model")
+    return model if isinstance(model, Mapping) else None
+
+
+def _comparable(model: Description) -> dict[str, Any]:
+    text = model.get("text", {})
+    return {
+        "fingerprint": model.get("fingerprint"),
+        "representation": DEFAULTS | dict(model.get("representation", {})),
+        "text": {name: text.get(name) for name in OF_PASSAGES},
+    }
+
+
+def model_differences(one: Description, other: Description) -> list[str]:
+    """Describe why vectors of two models cannot be compared, one phrase per reason.
+
+    >>> model_differences({"name": "a", "fingerprint": "1"}, {"name": "b", "fingerprint": "2"})
+    ['other weights: a and b']
+    """
+    before, after = _comparable(one), _comparable(other)
+    found = []
+    if before.pop("fingerprint") != after.pop("fingerprint"):
+        found.append(f"other weights: {one.get('name')} and {other.get('name')}")
+    return found + differences(before, after)
+
+
+def refuse_other_model(
+    made: Description | None, asked: Description | None, what: str, hint: str
+) -> None:
+    """Reject vectors of two models, if both are known.
+
+    Args:
+        made: the model of the first.
+        asked: the model of the second.
+        what: "the index idx and the queries q", for the message.
+        hint: what to do instead.
+
+    Raises:
+        MismatchError: weights, representation or settings of text differ.
+    """
+    found = [] if made is None or asked is None else model_differences(made, asked)
+    if found:
+        raise MismatchError(f"{what} were not made alike: {'; '.join(found)}", hint)
+
+
+class Made(Protocol):
+    """A source of vectors or an index, with its manifest if it has one."""
+
+    @property
+    def name(self) -> str:
+        """Name in messages."""
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """Its manifest."""
+
+
+def common_model(sources: Sequence[Made]) -> Description | None:
+    """Return the model that encoded all vectors; None if a manifest does not name it.
+
+    Raises:
+        MismatchError: several models did.
+    """
+    models = [(source.name, model_of(source.manifest)) for source in sources]
+    first, made = models[0]
+    for name, model in models[1:]:
+        refuse_other_model(made, model, f"{first} and {name}", "index vectors of one model")
+    return None if any(model is None for _, model in models) else made

@@ -1,0 +1,384 @@
+"""Output files and folders: locks, and protection of inputs and of files denserk did not write.
+
+An output is claimed before any work begins: inputs are never overwritten, files that denserk did
+not write are never deleted, and a lock beside the output excludes other denserk processes.
+"""
+
+import ctypes
+import fcntl
+import json
+import os
+import re
+import shutil
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from fnmatch import fnmatchcase
+from glob import glob, has_magic
+from pathlib import Path
+from tempfile import gettempdir, mkdtemp
+from typing import Any
+
+from denserk.errors import Interrupted, OutputError, UsageError
+from denserk.io.files import (
+    STREAM,
+    is_special,
+    is_temporary,
+    temporary_beside,
+    whole_binary,
+    write_errors,
+)
+
+MANIFEST, TRAINING, MODEL = "manifest.json", "training.json", "denserk.json"
+EXPORT = ".denserk"  # lists the files of a folder in another tool's format
+UNFINISHED = ".unfinished"  # suffix of the folder beside a file that is written block by block
+MODEL_FILES = (
+    *("config.json", "generation_config.json", MODEL, "README.md", "modules.json", "model.pt"),
+    *("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin"),
+    *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
+    *("vocab.txt", "vocab.json", "merges.txt", "*.model"),
+    *("config_sentence_transformers.json", "sentence_bert_config.json"),
+)
+# patterns of files that denserk writes into a folder, by the file that marks such a folder
+FILES: Mapping[str, tuple[str, ...]] = {
+    MANIFEST: (
+        *("blocks*.jsonl", "block-[0-9]*.npy", "block-[0-9]*.docid", "tokens.jsonl"),
+        *("word-frequencies.json", "index", "docid", "vectors", "*.index.npy", "*.index.json"),
+        *("segments_*", "_*.*", "write.lock"),
+    ),
+    TRAINING: (
+        *MODEL_FILES,
+        *(
+            "config.yaml",
+            "training.png",
+            "events.out.tfevents.*",
+            "optimizer.pt",
+            "scheduler.pt",
+            "scaler.pt",
+            "trainer.pt",
+        ),
+        *("rng_state*.pth", "trainer_state.json", MANIFEST, "*.npy", "*.bin", "*.arrow"),
+    ),
+    MODEL: MODEL_FILES,
+}
+# patterns of folders below a model folder or the folder of a training run
+FOLDERS = (
+    *("checkpoints", "checkpoint-*", "best", "steps", "step-*", "start", "logs"),
+    *("training-data", "dev-data", "scratch", ".saving", "query", "document", "[0-9]_*"),
+)
+SCRATCH = "denserk-"  # prefix of temporary folders
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _made_by_denserk(folder: Path, marker: str) -> bool:
+    found = _json(folder / marker)
+    versions = found.get("versions")
+    return (
+        (marker == MANIFEST and {"kind", "complete", "settings"} <= found.keys())
+        or (marker == TRAINING and isinstance(versions, dict) and "denserk" in versions)
+        or (marker == MODEL and "denserk_version" in found)
+    )
+
+
+def _marker(folder: Path) -> str | None:
+    """Return the file that marks a folder of denserk's, or None."""
+    if isinstance(_json(folder / EXPORT).get("files"), list):
+        return EXPORT
+    return next((name for name in FILES if _made_by_denserk(folder, name)), None)
+
+
+def foreign_items(folder: Path) -> Iterator[Path]:
+    """Yield the files and folders in `folder` that denserk did not write.
+
+    A folder is denserk's if it holds a manifest, the settings of a training run, or the list of an
+    export; in it, only files and folders with names that denserk uses are denserk's.
+    """
+    marker = _marker(folder)
+    if marker in (None, EXPORT):
+        listed = [EXPORT, *map(str, _json(folder / EXPORT)["files"])] if marker else []
+        written = [folder / name for name in listed]
+        own = {path for file in written for path in (file, *file.parents)}
+        for item in sorted(folder.rglob("*") if marker else folder.iterdir()):
+            if item not in own and not is_temporary(item):
+                yield item
+        return
+    patterns = (marker, *FILES[marker])
+    for place, folders, files in os.walk(folder):
+        for name in list(folders):
+            path = Path(place, name)
+            known = marker != MANIFEST and any(fnmatchcase(name, p) for p in FOLDERS)
+            if path.is_symlink() or not known:
+                folders.remove(name)
+                if path.is_symlink() or not is_temporary(path):
+                    yield path
+        for name in files:
+            path = Path(place, name)
+            if not (any(fnmatchcase(name, p) for p in patterns) or is_temporary(path)):
+                yield path
+
+
+def refuse_occupied(
+    folder: str | Path, *, overwrite: bool, resume: bool = False, resumable: bool = True
+) -> None:
+    """Raise an error for an output folder whose content may not be replaced or continued.
+
+    Raises:
+        UsageError: it is a file, is not empty without --overwrite or --resume, or holds something
+            that denserk did not write.
+    """
+    path = Path(folder)
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{folder} is a file; a folder is expected", "choose another --output")
+    present = [item for item in path.iterdir() if not is_temporary(item)] if path.is_dir() else []
+    if [item.name for item in present] == [TRAINING] and _json(path / TRAINING).keys() == {
+        "versions"
+    }:
+        return  # a training run that failed at its start
+    if not present:
+        return
+    if not (overwrite or resume):
+        raise UsageError(
+            f"{folder} is not empty (it holds {min(present).name})",
+            f"add --overwrite to replace it, {'--resume to continue it, ' * resumable}"
+            "or choose another output",
+        )
+    foreign = next(foreign_items(path), None)
+    if foreign is None or (resume and _marker(path)):
+        return
+    raise UsageError(
+        f"{folder} holds {foreign.relative_to(path)}, which denserk did not write",
+        f"choose another output, or remove {folder} yourself",
+    )
+
+
+def clear_folder(folder: Path) -> None:
+    """Empty a folder that `refuse_occupied` accepted."""
+    manifest = folder / MANIFEST
+    if _made_by_denserk(folder, MANIFEST):  # removed last, because it marks the folder
+        with whole_binary(manifest) as out:
+            out.write(json.dumps({**_json(manifest), "complete": False}).encode())
+    marks = (MANIFEST, TRAINING, MODEL, EXPORT)
+    for item in sorted(folder.iterdir(), key=lambda item: item.name in marks):
+        shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
+
+
+def prepare_folder(folder: str | Path, *, overwrite: bool, resume: bool = False) -> Path:
+    """Create an output folder, or empty it; with `resume` its content is kept.
+
+    Raises:
+        UsageError: see `refuse_occupied`.
+        OutputError: it cannot be created or emptied.
+    """
+    refuse_occupied(folder, overwrite=overwrite, resume=resume)
+    path = Path(folder)
+    with write_errors(folder):
+        path.mkdir(parents=True, exist_ok=True)
+        if not resume:
+            clear_folder(path)
+    return path
+
+
+@contextmanager
+def whole_folder(
+    folder: str | Path, *, overwrite: bool = False, export: bool = False, own: bool = False
+) -> Iterator[Path]:
+    """Yield a temporary folder that replaces `folder` on success.
+
+    Args:
+        folder: the final path.
+        overwrite: replace a folder that is not empty.
+        export: the files are in another tool's format; their names are recorded to mark the folder.
+        own: it lies in a folder of denserk's, and is replaced without a check.
+
+    Raises:
+        UsageError: see `refuse_occupied`.
+    """
+    if not own:
+        refuse_occupied(folder, overwrite=overwrite, resumable=False)
+    target = Path(folder)
+    temporary = temporary_beside(target)
+    try:
+        with write_errors(folder):
+            temporary.mkdir(parents=True)
+            yield temporary
+            if export:
+                files = (item for item in temporary.rglob("*") if item.is_file())
+                names = sorted(item.relative_to(temporary).as_posix() for item in files)
+                (temporary / EXPORT).write_text(json.dumps({"files": names}) + "\n")
+            if target.exists():
+                _exchange(temporary, target)
+            else:
+                temporary.replace(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Exchange the names of two folders, atomically if the file system can."""
+    exchange = 2  # RENAME_EXCHANGE of Linux
+    at_here = -100  # AT_FDCWD
+    library = ctypes.CDLL(None, use_errno=True)
+    if hasattr(library, "renameat2") and not library.renameat2(
+        at_here, os.fsencode(one), at_here, os.fsencode(other), exchange
+    ):
+        return
+    aside = temporary_beside(other)
+    other.replace(aside)
+    one.replace(other)
+    aside.replace(one)
+
+
+def named_paths(*given: Any) -> Iterator[Path]:
+    """Yield the existing files and folders among the values of options, also nested ones."""
+    for value in given:
+        if isinstance(value, Path) or (isinstance(value, str) and value not in ("", STREAM)):
+            with suppress(OSError, ValueError):  # a text too long for a path is no path
+                if has_magic(str(value)):
+                    yield from map(Path, glob(str(value)))  # noqa: PTH207  (patterns may be absolute)
+                if Path(value).exists():
+                    yield Path(value)
+        elif isinstance(value, Mapping):
+            yield from named_paths(*value.values())
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            yield from named_paths(*value)
+
+
+@contextmanager
+def claim(
+    outputs: Iterable[str | Path],
+    *,
+    inputs: Iterable[Path] = (),
+    overwrite: bool = False,
+    resume: bool = False,
+) -> Iterator[None]:
+    """Lock outputs while they are written; pipes, devices and `-` are not locked.
+
+    Args:
+        outputs: files or folders.
+        inputs: existing files and folders that the command reads.
+        overwrite: existing outputs may be replaced.
+        resume: existing outputs may be resumed.
+
+    Raises:
+        UsageError: an output is an input, contains one or exists.
+        OutputError: another process writes it, or it cannot be locked.
+    """
+    targets = [Path(name) for name in outputs if str(name) != STREAM and not is_special(Path(name))]
+    read = list(inputs)
+    with ExitStack() as stack:
+        for target in targets:
+            refuse_inputs(target, read, resume=resume)
+            stack.enter_context(_locked(target))
+            if target.is_file() and not (overwrite or resume):
+                raise UsageError(
+                    f"{target} exists", "add --overwrite to replace it, or choose another output"
+                )
+            _remove_leftovers(target)
+        try:
+            yield
+        except BaseException as error:
+            stop = error if isinstance(error, Interrupted) else Interrupted.received
+            if stop is not None:
+                stop.kept = ", ".join(str(target) for target in targets if _is_begun(target))
+            raise
+
+
+def _is_begun(target: Path) -> bool:
+    """Return whether --resume can continue the output."""
+    return (
+        target.with_name(target.name + UNFINISHED).is_dir()
+        or _json(target / MANIFEST).get("complete") is False
+        or any((target / "checkpoints").glob("checkpoint-*"))
+    )
+
+
+def refuse_inputs(target: Path, inputs: Iterable[Path], *, resume: bool = False) -> None:
+    """Raise a UsageError for an output that is an input, or a folder that contains one."""
+    real = Path(os.path.realpath(target))  # resolve() takes no link to itself
+    for path in inputs:
+        source = Path(os.path.realpath(path))
+        if source == real or (target.is_file() and path.is_file() and target.samefile(path)):
+            raise UsageError(f"{path} is both input and output", "choose another output")
+        if real.is_dir() and source.is_relative_to(real) and not resume:
+            raise UsageError(f"the output {target} holds an input, {path}", "choose another output")
+
+
+def _lock_of(target: Path) -> Path:
+    """Return the lock file beside an output, or inside a folder whose parent is not writable."""
+    whole = target.absolute()
+    inside = whole.is_dir() and not os.access(whole.parent, os.W_OK)
+    return (whole if inside else whole.parent) / f".{whole.name}.lock"
+
+
+@contextmanager
+def _locked(target: Path) -> Iterator[None]:
+    from filelock import FileLock, Timeout  # only where something is written
+
+    place = _lock_of(target)
+    with write_errors(target):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(place, blocking=False)
+        try:
+            lock.acquire()
+        except Timeout:
+            holder = ""
+            with suppress(OSError):
+                holder = place.read_text("utf-8", "replace").strip()
+            raise OutputError(
+                f"{target} is being written by {holder or 'another denserk'}",
+                "wait for it to end, or choose another output",
+            ) from None
+    try:
+        with suppress(OSError):  # for the message above
+            started = time.strftime("%H:%M:%S")
+            place.write_text(
+                f"process {os.getpid()} on {socket.gethostname()}, started at {started}\n", "utf-8"
+            )
+        yield
+    finally:
+        place.unlink(missing_ok=True)  # before the release: FileLock takes no lock without a name
+        lock.release()
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Remove the temporary files of killed processes: the lock says that nobody writes them."""
+    whole = target.absolute()
+    own = re.compile(rf"\.{re.escape(whole.name)}(\.{re.escape(MANIFEST)})?\.[0-9a-f]{{8}}\.part")
+    left = [path for path in whole.parent.iterdir() if own.fullmatch(path.name)]
+    if whole.is_dir() and _marker(whole):
+        left += [path for path in whole.rglob(".*.part") if is_temporary(path)]
+    for path in left:
+        with suppress(OSError):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@contextmanager
+def scratch_folder(purpose: str) -> Iterator[Path]:
+    """Yield a temporary folder, removed at the end; folders of killed processes go too.
+
+    A process holds a lock in its folder while it lives; a folder whose lock is free is left over.
+    """
+    root = Path(gettempdir())
+    for lock in root.glob(f"{SCRATCH}*/lock"):
+        with suppress(OSError), lock.open("r+b") as handle:
+            if lock.stat().st_uid == os.getuid():
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock.parent, ignore_errors=True)
+    with write_errors(root):
+        folder = Path(mkdtemp(prefix=f"{SCRATCH}{purpose}-"))
+    try:
+        with (folder / "new").open("wb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            (folder / "new").rename(folder / "lock")
+            (folder / "files").mkdir()
+            yield folder / "files"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

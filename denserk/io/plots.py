@@ -1,0 +1,130 @@
+"""Plots with matplotlib in one style: written to a file, or as SVG inside an HTML page."""
+
+import io
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from denserk.extras import installed, require
+from denserk.io.files import whole_binary
+
+logger = logging.getLogger(__name__)
+
+# colour-blind safe; series also differ by marker and dash, so they can be told apart in grey
+INKS = ("#0066a6", "#c14a00", "#00795a", "#a8478a", "#7d6200", "#4b45a8", "#5c6670", "#a3182f")
+MARKERS = ("o", "s", "^", "D", "X", "P")
+DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1.5, 2)), (0, (9, 2)))
+# stand for text and grid lines: an HTML page replaces them by its own colours
+TEXT, GRID = "#1b1f24", "#d5dae0"
+
+STYLE: Any = {
+    "font.size": 8.5,
+    "figure.constrained_layout.use": True,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "grid.color": GRID,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor"), TEXT),
+    **dict.fromkeys(("xtick.color", "ytick.color"), TEXT),
+    "text.parse_math": False,  # names of models and runs may hold $
+    "svg.fonttype": "none",
+    "svg.hashsalt": "denserk",  # the same plot has the same bytes
+}
+
+
+def style() -> AbstractContextManager[None]:
+    """Return a context manager that applies denserk's plot style.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    require("matplotlib", "drawing plots")
+    import matplotlib
+
+    context: AbstractContextManager[None] = matplotlib.rc_context(STYLE)
+    return context
+
+
+def new_axes(width: float, height: float, rows: int = 1, *, sharey: bool = True) -> Any:
+    """Return the axes of a new figure of that size in inches; an array of them for several rows."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height)).subplots(rows, sharex=True, sharey=sharey)
+
+
+def look(number: int) -> dict[str, Any]:
+    """Return colour, marker and dash of the n-th series of a plot."""
+    return {
+        "color": INKS[number % len(INKS)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "linestyle": DASHES[number % len(DASHES)],
+    }
+
+
+def draw_lines(
+    axes: Any, lines: Mapping[str, Sequence[tuple[float, float]]], legend: str = "right upper"
+) -> None:
+    """Draw named lines of (x, y) points, with a legend at that side of the axes."""
+    for number, points in enumerate(lines.values()):
+        xs, ys = zip(*points, strict=True) if points else ((), ())
+        axes.plot(xs, ys, lw=1.4, ms=4, **look(number))
+    # labels are passed here because matplotlib hides those that begin with "_"
+    axes.figure.legend(axes.lines, list(lines), loc=f"outside {legend}")
+
+
+def save(axes: Any, path: Path) -> None:
+    """Write a figure as PNG, PDF or SVG, by the suffix of the path."""
+    buffer = io.BytesIO()
+    axes.figure.savefig(buffer, format=path.suffix.removeprefix("."), dpi=300)
+    with whole_binary(path) as handle:
+        handle.write(buffer.getbuffer())
+
+
+def save_if_installed(draw: Callable[[], Any], what: str, path: Path | None) -> None:
+    """Write a plot that nobody asked for by name: only where matplotlib is installed.
+
+    Args:
+        draw: returns the axes.
+        what: what the plot shows, for the log ("curves").
+        path: the file; None draws nothing.
+    """
+    if path is None:
+        return
+    if not installed("matplotlib"):
+        logger.info("no plot: matplotlib is not installed (pip install matplotlib)")
+        return
+    with style():
+        save(draw(), path)
+    logger.info(f"{what} are in {path}")
+
+
+def as_svg(axes: Any, label: str, prefix: str) -> str:
+    """Return a figure as an SVG element for an HTML page, whose CSS sets the colours.
+
+    Args:
+        axes: of the figure.
+        label: describes the plot to screen readers.
+        prefix: makes the element ids unique on the page.
+    """
+    buffer = io.BytesIO()
+    axes.figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    svg = buffer.getvalue().decode()
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    svg = re.sub(r"<[^>]+>", partial(_adapted, prefix), svg)  # tags alone: texts stay as they are
+    return svg.replace("<svg ", f'<svg class="plot" role="img" aria-label="{escape(label)}" ', 1)
+
+
+def _adapted(prefix: str, tag: re.Match[str]) -> str:
+    """Prefix the ids in an SVG tag and replace its colours by those of the page."""
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\1{prefix}-", tag[0])
+    text = text.replace(TEXT, "currentColor").replace(GRID, "var(--rule)")
+    for number, ink in enumerate(INKS):
+        text = text.replace(ink, f"var(--ink{number})")
+    return text

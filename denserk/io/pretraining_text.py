@@ -1,0 +1,234 @@
+"""Text to pre-train on: any corpus, plain text, spans of documents, token ids; generated text.
+
+| format | one record | a document |
+|---|---|---|
+| any corpus | as there | the record |
+| plain text (.txt) | a line, or lines up to an empty one | the record |
+| spans | {"spans": ["...", ...]} | the record, cut already |
+| token ids | {"text": [ids], "queries": [[ids]], "next": [[ids]]} | the record |
+| token ids of spans | {"spans": [[ids], ...]} | the record, cut already |
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from denserk.config.formats import DETECTED, CorpusSettings
+from denserk.config.pretraining import RawText
+from denserk.errors import InputError
+from denserk.io.corpus import ENDINGS, corpus_files, read_passages
+from denserk.io.files import STREAM, look_ahead, open_binary, read_text_lines
+from denserk.io.json_records import Fields, read_objects
+from denserk.io.text_files import display_name, first_line, is_json
+from denserk.records import Passage
+
+logger = logging.getLogger(__name__)
+
+TEXT_ENDING = ".txt"
+TOKENS = "tokens.jsonl"  # the file of token ids in a folder that holds tokenised text
+
+
+class Document(NamedTuple):
+    """A document's texts: its fields, or its spans if it is `cut` already."""
+
+    docid: str
+    title: str
+    parts: tuple[str, ...]
+    cut: bool = False
+
+
+class TokenDocument(NamedTuple):
+    """A document's token ids, without special tokens around them.
+
+    `texts`: one, or the spans of a document that is `cut`. `queries` and `next` are None if the
+    record has none. `fields` names file and line in errors.
+    """
+
+    texts: list[list[int]]
+    cut: bool
+    queries: list[list[int]] | None
+    next: list[list[int]] | None
+    fields: Fields
+
+
+def read_documents(
+    source: str,
+    corpus_settings: CorpusSettings = DETECTED,
+    fields: Sequence[str] = ("title", "text"),
+    raw_text: RawText | None = None,
+) -> Iterator[Document | TokenDocument]:
+    """Yield the documents of a source, in its order, in constant memory.
+
+    Args:
+        source: a file, a folder, "-", or a collection by name (see `corpus.read_passages`). A
+            folder's .txt files count too. Standard input is plain text if `raw_text` is given, and
+            otherwise a corpus.
+        corpus_settings: how the passages of a corpus are read.
+        fields: fields of a passage that are read.
+        raw_text: where a document of plain text ends; None detects it.
+
+    Raises:
+        InputError: it is empty, or a line of it is broken.
+    """
+    for file in _files(source):
+        if _is_text(file, raw_text):
+            yield from _read_text(file, raw_text)
+        elif key := _token_key(file):
+            logger.info(f"{display_name(file)}: {key[1]}")
+            yield from _read_records(file, key[0])
+        else:
+            for passage in read_passages(file, corpus_settings, fields):
+                parts = tuple(part for name in fields if (part := passage.field(name).strip()))
+                yield Document(passage.docid, passage.title.strip(), parts)
+
+
+def _files(source: str) -> list[str]:
+    folder = Path(source)
+    if not folder.is_dir():
+        return [source]
+    if (folder / TOKENS).is_file():
+        return [str(folder / TOKENS)]
+    return [str(file) for file in corpus_files(folder, (*ENDINGS, TEXT_ENDING))]
+
+
+def _is_text(file: str, raw_text: RawText | None) -> bool:
+    if file == STREAM:
+        return raw_text is not None
+    return file.removesuffix(".gz").endswith(TEXT_ENDING) and Path(file).is_file()
+
+
+def _token_key(file: str) -> tuple[str, str] | None:
+    """Return the key of token ids or spans, and what they are called; None for a corpus."""
+    if file == STREAM or not Path(file).is_file():
+        return None
+    with open_binary(file) as raw:
+        start = first_line(look_ahead(raw, file)[0])
+    try:
+        record = orjson.loads(start) if is_json(start) else None
+    except ValueError:
+        return None
+    if not isinstance(record, dict):
+        return None
+    if isinstance(record.get("text"), list):
+        return "text", "token ids of texts"
+    if isinstance(spans := record.get("spans"), list):
+        ids = bool(spans) and isinstance(spans[0], list)
+        return "spans", "token ids of spans" if ids else "spans of documents"
+    return None
+
+
+def _read_text(file: str, raw_text: RawText | None) -> Iterator[Document]:
+    if raw_text is None:
+        raw_text = _detect(file)
+        logger.info(f"{display_name(file)}: plain text, documents are {raw_text}")
+    for number, lines in enumerate(_paragraphs(file, raw_text)):
+        yield Document(str(number), "", (lines,))
+
+
+def _detect(file: str) -> RawText:
+    """Detect whether empty lines end documents; without any, each line is a document."""
+    with open_binary(file) as raw:
+        head = look_ahead(raw, file)[0]
+    inner = head.strip().replace(b"\r\n", b"\n")
+    return RawText.PARAGRAPHS if b"\n\n" in inner else RawText.LINES
+
+
+def _paragraphs(file: str, raw_text: RawText) -> Iterator[str]:
+    if raw_text is RawText.LINES:
+        yield from (line for _, line in read_text_lines(file) if line.strip())
+        return
+    lines: list[str] = []
+    for _, line in read_text_lines(file):
+        if line.strip():
+            lines.append(line)
+        elif lines:
+            yield "\n".join(lines)
+            lines = []
+    if lines:
+        yield "\n".join(lines)
+
+
+def _read_records(file: str, key: str) -> Iterator[Document | TokenDocument]:
+    for line, record in read_objects(file):
+        fields = Fields(record, file, line)
+        if key not in fields:
+            raise fields.error(f"a record without `{key}`", f"`{key}`, as in the first record")
+        if key == "text":
+            found = [_ids(fields, fields.items("text"), "text")]
+            queries, following = _lists(fields, "queries"), _lists(fields, "next")
+            yield TokenDocument(found, False, queries, following, fields)
+            continue
+        spans = fields.items("spans")
+        if all(isinstance(span, str) for span in spans):
+            yield Document(str(line), "", tuple(span for span in spans if span.strip()), cut=True)
+        else:
+            found = [_ids(fields, span, "spans") for span in spans]
+            yield TokenDocument(found, True, None, None, fields)
+
+
+def _lists(fields: Fields, key: str) -> list[list[int]] | None:
+    if key not in fields:
+        return None
+    return [_ids(fields, value, key) for value in fields.items(key)]
+
+
+def _ids(fields: Fields, value: Any, key: str) -> list[int]:
+    if not isinstance(value, list) or not all(type(item) is int and item >= 0 for item in value):
+        raise fields.error(f"{key} that are no token ids", f"a list of whole numbers as {key}")
+    return value
+
+
+class Expansion(NamedTuple):
+    """A passage's generated queries, and its generated continuations."""
+
+    docid: str
+    queries: tuple[str, ...]
+    next: tuple[str, ...]
+
+
+def read_expansions(path: str | Path) -> Iterator[Expansion]:
+    """Yield the expansions of a file, in its order.
+
+    Raises:
+        InputError: a line is broken, or has no id.
+    """
+    for line, record in read_objects(path):
+        fields = Fields(record, path, line)
+        docid = fields.identifier("docid")
+        if not docid:
+            raise fields.error("an expansion without `docid`", "the id of its passage")
+        yield Expansion(docid, fields.texts("queries"), fields.texts("next"))
+
+
+def append_queries(passages: Iterable[Passage], path: str | Path) -> Iterator[Passage]:
+    """Append generated queries to the text of their passages, separated by spaces.
+
+    Nogueira and Lin, "From doc2query to docTTTTTquery" (2019): what BM25 then indexes.
+
+    Args:
+        passages: in the order of their corpus.
+        path: expansions in the same order; those of some passages may be missing.
+
+    Raises:
+        InputError: an expansion does not belong to a passage that is still to come.
+    """
+    expansions = read_expansions(path)
+    coming = next(expansions, None)
+    for passage in passages:
+        if coming is None or coming.docid != passage.docid:
+            yield passage
+            continue
+        text = " ".join(part for part in (passage.text, *coming.queries) if part)
+        yield passage._replace(text=text)
+        coming = next(expansions, None)
+    if coming is not None:
+        raise InputError(
+            path,
+            None,
+            f"an expansion of {coming.docid}, which the corpus does not have there",
+            "expansions in the order of the corpus",
+            "expand this very corpus",
+        )

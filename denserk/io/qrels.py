@@ -1,0 +1,136 @@
+"""Relevance judgments (qrels): TREC's four columns, BEIR's three under a header."""
+
+import logging
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from denserk.config.formats import QrelsFormat
+from denserk.errors import InputError, UsageError
+from denserk.io import data_sets
+from denserk.io.files import read_text_lines, write_lines
+from denserk.io.text_files import columns, display_name
+from denserk.records import Qrel
+
+logger = logging.getLogger(__name__)
+
+BEIR_HEADER = ("query-id", "corpus-id", "score")
+COLUMNS = {
+    QrelsFormat.TREC: "4 columns: query, iteration, passage, relevance",
+    QrelsFormat.BEIR: "3 columns: query, passage, relevance",
+}
+WIDTHS = {4: QrelsFormat.TREC, 3: QrelsFormat.BEIR}
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+def read_qrels(source: str | Path, form: QrelsFormat | None = None) -> Iterator[Qrel]:
+    """Yield the judgments of a source, in its order; lines of a query need not stand together.
+
+    Args:
+        source: a file; a BEIR folder with one split; "-"; `irds:NAME`; `beir:NAME/SPLIT`.
+        form: the format; None detects it by the number of columns.
+
+    Raises:
+        UsageError: there is no such source, or the split is missing.
+        InputError: a line has another number of columns, a relevance that is no integer, or
+            contradicts an earlier line; or there are no judgments.
+    """
+    place = data_sets.locate(str(source))
+    if place.irds is not None:
+        yield from data_sets.irds_qrels(place.irds)
+    elif place.path.is_dir():
+        yield from _read_file(split_file(place.path, place.split), form)
+    else:
+        yield from _read_file(place.path, form)
+
+
+def _read_file(path: Path, form: QrelsFormat | None) -> Iterator[Qrel]:
+    judged: dict[str, dict[str, int]] = {}
+    grades: dict[str, int] = {}
+    detected = form
+    for line, text in read_text_lines(path):
+        parts = text.split()
+        if not parts or (parts[0][0] == "#" and not _is_judgment(parts)):
+            continue
+        if detected is None:
+            detected = _detect(parts, path, line)
+        if not judged and tuple(text.lower().split()) == BEIR_HEADER:
+            continue
+        if WIDTHS.get(len(parts)) is not detected:
+            raise _wrong_columns(parts, COLUMNS[detected], path, line)
+        qid, docid, grade = parts[0], parts[-2], parts[-1]
+        relevance = grades.get(grade)
+        if relevance is None:
+            relevance = grades[grade] = _relevance(grade, path, line)
+        before = judged.setdefault(qid, {}).setdefault(docid, relevance)
+        if before != relevance:
+            found = f"relevance {relevance} for query {qid}, passage {docid}, and {before} above"
+            raise InputError(path, line, found, "one judgment of a passage")
+        yield Qrel(qid, docid, relevance)
+    if not judged:
+        raise InputError(path, None, "no judgments", COLUMNS[detected or QrelsFormat.TREC])
+
+
+def _is_judgment(parts: list[str]) -> bool:
+    """Return whether a line that begins with `#` is a judgment, not a comment of trec_eval 10."""
+    number = _INTEGER.fullmatch(parts[-1]) is not None
+    return number and (len(parts) == 3 or (len(parts) == 4 and parts[1] in ("0", "Q0")))
+
+
+def _relevance(grade: str, path: Path, line: int) -> int:
+    if not _INTEGER.fullmatch(grade):
+        raise InputError(path, line, f"relevance {grade[:40]!r}", "an integer")
+    return int(grade)
+
+
+def _detect(parts: list[str], path: Path, line: int) -> QrelsFormat:
+    if len(parts) not in WIDTHS:
+        raise _wrong_columns(parts, " or ".join(COLUMNS.values()), path, line)
+    form = WIDTHS[len(parts)]
+    logger.info(f"{display_name(path)}: {form} qrels ({columns(len(parts))})")
+    return form
+
+
+def _wrong_columns(parts: list[str], expected: str, path: Path, line: int) -> InputError:
+    hint = "six columns are a run: exchange run and qrels" if len(parts) == 6 else None
+    return InputError(path, line, columns(len(parts)), expected, hint)
+
+
+def read_qrels_map(
+    source: str | Path, form: QrelsFormat | None = None
+) -> dict[str, dict[str, int]]:
+    """Read all judgments of a source: query -> passage -> relevance, in its order."""
+    judged: dict[str, dict[str, int]] = {}
+    for qid, docid, relevance in read_qrels(source, form):
+        judged.setdefault(qid, {})[docid] = relevance
+    return judged
+
+
+def split_file(folder: Path, split: str | None) -> Path:
+    """Return the qrels of one split of a BEIR folder; without a split, of its only one.
+
+    Raises:
+        UsageError: there is no such split, or several and none is named.
+    """
+    where = folder / "qrels"
+    files = sorted(where.glob("*.tsv*")) if where.is_dir() else []
+    names = {item.name.partition(".")[0]: item for item in files}
+    if split is None and len(names) == 1:
+        return files[0]
+    if split in names:
+        return names[split]
+    usual = [name for name in ("test", "dev", "train") if name in names]  # published first
+    there = usual + sorted(names.keys() - usual)
+    asked = f"no split {split}" if split else "several splits"
+    raise UsageError(
+        f"{where}: {asked if names else 'no qrels'} (there: {', '.join(there) or 'none'})",
+        f"name one: {where / (there[0] + '.tsv')}" if names else None,
+    )
+
+
+def write_qrels(path: str | Path, qrels: Iterable[Qrel], form: QrelsFormat) -> int:
+    """Write judgments; return their number. "-" is standard output, `.gz` is compressed."""
+    if form is QrelsFormat.TREC:
+        return write_lines(path, (f"{qid} 0 {docid} {grade}\n" for qid, docid, grade in qrels))
+    rows = (f"{qid}\t{docid}\t{grade}\n" for qid, docid, grade in qrels)
+    return write_lines(path, rows, "\t".join(BEIR_HEADER) + "\n")

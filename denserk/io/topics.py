@@ -1,0 +1,462 @@
+"""Queries (topics): tab-separated, JSON lines and arrays, questions with answers, by name.
+
+Lists of answers that are written as Python literals are parsed as literals, never run.
+"""
+
+import ast
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import orjson
+
+from denserk.config.formats import TopicsFormat
+from denserk.errors import InputError, MismatchError, UsageError
+from denserk.io import data_sets
+from denserk.io.files import (
+    decode_lines,
+    look_ahead,
+    number_lines,
+    open_binary,
+    read_all,
+    whole_binary,
+    write_lines,
+)
+from denserk.io.json_records import (
+    Keys,
+    RecordKeys,
+    as_text,
+    identifier,
+    match_keys,
+    read_json,
+    take_key,
+    write_objects,
+)
+from denserk.io.qrels import read_qrels_map, split_file
+from denserk.io.text_files import (
+    Lines,
+    display_name,
+    first_line,
+    is_json,
+    one_line,
+    peek,
+    quote,
+    split_tabs,
+    unquote,
+)
+from denserk.records import NO_FIELDS, Passage, Query
+
+logger = logging.getLogger(__name__)
+
+KEYS = {
+    TopicsFormat.BEIR: RecordKeys(("_id",), ("text",)),
+    TopicsFormat.TEVATRON: RecordKeys(("query_id",), ("query", "query_text")),
+    TopicsFormat.ANSERINI: RecordKeys(("id", "qid"), ("title", "query", "text")),
+    TopicsFormat.QA: RecordKeys(("_id", "id", "qid"), ("question",), must_have_id=False),
+}
+WRITTEN_KEYS = {
+    TopicsFormat.ANSERINI: ("qid", "title"),
+    TopicsFormat.BEIR: ("_id", "text"),
+    TopicsFormat.TEVATRON: ("query_id", "query"),
+    TopicsFormat.QA: ("id", "question"),
+}
+COLUMNS = {TopicsFormat.TSV: "id, text", TopicsFormat.DPR: "question, answers; ids count from 0"}
+ANSWERS = ("answers", "answer")
+WRITTEN = tuple(form for form in TopicsFormat if form is not TopicsFormat.ENTITY_QUESTIONS)
+Objects = Iterable[tuple[int | None, dict[str, Any]]]
+
+
+def read_queries(
+    source: str, form: TopicsFormat | None = None, qrels: str | None = None
+) -> Iterator[Query]:
+    """Yield the queries of a source, in its order.
+
+    Args:
+        source: a file; a folder (of BEIR: its queries.jsonl; else EntityQuestions); "-";
+            `irds:NAME`; `beir:NAME`; `beir:NAME/SPLIT` (the judged queries of the split).
+        form: the format; None detects it.
+        qrels: keep only the queries that these judge (BEIR's queries.jsonl holds all splits).
+
+    Raises:
+        InputError: it holds no queries, a line of it is broken, or an id occurs twice.
+        MismatchError: the qrels judge none of them.
+    """
+    judged = None if qrels is None else read_qrels_map(qrels)
+    first, count, kept = None, 0, 0
+    for query in _unique(_queries(source, form), source):
+        first, count = first or query.qid, count + 1
+        if judged is None or query.qid in judged:
+            kept += 1
+            yield query
+    if not count:
+        raise InputError(source, None, "no queries", "at least one")
+    if judged is None:
+        return
+    if not kept:
+        raise MismatchError(
+            f"{qrels} judges queries such as {next(iter(judged))}, and none of the "
+            f"{count:,} queries of {source}, such as {first}",
+            "name the qrels of these queries",
+        )
+    more = f", which judges {len(judged) - kept:,} more" if len(judged) > kept else ""
+    logger.info(
+        f"{display_name(source)}: {kept:,} of {count:,} queries are judged in {qrels}{more}"
+    )
+
+
+def read_questions(source: str) -> Iterator[Query]:
+    """Yield questions with their answers; the text is empty if a file has ids and answers alone.
+
+    Raises:
+        InputError: it holds no answers, a line of it is broken, or an id occurs twice.
+    """
+    found = False
+    for query in _unique(_queries(source, None, textless=True), source):
+        found = found or bool(query.answers)
+        yield query
+    if not found:
+        raise InputError(source, None, "no answers", "questions with `answers`")
+
+
+def _unique(queries: Iterable[Query], source: str) -> Iterator[Query]:
+    seen: set[str] = set()
+    for query in queries:
+        if query.qid in seen:
+            raise InputError(source, None, f"the query id {query.qid} twice", "each id once")
+        seen.add(query.qid)
+        yield query
+
+
+def _queries(source: str, form: TopicsFormat | None, *, textless: bool = False) -> Iterator[Query]:
+    place = data_sets.locate(source)
+    if place.irds is not None:
+        yield from data_sets.irds_queries(place.irds)
+    elif not place.path.is_dir():
+        yield from read_topics_file(place.path, form, textless=textless)
+    elif (own := data_sets.plain_or_packed(place.path, "queries.jsonl")) is not None:
+        queries = read_topics_file(own, form)
+        if place.split is not None:
+            judged = read_qrels_map(split_file(place.path, place.split))
+            queries = (query for query in queries if query.qid in judged)
+        yield from queries
+    else:
+        yield from _relations(place.path)
+
+
+def _relations(folder: Path) -> Iterator[Query]:
+    files = sorted(item for item in folder.iterdir() if is_relation_file(item))
+    if not files:
+        raise UsageError(
+            f"{folder} holds no queries", "queries.jsonl, or P17.test.json and its like"
+        )
+    logger.info(f"{folder.name}: entity-questions queries ({len(files)} relations)")
+    for item in files:
+        yield from read_topics_file(item, TopicsFormat.ENTITY_QUESTIONS)
+
+
+def read_topics_file(
+    path: str | Path, form: TopicsFormat | None = None, *, textless: bool = False
+) -> Iterator[Query]:
+    """Yield the queries of one file ("-" is standard input), in its order.
+
+    Args:
+        path: the file.
+        form: its format; None detects it.
+        textless: only answers are needed: JSON records may lack the question, and two columns are
+            question and answers.
+
+    Raises:
+        InputError: it holds no queries, or a line of it is broken.
+    """
+    with open_binary(path) as raw:
+        head, handle = look_ahead(raw, path)
+        start = first_line(head)
+        if not start:
+            return
+        if is_json(start) if form is None else form not in COLUMNS:
+            yield from _read_json(handle, start.strip(), path, form, textless)
+            return
+        if form is None:
+            form = _detect_columns(start.decode("utf-8", "replace"), path, textless)
+            logger.info(f"{display_name(path)}: {form} queries ({COLUMNS[form]}, tab-separated)")
+        read = read_tsv if form is TopicsFormat.TSV else read_dpr
+        yield from read(decode_lines(number_lines(handle, path), path), path)
+
+
+def _detect_columns(line: str, path: str | Path, textless: bool) -> TopicsFormat:
+    parts = line.split("\t")
+    if len(parts) == 1:
+        found, expected = f"a line without a tab: {line[:60]!r}", "id and text, or question and"
+        raise InputError(path, 1, found, f"{expected} answers")
+    if len(parts) == 2 and (textless or is_answer_list(parts[1])):
+        return TopicsFormat.DPR
+    return TopicsFormat.TSV
+
+
+def _read_json(
+    handle: BinaryIO, start: bytes, path: str | Path, form: TopicsFormat | None, textless: bool
+) -> Iterator[Query]:
+    log = logger.info if form is None else logger.debug
+    if form in (None, TopicsFormat.QA) and is_keyed(start):
+        log(f"{display_name(path)}: qa queries (an object of questions by id)")
+        yield from read_keyed(read_all(handle, path), path)
+        return
+    objects: Any = read_json(handle, start, path)
+    relation = form is None and start.startswith(b"[") and is_relation_file(path)
+    if relation or form is TopicsFormat.ENTITY_QUESTIONS:
+        log(f"{display_name(path)}: entity-questions queries (one relation)")
+        yield from read_relation(objects, path)
+        return
+    if textless:
+        objects = ((line, {"question": "", **record}) for line, record in objects)
+    first, objects = peek(objects)
+    if first is None:
+        return
+    line, record = first
+    detected, keys = match_keys(record, KEYS, form, path, line)
+    names = ", ".join(key for key in keys[:2] if key)
+    counted = "" if keys.id else "; ids count from 0"
+    log(f"{display_name(path)}: {detected} queries ({names}{counted})")
+    yield from of_records(objects, keys, path)
+
+
+def of_records(objects: Objects, keys: Keys, path: str | Path) -> Iterator[Query]:
+    """Yield queries of JSON records, with any answers; other keys are kept in `extra`."""
+    for position, (line, record) in enumerate(objects):
+        qid = str(position) if keys.id is None else take_key(record, keys.id, path, line)
+        text = take_key(record, keys.text, path, line)
+        yield Query(
+            identifier(qid, path, line, "query"),
+            as_text(text, keys.text, path, line),
+            _take_answers(record, path, line),
+            record or NO_FIELDS,
+        )
+
+
+def _take_answers(record: dict[str, Any], path: str | Path, line: int | None) -> tuple[str, ...]:
+    """Remove and return `answers` or `answer`: a string, or a list of strings."""
+    key = next((name for name in ANSWERS if name in record), None)
+    if key is None:
+        return ()
+    value = record.pop(key)
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise InputError(path, line, f"{key} {str(value)[:60]}", "a list of strings")
+    return tuple(value)
+
+
+def read_tsv(lines: Lines, path: str | Path) -> Iterator[Query]:
+    """Yield the queries of `id <tab> text` lines; further tabs belong to the text.
+
+    Raises:
+        InputError: a line has no tab, or a broken id.
+    """
+    for line, row in lines:
+        if not row.strip():
+            continue
+        qid, tab, text = row.partition("\t")
+        if not tab:
+            raise InputError(path, line, "a line without a tab", "a query id, a tab, the query")
+        yield Query(identifier(qid, path, line, "query"), text)
+
+
+def read_dpr(lines: Lines, path: str | Path) -> Iterator[Query]:
+    """Yield `question <tab> list of answers` lines; the id is the position from 0.
+
+    Raises:
+        InputError: a line has another number of columns, or no list of strings in the second.
+    """
+    rows = split_tabs(lines, ("question", "list of answers"), path)
+    for position, (line, (question, column)) in enumerate(rows):
+        try:
+            answers = parse_answers(column)
+        except ValueError:
+            expected = "a list of strings, ['...', '...']"
+            raise InputError(path, line, f"answers {column[:60]!r}", expected) from None
+        yield Query(str(position), unquote(question), answers)
+
+
+def is_answer_list(column: str) -> bool:
+    """Return whether a column looks like a list written as a Python literal, quoted or not.
+
+    >>> is_answer_list("['18 May']"), is_answer_list("a text")
+    (True, False)
+    """
+    bare = unquote(column.strip())
+    return bare.startswith("[") and bare.endswith("]")
+
+
+def parse_answers(column: str) -> tuple[str, ...]:
+    r"""Return the answers of a column that holds a list written as a Python literal.
+
+    Raises:
+        ValueError: it is not a list of strings.
+
+    >>> parse_answers('"[\'Sunset\', ""Sunset\'s end""]"')
+    ('Sunset', "Sunset's end")
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "\d" in a pattern is what its author meant
+            value = ast.literal_eval(unquote(column.strip()))
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        raise ValueError(column) from None
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        raise ValueError(column)
+    return tuple(value)
+
+
+def is_keyed(start: bytes) -> bool:
+    """Return whether a first line begins an object of records by id, not a record of its own.
+
+    >>> is_keyed(b'{"0": {"question": "who"}}'), is_keyed(b'{"_id": "0", "text": "who"}')
+    (True, False)
+    """
+    if not start.startswith(b"{"):
+        return False
+    try:
+        value = orjson.loads(start)
+    except ValueError:
+        return start.endswith(b"{")
+    return bool(value) and all(isinstance(record, dict) for record in value.values())
+
+
+def read_keyed(data: bytes, path: str | Path) -> Iterator[Query]:
+    """Yield the questions of one JSON object that has a record for each query id.
+
+    Raises:
+        InputError: it is not such an object, or a record has no question.
+    """
+    expected = "an object of objects by query id, or one object a line"
+    try:
+        value = orjson.loads(data)
+    except ValueError as error:
+        raise InputError(path, None, f"a document that is not JSON ({error})", expected) from None
+    if not isinstance(value, dict):
+        raise InputError(path, None, f"JSON {type(value).__name__}", expected)
+    for qid, record in value.items():
+        if not isinstance(record, dict):
+            raise InputError(path, None, f"JSON {type(record).__name__} for query {qid}", expected)
+        record, where = {**record, "_id": qid}, f"{path}, query {qid}"
+        _, keys = match_keys(record, KEYS, TopicsFormat.QA, where, None)
+        yield from of_records([(None, record)], keys, where)
+
+
+def is_relation_file(path: str | Path) -> bool:
+    """Return whether a file is named as EntityQuestions names its relations.
+
+    >>> is_relation_file("test/P17.test.json"), is_relation_file("queries.json")
+    (True, False)
+    """
+    return re.fullmatch(r"P\d+\..*json(\.gz)?", Path(path).name) is not None
+
+
+def read_relation(objects: Objects, path: str | Path) -> Iterator[Query]:
+    """Yield one relation of EntityQuestions; ids are its name, a dash, the position from 0."""
+    relation = Path(path).name.partition(".")[0]
+    for query in of_records(objects, Keys(None, "question"), path):
+        extra = {**query.extra, "relation": relation}
+        yield query._replace(qid=f"{relation}-{query.qid}", extra=extra)
+
+
+def write_queries(path: str | Path, queries: Iterable[Query], form: TopicsFormat) -> int:
+    """Write queries; return their number. "-" is standard output, `.gz` is compressed.
+
+    Raises:
+        UsageError: the format is only read.
+    """
+    if form is TopicsFormat.ENTITY_QUESTIONS:
+        raise UsageError(
+            "entity-questions is a folder, and is only read", f"write one of {', '.join(WRITTEN)}"
+        )
+    if form is TopicsFormat.TSV:
+        return write_lines(path, (f"{query.qid}\t{one_line(query.text)}\n" for query in queries))
+    if form is TopicsFormat.DPR:  # the ids become positions
+        rows = (f"{quote(one_line(query.text))}\t{list(query.answers)!r}\n" for query in queries)
+        return write_lines(path, rows)
+    return write_objects(path, (_record(query, form) for query in queries))
+
+
+def _record(query: Query, form: TopicsFormat) -> dict[str, Any]:
+    id_key, text_key = WRITTEN_KEYS[form]
+    own: dict[str, Any] = {id_key: query.qid, text_key: query.text}
+    if query.answers:
+        own["answers"] = list(query.answers)
+    return {**own, **{key: value for key, value in query.extra.items() if key not in own}}
+
+
+class Context(NamedTuple):
+    """A passage that was retrieved, its score, and whether it holds an answer."""
+
+    passage: Passage
+    score: float
+    has_answer: bool
+
+
+Write = Callable[[Query, Sequence[Context]], None]  # writes a question with its contexts
+
+
+@contextmanager
+def dpr_json(path: str | Path) -> Iterator[Write]:
+    """Open a file in DPR's format: an array of `question`, `answers`, `ctxs`, best first."""
+
+    def entry(query: Query, contexts: Sequence[Context]) -> bytes:
+        entries = [
+            {
+                "id": passage.docid,
+                "title": passage.title,
+                "text": passage.text,
+                "score": f"{score:.9g}",  # a string in both formats
+                "has_answer": has_answer,
+            }
+            for passage, score, has_answer in contexts
+        ]
+        return orjson.dumps({"question": query.text, "answers": query.answers, "ctxs": entries})
+
+    with _opened(path, b"[]", entry) as write:
+        yield write
+
+
+@contextmanager
+def pyserini_json(path: str | Path) -> Iterator[Write]:
+    """Open a file in Pyserini's format: `question`, `answers`, `contexts` by query id.
+
+    The text of a context is its title and its text with one line end between them.
+    """
+
+    def entry(query: Query, contexts: Sequence[Context]) -> bytes:
+        entries = [
+            {
+                "docid": passage.docid,
+                "score": f"{score:.9g}",
+                "text": f"{one_line(passage.title)}\n{one_line(passage.text)}",
+                "has_answer": has_answer,
+            }
+            for passage, score, has_answer in contexts
+        ]
+        record = {"question": query.text, "answers": query.answers, "contexts": entries}
+        return orjson.dumps(query.qid) + b":" + orjson.dumps(record)
+
+    with _opened(path, b"{}", entry) as write:
+        yield write
+
+
+@contextmanager
+def _opened(
+    path: str | Path, brackets: bytes, entry: Callable[[Query, Sequence[Context]], bytes]
+) -> Iterator[Write]:
+    with whole_binary(path) as out:
+        lead = brackets[:1] + b"\n"
+
+        def write(query: Query, contexts: Sequence[Context]) -> None:
+            nonlocal lead
+            out.write(lead + entry(query, contexts))
+            lead = b",\n"
+
+        yield write
+        out.write((b"" if lead == b",\n" else lead) + b"\n" + brackets[1:] + b"\n")

@@ -1,0 +1,653 @@
+"""Training data: queries with positives and negatives, in every format.
+
+    tevatron       {"query_id", "query", "positive_passages": [{"docid", "title", "text", "score"}],
+                    "negative_passages": [...], "answers"}
+    tevatron-ids   {"query_id", "query_text", "positive_document_ids", "negative_document_ids"}
+    dpr            {"question", "answers", "positive_ctxs": [{"title", "text", "score",
+                    "passage_id"}], "hard_negative_ctxs": [...], "negative_ctxs": [...]}
+    flag           {"query", "pos": [text], "neg": [text], "pos_scores", "neg_scores"}
+    st-ids         {"qid", "pos": [id], "neg": {system: [id]}}, sentence-transformers' MS MARCO
+    st-triplet     anchor, positive, negative[, ...]: JSON lines, or tabs under a header
+    triples        qid <tab> pid <tab> pid                MS MARCO's qidpidtriples
+    text-triples   query <tab> passage <tab> passage
+    negatives      qid <tab> pid,pid,pid                  RetroMAE and coCondenser
+
+JSON objects stand on lines or in one array. An absent query id is the number of the record, from 0.
+A triple is a line: lines of one query that follow each other make one example, and an example is
+written as every positive with every negative. DPR's random negatives stay among the extra fields.
+"""
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, product
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import orjson
+
+from denserk.config.conversion import TrainingFormat
+from denserk.errors import DenserkError, InputError, UsageError
+from denserk.io.files import (
+    BOM,
+    STREAM,
+    decode_lines,
+    look_ahead,
+    number_lines,
+    open_binary,
+    whole_binary,
+)
+from denserk.io.json_records import Fields, dump_json, read_json
+from denserk.io.text_files import columns, first_line, one_line, peek
+from denserk.records import Candidate, TrainingExample
+
+logger = logging.getLogger(__name__)
+
+RANDOM_NEGATIVES = "negative_ctxs"  # DPR's key of negatives that it does not train with
+LABELS = ("label", "score")
+FIRST_COLUMNS = ("anchor", "query", "question", "sentence", "sentence1")
+SAMPLE = 100  # lines that decide between formats of columns
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
+FILE_ENDINGS = (".jsonl", ".json", ".tsv", ".csv", ".txt", ".gz", ".parquet")
+Losses = Counter[str]  # what a written format has no place for -> how many
+Candidates = tuple[Candidate, ...]
+Row = tuple[int, Mapping[str, Any]]
+
+
+def _passages(fields: Fields, key: str) -> Candidates:
+    return tuple(map(_passage, fields.objects(key)))
+
+
+def _passage(fields: Fields) -> Candidate:
+    ids = ("docid", "passage_id", "psg_id")
+    key = next((name for name in ids if name in fields), ids[0])
+    known = (*ids, "text", "title", "score")
+    texts = fields.text("text"), fields.text("title")
+    return Candidate(fields.identifier(key), *texts, fields.number("score"), fields.rest(known))
+
+
+def _texts(fields: Fields, key: str) -> Candidates:
+    texts, name = fields.texts(key), f"{key}_scores"
+    scores = fields.items(name) or [None] * len(texts)
+    if len(scores) != len(texts):
+        found = f"{len(scores)} {name} for {len(texts)} {key}"
+        raise fields.error(found, "one score for each text")
+    pairs = zip(texts, scores, strict=True)
+    return tuple(Candidate(text=text, score=fields.as_number(s, name)) for text, s in pairs)
+
+
+def _ids(fields: Fields, key: str) -> Candidates:
+    """Ids in a list, or in lists by the system that retrieved them; there each id once."""
+    value = fields.record.get(key)
+    if not isinstance(value, dict):
+        return tuple(map(Candidate, fields.identifiers(key)))
+    systems = Fields(value, fields.path, fields.line)
+    ids = dict.fromkeys(docid for name in value for docid in systems.identifiers(name))
+    return tuple(map(Candidate, ids))
+
+
+class JsonKeys(NamedTuple):
+    """The keys of a JSON format, and how its passages are read."""
+
+    qid: str
+    query: str
+    positives: str
+    negatives: str
+    candidates: Callable[[Fields, str], Candidates]
+
+    def example(self, fields: Fields, number: int) -> TrainingExample:
+        """Return the example of an object, the record of a number from 0."""
+        known = [self.qid, self.query, self.positives, self.negatives, "answers"]
+        if self.candidates is _texts:
+            known += [f"{self.positives}_scores", f"{self.negatives}_scores"]
+        if self.candidates is _passages and not fields.record.get(RANDOM_NEGATIVES):
+            known.append(RANDOM_NEGATIVES)
+        return TrainingExample(
+            fields.identifier(self.qid, str(number)) if self.qid else str(number),
+            fields.text(self.query),
+            self.candidates(fields, self.positives),
+            self.candidates(fields, self.negatives),
+            fields.texts("answers"),
+            fields.rest(known),
+        )
+
+    def read(self, handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample]:
+        """Yield the examples of JSON lines or an array; `path` names the input in errors."""
+        head, handle = look_ahead(handle, path)
+        array = head.removeprefix(BOM).lstrip()[:1] == b"["
+        for number, (line, record) in enumerate(read_json(handle, b"[" * array, path)):
+            yield self.example(Fields(record, path, line), number if array else line - 1)
+
+
+def random_negatives(example: TrainingExample, path: str | Path) -> Candidates:
+    """Return the random negatives of a DPR example; `path` names the input in errors."""
+    return _passages(Fields(example.extra, path, None), RANDOM_NEGATIVES)
+
+
+def _rows(
+    handle: BinaryIO, path: str | Path, expected: str, counts: Collection[int]
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line number, columns between tabs); blank lines are skipped."""
+    for line, text in decode_lines(number_lines(handle, path), path):
+        if text.strip():
+            row = text.split("\t")
+            if len(row) not in counts:
+                raise InputError(path, line, columns(len(row)), expected)
+            yield line, row
+
+
+def _read_triples(handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample]:
+    for line, row in _rows(handle, path, "3 columns: query id, positive id, negative id", (3,)):
+        fields = Fields({}, path, line)
+        qid, positive, negative = (fields.as_identifier(v.strip(), "the id") for v in row)
+        yield TrainingExample(qid, "", (Candidate(positive),), (Candidate(negative),))
+
+
+def _read_text_triples(handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample]:
+    expected = "3 columns: query, positive text, negative text"
+    return (_of_texts(row) for _, row in _rows(handle, path, expected, (3,)))
+
+
+def _of_texts(texts: Sequence[str]) -> TrainingExample:
+    query, positive, *negatives = texts
+    others = tuple(Candidate(text=text) for text in negatives)
+    return TrainingExample("", query, (Candidate(text=positive),), others)
+
+
+def _read_st_triplet(handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample]:
+    """Read sentence-transformers' columns, whose order counts and whose names do not."""
+    head, handle = look_ahead(handle, path)
+    if head.removeprefix(BOM).lstrip()[:1] == b"{":
+        for line, record in read_json(handle, b"", path):
+            yield _of_row(Fields(record, path, line))
+        return
+    lines = _rows(handle, path, "a header: anchor, positive[, negatives]", range(2, 1000))
+    line, header = next(lines, (1, ["", ""]))
+    _of_row(Fields(dict.fromkeys(header), path, line), header)
+    for number, row in lines:
+        if len(row) != len(header):
+            raise InputError(path, number, columns(len(row)), f"the header's {len(header)}")
+        yield _of_texts(row)
+
+
+def _of_row(fields: Fields, texts: Sequence[str] | None = None) -> TrainingExample:
+    """Return the example of a row of named columns."""
+    for key in LABELS:
+        if key in fields.record:
+            raise fields.error(f"the column {key}", "texts alone: anchor, positive, negatives")
+    texts = [fields.text(key) for key in fields.record] if texts is None else texts
+    if len(texts) < 2:
+        raise fields.error(columns(len(texts)), "at least 2: anchor, positive[, negatives]")
+    return _of_texts(texts)
+
+
+def _read_negatives(handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample]:
+    expected = "2 columns: query id, negative ids with commas between them"
+    for line, (qid, listed) in _rows(handle, path, expected, (2,)):
+        fields = Fields({}, path, line)
+        ids = (part.strip() for part in listed.split(",") if part.strip())
+        negatives = tuple(Candidate(fields.as_identifier(docid, "the id")) for docid in ids)
+        yield TrainingExample(fields.as_identifier(qid.strip(), "the id"), "", (), negatives)
+
+
+def join_neighbours(examples: Iterable[TrainingExample]) -> Iterator[TrainingExample]:
+    """Join lines of one query that follow each other; an absent id becomes the number from 0.
+
+    >>> lines = [
+    ...     TrainingExample("", "q", (Candidate("d1"),), (Candidate("d2"),)),
+    ...     TrainingExample("", "q", (Candidate("d1"),), (Candidate("d3"),)),
+    ... ]
+    >>> [(e.qid, [c.docid for c in e.positives], [c.docid for c in e.negatives])
+    ...  for e in join_neighbours(lines)]
+    [('0', ['d1'], ['d2', 'd3'])]
+    """
+    groups = groupby(examples, key=lambda example: (example.qid, example.query))
+    for number, ((qid, query), group) in enumerate(groups):
+        lines = list(group)
+        positives = {(c.docid, c.text): c for line in lines for c in line.positives}
+        negatives = {(c.docid, c.text): c for line in lines for c in line.negatives}
+        yield TrainingExample(
+            qid or str(number), query, tuple(positives.values()), tuple(negatives.values())
+        )
+
+
+def all_candidates(example: TrainingExample) -> Iterator[Candidate]:
+    """Yield positives, then negatives."""
+    yield from example.positives
+    yield from example.negatives
+
+
+def pairs(example: TrainingExample, losses: Losses) -> Iterator[tuple[Candidate, Candidate]]:
+    """Yield every positive with every negative; an example without both is counted as lost."""
+    if not (example.positives and example.negatives):
+        losses["examples without a positive or without a negative"] += 1
+    yield from product(example.positives, example.negatives)
+
+
+def _answers(example: TrainingExample) -> dict[str, Any]:
+    return {"answers": list(example.answers)} if example.answers else {}
+
+
+def _score(candidate: Candidate) -> dict[str, Any]:
+    return {} if candidate.score is None else {"score": candidate.score}
+
+
+def _docids(candidates: Candidates) -> list[str]:
+    return [candidate.docid for candidate in candidates]
+
+
+def _extra(example: TrainingExample) -> dict[str, Any]:
+    """Return the extra fields without DPR's random negatives, whose texts only DPR carries."""
+    return {key: value for key, value in example.extra.items() if key != RANDOM_NEGATIVES}
+
+
+# Records and lines of a written format: (example, its number from 0, losses) -> objects or columns
+
+
+def _to_tevatron(example: TrainingExample, number: int, losses: Losses) -> Iterator[dict[str, Any]]:
+    def passages(candidates: Candidates) -> list[dict[str, Any]]:
+        return [
+            {"docid": c.docid, "title": c.title, "text": c.text, **_score(c), **c.extra}
+            for c in candidates
+        ]
+
+    yield {
+        "query_id": example.qid,
+        "query": example.query,
+        **_answers(example),
+        "positive_passages": passages(example.positives),
+        "negative_passages": passages(example.negatives),
+        **example.extra,
+    }
+
+
+def _to_tevatron_ids(
+    example: TrainingExample, number: int, losses: Losses
+) -> Iterator[dict[str, Any]]:
+    yield {
+        "query_id": example.qid,
+        "query_text": example.query,
+        **_answers(example),
+        "positive_document_ids": _docids(example.positives),
+        "negative_document_ids": _docids(example.negatives),
+        **_extra(example),
+    }
+
+
+def _to_dpr(example: TrainingExample, number: int, losses: Losses) -> Iterator[dict[str, Any]]:
+    def contexts(candidates: Candidates) -> list[dict[str, Any]]:
+        return [
+            {"title": c.title, "text": c.text, **_score(c), **c.extra, "passage_id": c.docid}
+            for c in candidates
+        ]
+
+    yield {
+        **({} if example.qid == str(number) else {"query_id": example.qid}),
+        "question": example.query,
+        "answers": list(example.answers),
+        "positive_ctxs": contexts(example.positives),
+        RANDOM_NEGATIVES: [],
+        "hard_negative_ctxs": contexts(example.negatives),
+        **example.extra,
+    }
+
+
+def _to_flag(example: TrainingExample, number: int, losses: Losses) -> Iterator[dict[str, Any]]:
+    """Scores are written if every passage of an example has one."""
+    scores = [c.score for c in all_candidates(example) if c.score is not None]
+    scored = len(scores) == len(example.positives) + len(example.negatives) > 0
+    losses["scores"] += 0 if scored else len(scores)
+    record: dict[str, Any] = {"query": example.query, **_answers(example)}
+    for key, candidates in (("pos", example.positives), ("neg", example.negatives)):
+        record[key] = [c.text for c in candidates]
+        if scored:
+            record[f"{key}_scores"] = [c.score for c in candidates]
+    yield record | _extra(example)
+
+
+def _to_st_ids(example: TrainingExample, number: int, losses: Losses) -> Iterator[dict[str, Any]]:
+    pos, neg = _docids(example.positives), _docids(example.negatives)
+    yield {"qid": example.qid, "pos": pos, "neg": {"denserk": neg}}
+
+
+def _to_st_triplet(
+    example: TrainingExample, number: int, losses: Losses
+) -> Iterator[dict[str, Any]]:
+    for positive, negative in pairs(example, losses):
+        yield {"anchor": example.query, "positive": positive.text, "negative": negative.text}
+
+
+def _to_triples(example: TrainingExample, number: int, losses: Losses) -> Iterator[list[str]]:
+    for positive, negative in pairs(example, losses):
+        yield [example.qid, positive.docid, negative.docid]
+
+
+def _to_text_triples(example: TrainingExample, number: int, losses: Losses) -> Iterator[list[str]]:
+    texts = (example.query, *(candidate.text for candidate in all_candidates(example)))
+    broken = sum(one_line(text) != text for text in texts)
+    losses["tabs and line ends inside texts"] += broken
+    for positive, negative in pairs(example, losses):
+        yield [one_line(text) for text in (example.query, positive.text, negative.text)]
+
+
+def _to_negatives(example: TrainingExample, number: int, losses: Losses) -> Iterator[list[str]]:
+    losses["positives"] += len(example.positives)
+    docids = _docids(example.negatives)
+    for docid in docids:
+        if "," in docid:
+            raise DenserkError(
+                f"the passage id {docid} holds a comma, which separates ids in this format",
+                "write tevatron-ids or triples",
+            )
+    yield [example.qid, ",".join(docids)]
+
+
+class Format(NamedTuple):
+    """How a format is read and written.
+
+    `carries` names the fields of examples and candidates that are written; a format that does not
+    carry "docid" alone needs texts. `keys` is set for JSON formats of one record an example.
+    """
+
+    read: Callable[[BinaryIO, str | Path], Iterator[TrainingExample]]
+    write: Callable[[TrainingExample, int, Losses], Iterator[Any]]
+    carries: frozenset[str]
+    keys: JsonKeys | None = None
+
+
+def _json(
+    write: Callable[[TrainingExample, int, Losses], Iterator[Any]], carries: str, keys: JsonKeys
+) -> Format:
+    return Format(keys.read, write, frozenset(carries.split()), keys)
+
+
+def _joined(
+    read: Callable[[BinaryIO, str | Path], Iterator[TrainingExample]],
+) -> Callable[[BinaryIO, str | Path], Iterator[TrainingExample]]:
+    return lambda handle, path: join_neighbours(read(handle, path))
+
+
+ALL = "query docid text title score answers extra candidate.extra random"
+FORMATS: dict[TrainingFormat, Format] = {
+    TrainingFormat.TEVATRON: _json(
+        _to_tevatron,
+        ALL,
+        JsonKeys("query_id", "query", "positive_passages", "negative_passages", _passages),
+    ),
+    TrainingFormat.TEVATRON_IDS: _json(
+        _to_tevatron_ids,
+        "query docid answers extra",
+        JsonKeys("query_id", "query_text", "positive_document_ids", "negative_document_ids", _ids),
+    ),
+    TrainingFormat.DPR: _json(
+        _to_dpr,
+        ALL,
+        JsonKeys("query_id", "question", "positive_ctxs", "hard_negative_ctxs", _passages),
+    ),
+    TrainingFormat.FLAG: _json(
+        _to_flag, "query text score answers extra", JsonKeys("", "query", "pos", "neg", _texts)
+    ),
+    TrainingFormat.ST_IDS: _json(_to_st_ids, "docid", JsonKeys("qid", "query", "pos", "neg", _ids)),
+    TrainingFormat.ST_TRIPLET: Format(
+        _joined(_read_st_triplet), _to_st_triplet, frozenset({"query", "text"})
+    ),
+    TrainingFormat.TRIPLES: Format(_joined(_read_triples), _to_triples, frozenset({"docid"})),
+    TrainingFormat.TEXT_TRIPLES: Format(
+        _joined(_read_text_triples), _to_text_triples, frozenset({"query", "text"})
+    ),
+    TrainingFormat.NEGATIVES: Format(_read_negatives, _to_negatives, frozenset({"docid"})),
+}
+# any of these keys in the first object decides; the first row that fits counts
+DECIDING_KEYS = (
+    (TrainingFormat.TEVATRON, ("positive_passages", "negative_passages")),
+    (TrainingFormat.TEVATRON_IDS, ("positive_document_ids", "negative_document_ids")),
+    (TrainingFormat.DPR, ("positive_ctxs", "hard_negative_ctxs")),
+    (TrainingFormat.FLAG, ("pos", "neg")),
+    (TrainingFormat.ST_TRIPLET, ("positive", "negative", "negative_1", "anchor", "answer")),
+)
+
+
+def need_texts(example: TrainingExample) -> None:
+    """Reject an example that knows its query or its passages by id alone."""
+    if not example.query:
+        raise DenserkError(
+            f"query {example.qid} has no text, and this format holds texts",
+            "add --queries, the file with the texts of the queries",
+        )
+    known = any(candidate.docid for candidate in all_candidates(example))
+    if known and not any(c.text or c.title for c in all_candidates(example)):
+        raise DenserkError(
+            f"the passages of query {example.qid} are known by id alone; this format holds texts",
+            "add --corpus, the file with the texts of the passages",
+        )
+
+
+def need_ids(example: TrainingExample) -> None:
+    """Reject an example with a passage that has no id."""
+    if not all(candidate.docid for candidate in all_candidates(example)):
+        raise DenserkError(
+            f"a passage of query {example.qid} has no id, and this format holds ids alone",
+            "write a format with texts: tevatron, dpr, flag, st-triplet or text-triples",
+        )
+
+
+def count_losses(example: TrainingExample, losses: Losses, carried: Collection[str]) -> None:
+    """Count what an example holds beyond `carried`, names of the fields of the records.
+
+    >>> losses = Losses()
+    >>> example = TrainingExample("1", "q", (Candidate("d", "text", "title"),), (), ("yes",))
+    >>> count_losses(example, losses, {"query", "docid", "text"})
+    >>> dict(+losses)
+    {'titles': 1, 'answers': 1}
+    """
+    candidates = list(all_candidates(example))
+    for name, plural in (("docid", "passage ids"), ("text", "texts"), ("title", "titles")):
+        if name not in carried:
+            losses[plural] += sum(map(bool, map(attrgetter(name), candidates)))
+    if "score" not in carried:
+        losses["scores"] += sum(candidate.score is not None for candidate in candidates)
+    if "answers" not in carried:
+        losses["answers"] += len(example.answers)
+    if "query" not in carried:
+        losses["query texts"] += bool(example.query)
+    if "candidate.extra" not in carried:
+        losses.update(key for candidate in candidates for key in candidate.extra)
+    if "extra" not in carried:
+        losses.update(example.extra.keys())
+    elif "random" not in carried:
+        losses[RANDOM_NEGATIVES] += RANDOM_NEGATIVES in example.extra
+
+
+def write_training(
+    path: str | Path, examples: Iterable[TrainingExample], form: TrainingFormat
+) -> int:
+    """Write training examples; what the format cannot carry is counted and logged once.
+
+    Args:
+        path: the file, which appears whole or not at all; "-" is standard output.
+        examples: what to write.
+        form: the format; DPR is written as an array unless the path ends in .jsonl.
+
+    Returns:
+        The number of examples.
+
+    Raises:
+        DenserkError: an example lacks what the format needs: texts, or ids.
+    """
+    losses, count, format = Losses(), 0, FORMATS[form]
+    array = form is TrainingFormat.DPR and ".jsonl" not in Path(path).suffixes
+    with whole_binary(path) as out:
+        out.write(b"[\n" * array)
+        for example in examples:
+            (need_texts if "text" in format.carries else need_ids)(example)
+            count_losses(example, losses, format.carries)
+            for row in format.write(example, count, losses):
+                line = dump_json(row) if isinstance(row, dict) else _tab_line(row)
+                out.write((b",\n" * (count > 0) + line.rstrip(b"\n")) if array else line)
+            count += 1
+        out.write(b"\n]\n" * array)
+    lost = ", ".join(f"{name}: {number:,}" for name, number in losses.items() if number)
+    if lost:
+        logger.info(f"left out, as {form} has no place for them: {lost}")
+    return count
+
+
+def _tab_line(row: Sequence[str]) -> bytes:
+    return ("\t".join(row) + "\n").encode()
+
+
+def detect_training(head: bytes) -> TrainingFormat | None:
+    r"""Return the format of training data that begins with these bytes; None if it is unknown.
+
+    >>> detect_training(b'{"query": "q", "pos": ["a"], "neg": []}\n').value
+    'flag'
+    >>> detect_training(b"1\t20\t30\n1\t20\t31\n").value
+    'triples'
+    """
+    head = head.removeprefix(BOM)
+    if head.lstrip()[:1] == b"[":
+        return TrainingFormat.DPR if b"_ctxs" in head else None
+    if head.lstrip()[:1] == b"{":
+        try:
+            return _of_record(orjson.loads(first_line(head)))
+        except orjson.JSONDecodeError:
+            return None
+    lines = [line for line in head.splitlines()[:SAMPLE] if line.strip()]
+    if len(lines) > 1 and not head.endswith((b"\n", b"\r")):
+        lines.pop()  # it may be cut short
+    return _of_columns(lines) if lines else None
+
+
+def _of_record(record: Mapping[str, Any]) -> TrainingFormat | None:
+    keys = record.keys()
+    if isinstance(record.get("neg"), dict) or {"qid", "pos"} <= keys:
+        return TrainingFormat.ST_IDS
+    return next((form for form, deciding in DECIDING_KEYS if keys & set(deciding)), None)
+
+
+def _of_columns(lines: list[bytes]) -> TrainingFormat | None:
+    rows = [[column.strip() for column in line.split(b"\t")] for line in lines]
+    width = len(rows[0])
+    if any(len(row) != width for row in rows):
+        return None
+    first = [column.decode("utf-8", "replace").lower() for column in rows[0]]
+    if width > 1 and first[0] in FIRST_COLUMNS and first[1].startswith(("pos", "answer")):
+        return TrainingFormat.ST_TRIPLET
+    bare = not any(b" " in column for row in rows for column in row)
+    if width == 3:
+        return TrainingFormat.TRIPLES if bare else TrainingFormat.TEXT_TRIPLES
+    return TrainingFormat.NEGATIVES if width == 2 and bare else None
+
+
+def read_training(
+    source: str | Path, form: TrainingFormat | None = None
+) -> Iterator[TrainingExample]:
+    """Read training examples one at a time.
+
+    Args:
+        source: a file, plain or gzip by suffix, or Parquet; "-" is standard input; a folder that
+            `datasets` saved; or a dataset on the Hugging Face hub, NAME or NAME:CONFIG, of which
+            the split `train` is read.
+        form: its format; None detects it, and logs what was detected.
+
+    Raises:
+        InputError: the format is unknown, or the source does not keep to it.
+    """
+    rows = _table(str(source))
+    if rows is not None:
+        yield from _of_table(rows, source, form)
+        return
+    with open_binary(source) as handle:
+        if form is None:
+            head, handle = look_ahead(handle, source)
+            form = _known(detect_training(head), source, empty=not head.strip())
+        yield from FORMATS[form].read(handle, source)
+
+
+def _known(form: TrainingFormat | None, source: str | Path, *, empty: bool) -> TrainingFormat:
+    if form is None:
+        raise InputError(
+            source,
+            None,
+            "nothing" if empty else "training data of no known format",
+            f"one of {', '.join(TrainingFormat)}",
+            "name its format if it is one of them",
+        )
+    logger.info(f"{source}: training data in the format {form}")
+    return form
+
+
+def _table(source: str) -> Iterator[Row] | None:
+    """Return the rows of Parquet, of a saved dataset, or of one on the hub; None of other files."""
+    if Path(source).is_dir():
+        return enumerate(_saved_dataset(source), start=1)
+    if source.endswith(".parquet"):
+        return enumerate(_parquet_rows(source), start=1)
+    if source == STREAM or source.endswith(FILE_ENDINGS) or Path(source).exists():
+        return None
+    named = HUB_NAME.fullmatch(source) and not Path(source).parent.is_dir()
+    return enumerate(_hub_dataset(source), start=1) if named else None
+
+
+def _saved_dataset(source: str) -> Any:
+    from datasets import DatasetDict, load_from_disk
+
+    try:
+        found = load_from_disk(source)
+    except (FileNotFoundError, ValueError):
+        raise UsageError(
+            f"{source} is a folder without a dataset", "give a file, or a folder of save_to_disk"
+        ) from None
+    if not isinstance(found, DatasetDict):
+        return found
+    if "train" not in found:
+        raise UsageError(f"{source} has no split train: {', '.join(found)}", "give a split")
+    return found["train"]
+
+
+def _parquet_rows(source: str) -> Iterator[Mapping[str, Any]]:
+    import pyarrow
+    from pyarrow import parquet
+
+    if not Path(source).exists():
+        raise UsageError(f"{source}: no such file")
+    try:
+        with parquet.ParquetFile(source) as file:
+            for batch in file.iter_batches(batch_size=1024):
+                yield from batch.to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        found = f"a broken file ({str(error).splitlines()[0]})"
+        raise InputError(source, None, found, "a Parquet file") from None
+
+
+def _hub_dataset(source: str) -> Any:
+    from datasets import load_dataset
+
+    name, _, config = source.partition(":")
+    try:
+        return load_dataset(name, config or None, split="train", streaming=True)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UsageError(
+            f"{source}: no such file, and no dataset that could be read from the hub ({reason})",
+            "give a file, a folder of save_to_disk, or a dataset as NAME or NAME:CONFIG",
+        ) from None
+
+
+def _of_table(
+    rows: Iterator[Row], source: str | Path, form: TrainingFormat | None
+) -> Iterator[TrainingExample]:
+    first, rows = peek(rows)
+    if first is None:
+        raise InputError(source, None, "no rows", "training examples")
+    if form is None:
+        form = _known(_of_record(first[1]), source, empty=False)
+    fields = (Fields(row, source, line) for line, row in rows)
+    if keys := FORMATS[form].keys:
+        yield from (keys.example(each, number) for number, each in enumerate(fields))
+    elif form is TrainingFormat.ST_TRIPLET:
+        yield from join_neighbours(map(_of_row, fields))
+    else:
+        raise UsageError(f"{source} has named columns, and {form} has none")

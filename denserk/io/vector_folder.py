@@ -1,0 +1,230 @@
+"""denserk's folder of vectors: independent blocks, a journal of finished blocks, a manifest.
+
+    block-00000.npy      (n, D) float32 or float16, C order, memory-mappable
+    block-00000.docid    n ids, one a line
+    blocks.jsonl         one line per finished block: number, count, SHA-256 of its texts and of
+                         its two files
+    manifest.json        settings and inputs; `complete: false` until the last block is written,
+                         then also counts and the SHA-256 of blocks.jsonl
+
+Blocks hold `block_size` passages in corpus order and are numbered through the whole corpus, so the
+folders of shards 0..N-1 together have the blocks of one unsharded run.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+from tokenize import TokenError
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from denserk.errors import InputError
+from denserk.io.block_journal import (
+    JOURNAL,
+    Block,
+    append_to_journal,
+    journal_of,
+    read_journal,
+    write_journal,
+)
+from denserk.io.files import read_errors, read_text_lines, whole_binary
+from denserk.io.folder_checks import check_vectors
+from denserk.io.manifest import Kind, Manifest, file_sha256, read_manifest, write_manifest
+from denserk.io.vector_block import refuse_non_finite
+
+
+def begin_vectors(folder: Path, manifest: Manifest) -> dict[int, Block]:
+    """Prepare a folder for writing or resuming; return its finished blocks by number."""
+    finished = {block.number: block for block in read_journal(folder, Block)}
+    for left_behind in folder.glob(".*.part"):
+        left_behind.unlink()
+    write_manifest(folder, manifest)
+    # a line cut short by a kill must not be continued
+    write_journal(folder, finished.values())
+    return finished
+
+
+class VectorFolderWriter:
+    """Writes blocks, each to a temporary file that is renamed, and records the finished ones.
+
+    With several processes, rank 0 begins the folder before the others create their writers, and
+    finishes it after their blocks were added to its `finished`.
+
+    Args:
+        folder: an existing folder, empty or with an unfinished run of the same settings.
+        manifest: settings and inputs of the run, not `complete`.
+        dtype: float32 or float16.
+        begun: the result of `begin_vectors`; None: it is called.
+        rank: of this process.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        dtype: str,
+        begun: Mapping[int, Block] | None = None,
+        rank: int = 0,
+    ) -> None:
+        self._folder, self._manifest, self._dtype = folder, manifest, np.dtype(dtype)
+        self._journal = journal_of(rank)
+        self.finished = dict(begin_vectors(folder, manifest) if begun is None else begun)
+
+    def write(self, block: Block, ids: Sequence[str], vectors: NDArray[np.floating[Any]]) -> None:
+        """Write n ids and (n, D) vectors; float16 storage rounds to nearest.
+
+        Raises:
+            InputError: a vector is not finite, or out of the range of float16.
+        """
+        with np.errstate(over="ignore"):
+            stored = np.ascontiguousarray(vectors, dtype=self._dtype)
+        refuse_non_finite(self._folder, ids, stored)
+        header = BytesIO()
+        # not write_array: for a file it writes through C, which loses the error of a full disk
+        np.lib.format.write_array_header_1_0(
+            header, np.lib.format.header_data_from_array_1_0(stored)
+        )
+        lines = "".join(f"{docid}\n" for docid in ids).encode("utf-8")
+        digests = {}
+        for suffix, parts in (("npy", (header.getvalue(), stored.data)), ("docid", (lines,))):
+            digest = sha256()
+            with whole_binary(self._folder / f"{block.name}.{suffix}") as handle:
+                for part in parts:
+                    handle.write(part)
+                    digest.update(part)
+            digests[suffix] = digest.hexdigest()
+        block = replace(block, sha256=digests)
+        append_to_journal(self._folder, block, self._journal)
+        self.finished[block.number] = block
+
+    def finish(self, contents: Mapping[str, Any]) -> Manifest:
+        """Mark the folder complete; `contents` adds to the counts in its manifest."""
+        write_journal(self._folder, self.finished.values())
+        counts = {
+            "count": sum(block.count for block in self.finished.values()),
+            "blocks": len(self.finished),
+            "dtype": self._dtype.name,
+            "journal_sha256": file_sha256(self._folder / JOURNAL),
+        }
+        manifest = replace(self._manifest, complete=True, contents={**counts, **contents})
+        write_manifest(self._folder, manifest)
+        return manifest
+
+
+@dataclass(frozen=True)
+class VectorFolder:
+    """A finished folder of vectors; blocks are memory-mapped one at a time."""
+
+    folder: Path
+    manifest: Manifest
+    finished: tuple[Block, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of vectors."""
+        return sum(block.count for block in self.finished) * self.vectors_per_passage
+
+    @property
+    def dimension(self) -> int:
+        """D."""
+        size: int = self.manifest.contents["dimension"]
+        return size
+
+    @property
+    def vectors_per_passage(self) -> int:
+        """How many consecutive rows belong to one passage."""
+        return int(self.manifest.contents.get("vectors_per_passage", 1))
+
+    def blocks(self) -> Iterator[tuple[list[str], NDArray[np.floating[Any]]]]:
+        """Yield (n ids, (n * vectors_per_passage, D) memory-mapped vectors) in corpus order.
+
+        Raises:
+            InputError: a block is missing or does not match the journal.
+        """
+        for block in self.finished:
+            where = self.ids_of(block)
+            vectors, ids = self.map_block(block), _lines(where)
+            if len(ids) != block.count:
+                raise InputError(
+                    where, None, f"{len(ids)} ids", f"{block.count} ids", "encode again"
+                )
+            yield ids, vectors
+
+    def ids_of(self, block: Block) -> Path:
+        """Return the file with the ids of a block, one per line."""
+        return self.folder / f"{block.name}.docid"
+
+    def map_block(self, block: Block, *, private: bool = False) -> NDArray[np.floating[Any]]:
+        """Memory-map the (count * vectors_per_passage, D) vectors of one block.
+
+        Args:
+            block: one of `finished`.
+            private: copy-on-write, because torch wants writable arrays.
+
+        Raises:
+            InputError: it is missing, or does not match the journal.
+        """
+        where = self.folder / f"{block.name}.npy"
+        if not os.path.lexists(where):
+            raise InputError(where, None, "nothing", "a block of vectors", "encode again")
+        vectors = map_array(where, "c" if private else "r")
+        shape = (block.count * self.vectors_per_passage, self.dimension)
+        dtype = self.manifest.contents["dtype"]
+        if (vectors.shape, vectors.dtype) != (shape, dtype):
+            found, expected = f"{vectors.dtype} {vectors.shape}", f"{dtype} {shape}"
+            raise InputError(where, None, found, expected, "encode again")
+        return vectors
+
+
+# what NumPy raises for broken .npy files, whose headers fail to parse in all these ways
+BROKEN_ARRAY = (
+    ArithmeticError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    SyntaxError,
+    TokenError,
+    TypeError,
+    ValueError,
+)
+
+
+def map_array(path: str | Path, mode: Literal["r", "c"] = "r") -> NDArray[Any]:
+    """Memory-map a .npy file.
+
+    Raises:
+        InputError: it cannot be read, or is not a NumPy array.
+    """
+    try:
+        with read_errors(path):
+            array: NDArray[Any] = np.load(path, mmap_mode=mode, allow_pickle=False)
+    except BROKEN_ARRAY as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise InputError(path, None, f"a broken file ({reason})", "a NumPy array") from None
+    return array
+
+
+def _lines(path: Path) -> list[str]:
+    """Return the ids of a block, which `check_vectors` has checked."""
+    return [line.rstrip() for _, line in read_text_lines(path)]
+
+
+def open_vectors(folder: str | Path) -> VectorFolder:
+    """Open a finished folder.
+
+    Raises:
+        UsageError: it is not a folder of vectors.
+        InputError: journal or ids are broken, or were changed.
+        MismatchError: it is unfinished, or blocks are missing.
+    """
+    path = Path(folder)
+    manifest = read_manifest(path, Kind.VECTORS)
+    blocks = tuple(sorted(read_journal(path, Block), key=lambda block: block.number))
+    check_vectors(path, manifest, blocks)
+    return VectorFolder(path, manifest, blocks)

@@ -1,0 +1,116 @@
+"""A retriever's loss: from the vectors of a batch to named terms, for every representation.
+
+Axes: B queries, P passages, S vectors of a passage, D dimensions, N passages of a query.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from denserk.config.training import ContrastiveKind, Distillation, ObjectiveSettings
+from denserk.losses.candidates import Candidates
+from denserk.losses.contrastive import (
+    contrastive_loss,
+    full_contrastive_scores,
+    layer_regulariser,
+    self_contrastive_scores,
+)
+from denserk.losses.distillation import kl_divergence, margin_mse, soft_cross_entropy
+from denserk.models.pooling import PassageVectors, dot, max_similarity, vector_scores
+
+# What a user may choose -> the loss of (teacher, student) scores
+DISTILLATIONS: dict[Distillation, Callable[[Tensor, Tensor], Tensor]] = {
+    Distillation.KL: kl_divergence,
+    Distillation.SOFT_CROSS_ENTROPY: soft_cross_entropy,
+    Distillation.MARGIN_MSE: margin_mse,
+}
+
+
+class RetrievalObjective:
+    """Vectors -> loss.
+
+    Args:
+        settings: temperature, terms and weights.
+        parts: where a vector is made of two parts that are also trained alone (Aggretriever): the
+            dimensions of the [CLS] part, then of the lexical part.
+        self_contrastive: a passage's kept vector learns to win against its others (MLR, equations
+            5 to 7); without, its best vector counts (equation 2).
+    """
+
+    def __init__(
+        self,
+        settings: ObjectiveSettings,
+        *,
+        parts: tuple[slice, slice] | None = None,
+        self_contrastive: bool = False,
+    ) -> None:
+        self.settings = settings
+        self.parts = parts
+        self.self_contrastive = self_contrastive
+
+    def __call__(
+        self,
+        queries: Tensor,
+        passages: PassageVectors,
+        candidates: Candidates,
+        teacher: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """The weighted terms by name; their sum is the loss.
+
+        Args:
+            queries: (B, D).
+            passages: values (P, S, D).
+            candidates: which passages are a query's own, and which stand in its softmax.
+            teacher: (B, N) scores of each query's own passages, where there is a teacher; minus
+                infinity where a group has no passage.
+        """
+        terms = {}
+        if self.settings.weight_of_contrastive:
+            contrast = self._contrast(queries, passages, candidates)
+            terms = {k: v * self.settings.weight_of_contrastive for k, v in contrast.items()}
+        if self.settings.distillation is not None:
+            assert teacher is not None
+            student = self._own_scores(queries, passages, candidates)
+            loss = DISTILLATIONS[self.settings.distillation]
+            terms["distillation"] = loss(teacher, student / self.settings.temperature)
+        return terms
+
+    def _contrast(
+        self, queries: Tensor, passages: PassageVectors, candidates: Candidates
+    ) -> dict[str, Tensor]:
+        temperature, targets = self.settings.temperature, candidates.targets
+        left_out = ~candidates.counted
+        by_vector = vector_scores(queries, passages.values)
+        if self.self_contrastive:
+            scores = self_contrastive_scores(by_vector, targets, passages.mask)
+        else:
+            scores = max_similarity(by_vector, passages.mask)
+        scores = scores.masked_fill(left_out, -torch.inf)
+        if self.settings.contrastive is ContrastiveKind.FULL:
+            positives = passages.of(targets)
+            best = max_similarity(by_vector, passages.mask)[:, targets]
+            scores = full_contrastive_scores(scores, queries, positives, best, targets)
+        terms = {"contrastive": contrastive_loss(scores, targets, temperature)}
+        if self.self_contrastive:
+            terms["layers"] = self.settings.layer_weight * layer_regulariser(
+                by_vector, targets, passages.mask, self.settings.layer_temperature
+            )
+        if self.parts is not None:
+            weights = (self.settings.cls_weight, self.settings.agg_weight)
+            for name, part, weight in zip(("cls", "agg"), self.parts, weights, strict=True):
+                alone = dot(queries[:, part], passages.values[:, 0, part])
+                alone = alone.masked_fill(left_out, -torch.inf)
+                terms[name] = weight * contrastive_loss(alone, targets, temperature)
+        return terms
+
+    def _own_scores(
+        self, queries: Tensor, passages: PassageVectors, candidates: Candidates
+    ) -> Tensor:
+        """(B, N): each query with its own passages, as retrieval will score them."""
+        own = passages.of(candidates.groups.clamp_min(0))
+        by_vector = torch.einsum("bd,bnsd->bns", queries, own.values)
+        scores = by_vector[..., 0]
+        if not self.self_contrastive:
+            scores = max_similarity(by_vector, own.mask)
+        return scores.masked_fill(~candidates.present, -torch.inf)

@@ -1,0 +1,253 @@
+"""The transformer of a model, with its masked-language-model head where one is needed."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForTextEncoding, PretrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES
+
+from denserk.data.batches import TokenBatch
+from denserk.errors import ModelError
+from denserk.models.architectures import Architecture, architecture_of
+from denserk.models.checkpoints import load_model
+from denserk.models.lean_forward import LeanForward
+
+
+class Backbone(nn.Module):
+    """A transformer, with its MLM head where one is asked for.
+
+    Args:
+        model: of transformers: a bare encoder, or a masked-language model.
+        with_head: which of the two it is.
+    """
+
+    def __init__(self, model: Any, *, with_head: bool) -> None:
+        super().__init__()
+        self.model: Any = model
+        self.with_head = with_head
+        self.lean: LeanForward | None = None
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        config: PretrainedConfig,
+        tensors: Mapping[str, Tensor],
+        *,
+        with_head: bool,
+        may_lack_head: bool = False,
+    ) -> "Backbone":
+        """Build the backbone of a folder from its tensors.
+
+        Args:
+            folder: for messages.
+            config: of the model.
+            tensors: as the folder names them.
+            with_head: keep the MLM head.
+            may_lack_head: initialise a head that is not among the tensors randomly.
+
+        Raises:
+            ModelError: there is no such encoder, or tensors are missing or do not fit.
+        """
+        kind = config.model_type
+        auto: Any = AutoModelForMaskedLM if with_head else AutoModel
+        if not with_head and kind in MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES:
+            auto = AutoModelForTextEncoding  # of T5 the encoder alone
+        elif config.is_encoder_decoder:
+            raise ModelError(
+                f"{folder}: the backbone {kind!r} is not supported: its encoder cannot be loaded "
+                "without its decoder",
+                "take an encoder, a decoder, or a T5",
+            )
+        head = architecture_of(kind).head if may_lack_head else ()
+        model, _ = load_model(auto, folder, config, tensors, may_lack=head)
+        return cls(model, with_head=with_head)
+
+    @property
+    def architecture(self) -> Architecture:
+        """The row of the table of architectures."""
+        return architecture_of(self.config.model_type)
+
+    @property
+    def _no_cache(self) -> dict[str, bool]:
+        """Decoders alone know this argument."""
+        return {"use_cache": False} if self.architecture.is_decoder else {}
+
+    @property
+    def config(self) -> Any:
+        """The configuration."""
+        return self.model.config
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        """Last hidden states: (B, T) ids -> (B, T, H)."""
+        if self.lean is not None:
+            return self.lean(batch)
+        hidden: Tensor = self.encoder(
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask.long(),
+            output_hidden_states=False,
+            return_dict=True,
+            **self._no_cache,
+        ).last_hidden_state
+        return hidden
+
+    def hidden_states(self, batch: TokenBatch, *, norm_intermediate: bool = False) -> list[Tensor]:
+        """States of every layer, item 0 the embeddings': (B, T) ids -> L + 1 times (B, T, H).
+
+        Args:
+            batch: the tokens.
+            norm_intermediate: apply the final layer norm, where the backbone has one after its last
+                layer (T5), to the layers before it too.
+        """
+        if self.lean is not None:
+            return list(self.lean.states(batch))
+        states: list[Tensor] = list(
+            self.encoder(
+                input_ids=batch.input_ids,
+                attention_mask=batch.attention_mask.long(),
+                output_hidden_states=True,
+                return_dict=True,
+                **self._no_cache,
+            ).hidden_states
+        )
+        if norm_intermediate and self.architecture.final_norm:
+            norm = self.encoder.get_submodule(self.architecture.final_norm)
+            states[1:-1] = [norm(state) for state in states[1:-1]]
+        return states
+
+    def become_lean(self, lean: LeanForward) -> None:
+        """Switch to the optimised forward, for inference only.
+
+        The weights of the layers, which that forward holds in its own layout, are freed: the
+        backbone can no longer be trained or saved, nor return attention weights.
+        """
+        self.lean = lean
+        self.encoder.get_submodule(self.architecture.layers).to_empty(device="meta")
+
+    def attention_maps(self, batch: TokenBatch) -> list[Tensor]:
+        """Return attention weights: (B, T) ids -> L times (B, A, T, T), A the heads.
+
+        From the first call on, attention is computed by transformers' eager implementation, the
+        only one that returns its weights. Not available with the optimised forward.
+        """
+        assert self.lean is None
+        self.encoder.set_attn_implementation("eager")
+        maps = self.encoder(
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask.long(),
+            output_attentions=True,
+            return_dict=True,
+        ).attentions
+        return list(maps)
+
+    def embed(self, batch: TokenBatch) -> Tensor:
+        """The embedding layer's output, norm and dropout included: (B, T) ids -> (B, T, H)."""
+        embedded: Tensor = self.encoder.embeddings(input_ids=batch.input_ids)
+        return embedded
+
+    def position_signal(self, length: int) -> Tensor:
+        """The embeddings of a text's first positions: (T, H)."""
+        first = self.architecture.first_position(self.config)
+        signal: Tensor = self.encoder.embeddings.position_embeddings.weight
+        return signal[first : first + length]
+
+    def new_layers(self, count: int) -> list[nn.Module]:
+        """Further layers of the encoder's own kind, as torch initialises them.
+
+        Raises:
+            ModelError: denserk does not know the layers of this architecture.
+        """
+        if self.architecture.run is None:
+            raise ModelError(
+                f"a {self.architecture.model_type} backbone cannot be given decoder layers",
+                "start from a BERT, RoBERTa, DistilBERT or ModernBERT, or pre-train with "
+                "--objective mlm",
+            )
+        layers: Any = self.encoder.get_submodule(self.architecture.layers)
+        kind: Any = type(layers[0])
+        if not hasattr(self.config, "layer_types"):
+            return [kind(self.config) for _ in range(count)]
+        # ModernBERT: only some layers attend to the whole text, and the first has no norm
+        whole = [i for i, name in enumerate(self.config.layer_types) if name == "full_attention"]
+        return [kind(self.config, whole[-1]) for _ in range(count)]
+
+    def run_layers(self, layers: Iterable[nn.Module], states: Tensor, mask: Tensor) -> Tensor:
+        """Run layers of the encoder's kind, one after the other.
+
+        Args:
+            layers: from `new_layers`.
+            states: (B, T, H).
+            mask: (B, T) bool, True = a real token.
+
+        Returns:
+            (B, T, H).
+        """
+        assert self.architecture.run is not None
+        return self.architecture.run(self.model, layers, states, mask)
+
+    def run_cross_layer(
+        self, layer: nn.Module, queries: Tensor, states: Tensor, seen: Tensor
+    ) -> Tensor:
+        """A layer whose queries, and with them the residual, are not what keys and values are of.
+
+        Args:
+            layer: from `new_layers`.
+            queries: (B, T, H).
+            states: (B, T, H).
+            seen: (B, T, T) bool, whether query i sees state j.
+
+        Returns:
+            (B, T, H).
+        """
+        assert self.architecture.cross is not None
+        return self.architecture.cross(layer, queries, states, seen)
+
+    def vocabulary_logits(self, hidden: Tensor) -> Tensor:
+        """The MLM head: (..., H) -> (..., V)."""
+        logits: Tensor = self.decoder(self.transform(hidden))
+        return logits
+
+    def transform(self, hidden: Tensor) -> Tensor:
+        """The MLM head up to its last layer: (..., H) -> (..., H)."""
+        assert self.with_head
+        assert self.architecture.transform is not None
+        return self.architecture.transform(self.model, hidden)
+
+    @property
+    def decoder(self) -> nn.Linear:
+        """The MLM head's last layer: (..., H) -> (..., V)."""
+        decoder = self.model.get_output_embeddings()
+        assert isinstance(decoder, nn.Linear)
+        return decoder
+
+    @property
+    def encoder(self) -> Any:
+        """The transformer without its MLM head."""
+        return self.model.base_model if self.with_head else self.model
+
+    @property
+    def hidden_size(self) -> int:
+        """H."""
+        return int(self.config.hidden_size)
+
+    @property
+    def last_layer(self) -> int:
+        """L: how many layers there are, and the number of the last."""
+        return int(self.config.num_hidden_layers)
+
+    @property
+    def heads(self) -> int:
+        """A: the attention heads of a layer."""
+        return int(self.config.num_attention_heads)
+
+    @property
+    def vocabulary(self) -> int:
+        """V, as the model has it; a tokenizer may know fewer ids."""
+        return int(self.config.vocab_size)
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest text it has positions for, special tokens included; None: any length."""
+        return self.architecture.positions(self.config)

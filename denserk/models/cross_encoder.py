@@ -1,0 +1,404 @@
+"""Cross-encoders: query and passage are read together and get one score.
+
+"MASTER" (Zhou et al., 2023), section 4's reranker: one linear layer on the last hidden state of
+[CLS], its weights from N(0, 0.02), its bias 0. denserk saves it as a token classifier with one
+label, read at position 0 (AutoModelForTokenClassification). Published rerankers are sequence
+classifiers with one label (AutoModelForSequenceClassification), loaded with the head they have.
+"""
+
+import copy
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+
+from denserk.config.encoding import (
+    ComputeSettings,
+    PairSettings,
+    Representation,
+    RepresentationSettings,
+    TextSettings,
+)
+from denserk.config.options import as_json
+from denserk.data.batches import by_length
+from denserk.data.pairs import Pair, PairBatch, PairJoiner, Template
+from denserk.data.tokenization import TextTokenizer, load_tokenizer
+from denserk.errors import ModelError, UsageError
+from denserk.io.files import write_errors
+from denserk.models.architectures import Architecture, architecture_of
+from denserk.models.checkpoints import (
+    find_model,
+    fingerprint,
+    load_model,
+    read_config,
+    read_json,
+    read_model_type,
+    read_weights,
+    write_tensors,
+)
+from denserk.models.devices import choose_device, choose_dtype
+from denserk.models.model_folder import save_tokenizer, write_config, write_own_file
+from denserk.models.pooling import at_least_float32
+from denserk.models.stored_model import (
+    DENSERK_FILE,
+    StoredEncoder,
+    encoder_files,
+    read_model_folder,
+    read_own_file,
+)
+from denserk.models.text_encoder import fit_lengths
+from denserk.records import Passage, Query
+
+logger = logging.getLogger(__name__)
+
+# What the names of transformers' classes with the two kinds of head end in.
+LINEAR, PUBLISHED = "ForTokenClassification", "ForSequenceClassification"
+CLASSES: Mapping[str, Any] = {
+    LINEAR: AutoModelForTokenClassification,
+    PUBLISHED: AutoModelForSequenceClassification,
+}
+HEAD = "classifier."
+INITIAL_DEVIATION = 0.02
+# transformers writes a huge number where a tokenizer has no limit of its own.
+UNLIMITED = 100_000
+NOTHING: Mapping[str, Any] = {}
+
+
+class Reranker(nn.Module):
+    """A cross-encoder.
+
+    Args:
+        model: of transformers.
+        kind: `LINEAR` or `PUBLISHED`.
+    """
+
+    def __init__(self, model: Any, kind: str) -> None:
+        super().__init__()
+        self.model: Any = model
+        self.is_linear = kind == LINEAR
+
+    @property
+    def config(self) -> Any:
+        """The configuration."""
+        return self.model.config
+
+    @property
+    def architecture(self) -> Architecture:
+        """The row of the table of architectures."""
+        return architecture_of(self.config.model_type)
+
+    @classmethod
+    def begin(cls, stored: StoredEncoder, seed: int) -> "Reranker":
+        """Build a reranker to train: an encoder's weights, and a new linear head.
+
+        Raises:
+            ModelError: the backbone has no [CLS], or its weights are not those of its config.json.
+        """
+        refuse_backbone(stored.architecture)
+        config = copy.deepcopy(stored.config)
+        config.num_labels = 1
+        auto = CLASSES[LINEAR]
+        model, _ = load_model(auto, stored.folder, config, stored.tensors, may_lack=(HEAD,))
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            model.classifier.weight.normal_(0.0, INITIAL_DEVIATION, generator=generator)
+            model.classifier.bias.zero_()
+        return cls(model, LINEAR).train()
+
+    @classmethod
+    def from_tensors(cls, folder: Path, kind: str, tensors: Mapping[str, Tensor]) -> "Reranker":
+        """Build the reranker of a folder.
+
+        Raises:
+            ModelError: the backbone has no [CLS], or tensors are missing or do not fit.
+        """
+        refuse_backbone(architecture_of(read_model_type(folder)))
+        model, _ = load_model(CLASSES[kind], folder, read_config(folder), tensors)
+        return cls(model, kind)
+
+    def forward(self, batch: PairBatch) -> Tensor:
+        """The scores of pairs: (P, T) ids -> (P,) float32 at least, not squashed."""
+        inputs = {
+            "input_ids": batch.tokens.input_ids,
+            "attention_mask": batch.tokens.attention_mask,
+            "return_dict": True,
+        }
+        if batch.token_types is not None:
+            inputs["token_type_ids"] = batch.token_types
+        if not self.is_linear:
+            return at_least_float32(self.model(**inputs).logits[:, 0])
+        state = self.model.base_model(**inputs).last_hidden_state[:, 0]
+        with torch.autocast(state.device.type, enabled=False):
+            scores: Tensor = self.model.classifier(at_least_float32(state))[:, 0]
+        return scores
+
+    def compute_in(self, dtype: torch.dtype) -> "Reranker":
+        """Set the precision of scoring; the last layers stay in float32, or close scores tie."""
+        self.model.to(dtype)
+        self.model.classifier.float().register_forward_pre_hook(
+            lambda _, inputs: tuple(at_least_float32(value) for value in inputs)
+        )
+        return self
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest input it has positions for, special tokens included."""
+        return self.architecture.positions(self.config)
+
+
+def refuse_backbone(architecture: Architecture) -> None:
+    """Raise an error for a backbone without [CLS]."""
+    if not architecture.has_cls:
+        raise ModelError(
+            f"--representation cross-encoder scores [CLS], "
+            f"which a {architecture.model_type} backbone does not have",
+            "start from a BERT, ELECTRA, RoBERTa or DistilBERT encoder",
+        )
+
+
+@dataclass(frozen=True)
+class StoredReranker:
+    """A reranker with its tokenizer and the settings of its inputs.
+
+    `folder` holds its tokenizer. `told` is True if the folder itself names the lengths.
+    """
+
+    folder: Path
+    reranker: Reranker
+    text: TextSettings
+    pairs: PairSettings
+    told: bool = True
+
+    def tokenizer(self) -> TextTokenizer:
+        """Return the tokenizer of queries and passages."""
+        return TextTokenizer(load_tokenizer(self.folder), self.text)
+
+    def joiner(self) -> PairJoiner:
+        """Return what joins a query and a passage into one input."""
+        return PairJoiner(load_tokenizer(self.folder), self.text, self.pairs)
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of weights, tokenizer and configuration."""
+        own = [path for path in [self.folder / DENSERK_FILE] if path.is_file()]
+        return fingerprint(self.folder, (*own, *encoder_files(self.folder)))
+
+    def save(self, folder: Path) -> None:
+        """Save it; config.json comes last, so that an interrupted save loads nowhere."""
+        with write_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_tensors(folder / "model.safetensors", self.reranker.model.state_dict())
+        tokenizer = load_tokenizer(self.folder)
+        save_tokenizer(folder, tokenizer, self.joiner().limit, self.reranker.max_length)
+        representation = RepresentationSettings(Representation.CROSS_ENCODER)
+        told = {
+            "representation": as_json(representation),
+            "text": as_json(self.text),
+            "pairs": as_json(self.pairs),
+        }
+        write_own_file(folder, self.reranker.architecture.model_type, told)
+        write_config(folder, self.reranker.model, hidden_states=False)
+
+    def load(self, folder: Path) -> None:
+        """Load the weights from a folder that `save` wrote."""
+        self.reranker.load_state_dict(read_reranker(folder).reranker.state_dict())
+
+    def fit(
+        self, text: Mapping[str, Any] = NOTHING, pair_max_length: int | None = None
+    ) -> "StoredReranker":
+        """Return the same weights with other lengths and texts, within the model's positions.
+
+        Args:
+            text: fields of `TextSettings` that replace the folder's own.
+            pair_max_length: tokens of a whole input; None leaves what the folder says.
+
+        Raises:
+            UsageError: a length that was asked for goes beyond the model.
+        """
+        limit = self.reranker.max_length
+        if pair_max_length is not None and limit is not None and pair_max_length > limit:
+            raise UsageError(
+                f"--pair-max-length {pair_max_length}: the model has {limit} positions",
+                f"at most {limit}",
+            )
+        settings = fit_lengths(self.text, text, limit)
+        pairs = replace(self.pairs, max_length=pair_max_length or self.pairs.max_length)
+        fitted = replace(self, text=settings, pairs=pairs)
+        needed = fitted.joiner().limit
+        if limit is not None and needed > limit:
+            logger.info(f"query and passage together are cut to {limit} tokens, the positions")
+            fitted = replace(fitted, pairs=replace(pairs, max_length=limit))
+        return fitted
+
+
+def is_reranker(folder: Path) -> bool:
+    """Return True for a reranker's folder: denserk's, or a sequence classifier of transformers."""
+    if (folder / DENSERK_FILE).is_file():
+        own = read_json(folder / DENSERK_FILE).get("representation")
+        return isinstance(own, dict) and own.get("representation") == Representation.CROSS_ENCODER
+    if not (folder / "config.json").is_file():
+        return False
+    return _class_of(folder).endswith(PUBLISHED)
+
+
+def _class_of(folder: Path) -> str:
+    names = read_json(folder / "config.json").get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else ""
+
+
+def read_reranker(folder: Path) -> StoredReranker:
+    """Read a reranker.
+
+    Raises:
+        ModelError: it holds no reranker, or not what its config.json says.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such folder")
+    if not is_reranker(folder):
+        raise ModelError(
+            f"{folder} is no cross-encoder: it has no layer that scores a query with a passage",
+            "train one: denserk finetune --representation cross-encoder, or name a published one "
+            "(a sequence classifier of transformers with one label)",
+        )
+    kind = PUBLISHED if _class_of(folder).endswith(PUBLISHED) else LINEAR
+    config = read_config(folder)
+    if config.num_labels != 1:
+        raise ModelError(
+            f"{folder} tells {config.num_labels} classes apart; a reranker has one label, the score"
+        )
+    reranker = Reranker.from_tensors(folder, kind, read_weights(folder))
+    if (folder / DENSERK_FILE).is_file():
+        _, text, pairs = read_own_file(folder)
+        return StoredReranker(folder, reranker, text, pairs)
+    return _published(folder, reranker)
+
+
+def _published(folder: Path, reranker: Reranker) -> StoredReranker:
+    """A published reranker: its tokenizer decides about lengths and token types."""
+    tokenizer = load_tokenizer(folder)
+    own = int(tokenizer.model_max_length)
+    limits = [limit for limit in (own, reranker.max_length) if limit and limit < UNLIMITED]
+    longest = min(limits, default=None)
+    types = (
+        "token_type_ids" in tokenizer.model_input_names
+        and Template.of(tokenizer).passage_type > 0
+        and getattr(reranker.config, "type_vocab_size", 1) > 1
+    )
+    text = TextSettings(passage_max_length=longest or TextSettings().passage_max_length)
+    return StoredReranker(folder, reranker, text, PairSettings(longest, types), told=False)
+
+
+def begin_reranker(folder: Path, seed: int) -> StoredReranker:
+    """A reranker to train: one that is there, or an encoder with a new linear head.
+
+    Args:
+        folder: a model's folder, whatever its layout.
+        seed: draws the new head.
+
+    Raises:
+        ModelError: it holds no model that can be trained so.
+    """
+    if is_reranker(folder):
+        stored = read_reranker(folder)
+        stored.reranker.train()
+        return stored
+    model = read_model_folder(folder)
+    if not model.shared:
+        raise ModelError(
+            f"{folder} has separate encoders of queries and passages; a cross-encoder is one",
+            f"start from one of them, for example {model.passage.folder}",
+        )
+    logger.info("new, from random weights: the linear layer that scores [CLS]")
+    return StoredReranker(
+        model.passage.folder, Reranker.begin(model.passage, seed), model.text, PairSettings()
+    )
+
+
+class PairScorer:
+    """A loaded cross-encoder.
+
+    Attributes:
+        name: what the model is called: a folder, or a name on the hub.
+        text: how records become text.
+        pairs: how two texts become one input.
+        tokenizer: makes token ids of queries and of passages.
+        joiner: makes one input of both.
+        device: the device in use.
+    """
+
+    def __init__(self, name: str, stored: StoredReranker, compute: ComputeSettings) -> None:
+        if compute.threads is not None:
+            torch.set_num_threads(compute.threads)
+        self.name, self.compute = name, compute
+        self.text, self.pairs = stored.text, stored.pairs
+        self.fingerprint = stored.fingerprint()
+        self.backbone = stored.reranker.architecture.model_type
+        self.tokenizer, self.joiner = stored.tokenizer(), stored.joiner()
+        self.device = choose_device(compute.device)
+        dtype = choose_dtype(compute.dtype, self.device)
+        self._reranker = stored.reranker.to(self.device).compute_in(dtype).eval()
+
+    @classmethod
+    def load(
+        cls,
+        model: str,
+        text: Mapping[str, Any] = NOTHING,
+        pair_max_length: int | None = None,
+        compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
+    ) -> "PairScorer":
+        """Load a cross-encoder.
+
+        Args:
+            model: a folder, or a name on the hub.
+            text: fields of `TextSettings` that replace what the folder says about itself.
+            pair_max_length: tokens of a whole input; None leaves what the folder says.
+            compute: where and how.
+
+        Raises:
+            UsageError: the model, the device or a setting is not there to choose.
+            ModelError: the model cannot be loaded, or is no cross-encoder.
+        """
+        name, folder = find_model(model)
+        stored = read_reranker(folder).fit(text, pair_max_length)
+        if not stored.told:
+            logger.info(
+                f"{name} does not say how its texts are made: {', '.join(stored.text.fields)} of "
+                f"{stored.text.passage_max_length} tokens, queries of "
+                f"{stored.text.query_max_length}, {stored.joiner().limit} in all"
+            )
+        return cls(name, stored, compute)
+
+    def description(self) -> dict[str, Any]:
+        """The model and its settings, as plain JSON for manifests."""
+        return {
+            "name": self.name,
+            "fingerprint": self.fingerprint,
+            "backbone": self.backbone,
+            "dtype": self.compute.dtype.value,
+            "text": as_json(self.text),
+            "pairs": as_json(self.pairs),
+        }
+
+    def score(self, queries: Sequence[Query], passages: Sequence[Passage]) -> NDArray[np.float32]:
+        """The scores of query i with passage i: (P,) float32."""
+        tokens = zip(
+            self.tokenizer.queries(queries), self.tokenizer.passages(passages), strict=True
+        )
+        return self.score_pairs([self.joiner.join(query, passage) for query, passage in tokens])
+
+    @torch.inference_mode()
+    def score_pairs(self, pairs: Sequence[Pair]) -> NDArray[np.float32]:
+        """The scores of inputs, in their order; like lengths share a batch: (P,) float32."""
+        found = np.empty(len(pairs), dtype=np.float32)
+        lengths = [len(pair.ids) for pair in pairs]
+        budget = self.compute.tokens_on(self.device.type)
+        for members in by_length(lengths, budget, self.compute.batch_size):
+            batch = self.joiner.batch([pairs[i] for i in members])
+            found[members] = self._reranker(batch.to(self.device)).cpu().numpy()
+        return found

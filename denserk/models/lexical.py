@@ -1,0 +1,214 @@
+"""Aggretriever's lexical representation: token states and term weights -> a vocabulary-wide vector.
+
+"Aggretriever: A Simple Approach to Aggregate Textual Representations for Robust Dense Passage
+Retrieval" (Lin, Li, Lin; TACL 2023), section 3.1. The paper's symbols: `p_i` the distribution over
+the vocabulary at position i, `w_i` its term weight, `v[u] = max_i w_i p_i[u]`. Where paper and
+released code differ, the released code is the default, because the published checkpoints were
+trained with it: negative weights count as zero (the paper prints an absolute value), and [SEP]
+takes part. The caller leaves position 0, [CLS], out.
+
+The vocabulary is projected in blocks, for a limited number of positions at a time, so positions x
+vocabulary is never held in memory. Each block is reduced to the maxima of its slices before the
+next one is projected: the maximum over positions and the maximum over the tokens of a slice can be
+exchanged. In training each block is checkpointed, that is, projected again in the backward pass.
+
+Shapes: `B` texts, `T` positions, `H` hidden, `V` vocabulary, `M` columns of the result (the
+layout's modulus, or V), `N` positions that are projected.
+"""
+
+from collections.abc import Callable
+from functools import reduce
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from denserk.config.encoding import TermWeight
+from denserk.models.packed_linear import pack, unavailable
+from denserk.models.pooling import at_least_float32
+from denserk.models.slice_layout import SliceLayout
+
+# Positions projected at once, by device type. On a CPU a block of logits should fit its cache:
+# 256 x 8192 float32 are 8 MiB.
+ROWS = {"cpu": 256}
+DEFAULT_ROWS = 4096
+# Vocabulary entries per block, about: a block holds whole rounds of the layout.
+COLUMNS = 8192
+
+# How a learned term weight is transformed before it is used.
+WEIGHT_RULES: dict[TermWeight, Callable[[Tensor], Tensor]] = {
+    TermWeight.CLAMP: torch.relu,
+    TermWeight.SIGNED: lambda weights: weights,
+    TermWeight.ABS: torch.abs,
+    TermWeight.ONE: torch.ones_like,
+}
+Projection = Callable[[Tensor], Tensor]
+
+
+class VocabularyBlock(NamedTuple):
+    """Neighbouring columns of the vocabulary projection, in the order of a layout.
+
+    Attributes:
+        project: transformed states (N, H) -> logits (N, columns).
+        rounds: columns / M; 0 for ids that the layout drops, which count in the softmax alone.
+    """
+
+    project: Projection
+    rounds: int
+
+
+def linear(weight: Tensor, bias: Tensor) -> Projection:
+    """Return the differentiable projection of a block, computed in the precision of autocast."""
+    return lambda states: F.linear(states, weight, bias)
+
+
+def inference_linear(dtype: torch.dtype) -> Callable[[Tensor, Tensor], Projection]:
+    """Return a replacement of `linear` that computes in `dtype`, with packed weights on a CPU."""
+
+    def make(weight: Tensor, bias: Tensor) -> Projection:
+        if weight.device.type == "cpu" and unavailable(dtype) is None:
+            packed = pack(weight, bias, dtype)
+            return lambda states: packed(states.to(dtype))
+        cast = linear(weight.detach().to(dtype), bias.detach().to(dtype))
+        return lambda states: cast(states.to(dtype))
+
+    return make
+
+
+def vocabulary_blocks(
+    weight: Tensor,
+    bias: Tensor,
+    layout: SliceLayout | None,
+    make: Callable[[Tensor, Tensor], Projection] = linear,
+) -> list[VocabularyBlock]:
+    """Split the MLM decoder into blocks of whole rounds.
+
+    Columns that the layout appends get zero weights and a bias of minus infinity, so that their
+    probability is zero.
+
+    Args:
+        weight: (V, H).
+        bias: (V,).
+        layout: the slices; None keeps the vocabulary whole, as one block.
+        make: builds the projection of a block.
+    """
+    if layout is None:
+        return [VocabularyBlock(make(weight, bias), 1)]
+    if layout.order is not None:
+        order = torch.tensor(layout.order, device=weight.device)
+        weight, bias = weight[order], bias[order]
+    blocks = []
+    if layout.dropped:
+        blocks.append(VocabularyBlock(make(weight[: layout.dropped], bias[: layout.dropped]), 0))
+    step = max(COLUMNS // layout.modulus, 1) * layout.modulus
+    for start in range(layout.dropped, len(weight), step):
+        some, its_bias = weight[start : start + step], bias[start : start + step]
+        if missing := -len(some) % layout.modulus:
+            some = F.pad(some, (0, 0, 0, missing))
+            its_bias = F.pad(its_bias, (0, missing), value=-torch.inf)
+        blocks.append(VocabularyBlock(make(some, its_bias), len(some) // layout.modulus))
+    return blocks
+
+
+def aggregate(
+    states: Tensor,
+    weights: Tensor,
+    mask: Tensor,
+    transform: Projection,
+    blocks: list[VocabularyBlock],
+    columns: int,
+    *,
+    signed: bool = False,
+) -> Tensor:
+    """Compute `max_i w_i softmax(z_i)` of each text, by the largest value of each column.
+
+    Positions whose weight is zero are skipped where weights cannot be negative. Maxima that
+    several positions or tokens share split their gradient evenly.
+
+    Args:
+        states: (B, T, H), last hidden states.
+        weights: (B, T), after their rule.
+        mask: (B, T) bool, True = a real position. Masked positions have no effect.
+        transform: the MLM head up to its decoder, (N, H) -> (N, H).
+        blocks: of the decoder.
+        columns: M.
+        signed: weights may be negative.
+
+    Returns:
+        (B, M), float32 at least; zeros for a text without any position.
+    """
+    weights = at_least_float32(weights)
+    used = mask if signed else mask & (weights > 0)
+    texts, positions = used.nonzero(as_tuple=True)
+    if not len(texts) and torch.is_grad_enabled():  # keep the graph: all gradients are zero
+        texts, positions = mask.nonzero(as_tuple=True)
+    best = weights.new_zeros(len(mask), columns)
+    if signed:
+        best = best.masked_fill(mask.any(1, keepdim=True), -torch.inf)
+    inputs, kept = transform(states[texts, positions]), weights[texts, positions].unsqueeze(1)
+    rows = ROWS.get(states.device.type, DEFAULT_ROWS)
+    for text, some, weight in zip(
+        *(torch.split(part, rows) for part in (texts, inputs, kept)), strict=True
+    ):
+        values = _position_values(some, weight, blocks, columns, signed)
+        index = text.unsqueeze(1).expand_as(values)
+        best = best.scatter_reduce(0, index, values, "amax")
+    return best
+
+
+def _position_values(
+    inputs: Tensor, weights: Tensor, blocks: list[VocabularyBlock], columns: int, signed: bool
+) -> Tensor:
+    """Return the largest `w_i p_i[u]` of each column: (N, H), (N, 1) -> (N, M)."""
+    # A negative weight makes the least probable token of a column the largest value.
+    signs = torch.where(weights < 0, -1.0, 1.0).to(inputs.dtype) if signed else None
+    parts = []
+    for block in blocks:
+        if torch.is_grad_enabled():
+            part = checkpoint(_reduced, inputs, signs, block, columns, use_reentrant=False)
+        else:
+            part = _reduced(inputs, signs, block, columns)
+        parts.append(part)
+    logits = reduce(torch.maximum, (largest for largest, _ in parts if largest is not None))
+    if signs is not None:
+        logits = logits * signs
+    log_sums = torch.stack([log_sum for _, log_sum in parts]).logsumexp(0)
+    values: Tensor = weights * (logits - log_sums).exp()
+    return values
+
+
+def _reduced(
+    inputs: Tensor, signs: Tensor | None, block: VocabularyBlock, columns: int
+) -> tuple[Tensor | None, Tensor]:
+    """Return a block's largest (signed) logits (N, M), and the log-sum-exp of its logits (N, 1)."""
+    logits = block.project(inputs)
+    largest = None
+    if block.rounds:
+        signed = logits if signs is None else logits * signs
+        largest = signed.view(len(logits), block.rounds, columns).amax(1)
+    shift = (logits if largest is None or signs is not None else largest).detach().amax(1, True)
+    powers = (logits - shift).exp() if torch.is_grad_enabled() else logits.sub_(shift).exp_()
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    log_sum = powers.sum(1, keepdim=True, dtype=dtype).log() + shift
+    return None if largest is None else largest.to(dtype), log_sum
+
+
+def aggregate_tokens(ids: Tensor, weights: Tensor, mask: Tensor, vocabulary: int) -> Tensor:
+    """Give each position's weight to its own token: the variant without MLM head (Table 8, row 3).
+
+    Padding has no effect; an id that does not occur is 0, and a negative weight counts as 0.
+
+    Args:
+        ids: (B, T) int64.
+        weights: (B, T), after its rule.
+        mask: (B, T) bool.
+        vocabulary: V.
+
+    Returns:
+        (B, V) float32.
+    """
+    kept = at_least_float32(weights).masked_fill(~mask, 0)
+    empty = kept.new_zeros(len(ids), vocabulary)
+    return empty.scatter_reduce(1, ids, kept, "amax", include_self=True)

@@ -1,0 +1,157 @@
+import pytest
+
+from denserk.commands.app import run
+from tests.analysis.test_sentence_similarity import write_pairs, write_triplets
+from tests.test_startup import loaded
+
+ANALYSES = ["sentence-similarity", "attention-entropy", "query-latency", "layers"]
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_help_names_every_analysis(capsys, name):
+    assert run(["analyze", "--help"]) == 0
+    assert f"\n  {name} " in capsys.readouterr().out
+
+
+def test_help_loads_nothing_heavy():
+    assert not loaded(["analyze", "--help"], *(["analyze", c, "--help"] for c in ANALYSES))
+
+
+@pytest.mark.parametrize("command", ["sentence-similarity", "sentence_similarity"])
+def test_pairs(tiny, tmp_path, capsys, command):
+    data = write_pairs(tmp_path / "pairs.tsv")
+    model = str(tiny())
+    assert run(["analyze", command, "--model", model, "--data", data, "--pooling", "mean"]) == 0
+    header, row = (line.split("\t") for line in capsys.readouterr().out.splitlines())
+    assert header == ["model", "data", "kind", "count", "measure", "value"]
+    assert row[:5] == [model, data, "pairs", "5", "spearman"]
+    assert -1 <= float(row[5]) <= 1
+
+
+def test_a_table_as_csv_on_standard_output(tiny, tmp_path, capsys):
+    data, model = write_triplets(tmp_path / "t.jsonl"), str(tiny())
+    line = ["analyze", "sentence-similarity", "--model", model, "--data", data, "--output", "-"]
+    assert run([*line, "--quiet"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "model,data,kind,count,measure,value"
+    assert out[1].startswith(f"{model},{data},triplets,3,accuracy,0.")
+    assert len(out) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "said"),
+    [
+        (None, 2, "no such file"),
+        ("just a text\n", 1, "line 1: found 1 column without a header"),
+        ("sentence1\tsentence2\tlabel\na\tb\tnan\n", 1, "found label 'nan'"),
+        ("sentence1\tsentence2\na\tb\n", 1, "line 2: found no label among the columns"),
+    ],
+)
+def test_data_that_cannot_be_measured(tiny, tmp_path, capsys, content, status, said):
+    path = tmp_path / "data.tsv"
+    if content is not None:
+        path.write_text(content)
+    arguments = ["--model", str(tiny()), "--data", str(path), "--quiet"]
+    assert run(["analyze", "sentence-similarity", *arguments]) == status
+    assert said in capsys.readouterr().err
+
+
+def entropy(tmp_path, *arguments):
+    return run(
+        [
+            "analyze",
+            "attention-entropy",
+            *arguments,
+            "--output",
+            str(tmp_path / "e.csv"),
+            "--overwrite",
+            "--quiet",
+        ]
+    )
+
+
+def test_models_may_follow_one_option(tiny, toy, tmp_path, capsys):
+    corpus = ["--corpus", str(toy / "corpus.jsonl"), "--sample", "4", "--max-length", "64"]
+    assert entropy(tmp_path, "--model", f"a={tiny()}", f"b={tiny(seed=8)}", *corpus) == 0
+    together = capsys.readouterr().out
+    header, *rows = (line.split("\t") for line in together.splitlines())
+    assert header == ["layer", "a", "b"]
+    assert [row[0] for row in rows] == ["1", "2"]
+    assert all(0 < float(value) < 4.2 for row in rows for value in row[1:])
+    apart = ["--model", f"a={tiny()}", "--model", f"b={tiny(seed=8)}"]
+    assert entropy(tmp_path, *apart, *corpus) == 0
+    assert capsys.readouterr().out == together
+
+
+def test_entropies_as_csv_on_standard_output(tiny, toy, capsys):
+    line = ["attention-entropy", "--model", str(tiny()), "--corpus", str(toy / "corpus.jsonl")]
+    assert run(["analyze", *line, "--max-length", "64", "--output", "-", "--quiet"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "label,model,corpus,passages,seed,max_length,layer,entropy,deviation"
+    assert len(out) == 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "status", "said"),
+    [
+        ({"--corpus": "none.jsonl"}, 2, "none.jsonl: no such file or folder"),
+        ({"--model": "./none"}, 2, "--model ./none: no such folder"),
+        ({"--max-length": "65"}, 2, "--passage-max-length 65: the model has 64 positions"),
+        ({"--plot": "x.gif"}, 2, "--plot x.gif"),
+        ({"--sample": "0"}, 2, "--sample 0: at least 1"),
+    ],
+)
+def test_what_cannot_be_measured(tiny, toy, tmp_path, capsys, changed, status, said):
+    chosen = {"--model": str(tiny()), "--corpus": str(toy / "corpus.jsonl"), "--max-length": "64"}
+    line = [word for option in (chosen | changed).items() for word in option]
+    assert entropy(tmp_path, *line) == status
+    told = capsys.readouterr().err
+    assert said in told
+    assert "Traceback" not in told
+
+
+def latency(toy, *arguments):
+    topics = ["--topics", str(toy / "queries.tsv"), "--device", "cpu", "--warm-up", "1"]
+    return run(["analyze", "query-latency", *arguments, *topics, "--quiet"])
+
+
+def test_times_side_by_side(tiny, toy, capsys):
+    models = ["--model", f"a={tiny()}", f"b={tiny(seed=8)}"]
+    assert latency(toy, *models, "--output", str(toy / "l.csv"), "--threads", "1") == 0
+    header, *rows = (line.split("\t") for line in capsys.readouterr().out.splitlines())
+    assert header == ["model", "device", "threads", "p1 ms", "p50 ms", "p99 ms"]
+    assert [row[:3] for row in rows] == [["a", "cpu", "1"], ["b", "cpu", "1"]]
+    for row in rows:
+        low, middle, high = map(float, row[3:])
+        assert 0 < low <= middle <= high
+
+
+def test_times_as_csv_on_standard_output(tiny, toy, capsys):
+    more = ["--output", "-", "--batch-size", "2", "--representation", "mean", "--bf16"]
+    assert latency(toy, "--model", str(tiny()), *more) == 0
+    header, row = (line.split(",") for line in capsys.readouterr().out.splitlines())
+    found = dict(zip(header, row, strict=True))
+    assert (found["queries"], found["batch_size"], found["dtype"]) == ("2", "2", "bfloat16")
+
+
+def layers(toy, *arguments):
+    files = ["--topics", str(toy / "queries.tsv"), "--corpus", str(toy / "corpus.jsonl")]
+    files += ["--qrels", str(toy / "qrels.txt"), "--passage-max-length", "64"]
+    return run(["analyze", "layers", *arguments, *files, "--device", "cpu", "--quiet"])
+
+
+def test_layers_that_win(tiny, toy, capsys):
+    made = ["--representation", "mlr", "--layers", "1,2", "--output", str(toy / "l.csv")]
+    assert layers(toy, "--model", f"a={tiny()}", f"b={tiny(seed=8)}", *made) == 0
+    header, *rows = (line.split("\t") for line in capsys.readouterr().out.splitlines())
+    assert header == ["model", "passages", "pairs", "vector", "wins", "share"]
+    expected = [[m, "positive", "4", f"layer {n}"] for m in "ab" for n in (1, 2)]
+    assert [row[:4] for row in rows] == expected
+    assert sum(float(row[5]) for row in rows) == 2
+
+
+def test_a_single_vector_model_is_refused_with_the_reason(tiny, toy, capsys):
+    assert layers(toy, "--model", f"m={tiny()}") == 1
+    told = capsys.readouterr().err
+    assert "m: cls gives a passage one vector: there is no maximum to win" in told
+    assert "Traceback" not in told

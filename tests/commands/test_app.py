@@ -1,0 +1,71 @@
+import errno
+import io
+import os
+
+import pytest
+
+from denserk import __version__
+from denserk.commands import app as module
+from denserk.commands.app import run
+from denserk.errors import GateError, InputError, UsageError
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """Makes the command line meet an error."""
+
+    def fail_with(error):
+        def stand_in(**_):
+            raise error
+
+        monkeypatch.setattr(module, "app", stand_in)
+
+    return fail_with
+
+
+def test_version(capsys):
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"denserk {__version__}\n"
+
+
+def test_help_names_every_command(capsys):
+    assert run(["--help"]) == 0
+    out = capsys.readouterr().out
+    for name in ("convert", "encode", "eval", "index", "search"):
+        assert f"\n  {name} " in out
+
+
+def test_wrong_usage_is_status_2(capsys):
+    assert run(["encode", "--no-such-option"]) == 2
+    assert "--no-such-option" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (UsageError("no"), 2, "error: no"),
+        (InputError("f", 1, "a", "b"), 1, "error: f, line 1: found a; expected b"),
+        (GateError("low"), 1, "error: low"),
+        (KeyboardInterrupt(), 130, "error: interrupted"),
+        (OSError(errno.ENOSPC, "No space left on device", "f"), 1, "f: No space left on device"),
+        (MemoryError(), 1, "error: out of memory"),
+        (ZeroDivisionError("oh"), 1, "error: internal error: ZeroDivisionError: oh"),
+    ],
+)
+def test_errors_leave_as_one_line(failing, capsys, error, status, said):
+    failing(error)
+    assert run([]) == status
+    err = capsys.readouterr().err
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_a_closed_pipe_is_quiet(failing, capsys, monkeypatch):
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as out:
+        monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.FileIO(write, "w", closefd=False)))
+        failing(BrokenPipeError())
+        assert run([]) == 141
+        out.flush()
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,188 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from denserk.commands.app import run as command
+from denserk.commands.benchmark import make_runs
+from denserk.config.benchmarks import MakeSettings
+from denserk.config.encoding import ComputeSettings
+from denserk.errors import MismatchError, UsageError
+from denserk.evaluation.benchmarks import evaluate_benchmarks
+from denserk.io.manifest import Kind, beside, read_manifest
+from tests.conftest import PASSAGES
+from tests.reporters import Heard
+from tests.suite_copies import write_beir, write_documents, write_marco, write_questions
+
+CPU = ComputeSettings(device="cpu")
+AGAIN = MakeSettings(resume=True)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("DENSERK_CACHE", str(folder))
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def search(tiny, *names, choice=MakeSettings(), model="bert", **settings):  # noqa: B008
+    choice = replace(choice, **settings)
+    make_runs(names, str(tiny(model)), "runs", choice, compute=CPU)
+    return evaluate_benchmarks(["runs"], names)
+
+
+def values(found, suite):
+    """The values of the one run on a suite."""
+    one = found.values(suite, "runs")
+    assert one is not None
+    return one
+
+
+def test_sets_are_searched_measured_and_kept(cache, tiny):
+    write_beir(cache, "scifact")
+    write_beir(cache, "arguana", own_id=True)
+    found = search(tiny, "beir/scifact", "beir/arguana")
+    assert list(found.results) == ["beir/scifact", "beir/arguana"]
+    assert found.measures == ("nDCG@10", "R@100")
+    assert found.values("beir/scifact", "runs") == dict(
+        found.results["beir/scifact"].runs[0].summary
+    )
+    lines = Path("runs/arguana.trec").read_text().splitlines()
+    assert {line.split()[0] for line in lines} == {"q1", "q2", "q3"}  # those judged in the split
+    assert not [line for line in lines if line.split()[0] == line.split()[2]]
+    manifest = read_manifest("runs/arguana.trec", Kind.RUN)
+    assert manifest.made_from["suite"] == {"name": "beir/arguana", "corpus": "beir/arguana"}
+    assert read_manifest("runs", Kind.RUNS).contents == {"runs": ["beir/arguana", "beir/scifact"]}
+
+
+def test_a_corpus_is_encoded_once_and_with_its_own_lengths(cache, tiny):
+    write_marco(cache)
+    search(tiny, "msmarco-dev", "dl19", "msmarco-titled-dev")
+    names = sorted(path.name for path in Path("runs/corpora").iterdir())
+    assert names == ["msmarco-passage", "msmarco-passage-titled"]
+    text = read_manifest("runs/corpora/msmarco-passage-titled/vectors", Kind.VECTORS).made_from[
+        "model"
+    ]["text"]
+    assert (text["join"], text["passage_max_length"]) == ("sep", 64)
+    assert Path("runs/dl19.trec").is_file()
+
+
+def test_questions_are_scored_by_their_answers(cache, tiny):
+    write_questions(cache)
+    found = search(tiny, "nq-test", "curated-test")
+    # the first question's answer is in the corpus, the other's nowhere
+    assert values(found, "nq-test")["Success@100"] == 0.5
+    assert values(found, "curated-test")["Success@20"] == 1.0
+    text = read_manifest("runs/nq-test.trec", Kind.RUN).made_from["model"]["text"]
+    assert text["join"] == "pair"
+
+
+def test_the_best_part_of_a_document_ranks_it(cache, tiny):
+    write_documents(cache)
+    found = search(tiny, "dl19-doc")
+    lines = [line.split() for line in Path("runs/dl19-doc.trec").read_text().splitlines()]
+    assert sorted(line[2] for line in lines if line[0] == "q1") == sorted(PASSAGES)
+    assert values(found, "dl19-doc")["R@100"] == 1.0
+
+
+def test_a_group_is_followed_by_its_mean(cache, tiny):
+    for name in ("nfcorpus", "fiqa", "arguana", "scidocs", "scifact"):
+        write_beir(cache, name)
+    found = search(tiny, "beir-small")
+    assert [name for name, _ in found.rows()][5:] == ["beir-small"]
+    assert values(found, "beir-small") == pytest.approx(values(found, "beir/fiqa"))
+
+
+def test_resume_keeps_finished_sets_and_makes_the_others(cache, tiny):
+    write_beir(cache, "scifact")
+    search(tiny, "beir/scifact")
+    before = Path("runs/scifact.trec").stat().st_mtime_ns
+    write_beir(cache, "nfcorpus")
+    told = Heard()
+    search(tiny, "beir/nfcorpus", "beir/scifact", choice=AGAIN)
+    assert Path("runs/scifact.trec").stat().st_mtime_ns == before
+    assert "beir/scifact: finished, kept" in told.notes
+    Path("runs/scifact.trec").write_text("")
+    search(tiny, "beir/scifact", choice=AGAIN)
+    assert Path("runs/scifact.trec").stat().st_size
+
+
+def test_a_stop_between_the_run_and_its_suite_is_no_finished_run(cache, tiny):
+    write_beir(cache, "scifact")
+    search(tiny, "beir/scifact")
+    where = beside("runs/scifact.trec")
+    manifest = json.loads(where.read_text())
+    del manifest["made_from"]["suite"]
+    where.write_text(json.dumps(manifest))
+    told = Heard()
+    search(tiny, "beir/scifact", choice=AGAIN)
+    assert "beir/scifact (1 of 1): queries of 64 tokens, passages of 64" in told.notes
+
+
+def test_another_model_or_depth_is_refused_unless_all_is_made_anew(cache, tiny):
+    write_beir(cache, "scifact")
+    search(tiny, "beir/scifact")
+    with pytest.raises(MismatchError, match="with other weights"):
+        search(tiny, "beir/scifact", choice=AGAIN, model="distilbert")
+    with pytest.raises(MismatchError, match=r"search\.hits was 1000, now 3"):
+        search(tiny, "beir/scifact", choice=AGAIN, hits=3)
+    with pytest.raises(UsageError, match="is not empty"):
+        search(tiny, "beir/scifact")
+    search(tiny, "beir/scifact", choice=MakeSettings(overwrite=True), hits=3)
+    assert len(Path("runs/scifact.trec").read_text().splitlines()) == 9
+
+
+def test_overwrite_leaves_what_others_made(cache, tiny):
+    write_beir(cache, "scifact")
+    Path("runs").mkdir()
+    Path("runs/notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match="is not empty"):
+        search(tiny, "beir/scifact", choice=MakeSettings(overwrite=True))
+    assert Path("runs/notes.txt").read_text() == "mine"
+
+
+def test_vectors_go_once_their_runs_are_there(cache, tiny):
+    write_marco(cache)
+    search(tiny, "msmarco-dev", "dl19", choice=MakeSettings(discard_vectors=True))
+    assert not list(Path("runs/corpora").iterdir())
+    assert Path("runs/msmarco-dev.trec").is_file()
+
+
+def test_whatever_is_missing_is_told_before_anything_is_done(cache, tiny):
+    write_beir(cache, "scifact")
+    with pytest.raises(UsageError) as refused:
+        search(tiny, "beir/scifact", "beir/robust04", "msmarco-titled-dev")
+    assert str(cache / "beir" / "robust04") in refused.value.message
+    assert str(cache / "msmarco-titled" / "corpus.tsv") in refused.value.message
+    assert not Path("runs").exists()
+
+
+def test_the_command_prints_one_table(cache, tiny, capsys):
+    write_beir(cache, "scifact")
+    arguments = ["beir/scifact", "--model", str(tiny()), "--output", "runs", "--hits", "3"]
+    assert command(["benchmark", *arguments, "--device", "cpu", "--quiet"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split("\t")[:2] for line in out] == [
+        ["beir/scifact", "nDCG@10"],
+        ["beir/scifact", "R@100"],
+    ]
+    assert command(["benchmark", "beir/scifact", "--runs", "runs", "--quiet"]) == 0
+    assert capsys.readouterr().out.splitlines() == out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["dl19", "--model", "m"], "--model and --output"),
+        (["dl19", "--output", "o"], "--model and --output"),
+        (["dl19", "--model", "m", "--output", "-"], "--output -"),
+        (["dl91", "--model", "m", "--output", "o"], "did you mean dl19"),
+        (["dl19", "--runs", "r", "--hits", "5", "--bf16"], "--hits, --bf16"),
+        (["dl19", "--model", "m", "--output", "o", "-q"], "--per-query"),
+    ],
+)
+def test_what_does_not_go_together(arguments, told, capsys):
+    assert command(["benchmark", *arguments]) == 2
+    assert told in capsys.readouterr().err

@@ -1,0 +1,414 @@
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from denserk.commands.app import run
+from tests.suite_copies import write_beir, write_marco
+
+
+@pytest.fixture
+def files(toy: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(toy)
+    lines = (
+        "q1 Q0 d3 1 3 t",
+        "q2 Q0 d1 1 3 t",
+        "q2 Q0 d5 2 2 t",
+        "q3 Q0 d1 1 3 t",
+        "q3 Q0 d4 2 2 t",
+    )
+    (toy / "good.trec").write_text("".join(f"{line}\n" for line in lines))
+    (toy / "bad.trec").write_text("q1 Q0 d1 1 3 t\nq2 Q0 d5 1 3 t\nq3 Q0 d1 1 3 t\n")
+    return toy
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["good.trec", "qrels.txt"],
+        ["qrels.txt", "good.trec"],
+        ["--run", "good.trec", "--qrels", "qrels.txt"],
+        ["good.trec", "--qrels", "qrels.txt"],
+    ],
+)
+def test_one_run_prints_ir_measures_lines(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["eval", *arguments, "-m", "RR@10 R@1000", "--quiet"]) == 0
+    assert capsys.readouterr() == ("RR@10\t0.8333\nR@1000\t1.0000\n", "")
+
+
+@pytest.mark.usefixtures("files")
+def test_several_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--qrels", "qrels.txt", "--run", "good.trec", "--run", "bad.trec", "-m", "RR@10"]
+    assert run(["eval", *arguments, "-m", "map", "--quiet", "--format", "markdown"]) == 0
+    assert capsys.readouterr().out == (
+        "| run | RR@10 | AP |\n|---|---:|---:|\n"
+        "| good | **0.8333** | **0.8333** |\n| bad | 0.3333 | 0.1667 |\n"
+        "\n**bold**: best run by each measure\n"
+    )
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("piped", ["good.trec", "qrels.txt"])
+def test_one_of_them_may_be_standard_input(
+    piped: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stdin:
+        buffer = io.BytesIO(Path(piped).read_bytes())
+
+    monkeypatch.setattr(sys, "stdin", Stdin)
+    files = ["-" if name == piped else name for name in ("good.trec", "qrels.txt")]
+    assert run(["eval", *files, "-m", "RR@10", "--quiet"]) == 0
+    assert capsys.readouterr().out == "RR@10\t0.8333\n"
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("bounds", "status", "told"),
+    [
+        (["RR@10=0.8"], 0, ""),
+        (["RR@10=0.9"], 1, "error: RR@10 is 0.8333, under 0.9\n"),
+        (
+            ["RR@10=0.9", "P_1=0.7"],
+            1,
+            "error: RR@10 is 0.8333, under 0.9; P@1 is 0.6667, under 0.7\n",
+        ),
+    ],
+)
+def test_gates(
+    bounds: list[str], status: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gates = [argument for bound in bounds for argument in ("--min", bound)]
+    assert run(["eval", "good.trec", "qrels.txt", "-m", "RR@10", "--quiet", *gates]) == status
+    out, err = capsys.readouterr()
+    assert out.startswith("RR@10\t0.8333\n")
+    assert err == told
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [
+        (["--run", "qrels.txt", "--qrels", "good.trec"], 2, "--run qrels.txt holds qrels"),
+        (["good.trec"], 2, "no qrels file given (good.trec is a run)"),
+        (["absent.trec", "qrels.txt"], 2, "absent.trec: no such file"),
+        (["good.trec", "qrels.txt", "-m", "ndcg@10 R"], 2, "ndcg@10 is unknown (nearest: nDCG@10"),
+        (["good.trec", "qrels.txt", "--min", "RR@10"], 2, "--min RR@10"),
+        (["good.trec", "qrels.txt", "-l", "0"], 2, "--relevance-level 0"),
+        (["corpus.jsonl", "qrels.txt"], 1, "corpus.jsonl, line 1: found the keys"),
+        (["queries.tsv", "qrels.txt"], 1, "queries.tsv, line 1: found 5 columns"),
+    ],
+)
+def test_refusals_are_one_line_and_a_hint(
+    arguments: list[str], status: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["eval", *arguments, "--quiet"]) == status
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"error: {told}")
+    assert len(err.splitlines()) <= 2
+
+
+@pytest.mark.usefixtures("files")
+def test_json_can_be_read_back(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        run(["eval", "good.trec", "qrels.txt", "-m", "RR@10", "-q", "-o", "json", "--quiet"]) == 0
+    )
+    (only,) = json.loads(capsys.readouterr().out)["runs"]
+    assert only["queries"] == {"q1": {"RR@10": 1.0}, "q2": {"RR@10": 1.0}, "q3": {"RR@10": 0.5}}
+
+
+@pytest.mark.parametrize("spelling", ["trec_eval", "trec-eval"])
+@pytest.mark.usefixtures("files")
+def test_trec_eval_lines(spelling: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        run(["eval", "good.trec", "qrels.txt", "-m", "recip_rank", "--quiet", "-o", spelling]) == 0
+    )
+    assert capsys.readouterr().out == "recip_rank            \tall\t0.8333\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(("no_colour", "drawn"), [(True, False), (False, True)])
+def test_a_terminal_gets_a_table(
+    no_colour: bool, drawn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if no_colour:
+        monkeypatch.setenv("NO_COLOR", "1")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert run(["eval", "good.trec", "bad.trec", "qrels.txt", "-m", "RR@10", "--quiet"]) == 0
+    text = terminal.getvalue()
+    assert ("\x1b[" in text) is drawn
+    assert ("0.8333*" in text) is not drawn
+    assert [name for name in ("good", "bad") if name in text] == ["good", "bad"]
+
+
+@pytest.mark.usefixtures("files")
+def test_nothing_heavy_is_imported() -> None:
+    code = (
+        "import sys; from denserk.commands.app import run; "
+        "assert run(['eval', 'good.trec', 'qrels.txt', '--quiet']) == 0; "
+        "heavy = {'torch', 'transformers', 'faiss', 'pandas', 'rich', 'ir_datasets'}; "
+        "print(heavy & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+@pytest.mark.peer
+def test_the_lines_are_those_of_ir_measures_own_command(
+    shared_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shared_data / "marco-dl19"
+    files = [folder / "nist" / "qrels.dl19-passage.txt", folder / "runs" / "bm25.trec.gz"]
+    measures = "nDCG@10 AP(rel=2)@100 RR(rel=2)@10 R@100 P@5 Judged@10 NumQ NumRet"
+    command = [sys.executable, "-W", "ignore", "-m", "ir_measures", *map(str, files), measures]
+    theirs = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert run(["eval", *map(str, files), "-m", measures, "--quiet"]) == 0
+    assert capsys.readouterr().out == theirs
+
+
+def test_help_meets_no_measures() -> None:
+    code = (
+        "import sys; from denserk.commands.app import run; run(['eval', '--help']); "
+        "print({'ir_measures', 'pytrec_eval', 'numpy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+@pytest.fixture
+def answered(files: Path) -> list[str]:
+    """Arguments of an evaluation by answers."""
+    questions = {"q1": ["the house"], "q2": ["boat", "ship"], "q3": ["star falls"]}
+    (files / "answers.jsonl").write_text(
+        "".join(
+            json.dumps({"_id": qid, "question": qid, "answers": answers}) + "\n"
+            for qid, answers in questions.items()
+        )
+    )
+    return ["--answers", "answers.jsonl", "--corpus", "corpus.jsonl", "--quiet"]
+
+
+def test_answers_in_place_of_judgements(
+    answered: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["-m", "Success@1 success.2", "--min", "RR@3=0.1"]
+    assert run(["eval", "good.trec", *asked, *answered]) == 0
+    assert capsys.readouterr() == ("Success@1\t0.3333\nSuccess@2\t1.0000\nRR@3\t0.6667\n", "")
+    assert run(["eval", "good.trec", "--set", "topk=1,2", "--baseline", "bad.trec", *answered]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:4] == [
+        "bad\tSuccess@1\t0.3333",
+        "bad\tSuccess@2\t0.3333",
+        "good\tSuccess@1\t0.3333",
+        "good\tSuccess@2\t1.0000",
+    ]
+    assert run(["eval", "bad.trec", *answered, "--write-dpr-json", "out/d.json"]) == 0
+    entries = json.loads(Path("out/d.json").read_text())
+    assert [entry["ctxs"][0]["has_answer"] for entry in entries] == [False, True, False]
+
+
+@pytest.mark.usefixtures("answered")
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["qrels.txt", "--regex", "--num-workers", "2"], "--regex, --num-workers"),
+        (["qrels.txt", "--corpus", "corpus.jsonl"], "--corpus corpus.jsonl"),
+        (["--answers", "answers.jsonl"], "--answers answers.jsonl"),
+        (
+            ["--answers", "answers.jsonl", "--corpus", "corpus.jsonl", "--qrels", "qrels.txt"],
+            "--answers answers.jsonl",
+        ),
+        (
+            ["--answers", "answers.jsonl", "--corpus", "corpus.jsonl", "-m", "nDGC@10 R@5"],
+            "nDGC@10 is unknown (nearest: nDCG@10",
+        ),
+        (["qrels.txt", "--set", "topk=5,x"], "--set topk=: found 'x', expected a whole number"),
+    ],
+)
+def test_refusals_about_answers(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["eval", "good.trec", *arguments, "--quiet"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"error: {told}")
+
+
+@pytest.mark.usefixtures("files")
+def test_a_page_of_the_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["good.trec", "bad.trec", "qrels.txt", "-m", "RR@10", "--baseline", "bad.trec"]
+    texts = ["--topics", "queries.tsv", "--corpus", "corpus.jsonl"]
+    assert run(["eval", *arguments, *texts, "--report", "page"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("good\tRR@10\t0.8333\n")
+    assert "page/index.html" in err
+    page = Path("page/index.html").read_text("utf-8")
+    assert "<h1>Runs on qrels.txt</h1>" in page
+    assert "Δ is the difference from bad" in page
+    assert "the old river runs to the south" in page
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--topics", "queries.tsv"], "--topics queries.tsv"),
+        (["--set", "report-queries=5"], "--report-queries 5"),
+        (["--corpus", "corpus.jsonl"], "--corpus corpus.jsonl"),
+        (["--report", "qrels.txt"], "--report qrels.txt: a file; a folder is expected"),
+        (["--report", "page", "--set", "report-passages=0"], "report-passages=0: at least 1"),
+    ],
+)
+def test_pages_that_are_refused(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["eval", "good.trec", "qrels.txt", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert told in err
+    assert not out
+
+
+def test_a_page_of_several_suites_shows_no_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DENSERK_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    write_beir(tmp_path, "scifact")
+    write_marco(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for name in ("scifact", "dl19"):
+        (tmp_path / "runs" / f"{name}.trec").write_text("q1 Q0 d3 1 3 t\n")
+    arguments = ["benchmark", "--runs", "runs", "--overwrite", "--report", "page"]
+    assert run([*arguments, "beir/scifact"]) == 0
+    assert "beir/scifact" in Path("page/index.html").read_text("utf-8")
+    capsys.readouterr()
+    assert run([*arguments, "beir/scifact", "--topics", "a"]) == 2
+    assert "--topics a" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("files")
+def test_an_input_given_twice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("other.txt").write_text("q1 0 d3 1\n")
+    for option, one, other in (
+        ("--qrels", "qrels.txt", "other.txt"),
+        ("--baseline", "good.trec", "bad.trec"),
+        ("--answers", "a.jsonl", "b.jsonl"),
+        ("--corpus", "corpus.jsonl", "corpus.jsonl"),
+    ):
+        assert run(["eval", "good.trec", option, one, option, other]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith(f"error: {option} ")
+
+
+def test_several_suites_are_all_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DENSERK_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    write_beir(tmp_path, "scifact")
+    write_marco(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for name in ("scifact", "dl19"):
+        (tmp_path / "runs" / f"{name}.trec").write_text("q1 Q0 d3 1 3 t\n")
+    names = ["beir/scifact", "dl19", "dl19"]
+    assert run(["benchmark", *names, "--runs", "runs", "--quiet"]) == 0
+    found = [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()]
+    assert list(dict.fromkeys(found)) == ["beir/scifact", "dl19"]
+    assert run(["benchmark", *names, "--runs", "runs/dl19.trec"]) == 2
+    assert "several benchmarks are asked for, and a run is of one" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("name", ["bad", "bad.trec", "out/bad.trec"])
+def test_a_baseline_by_the_name_in_the_table(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("out").mkdir()
+    Path("bad.trec").rename("out/bad.trec")
+    asked = ["good.trec", "out/bad.trec", "qrels.txt", "-m", "RR@10", "--quiet", "-o", "table"]
+    assert run(["eval", *asked, "--baseline", name]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(
+        "run    RR@10\ngood  0.8333*\nbad   0.3333\n*: best run by each measure\n"
+    )
+    assert "\u2020 differs from bad (p < 0.05; paired t-test)\n" in out  # one test: no correction
+    assert "+/=/-: queries better, equal, worse" in out
+
+
+@pytest.mark.usefixtures("files")
+def test_a_baseline_that_no_run_is_called(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["eval", "good.trec", "bad.trec", "qrels.txt", "--baseline", "bm25"]) == 2
+    err = capsys.readouterr().err
+    assert "--baseline bm25: no such file, and no runs are called so" in err
+    assert "the runs are called good, bad" in err
+
+
+def test_intervals_are_corrected_as_the_p_values_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At each level of the tests, an interval leaves out 0 exactly where p is below the level."""
+    monkeypatch.chdir(tmp_path)
+    queries = [f"q{number}" for number in range(12)]
+    Path("qrels").write_text("".join(f"{qid} 0 d 1\n" for qid in queries))
+    runs = {"base": "555555555555", "a": "111114551555", "b": "444155444454", "c": "555155555555"}
+    for name, ranks in runs.items():
+        lines = (
+            f"{qid} Q0 {'d' if place == int(rank) else f'x{place}'} {place} {9 - place} t\n"
+            for qid, rank in zip(queries, ranks, strict=True)
+            for place in range(1, 6)
+        )
+        Path(name).write_text("".join(lines))
+
+    def compared(*asked: str) -> dict[str, dict[str, float]]:
+        command = ["eval", *runs, "qrels", "-m", "RR@10", "-o", "json", "--quiet"]
+        assert run([*command, "--baseline", "base", *asked]) == 0
+        found = json.loads(capsys.readouterr().out)["comparison"]["runs"]
+        return {name: one["RR@10"] for name, one in found.items()}
+
+    plain = compared("--correction", "none")
+    for correction in ("holm", "bonferroni"):
+        p = {name: one["corrected"] for name, one in compared("--correction", correction).items()}
+        assert 0 < min(p.values()) < 0.2 < max(p.values())
+        for name, value in p.items():
+            if value == 1:
+                continue
+            for alpha in (value * 0.99, value * 1.01):
+                one = compared("--correction", correction, "--alpha", f"{alpha:.17g}")[name]
+                assert (one["low"] > 0) is (value < alpha)
+        widened = compared("--correction", correction)
+        assert all(widened[name]["low"] <= plain[name]["low"] + 1e-12 for name in p)
+        assert all(
+            one["low"] + one["high"] == pytest.approx(2 * one["mean"]) for one in widened.values()
+        )
+
+
+def test_questions_of_dpr_json_may_come_from_topics(
+    answered: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = Path("answers.jsonl").read_text().splitlines()
+    textless = [{key: one[key] for key in ("_id", "answers")} for one in map(json.loads, lines)]
+    Path("answers.jsonl").write_text("".join(json.dumps(one) + "\n" for one in textless))
+    asked = ["eval", "good.trec", *answered, "--write-dpr-json", "d.json"]
+    assert run(asked) == 2
+    assert "lacks the text of 3 of 3 questions ('q1', 'q2', 'q3')" in capsys.readouterr().err
+    Path("two.tsv").write_text("q1\tone\nq2\ttwo\n")
+    assert run([*asked, "--topics", "two.tsv"]) == 2
+    assert "two.tsv lacks the text of 1 of 3 questions ('q3')" in capsys.readouterr().err
+    assert run([*asked, "--topics", "queries.tsv"]) == 0
+    entries = json.loads(Path("d.json").read_text())
+    texts = [line.split("\t")[1] for line in Path("queries.tsv").read_text().splitlines()]
+    assert [entry["question"] for entry in entries] == texts

@@ -1,0 +1,180 @@
+"""The command itself: presets shown, options that win, a terminal."""
+
+import os
+import pty
+import subprocess
+import sys
+
+import orjson
+import pytest
+
+from denserk.commands.app import run
+from denserk.config.finetuning import presets
+from denserk.training import finetune as task
+from denserk.training.run_folder import TrainingResult
+from tests.training.finetuning import write_examples
+
+BASIC = ("--model", "m", "--train-data", "t.jsonl", "--output", "o")
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What the task would have been asked to do."""
+    runs = []
+
+    def stand_in(run):
+        runs.append(run)
+        return TrainingResult(steps=1234, first_step=0, loss=0.5, best=None)
+
+    monkeypatch.setattr(task, "finetune", stand_in)
+    return runs
+
+
+def test_the_preset_is_told_before_it_starts(asked, capsys):
+    assert run(["finetune", *BASIC, "--preset", "aggretriever-marco", "--lr", "0.1"]) == 0
+    told = capsys.readouterr()
+    lines = told.err.splitlines()
+    assert told.out == ""
+    assert lines[0] == "preset aggretriever-marco: MS MARCO: BM25 negatives, all training queries"
+    assert any(line.split() == ["*", "lr", "0.1", "preset:", "5e-06"] for line in lines)
+    assert lines[-1] == "o: 1,234 steps, loss 0.5000"
+    assert asked[0].optimizer.lr == 0.1
+    assert asked[0].representation["agg_dim"] == 640
+
+
+@pytest.mark.parametrize(
+    ("words", "section", "field", "value"),
+    [
+        (("--learning-rate", "0.1"), "optimizer", "lr", 0.1),
+        (("--per-device-train-batch-size", "16"), "optimizer", "batch_size", 16),
+        (("--train-n-passages", "4"), "sampling", "group_size", 4),
+        (("--untie-encoder",), "finetune", "untie", True),
+        (("--set", "p-chunk=9"), "cache", "p_chunk", 9),
+        (("--set", "negatives-x-device=no"), "finetune", "negatives_x_device", False),
+        (("--num-train-epochs", "7"), "optimizer", "epochs", 7.0),
+    ],
+)
+def test_options_win_under_the_names_that_users_know(asked, words, section, field, value):
+    assert run(["finetune", *BASIC, "--preset", "aggretriever-marco", *words]) == 0
+    assert getattr(getattr(asked[0], section), field) == value
+
+
+def test_several_files_one_after_another(asked):
+    assert run(["finetune", *BASIC, "--train-data", "u.jsonl"]) == 0
+    assert asked[0].finetune.train_data == ("t.jsonl", "u.jsonl")
+
+
+def test_a_file_of_ones_own_is_a_preset(asked, capsys, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "summary: a first run\nfields: [title, text]\nlr: 5e-6\nmax-steps: 300\n"
+        "positive: rotate\nlayers: &layers [12, 8]\nnegative_pool: null\nnormalize_quotes: true\n"
+    )
+    assert run(["finetune", *BASIC, "--preset", str(file), "--batch-size", "16"]) == 0
+    assert capsys.readouterr().err.startswith(f"preset {file}: a first run\n  values from {file}")
+    chosen = asked[0].as_json()
+    assert chosen["preset"] == str(file)
+    assert chosen["text"] == {"fields": ("title", "text"), "normalize_quotes": True}
+    assert chosen["representation"] == {"layers": (12, 8)}
+    picked = {name: chosen["optimizer"][name] for name in ("lr", "max_steps", "batch_size")}
+    assert picked == {"lr": 5e-6, "max_steps": 300, "batch_size": 16}
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "words"),
+    [
+        ("lr: fast\n", 2, ["lr: found 'fast', expected a number"]),
+        ("fields: title\nseed: 1.5\n", 2, ["fields: found 'title', expected a list", "seed"]),
+        ("grad_cache: 1\n", 2, ["grad_cache: found 1, expected true or false"]),
+        ("epochs: yes\n", 2, ["epochs: found True, expected a number"]),
+        ("positive: last\n", 2, ["positive: found 'last', expected rotate or first or random"]),
+        ("epoch: 3\n", 2, ["epoch is not a setting of finetune (did you mean epochs?)"]),
+        ("notes: none\n", 2, ["notes: found 'none', expected a list"]),
+        ("lr: 1e-5\nseed: 1\nlr: 2e-5\n", 1, ["line 3", "'lr' is repeated"]),
+        ("lr: [1e-5\n", 1, ["line 2", "invalid YAML"]),
+        ("- lr\n", 1, ["found a list"]),
+        ("", 1, ["found nothing"]),
+        ("\0", 1, ["invalid YAML"]),
+        (None, 2, ["cannot be read: No such file"]),
+    ],
+)
+def test_a_wrong_file_is_one_line(asked, capsys, tmp_path, text, status, words):
+    file = tmp_path / "mine.yaml"
+    if text is not None:
+        file.write_text(text)
+    assert run(["finetune", *BASIC, "--preset", str(file)]) == status
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith(f"error: {file}")
+    assert all(word in first for word in words)
+    assert not asked
+
+
+def test_other_processes_tell_nothing(asked, capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert run(["finetune", *BASIC, "--preset", "aggretriever-marco"]) == 0
+    assert capsys.readouterr().err == ""
+    monkeypatch.delenv("RANK")
+    assert run(["finetune", *BASIC]) == 0  # and the next command of this process speaks again
+    assert capsys.readouterr().err != ""
+
+
+def test_presets_are_tab_separated_elsewhere(capsys):
+    assert run(["finetune", "--list-presets"]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split("\t")[:3] == ["preset", "summary", "settings"]
+    assert [row.split("\t")[0] for row in rows] == list(presets())
+    assert {row.count("\t") for row in rows} == {header.count("\t")}
+
+
+def in_a_terminal(words, columns):
+    """What a command writes on a terminal of that width, as text."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "denserk", *words],
+        stdout=follower,
+        stderr=follower,
+        env={**os.environ, "COLUMNS": str(columns), "TERM": "xterm", "NO_COLOR": "1"},
+    )
+    os.close(follower)
+    chunks = []
+    while True:
+        try:
+            chunk = os.read(leader, 1 << 16)
+        except OSError:  # the terminal is gone with its last writer
+            break
+        if not chunk:
+            break
+        chunks.append(chunk)
+    os.close(leader)
+    assert process.wait() == 0
+    return b"".join(chunks).decode()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [80, 100])
+def test_presets_fit_a_terminal(columns):
+    lines = in_a_terminal(["finetune", "--list-presets"], columns).splitlines()
+    names = presets().keys()
+    plain = [line.replace("\x1b[1m", "").replace("\x1b[0m", "").rstrip() for line in lines]
+    assert names <= set(plain)
+    assert max(map(len, plain)) <= columns
+
+
+@pytest.mark.slow
+def test_a_terminal_sees_the_bar_and_the_parts(tiny, tmp_path):
+    train = write_examples(tmp_path / "train.jsonl", range(24))
+    shown = in_a_terminal(
+        [
+            *("finetune", "--model", str(tiny("bert")), "--train-data", train),
+            *("--output", str(tmp_path / "out"), "--representation", "agg", "--agg-dim", "20"),
+            *("--cls-dim", "6", "--batch-size", "4", "--group-size", "3", "--max-steps", "4"),
+            *("--set", "logging-steps=1", "--device", "cpu"),
+        ],
+        80,
+    )
+    assert "4/4" in shown
+    assert "contrastive" in shown
+    assert "Writing model shards" not in shown
+    told = orjson.loads((tmp_path / "out" / "training.json").read_bytes())
+    last = [entry for entry in told["log"] if "loss" in entry][-1]
+    assert f"loss {last['loss']:.4f} (contrastive {last['loss_contrastive']:.4f}" in shown

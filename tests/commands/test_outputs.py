@@ -1,0 +1,312 @@
+"""Outputs through commands: what is replaced, by whom, and what a signal leaves."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from denserk.commands.app import run
+from denserk.io.outputs import scratch_folder
+from tests import races
+from tests.conftest import write_toy
+from tests.training.finetuning import write_examples
+from tests.training.pretraining import write_corpus
+
+DENSERK = [sys.executable, "-m", "denserk"]
+FAST = ["--device", "cpu", "--batch-size", "4", "--max-steps", "2", "--save-steps", "1"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, tiny, tiny_reranker):
+    """A folder with corpus.jsonl, queries.tsv, qrels.txt, a model, vectors, an index and runs."""
+    work = tmp_path_factory.mktemp("made") / "work"
+    write_toy(work)
+    shutil.copytree(tiny(), work / "model")
+    shutil.copytree(tiny_reranker(), work / "reranker")
+    write_examples(work / "train.jsonl", range(8))
+    write_corpus(work / "text.jsonl", range(6))
+    with contextlib.chdir(work):
+        assert run([*ENCODE, "--output", "vectors"]) == 0
+        assert run(["index", "--input", "vectors", "--output", "index"]) == 0
+        search = ["search", "--index", "index", "--topics", "queries.tsv", "--hits", "4"]
+        assert run([*search, "--output", "a.trec"]) == 0
+        assert run([*search, "--output", "b.trec", "--tag", "b"]) == 0
+    return work
+
+
+@pytest.fixture
+def at(tmp_path, made, monkeypatch):
+    """A copy of `made`, where the test works."""
+    shutil.copytree(made, tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "work"
+
+
+def files(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+ENCODE = ["encode", "--model", "model", "--corpus", "corpus.jsonl"]
+TRAIN = ["finetune", "--model", "model", "--train-data", "train.jsonl", "--group-size", "2", *FAST]
+PRETRAIN = ["pretrain", "--objective", "mlm", "--model", "model", "--corpus", "text.jsonl"]
+PRETRAIN += ["--max-length", "16", *FAST]
+MINE = ["mine-negatives", "--topics", "queries.tsv", "--qrels", "qrels.txt", "--run", "a.trec"]
+MINE += ["--corpus", "corpus.jsonl", "--depth", "4", "--num-negatives", "1", "--skip-missing"]
+RERANK = ["rerank", "--model", "reranker", "--run", "a.trec", "--topics", "queries.tsv"]
+RERANK += ["--corpus", "corpus.jsonl"]
+FOLDERS = {
+    "encode": [*ENCODE, "--output"],
+    "pyserini-faiss": [*ENCODE, "--output-format", "pyserini-faiss", "--output"],
+    "parquet": [*ENCODE, "--output-format", "parquet", "--output"],
+    "index": ["index", "--input", "vectors", "--output"],
+    "bm25": ["index", "--corpus", "corpus.jsonl", "--type", "bm25", "--output"],
+    "convert vectors": ["convert", "vectors", "--to", "pyserini-faiss"],
+    "convert model": [
+        "convert",
+        "model",
+        "--kind",
+        "model",
+        "--to",
+        "denserk",
+        "--representation",
+        "cls",
+    ],
+    "finetune": [*TRAIN, "--output"],
+    "pretrain": [*PRETRAIN, "--output"],
+}
+FILES = {
+    "search": ["search", "--index", "index", "--topics", "queries.tsv", "--output"],
+    "encode jsonl": [*ENCODE, "--output-format", "jsonl", "--output"],
+    "fuse": ["fuse", "a.trec", "b.trec", "--output"],
+    "rerank": [*RERANK, "--output"],
+    "mine": [*MINE, "--output"],
+    "convert": ["convert", "corpus.jsonl", "--to", "anserini"],
+}
+INPUTS = {
+    "search": "queries.tsv",
+    "encode jsonl": "corpus.jsonl",
+    "fuse": "a.trec",
+    "rerank": "a.trec",
+    "mine": "a.trec",
+    "convert": "corpus.jsonl",
+}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_is_replaced_only_if_denserk_made_all_of_it(at, name, capfd):
+    command = FOLDERS[name]
+    foreign = at / "thesis"
+    (foreign / "logs").mkdir(parents=True)
+    (foreign / "thesis.tex").write_text("x")
+    (foreign / "logs" / "letters.txt").write_text("x")
+    before = files(foreign)
+    for flag in ([], ["--overwrite"]):
+        assert run([*command, "thesis", *flag]) == 2
+    assert files(foreign) == before
+    assert run([*command, "out"]) == 0
+    assert run([*command, "out"]) == 2
+    assert run([*command, "out", "--overwrite"]) == 0
+    (at / "out" / "notes.txt").write_text("mine")
+    before = files(at)
+    assert run([*command, "out", "--overwrite"]) == 2
+    assert "notes.txt" in capfd.readouterr().err
+    assert files(at) == before
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_that_holds_an_input_is_never_cleared(at, name):
+    command = FOLDERS[name]
+    known = {"model", "vectors"}
+    source = next(word for word in command if word in known | {"corpus.jsonl"})
+    assert run([*command, "out"]) == 0
+    inside = at / "out" / source
+    (shutil.copytree if (at / source).is_dir() else shutil.copy)(at / source, inside)
+    moved = [f"out/{word}" if word == source else word for word in command]
+    before = files(at)
+    assert run([*moved, "out", "--overwrite"]) == 2
+    if (at / source).is_dir():
+        assert run([*command, source, "--overwrite"]) == 2
+    assert files(at) == before
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_replaced_only_when_asked_and_never_an_input(at, name, capfd):
+    command = FILES[name]
+    (at / "out").write_text("mine")
+    assert run([*command, "out"]) == 2
+    assert "--overwrite" in capfd.readouterr().err
+    assert (at / "out").read_text() == "mine"
+    assert run([*command, "out", "--overwrite"]) == 0
+    assert (at / "out").read_text() != "mine"
+    before = files(at)
+    assert run([*command, INPUTS[name], "--overwrite"]) == 2
+    os.link(INPUTS[name], "another-name")
+    assert run([*command, "another-name", "--overwrite"]) == 2
+    Path("another-name").unlink()
+    assert files(at) == before
+
+
+def test_pages_and_json_of_eval_are_outputs_too(at):
+    command = ["eval", "a.trec", "qrels.txt", "--quiet", "--report", "page"]
+    (at / "page").mkdir()
+    (at / "page" / "index.html").write_text("mine")
+    assert run(command) == 2
+    assert (at / "page" / "index.html").read_text() == "mine"
+    assert run([*command, "--overwrite"]) == 0
+    assert (at / "page" / "index.html").read_text() != "mine"
+
+
+def test_a_missing_input_leaves_the_old_output(at):
+    before = files(at / "vectors")
+    command = ["encode", "--model", "model", "--corpus", "absent.jsonl", "--output", "vectors"]
+    assert run([*command, "--overwrite"]) == 2
+    assert files(at / "vectors") == before
+
+
+def test_pipes_and_devices_stay_what_they_are(at):
+    os.mkfifo("pipe")
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(Path("pipe").read_bytes()))
+    reader.start()
+    assert run([*FILES["search"], "pipe"]) == 0
+    reader.join()
+    assert len(read[0].splitlines()) == 18
+    assert stat.S_ISFIFO(Path("pipe").stat().st_mode)
+    assert run([*FILES["search"], "/dev/null"]) == 0
+
+
+@pytest.mark.parametrize("command", [FOLDERS["encode"], FILES["search"], FOLDERS["finetune"]])
+def test_the_second_writer_stops_and_names_the_first(at, command, capfd):
+    code = """
+import sys, time
+from denserk.io.outputs import claim
+with claim([sys.argv[1]]):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, "out"], stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    assert run([*command, "out"]) == 1
+    told = capfd.readouterr().err
+    assert f"process {holder.pid}" in told
+    assert len([line for line in told.splitlines() if line.startswith("error: ")]) == 1
+    holder.kill()
+    holder.communicate()
+    assert (at / ".out.lock").exists()  # a killed process leaves it, and the next one takes it over
+    assert run([*command, "out"]) == 0
+    assert not list(at.glob(".*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", races.COMMANDS)
+def test_of_ten_writers_one_output_stays_whole(at, name):
+    races.race(at, name, rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("signum", "status", "name"),
+    [
+        (signal.SIGINT, 130, "Ctrl-C"),
+        (signal.SIGTERM, 143, "SIGTERM"),
+        (signal.SIGHUP, 129, "SIGHUP"),
+    ],
+)
+@pytest.mark.parametrize("form", ["npy", "jsonl"])
+def test_a_signal_says_what_was_kept_and_leaves_nothing_behind(at, signum, status, name, form):
+    text = "the old river " * 2000  # together more than is read ahead to detect the format
+    lines = "".join(f'{{"_id": "p{n}", "text": "{text}"}}\n' for n in range(64))
+    (at / "stream").write_text(lines)
+    command = ["encode", "--model", "model", "--corpus", "-", "--output", "out"]
+    command += ["--output-format", form, "--block-size", "2"]
+    process = subprocess.Popen(
+        [*DENSERK, *command],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signum, signal.SIG_DFL),  # also under nohup
+    )
+    assert process.stdin is not None
+    process.stdin.write(lines)  # it stays open: the command waits for more
+    deadline = time.monotonic() + 60
+    while not list(at.glob("out/block-00003.npy" if form == "npy" else ".out.*.part")):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signum)
+    told = process.communicate(timeout=60)[1]
+    assert process.returncode == status, told
+    last = [line for line in told.splitlines() if "interrupted" in line]
+    assert len(last) == 1
+    assert name in last[0]
+    assert not list(at.rglob(".*"))
+    if form == "npy":
+        assert "kept in out" in last[0]
+        assert "--resume" in told
+        resumed = [*DENSERK, *command, "--resume", "--quiet"]
+        assert subprocess.run(resumed, input=lines, text=True, check=False).returncode == 0
+        assert json.loads((at / "out/manifest.json").read_text())["contents"]["count"] == 64
+    else:
+        assert "no output" in last[0]
+        assert not (at / "out").exists()
+
+
+def test_temporary_folders_of_killed_processes_go(tmp_path, monkeypatch):
+    monkeypatch.setattr("denserk.io.outputs.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    code = "from denserk.io.outputs import *\nwith scratch_folder('x'): os._exit(9)"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=False)
+    assert len(list(tmp_path.iterdir())) == 1
+    with scratch_folder("y") as mine, scratch_folder("z") as other:
+        assert mine.is_dir()
+        assert other.is_dir()
+        assert len(list(tmp_path.iterdir())) == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_control_characters_and_endless_ids_do_not_reach_the_terminal(at, capfd):
+    title = "\x1b]0;owned\x07\x1b[2J"
+    (at / "evil.trec").write_text(f"q1 Q0 {title}{'d' * 4096} 1 1.0 t\n" * 2)
+    assert run(["eval", "evil.trec", "qrels.txt"]) == 1
+    told = capfd.readouterr().err
+    assert "\x1b" not in told
+    assert "\\x1b" in told
+    assert all(len(line) < 2000 for line in told.splitlines())
+
+
+def test_wrong_usage_is_reported_like_every_other_error(capfd):
+    assert run(["encode", "--no-such-option"]) == 2
+    assert capfd.readouterr().err.startswith("error: ")
+    assert run(["encode", "--no-such-option", "--log-json"]) == 2
+    assert json.loads(capfd.readouterr().err)["level"] == "error"
+
+
+def test_an_error_that_a_library_makes_of_a_signal_is_the_signal(at, monkeypatch, capfd):
+    from denserk import errors
+
+    def fail(*_):
+        errors.Interrupted.received = errors.Interrupted(signal.SIGTERM)
+        raise RuntimeError("could not determine the shape of object")
+
+    monkeypatch.setattr("denserk.io.outputs._remove_leftovers", fail)
+    try:
+        assert run([*FILES["search"], "out"]) == 143
+    finally:
+        errors.Interrupted.received = None
+    assert "interrupted by SIGTERM" in capfd.readouterr().err

@@ -1,0 +1,283 @@
+import gzip
+import io
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from denserk.config.formats import CorpusFormat, CorpusSettings
+from denserk.errors import InputError, UsageError
+from denserk.io.corpus import (
+    COLUMNS,
+    KEYS,
+    WRITTEN,
+    read_corpus_file,
+    read_tsv,
+    split_contents,
+    write_passages,
+)
+from denserk.records import Passage
+from tests.reporters import Heard
+
+BEIR = '{"_id": "d1", "title": "h", "text": "one"}\n{"_id": "d2", "text": "two"}\n'
+RECORDS = [Passage("d1", "one", "h"), Passage("d2", "two")]
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "read"),
+    [
+        (BEIR, "beir corpus (_id, text, title)", RECORDS),
+        ("\ufeff" + BEIR.replace("\n", "\r\n"), "beir corpus (_id, text, title)", RECORDS),
+        (
+            json.dumps([json.loads(line) for line in BEIR.splitlines()], indent=1),
+            "beir corpus (_id, text, title)",
+            RECORDS,
+        ),
+        ('{"id": "1", "contents": "t"}', "anserini corpus (id, contents)", [Passage("1", "t")]),
+        ('{"docid": "1", "text": "t"}', "tevatron corpus (docid, text)", [Passage("1", "t")]),
+        ('{"text": "t"}', "flag corpus (text)", [Passage("0", "t")]),
+        ("1\tt\n\n2\tu\n", "marco corpus (id, text,", [Passage("1", "t"), Passage("2", "u")]),
+        ("1\th\tt", "marco-titles corpus (id, title, text,", [Passage("1", "t", "h")]),
+        (
+            'id\ttext\ttitle\n1\t"a\nb"\th',
+            "dpr corpus (id, text, title",
+            [Passage("1", "a\nb", "h")],
+        ),
+        ("\n \n", None, []),
+    ],
+)
+@pytest.mark.parametrize("how", ["plain", "gzip", "stream"])
+def test_a_corpus_is_told_by_its_first_line(tmp_path, monkeypatch, text, told, read, how):
+    data = text.encode()
+    path = str(tmp_path / ("c.gz" if how == "gzip" else "c"))
+    with open(path, "wb") as out:  # noqa: PTH123 - a string, as commands give it
+        out.write(gzip.compress(data) if how == "gzip" else data)
+    notes = Heard()
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
+    name = "standard input" if how == "stream" else path.rpartition("/")[2]
+    assert list(read_corpus_file("-" if how == "stream" else path)) == read
+    assert [note.startswith(f"{name}: {told}") for note in notes.notes] == [True] * bool(told)
+
+
+def test_a_forced_shape_is_not_told(tmp_path):
+    path = tmp_path / "c.jsonl"
+    path.write_text('{"_id": "b", "docid": "t", "text": "x"}')
+    notes = Heard()
+    forced = CorpusSettings(corpus_format=CorpusFormat.TEVATRON)
+    assert next(iter(read_corpus_file(path, forced))).docid == "t"
+    assert not notes.notes
+    with pytest.raises(
+        InputError, match=r"found the keys _id, docid, text; expected id._id.docid with"
+    ):
+        list(read_corpus_file(path, CorpusSettings(corpus_format=CorpusFormat.ANSERINI)))
+    with pytest.raises(InputError, match=r"c.jsonl, line 1: found 1 column between tabs"):
+        list(read_corpus_file(path, CorpusSettings(corpus_format=CorpusFormat.MARCO)))
+    path.write_text("1\tt")
+    with pytest.raises(InputError, match=r"line 1: found a line that is not JSON"):
+        list(read_corpus_file(path, CorpusSettings(corpus_format=CorpusFormat.BEIR)))
+
+
+def test_the_id_from_a_key_that_was_named(tmp_path):
+    path = tmp_path / "c.jsonl"
+    path.write_text('{"url": "u1", "contents": "x"}')
+    named = CorpusSettings(docid_field="url")
+    assert list(read_corpus_file(path, named)) == [Passage("u1", "x")]
+    with pytest.raises(UsageError, match=r"--docid-field key is no key of c.jsonl"):
+        list(read_corpus_file(path, CorpusSettings(docid_field="key")))
+    path.write_text("1\tx")
+    with pytest.raises(UsageError, match=r"--docid-field url names a key of JSON lines"):
+        list(read_corpus_file(path, named))
+
+
+def test_contents_are_cut_at_the_delimiter(tmp_path):
+    path = tmp_path / "c.jsonl"
+    path.write_text('{"id": "1", "contents": "h\\tt"}')
+    read = read_corpus_file(path, CorpusSettings(delimiter="\\t"), fields=("title", "text"))
+    assert list(read) == [Passage("1", "t", "h", {})]
+
+
+@pytest.mark.parametrize("text", ["just words", "a\tb\tc\td"])
+def test_what_is_no_corpus_is_told(tmp_path, text):
+    path = tmp_path / "c"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"line 1: found .*expected JSON lines, or 2 columns"):
+        list(read_corpus_file(path))
+
+
+ids = st.text(st.characters(exclude_categories=["Z", "C"]), min_size=1)
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+TABS = (CorpusFormat.MARCO, CorpusFormat.MARCO_TITLES, CorpusFormat.DPR)
+
+
+def as_written(passage, form):
+    """What a shape keeps of a passage."""
+
+    def flat(text):
+        return text.replace("\r\n", " ").translate(str.maketrans("\t\n\r", "   "))
+
+    docid, text, title, extra = passage
+    if form is CorpusFormat.ANSERINI:
+        return Passage(docid, f"{title}\n{text}" if title else text, "", extra)
+    if form is CorpusFormat.MARCO:
+        return Passage(docid, flat(f"{title} {text}" if title else text))
+    return Passage(docid, flat(text), flat(title)) if form in TABS else passage
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(st.lists(st.tuples(ids, texts, texts).map(lambda p: Passage(*p)), min_size=1, max_size=3))
+@pytest.mark.parametrize("form", WRITTEN)
+def test_a_written_corpus_reads_back(tmp_path, form, passages):
+    path = tmp_path / "c"
+    assert write_passages(path, passages, form) == len(passages)
+    forced = CorpusSettings(corpus_format=form)
+    assert list(read_corpus_file(path, forced)) == [as_written(p, form) for p in passages]
+
+
+@pytest.mark.parametrize("form", [f for f in WRITTEN if f not in TABS])
+def test_other_fields_survive_json_lines(tmp_path, form):
+    passage = Passage("1", "t", "", {"metadata": {"a": [1]}, "url": "u"})
+    write_passages(tmp_path / "c.gz", [passage], form)
+    assert list(read_corpus_file(tmp_path / "c.gz")) == [passage]
+
+
+def test_a_shape_without_ids_is_not_written(tmp_path):
+    with pytest.raises(UsageError, match=r"the flag format has no ids"):
+        write_passages(tmp_path / "c", [], CorpusFormat.FLAG)
+
+
+def passages(folder, *records, form=None, fields=None):
+    path = folder / "c.jsonl"
+    path.write_text("\n".join(map(json.dumps, records)))
+    return list(read_corpus_file(path, CorpusSettings(corpus_format=form), fields))
+
+
+@pytest.mark.parametrize(
+    ("record", "form"),
+    [
+        ({"docid": "1", "contents": "t", "title": "h", "text": "x"}, CorpusFormat.ANSERINI),
+        ({"id": "1", "text": "t"}, CorpusFormat.BEIR),
+    ],
+)
+def test_a_corpus_is_known_by_its_keys(tmp_path, record, form):
+    notes = Heard()
+    passages(tmp_path, record)
+    assert notes.notes[0].startswith(f"c.jsonl: {form} corpus")
+
+
+def test_every_format_has_its_row():
+    assert {*KEYS, *COLUMNS} == set(CorpusFormat)
+
+
+def test_passages_keep_other_keys(tmp_path):
+    metadata = {"url": "u"}
+    assert passages(tmp_path, {"_id": 7, "title": None, "text": "t", "metadata": metadata}) == [
+        Passage("7", "t", "", {"metadata": metadata})
+    ]
+    assert passages(tmp_path, {"id": "1", "contents": "h\nt", "title": "h"}) == [
+        Passage("1", "h\nt", "", {"title": "h"})
+    ]
+    assert passages(tmp_path, {"text": "a"}, {"text": "b"}) == [
+        Passage("0", "a"),
+        Passage("1", "b"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("record", "found"),
+    [
+        ({"text": "t"}, "no _id"),
+        ({"_id": "2", "title": "h"}, "no text"),
+        ({"_id": "a b", "text": "t"}, "the passage id 'a b'"),
+        ({"_id": "2", "text": ["t"]}, "text that is list"),
+        ({"_id": "2", "text": "t", "title": 3}, "title that is int"),
+    ],
+)
+def test_a_broken_passage_is_told_with_its_line(tmp_path, record, found):
+    with pytest.raises(InputError, match=f"c.jsonl, line 2: found {found}"):
+        passages(tmp_path, {"_id": "1", "text": "t"}, record)
+
+
+@pytest.mark.parametrize(
+    ("passage", "fields", "split"),
+    [
+        (Passage("1", "h\nt"), ["title", "text"], Passage("1", "t", "h", {})),
+        (Passage("1", "u\nh\nt"), ["url", "title", "text"], Passage("1", "t", "h", {"url": "u"})),
+        (Passage("1", "h\nt\n"), ["title", "text"], Passage("1", "t", "h", {})),
+        (Passage("1", "h\n"), ["title", "text"], Passage("1", "", "h", {})),
+        (Passage("1", "a\nb"), ["text"], Passage("1", "a\nb")),
+        (
+            Passage("1", "x\ny\nz", "", {"title": "h", "text": "t"}),
+            ["title", "text"],
+            Passage("1", "t", "h", {}),
+        ),
+    ],
+)
+def test_contents_split_into_named_fields(passage, fields, split):
+    assert split_contents(passage, fields, "\n", "c", 1) == split
+
+
+def test_contents_of_other_parts_than_fields_are_told(tmp_path):
+    with pytest.raises(InputError, match=r"line 1: found contents of 1 parts .* expected 2: title"):
+        passages(tmp_path, {"id": "1", "contents": "t"}, fields=["title", "text"])
+
+
+def test_unknown_keys_are_reported(tmp_path):
+    with pytest.raises(InputError, match=r"found the keys qid, body; expected _id.id with text"):
+        passages(tmp_path, {"qid": 1, "body": 2}, form=CorpusFormat.BEIR)
+    with pytest.raises(InputError, match=r"the keys of an empty object") as refusal:
+        passages(tmp_path, {})
+    assert refusal.value.hint == "force a format: anserini, beir, tevatron, flag"
+
+
+def tsv_passages(text, form):
+    lines = enumerate(text.split("\n"), start=1)
+    return list(read_tsv(lines, form, "c.tsv"))
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "read"),
+    [
+        (CorpusFormat.MARCO, "007\tone\n\n8\t", [Passage("007", "one"), Passage("8", "")]),
+        (CorpusFormat.MARCO, '1\t"half', [Passage("1", '"half')]),
+        (CorpusFormat.MARCO_TITLES, "1\thead\tone", [Passage("1", "one", "head")]),
+        (
+            CorpusFormat.DPR,
+            'id\ttext\ttitle\n1\t"a ""b"" c"\thead\n2\t"two\nlines"\t""',
+            [Passage("1", 'a "b" c', "head"), Passage("2", "two\nlines", "")],
+        ),
+        (CorpusFormat.DPR, "id\ttitle\ttext\n1\thead\tone", [Passage("1", "one", "head")]),
+        (CorpusFormat.DPR, "1\tone\thead", [Passage("1", "one", "head")]),
+    ],
+)
+def test_tab_separated_passages(form, text, read):
+    assert tsv_passages(text, form) == read
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "told"),
+    [
+        (CorpusFormat.MARCO, "1\ta\n2\ta\tb", "line 2: found 3 columns between tabs; expected 2"),
+        (CorpusFormat.MARCO, "1 a", "line 1: found 1 column between tabs; expected 2: id, text"),
+        (CorpusFormat.MARCO_TITLES, "1\ta", "line 1: found 2 columns between tabs; expected 3: id"),
+        (CorpusFormat.MARCO, "a b\tt", "line 1: found the passage id 'a b'"),
+        (CorpusFormat.MARCO, "\tt", "line 1: found an empty passage id"),
+        (CorpusFormat.DPR, 'id\ttext\ttitle\n1\t"never closed\thead\n2\tx\ty', "line 2: found 2"),
+        (CorpusFormat.DPR, '1\t"' + "x" * 200_000, "line 1: found a row that is not quoted as CSV"),
+        (CorpusFormat.DPR, "id\ttext\ttitle\n1\tt", "line 2: found 2 columns between tabs"),
+    ],
+)
+def test_broken_passages_are_told_with_their_line(form, text, told):
+    with pytest.raises(InputError, match=f"c.tsv, {told}"):
+        tsv_passages(text, form)
+
+
+def test_a_title_goes_before_a_text_without_room_for_it(tmp_path):
+    write_passages(
+        tmp_path / "c.tsv",
+        [Passage("1", "a\tb", "head"), Passage("2", "c\r\nd")],
+        CorpusFormat.MARCO,
+    )
+    assert (tmp_path / "c.tsv").read_text() == "1\thead a b\n2\tc d\n"

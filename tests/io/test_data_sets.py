@@ -1,0 +1,268 @@
+import gzip
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from denserk.config.benchmarks import benchmarks, find_benchmarks
+from denserk.errors import DenserkError, InputError, MissingExtraError, UsageError
+from denserk.io import data_sets
+from denserk.io.data_sets import download_errors, find_parts
+from denserk.records import Passage, Qrel, Query
+from tests.reporters import Heard
+
+NAME = "denserk-toy/test"
+
+
+@pytest.fixture
+def toy_irds(toy, tmp_path, monkeypatch):
+    """The toy collection as a data set of ir_datasets."""
+    package = pytest.importorskip("ir_datasets")
+    corpus = tmp_path / "corpus.tsv"
+    corpus.write_text("d1\tthe old river\nd3\tthe cat sleeps\n")
+    dataset = package.create_dataset(str(corpus), str(toy / "queries.tsv"), str(toy / "qrels.txt"))
+    monkeypatch.setitem(package.registry._registered, NAME, dataset)
+    return package
+
+
+@pytest.mark.usefixtures("toy_irds")
+def test_a_data_set_of_ir_datasets():
+    passages = list(data_sets.irds_passages(NAME))
+    assert passages == [Passage("d1", "the old river"), Passage("d3", "the cat sleeps")]
+    assert next(iter(data_sets.irds_queries(f"irds:{NAME}"))) == Query("q1", "cat in a house")
+    assert next(iter(data_sets.irds_qrels(NAME))) == Qrel("q1", "d3", 1)
+    assert data_sets.knows_irds(NAME)
+
+
+def test_fields_of_a_record_find_their_places(monkeypatch):
+    class Record(SimpleNamespace):
+        def _asdict(self):
+            return dict(self.__dict__)
+
+        def default_text(self):
+            return "all of it"
+
+    records = {
+        "docs": [
+            Record(doc_id="1", title="h", abstract="a", year=1999, links=["x"]),
+            Record(doc_id="2", marked_up="m"),
+        ],
+        "queries": [
+            Record(query_id="q", text="t", answers=("a",)),
+            Record(query_id="r", lang="en"),
+        ],
+        "qrels": [Record(query_id="q", doc_id="1", relevance=2, iteration="0")],
+    }
+    dataset = SimpleNamespace(
+        **{f"{what}_iter": lambda what=what: records[what] for what in records}
+    )
+    monkeypatch.setattr(data_sets, "load_irds", lambda name, what: dataset)
+    assert list(data_sets.irds_passages("x")) == [
+        Passage("1", "a", "h", {"year": 1999}),
+        Passage("2", "all of it", "", {"marked_up": "m"}),
+    ]
+    assert list(data_sets.irds_queries("x")) == [
+        Query("q", "t", ("a",)),
+        Query("r", "all of it", (), {"lang": "en"}),
+    ]
+    assert list(data_sets.irds_qrels("x")) == [Qrel("q", "1", 2)]
+
+
+@pytest.mark.usefixtures("toy_irds")
+def test_unknown_data_sets_are_told():
+    with pytest.raises(UsageError, match=r"irds:no/such: ir_datasets has no dataset of that id"):
+        list(data_sets.irds_passages("no/such"))
+    assert not data_sets.knows_irds("no/such")
+    with pytest.raises(UsageError, match=r"irds:beir/scifact has no qrels"):
+        list(data_sets.irds_qrels("beir/scifact"))
+
+
+@pytest.mark.usefixtures("toy_irds")
+def test_a_failed_download_is_one_line(tmp_path):
+    (tmp_path / "corpus.tsv").unlink()
+    with pytest.raises(InputError, match=r"denserk-toy/test: found a dataset that cannot be read"):
+        list(data_sets.irds_passages(NAME))
+
+
+def test_without_ir_datasets(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ir_datasets", None)
+    with pytest.raises(MissingExtraError) as refusal:
+        list(data_sets.irds_passages("msmarco-passage"))
+    assert refusal.value.hint == "pip install ir_datasets"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working folder, with a cache of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DENSERK_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("place", ["cache/beir/toy", "datasets/toy"])
+def test_a_beir_folder_is_found(here, place):
+    (here / place).mkdir(parents=True)
+    notes = Heard()
+    assert data_sets.beir_folder("toy").resolve() == here / place
+    assert notes.notes[0].startswith("beir:toy: ")
+
+
+def test_a_beir_folder_that_is_nowhere(here, monkeypatch):
+    monkeypatch.setattr(data_sets, "installed", lambda module: False)
+    with pytest.raises(
+        UsageError, match=r"beir:a/b is not in .*the package beir.* is missing"
+    ) as told:
+        data_sets.beir_folder("a/b")
+    assert f"or unpack a.zip so that {here}/cache/beir/a/b holds corpus.jsonl" in str(
+        told.value.hint
+    )
+
+
+@pytest.mark.parametrize("parts", ["toy", "toy/android"])
+def test_a_beir_archive_is_fetched_into_the_cache(here, monkeypatch, parts):
+    def download_and_unzip(url, folder):
+        assert url.endswith("/toy.zip")
+        (Path(folder) / parts).mkdir(parents=True)
+        (Path(folder) / "toy.zip").write_text("")
+
+    util = SimpleNamespace(download_and_unzip=download_and_unzip)
+    monkeypatch.setattr(data_sets, "installed", lambda module: True)
+    monkeypatch.setattr(data_sets, "require", lambda module, purpose: util)
+    assert data_sets.beir_folder(parts) == here / "cache" / "beir" / parts
+    assert [path.name for path in (here / "cache" / "beir").iterdir()] == ["toy"]
+
+
+def test_an_archive_appears_whole_or_not_at_all(here, monkeypatch):
+    """A download that breaks off in the middle of unpacking leaves nothing that looks like one."""
+
+    def download_and_unzip(url, folder):
+        (Path(folder) / "toy").mkdir(parents=True)
+        (Path(folder) / "toy" / "corpus.jsonl").write_text("half")
+        raise KeyboardInterrupt
+
+    util = SimpleNamespace(download_and_unzip=download_and_unzip)
+    monkeypatch.setattr(data_sets, "installed", lambda module: True)
+    monkeypatch.setattr(data_sets, "require", lambda module, purpose: util)
+    with pytest.raises(KeyboardInterrupt):
+        data_sets.beir_folder("toy")
+    assert not list((here / "cache" / "beir").iterdir())
+
+
+@pytest.mark.parametrize("name", ["../secret", "a/../../secret", "..", "a//b", "a/.", "a\\b", ""])
+def test_a_name_of_beir_leads_nowhere_else(here, name):
+    (here / "cache" / "secret").mkdir(parents=True)
+    (here / "secret").mkdir()
+    with pytest.raises(UsageError, match="is no name of a dataset"):
+        data_sets.beir_folder(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("toy", "beir:toy cannot be fetched: no route"), ("cake", "cake holds no such dataset")],
+)
+def test_a_beir_archive_that_cannot_be_fetched(here, monkeypatch, name, told):
+    def download_and_unzip(url, folder):
+        if "toy" in url:
+            raise ConnectionError("no\nroute")
+
+    util = SimpleNamespace(download_and_unzip=download_and_unzip)
+    monkeypatch.setattr(data_sets, "installed", lambda module: True)
+    monkeypatch.setattr(data_sets, "require", lambda module, purpose: util)
+    notes = Heard()
+    with pytest.raises(DenserkError, match=told) as failure:
+        data_sets.beir_folder(name)
+    assert failure.value.exit_status == 1
+    assert notes.notes == [f"beir:{name}: fetching into {here}/cache/beir"]
+
+
+DEV = benchmarks()["msmarco-dev"]
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("DENSERK_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(data_sets, "installed", lambda module: True)
+    return tmp_path
+
+
+def put(cache, path, text=""):
+    (cache / path).parent.mkdir(parents=True, exist_ok=True)
+    (cache / path).write_text(text)
+    return str(cache / path)
+
+
+def test_a_local_copy_goes_before_the_name(cache):
+    names = find_parts([DEV])["msmarco-dev"]
+    assert names == {
+        "corpus": "irds:msmarco-passage",
+        "topics": "irds:msmarco-passage/dev/small",
+        "qrels": "irds:msmarco-passage/dev/small",
+    }
+    local = put(cache, "msmarco/qrels.dev.small.tsv")
+    assert find_parts([DEV], ["qrels"]) == {"msmarco-dev": {"qrels": local}}
+
+
+def test_a_compressed_copy_is_found(cache):
+    (cache / "msmarco").mkdir()
+    with gzip.open(cache / "msmarco" / "collection.tsv.gz", "wb"):
+        pass
+    found = find_parts([DEV], ["corpus"])["msmarco-dev"]["corpus"]
+    assert found == str(cache / "msmarco" / "collection.tsv.gz")
+
+
+def test_dprs_files_are_found_under_either_name(cache):
+    corpus = put(cache, "dpr/psgs_w100.tsv")
+    questions = put(cache, "dpr/nq-test.csv")
+    assert find_parts([benchmarks()["nq-test"]]) == {
+        "nq-test": {"corpus": corpus, "topics": questions, "answers": questions}
+    }
+
+
+@pytest.mark.parametrize("folder", ["beir/robust04", "datasets/robust04"])
+def test_a_beir_folder_is_found_where_beirs_reader_looks(cache, folder):
+    (cache / folder).mkdir(parents=True)
+    found = find_parts([benchmarks()["beir/robust04"]])["beir/robust04"]
+    assert found["qrels"] == "beir:robust04/test"
+
+
+def test_what_nobody_fetches_is_told_all_at_once(cache):
+    with pytest.raises(UsageError) as refused:
+        find_parts(find_benchmarks(["beir", "squad-test", "dl20-titled"]))
+    sets = ("beir/bioasq", "beir/signal1m", "beir/trec-news", "beir/robust04")
+    places = (*sets, "dpr/squad1-test.qa.csv", "msmarco-titled/corpus.tsv")
+    assert refused.value.message == "not on this disk: " + ", ".join(
+        f"{cache / place} ({whose})"
+        for place, whose in zip(
+            places,
+            (
+                *(f"corpus, topics, qrels of {place}" for place in sets),
+                "topics, answers of squad-test",
+                "corpus of dl20-titled",
+            ),
+            strict=True,
+        )
+    )
+    assert refused.value.hint == "put them there"
+
+
+def test_a_package_that_would_fetch_is_told(cache, monkeypatch):
+    monkeypatch.setattr(data_sets, "installed", lambda module: False)
+    with pytest.raises(UsageError, match=r"corpus\.|collection\.tsv") as refused:
+        find_parts([DEV, benchmarks()["beir/scifact"]])
+    assert "pip install ir_datasets beir" in (refused.value.hint or "")
+
+
+def test_only_what_could_not_be_fetched_is_told_with_its_place(cache):
+    source = "irds:msmarco-passage/dev/small"
+    broken = InputError("msmarco-passage/dev/small", None, "an id with a space", "one without")
+    with pytest.raises(InputError), download_errors(DEV, "qrels", source):
+        raise broken
+    with pytest.raises(InputError), download_errors(DEV, "qrels", source):
+        raise InputError("run.trec", 3, "5 columns", "6 columns") from OSError()
+    with (
+        pytest.raises(DenserkError, match=r"qrels of msmarco-dev: not at .*qrels\.dev\.small\.tsv"),
+        download_errors(DEV, "qrels", source),
+    ):
+        raise broken from ConnectionError()

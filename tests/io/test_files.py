@@ -1,0 +1,133 @@
+import errno
+import gzip
+import io
+import os
+import sys
+
+import pytest
+
+from denserk.errors import InputError, OutputError, UsageError
+from denserk.io import files
+
+LINES = [(1, b"one"), (2, b""), (3, "zw\u00f6lf".encode())]
+
+
+class Stdin:
+    def __init__(self, data):
+        self.buffer = io.BytesIO(data)
+
+
+@pytest.mark.parametrize(
+    "data", [b"one\n\nzw\xc3\xb6lf", b"\xef\xbb\xbfone\r\n\r\nzw\xc3\xb6lf\r\n"]
+)
+@pytest.mark.parametrize("how", ["plain", "gzip", "stream"])
+def test_lines_of_any_input(tmp_path, monkeypatch, data, how):
+    path = tmp_path / ("f.gz" if how == "gzip" else "f")
+    path.write_bytes(gzip.compress(data) if how == "gzip" else data)
+    monkeypatch.setattr(sys, "stdin", Stdin(data))
+    assert list(files.read_lines("-" if how == "stream" else path)) == LINES
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (gzip.compress(bytes(range(256)) * 9, mtime=0)[:-100], "a compressed file that breaks off"),
+        (gzip.compress(b"one\n", mtime=0)[:-4] + b"junk", "a compressed file that breaks off"),
+        (b"one\ntwo\n", "Not a gzipped file"),
+    ],
+)
+def test_broken_gzip_is_told(tmp_path, data, found):
+    path = tmp_path / "f.gz"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=found):
+        list(files.read_lines(path))
+    with files.open_binary(path) as handle, pytest.raises(InputError, match=found):
+        files.look_ahead(handle, path)
+    with files.open_binary(path) as handle, pytest.raises(InputError, match=found):
+        files.read_all(handle, path)
+
+
+def test_a_byte_that_is_not_utf8_is_told_with_its_line(tmp_path):
+    path = tmp_path / "f"
+    path.write_bytes(b"one\n\xff\n")
+    with pytest.raises(InputError, match=r"f, line 2: found a byte that is not UTF-8 \(0xff\)"):
+        list(files.read_text_lines(path))
+
+
+def test_paths_that_are_no_files(tmp_path):
+    for path, told in [(tmp_path / "none", "no such file"), (tmp_path, "is a folder")]:
+        with pytest.raises(UsageError, match=told):
+            list(files.read_lines(path))
+
+
+@pytest.mark.parametrize("size", [1, 4, 7, 100])
+def test_looking_ahead_loses_nothing(size):
+    data = b"one\ntwo\nthree\n"
+    head, handle = files.look_ahead(io.BytesIO(data), "f", size)
+    assert head == data[:size]
+    assert [line for _, line in files.number_lines(handle, "f")] == [b"one", b"two", b"three"]
+
+
+@pytest.mark.parametrize("name", ["deep/er/f.txt", "f.txt.gz"])
+def test_whole_text_reads_back_and_is_the_same_twice(tmp_path, name):
+    path = tmp_path / name
+    written = []
+    for _ in range(2):
+        with files.whole_text(path) as out:
+            out.write("one\n\nzw\u00f6lf\n")
+        written.append(path.read_bytes())
+    assert list(files.read_lines(path)) == LINES
+    assert written[0] == written[1]
+    assert [item.name for item in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_failed_write_leaves_the_old_file(tmp_path, error):
+    path = tmp_path / "f.txt"
+    path.write_text("old")
+
+    def lines():
+        yield "new"
+        raise error
+
+    with pytest.raises(error):
+        files.write_lines(path, lines())
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("f.txt", "old")]
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (errno.ENOSPC, "no room left on the disk"),
+        (errno.EFBIG, "size limit"),
+        (errno.EACCES, "no permission"),
+        (errno.EROFS, "read-only"),
+        (errno.EIO, os.strerror(errno.EIO)),
+    ],
+)
+def test_what_the_system_says_of_a_write_is_told(number, told):
+    with pytest.raises(OutputError, match=told), files.write_errors("f"):
+        raise OSError(number, os.strerror(number))
+
+
+def test_a_full_device_and_a_file_in_the_way(tmp_path):
+    with pytest.raises(OutputError, match=r"/dev/full cannot be written: no room"):
+        files.write_lines("/dev/full", ["x" * 100_000])
+    (tmp_path / "f").write_text("")
+    with pytest.raises(OutputError, match=r"cannot be written"):
+        files.write_lines(tmp_path / "f" / "g", ["x"])
+
+
+def test_a_closed_pipe_passes_through():
+    with pytest.raises(BrokenPipeError), files.write_errors("-"):
+        raise BrokenPipeError
+
+
+def test_write_lines_counts_without_the_header(tmp_path):
+    assert files.write_lines(tmp_path / "f", ["a\n", "b\n"], "head\n") == 2
+    assert (tmp_path / "f").read_text() == "head\na\nb\n"
+
+
+def test_stdout_takes_an_output(capsysbinary):
+    files.write_lines("-", ["a\n"])
+    assert capsysbinary.readouterr().out == b"a\n"

@@ -1,0 +1,114 @@
+"""No file, however broken, draws anything but one of denserk's own errors out of a reader."""
+
+import gzip
+import warnings
+from collections import deque
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from denserk.config.formats import (
+    CorpusFormat,
+    CorpusSettings,
+    QrelsFormat,
+    RunFormat,
+    TopicsFormat,
+)
+from denserk.errors import DenserkError
+from denserk.io import runs
+from denserk.io.corpus import read_passages
+from denserk.io.qrels import read_qrels
+from denserk.io.topics import read_queries, read_questions
+
+SAMPLES = (
+    b'{"_id": "d1", "title": "h", "text": "a", "more": [1, null]}\n{"_id": "d2", "text": "b"}\n',
+    b'{"id": "d1", "contents": "h\\none"}\n{"id": 12345678901234567890123, "contents": ""}\n',
+    b'[{"question": "who", "answers": ["a"]},\n {"question": "u", "answers": []}]',
+    b'{"0": {"question": "who", "answers": ["a"]}, "1": {"question": "u"}}',
+    b'{"_id": "q1", "answers": ["a"]}\n',
+    b'{"qid": "q1", "docid": "d1", "rank": 1, "score": 2.5}\n',
+    b'who sings\t[\'Linda Davis\', "it\'s"]\nwhat\t"[\'a\', ""b""]"\n',
+    b'id\ttext\ttitle\n1\t"a ""b"" c"\thead\n2\td\t"e\nf"\n',
+    b"d1\thead\ttext \xc3\xb6\r\nd2\t\ttext\r\n",
+    b"q1 0 d1 2\nq1 0 d2 0\n",
+    b"query-id\tcorpus-id\tscore\nq1\td1\t1\n",
+    b"q1 Q0 d1 1 12.5 tag\nq1 Q0 d2 2 1e-3 tag\n",
+    b"q1\td1\t1\nq1\td2\t2\n",
+)
+PIECES = (
+    *(b"\t", b"\n", b"\r", b'"', b"{", b"}", b"[", b"]", b":", b",", b"\\", b"\x00", b"\xff"),
+    *(b"\xef\xbb\xbf", b"\xc2\xa0", b"\\ud800", b"nan", b"-1e999", b"9" * 30, b"null", b"[" * 300),
+)
+
+READERS = {
+    "passages": read_passages,
+    "queries": read_queries,
+    "answers": read_questions,
+    "qrels": read_qrels,
+    "runs": runs.read_run,
+    "whole runs": runs.read_run_scores,
+    "named fields": lambda path: read_passages(path, fields=("title", "text")),
+    "named ids": lambda path: read_passages(path, CorpusSettings(docid_field="id")),
+    **{
+        f"{form} passages": lambda path, form=form: read_passages(
+            path, CorpusSettings(corpus_format=form)
+        )
+        for form in CorpusFormat
+    },
+    **{
+        f"{form} queries": lambda path, form=form: read_queries(path, form) for form in TopicsFormat
+    },
+    **{f"{f} qrels": lambda path, f=f: read_qrels(path, form=f) for f in QrelsFormat},
+    **{f"{f} runs": lambda path, f=f: runs.read_run(path, f) for f in RunFormat},
+}
+
+
+@st.composite
+def mangled(draw):
+    data = draw(st.sampled_from(SAMPLES))
+    for _ in range(draw(st.integers(0, 4))):
+        start = draw(st.integers(0, len(data)))
+        end = draw(st.integers(start, min(len(data), start + 20)))
+        data = data[:start] + draw(st.sampled_from(PIECES) | st.binary(max_size=4)) + data[end:]
+    return data
+
+
+def _refusal(reader, path):
+    try:
+        deque(reader(str(path)), maxlen=0)
+    except DenserkError as error:
+        return error
+    return None
+
+
+def drain(reader, path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        error = _refusal(reader, path)
+    if error is not None:
+        assert "\n" not in error.message
+        assert len(error.message) < 1000
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=600)
+@given(name=st.sampled_from(list(READERS)), data=mangled())
+def test_mangled_bytes(tmp_path, name, data):
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    drain(READERS[name], path)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@given(
+    name=st.sampled_from(list(READERS)),
+    data=st.sampled_from(SAMPLES),
+    cut=st.integers(1, 60),
+    flip=st.integers(0, 60),
+)
+def test_mangled_gzip(tmp_path, name, data, cut, flip):
+    packed = bytearray(gzip.compress(data)[:-cut])
+    if flip < len(packed):
+        packed[flip] ^= 0x55
+    path = tmp_path / "file.gz"
+    path.write_bytes(packed)
+    drain(READERS[name], path)

@@ -1,0 +1,68 @@
+import pytest
+
+from denserk.config.formats import QrelsFormat
+from denserk.errors import InputError
+from denserk.io.qrels import read_qrels, read_qrels_map, write_qrels
+from denserk.records import Qrel
+from tests.reporters import Heard
+
+QRELS = [Qrel("007", "d1", 2), Qrel("q2", "d1", 0), Qrel("007", "d2", -1)]
+TREC = "007 0 d1 2\nq2 0 d1 0\n007 0 d2 -1\n"
+BEIR = "query-id\tcorpus-id\tscore\n007\td1\t2\nq2\td1\t0\n007\td2\t-1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (TREC, "trec qrels (4 columns)"),
+        (TREC.replace(" ", "\t").replace("\n", "\r\n"), "trec qrels (4 columns)"),
+        ("\n" + TREC.replace(" 0 ", " Q0 "), "trec qrels (4 columns)"),
+        (BEIR, "beir qrels (3 columns)"),
+        (BEIR.partition("\n")[2], "beir qrels (3 columns)"),
+        (BEIR + "q2 d1 0\n", "beir qrels (3 columns)"),
+    ],
+)
+def test_judgments(tmp_path, text, told):
+    (tmp_path / "q").write_text(text)
+    notes = Heard()
+    assert list(dict.fromkeys(read_qrels(tmp_path / "q", None))) == QRELS
+    assert notes.notes == [f"q: {told}"]
+    assert read_qrels_map(tmp_path / "q") == {"007": {"d1": 2, "d2": -1}, "q2": {"d1": 0}}
+
+
+@pytest.mark.parametrize("form", QrelsFormat)
+def test_written_judgments_read_back(tmp_path, form):
+    assert write_qrels(tmp_path / "q.gz", QRELS, form) == 3
+    assert list(read_qrels(tmp_path / "q.gz", form)) == QRELS
+    write_qrels(tmp_path / "q", QRELS, form)
+    assert (tmp_path / "q").read_text() == (TREC if form is QrelsFormat.TREC else BEIR)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("q 0 d 1\nq d 1", "q, line 2: found 3 columns; expected 4 columns"),
+        ("q d 1\nq 0 d 1", "q, line 2: found 4 columns; expected 3 columns"),
+        ("q 0 d e f 1", "q, line 1: found 6 columns"),
+        ("q 0 a b 1", "q, line 1: found 5 columns; expected 4 columns: .* or 3"),
+        ("q 0 d 1.0", "q, line 1: found relevance '1.0'; expected an integer"),
+        ("q 0 d 1_0", "q, line 1: found relevance '1_0'"),
+        ("q 0 d \u0661", "q, line 1: found relevance"),
+        ("q 0 d " + "9" * 5000, "q, line 1: found relevance '999"),
+        ("q d 12.5", "q, line 1: found relevance '12.5'"),
+        ("q 0 d 1\n\nq 0 d 2", "q, line 3: found relevance 2 for query q, passage d, and 1 above"),
+        ("", "q: found no judgments"),
+        ("query-id corpus-id score\n", "q: found no judgments"),
+    ],
+)
+def test_broken_judgments_are_told(tmp_path, text, told):
+    (tmp_path / "q").write_text(text)
+    with pytest.raises(InputError, match=told):
+        read_qrels_map(tmp_path / "q")
+
+
+def test_a_run_in_place_of_judgments(tmp_path):
+    (tmp_path / "q").write_text("q Q0 d 1 2.5 tag")
+    with pytest.raises(InputError) as refusal:
+        read_qrels_map(tmp_path / "q")
+    assert refusal.value.hint == "six columns are a run: exchange run and qrels"

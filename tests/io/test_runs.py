@@ -1,0 +1,347 @@
+import gzip
+import io
+import logging
+import os
+import struct
+import sys
+from collections import Counter
+from threading import Thread
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from denserk.config.formats import RunFormat
+from denserk.errors import InputError, OutputError, UsageError
+from denserk.io.runs import BLOCK, RunLookup, read_run, read_run_scores, run_writer, write_run
+
+TREC = "007 Q0 d1 1 2.5 x\n007 Q0 d2 2 1.5 x\nq2 Q0 d1 1 -3e-2 x\n"
+LINE = "q1 Q0 d1 1 2.5 tag\n"
+
+
+def queries(path, *given):
+    return [
+        (hits.qid, dict(zip(hits.docids, hits.scores, strict=True)))
+        for hits in read_run(path, *given)
+    ]
+
+
+@pytest.mark.parametrize("text", [TREC, TREC.replace(" ", "\t"), "\n" + TREC.replace("\n", "\r\n")])
+def test_trec(tmp_path, text, caplog):
+    caplog.set_level(logging.INFO)
+    (tmp_path / "r").write_text(text)
+    expected = {"007": {"d1": 2.5, "d2": 1.5}, "q2": {"d1": -0.03}}
+    assert queries(tmp_path / "r") == list(expected.items())
+    assert caplog.messages == ["r: trec run (6 columns: qid Q0 docid rank score tag)"]
+    assert read_run_scores(tmp_path / "r") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "format", "expected"),
+    [
+        (
+            "q\ta\t1\nq\tb\t2\nr\ta\t1\n",
+            RunFormat.MSMARCO,
+            {"q": {"a": -1, "b": -2}, "r": {"a": -1}},
+        ),
+        ("q\ta\t2\nq\tb\t1\n", RunFormat.TEVATRON, {"q": {"a": 2, "b": 1}}),
+        ("q\ta\t1.0\n", RunFormat.TEVATRON, {"q": {"a": 1}}),
+        ("q\ta\t1\nq\tb\t1\n", RunFormat.TEVATRON, {"q": {"a": 1, "b": 1}}),
+        (
+            '{"qid": "q", "docid": 7, "rank": 1, "score": 2}\n{"qid":"q","docid":"b","score":1.5}',
+            RunFormat.JSONL,
+            {"q": {"7": 2, "b": 1.5}},
+        ),
+        ("q Q0 a 0 1 t\nq Q0 b - 2 t", RunFormat.TREC, {"q": {"a": 1, "b": 2}}),
+    ],
+)
+def test_other_formats(tmp_path, caplog, text, format, expected):
+    caplog.set_level(logging.INFO)
+    (tmp_path / "r").write_text(text)
+    assert read_run_scores(tmp_path / "r") == expected
+    assert caplog.messages[0].startswith(f"r: {format} run")
+    assert read_run_scores(tmp_path / "r", format) == expected
+
+
+def test_whole_scores_can_be_forced_over_ranks(tmp_path):
+    (tmp_path / "r").write_text("q\ta\t1\nq\tb\t2\n")
+    assert read_run_scores(tmp_path / "r", RunFormat.TEVATRON) == {"q": {"a": 1.0, "b": 2.0}}
+
+
+def test_comments_and_text_after_the_tag_are_ignored(tmp_path):
+    (tmp_path / "r").write_text("# k1 = 0.9\n#1 Q0 d1 1 2 t\n#1 Q0 d2 2 1 t and more\n")
+    assert read_run_scores(tmp_path / "r") == {"#1": {"d1": 2, "d2": 1}}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("q Q0 d 1 2 t\nq Q0 d 1 2\n", "r, line 2: found 5 columns; expected 6 columns"),
+        ("q Q0 a b 1 2 t\n", "r, line 1: found 7 columns"),
+        ("q Q0 a\u00a0b 1 2 t\n", "r, line 1: found 7 columns"),
+        ("q Q0 d 1 nan t\n", "r, line 1: found score 'nan'; expected a finite number"),
+        ("q Q0 d 1 1e999 t\n", "r, line 1: found score '1e999'"),
+        ("q Q0 d 1 -inf t\n", "r, line 1: found score '-inf'"),
+        ("q Q0 d 1 x t\n", "r, line 1: found score 'x'"),
+        ("q Q0 d 1 2 t\n\nq Q0 d 2 1 t", "r, line 3: found passage d twice for query q"),
+        ("q Q0 d 1 2 t\nr Q0 d 1 2 t\nr Q0 d 2 1 t\n", "line 3: found passage d twice for query r"),
+        ("q d 1\nq e x\n", "r, line 2: found score 'x'"),
+        ('{"qid": "q", "docid": "d"}\n', "r, line 1: found the keys qid, docid; expected JSON"),
+        ('{"qid": "q", "docid": "d e", "score": 1}\n', "r, line 1: found the passage id 'd e'"),
+        ('{"qid": "q", "docid": "d", "score": "1"}\n', "r, line 1: found score '1'"),
+        ('{"qid": "q", "docid": "d", "score": true}\n', "r, line 1: found score 'True'"),
+        ('{"qid": "q", "docid": "d", "score": 1}\n[]\n', "line 2: found JSON list"),
+        (LINE + "q1 Q0 d2", r"line 2: found a last line that is cut off \(3 columns\); expected"),
+        (LINE + "q1 Q0 d2 2 1e t", r"line 2: found a last line that is cut off \(score '1e'\)"),
+        (LINE + "q1 Q0 d\x001 2 1.5 tag\nq1 d2\n", "line 3: found 2 columns; expected 6 columns"),
+        ("q 0 d 1\n", "r, line 1: found 4 columns"),
+    ],
+)
+def test_errors_name_the_line(tmp_path, text, message):
+    (tmp_path / "r").write_text(text)
+    for read in (queries, read_run_scores):
+        with pytest.raises(InputError, match=message):
+            read(tmp_path / "r")
+
+
+def test_a_byte_that_is_not_utf8(tmp_path):
+    (tmp_path / "r").write_bytes(b"q Q0 d 1 2 t\nq Q0 \xff 1 2 t\n")
+    with pytest.raises(InputError, match=r"r, line 2: found a byte that is not UTF-8"):
+        read_run_scores(tmp_path / "r")
+
+
+@pytest.mark.parametrize("rank", ["1.5", "x", "inf"])
+def test_ranks_are_whole_numbers(tmp_path, rank):
+    (tmp_path / "r").write_text(f"q\td\t{rank}\n")
+    with pytest.raises(InputError, match=f"r, line 1: found rank '{rank}'") as error:
+        read_run_scores(tmp_path / "r", RunFormat.MSMARCO)
+    assert error.value.hint == "if the third column is a score, name the shape: tevatron"
+
+
+def test_qrels_in_place_of_a_run(tmp_path):
+    (tmp_path / "r").write_text("q 0 d 1\n")
+    with pytest.raises(InputError, match=r"found 4 columns") as error:
+        read_run_scores(tmp_path / "r")
+    assert error.value.hint == "four columns are qrels: exchange run and qrels"
+
+
+def test_interleaved_queries_are_read_whole_and_not_streamed(tmp_path):
+    (tmp_path / "r").write_text("q Q0 a 1 2 t\nr Q0 a 1 2 t\nq Q0 b 2 1 t\n")
+    assert read_run_scores(tmp_path / "r") == {"q": {"a": 2.0, "b": 1.0}, "r": {"a": 2.0}}
+    with pytest.raises(InputError, match=r"r, line 3: found query q again after query r"):
+        queries(tmp_path / "r")
+    (tmp_path / "r").write_text("q Q0 a 1 2 t\nr Q0 a 1 2 t\nq Q0 a 2 1 t\n")
+    with pytest.raises(InputError, match=r"r, line 3: found passage a twice for query q"):
+        read_run_scores(tmp_path / "r")
+
+
+@pytest.mark.parametrize("text", ["", "\n\n"])
+def test_an_empty_run_is_a_run(tmp_path, text):
+    (tmp_path / "r").write_text(text)
+    assert queries(tmp_path / "r") == []
+    assert read_run_scores(tmp_path / "r") == {}
+
+
+def test_skipped_faults_are_counted(tmp_path):
+    lines = [LINE, "q1 Q0 d2 2 1.5 t\n", "q1 Q0 d1 3 9.5 t\n", "q1 Q0 d2 4 0.5 t\n", "q2 Q0 d7"]
+    (tmp_path / "run").write_text("".join(lines))
+    skipped: Counter[str] = Counter()
+    assert queries(tmp_path / "run", None, skipped) == [("q1", {"d1": 9.5, "d2": 1.5})]
+    assert skipped == {"a passage twice for a query": 2, "a last line that is cut off": 1}
+
+
+def long_run():
+    """A run of more than one block, its lines, and its scores."""
+    rng = np.random.default_rng(0)
+    run = {
+        f"query-{q % 7 * 1000 + q}": {
+            f"passage-{d}": float(score)
+            for d, score in zip(range(q, 8 * 400 + q, 8), rng.normal(size=400), strict=True)
+        }
+        for q in range(400)
+    }
+    lines = [
+        f"{qid} Q0 {docid} {rank} {score!r} a-tag\n"
+        for qid, hits in run.items()
+        for rank, (docid, score) in enumerate(hits.items(), 1)
+    ]
+    assert sum(map(len, lines)) > 1.5 * BLOCK
+    return run, lines
+
+
+LONG_RUN, LONG_LINES = long_run()
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("change", [None, "\t", "\r\n", "é", "+1", "no end"])
+def test_a_long_run(tmp_path, suffix, change):
+    """Blocks of it are split by pyarrow; in the others a few lines need the line loop."""
+    lines, expected = LONG_LINES.copy(), {qid: hits.copy() for qid, hits in LONG_RUN.items()}
+    last = list(expected.values())[-1]
+    lines.append(f"{list(expected)[-1]} Q0 the-last 401 -1.5 a-tag\n")
+    last["the-last"] = -1.5
+    if change in ("\t", "\r\n"):
+        lines = [line.replace(" " if change == "\t" else "\n", change) for line in lines]
+    elif change == "é":
+        lines[-1] = lines[-1].replace("the-last", "é")
+        last["é"] = last.pop("the-last")
+    elif change == "+1":  # float reads it, pyarrow does not
+        lines[-1] = lines[-1].replace("-1.5", "+1_5.0")
+        last["the-last"] = 15.0
+    elif change == "no end":
+        lines[-1] = lines[-1].rstrip()
+    data = "".join(lines).encode()
+    path = tmp_path / f"run{suffix}"
+    path.write_bytes(gzip.compress(data, 1) if suffix else data)
+    assert queries(path) == list(expected.items())
+    assert read_run_scores(path) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("x Q0 d 1 2", "found 5 columns"),
+        ("x  d 1 2 t", "found 5 columns"),
+        ("x Q0 d 1 nan t", "found score 'nan'"),
+        ("x Q0 d 1 NA t", "found score 'NA'"),
+        (LONG_LINES[-1].rstrip(), "found passage passage-3591 twice for query query-399"),
+        (LONG_LINES[0].rstrip(), "found query query-0 again after query query-399"),
+    ],
+)
+def test_errors_of_a_long_run_name_the_line(tmp_path, line, message):
+    (tmp_path / "run").write_text("".join([*LONG_LINES, line, "\n"]))
+    if line == LONG_LINES[-1].rstrip():
+        message = message.replace("3591", line.split()[2].rpartition("-")[2])
+        message = message.replace("query-399", line.split()[0])
+    elif "again" in message:
+        message = message.replace("query-399", LONG_LINES[-1].split()[0])
+    with pytest.raises(InputError, match=f"line {len(LONG_LINES) + 1}: {message}"):
+        queries(tmp_path / "run")
+
+
+@pytest.mark.parametrize("form", [RunFormat.MSMARCO, RunFormat.TEVATRON])
+def test_a_long_run_of_three_columns(tmp_path, form):
+    ranked = {q: sorted(hits.items(), key=lambda hit: -hit[1]) for q, hits in LONG_RUN.items()}
+    write_run(tmp_path / "run", ranked.items(), form)
+    expected = {
+        q: {d: -rank if form is RunFormat.MSMARCO else float(f"{s:.9g}") for rank, (d, s) in hits}
+        for q, hits in ((q, list(enumerate(hits, 1))) for q, hits in ranked.items())
+    }
+    assert queries(tmp_path / "run") == list(expected.items())
+
+
+def test_gzip_and_standard_input(tmp_path, monkeypatch):
+    (tmp_path / "run.gz").write_bytes(gzip.compress(LINE.encode()))
+    assert queries(tmp_path / "run.gz") == [("q1", {"d1": 2.5})]
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(LINE.encode())))
+    assert queries("-") == [("q1", {"d1": 2.5})]
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(LINE.encode() * 1000)[:-9])
+    with pytest.raises(InputError, match="breaks off"):
+        queries(tmp_path / "cut.gz")
+    with pytest.raises(UsageError, match="no such file"):
+        queries(tmp_path / "none")
+
+
+RESULTS = [
+    ("q10", [("d2", 3.5), ("d1", 1.25)]),
+    ("q2", [("d1", 9.0)]),
+    ("é", [("d3", 2.0), ("d30", 1.0), ("d1", -1.0)]),
+]
+
+
+@pytest.mark.parametrize("form", RunFormat)
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_lookup_in_any_order(tmp_path, form, suffix):
+    path = tmp_path / f"run{suffix}"
+    write_run(path, RESULTS, form)
+    expected = dict(queries(path))
+    run = RunLookup(path, tmp_path)
+    assert (run.queries, run.format) == (["q10", "q2", "é"], form)
+    for qid in ("é", "q10", "nowhere", "q2", "é"):
+        assert dict(zip(*run.hits(qid), strict=True)) == expected.get(qid, {})
+
+
+def test_lookup_reads_standard_input_and_pipes_once(tmp_path, monkeypatch):
+    text = b"q1 Q0 d1 1 2 t\nq2 Q0 d1 1 2 t\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    run = RunLookup("-", tmp_path)
+    assert [run.hits(qid) for qid in ("q2", "q1")] == [(["d1"], [2.0])] * 2
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = Thread(target=pipe.write_bytes, args=(text,))
+    writer.start()
+    assert RunLookup(pipe, tmp_path).queries == ["q1", "q2"]
+    writer.join()
+    (tmp_path / "empty").touch()
+    empty = RunLookup(tmp_path / "empty", tmp_path)
+    assert (empty.format, empty.queries, empty.hits("q1")) == (None, [], ([], []))
+
+
+def test_written_lines(tmp_path):
+    results = [("q%d", [('a"%s', 100.0), ("b", 0.1234567891)]), ("none", []), ("r", [("a", -2.0)])]
+    expected = {
+        RunFormat.TREC: 'q%d Q0 a"%s 1 100 t%\nq%d Q0 b 2 0.123456789 t%\nr Q0 a 1 -2 t%\n',
+        RunFormat.MSMARCO: 'q%d\ta"%s\t1\nq%d\tb\t2\nr\ta\t1\n',
+        RunFormat.TEVATRON: 'q%d\ta"%s\t100\nq%d\tb\t0.123456789\nr\ta\t-2\n',
+        RunFormat.JSONL: '{"qid":"q%d","docid":"a\\"%s","rank":1,"score":100}\n'
+        '{"qid":"q%d","docid":"b","rank":2,"score":0.123456789}\n'
+        '{"qid":"r","docid":"a","rank":1,"score":-2}\n',
+    }
+    for form in RunFormat:
+        for name in ("r", "r.gz"):
+            assert write_run(tmp_path / name, results, form, "t%") == 3
+        assert (tmp_path / "r").read_text() == expected[form]
+        assert gzip.decompress((tmp_path / "r.gz").read_bytes()).decode() == expected[form]
+
+
+def test_arrays_of_scores_are_written(tmp_path):
+    with run_writer(tmp_path / "r") as writer:
+        writer.write("q", ["d333", "d1", "d22"], np.array([3, 2.5, -0.1], np.float32))
+        writer.write("s", ("d1",), (1,))
+        writer.write("t", [], np.empty(0))
+    assert (tmp_path / "r").read_text() == (
+        "q Q0 d333 1 3 denserk\nq Q0 d1 2 2.5 denserk\nq Q0 d22 3 -0.100000001 denserk\n"
+        "s Q0 d1 1 1 denserk\n"
+    )
+
+
+def test_ms_marco_takes_a_thousand(tmp_path):
+    hits = [(f"d{n}", -float(n)) for n in range(1500)]
+    assert write_run(tmp_path / "r", [("q", hits), ("r", hits)], RunFormat.MSMARCO) == 2000
+    assert write_run(tmp_path / "r", [("q", hits)], RunFormat.TREC) == 1500
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("form", RunFormat)
+def test_a_score_that_is_not_finite_is_not_written(tmp_path, form, score):
+    with pytest.raises(OutputError, match=r"query q: the score of passage b is"):
+        write_run(tmp_path / "r", [("q", [("a", 1.0), ("b", score)])], form)
+    assert not list(tmp_path.iterdir())
+
+
+def float32(value):
+    return struct.unpack("f", struct.pack("f", value))[0]
+
+
+ids = st.text(st.characters(exclude_categories=["Z", "C"]), min_size=1)
+scores = st.floats(width=32, allow_nan=False, allow_infinity=False)
+runs = st.dictionaries(ids, st.dictionaries(ids, scores, min_size=1, max_size=4), max_size=3)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(run=runs)
+@pytest.mark.parametrize("form", RunFormat)
+def test_a_written_run_keeps_order_and_float32_scores(tmp_path, form, run):
+    ordered = {
+        qid: dict(sorted(hits.items(), key=lambda hit: (-hit[1], hit[0])))
+        for qid, hits in run.items()
+    }
+    write_run(tmp_path / "r", [(qid, list(hits.items())) for qid, hits in ordered.items()], form)
+    read = read_run_scores(tmp_path / "r", form)
+    assert {qid: list(hits) for qid, hits in read.items()} == {
+        q: list(h) for q, h in ordered.items()
+    }
+    if form is not RunFormat.MSMARCO:
+        assert {q: {d: float32(s) for d, s in hits.items()} for q, hits in read.items()} == ordered

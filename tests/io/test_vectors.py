@@ -1,0 +1,191 @@
+import io
+import sys
+from contextlib import suppress
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from denserk.config.encoding import VectorFormat
+from denserk.errors import DenserkError, InputError, UsageError
+from denserk.io.vectors import WRITERS, open_writer, read_vector_blocks
+from tests.mangling import mangled
+from tests.peers import run_pyserini
+from tests.reporters import Heard
+
+IDS = [f"d{i}" for i in range(1500)]
+TEXTS = [f"text of {docid}" for docid in IDS]
+VECTORS = np.random.default_rng(7).standard_normal((1500, 4)).astype(np.float32)
+UNIT = VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)
+
+
+def write(output, form, vectors=VECTORS, ids=IDS, texts=TEXTS, **options):
+    with open_writer(str(output), form, **options) as writer:
+        for rows in (slice(0, 1000), slice(1000, None)):
+            writer.write(ids[rows], vectors[rows], texts[rows])
+
+
+def gathered(source):
+    blocks = list(source.blocks())
+    return [d for ids, _ in blocks for d in ids], np.concatenate([rows for _, rows in blocks])
+
+
+def test_every_shape_but_the_resumable_one_has_a_writer():
+    assert set(WRITERS) == set(VectorFormat) - {VectorFormat.NPY}
+
+
+@pytest.mark.parametrize("form", WRITERS)
+def test_what_is_written_is_read_and_its_shape_told(form, tmp_path):
+    write(tmp_path / "v", form)
+    heard = Heard()
+    source = read_vector_blocks(str(tmp_path / "v"), allow_pickle=True)
+    ids, vectors = gathered(source)
+    assert ids == IDS
+    np.testing.assert_array_equal(vectors, VECTORS)
+    assert heard.notes == [f"{tmp_path / 'v'}: vectors in format {source.form}"]
+    assert gathered(source)[0] == IDS, "a source can be read again"
+
+
+@pytest.mark.parametrize("form", WRITERS)
+def test_a_writer_stopped_in_the_middle_leaves_nothing(form, tmp_path):
+    bad = VECTORS.copy()
+    bad[1200, 0] = np.nan
+    with pytest.raises(InputError, match="d1200"):
+        write(tmp_path / "v", form, bad)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "form", [VectorFormat.PARQUET, VectorFormat.PYSERINI_FAISS, VectorFormat.PYSERINI_QUERIES]
+)
+def test_folders_are_replaced_only_when_asked(form, tmp_path):
+    write(tmp_path / "v", form)
+    with pytest.raises(UsageError) as caught:
+        write(tmp_path / "v", form)
+    assert "--overwrite" in str(caught.value.hint)
+    assert "--resume" not in str(caught.value.hint)
+    write(tmp_path / "v", form, VECTORS[:10], IDS[:10], TEXTS[:10], overwrite=True)
+    source = read_vector_blocks(str(tmp_path / "v"), allow_pickle=True)
+    assert gathered(source)[0] == IDS[:10]
+
+
+@pytest.mark.parametrize("form", WRITERS)
+def test_lucene_needs_unit_length_and_is_warned_of_once(form, tmp_path):
+    lucene = form in (VectorFormat.ANSERINI_JSONL, VectorFormat.PARQUET)
+    for vectors, count in ((3 * UNIT, int(lucene)), (UNIT, 0)):
+        heard = Heard()
+        write(tmp_path / f"v{count}", form, vectors, overwrite=True)
+        assert len(heard.warnings) == count
+        assert all("d0 has a vector of length 3; " in told for told in heard.warnings)
+
+
+def test_queries_for_anserini_are_called_qid(tmp_path):
+    write(tmp_path / "v", VectorFormat.ANSERINI_JSONL, queries=True)
+    first = (tmp_path / "v").read_text().splitlines()[0]
+    assert first.startswith('{"qid":"d0","vector":[')
+
+
+def test_json_lines_go_through_pipes(monkeypatch):
+    pipe = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=pipe))
+    write("-", VectorFormat.JSONL)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(pipe.getvalue())))
+    ids, vectors = gathered(read_vector_blocks("-"))
+    assert ids == IDS
+    np.testing.assert_array_equal(vectors, VECTORS)
+
+
+def test_a_folder_does_not_go_through_a_pipe():
+    with pytest.raises(UsageError, match="parquet cannot be written to standard output"):
+        write("-", VectorFormat.PARQUET)
+
+
+@pytest.mark.parametrize(
+    ("ids", "rows", "told"),
+    [
+        (["x"], np.ones((1, 3)), "3 dimensions from x on; expected 4"),
+        (["x y"], np.ones((1, 4)), "'x y'"),
+        (["x", "y"], np.ones((1, 4)), "with 2 ids"),
+    ],
+)
+def test_a_writer_looks_at_what_it_takes(ids, rows, told, tmp_path):
+    with open_writer(str(tmp_path / "v"), VectorFormat.JSONL) as writer:
+        writer.write(IDS[:2], VECTORS[:2])
+        with pytest.raises(InputError) as caught:
+            writer.write(ids, rows)
+    assert told in str(caught.value)
+
+
+def test_several_files_of_one_shape_are_read_by_name(tmp_path):
+    for name, rows in (("b.jsonl", slice(2, 4)), ("a.jsonl.gz", slice(0, 2))):
+        with open_writer(str(tmp_path / name), VectorFormat.JSONL) as writer:
+            writer.write(IDS[rows], VECTORS[rows])
+    assert gathered(read_vector_blocks(str(tmp_path)))[0] == IDS[:4]
+    np.save(tmp_path / "c.npy", VECTORS)
+    (tmp_path / "c.npy").rename(tmp_path / "c")
+    with pytest.raises(InputError, match="files of JSON lines and array; expected one format"):
+        read_vector_blocks(str(tmp_path))
+
+
+def test_a_bare_array_is_numbered(tmp_path):
+    np.save(tmp_path / "doc.npy", VECTORS.astype(np.float16))
+    ids, vectors = gathered(read_vector_blocks(str(tmp_path / "doc.npy")))
+    assert ids == [str(i) for i in range(1500)]
+    assert vectors.dtype == np.float16
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "error"),
+    [
+        ("v", b"", InputError),
+        ("v", b"text\n", InputError),
+        ("v.npy", b"\x93NUMPY\x01", InputError),
+        ("v.parquet", b"PAR1....PAR1", InputError),
+        ("v.pkl", b"\x80\x04N.", UsageError),
+        ("empty/README", b"text\n", InputError),
+        ("empty/notes.txt", b"text\n", UsageError),
+    ],
+)
+def test_what_holds_no_vectors_is_refused(name, data, error, tmp_path):
+    where = tmp_path / name
+    where.parent.mkdir(exist_ok=True)
+    where.write_bytes(data)
+    source = where.parent if "/" in name else where
+    with pytest.raises(error):
+        list(read_vector_blocks(str(source)).blocks())
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=mangled(b'{"id":"a","contents":"","vector":[0.5,1.0]}\n' * 3))
+def test_mangled_json_lines_are_refused_or_read(data, tmp_path):
+    (tmp_path / "v.jsonl").write_bytes(data)
+    with suppress(DenserkError):
+        for ids, vectors in read_vector_blocks(str(tmp_path / "v.jsonl")).blocks():
+            assert len(ids) == len(vectors)
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+def test_pyserini_searches_them_with_encoded_queries(tmp_path):
+    write(tmp_path / "flat", VectorFormat.PYSERINI_FAISS)
+    write(tmp_path / "lines" / "v.jsonl", VectorFormat.JSONL)
+    with open_writer(str(tmp_path / "queries"), VectorFormat.PYSERINI_QUERIES) as out:
+        out.write(["q0", "q1"], VECTORS[:2], ["first", "second"])
+    printed = run_pyserini(
+        """
+import runpy, sys
+from pyserini.encode import QueryEncoder
+from pyserini.search.faiss import FaissSearcher
+sys.argv = ["index", "--input", "lines", "--output", "built", "--dim", "4"]
+runpy.run_module("pyserini.index.faiss", run_name="__main__")
+for folder in ("flat", "built"):
+    searcher = FaissSearcher(folder, QueryEncoder("queries"))
+    for text in ("first", "second"):
+        print("found", *(hit.docid for hit in searcher.search(text, 3)))
+""",
+        folder=tmp_path,
+    )
+    found = [line.split()[1:] for line in printed.splitlines() if line.startswith("found")]
+    order = np.argsort(-(VECTORS[:2] @ VECTORS.T), axis=1, kind="stable")[:, :3]
+    assert found == [[IDS[row] for row in rows] for rows in order] * 2

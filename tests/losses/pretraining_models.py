@@ -1,0 +1,91 @@
+"""Tiny backbones and masked batches for the tests of pre-training objectives."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import BertConfig
+
+from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
+from denserk.data.masking import IGNORED
+from denserk.losses.objective import PretrainingObjective
+from denserk.models.backbone import Backbone
+from denserk.models.stored_model import StoredEncoder
+
+
+def backbone_of(folder: Path) -> Backbone:
+    """A folder's backbone without dropout, in float64."""
+    return StoredEncoder.read(folder).begin_masked_lm().double().eval()
+
+
+def random_texts(backbone: Backbone, lengths: list[int], seed: int = 0) -> MaskedTexts:
+    """Padded texts of random tokens with random labels; position 0 is never asked."""
+    torch.manual_seed(seed)
+    shape = len(lengths), max(lengths)
+    mask = torch.arange(shape[1]) < torch.tensor(lengths)[:, None]
+    pad = backbone.config.pad_token_id
+    ids = torch.randint(5, backbone.vocabulary, shape)
+    asked = mask & (torch.rand(shape) < 0.5)
+    asked[:, 0], asked[0, 2] = False, True
+    labels = torch.randint(5, backbone.vocabulary, shape).where(asked, IGNORED)
+    return MaskedTexts(TokenBatch(ids.where(mask, pad), mask), labels)
+
+
+def example_backbone(config: dict[str, Any], weights: dict[str, Any]) -> Backbone:
+    """The backbone of a paper's example vectors, without dropout."""
+    names = {name: value for name, value in config.items() if name in BertConfig().to_dict()}
+    made = BertConfig(**names, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    tensors = {
+        name: torch.tensor(value)
+        for name, value in weights.items()
+        if name.startswith(("bert.", "cls.")) and isinstance(value, list)
+    }
+    return Backbone.load(Path("example"), made, tensors, with_head=True)
+
+
+def fill_example(objective: PretrainingObjective, weights: dict[str, Any]) -> None:
+    """Fills an objective's own layers from the example's weights."""
+    for head, module in objective.heads().items():
+        prefix = f"{head}."
+        own = {n.removeprefix(prefix): v for n, v in weights.items() if n.startswith(prefix)}
+        module.load_state_dict({n: torch.tensor(v) for n, v in own.items()})
+
+
+def example_texts(ids: Any, mask: Any, labels: Any) -> MaskedTexts:
+    """Lists of the example's inputs as texts."""
+    return MaskedTexts(
+        TokenBatch(torch.tensor(ids), torch.tensor(mask).bool()), torch.tensor(labels)
+    )
+
+
+def read_example(path: Path, part: str) -> dict[str, Any]:
+    """One part of a file of example vectors."""
+    example: dict[str, Any] = json.loads(path.read_text("utf-8"))[part]
+    return example
+
+
+def literal_loss(backbone: Backbone, hidden: Tensor, labels: Tensor) -> tuple[float, int]:
+    """Token by token over all positions, through transformers' own head -> (sum, count)."""
+    model = backbone.model
+    if backbone.architecture.model_type == "distilbert":
+        states = model.vocab_layer_norm(model.activation(model.vocab_transform(hidden)))
+        logits = model.vocab_projector(states)
+    else:
+        logits = (model.cls if backbone.architecture.model_type == "bert" else model.lm_head)(
+            hidden
+        )
+    total, count = 0.0, 0
+    for row, asked in zip(logits, labels, strict=True):
+        for scores, label in zip(row, asked.tolist(), strict=True):
+            if label != IGNORED:
+                total -= F.log_softmax(scores, 0)[label].item()
+                count += 1
+    return total, count
+
+
+def only(texts: MaskedTexts) -> PretrainingBatch:
+    """A batch of one encoder pass."""
+    return PretrainingBatch(texts, {}, {})

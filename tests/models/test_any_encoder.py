@@ -1,0 +1,199 @@
+"""Encoders and decoders that transformers' AutoModel loads, through encode, training and saving."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from denserk.commands.app import run
+from denserk.config.encoding import ComputeSettings
+from denserk.data.batches import pad
+from denserk.errors import ModelError
+from denserk.losses.retromae import RetroMae
+from denserk.models.stored_model import StoredEncoder, read_model_folder
+from denserk.models.text_encoder import TextEncoder
+from denserk.records import Passage, Query
+from tests.conftest import VOCABULARY, WORDS
+from tests.tiny_models import HIDDEN, OTHERS, write_other
+from tests.training.finetuning import write_examples
+
+CPU = ComputeSettings(device="cpu")
+TEXTS = ["river boat", "the old cat sleeps", "moon", " ".join(WORDS[:30])]
+WITH_HEAD = ("xlm-roberta", "mpnet", "deberta-v2", "modernbert")
+
+
+@pytest.fixture(scope="session")
+def other(tmp_path_factory):
+    """`other("mpnet")`: a folder with a tiny random model, made once, never changed."""
+    root = tmp_path_factory.mktemp("others")
+
+    def folder(kind):
+        path = root / kind
+        return path if path.exists() else write_other(path, kind, VOCABULARY)
+
+    return folder
+
+
+def states_of(folder, kind, text):
+    """transformers' own states of one text, without padding: (T, H)."""
+    classes = {
+        "dpr-question": transformers.DPRQuestionEncoder,
+        "dpr-context": transformers.DPRContextEncoder,
+    }
+    model = classes.get(kind, transformers.AutoModel).from_pretrained(folder).eval()
+    ids = transformers.AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
+    with torch.inference_mode():
+        output = model(ids.input_ids, output_hidden_states=True)
+    if kind in classes:
+        assert output.pooler_output.equal(output.hidden_states[-1][:, 0])
+    return output.hidden_states[-1][0]
+
+
+POOLINGS = {
+    "cls": lambda states: states[0],
+    "mean": lambda states: states.mean(0),
+    "max": lambda states: states.amax(0),
+    "last": lambda states: states[-1],
+}
+
+
+@pytest.mark.parametrize("kind", [*OTHERS, "qwen3"])
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_vectors_are_the_states_of_transformers_pooled_by_hand(other, kind, pooling):
+    if (kind, pooling) == ("qwen3", "cls"):
+        pytest.skip("a decoder has no [CLS]")
+    folder = other(kind)
+    expected = [POOLINGS[pooling](states_of(folder, kind, text)) for text in TEXTS]
+    assert torch.stack(expected).std(0).min() > 0.01
+    encoder = TextEncoder.load(str(folder), {"representation": pooling}, compute=CPU)
+    passages = [Passage(str(i), text) for i, text in enumerate(TEXTS)]
+    queries = [Query(str(i), text) for i, text in enumerate(TEXTS)]
+    for found in (encoder.encode_passages(passages), encoder.encode_queries(queries)):
+        np.testing.assert_allclose(found, torch.stack(expected), rtol=0, atol=2e-5)
+
+
+def test_the_last_token_of_a_decoder_is_its_tokenizer_s_own_end(other):
+    stored = read_model_folder(other("qwen3"))
+    assert stored.representation.representation == "last"
+    tokenizer = TextEncoder.load(str(other("qwen3")), compute=CPU).passage_side.tokenizer
+    ids = tokenizer.passages([Passage("a", "river boat"), Passage("b", " ".join(WORDS * 9))])
+    assert [own[-1] for own in ids] == [0, 0]
+    assert len(ids[1]) == 64
+    for name in ("cls", "agg"):
+        with pytest.raises(ModelError, match="which a qwen3 backbone does not have"):
+            TextEncoder.load(str(other("qwen3")), {"representation": name}, compute=CPU)
+
+
+@pytest.mark.parametrize("kind", [*OTHERS, "qwen3"])
+def test_two_steps_of_training_and_sentence_transformers(other, kind, tmp_path):
+    """The saved folder holds an ordinary model, which other libraries open with equal vectors."""
+    data, folder = write_examples(tmp_path / "train.jsonl", range(8)), tmp_path / "m"
+    words = ["finetune", "--model", str(other(kind)), "--train-data", data, "--output", str(folder)]
+    words += ["--max-steps", "2", "--batch-size", "4", "--group-size", "2", "--device", "cpu"]
+    assert run([*words, "--lr", "0.01"]) == 0
+    config = json.loads((folder / "config.json").read_text())
+    assert config["model_type"] == ("bert" if kind.startswith("dpr") else kind)
+    stored = read_model_folder(folder)
+    assert stored.representation.representation == ("last" if kind == "qwen3" else "cls")
+    passages = [Passage(str(i), text) for i, text in enumerate(TEXTS)]
+    trained = TextEncoder.load(str(folder), compute=CPU).encode_passages(passages)
+    before = TextEncoder.load(str(other(kind)), compute=CPU).encode_passages(passages)
+    assert np.abs(trained - before).max() > 1e-3
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    assert tokenizer.padding_side == ("left" if kind == "qwen3" else "right")
+    st = pytest.importorskip("sentence_transformers")
+    theirs = st.SentenceTransformer(str(folder), device="cpu").encode_document(TEXTS)
+    np.testing.assert_allclose(trained, theirs, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", WITH_HEAD)
+def test_the_masked_language_model_head_is_that_of_transformers(other, kind):
+    batch = pad([[2, 9, 14, 30, 8, 3], [2, 17, 3]], pad_id=0)
+    backbone = StoredEncoder.read(other(kind)).begin_masked_lm().eval()
+    model = transformers.AutoModelForMaskedLM.from_pretrained(other(kind)).eval()
+    with torch.inference_mode():
+        expected = model(batch.input_ids, batch.attention_mask.long()).logits
+        found = backbone.vocabulary_logits(backbone(batch))
+        states = backbone.hidden_states(batch)
+    torch.testing.assert_close(found, expected)
+    assert len(states) == backbone.last_layer + 1
+    assert states[-1].equal(backbone(batch))
+
+
+@pytest.mark.parametrize("kind", WITH_HEAD)
+def test_aggretriever_vectors_are_made_through_that_head(other, kind, tmp_path):
+    data = write_examples(tmp_path / "train.jsonl", range(8))
+    words = ["finetune", "--model", str(other(kind)), "--train-data", data, "--max-steps", "1"]
+    words += ["--representation", "agg", "--agg-dim", "20", "--projection-out-dim", "6"]
+    words += ["--set", "term-weight=abs"]
+    assert run([*words, "--device", "cpu", "--output", str(tmp_path / "m")]) == 0
+    found = TextEncoder.load(str(tmp_path / "m"), compute=CPU).encode_passages(
+        [Passage(str(i), text) for i, text in enumerate(TEXTS)]
+    )
+    assert found.shape == (4, 26)
+    assert found.std(0)[6:].max() > 0
+    _, report = transformers.AutoModelForMaskedLM.from_pretrained(
+        tmp_path / "m", output_loading_info=True
+    )
+    assert not report["missing_keys"]
+
+
+@pytest.mark.parametrize("objective", ["mlm", "condenser"])
+def test_modernbert_is_pre_trained(other, objective, toy, tmp_path):
+    words = ["pretrain", "--objective", objective, "--model", str(other("modernbert"))]
+    words += ["--corpus", str(toy / "corpus.jsonl"), "--max-length", "32", "--device", "cpu"]
+    words += ["--max-steps", "2", "--batch-size", "2", "--output", str(tmp_path / "m")]
+    assert run(words) == 0
+    assert transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "m")
+    with pytest.raises(ModelError, match="absolute positions, which a modernbert backbone"):
+        RetroMae(StoredEncoder.read(tmp_path / "m").begin_masked_lm())
+
+
+def test_layers_of_modernbert_are_those_of_its_encoder(other):
+    batch = pad([[2, 9, 14, 30, 8, 3], [2, 17, 3]], pad_id=0)
+    backbone = StoredEncoder.read(other("modernbert")).begin_masked_lm().eval()
+    states = backbone.hidden_states(batch)
+    last = backbone.encoder.layers[3]
+    assert last.attention_type == "full_attention"
+    with torch.inference_mode():
+        found = backbone.run_layers([last], states[3], batch.attention_mask)
+    real = batch.attention_mask
+    torch.testing.assert_close(found[real], states[4][real])
+    with pytest.raises(ModelError, match="a mpnet backbone cannot be given decoder layers"):
+        StoredEncoder.read(other("mpnet")).begin_masked_lm().new_layers(1)
+
+
+@pytest.mark.parametrize("kind", [*OTHERS, "qwen3"])
+def test_missing_weights_are_an_error(other, kind, tmp_path):
+    folder = tmp_path / "m"
+    folder.mkdir()
+    for path in other(kind).iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    tensors = load_file(folder / "model.safetensors")
+    lost = next(
+        name
+        for name in tensors
+        if "layer" in name and "head" not in name and name.endswith("weight")
+    )
+    del tensors[lost]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"missing: .*layer.*weight"):
+        TextEncoder.load(str(folder), compute=CPU)
+
+
+def test_what_is_no_encoder_of_text_is_rejected(tmp_path):
+    config = transformers.BartConfig(
+        vocab_size=50, d_model=HIDDEN, encoder_layers=1, decoder_layers=1
+    )
+    transformers.BartModel(config).save_pretrained(tmp_path / "bart")
+    with pytest.raises(ModelError, match="'bart' is not supported: its encoder cannot be loaded"):
+        StoredEncoder.read(tmp_path / "bart").bare()
+    projected = transformers.DPRConfig(
+        vocab_size=50, hidden_size=HIDDEN, num_attention_heads=2, projection_dim=4
+    )
+    transformers.DPRQuestionEncoder(projected).save_pretrained(tmp_path / "dpr")
+    with pytest.raises(ModelError, match="projects its vectors"):
+        StoredEncoder.read(tmp_path / "dpr")

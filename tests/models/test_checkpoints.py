@@ -1,0 +1,107 @@
+import subprocess
+import sys
+
+import pytest
+from huggingface_hub import constants
+from huggingface_hub.errors import RepositoryNotFoundError
+
+from denserk.commands.app import run
+from denserk.config.encoding import PUBLISHED_MODELS
+from denserk.errors import ModelError, UsageError
+from denserk.models import checkpoints
+from denserk.models.checkpoints import find_model
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch, tmp_path):
+    """The hub's cache is an empty folder, and nothing is fetched."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub._snapshot_download.constants.HF_HUB_CACHE", str(tmp_path))
+
+
+def cached(tmp_path, name, *files):
+    """A snapshot in the hub's cache."""
+    root = tmp_path / f"models--{name.replace('/', '--')}"
+    snapshot = root / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (root / "refs").mkdir()
+    (root / "refs/main").write_text("0" * 40)
+    for file in files:
+        (snapshot / file).write_text("{}")
+    return snapshot
+
+
+def test_a_folder_is_itself(tmp_path):
+    assert find_model(str(tmp_path)) == (str(tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize("model", PUBLISHED_MODELS, ids=lambda m: m.name)
+def test_a_short_name_is_found_in_the_cache(tmp_path, model, weights):
+    snapshot = cached(tmp_path, model.hub_name, "config.json", weights)
+    assert find_model(model.name) == (model.hub_name, snapshot)
+    assert find_model(model.hub_name) == (model.hub_name, snapshot)
+
+
+@pytest.mark.parametrize("name", ["agg", "someone/some-model", "unknown"])
+def test_a_model_that_cannot_be_had_says_where_it_was_sought(tmp_path, name):
+    with pytest.raises(ModelError, match="not in the hub's cache") as caught:
+        find_model(name)
+    assert str(tmp_path) in caught.value.message
+    assert "HF_HUB_OFFLINE is set" in caught.value.message
+    assert "hf download" in str(caught.value.hint)
+
+
+def test_a_snapshot_without_weights_is_told(tmp_path):
+    cached(tmp_path, "a/b", "config.json")
+    with pytest.raises(ModelError, match="holds no weights"):
+        find_model("a/b")
+
+
+@pytest.mark.parametrize("name", ["./agg", "/nowhere/model", "a/b/c", "two words", ".."])
+def test_a_path_that_is_not_there(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if name == "..":
+        assert find_model(name)[1].is_dir()
+        return
+    with pytest.raises(UsageError, match="no such folder"):
+        find_model(name)
+
+
+def test_a_representation_without_published_weights_says_so():
+    with pytest.raises(UsageError, match="mlr: no weights"):
+        find_model("mlr")
+
+
+@pytest.mark.parametrize("name", ["agg", "mean", "mlr"])
+def test_a_folder_that_exists_is_used_before_a_short_name(tmp_path, tiny, name):
+    (tmp_path / name).symlink_to(tiny(), target_is_directory=True)
+    (tmp_path / "c.tsv").write_text("1\ta text\n")
+    line = ["-m", "denserk", "encode", "--corpus", "c.tsv", "--output", "v", "--model", name]
+    done = subprocess.run(
+        [sys.executable, *line], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    used = "--model agg: the folder agg/ is used, not castorini/aggretriever-cocondenser"
+    assert (used in done.stderr.splitlines()) == (name == "agg")
+
+
+@pytest.mark.parametrize(("former", "present"), [("mean", "minilm"), ("cls", "cocondenser")])
+def test_a_former_short_name_shows_the_present_one(tmp_path, monkeypatch, capsys, former, present):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.tsv").write_text("1\ta text\n")
+    assert run(["encode", "--corpus", "c.tsv", "--output", "v", "--model", former]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert told[-1] == f"error: --model {former} is now called --model {present}"
+
+
+def test_a_name_unknown_to_the_hub(monkeypatch):
+    unknown = RepositoryNotFoundError
+
+    def refuse(*_: object, **__: object) -> None:
+        raise unknown.__new__(unknown)  # without the response that it reads its message from
+
+    monkeypatch.setattr(checkpoints, "snapshot_download", refuse)
+    with pytest.raises(ModelError, match="not on the hub"):
+        find_model("a/b")

@@ -1,0 +1,287 @@
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from denserk.config.encoding import AggKind, AggLayout, TermWeight
+from denserk.models import lexical
+from denserk.models.lexical import (
+    WEIGHT_RULES,
+    aggregate,
+    aggregate_tokens,
+    inference_linear,
+    vocabulary_blocks,
+)
+from denserk.models.slice_layout import SliceLayout
+from tests import oracles
+
+STAR, PAIRED, STRIDED_PLUS = (
+    SliceLayout.build(10, 5, kind, layout, 0)
+    for kind, layout in [
+        (AggKind.STAR, AggLayout.STRIDED),
+        (AggKind.PLUS, AggLayout.PAIRED),
+        (AggKind.PLUS, AggLayout.STRIDED),
+    ]
+)
+HIDDEN, VOCABULARY = 16, 75
+MASK = torch.arange(9) < torch.tensor([[9], [1], [4], [6], [3]])
+LAYOUTS = {
+    "none": None,
+    "star": SliceLayout.build(VOCABULARY, 10, AggKind.STAR, AggLayout.STRIDED, 0),
+    "plus": SliceLayout.build(VOCABULARY, 10, AggKind.PLUS, AggLayout.STRIDED, 0),
+    "paired": SliceLayout.build(VOCABULARY, 10, AggKind.PLUS, AggLayout.PAIRED, 0),
+    "random": SliceLayout.build(VOCABULARY, 10, AggKind.STAR, AggLayout.RANDOM, 5),
+    "dropped": SliceLayout(VOCABULARY, 10, AggKind.STAR, 20, dropped=15, appended=0),
+    "wide": SliceLayout.build(VOCABULARY, 40, AggKind.STAR, AggLayout.STRIDED, 0),
+}
+
+
+def reference(logits, weights, mask):
+    """The paper's equation: (B, T, V), (B, T) after their rule, (B, T) -> (B, V)."""
+    products = logits.softmax(dim=-1) * weights.unsqueeze(-1)
+    return products.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(dim=1)
+
+
+def fold(scores, layout):
+    return scores if layout is None else layout.halves(scores)
+
+
+def blockwise(states, weights, mask, weight, bias, layout, signed, make=lexical.linear):
+    blocks = vocabulary_blocks(weight, bias, layout, make)
+    columns = len(weight) if layout is None else layout.modulus
+    return aggregate(states, weights, mask, lambda s: s, blocks, columns, signed=signed)
+
+
+@pytest.fixture(autouse=True)
+def few_columns(monkeypatch):
+    monkeypatch.setattr(lexical, "COLUMNS", 40)
+    monkeypatch.setattr(lexical, "ROWS", {"cpu": 7})
+
+
+@pytest.fixture(scope="module")
+def example(specs):
+    return json.loads((specs / "aggretriever_example.json").read_text())
+
+
+def scores(logits, weights, rule=TermWeight.CLAMP, mask=None):
+    """The vocabulary-wide vector of one text, whose logits are given as its states."""
+    states = torch.tensor([logits])
+    mask = torch.tensor([[True] * states.shape[1] if mask is None else mask])
+    ruled = WEIGHT_RULES[rule](torch.tensor([weights]))
+    signed = rule is TermWeight.SIGNED
+    return blockwise(states, ruled, mask, torch.eye(10), torch.zeros(10), None, signed)
+
+
+def close(tensor, expected):
+    torch.testing.assert_close(tensor, torch.tensor([expected]), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["q", "p"])
+def test_the_example_with_and_without_head(example, name):
+    text = example["texts"][name]
+    v = scores(text["logits"], text["term_weights"])
+    close(v, text["v"])
+    close(STAR.fold(v), text["agg_star"])
+    close(PAIRED.fold(v), text["agg_plus_paired"])
+    close(STRIDED_PLUS.fold(v), text["agg_plus_strided"])
+    ids, weights = torch.tensor([text["token_ids"]]), torch.tensor([text["term_weights"]])
+    bare = aggregate_tokens(ids, weights, torch.tensor([[True, True]]), 10)
+    close(bare, text["without_mlm"]["v"])
+    close(STAR.fold(bare), text["without_mlm"]["agg_star"])
+
+
+def test_the_dot_products_of_the_example(example):
+    q, p = (scores(t["logits"], t["term_weights"])[0] for t in example["texts"].values())
+    expected = example["dot_products"]
+    got = {
+        "v.v": q @ p,
+        "agg_plus_paired": PAIRED.fold(q) @ PAIRED.fold(p),
+        "agg_plus_strided": STRIDED_PLUS.fold(q) @ STRIDED_PLUS.fold(p),
+        "agg_star": STAR.fold(q) @ STAR.fold(p),
+    }
+    assert {name: value.item() for name, value in got.items()} == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("rule", "key"),
+    [(TermWeight.CLAMP, "relu"), (TermWeight.SIGNED, "signed"), (TermWeight.ABS, "abs")],
+)
+def test_a_negative_weight_under_three_readings(example, rule, key):
+    case = example["negative_term_weight"]
+    v = scores(example["texts"]["p"]["logits"], case["term_weights"], rule)
+    close(v, case[key]["v"])
+    close(STAR.fold(v), case[key]["agg_star"])
+
+
+@pytest.mark.parametrize(
+    ("rule", "key"), [(TermWeight.CLAMP, "relu"), (TermWeight.SIGNED, "signed_unpadded")]
+)
+def test_only_negative_weights(example, rule, key):
+    case = example["all_negative_term_weights"]
+    v = scores(example["texts"]["p"]["logits"], case["term_weights"], rule)
+    close(v, case[key]["v"])
+    close(STAR.fold(v), case[key]["agg_star"])
+    assert not (STAR.fold(v) == 0).logical_and(STAR.fold(v).signbit()).any()
+
+
+@pytest.mark.parametrize("rule", list(TermWeight))
+def test_padding_leaves_no_trace(example, rule):
+    text, padding = example["texts"]["q"], example["padding"]
+    extra = torch.tensor(padding["extra_position_probabilities"]).log().tolist()
+    unpadded = scores(text["logits"], text["term_weights"], rule)
+    padded = scores(
+        [*text["logits"], extra],
+        [*text["term_weights"], padding["extra_position_weight"]],
+        rule,
+        [bool(m) for m in padding["attention_mask"]],
+    )
+    torch.testing.assert_close(padded, unpadded)
+    ids = torch.tensor([[*text["token_ids"], 0]])
+    mask = torch.tensor([[True, True, False]])
+    bare = aggregate_tokens(ids, torch.tensor([[1.5, 1.0, 9.0]]), mask, 10)
+    close(bare, text["without_mlm"]["v"])
+
+
+def drawn(rule, scale=4.0, dtype=torch.float32):
+    torch.manual_seed(2)
+    states = torch.randn(*MASK.shape, HIDDEN, dtype=dtype)
+    weights = WEIGHT_RULES[rule](torch.randn(MASK.shape, dtype=dtype) + 0.2)
+    decoder = torch.randn(VOCABULARY, HIDDEN, dtype=dtype) * scale / HIDDEN**0.5
+    return states, weights, decoder, torch.randn(VOCABULARY, dtype=dtype)
+
+
+@pytest.mark.parametrize("rule", list(TermWeight))
+@pytest.mark.parametrize("seed", range(3))
+def test_it_is_the_paper_s_equation(rule, seed):
+    torch.manual_seed(seed)
+    logits, raw = torch.randn(4, 6, 30) * 3, torch.randn(4, 6)
+    mask = torch.arange(6) < torch.tensor([[6], [1], [4], [2]])
+    ids = torch.randint(30, (4, 6))
+    weights = WEIGHT_RULES[rule](raw)
+    expected = torch.tensor(
+        [
+            oracles.vocabulary_scores(z.tolist(), w.tolist(), m.tolist(), rule)
+            for z, w, m in zip(logits, raw, mask, strict=True)
+        ]
+    )
+    torch.testing.assert_close(reference(logits, weights, mask), expected, rtol=1e-5, atol=1e-7)
+    signed = rule is TermWeight.SIGNED
+    found = blockwise(logits, weights, mask, torch.eye(30), torch.zeros(30), None, signed)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+    bare = [
+        oracles.token_scores(i.tolist(), w.tolist(), m.tolist(), rule, 30)
+        for i, w, m in zip(ids, raw, mask, strict=True)
+    ]
+    assert aggregate_tokens(ids, weights, mask, 30).tolist() == bare
+
+
+@pytest.mark.parametrize("rule", list(TermWeight))
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_values_and_gradients_are_those_of_the_reference(name, rule):
+    layout, (states, weights, decoder, bias) = LAYOUTS[name], drawn(rule, dtype=torch.float64)
+    leaves = [each.requires_grad_() for each in (states, weights, decoder, bias)]
+    expected = fold(reference(states @ decoder.T + bias, weights, MASK), layout)
+    found = blockwise(states, weights, MASK, decoder, bias, layout, rule is TermWeight.SIGNED)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    towards = torch.randn_like(expected)
+    wanted = torch.autograd.grad(expected, leaves, towards)
+    got = torch.autograd.grad(found, leaves, towards)
+    used = MASK if rule is TermWeight.SIGNED else MASK & (weights > 0)  # others lie before a kink
+    for ours, theirs in ((got[0], wanted[0]), *zip(got[2:], wanted[2:], strict=True)):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(got[1][used], wanted[1][used], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.inference_mode()
+def test_inference_is_training_s_computation(dtype, name):
+    layout, (states, weights, decoder, bias) = LAYOUTS[name], drawn(TermWeight.CLAMP)
+    expected = fold(reference(states @ decoder.T + bias, weights, MASK), layout)
+    make = inference_linear(dtype)
+    found = blockwise(states, weights, MASK, decoder, bias, layout, False, make)
+    assert found.dtype is torch.float32
+    rtol, atol = (1e-5, 1e-7) if dtype is torch.float32 else (0.1, 0.01)
+    torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("shift", [-200.0, 200.0])
+def test_logits_far_from_zero_do_not_overflow(shift):
+    states, weights, decoder, bias = drawn(TermWeight.CLAMP, scale=1)
+    expected = fold(reference(states @ decoder.T + bias, weights, MASK), LAYOUTS["star"])
+    found = blockwise(states, weights, MASK, decoder, bias + shift, LAYOUTS["star"], False)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-7)  # 200 costs two digits
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0])
+def test_a_text_without_a_positive_weight(weight):
+    states, weights, decoder, bias = drawn(TermWeight.CLAMP)
+    weights = torch.full_like(weights, weight).requires_grad_()
+    layout = LAYOUTS["star"]
+    found = blockwise(states, torch.relu(weights), MASK, decoder, bias, layout, False)
+    assert not found.any()
+    found.sum().backward()
+    assert weights.grad is not None
+    assert not weights.grad.any()
+
+
+class _Largest(TorchDispatchMode):
+    """Records the number of elements of the largest tensor that an operator returned."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        for each in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(each, torch.Tensor) and "expand" not in func.__name__:
+                self.elements = max(self.elements, each.numel())
+        return made
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_memory_does_not_grow_with_positions_times_vocabulary(training, monkeypatch):
+    monkeypatch.setattr(lexical, "COLUMNS", 64)
+    monkeypatch.setattr(lexical, "ROWS", {"cpu": 16})
+    vocabulary, hidden = 4000, 4
+    layout = SliceLayout.build(vocabulary, 8, AggKind.STAR, AggLayout.STRIDED, 0)
+    states = torch.randn(8, 64, hidden, requires_grad=training)
+    mask, weights = torch.ones(8, 64, dtype=torch.bool), torch.rand(8, 64)
+    decoder = torch.randn(vocabulary, hidden, requires_grad=training)
+    with torch.set_grad_enabled(training), _Largest() as largest:
+        found = blockwise(states, weights, mask, decoder, torch.zeros(vocabulary), layout, False)
+        if training:
+            found.sum().backward()
+    assert largest.elements <= vocabulary * hidden  # the decoder's gradient; logits: 2,048,000
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_blocks_hold_every_id_once_and_whole_rounds(name):
+    layout, (_, _, decoder, bias) = LAYOUTS[name], drawn(TermWeight.CLAMP)
+    blocks = vocabulary_blocks(decoder, bias, layout, lambda weight, bias: lambda _: bias)
+    biases = torch.cat([block.project(torch.empty(0)) for block in blocks])
+    modulus, dropped, appended = VOCABULARY, 0, 0
+    if layout is not None:
+        modulus, dropped, appended = layout.modulus, layout.dropped, layout.appended
+    assert sorted(biases[biases.isfinite()].tolist()) == sorted(bias.tolist())
+    assert sum(b.rounds for b in blocks) * modulus + dropped == len(biases)
+    assert int(biases.isinf().sum()) == appended
+
+
+def test_autocast_computes_the_projection_in_low_precision():
+    states, weights, decoder, bias = drawn(TermWeight.CLAMP)
+    seen = []
+
+    def spied(weight, bias):
+        def project(inputs):
+            seen.append(F.linear(inputs, weight, bias))
+            return seen[-1]
+
+        return project
+
+    with torch.autocast("cpu", torch.bfloat16):
+        blocks = vocabulary_blocks(decoder, bias, LAYOUTS["star"], spied)
+        found = aggregate(states, weights, MASK, lambda s: s, blocks, 20)
+    assert {each.dtype for each in seen} == {torch.bfloat16}
+    assert found.dtype is torch.float32

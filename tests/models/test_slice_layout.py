@@ -1,0 +1,104 @@
+import json
+import random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from denserk.config.encoding import AggKind, AggLayout
+from denserk.models.slice_layout import Place, SliceLayout
+from tests.oracles import folded
+
+KINDS = {"agg_star": AggKind.STAR, "agg_plus": AggKind.PLUS}
+STRIDED = AggLayout.STRIDED
+
+
+def test_every_probe_of_the_released_layouts(specs):
+    probes = json.loads((specs / "aggretriever_example.json").read_text())["layout_probes"]
+    seen = 0
+    for probe in probes:
+        layout = SliceLayout.build(
+            probe["vocab_size"], probe["agg_dim"], KINDS[probe["kind"]], STRIDED, 0
+        )
+        assert (layout.modulus, layout.dropped, layout.appended) == (
+            probe["modulus"],
+            probe["dropped_ids"],
+            probe["padded_columns"],
+        )
+        for item in probe["ids"]:
+            expected = None if item["slice"] is None else Place(item["slice"], item["sign"])
+            assert layout.place(item["id"]) == expected
+            seen += 1
+    assert seen == 120
+
+
+@pytest.mark.parametrize(
+    ("dimension", "kind", "modulus", "dropped", "appended"),
+    [
+        (640, AggKind.STAR, 1280, 0, 198),
+        (768, AggKind.STAR, 1536, 0, 198),
+        (512, AggKind.STAR, 1024, 826, 0),
+        (256, AggKind.STAR, 512, 314, 0),
+        (128, AggKind.STAR, 256, 58, 0),
+        (640, AggKind.PLUS, 640, 442, 0),
+        (768, AggKind.PLUS, 768, 570, 0),
+        (1536, AggKind.PLUS, 1536, 0, 198),
+    ],
+)
+def test_the_remainder_of_the_bert_vocabulary(dimension, kind, modulus, dropped, appended):
+    layout = SliceLayout.build(30522, dimension, kind, STRIDED, 0)
+    assert (layout.modulus, layout.dropped, layout.appended) == (modulus, dropped, appended)
+
+
+@pytest.mark.parametrize("kind", [AggKind.STAR, AggKind.PLUS])
+def test_folding_drops_what_the_bert_layout_drops(kind):
+    layout = SliceLayout.build(30522, 128, kind, STRIDED, 0)
+    scores = torch.rand(30522, generator=torch.Generator().manual_seed(1))
+    assert layout.fold(scores).tolist() == folded(scores.tolist(), layout)
+
+
+def test_other_vocabularies_lose_no_id():
+    roberta = SliceLayout.build(50265, 640, AggKind.STAR, STRIDED, 0)
+    assert (roberta.dropped, roberta.appended) == (0, 1280 - 345)
+
+
+@pytest.mark.parametrize("kind", [AggKind.STAR, AggKind.PLUS])
+@pytest.mark.parametrize("layout", list(AggLayout))
+@pytest.mark.parametrize(("vocabulary", "dimension"), [(10, 5), (23, 5), (250, 9), (7, 16)])
+@pytest.mark.parametrize("signed", [False, True])
+def test_folding_is_what_the_places_say(kind, layout, vocabulary, dimension, signed):
+    made = SliceLayout.build(vocabulary, dimension, kind, layout, seed=5)
+    numbers = random.Random(1)
+    scores = [numbers.random() - 0.5 * signed for _ in range(vocabulary)]
+    got = made.fold(torch.tensor([scores], dtype=torch.float64))
+    assert got.tolist() == [folded(scores, made)]
+
+
+@given(st.lists(st.floats(0, 1, width=32), min_size=12, max_size=12))
+def test_agg_star_keeps_the_size_of_paired_agg_plus(scores):
+    star, plus = (
+        SliceLayout.build(12, 3, kind, AggLayout.PAIRED, 0) for kind in (AggKind.STAR, AggKind.PLUS)
+    )
+    vector = torch.tensor(scores)
+    assert star.fold(vector).abs().equal(plus.fold(vector))
+
+
+def test_a_tie_goes_to_the_minus_half_and_zero_stays_positive():
+    layout = SliceLayout.build(4, 2, AggKind.STAR, STRIDED, 0)
+    values = layout.fold(torch.tensor([0.5, 0.5, 0.0, 0.0]))
+    assert values.tolist() == [-0.5, 0.0]
+    assert not values.signbit()[1]
+
+
+def test_the_random_layout_is_its_seed_and_covers_every_id():
+    layout = SliceLayout.build(10, 5, AggKind.STAR, AggLayout.RANDOM, 42)
+    assert layout.order == (1, 0, 6, 4, 7, 9, 5, 8, 3, 2)
+    places = [layout.place(token) for token in range(10)]
+    assert len(set(places)) == 10
+
+
+def test_it_describes_itself():
+    assert SliceLayout.build(30522, 512, AggKind.STAR, STRIDED, 0).describe() == (
+        "30522 ids in 512 slices, ids 0 to 825 dropped, 0 zeros appended"
+    )
