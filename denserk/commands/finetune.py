@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
     config=True,
     common=(
         "preset model train_data corpus output representation objective temperature "
-        "distillation batch_size epochs lr group_size grad_cache precision dev_data "
+        "distillation batch_size epochs lr group_size grad_cache dtype dev_data "
         "device resume"
     ),
     examples=(

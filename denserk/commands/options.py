@@ -23,7 +23,14 @@ import typer
 from typer.core import TyperCommand
 
 from denserk.commands.console import ConsoleSettings, configure
-from denserk.config.options import REQUIRED, as_type, field_docs, spec_of, without_none
+from denserk.config.options import (
+    REQUIRED,
+    OverwriteSettings,
+    as_type,
+    field_docs,
+    spec_of,
+    without_none,
+)
 from denserk.errors import UsageError
 
 T = TypeVar("T")
@@ -33,14 +40,6 @@ LARGEST = 2**31 - 1
 
 # Options that name outputs.
 OUTPUTS = ("output", "tokenize_to", "write_dpr_json", "write_pyserini_json", "target", "report")
-
-
-@dataclasses.dataclass(frozen=True)
-class OverwriteSettings:
-    """Added to commands that write files in one pass."""
-
-    overwrite: bool = False
-    """Replace an existing output."""
 
 
 # Inputs that can be given once; the parser would silently use the last one.

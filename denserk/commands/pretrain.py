@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
     config=True,
     common=(
         "objective model architecture corpus expansions output max_length spans "
-        "mlm_probability batch_size epochs max_steps lr precision save_steps seed device "
+        "mlm_probability batch_size epochs max_steps lr dtype save_steps seed device "
         "resume"
     ),
     examples=(

@@ -7,7 +7,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, NamedTuple
 
-from denserk.config.options import Settings, from_json, option
+from denserk.config.options import ResumeSettings, from_json, option
 from denserk.config.recipes import FOLDER, read_yaml
 from denserk.errors import UsageError
 
@@ -296,7 +296,7 @@ class BenchmarkPaths:
 
 
 @dataclass(frozen=True)
-class MakeSettings(Settings):
+class MakeSettings(ResumeSettings):
     """Options of making a model's runs."""
 
     hits: int = option(1000, "-k")
@@ -305,13 +305,5 @@ class MakeSettings(Settings):
         None, "--faiss-device", metavar="cpu|cuda|cuda:N", shown_default="as --device", rare=True
     )
     """Device of the search."""
-    resume: bool = False
-    """Keep finished runs in --output and make the others."""
-    overwrite: bool = False
-    """Replace existing outputs."""
     discard_vectors: bool = option(False, rare=True)
     """Delete the vectors and index of a corpus after its runs are made."""
-
-    def __post_init__(self) -> None:
-        if self.resume and self.overwrite:
-            raise UsageError("--resume and --overwrite exclude each other")

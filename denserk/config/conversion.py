@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from denserk.config.options import option
+from denserk.config.options import OverwriteSettings, option
 from denserk.errors import UsageError
 
 
@@ -36,7 +36,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class ConversionSettings:
+class ConversionSettings(OverwriteSettings):
     """Options of the convert command."""
 
     kind: Kind | None = option(None, shown_default="detected")
@@ -59,9 +59,8 @@ class ConversionSettings:
     """run: tag in the last column of a TREC run."""
     allow_pickle: bool = False
     """vectors: allow pickle files, which can run code; only for trusted files."""
-    overwrite: bool = False
-    """Replace a target folder that is not empty."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.tag or any(character.isspace() for character in self.tag):
             raise UsageError(f"--tag {self.tag!r}: cannot be empty or contain white space")

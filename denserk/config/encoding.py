@@ -6,7 +6,14 @@ from enum import StrEnum
 from typing import Any
 
 from denserk.config.formats import TopicsFormat
-from denserk.config.options import REQUIRED, Settings, check_shard, option
+from denserk.config.options import (
+    REQUIRED,
+    DeviceSettings,
+    ResumeSettings,
+    Settings,
+    check_shard,
+    option,
+)
 from denserk.errors import UsageError
 
 
@@ -279,14 +286,26 @@ BATCH_TOKENS = 8192
 CPU_BATCH_TOKENS = 2048
 
 
+@dataclass(frozen=True, kw_only=True)
+class PrecisionSettings(Settings):
+    """Shared by all commands that run a model."""
+
+    dtype: Dtype = option(Dtype.FLOAT32, "--precision")
+    """Precision of the computation; float16 needs a GPU, and search follows the index by default."""
+    fp16: bool = False
+    """Short for --dtype float16."""
+    bf16: bool = False
+    """Short for --dtype bfloat16."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "dtype", resolve_dtype(self.dtype, self.fp16, self.bf16))
+
+
 @dataclass(frozen=True)
-class ComputeSettings(Settings):
+class ComputeSettings(DeviceSettings, PrecisionSettings):
     """Options of the computation."""
 
-    device: str = option("auto", metavar="auto|cpu|cuda|cuda:N")
-    """Device; auto uses a GPU if there is one. For several GPUs use torchrun."""
-    dtype: Dtype = Dtype.FLOAT32
-    """Precision of the computation; search uses that of the index by default."""
     batch_tokens: int | None = option(
         None, shown_default="8192; 2048 to encode on the CPU", at_least=1
     )
@@ -299,14 +318,9 @@ class ComputeSettings(Settings):
     """Number of CPU threads."""
     head_dtype: Dtype | None = option(None, shown_default="that of --dtype", rare=True)
     """agg on a CPU: precision of the projection to the vocabulary."""
-    fp16: bool = False
-    """Short for --dtype float16."""
-    bf16: bool = False
-    """Short for --dtype bfloat16."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "dtype", resolve_dtype(self.dtype, self.fp16, self.bf16))
         if self.head_dtype is Dtype.FLOAT16:
             raise UsageError("--head-dtype float16: choose float32 or bfloat16")
 
@@ -330,7 +344,7 @@ class ComputeSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncodeSettings(Settings):
+class EncodeSettings(ResumeSettings):
     """Input, output and model of the encode command."""
 
     model: str = option(REQUIRED, "--encoder", "--model-name-or-path", metavar="NAME|DIR|HUB_ID")
@@ -357,10 +371,6 @@ class EncodeSettings(Settings):
     """Shard to encode, from 0."""
     shard_num: int = option(1, "--num-shards", "--dataset-number-of-shards")
     """Number of shards; their vectors concatenated equal the unsharded output."""
-    resume: bool = False
-    """Continue an interrupted run; finished blocks are checked against the input and kept."""
-    overwrite: bool = False
-    """Replace an existing output."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -369,8 +379,6 @@ class EncodeSettings(Settings):
         if self.qrels is not None and self.topics is None:
             raise UsageError(f"--qrels {self.qrels}: qrels select queries", "add --topics")
         check_shard(self.shard_id, self.shard_num)
-        if self.resume and self.overwrite:
-            raise UsageError("--resume and --overwrite exclude each other")
         if self.output_format is not VectorFormat.NPY and self.resume:
             raise UsageError(
                 f"--resume needs --output-format npy; {self.output_format} cannot be continued"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from denserk.config.options import REQUIRED, Settings, check_shard, option
+from denserk.config.options import REQUIRED, ResumeSettings, Settings, check_shard, option
 from denserk.errors import UsageError
 
 
@@ -19,7 +19,7 @@ class Sampling(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateSettings(Settings):
+class GenerateSettings(ResumeSettings):
     """Input, output and models of the generate command."""
 
     corpus: str = option(REQUIRED, metavar="FILE|DIR|NAME|-")
@@ -42,18 +42,12 @@ class GenerateSettings(Settings):
     """Shard to process, from 0."""
     shard_num: int = option(1, "--num-shards", "--dataset-number-of-shards")
     """Number of shards; their files concatenated equal the unsharded output."""
-    resume: bool = False
-    """Continue an interrupted run; finished blocks are checked against the input and kept."""
-    overwrite: bool = False
-    """Replace an existing output."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.queries_model is None and self.continuation_model is None:
             raise UsageError("give --queries-model, --continuation-model, or both")
         check_shard(self.shard_id, self.shard_num)
-        if self.resume and self.overwrite:
-            raise UsageError("--resume and --overwrite exclude each other")
         if self.output == "-" and self.resume:
             raise UsageError("--resume needs a file; --output - leaves nothing to continue")
         if self.corpus == "-" and self.shard_num > 1:

@@ -90,6 +90,35 @@ class Settings:
             spec_of(field).check(field.name, getattr(self, field.name))
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeviceSettings(Settings):
+    """Shared by all commands that run a model."""
+
+    device: str = option("auto", metavar="auto|cpu|cuda|cuda:N")
+    """Device; auto uses a GPU if there is one. For several GPUs use torchrun."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OverwriteSettings(Settings):
+    """Shared by all commands that write files."""
+
+    overwrite: bool = False
+    """Replace an existing output."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResumeSettings(OverwriteSettings):
+    """Shared by all commands that can continue an interrupted run."""
+
+    resume: bool = False
+    """Resume an interrupted run; finished work is checked against the input and kept."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.resume and self.overwrite:
+            raise UsageError("--resume and --overwrite exclude each other")
+
+
 def spec_of(field: "dataclasses.Field[Any]") -> OptionSpec:
     """Return the metadata that `option` added to a field."""
     spec = field.metadata.get("option", OptionSpec())

@@ -8,10 +8,20 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from denserk.config.encoding import Dtype
 from denserk.config.formats import CorpusSettings
-from denserk.config.options import REQUIRED, Settings, as_json, option, spelled, typed_values
+from denserk.config.options import (
+    REQUIRED,
+    DeviceSettings,
+    ResumeSettings,
+    Settings,
+    as_json,
+    option,
+    spelled,
+    typed_values,
+)
 from denserk.config.recipes import flatten, paper_sections
-from denserk.config.training import OptimizerSettings, Precision
+from denserk.config.training import OptimizerSettings
 from denserk.errors import UsageError
 
 
@@ -134,7 +144,7 @@ VOCABULARY = 30522
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainSettings(Settings):
+class PretrainSettings(ResumeSettings, DeviceSettings):
     """Input, output and model of a pre-training run."""
 
     objective: PretrainingObjective = option(REQUIRED)
@@ -161,17 +171,9 @@ class PretrainSettings(Settings):
     """Model folder; prepared text, checkpoints and logs are written inside."""
     tokenize_to: str | None = option(None, metavar="DIR", shown_default="not written", rare=True)
     """Also write the tokenised text as JSON lines."""
-    device: str = option("auto", metavar="auto|cpu|cuda")
-    """Device; with torchrun, each process uses the GPU of its rank."""
-    resume: bool = False
-    """Resume from the last checkpoint."""
-    overwrite: bool = False
-    """Replace an existing output."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.resume and self.overwrite:
-            raise UsageError("--resume and --overwrite exclude each other")
         if (self.model is None) == (self.architecture is None):
             raise UsageError(
                 "give either --model, weights to start from, or --architecture, to start anew"
@@ -418,7 +420,7 @@ class PretrainRun:
     def __post_init__(self) -> None:
         if self.pretrain.objective is not PretrainingObjective.COCONDENSER:
             return
-        if self.optimizer.precision is Precision.FLOAT16:
+        if self.optimizer.dtype is Dtype.FLOAT16:
             raise UsageError(
                 "--dtype float16: not supported by cocondenser's gradient cache",
                 "use --dtype bfloat16 or float32",

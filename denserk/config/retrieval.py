@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from denserk.config.formats import RunFormat as RunFormat
 from denserk.config.formats import TopicsFormat
-from denserk.config.options import REQUIRED, Settings, option
+from denserk.config.options import REQUIRED, ResumeSettings, Settings, option
 from denserk.errors import UsageError
 
 
@@ -59,7 +59,7 @@ class Ties(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexPaths:
+class IndexPaths(ResumeSettings):
     """Input and output of the index command."""
 
     input: tuple[str, ...] = option((), "--embeddings", metavar="DIR|FILE|GLOB|-", repeat=True)
@@ -73,22 +73,17 @@ class IndexPaths:
     """Index folder whose training (rotation, centroids) is reused."""
     allow_pickle: bool = False
     """Also read vectors from pickle files, which can run code; only for trusted files."""
-    resume: bool = False
-    """Keep a finished index; restart an interrupted one."""
-    overwrite: bool = False
-    """Replace an existing output."""
     verify: bool = False
     """Verify the checksums of the input folders first."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.verify and self.corpus:
             raise UsageError("--verify is for --input: a corpus has no checksums")
         if bool(self.input) == bool(self.corpus):
             raise UsageError("give one of --input (vectors) and --corpus (passages, --type bm25)")
         if self.trained_as and self.corpus:
             raise UsageError("--trained-as is for --input: BM25 needs no training")
-        if self.resume and self.overwrite:
-            raise UsageError("--resume and --overwrite exclude each other")
 
 
 @dataclass(frozen=True)

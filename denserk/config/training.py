@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from denserk.config.conversion import TrainingFormat
-from denserk.config.encoding import Dtype, resolve_dtype
-from denserk.config.options import REQUIRED, Settings, option
+from denserk.config.encoding import PrecisionSettings
+from denserk.config.options import REQUIRED, DeviceSettings, ResumeSettings, Settings, option
 from denserk.errors import UsageError
 
 
@@ -163,12 +163,8 @@ class CacheSettings(Settings):
             )
 
 
-# Precision of forward and backward passes; weights and optimizer state stay in float32.
-Precision = Dtype
-
-
 @dataclass(frozen=True)
-class OptimizerSettings(Settings):
+class OptimizerSettings(PrecisionSettings):
     """Options of the optimizer and the training loop."""
 
     batch_size: int = option(8, "--per-device-train-batch-size", at_least=1)
@@ -189,12 +185,6 @@ class OptimizerSettings(Settings):
     """Maximum gradient norm for clipping; 0 is off."""
     adam_epsilon: float = option(1e-8, rare=True)
     """AdamW's epsilon (its betas are 0.9 and 0.999)."""
-    precision: Precision = option(Precision.FLOAT32, "--dtype")
-    """Precision of forward and backward passes; float16 needs a GPU."""
-    fp16: bool = False
-    """Short for --dtype float16."""
-    bf16: bool = False
-    """Short for --dtype bfloat16."""
     save_steps: int = option(1000, at_least=1)
     """Steps between checkpoints."""
     keep_checkpoints: int = option(1, "--save-total-limit", rare=True, at_least=0)
@@ -207,10 +197,6 @@ class OptimizerSettings(Settings):
         None, "--dataloader-num-workers", shown_default="2 for a GPU, 0 for a CPU", at_least=0
     )
     """Worker processes that prepare batches; 0 uses the training process."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "precision", resolve_dtype(self.precision, self.fp16, self.bf16))
 
 
 class DevMetric(StrEnum):
@@ -264,7 +250,7 @@ class ValidationSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneSettings(Settings):
+class FinetuneSettings(ResumeSettings, DeviceSettings):
     """Input, output and model of a fine-tuning run."""
 
     model: str = option(REQUIRED, "--model-name-or-path", metavar="NAME|DIR|HUB_ID")
@@ -287,16 +273,5 @@ class FinetuneSettings(Settings):
     """Train separate (untied) query and passage encoders."""
     negatives_x_device: bool = option(True, rare=True)
     """Share in-batch negatives across processes."""
-    device: str = option("auto", metavar="auto|cpu|cuda")
-    """Device; with torchrun, each process uses the GPU of its rank."""
     skip_missing: bool = False
     """Skip and count passages missing from the corpus instead of stopping."""
-    resume: bool = False
-    """Resume from the last checkpoint."""
-    overwrite: bool = False
-    """Replace an existing output."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.resume and self.overwrite:
-            raise UsageError("--resume and --overwrite exclude each other")

@@ -14,6 +14,7 @@ from transformers import set_seed
 from denserk.analysis.sentence_similarity import figure_of, score_examples
 from denserk.config.encoding import (
     AggOrder,
+    Dtype,
     Reduction,
     Representation,
     RepresentationSettings,
@@ -27,7 +28,6 @@ from denserk.config.training import (
     DevMetric,
     Objective,
     ObjectiveSettings,
-    Precision,
     SamplingSettings,
 )
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
@@ -107,7 +107,7 @@ def finetune(run: FinetuneRun) -> TrainingResult:
     Raises:
         UsageError, InputError, ModelError, OutputError, DenserkError: see `denserk.errors`.
     """
-    device = training_device(run.finetune.device, run.optimizer.precision)
+    device = training_device(run.finetune.device, run.optimizer.dtype)
     with process_group(str(device)):
         return _finetune(run, device)
 
@@ -137,7 +137,7 @@ def _finetune(run: FinetuneRun, device: torch.device) -> TrainingResult:
         start(output, record)
         write_config(output, "finetune", run.config())
     batches = trained.batches(store)
-    halved = run.optimizer.precision is not Precision.FLOAT32
+    halved = run.optimizer.dtype is not Dtype.FLOAT32
     logger.info(estimate(batches[0], trained.model, run.cache, halved=halved))
     trainer = Trainer(
         trained,

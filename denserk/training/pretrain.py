@@ -82,7 +82,7 @@ def pretrain(run: PretrainRun) -> TrainingResult:
         UsageError, InputError, ModelError, MismatchError, OutputError, DenserkError: see
             `denserk.errors`.
     """
-    device = training_device(run.pretrain.device, run.optimizer.precision)
+    device = training_device(run.pretrain.device, run.optimizer.dtype)
     with process_group(str(device)):
         return _pretrain(run, device)
 

@@ -24,13 +24,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, get_scheduler, set_seed
 
-from denserk.config.training import (
-    CacheSettings,
-    DevMetric,
-    OptimizerSettings,
-    Precision,
-    ValidationSettings,
-)
+from denserk.config.encoding import Dtype
+from denserk.config.training import CacheSettings, DevMetric, OptimizerSettings, ValidationSettings
 from denserk.data.batches import TokenBatch
 from denserk.data.pairs import PairBatch
 from denserk.errors import DenserkError, MismatchError, OutputError, UsageError
@@ -68,14 +63,14 @@ PROCESS_BYTES, WEIGHT_BYTES, ACTIVATION_BYTES = 1 << 29, 16, 120
 Save = Callable[[Path], None]
 
 
-def training_device(name: str, precision: Precision) -> torch.device:
+def training_device(name: str, dtype: Dtype) -> torch.device:
     """Return the device to train on; under torchrun, the GPU of this process.
 
     Raises:
         UsageError: there is no such device, or it cannot compute in this precision.
     """
     device = choose_device(device_of_rank(name))
-    if device.type == "cpu" and precision is Precision.FLOAT16:
+    if device.type == "cpu" and dtype is Dtype.FLOAT16:
         raise UsageError("--dtype float16 needs a GPU", "use --dtype bfloat16 or float32")
     return device
 
@@ -227,9 +222,7 @@ class Trainer:
         if warmup is None:
             warmup = ceil(self.total * optimizer.warmup_ratio)
         self._scheduler = get_scheduler("linear", self._optimizer, warmup, self.total)
-        self._scaler = torch.amp.GradScaler(
-            device.type, enabled=optimizer.precision is Precision.FLOAT16
-        )
+        self._scaler = torch.amp.GradScaler(device.type, enabled=optimizer.dtype is Dtype.FLOAT16)
         self._first_norm = self._norm()
 
     @property
@@ -298,8 +291,8 @@ class Trainer:
         )
 
     def _autocast(self) -> torch.autocast:
-        precision = self.settings.precision
-        enabled = precision is not Precision.FLOAT32
+        precision = self.settings.dtype
+        enabled = precision is not Dtype.FLOAT32
         return torch.autocast(self.device.type, DTYPES[precision] if enabled else None, enabled)
 
     def training_step(self, batch: Any) -> None:

@@ -23,7 +23,6 @@ from denserk.config.training import (
     FinetuneSettings,
     ObjectiveSettings,
     OptimizerSettings,
-    Precision,
     SamplingSettings,
     ValidationSettings,
 )
@@ -46,7 +45,7 @@ POOL, HELD, NEGATIVES = 500, 32, 4
 TRAIN_QUERIES = 384
 """Queries that a model is trained on, drawn from the pools of all training collections."""
 LENGTHS = {"query_max_length": 32, "passage_max_length": 128}
-OPTIMIZER = OptimizerSettings(batch_size=16, epochs=2, lr=1e-4, precision=Precision.BFLOAT16)
+OPTIMIZER = OptimizerSettings(batch_size=16, epochs=2, lr=1e-4, dtype=Dtype.BFLOAT16)
 UNWATCHED = ValidationSettings()
 RATES = (2e-5, 5e-5, 1e-4)
 COMPUTE = ComputeSettings(device="cpu", dtype=Dtype.BFLOAT16)

@@ -38,7 +38,6 @@ from denserk.config.training import (
     FinetuneSettings,
     ObjectiveSettings,
     OptimizerSettings,
-    Precision,
     SamplingSettings,
 )
 from denserk.io.corpus import read_passages
@@ -77,7 +76,7 @@ QUERIES, CONTINUATION = 3, 48
 POOL = 7000
 """Queries to train on; other queries' passages are the negatives."""
 TEXT = {"query_max_length": 32, "passage_max_length": 64}
-FINETUNING = OptimizerSettings(batch_size=32, epochs=3, lr=2e-3, precision=Precision.BFLOAT16)
+FINETUNING = OptimizerSettings(batch_size=32, epochs=3, lr=2e-3, dtype=Dtype.BFLOAT16)
 COMPUTE = ComputeSettings(device="cpu", dtype=Dtype.BFLOAT16)
 DOT = {"l2_norm": False}
 REPRESENTATIONS: dict[str, dict[str, Any]] = {
@@ -142,7 +141,7 @@ def _pretrain(
                 "batch_size": batch,
                 "max_steps": steps,
                 "lr": rate,
-                "precision": Precision.BFLOAT16,
+                "dtype": Dtype.BFLOAT16,
                 "logging_steps": 50,
             },
         },

@@ -13,13 +13,14 @@ from transformers import AutoModel, AutoModelForMaskedLM
 
 from denserk.config.encoding import (
     ComputeSettings,
+    Dtype,
     EncodeSettings,
     MlmHead,
     Reduction,
     Representation,
 )
 from denserk.config.formats import CorpusSettings
-from denserk.config.training import DevMetric, Precision
+from denserk.config.training import DevMetric
 from denserk.errors import UsageError
 from denserk.io.vector_folder import open_vectors
 from denserk.models.stored_model import read_model_folder
@@ -269,10 +270,10 @@ def test_it_learns(tiny, tmp_path):
     assert last["eval_avg-rank"] < first["eval_avg-rank"] / 4
 
 
-@pytest.mark.parametrize("precision", [Precision.BFLOAT16, Precision.FLOAT16])
+@pytest.mark.parametrize("precision", [Dtype.BFLOAT16, Dtype.FLOAT16])
 def test_mixed_precision(tiny, train, tmp_path, precision):
-    options = typed(AGG) | {"precision": precision, "max_steps": 2, "grad_cache": True}
-    if precision is Precision.FLOAT16:
+    options = typed(AGG) | {"dtype": precision, "max_steps": 2, "grad_cache": True}
+    if precision is Dtype.FLOAT16:
         with pytest.raises(UsageError, match="float16 needs a GPU"):
             tune(tmp_path / "out", tiny("bert"), train, **options)
         return
