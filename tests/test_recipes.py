@@ -35,6 +35,14 @@ fi
 """
 
 
+# What the commands of recipes import when they run.
+WORK = (
+    *("tasks.convert", "tasks.encode", "tasks.generate", "tasks.rerank"),
+    *("index.build", "index.fusion", "index.search", "mining.mining"),
+    *("training.finetune", "training.pretrain"),
+)
+
+
 class Reached(BaseException):
     """A command has accepted all its options, and begins its work."""
 
@@ -69,8 +77,8 @@ def idle(monkeypatch):
     def reached(*_, **__):
         raise Reached
 
-    for path in (ROOT / "denserk" / "tasks").glob("[a-z]*.py"):
-        module = ModuleType(f"denserk.tasks.{path.stem}")
+    for name in WORK:
+        module = ModuleType(f"denserk.{name}")
         vars(module)["__getattr__"] = lambda _: reached
         monkeypatch.setitem(sys.modules, module.__name__, module)
 

@@ -291,7 +291,7 @@ class PrecisionSettings(Settings):
     """Shared by all commands that run a model."""
 
     dtype: Dtype = option(Dtype.FLOAT32, "--precision")
-    """Precision of the computation; float16 needs a GPU, and search follows the index by default."""
+    """Precision of the computation; float16 needs a GPU, search follows the index by default."""
     fp16: bool = False
     """Short for --dtype float16."""
     bf16: bool = False
