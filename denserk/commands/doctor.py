@@ -15,7 +15,6 @@ from denserk.commands.app import app
 from denserk.commands.options import command
 from denserk.errors import MissingExtraError
 from denserk.extras import installed
-from denserk.index.lucene import find_java, java_version
 
 PURPOSES = {  # of the extras, without those for developers and alternatives
     "": "core",
@@ -121,6 +120,8 @@ def _threads(threads: int | None, cores: int, fixes: list[str]) -> Iterator[tupl
 
 
 def _java(fixes: list[str]) -> Iterator[tuple[str, str]]:
+    from denserk.index.lucene import find_java, java_version  # numpy: not for --help
+
     home = os.environ.get("JAVA_HOME")
     yield "JAVA_HOME", home or "not set"
     if home and not java_version(Path(home, "bin", "java")):
