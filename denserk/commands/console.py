@@ -65,11 +65,12 @@ class _Handler(logging.Handler):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Drop repeated notes: two steps of a command may open the same file."""
-        text = record.getMessage()
-        if record.levelno > logging.INFO or hasattr(record, "progress") or text not in self._shown:
-            self._shown.add(text)
+        if record.levelno > logging.INFO or hasattr(record, "progress"):
             return True
-        return False
+        text = record.getMessage()
+        repeated = text in self._shown
+        self._shown.add(text)
+        return not repeated
 
     def emit(self, record: logging.LogRecord) -> None:
         text, hint = printable(record.getMessage()), getattr(record, "hint", None)

@@ -363,11 +363,11 @@ def _guard_outputs(settings: Sequence[Any]) -> AbstractContextManager[None]:
 
 
 def _option(kind: Any, name: str, **more: Any) -> Any:
-    parameter, default = name.lstrip("-").replace("-", "_"), False if kind is bool else None
+    parameter = {"--set": "set_"}.get(name, name[2:])
     return inspect.Parameter(
-        f"{parameter}_" if parameter == "set" else parameter,
+        parameter,
         inspect.Parameter.KEYWORD_ONLY,
-        default=default,
+        default=None,
         annotation=Annotated[kind, typer.Option(name, **more)],
     )
 

@@ -10,10 +10,15 @@ from denserk.errors import UsageError
 PLOTS = (".png", ".pdf", ".svg")
 
 
+@dataclass(frozen=True, kw_only=True)
 class SeveralModels(Settings):
-    """Base of analyses that compare several models; each subclass declares these fields."""
+    """Base of analyses that compare several models; each sets its own defaults of files."""
 
-    model: tuple[str, ...]
+    model: tuple[str, ...] = option(
+        REQUIRED, "--model-name-or-path", metavar="[LABEL=]NAME|DIR|HUB_ID", repeat=True
+    )
+    """Model: a short name, a folder or a Hugging Face name; labelled LABEL or by folder name;
+    repeatable."""
     output: str
     plot: str | None
 
@@ -77,11 +82,6 @@ class SentenceSimilaritySettings(Settings):
 class AttentionEntropySettings(SeveralModels):
     """Options of the attention-entropy analysis."""
 
-    model: tuple[str, ...] = option(
-        REQUIRED, "--model-name-or-path", metavar="[LABEL=]NAME|DIR|HUB_ID", repeat=True
-    )
-    """Model: a short name, a folder or a Hugging Face name; labelled LABEL or by folder name;
-    repeatable."""
     corpus: str = option(REQUIRED, metavar="FILE|DIR|NAME|-")
     """Passages: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
     sample: int = option(1000, at_least=1)
@@ -108,11 +108,6 @@ class AttentionEntropySettings(SeveralModels):
 class QueryLatencySettings(SeveralModels):
     """Options of the query-latency analysis."""
 
-    model: tuple[str, ...] = option(
-        REQUIRED, "--model-name-or-path", metavar="[LABEL=]NAME|DIR|HUB_ID", repeat=True
-    )
-    """Model: a short name, a folder or a Hugging Face name; labelled LABEL or by folder name;
-    repeatable."""
     topics: str = option(REQUIRED, metavar="FILE|DIR|NAME|-")
     """Queries: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
     sample: int = option(1000, at_least=1)
