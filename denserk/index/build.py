@@ -35,10 +35,10 @@ from denserk.index.opening import chosen_engine, open_vector_index
 from denserk.index.recall import recall_of_own_vectors, recall_over_blocks
 from denserk.index.vector_index import Vectors
 from denserk.index.vector_inputs import expanded, gather, known_count, open_sources
+from denserk.io.checks import verify_folders
 from denserk.io.corpus import read_passages, refuse_duplicates
 from denserk.io.files import STREAM, read_text_lines
 from denserk.io.flat_file import FlatRows
-from denserk.io.folder_checks import verify_folders
 from denserk.io.manifest import (
     NAME,
     Kind,
@@ -240,7 +240,7 @@ def _merged_recall(
     def blocks(sources: Sequence[VectorSource]) -> Iterator[Vectors]:
         ids = (line.rstrip() for _, line in read_text_lines(folder / DOCID))
         for source in sources:
-            for passages, vectors in source.blocks():
+            for passages, vectors, _ in source.blocks():
                 lines = [n for p in passages for n in part_names(p, source.vectors_per_passage)]
                 if lines != list(islice(ids, len(lines))) or vectors.shape[1] != index.dimension:
                     raise MismatchError(f"{source.name} has changed since it was indexed")

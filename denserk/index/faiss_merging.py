@@ -10,6 +10,7 @@ import logging
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,10 @@ from denserk.index.faiss_index import faiss_errors, lists_file, load_faiss, read
 from denserk.index.index_folder import DOCID, INDEX, PART, PassageIds, check_count
 from denserk.index.memory import available_bytes, in_units
 from denserk.index.vector_inputs import refuse_repeat
+from denserk.io.checks import IdLedger, check_index
 from denserk.io.files import read_text_lines, whole_binary, whole_text
 from denserk.io.flat_file import is_flat
-from denserk.io.folder_checks import check_index
-from denserk.io.id_ledger import IdLedger
 from denserk.io.manifest import NAME, Kind, Manifest, read_manifest
-from denserk.io.vector_block import in_rows
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
@@ -306,14 +305,11 @@ def merge_folders(template: Template, parts: Sequence[IndexPart], folder: Path) 
         part = part_at(number)
         return passage(PassageIds(Path(part.name) / DOCID)[(number - part.first) * size])
 
-    with (
-        whole_text(folder / DOCID) as out,
-        IdLedger() as ledger,
-        track("merging ids", total, "passages") as progress,
-    ):
+    ledger = IdLedger()
+    with whole_text(folder / DOCID) as out, track("merging ids", total, "passages") as progress:
         for part in parts:
             lines = (line.rstrip() for _, line in read_text_lines(Path(part.name) / DOCID))
-            for block in in_rows(lines, BLOCK * size):
+            while block := list(islice(lines, BLOCK * size)):
                 out.write("\n".join([*block, ""]))
                 ledger.extend([passage(line) for line in block[::size]])
                 progress.advance(len(block) // size)

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from denserk.config.retrieval import Engine
 from denserk.errors import MismatchError, UsageError
-from denserk.io.folder_checks import DOCID as DOCID
-from denserk.io.folder_checks import check_index
+from denserk.io.checks import DOCID as DOCID
+from denserk.io.checks import check_index
 from denserk.io.manifest import NAME, Kind, Manifest, read_manifest, require_fields
 
 INDEX = "index"

@@ -30,9 +30,8 @@ from denserk.index.index_folder import PART
 from denserk.index.recall import DEPTH, recall_over_blocks
 from denserk.index.vector_index import Rows, Scores, Vectors
 from denserk.index.vector_inputs import CheckedBlocks, Gathered, expanded, known_count, open_sources
+from denserk.io.checks import IdLedger, verify_folders
 from denserk.io.files import STREAM
-from denserk.io.folder_checks import verify_folders
-from denserk.io.id_ledger import IdLedger
 from denserk.io.manifest import Kind, Manifest, common_model, decoded, differences, encoded
 from denserk.io.vectors import VectorSource
 from denserk.reporting import track
@@ -273,7 +272,8 @@ def load(
     """
     size = sources[0].vectors_per_passage
     sent, there, batches = 0, -1, 0
-    with IdLedger() as ledger, track("loading vectors", known_count(sources), "passages") as bar:
+    ledger = IdLedger()
+    with track("loading vectors", known_count(sources), "passages") as bar:
         blocks = CheckedBlocks(sources, ledger)
         for ids, vectors, _ in blocks:
             if there < 0:
@@ -472,7 +472,7 @@ def build_collection(
             if milvus.milvus_index not in EXHAUSTIVE and not streamed:
 
                 def blocks() -> Iterator[Vectors]:
-                    return (vectors for source in sources for _, vectors in source.blocks())
+                    return (block.vectors for source in sources for block in source.blocks())
 
                 place = CollectionSettings(milvus.uri, milvus.collection)
                 with closing(MilvusIndex(place, SearchSettings(hits=DEPTH))) as index:

@@ -21,7 +21,7 @@ from denserk.index.opening import OpenedIndex, open_index
 from denserk.index.searcher import Searcher, TieCount
 from denserk.index.vector_index import VectorIndex
 from denserk.index.vector_inputs import expanded
-from denserk.io.folder_checks import verify_folders
+from denserk.io.checks import verify_folders
 from denserk.io.manifest import (
     Description,
     Kind,
@@ -191,9 +191,9 @@ def _encoded(paths: SearchPaths, opened: OpenedIndex, topics: Sequence[Query]) -
     assert paths.encoded_queries is not None
     source = read_vector_blocks(paths.encoded_queries, allow_pickle=paths.allow_pickle)
     blocks = list(source.blocks())
-    vectors = np.concatenate([block.astype(np.float32) for _, block in blocks])
+    vectors = np.concatenate([block.vectors.astype(np.float32) for block in blocks])
     rows: dict[str, int] = {}
-    for position, qid in enumerate(qid for ids, _ in blocks for qid in ids):
+    for position, qid in enumerate(qid for block in blocks for qid in block.ids):
         if rows.setdefault(qid, position) != position:
             raise InputError(source.name, None, f"the query id {qid} twice", "each id once")
     qids = list(rows) if paths.topics is None else [query.qid for query in topics]

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from denserk.config.retrieval import Metric
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index.index_folder import DOCID, part_names
+from denserk.io.checks import IdLedger
 from denserk.io.files import STREAM, whole_binary, whole_text
 from denserk.io.flat_file import FlatWriter
-from denserk.io.id_ledger import IdLedger
 from denserk.io.manifest import Manifest
-from denserk.io.vector_block import VectorBlock, check_dimension
+from denserk.io.vector_formats import VectorBlock, check_dimension
 from denserk.io.vectors import VectorSource, read_vector_blocks
 from denserk.reporting import track
 
@@ -145,7 +145,7 @@ class CheckedBlocks:
     def __iter__(self) -> Iterator[VectorBlock]:
         for source in self._sources:
             self._begins.append((self._ledger.count, source))
-            for block in source.blocks_with_texts():
+            for block in source.blocks():
                 self.dimension = check_dimension(block, self.dimension, source.name)
                 self._ledger.extend(block.ids)
                 yield block
@@ -191,11 +191,10 @@ def gather(sources: Sequence[VectorSource], vectors: Path, metric: Metric) -> Ga
         InputError: an id occurs twice, a number is not finite, there is no vector, or the sources
             differ in their dimension.
     """
-    size = sources[0].vectors_per_passage
+    size, ledger = sources[0].vectors_per_passage, IdLedger()
     with (
         whole_text(vectors.with_name(DOCID)) as lines,
         whole_binary(vectors) as rows,
-        IdLedger() as ledger,
         track("reading vectors", known_count(sources), "passages") as progress,
     ):
         flat, blocks = FlatWriter(rows, metric), CheckedBlocks(sources, ledger)

@@ -1,19 +1,28 @@
-"""Journal of an output that is written block by block: JSON lines of the finished blocks."""
+"""Outputs that are written block by block and can be resumed: the journal, and files of lines.
+
+The journal has one JSON line per finished block. A file of lines stays in a folder beside it,
+NAME.unfinished, until it is complete: `lines`, the journal, and manifest.json. A kill costs the
+block that was being made.
+"""
 
 import os
+import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import orjson
 
-from denserk.errors import InputError
+from denserk.errors import InputError, UsageError
 from denserk.io.files import read_file, whole_binary, write_errors
+from denserk.io.manifest import Manifest, beside, write_manifest
+from denserk.io.outputs import UNFINISHED
 from denserk.io.schema import TEXT, mapping, record, require, whole
 
 JOURNAL = "blocks.jsonl"
 OTHERS = "blocks-*.jsonl"  # of ranks 1, 2, ... until their lines are copied into the first journal
+LINES = "lines"
 
 
 def journal_of(rank: int) -> str:
@@ -29,13 +38,16 @@ def journal_of(rank: int) -> str:
 class Block:
     """A finished block: number in the corpus, count of passages, SHA-256 of its texts.
 
-    `sha256` maps suffixes of its files to their SHA-256; empty in journals of older versions.
+    Attributes:
+        sha256: SHA-256 of its files by suffix; empty in journals of older versions.
+        end: in a file of lines, the byte behind the last line.
     """
 
     number: int
     count: int
     input_sha256: str
     sha256: Mapping[str, str] = field(default_factory=dict, compare=False, kw_only=True)
+    end: int | None = field(default=None, compare=False, kw_only=True)
 
     @property
     def name(self) -> str:
@@ -47,20 +59,17 @@ class Block:
         return f"block-{self.number:05d}"
 
 
-B = TypeVar("B", bound=Block)
-_LINE = record(
-    {"number": whole(), "count": whole(1), "input_sha256": TEXT},
-    {"end": whole(), "sha256": mapping(TEXT)},
-)
+_FIELDS = {"number": whole(), "count": whole(1), "input_sha256": TEXT}
+_LINE = record(_FIELDS, {"end": whole(), "sha256": mapping(TEXT)})
 
 
-def read_journal(folder: Path, kind: type[B]) -> list[B]:
+def read_journal(folder: Path) -> list[Block]:
     """Read the finished blocks of all processes; a last line cut short by a kill is no block.
 
     Raises:
         InputError: another line is broken.
     """
-    found: dict[int, B] = {}
+    found: dict[int, Block] = {}
     hint = "start over with --overwrite"
     for where in [folder / JOURNAL, *sorted(folder.glob(OTHERS))]:
         lines = read_file(where).splitlines(keepends=True) if os.path.lexists(where) else []
@@ -70,19 +79,16 @@ def read_journal(folder: Path, kind: type[B]) -> list[B]:
             try:
                 values = orjson.loads(line)
                 require(values, _LINE, where, number, hint)
-                block = kind(**values)
+                block = Block(**values)
             except (ValueError, TypeError):
-                raise InputError(
-                    where, number, "a broken line", "one finished block a line", hint
-                ) from None
+                expected = "one finished block a line"
+                raise InputError(where, number, "a broken line", expected, hint) from None
             found[block.number] = block
     return list(found.values())
 
 
 def _line(block: Block) -> bytes:
-    values = asdict(block)
-    if not block.sha256:
-        del values["sha256"]
+    values = {name: value for name, value in asdict(block).items() if value not in ({}, None)}
     return orjson.dumps(values, option=orjson.OPT_APPEND_NEWLINE)
 
 
@@ -99,3 +105,87 @@ def append_to_journal(folder: Path, block: Block, name: str = JOURNAL) -> None:
     """Add a finished block."""
     with write_errors(folder), (folder / name).open("ab") as journal:
         journal.write(_line(block))
+
+
+def unfinished_folder(output: str | Path) -> Path:
+    """Return the folder of a file of lines that is not complete.
+
+    >>> unfinished_folder("out/expansions.jsonl").name
+    'expansions.jsonl.unfinished'
+    """
+    return Path(f"{output}{UNFINISHED}")
+
+
+def refuse_occupied_file(output: str | Path, *, overwrite: bool, resume: bool) -> None:
+    """Reject an output that exists or was begun, unless a flag says what becomes of it."""
+    path, unfinished = Path(output), unfinished_folder(output)
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{output} is no file; a file is expected", "choose another --output")
+    if overwrite or resume:
+        return
+    if unfinished.exists():
+        raise UsageError(
+            f"{output} was begun and not finished (its part is in {unfinished})",
+            "add --resume to continue it, --overwrite to start over, or choose another output",
+        )
+    if path.exists():
+        raise UsageError(
+            f"{output} exists", "add --overwrite to replace it, or choose another output"
+        )
+
+
+class ResumableLines:
+    """Writes blocks of lines in order, and renames the file when it is complete.
+
+    Args:
+        output: the final path; `.gz` is compressed at the end.
+        manifest: settings and inputs of the run, not `complete`.
+        overwrite: start over if something was begun.
+    """
+
+    def __init__(self, output: str | Path, manifest: Manifest, *, overwrite: bool) -> None:
+        self._output, self._manifest = Path(output), manifest
+        self._folder = unfinished_folder(output)
+        self._lines = self._folder / LINES
+        with write_errors(output):
+            if overwrite:
+                shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            blocks = read_journal(self._folder)
+            if blocks and not self._lines.exists() and self._output.exists():
+                self._output.replace(self._lines)  # killed between renaming and manifest
+            with self._lines.open("ab") as lines:
+                ends = {block.number: block.end or 0 for block in blocks}
+                self.finished = {b.number: b for b in blocks if ends[b.number] <= lines.tell()}
+                lines.truncate(max((ends[number] for number in self.finished), default=0))
+        write_manifest(self._folder, manifest)
+        write_journal(self._folder, self.finished.values())
+
+    def write(self, block: Block, lines: bytes) -> None:
+        """Add a block; it is finished when its lines are on the disk."""
+        with write_errors(self._output), self._lines.open("ab") as out:
+            out.write(lines)
+            out.flush()
+            os.fsync(out.fileno())
+            block = replace(block, end=out.tell())
+        append_to_journal(self._folder, block)
+        self.finished[block.number] = block
+
+    def finish(self, contents: Mapping[str, Any]) -> None:
+        """Rename the file, and write its manifest beside it."""
+        with write_errors(self._output):
+            if self._output.suffix == ".gz":
+                with whole_binary(self._output) as packed, self._lines.open("rb") as lines:
+                    shutil.copyfileobj(lines, packed, 1 << 20)
+            else:
+                self._lines.replace(self._output)
+            write_manifest(self._output, replace(self._manifest, complete=True, contents=contents))
+            shutil.rmtree(self._folder)
+
+
+def begun_manifest(output: str | Path) -> Path | None:
+    """Return what has the manifest of an output, unfinished or else finished; None for neither."""
+    unfinished = unfinished_folder(output)
+    if beside(unfinished).exists():
+        return unfinished
+    return Path(output) if Path(output).exists() else None

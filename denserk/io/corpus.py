@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 from denserk.config.formats import DETECTED, CorpusFormat, CorpusSettings
 from denserk.errors import InputError, UsageError
 from denserk.io import data_sets
+from denserk.io.checks import IdLedger
 from denserk.io.files import (
     STREAM,
     decode_lines,
@@ -20,7 +21,6 @@ from denserk.io.files import (
     open_binary,
     write_lines,
 )
-from denserk.io.id_ledger import IdLedger
 from denserk.io.json_records import (
     RecordKeys,
     as_text,
@@ -333,10 +333,10 @@ def refuse_duplicates(read: Callable[[], Iterator[Passage]], source: str) -> Ite
     Raises:
         InputError: an id occurs twice.
     """
-    with IdLedger() as ledger:
-        for passage in read():
-            ledger.add(passage.docid)
-            yield passage
-        repeat = ledger.first_repeat()
+    ledger = IdLedger()
+    for passage in read():
+        ledger.extend([passage.docid])
+        yield passage
+    repeat = ledger.first_repeat()
     if repeat is not None:
         raise duplicate(source, "passages", repeat, read)

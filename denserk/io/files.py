@@ -8,8 +8,8 @@ import re
 import secrets
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
@@ -32,17 +32,16 @@ def open_binary(path: str | Path) -> Iterator[BinaryIO]:
     if str(path) == STREAM:
         yield sys.stdin.buffer
         return
-    with ExitStack() as stack:
-        packed = str(path).endswith(".gz")
-        try:
-            opened = gzip.open(path) if packed else Path(path).open("rb")  # noqa: SIM115 - next line
-            handle = stack.enter_context(opened)
-        except FileNotFoundError:
-            raise UsageError(f"{path}: no such file") from None
-        except IsADirectoryError:
-            raise UsageError(f"{path} is a folder; a file is expected") from None
-        except OSError as error:
-            raise read_failure(path, None, error) from None
+    opener: Callable[..., Any] = gzip.open if str(path).endswith(".gz") else open
+    try:
+        opened = opener(path, "rb")
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path} is a folder; a file is expected") from None
+    except OSError as error:
+        raise read_failure(path, None, error) from None
+    with opened as handle:
         yield cast(BinaryIO, handle)
 
 
@@ -56,13 +55,8 @@ def read_failure(path: str | Path, line: int | None, error: BaseException) -> In
     if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
         reason = error.strerror or str(error)
         return InputError(path, line, f"a file that cannot be read ({reason})", "a readable file")
-    return InputError(
-        path,
-        line,
-        f"a compressed file that breaks off ({error})",
-        "a whole gzip file",
-        "fetch or write the file again",
-    )
+    found, hint = f"a compressed file that breaks off ({error})", "fetch or write the file again"
+    return InputError(path, line, found, "a whole gzip file", hint)
 
 
 def number_lines(handle: BinaryIO, path: str | Path) -> Iterator[tuple[int, bytes]]:
@@ -90,11 +84,7 @@ def endless_line(path: str | Path, line: int | None) -> InputError:
 
 
 def read_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number from 1, line), without line ends and byte-order mark.
-
-    Raises:
-        InputError: the file is truncated, or is not gzip despite its suffix.
-    """
+    """Yield (line number from 1, line), without line ends and byte-order mark."""
     with open_binary(path) as handle:
         yield from number_lines(handle, path)
 
@@ -122,17 +112,11 @@ class _Rewound(io.RawIOBase):
 def look_ahead(handle: BinaryIO, path: str | Path, size: int = 1 << 20) -> tuple[bytes, BinaryIO]:
     """Return the first bytes of an open input, and the input from its start (a pipe cannot seek).
 
-    Raises:
-        InputError: the file is truncated, or is not gzip despite its suffix.
-
     >>> head, rest = look_ahead(io.BytesIO(b"one two"), "x", 3)
     >>> head, rest.read()
     (b'one', b'one two')
     """
-    try:
-        head = handle.read(size)
-    except READ_FAILURES as error:
-        raise read_failure(path, None, error) from None
+    head = read_all(handle, path, size)
     return head, rewound(head, handle)
 
 
@@ -141,24 +125,16 @@ def rewound(head: bytes, rest: BinaryIO) -> BinaryIO:
     return io.BufferedReader(_Rewound(head, rest), 1 << 16)
 
 
-def read_all(handle: BinaryIO, path: str | Path) -> bytes:
-    """Return the rest of an open input; `path` names it in errors.
-
-    Raises:
-        InputError: the file is truncated, or is not gzip despite its suffix.
-    """
+def read_all(handle: BinaryIO, path: str | Path, size: int = -1) -> bytes:
+    """Return the rest of an open input, or its next `size` bytes; `path` names it in errors."""
     try:
-        return handle.read()
+        return handle.read(size)
     except READ_FAILURES as error:
         raise read_failure(path, None, error) from None
 
 
 def read_text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """`read_lines`, decoded from UTF-8.
-
-    Raises:
-        InputError: a line is not UTF-8.
-    """
+    """`read_lines`, decoded from UTF-8."""
     return decode_lines(read_lines(path), path)
 
 
@@ -174,26 +150,20 @@ def decode_lines(
         try:
             yield number, line.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise InputError(
-                path, number, f"a byte that is not UTF-8 (0x{line[error.start]:02x})", "UTF-8 text"
-            ) from None
+            found = f"a byte that is not UTF-8 (0x{line[error.start]:02x})"
+            raise InputError(path, number, found, "UTF-8 text") from None
 
 
-def _write_error(path: str | Path, error: OSError) -> OutputError:
-    reasons = {
-        errno.ENOSPC: (
-            "no room left on the disk",
-            "make room, or write elsewhere, and run the command again",
-        ),
-        errno.EFBIG: ("the file would grow past its size limit", "raise the limit (ulimit -f)"),
-        errno.EDQUOT: ("the disk quota is used up", "make room and run the command again"),
-        errno.EACCES: ("no permission to write there", "choose another --output"),
-        errno.EROFS: ("the file system is read-only", "choose another --output"),
-        errno.ENOTDIR: ("a part of the path is a file, not a folder", "choose another --output"),
-        errno.EISDIR: ("there is a folder of that name", "choose another --output"),
-    }
-    reason, hint = reasons.get(error.errno or 0, (error.strerror or str(error), None))
-    return OutputError(f"{path} cannot be written: {reason}", hint)
+AGAIN, ELSEWHERE = "make room and run the command again", "choose another --output"
+WRITE_FAILURES = {
+    errno.ENOSPC: ("no room left on the disk", AGAIN),
+    errno.EFBIG: ("the file would grow past its size limit", "raise the limit (ulimit -f)"),
+    errno.EDQUOT: ("the disk quota is used up", AGAIN),
+    errno.EACCES: ("no permission to write there", ELSEWHERE),
+    errno.EROFS: ("the file system is read-only", ELSEWHERE),
+    errno.ENOTDIR: ("a part of the path is a file, not a folder", ELSEWHERE),
+    errno.EISDIR: ("there is a folder of that name", ELSEWHERE),
+}
 
 
 @contextmanager
@@ -204,7 +174,9 @@ def write_errors(path: str | Path) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise _write_error(path, error) from error
+        unknown = error.strerror or str(error), None
+        reason, hint = WRITE_FAILURES.get(error.errno or 0, unknown)
+        raise OutputError(f"{path} cannot be written: {reason}", hint) from error
 
 
 def temporary_beside(target: Path) -> Path:
@@ -298,16 +270,3 @@ def read_file(path: str | Path) -> bytes:
     """Return the bytes of a small file."""
     with read_errors(path):
         return Path(path).read_bytes()
-
-
-def read_chunks(handle: BinaryIO, path: str | Path, size: int = 1 << 20) -> Iterator[bytes]:
-    """Yield the rest of an open input in chunks; `path` names it in errors.
-
-    Raises:
-        InputError: it cannot be read, is truncated, or is not gzip despite its suffix.
-    """
-    try:
-        while chunk := handle.read(size):
-            yield chunk
-    except READ_FAILURES as error:
-        raise read_failure(path, None, error) from None

@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from tokenize import TokenError
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,15 +31,15 @@ from denserk.io.block_journal import (
     read_journal,
     write_journal,
 )
-from denserk.io.files import read_errors, read_text_lines, whole_binary
-from denserk.io.folder_checks import check_vectors
+from denserk.io.checks import check_vectors
+from denserk.io.files import read_text_lines, whole_binary
 from denserk.io.manifest import Kind, Manifest, file_sha256, read_manifest, write_manifest
-from denserk.io.vector_block import refuse_non_finite
+from denserk.io.vector_formats import Vectors, map_array, refuse_non_finite
 
 
 def begin_vectors(folder: Path, manifest: Manifest) -> dict[int, Block]:
     """Prepare a folder for writing or resuming; return its finished blocks by number."""
-    finished = {block.number: block for block in read_journal(folder, Block)}
+    finished = {block.number: block for block in read_journal(folder)}
     for left_behind in folder.glob(".*.part"):
         left_behind.unlink()
     write_manifest(folder, manifest)
@@ -84,20 +83,14 @@ class VectorFolderWriter:
         with np.errstate(over="ignore"):
             stored = np.ascontiguousarray(vectors, dtype=self._dtype)
         refuse_non_finite(self._folder, ids, stored)
-        header = BytesIO()
-        # not write_array: for a file it writes through C, which loses the error of a full disk
-        np.lib.format.write_array_header_1_0(
-            header, np.lib.format.header_data_from_array_1_0(stored)
-        )
+        array = BytesIO()  # np.save writes a file through C, which loses the error of a full disk
+        np.save(array, stored)
         lines = "".join(f"{docid}\n" for docid in ids).encode("utf-8")
         digests = {}
-        for suffix, parts in (("npy", (header.getvalue(), stored.data)), ("docid", (lines,))):
-            digest = sha256()
+        for suffix, data in (("npy", array.getbuffer()), ("docid", lines)):
             with whole_binary(self._folder / f"{block.name}.{suffix}") as handle:
-                for part in parts:
-                    handle.write(part)
-                    digest.update(part)
-            digests[suffix] = digest.hexdigest()
+                handle.write(data)
+            digests[suffix] = sha256(data).hexdigest()
         block = replace(block, sha256=digests)
         append_to_journal(self._folder, block, self._journal)
         self.finished[block.number] = block
@@ -132,34 +125,28 @@ class VectorFolder:
     @property
     def dimension(self) -> int:
         """D."""
-        size: int = self.manifest.contents["dimension"]
-        return size
+        return int(self.manifest.contents["dimension"])
 
     @property
     def vectors_per_passage(self) -> int:
         """How many consecutive rows belong to one passage."""
         return int(self.manifest.contents.get("vectors_per_passage", 1))
 
-    def blocks(self) -> Iterator[tuple[list[str], NDArray[np.floating[Any]]]]:
+    def blocks(self) -> Iterator[tuple[list[str], Vectors]]:
         """Yield (n ids, (n * vectors_per_passage, D) memory-mapped vectors) in corpus order.
 
         Raises:
             InputError: a block is missing or does not match the journal.
         """
         for block in self.finished:
-            where = self.ids_of(block)
-            vectors, ids = self.map_block(block), _lines(where)
-            if len(ids) != block.count:
-                raise InputError(
-                    where, None, f"{len(ids)} ids", f"{block.count} ids", "encode again"
-                )
-            yield ids, vectors
+            ids = [line.rstrip() for _, line in read_text_lines(self.ids_of(block))]
+            yield ids, self.map_block(block)
 
     def ids_of(self, block: Block) -> Path:
         """Return the file with the ids of a block, one per line."""
         return self.folder / f"{block.name}.docid"
 
-    def map_block(self, block: Block, *, private: bool = False) -> NDArray[np.floating[Any]]:
+    def map_block(self, block: Block, *, private: bool = False) -> Vectors:
         """Memory-map the (count * vectors_per_passage, D) vectors of one block.
 
         Args:
@@ -181,40 +168,6 @@ class VectorFolder:
         return vectors
 
 
-# what NumPy raises for broken .npy files, whose headers fail to parse in all these ways
-BROKEN_ARRAY = (
-    ArithmeticError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    RecursionError,
-    SyntaxError,
-    TokenError,
-    TypeError,
-    ValueError,
-)
-
-
-def map_array(path: str | Path, mode: Literal["r", "c"] = "r") -> NDArray[Any]:
-    """Memory-map a .npy file.
-
-    Raises:
-        InputError: it cannot be read, or is not a NumPy array.
-    """
-    try:
-        with read_errors(path):
-            array: NDArray[Any] = np.load(path, mmap_mode=mode, allow_pickle=False)
-    except BROKEN_ARRAY as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise InputError(path, None, f"a broken file ({reason})", "a NumPy array") from None
-    return array
-
-
-def _lines(path: Path) -> list[str]:
-    """Return the ids of a block, which `check_vectors` has checked."""
-    return [line.rstrip() for _, line in read_text_lines(path)]
-
-
 def open_vectors(folder: str | Path) -> VectorFolder:
     """Open a finished folder.
 
@@ -225,6 +178,6 @@ def open_vectors(folder: str | Path) -> VectorFolder:
     """
     path = Path(folder)
     manifest = read_manifest(path, Kind.VECTORS)
-    blocks = tuple(sorted(read_journal(path, Block), key=lambda block: block.number))
+    blocks = tuple(sorted(read_journal(path), key=lambda block: block.number))
     check_vectors(path, manifest, blocks)
     return VectorFolder(path, manifest, blocks)

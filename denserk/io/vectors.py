@@ -6,7 +6,7 @@ temporary path and renamed on success.
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,12 +15,14 @@ import numpy as np
 
 from denserk.config.encoding import VectorFormat
 from denserk.errors import InputError, UsageError
-from denserk.io import flat_file, vector_folder, vector_jsonl, vector_parquet, vector_pickle
+from denserk.io import vector_formats as formats
+from denserk.io.checks import check_index
 from denserk.io.files import STREAM, open_binary, rewound
-from denserk.io.folder_checks import check_index
+from denserk.io.flat_file import map_flat
 from denserk.io.manifest import NAME, Kind, Manifest, read_manifest
-from denserk.io.vector_block import (
-    ROWS,
+from denserk.io.vector_folder import VectorFolder, open_vectors
+from denserk.io.vector_formats import (
+    Sink,
     VectorBlock,
     Vectors,
     check_dimension,
@@ -30,8 +32,17 @@ from denserk.io.vector_block import (
 
 logger = logging.getLogger(__name__)
 
-Sink = Callable[[VectorBlock], None]
 UNIT_NORM = 1e-3  # how far the norm of a unit vector may be from 1
+SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet", ".pkl", ".pickle")
+# first bytes of files, and their format
+MAGIC = ((b"PAR1", "parquet"), (b"\x93NUMPY", "array"), (b"\x80", "pickle"), (b"{", "JSON lines"))
+READERS = {
+    "parquet": formats.read_parquet,
+    "pickle": formats.read_pickle,
+    "array": formats.read_array,
+}
+JSON_LINES = (VectorFormat.JSONL, VectorFormat.ANSERINI_JSONL)
+FOR_LUCENE = (VectorFormat.ANSERINI_JSONL, VectorFormat.PARQUET)
 
 
 @dataclass(frozen=True)
@@ -51,17 +62,12 @@ class VectorSource:
     manifest: Manifest | None = None
     vectors_per_passage: int = 1
 
-    def blocks(self) -> Iterator[tuple[list[str], Vectors]]:
-        """Yield (n ids, (n * vectors_per_passage, D) vectors) in the order of the source.
+    def blocks(self) -> Iterator[VectorBlock]:
+        """Yield blocks of n ids and (n * vectors_per_passage, D) vectors in order.
 
         Raises:
             InputError: the source is broken, mixes dimensions, or holds no vectors.
         """
-        for block in self.blocks_with_texts():
-            yield block.ids, block.vectors
-
-    def blocks_with_texts(self) -> Iterator[VectorBlock]:
-        """Like `blocks`, with the texts if the format holds them."""
         dimension = 0
         for block in self.read():
             dimension = check_dimension(block, dimension, self.name)
@@ -70,107 +76,79 @@ class VectorSource:
             raise InputError(self.name, None, "no vectors", "at least one")
 
 
-def _read_file(path: str | Path, form: str) -> Iterator[VectorBlock]:
-    if form == "parquet":
-        yield from vector_parquet.read(path)
-    elif form == "pickle":
-        yield from vector_pickle.read(path)
-    elif form == "array":
-        yield from _read_array(path)
+def _read_file(path: Path, form: str) -> Iterator[VectorBlock]:
+    if form in READERS:
+        yield from READERS[form](path)
     else:
         with open_binary(path) as handle:
-            yield from vector_jsonl.read(handle, path)
+            yield from formats.read_json_lines(handle, path)
 
 
-def _read_array(path: str | Path) -> Iterator[VectorBlock]:
-    """Read a NumPy array; ids are the row numbers from 0."""
-    array = vector_folder.map_array(path)
-    if array.ndim != 2:
-        raise InputError(path, None, f"an array of shape {array.shape}", "(vectors, dimensions)")
-    for start in range(0, len(array), ROWS):
-        rows = array[start : start + ROWS]
-        yield checked_block(list(range(start, start + len(rows))), rows, None, path)
-
-
-# first bytes of files, and their format
-MAGIC = ((b"PAR1", "parquet"), (b"\x93NUMPY", "array"), (b"\x80", "pickle"), (b"{", "JSON lines"))
-
-
-def _form_of_file(path: Path) -> str:
+def _detect(path: Path) -> str:
+    """Return the format of a file."""
     with open_binary(path) as handle:
         head = handle.read(64)
     form = next((form for magic, form in MAGIC if head.lstrip().startswith(magic)), None)
     if form is None and path.suffix in (".pkl", ".pickle"):
         return "pickle"
     if form is None:
-        raise InputError(
-            path,
-            None,
-            f"a file that begins {head[:12]!r}" if head else "an empty file",
-            "vectors as JSON lines, Parquet, a NumPy array or a pickle",
-        )
+        found = f"a file that begins {head[:12]!r}" if head else "an empty file"
+        expected = "vectors as JSON lines, Parquet, a NumPy array or a pickle"
+        raise InputError(path, None, found, expected)
     return form
 
 
-SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet", ".pkl", ".pickle")
-
-
-def _files(folder: Path) -> list[Path]:
-    """Return the files of vectors in a folder, sorted by name; DPR's shards have no suffix."""
-    return sorted(
+def _open_folder(folder: Path) -> VectorSource:
+    name, index = str(folder), folder / formats.INDEX
+    if (folder / NAME).exists() and not index.exists():
+        own = open_vectors(folder)
+        read = partial(_read_own, own)
+        return VectorSource(name, "npy", read, own.manifest, own.vectors_per_passage)
+    if index.exists() and (folder / formats.IDS).exists():
+        # denserk's own has a manifest, Pyserini's has none
+        manifest = read_manifest(folder, Kind.INDEX) if (folder / NAME).exists() else None
+        check_index(folder, manifest)
+        map_flat(index)  # checked before anything is written
+        size = 1 if manifest is None else int(manifest.contents.get("vectors_per_passage", 1))
+        read = partial(formats.read_flat, folder, size)
+        return VectorSource(name, "pyserini-faiss", read, manifest, size)
+    paths = sorted(
         path
         for path in folder.iterdir()
         if path.is_file()
         and not path.name.startswith(".")
-        and (path.name.endswith(SUFFIXES) or path.suffix == "")
+        and (path.name.endswith(SUFFIXES) or path.suffix == "")  # DPR's shards have no suffix
     )
-
-
-def _open_folder(folder: Path) -> VectorSource:
-    name = str(folder)
-    if (folder / NAME).exists() and not (folder / flat_file.INDEX).exists():
-        own = vector_folder.open_vectors(folder)
-        read = partial(_read_own, own)
-        return VectorSource(name, "npy", read, own.manifest, own.vectors_per_passage)
-    if (folder / flat_file.INDEX).exists() and (folder / flat_file.IDS).exists():
-        return _open_flat(folder)
-    paths = _files(folder)
     if not paths:
         raise UsageError(
             f"{folder} holds no vectors",
             f"a folder that denserk wrote, `index` beside `docid`, or files {', '.join(SUFFIXES)}",
         )
-    forms = {_form_of_file(path) for path in paths}
-    if len(forms) > 1:
-        raise InputError(folder, None, f"files of {' and '.join(sorted(forms))}", "one format")
-    form = forms.pop()
-    return VectorSource(name, form, lambda: (b for path in paths for b in _read_file(path, form)))
+    found = sorted({_detect(path) for path in paths})
+    if len(found) > 1:
+        raise InputError(folder, None, f"files of {' and '.join(found)}", "one format")
+    return VectorSource(
+        name, found[0], lambda: (b for path in paths for b in _read_file(path, found[0]))
+    )
 
 
-def _open_json_lines(source: str) -> VectorSource:
-    """Open JSON lines, of which the first may carry the manifest."""
-    with open_binary(source) as handle:
-        line, manifest = vector_jsonl.read_manifest(handle, source)
-        read = partial(_read_file, source, "JSON lines")
-        if source == STREAM:
-            read = partial(vector_jsonl.read, rewound(line + b"\n", handle), source)
-    return VectorSource(source, "JSON lines", read, manifest)
-
-
-def _open_flat(folder: Path) -> VectorSource:
-    """Open a flat index as vectors: denserk's own has a manifest, Pyserini's has none."""
-    manifest = read_manifest(folder, Kind.INDEX) if (folder / NAME).exists() else None
-    check_index(folder, manifest)
-    size = 1 if manifest is None else int(manifest.contents.get("vectors_per_passage", 1))
-    flat_file.map_flat(folder / flat_file.INDEX)  # checked before anything is written
-    read = partial(flat_file.read_folder, folder, size)
-    return VectorSource(str(folder), "pyserini-faiss", read, manifest, size)
-
-
-def _read_own(folder: vector_folder.VectorFolder) -> Iterator[VectorBlock]:
+def _read_own(folder: VectorFolder) -> Iterator[VectorBlock]:
     for ids, vectors in folder.blocks():
         refuse_non_finite(folder.folder, ids, vectors)
         yield VectorBlock(ids, vectors)
+
+
+def _open_file(source: str) -> VectorSource:
+    """Open a file, or JSON lines from standard input."""
+    path = Path(source)
+    form = "JSON lines" if source == STREAM else _detect(path)
+    read, manifest = partial(_read_file, path, form), None
+    if form == "JSON lines":
+        with open_binary(source) as handle:
+            line, manifest = formats.read_json_manifest(handle, source)
+            if source == STREAM:
+                read = partial(formats.read_json_lines, rewound(line + b"\n", handle), source)
+    return VectorSource(source, form, read, manifest)
 
 
 def read_vector_blocks(source: str, *, allow_pickle: bool = False) -> VectorSource:
@@ -181,23 +159,15 @@ def read_vector_blocks(source: str, *, allow_pickle: bool = False) -> VectorSour
             `allow_pickle`.
         InputError: the format is unknown.
     """
-    if source == STREAM:
-        return _open_json_lines(source)
-    path = Path(source)
-    if path.is_dir():
-        opened = _open_folder(path)
-    else:
-        form = _form_of_file(path)
-        if form == "JSON lines":
-            opened = _open_json_lines(source)
-        else:
-            opened = VectorSource(source, form, partial(_read_file, path, form))
+    is_folder = source != STREAM and Path(source).is_dir()
+    opened = _open_folder(Path(source)) if is_folder else _open_file(source)
     if opened.form == "pickle" and not allow_pickle:
         raise UsageError(
             f"{source} holds pickles: programs, not data",
             "add --allow-pickle if they come from someone you trust",
         )
-    logger.info(f"{source}: vectors in format {opened.form}")
+    if source != STREAM:
+        logger.info(f"{source}: vectors in format {opened.form}")
     return opened
 
 
@@ -225,48 +195,21 @@ class VectorWriter:
         """
         if not len(ids):
             return
-        block = checked_block(
-            list(ids), vectors, None if texts is None else list(texts), self._output
-        )
+        held = None if texts is None else list(texts)
+        block = checked_block(list(ids), vectors, held, self._output)
         self.dimension = check_dimension(block, self.dimension, self._output)
         if self._unit:
-            self._check_norms(block)
+            norms = np.linalg.norm(block.vectors.astype(np.float32), axis=1)
+            far = np.abs(norms - 1) > UNIT_NORM
+            if far.any():
+                first = int(np.argmax(far))
+                logger.warning(
+                    f"{block.ids[first]} has a vector of length {norms[first]:.4g}; Lucene's inner "
+                    "product needs length 1: encode with --l2-norm"
+                )
+                self._unit = False
         self._sink(block)
         self.count += len(block.ids)
-
-    def _check_norms(self, block: VectorBlock) -> None:
-        norms = np.linalg.norm(block.vectors.astype(np.float32), axis=1)
-        far = np.abs(norms - 1) > UNIT_NORM
-        if far.any():
-            first = int(np.argmax(far))
-            logger.warning(
-                f"{block.ids[first]} has a vector of length {norms[first]:.4g}; Lucene's inner "
-                "product needs length 1: encode with --l2-norm"
-            )
-            self._unit = False
-
-
-def _open_jsonl(
-    output: str, *, key: str, overwrite: bool, manifest: Manifest | None = None
-) -> AbstractContextManager[Sink]:
-    return vector_jsonl.open_sink(output, key, contents=key != "qid", manifest=manifest)
-
-
-def _open_tevatron(output: str, *, overwrite: bool) -> AbstractContextManager[Sink]:
-    return vector_pickle.open_tevatron_sink(output)
-
-
-# what opens an output of each format; `npy` is written by `VectorFolderWriter`
-WRITERS: dict[VectorFormat, Callable[..., AbstractContextManager[Sink]]] = {
-    VectorFormat.JSONL: partial(_open_jsonl, key="id"),
-    VectorFormat.ANSERINI_JSONL: partial(_open_jsonl, key="docid"),
-    VectorFormat.PYSERINI_FAISS: flat_file.open_sink,
-    VectorFormat.PARQUET: vector_parquet.open_sink,
-    VectorFormat.TEVATRON: _open_tevatron,
-    VectorFormat.PYSERINI_QUERIES: vector_pickle.open_queries_sink,
-}
-JSON_LINES = (VectorFormat.JSONL, VectorFormat.ANSERINI_JSONL)
-FOR_LUCENE = (VectorFormat.ANSERINI_JSONL, VectorFormat.PARQUET)
 
 
 @contextmanager
@@ -294,10 +237,16 @@ def open_writer(
         raise UsageError(
             f"{form} cannot be written to standard output", "name a file, or write jsonl"
         )
-    opener = WRITERS[form]
-    if queries and form is VectorFormat.ANSERINI_JSONL:
-        opener = partial(_open_jsonl, key="qid")
-    if manifest is not None and form in JSON_LINES:
-        opener = partial(opener, manifest=manifest)
-    with opener(output, overwrite=overwrite) as sink:
+    if form in JSON_LINES:
+        key = "id" if form is VectorFormat.JSONL else "qid" if queries else "docid"
+        opened = formats.json_lines_sink(output, key, contents=key != "qid", manifest=manifest)
+    elif form is VectorFormat.TEVATRON:
+        opened = formats.tevatron_sink(output)
+    else:
+        opened = {
+            VectorFormat.PARQUET: formats.parquet_sink,
+            VectorFormat.PYSERINI_FAISS: formats.flat_sink,
+            VectorFormat.PYSERINI_QUERIES: formats.pyserini_queries_sink,
+        }[form](output, overwrite=overwrite)
+    with opened as sink:
         yield VectorWriter(sink, output, unit=form in FOR_LUCENE)

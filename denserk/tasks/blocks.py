@@ -1,60 +1,94 @@
-"""Work on a long source in numbered blocks: looked over first, dealt into shards, continued."""
+"""Work on a long source in numbered blocks: checked first, cut into shards, resumed, overlapped.
+
+`ahead` and `behind` overlap the stages of one task. The work itself stays in the caller's thread,
+which reads the source too, so that an interrupt is felt even while a stream keeps it waiting.
+"""
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from denserk.errors import InputError, MismatchError, UsageError
+from denserk.io.checks import IdLedger
 from denserk.io.corpus import duplicate
 from denserk.io.files import STREAM
-from denserk.io.id_ledger import IdLedger
 from denserk.io.manifest import Manifest, differences
-from denserk.records import Passage, Query
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 R = TypeVar("R")
-Reading = Callable[[], Iterator[Passage] | Iterator[Query]]  # Begins to read a source anew
 
 
-def survey(source: str, unit: str, read: Reading) -> int | None:
-    """Reads a source once, lest something broken is met after hours; its count, None for a stream.
+@dataclass(frozen=True)
+class Texts:
+    """Passages or queries, read as often as needed (a stream: once).
 
-    Raises:
-        InputError: an id occurs twice, or the source is empty.
+    Attributes:
+        source: names them in errors.
+        unit: "passages" or "queries".
+        read: reads them from the start; the id of a record comes first.
     """
-    if source == STREAM:
-        return None
-    with IdLedger() as ledger:
-        with track(f"checking {unit}", None, unit) as progress:
-            for record in read():
-                ledger.add(record[0])
+
+    source: str
+    unit: str
+    read: Callable[[], Iterator[Any]]
+
+    def survey(self) -> int | None:
+        """Read all once, so that nothing broken is met after hours; None for a stream.
+
+        Raises:
+            InputError: an id occurs twice, or there are no texts.
+        """
+        if self.source == STREAM:
+            return None
+        ledger = IdLedger()
+        with track(f"checking {self.unit}", None, self.unit) as progress:
+            for record in self.read():
+                ledger.extend([record[0]])
                 progress.advance()
-        check_ids(source, unit, read, ledger)
+        self._check(ledger)
         return ledger.count
 
+    def _check(self, ledger: IdLedger) -> None:
+        if ledger.count == 0:
+            raise InputError(self.source, None, f"no {self.unit}", "at least one")
+        repeat = ledger.first_repeat()
+        if repeat is not None:
+            raise duplicate(self.source, self.unit, repeat, self.read)
 
-def check_ids(source: str, unit: str, read: Reading, ledger: IdLedger) -> None:
-    """Refuses a source without texts, and one that names two texts alike.
+    def blocks(self, size: int, bounds: tuple[int, int | None]) -> Iterator[tuple[int, list[Any]]]:
+        """Yield the blocks of a shard with their numbers in the whole source.
 
-    Raises:
-        InputError: it is one of these.
-    """
-    if ledger.count == 0:
-        raise InputError(source, None, f"no {unit}", "at least one")
-    repeat = ledger.first_repeat()
-    if repeat is not None:
-        raise duplicate(source, unit, repeat, read)
+        The ids of a stream are checked at its end.
+
+        >>> list(Texts("c", "passages", lambda: iter("abcde")).blocks(2, (1, 3)))
+        [(1, ['c', 'd']), (2, ['e'])]
+        """
+        first, last = bounds
+        own = islice(self.read(), first * size, None if last is None else last * size)
+        ledger, number = IdLedger(), first
+        while block := list(islice(own, size)):
+            if self.source == STREAM:
+                ledger.extend(record[0] for record in block)
+            yield number, block
+            number += 1
+        if self.source == STREAM:
+            self._check(ledger)
 
 
 def blocks_of_shard(
     count: int | None, block_size: int, shard_id: int, shard_num: int
 ) -> tuple[int, int | None]:
-    """First block of a shard, and the block after its last; of a stream, the whole.
+    """Return the first block of a shard, and the block after its last; of a stream, the whole.
 
     Raises:
         UsageError: there are fewer blocks than shards.
@@ -73,25 +107,17 @@ def blocks_of_shard(
     return blocks * shard_id // shard_num, blocks * (shard_id + 1) // shard_num
 
 
-def numbered_blocks(
-    records: Iterator[R], size: int, bounds: tuple[int, int | None]
-) -> Iterator[tuple[int, list[R]]]:
-    """The blocks of a shard with their numbers in the whole source.
-
-    >>> list(numbered_blocks(iter("abcde"), 2, (1, 3)))
-    [(1, ['c', 'd']), (2, ['e'])]
-    """
+def size_of_shard(count: int | None, block_size: int, bounds: tuple[int, int | None]) -> int | None:
+    """Return how many texts a shard has; None if it is not known."""
     first, last = bounds
-    own = islice(records, first * size, None if last is None else last * size)
-    number = first
-    while block := list(islice(own, size)):
-        yield number, block
-        number += 1
+    if count is None or last is None:
+        return None
+    return min(count, last * block_size) - first * block_size
 
 
 def dealt(
-    blocks: Iterable[tuple[int, R]], finished: Collection[int], rank: int, size: int
-) -> Iterator[tuple[int, R, bool]]:
+    blocks: Iterable[tuple[int, T]], finished: Collection[int], rank: int, size: int
+) -> Iterator[tuple[int, T, bool]]:
     """Yield numbered blocks, and whether each is processed by this rank.
 
     Finished and unfinished blocks are dealt round robin apart, so that what one process lost is
@@ -108,7 +134,7 @@ def dealt(
 
 
 def texts_sha256(texts: Iterable[Sequence[str]]) -> str:
-    """SHA-256 of ids and texts, each record given as its parts."""
+    """Return the SHA-256 of ids and texts, each record given as its parts."""
     digest = sha256()
     for parts in texts:
         digest.update("\x1f".join([*parts, "\x1e"]).encode("utf-8", "surrogatepass"))
@@ -118,7 +144,7 @@ def texts_sha256(texts: Iterable[Sequence[str]]) -> str:
 def refuse_other_run(
     where: str | Path, begun: Manifest, now: Manifest, models: Iterable[str]
 ) -> None:
-    """Refuses to continue what was begun with other settings or another model.
+    """Refuse to continue what was begun with other settings or another model.
 
     Args:
         where: what is continued.
@@ -144,3 +170,73 @@ def refuse_other_run(
         )
     if begun.version != now.version:
         logger.warning(f"{where} was begun by denserk {begun.version}; this is {now.version}")
+
+
+def ahead(
+    prepare: Callable[[T], R], items: Iterable[T], workers: int = 1
+) -> Generator[R, None, None]:
+    """Yield prepared items in order, prepared by other threads while the caller works.
+
+    Items are read in the caller's thread, at most `workers` + 1 beyond the last one yielded. An
+    error is raised once everything before it was yielded. Close the generator
+    (`contextlib.closing`) if the caller may stop early.
+
+    >>> list(ahead(str.upper, ["a", "b", "c"]))
+    ['A', 'B', 'C']
+    """
+    reading = iter(items)
+    waiting: deque[Future[R]] = deque()
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="ahead")
+
+    def begin() -> bool:
+        """Begin one more item; False if there is none."""
+        try:
+            waiting.append(pool.submit(prepare, next(reading)))
+        except StopIteration:
+            return False
+        except Exception as error:  # noqa: BLE001 - raised again, in its turn
+            waiting.append(Future())
+            waiting[-1].set_exception(error)
+            return False
+        return True
+
+    try:
+        more = True
+        while more or waiting:
+            while more and len(waiting) <= workers:
+                more = begin()
+            if waiting:
+                yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def behind(finish: Callable[[T], object]) -> Iterator[Callable[[T], None]]:
+    """Yield a function that hands an item to `finish`, which works in a thread of its own.
+
+    Handing over the next item waits until the one before is finished, and raises its error; leaving
+    does the same.
+
+    >>> finished = []
+    >>> with behind(finished.append) as hand_over:
+    ...     hand_over(1)
+    ...     hand_over(2)
+    >>> finished
+    [1, 2]
+    """
+    last: Future[object] = Future()
+    last.set_result(None)
+    with ThreadPoolExecutor(1, thread_name_prefix="behind") as pool:
+
+        def hand_over(item: T) -> None:
+            nonlocal last
+            last.result()
+            last = pool.submit(finish, item)
+
+        try:
+            yield hand_over
+        except Exception:
+            last.result()  # what went wrong behind came first
+            raise
+        last.result()

@@ -29,8 +29,8 @@ from denserk.io.manifest import Kind as ManifestKind
 from denserk.io.manifest import Manifest
 from denserk.io.outputs import prepare_folder, whole_folder
 from denserk.io.pretraining_text import append_queries
-from denserk.io.vector_block import VectorBlock, regrouped
 from denserk.io.vector_folder import VectorFolderWriter
+from denserk.io.vector_formats import VectorBlock, regrouped
 from denserk.io.vectors import VectorSource, open_writer, read_vector_blocks
 from denserk.records import Candidate, TrainingExample, best_first
 from denserk.reporting import track
@@ -220,7 +220,7 @@ def _vectors(job: _Job, form: VectorFormat) -> int:
 def _single_vectors(source: VectorSource) -> Iterator[VectorBlock]:
     """Yield blocks with an id for each row: the rows of passage d1 become d1#0, d1#1, ..."""
     rows = source.vectors_per_passage
-    for block in source.blocks_with_texts():
+    for block in source.blocks():
         if rows == 1:
             yield block
         else:

@@ -1,11 +1,12 @@
 """Texts -> embeddings: streaming, in independent blocks, resumable, by one process or several."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from denserk.config.encoding import ComputeSettings, EncodeSettings, TextSettings, VectorFormat
 from denserk.config.formats import CorpusSettings
@@ -15,27 +16,26 @@ from denserk.errors import MismatchError, UsageError
 from denserk.io.block_journal import Block
 from denserk.io.corpus import read_passages
 from denserk.io.files import STREAM
-from denserk.io.id_ledger import IdLedger
 from denserk.io.manifest import NAME, Kind, Manifest, read_manifest
 from denserk.io.outputs import prepare_folder, refuse_occupied
 from denserk.io.topics import read_queries
-from denserk.io.vector_block import refuse_non_finite
 from denserk.io.vector_folder import VectorFolderWriter, begin_vectors
+from denserk.io.vector_formats import Vectors, refuse_non_finite
 from denserk.io.vectors import open_writer
 from denserk.models.devices import choose_device
 from denserk.models.text_encoder import ComingVectors, TextEncoder
 from denserk.records import Passage, Query
 from denserk.reporting import Progress, track
 from denserk.tasks.blocks import (
+    Texts,
+    ahead,
+    behind,
     blocks_of_shard,
-    check_ids,
     dealt,
-    numbered_blocks,
     refuse_other_run,
-    survey,
+    size_of_shard,
     texts_sha256,
 )
-from denserk.tasks.pipeline import ahead, behind
 from denserk.training.distributed import (
     device_of_rank,
     from_main_process,
@@ -46,12 +46,14 @@ from denserk.training.distributed import (
 )
 
 Records = Sequence[Passage] | Sequence[Query]
+J = TypeVar("J")
+T = TypeVar("T")
 # Passages a block where --block-size is not given. A CPU makes 4,096 in minutes, which a kill would
 # cost; a GPU makes them in a second, and 512 would not fill it.
 BLOCK_SIZES = {"cpu": 512, "cuda": 4096}
 
 
-@dataclass(frozen=True)
+@dataclass
 class EncodeResult:
     """Vectors in the output, and the work of this run.
 
@@ -64,12 +66,12 @@ class EncodeResult:
         positions: the same with padding.
     """
 
-    count: int
-    dimension: int
-    encoded: int
-    seconds: float
-    tokens: int
-    positions: int
+    count: int = 0
+    dimension: int = 0
+    encoded: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+    positions: int = 0
 
     @property
     def per_second(self) -> float:
@@ -87,90 +89,9 @@ class EncodeResult:
         return 1 - self.tokens / self.positions if self.positions else 0.0
 
 
-class Tally:
-    """Counts what went through the model, and the time since the first text."""
-
-    def __init__(self) -> None:
-        self.texts = self.tokens = self.positions = 0
-        self.begun = time.perf_counter()
-
-    def pass_over(self) -> None:
-        """Skip a block that was finished before; time counts from the first one that was not."""
-        if not self.texts:
-            self.begun = time.perf_counter()
-
-    def add(self, planned: PlannedTexts) -> None:
-        """Count what the model receives now."""
-        self.texts += planned.count
-        self.tokens += planned.tokens
-        self.positions += planned.positions
-
-    @property
-    def seconds(self) -> float:
-        """The time since the first unfinished text was read."""
-        return time.perf_counter() - self.begun if self.texts else 0.0
-
-    def result(self, dimension: int) -> EncodeResult:
-        """Return the work of this process."""
-        work = self.texts, self.seconds, self.tokens, self.positions
-        return EncodeResult(self.texts, dimension, *work)
-
-
-@dataclass
-class _Texts:
-    """The texts of one side, read as often as needed (a stream: once)."""
-
-    settings: EncodeSettings
-    corpus: CorpusSettings
-    fields: tuple[str, ...] | None = None
-    _told: bool = field(default=False, init=False)
-
-    @property
-    def unit(self) -> str:
-        return "passages" if self.settings.topics is None else "queries"
-
-    def read(self) -> Iterator[Passage] | Iterator[Query]:
-        self._told = True
-        if self.settings.topics is None:
-            return read_passages(self.settings.source, self.corpus, self.fields)
-        chosen = self.settings
-        return read_queries(chosen.source, chosen.topics_format, chosen.qrels)
-
-    def plan(self, encoder: TextEncoder, records: Records) -> PlannedTexts:
-        if self.settings.topics is None:
-            return encoder.plan_passages(
-                [record for record in records if isinstance(record, Passage)]
-            )
-        return encoder.plan_queries([record for record in records if isinstance(record, Query)])
-
-    def begin(
-        self, encoder: TextEncoder, planned: PlannedTexts, progress: Progress
-    ) -> ComingVectors:
-        if self.settings.topics is None:
-            return encoder.begin_passages(planned, progress.advance)
-        return encoder.begin_queries(planned, progress.advance)
-
-    def vectors_each(self, encoder: TextEncoder) -> int:
-        """How many vectors one text has; a query has one."""
-        return encoder.vectors_per_passage if self.settings.topics is None else 1
-
-    def survey(self) -> int | None:
-        """Reads the source once, before any work; see `denserk.tasks.blocks`."""
-        return survey(self.settings.source, self.unit, self.read)
-
-    def check(self, ledger: IdLedger) -> None:
-        """Refuses a source without texts, and one that names two texts alike."""
-        check_ids(self.settings.source, self.unit, self.read, ledger)
-
-
 def _parts(record: Passage | Query, text: TextSettings) -> list[str]:
-    """What the tokenizer will see of a record, before it is joined."""
+    """Return what the tokenizer will see of a record, before it is joined."""
     return [record.field(f) for f in text.fields] if isinstance(record, Passage) else [record.text]
-
-
-def _input_sha256(records: Records, text: TextSettings) -> str:
-    """SHA-256 of ids and texts."""
-    return texts_sha256([record[0], *_parts(record, text)] for record in records)
 
 
 def _manifest(
@@ -219,7 +140,7 @@ def _continue(folder: Path, manifest: Manifest) -> None:
 
 
 def _writer(settings: EncodeSettings, manifest: Manifest) -> VectorFolderWriter:
-    """The folder begun by the first process, and this one's way to write into it."""
+    """Return this process' writer of the folder, which the main process has begun."""
 
     def begin() -> tuple[Manifest, dict[int, Block]]:
         folder = prepare_folder(
@@ -243,7 +164,7 @@ def encode(
     text: Mapping[str, Any],
     compute: ComputeSettings,
 ) -> EncodeResult:
-    """Encodes one side of a collection.
+    """Encode one side of a collection.
 
     Args:
         settings: what to encode, with which weights, to where.
@@ -255,24 +176,18 @@ def encode(
     Raises:
         UsageError, InputError, MismatchError, OutputError, ModelError: see `denserk.errors`.
     """
-    if launched():
-        _check_several(settings)
-    device = device_of_rank(compute.device)
-    with process_group(device):
-        return _encode(settings, corpus, representation, text, replace(compute, device=device))
-
-
-def _check_several(settings: EncodeSettings) -> None:
-    """Raise UsageError for what only one process can do."""
-    if settings.source == STREAM:
+    if launched() and settings.source == STREAM:
         raise UsageError(
             "torchrun: a stream can be read by one process only", "write it to a file first"
         )
-    if settings.output_format is not VectorFormat.NPY:
+    if launched() and settings.output_format is not VectorFormat.NPY:
         raise UsageError(
             f"torchrun: --output-format {settings.output_format} is written by one process only",
             "use --output-format npy, and denserk convert afterwards",
         )
+    device = device_of_rank(compute.device)
+    with process_group(device):
+        return _encode(settings, corpus, representation, text, replace(compute, device=device))
 
 
 def _encode(
@@ -282,167 +197,177 @@ def _encode(
     text: Mapping[str, Any],
     compute: ComputeSettings,
 ) -> EncodeResult:
+    read: Callable[[], Iterator[Any]]
+    if settings.topics is None:
+        read = partial(read_passages, settings.source, corpus, text.get("fields"))
+    else:
+        read = partial(read_queries, settings.source, settings.topics_format, settings.qrels)
+    texts = Texts(settings.source, "passages" if settings.topics is None else "queries", read)
     blocked = settings.output_format is VectorFormat.NPY
-    flags = {"overwrite": settings.overwrite, "resume": settings.resume}
-    texts = _Texts(settings, corpus, text.get("fields"))
 
     def look() -> tuple[int | None, int]:
         if blocked:
-            refuse_occupied(settings.output, **flags)
+            refuse_occupied(settings.output, overwrite=settings.overwrite, resume=settings.resume)
         return texts.survey(), _block_size(settings, compute.device)
 
     count, size = from_main_process(look)
-    settings = texts.settings = replace(settings, block_size=size)
-    first, last = blocks_of_shard(count, size, settings.shard_id, settings.shard_num)
+    settings = replace(settings, block_size=size)
+    bounds = blocks_of_shard(count, size, settings.shard_id, settings.shard_num)
     encoder = TextEncoder.load(settings.model, representation, text, compute)
     manifest = _manifest(encoder, settings, corpus, compute)
-    total = None
-    if count is not None and last is not None:
-        total = min(count, last * size) - first * size
-    with track("encoding", total, texts.unit) as progress:
+    blocks = texts.blocks(size, bounds)
+    with track("encoding", size_of_shard(count, size, bounds), texts.unit) as progress:
+        work = _Work(settings, encoder, progress)
         if blocked:
-            writer = _writer(settings, manifest)
-            result = _encode_blocks(texts, encoder, writer, (first, last), progress)
-        else:
-            whole = replace(manifest, complete=True)
-            result = _encode_stream(texts, encoder, whole, (first, last), progress)
-    return result
+            return _encode_blocks(work, _writer(settings, manifest), blocks)
+        return _encode_stream(work, replace(manifest, complete=True), blocks)
 
 
-def _shard_of(
-    texts: _Texts, bounds: tuple[int, int | None], ledger: IdLedger | None
-) -> Iterator[tuple[int, list[Any]]]:
-    """Yields (block number, records) of the shard; a stream's ids are checked once it ends."""
-    size = texts.settings.block_size
-    assert size is not None  # `encode` chose it
-    for number, block in numbered_blocks(texts.read(), size, bounds):
-        for record in block if ledger is not None else ():
-            ledger.add(record[0])  # type: ignore[union-attr]
-        yield number, block
-    if ledger is not None:
-        texts.check(ledger)
+@dataclass(frozen=True)
+class _Work:
+    """An encoder at work on passages or on queries."""
+
+    settings: EncodeSettings
+    encoder: TextEncoder
+    progress: Progress
+
+    @property
+    def vectors_each(self) -> int:
+        """How many vectors one text has; a query has one."""
+        return self.encoder.vectors_per_passage if self.settings.topics is None else 1
+
+    def plan(self, records: Sequence[Any]) -> PlannedTexts:
+        if self.settings.topics is None:
+            return self.encoder.plan_passages(records)
+        return self.encoder.plan_queries(records)
+
+    def run(
+        self,
+        items: Iterable[T],
+        prepare: Callable[[T], tuple[J, int, PlannedTexts | None]],
+        finish: Callable[[J, Vectors], object],
+    ) -> EncodeResult:
+        """Encode items; reading, tokenising and writing overlap with the model.
+
+        Args:
+            items: what is encoded, in order.
+            prepare: returns an item's description, its number of texts, and what the model gets
+                (None: nothing is to be encoded).
+            finish: takes the description and the vectors.
+        """
+        of_passages = self.settings.topics is None
+        begin = self.encoder.begin_passages if of_passages else self.encoder.begin_queries
+
+        def write(made: tuple[J, ComingVectors]) -> None:
+            job, vectors = made
+            finish(job, vectors.array())
+
+        result, start = EncodeResult(dimension=self.encoder.dimension), time.perf_counter()
+        with (
+            closing(ahead(prepare, items, self.settings.workers)) as ready,
+            behind(write) as hand_over,
+        ):
+            for job, count, planned in ready:
+                if planned is None:
+                    self.progress.advance(count)
+                    if not result.encoded:  # time counts from the first text that is encoded
+                        start = time.perf_counter()
+                    continue
+                hand_over((job, begin(planned, self.progress.advance)))
+                result.encoded += planned.count
+                result.tokens += planned.tokens
+                result.positions += planned.positions
+        result.count = result.encoded
+        result.seconds = time.perf_counter() - start if result.encoded else 0.0
+        return result
 
 
 def _encode_blocks(
-    texts: _Texts,
-    encoder: TextEncoder,
-    writer: VectorFolderWriter,
-    bounds: tuple[int, int | None],
-    progress: Progress,
+    work: _Work, writer: VectorFolderWriter, blocks: Iterable[tuple[int, Records]]
 ) -> EncodeResult:
-    """The resumable folder: finished blocks are compared with the input and passed over."""
-    settings = texts.settings
-    before = frozenset(writer.finished)
+    """Write the resumable folder: finished blocks are compared with the input and passed over."""
+    settings, text = work.settings, work.encoder.text
+    before, seen = frozenset(writer.finished), set[int]()
 
-    def prepare(one: tuple[int, Records, bool]) -> tuple[Block, list[str], PlannedTexts | None]:
+    def prepare(
+        one: tuple[int, Records, bool],
+    ) -> tuple[tuple[Block, list[str]], int, PlannedTexts | None]:
         number, records, own = one
+        seen.add(number)
+        ids, planned = [record[0] for record in records], None
         if not own:
-            return Block(number, len(records), ""), [], None
-        block = Block(number, len(records), _input_sha256(records, encoder.text))
+            return (Block(number, len(ids), ""), ids), len(ids), None
+        digest = texts_sha256([record[0], *_parts(record, text)] for record in records)
+        block = Block(number, len(ids), digest)
         finished = writer.finished.get(number)
-        if finished is not None and finished != block:
+        if finished is None:
+            planned = work.plan(records)
+        elif finished != block:
             raise MismatchError(
                 f"{block.name} of {settings.output} was made from other texts than "
                 f"{settings.source} holds there now",
                 "start over with --overwrite",
             )
-        planned = None if finished is not None else texts.plan(encoder, records)
-        return block, [record[0] for record in records], planned
+        return (block, ids), len(ids), planned
 
-    def write(made: tuple[Block, list[str], ComingVectors | None]) -> None:
-        block, ids, vectors = made
-        if vectors is not None:
-            writer.write(block, ids, vectors.array())
-
-    tally, seen = Tally(), set()
-    with IdLedger() as ids:
-        blocks = _shard_of(texts, bounds, ids if settings.source == STREAM else None)
-        shares = dealt(blocks, before, *world())
-        with closing(ahead(prepare, shares, settings.workers)) as ready, behind(write) as hand_over:
-            for block, names, planned in ready:
-                seen.add(block.number)
-                if planned is None:
-                    hand_over((block, names, None))
-                    tally.pass_over()
-                    progress.advance(block.count)
-                else:
-                    hand_over((block, names, texts.begin(encoder, planned, progress)))
-                    tally.add(planned)
+    items = dealt(blocks, before, *world())
+    result = work.run(items, prepare, lambda job, vectors: writer.write(*job, vectors))
     if extra := sorted(writer.finished.keys() - seen):
         raise MismatchError(
             f"{settings.output} holds block {extra[0]}, past the end of {settings.source}",
             "start over with --overwrite",
         )
     made = {n: block for n, block in writer.finished.items() if n not in before}
-    contents = {"dimension": encoder.dimension, "vectors_per_passage": texts.vectors_each(encoder)}
     if world()[1] > 1:
-        progress.note("waiting for the other processes")
-    everybody = gather_objects((made, tally.result(encoder.dimension)))
-    return from_main_process(lambda: _finish(writer, contents, everybody))
+        work.progress.note("waiting for the other processes")
+    everybody = gather_objects((made, result))
 
+    def finish() -> EncodeResult:
+        for blocks, _ in everybody:
+            writer.finished |= blocks
+        sizes = {"dimension": result.dimension, "vectors_per_passage": work.vectors_each}
+        parts = [part for _, part in everybody]
+        return EncodeResult(
+            writer.finish(sizes).contents["count"],
+            result.dimension,
+            encoded=sum(part.encoded for part in parts),
+            seconds=max(part.seconds for part in parts),
+            tokens=sum(part.tokens for part in parts),
+            positions=sum(part.positions for part in parts),
+        )
 
-def _finish(
-    writer: VectorFolderWriter,
-    contents: Mapping[str, Any],
-    everybody: Sequence[tuple[Mapping[int, Block], EncodeResult]],
-) -> EncodeResult:
-    """Complete the folder, once all processes are done."""
-    for blocks, _ in everybody:
-        writer.finished |= blocks
-    parts = [part for _, part in everybody]
-    return EncodeResult(
-        writer.finish(contents).contents["count"],
-        parts[0].dimension,
-        encoded=sum(part.encoded for part in parts),
-        seconds=max(part.seconds for part in parts),
-        tokens=sum(part.tokens for part in parts),
-        positions=sum(part.positions for part in parts),
-    )
+    return from_main_process(finish)
 
 
 def _encode_stream(
-    texts: _Texts,
-    encoder: TextEncoder,
-    manifest: Manifest,
-    bounds: tuple[int, int | None],
-    progress: Progress,
+    work: _Work, manifest: Manifest, blocks: Iterable[tuple[int, Records]]
 ) -> EncodeResult:
-    """The shapes of other tools, whole or not at all; several vectors of d1 are d1#0, d1#1."""
-    settings = texts.settings
-    each = texts.vectors_each(encoder)
+    """Write another tool's format, whole or not at all; several vectors of d1 are d1#0, d1#1."""
+    settings, text, each = work.settings, work.encoder.text, work.vectors_each
 
-    def prepare(numbered: tuple[int, Records]) -> tuple[list[str], list[str], PlannedTexts]:
-        records = numbered[1]
+    def prepare(
+        numbered: tuple[int, Records],
+    ) -> tuple[tuple[list[str], list[str]], int, PlannedTexts]:
+        _, records = numbered
         names = [record[0] for record in records]
-        contents = [" ".join(filter(None, _parts(r, encoder.text))) for r in records]
+        contents = [" ".join(filter(None, _parts(record, text))) for record in records]
         if each > 1:
             names = [f"{name}#{i}" for name in names for i in range(each)]
             contents = [content for content in contents for _ in range(each)]
-        return names, contents, texts.plan(encoder, records)
+        return (names, contents), len(records), work.plan(records)
 
-    def finish(made: tuple[list[str], list[str], ComingVectors]) -> None:
-        names, contents, coming = made
-        vectors = coming.array().astype(settings.vector_dtype.value, copy=False)
-        refuse_non_finite(settings.output, names, vectors)
-        writer.write(names, vectors, contents)
+    def finish(described: tuple[list[str], list[str]], vectors: Vectors) -> None:
+        names, contents = described
+        stored = vectors.astype(settings.vector_dtype.value, copy=False)
+        refuse_non_finite(settings.output, names, stored)
+        writer.write(names, stored, contents)
 
-    tally = Tally()
-    with (
-        IdLedger() as ids,
-        open_writer(
-            settings.output,
-            settings.output_format,
-            overwrite=settings.overwrite,
-            queries=settings.topics is not None,
-            manifest=manifest,
-        ) as writer,
-    ):
-        blocks = _shard_of(texts, bounds, ids if settings.source == STREAM else None)
-        with (
-            closing(ahead(prepare, blocks, settings.workers)) as ready,
-            behind(finish) as hand_over,
-        ):
-            for names, contents, planned in ready:
-                hand_over((names, contents, texts.begin(encoder, planned, progress)))
-                tally.add(planned)
-    return tally.result(encoder.dimension)
+    is_query = settings.topics is not None
+    with open_writer(
+        settings.output,
+        settings.output_format,
+        overwrite=settings.overwrite,
+        queries=is_query,
+        manifest=manifest,
+    ) as writer:
+        return work.run(blocks, prepare, finish)

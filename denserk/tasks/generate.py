@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from hashlib import blake2b, sha256
 from typing import Any
 
@@ -19,28 +18,20 @@ from denserk.config.generate import (
 from denserk.config.options import as_json
 from denserk.data.tokenization import passage_input
 from denserk.errors import MismatchError
-from denserk.io.block_journal import Block
+from denserk.io.block_journal import Block, ResumableLines, begun_manifest, refuse_occupied_file
 from denserk.io.corpus import read_passages
 from denserk.io.files import STREAM, whole_binary
-from denserk.io.id_ledger import IdLedger
 from denserk.io.json_records import dump_json
 from denserk.io.manifest import Kind, Manifest, read_manifest
 from denserk.io.pretraining_text import Expansion
-from denserk.io.unfinished_lines import (
-    LineBlock,
-    UnfinishedLines,
-    begun_manifest,
-    refuse_occupied_file,
-)
 from denserk.models.generation import CONTINUATIONS, QUERIES, TextGenerator
 from denserk.records import Passage
 from denserk.reporting import Progress, track
 from denserk.tasks.blocks import (
+    Texts,
     blocks_of_shard,
-    check_ids,
-    numbered_blocks,
     refuse_other_run,
-    survey,
+    size_of_shard,
     texts_sha256,
 )
 
@@ -71,7 +62,7 @@ class _Stream:
     """Writer of blocks to standard output; nothing can be resumed."""
 
     def __init__(self) -> None:
-        self.finished: dict[int, LineBlock] = {}
+        self.finished: dict[int, Block] = {}
 
     def write(self, block: Block, lines: bytes) -> None:
         with whole_binary(STREAM) as out:
@@ -96,8 +87,12 @@ class _Plan:
     def fields(self) -> tuple[str, ...]:
         return self.text.fields or ("title", "text")
 
-    def read(self) -> Iterator[Passage]:
-        return read_passages(self.settings.corpus, self.corpus, self.text.fields)
+    @property
+    def texts(self) -> Texts:
+        source = self.settings.corpus
+        return Texts(
+            source, "passages", lambda: read_passages(source, self.corpus, self.text.fields)
+        )
 
     def text_of(self, passage: Passage) -> str:
         joined = passage_input(passage, TextSettings(self.fields, self.text.join), "")
@@ -189,8 +184,7 @@ def generate(
     if not streaming:
         refuse_occupied_file(settings.output, overwrite=settings.overwrite, resume=settings.resume)
     generators = plan.generators()
-    read = partial(plan.read)
-    count = survey(settings.corpus, "passages", read)
+    count = plan.texts.survey()
     bounds = blocks_of_shard(count, settings.block_size, settings.shard_id, settings.shard_num)
     manifest = plan.manifest(generators)
     if settings.resume and (begun := begun_manifest(settings.output)) is not None:
@@ -198,53 +192,44 @@ def generate(
         refuse_other_run(settings.output, found, manifest, MODELS.values())
         if found.complete:
             return _compare_finished(plan, found, bounds)
-    total = None
-    if count is not None and bounds[1] is not None:
-        total = min(count, bounds[1] * settings.block_size) - bounds[0] * settings.block_size
     lines = (
         _Stream()
         if streaming
-        else UnfinishedLines(settings.output, manifest, overwrite=settings.overwrite)
+        else ResumableLines(settings.output, manifest, overwrite=settings.overwrite)
     )
+    total = size_of_shard(count, settings.block_size, bounds)
     with track("generating", total, "passages") as progress:
-        passages = plan.read()
-        blocks = numbered_blocks(passages, settings.block_size, bounds)
+        blocks = plan.texts.blocks(settings.block_size, bounds)
         return _generate_blocks(plan, generators, lines, blocks, progress)
 
 
 def _generate_blocks(
     plan: _Plan,
     generators: Mapping[str, TextGenerator],
-    lines: _Stream | UnfinishedLines,
+    lines: _Stream | ResumableLines,
     blocks: Iterator[tuple[int, list[Passage]]],
     progress: Progress,
 ) -> GenerateResult:
     """Generate unfinished blocks; compare finished ones with the corpus."""
     settings, result, digest, seen = plan.settings, GenerateResult(), sha256(), set()
-    with IdLedger() as ledger:
-        for number, passages in blocks:
-            if settings.corpus == STREAM:
-                for passage in passages:
-                    ledger.add(passage.docid)
-            block = Block(number, len(passages), plan.sha256(passages))
-            finished = lines.finished.get(number)
-            if finished is None:
-                start = time.perf_counter()
-                expansions = plan.expansions(generators, number, passages)
-                lines.write(block, b"".join(dump_json(made._asdict()) for made in expansions))
-                result.seconds += time.perf_counter() - start
-                result.generated += len(expansions)
-                result.empty += sum(not plan.text_of(passage) for passage in passages)
-                result.queries += sum(len(made.queries) for made in expansions)
-                result.continuations += sum(len(made.next) for made in expansions)
-            elif (finished.count, finished.input_sha256) != (block.count, block.input_sha256):
-                raise _changed(settings)
-            result.count += len(passages)
-            seen.add(number)
-            digest.update(block.input_sha256.encode())
-            progress.advance(len(passages))
-        if settings.corpus == STREAM:
-            check_ids(settings.corpus, "passages", plan.read, ledger)
+    for number, passages in blocks:
+        block = Block(number, len(passages), plan.sha256(passages))
+        finished = lines.finished.get(number)
+        if finished is None:
+            start = time.perf_counter()
+            expansions = plan.expansions(generators, number, passages)
+            lines.write(block, b"".join(dump_json(made._asdict()) for made in expansions))
+            result.seconds += time.perf_counter() - start
+            result.generated += len(expansions)
+            result.empty += sum(not plan.text_of(passage) for passage in passages)
+            result.queries += sum(len(made.queries) for made in expansions)
+            result.continuations += sum(len(made.next) for made in expansions)
+        elif finished != block:
+            raise _changed(settings)
+        result.count += len(passages)
+        seen.add(number)
+        digest.update(block.input_sha256.encode())
+        progress.advance(len(passages))
     if lines.finished.keys() - seen:
         raise _changed(settings)
     lines.finish({"count": result.count, "input_sha256": digest.hexdigest()})
@@ -256,7 +241,7 @@ def _compare_finished(
 ) -> GenerateResult:
     """Raise an error if the corpus changed since the output was finished."""
     digest, count = sha256(), 0
-    for _, passages in numbered_blocks(plan.read(), plan.settings.block_size, bounds):
+    for _, passages in plan.texts.blocks(plan.settings.block_size, bounds):
         digest.update(plan.sha256(passages).encode())
         count += len(passages)
     if found.contents != {"count": count, "input_sha256": digest.hexdigest()}:

@@ -24,7 +24,7 @@ from denserk.index.build import build_index
 from denserk.index.index_folder import PassageIds
 from denserk.index.opening import open_vector_index
 from denserk.io.block_journal import Block
-from denserk.io.flat_file import FILLER, HEADER, MAGIC, NUMBER
+from denserk.io.flat_file import HEADER, flat_header
 from denserk.io.manifest import Kind, Manifest
 from denserk.io.vector_folder import VectorFolderWriter
 from denserk.models.devices import has_bfloat16
@@ -159,8 +159,7 @@ def opening(rounds: int) -> float:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         with (folder / "index").open("wb") as out:
-            magic, number = MAGIC[Metric.INNER], NUMBER[Metric.INNER]
-            out.write(HEADER.pack(magic, D, MARCO, FILLER, FILLER, True, number, MARCO * D))
+            out.write(flat_header(Metric.INNER, D, MARCO))
             out.truncate(HEADER.size + 4 * MARCO * D)
         (folder / "docid").write_text("".join(f"{n}\n" for n in range(MARCO)))
         found: dict[str, list[float]] = {"open": [], "by the clock": [], "first id": []}

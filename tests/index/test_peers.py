@@ -17,7 +17,7 @@ from denserk.config.formats import CorpusSettings
 from denserk.config.retrieval import IndexPaths, SearchPaths, SearchSettings
 from denserk.index.build import build_index
 from denserk.index.search import search
-from denserk.io import vector_parquet
+from denserk.io import vector_formats
 from denserk.io.runs import read_run_scores
 from denserk.tasks.encode import encode
 from tests.conftest import QUERIES as QUERY_TEXTS
@@ -51,7 +51,7 @@ def encoded(tiny, tmp_path_factory):
     (folder / "queries.tsv").write_text(asked)
     (folder / "json").mkdir()
     with pytest.MonkeyPatch.context() as changed:
-        changed.setattr(vector_parquet, "ROWS_A_FILE", PASSAGES // 2 + 1)
+        changed.setattr(vector_formats, "ROWS_A_FILE", PASSAGES // 2 + 1)
         for option, source, form, output in (
             ("--corpus", "corpus.jsonl", "parquet", "parquet"),
             ("--corpus", "corpus.jsonl", "anserini-jsonl", "json/vectors.jsonl"),

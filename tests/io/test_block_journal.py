@@ -1,35 +1,75 @@
-"""The journal of finished blocks: what a kill leaves of it, and what is no journal."""
+"""The journal of finished blocks, and files of lines that are written block by block."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import pytest
 
-from denserk.errors import InputError
-from denserk.io.block_journal import JOURNAL, Block, append_to_journal, read_journal, write_journal
+from denserk.errors import InputError, OutputError
+from denserk.io.block_journal import (
+    JOURNAL,
+    Block,
+    ResumableLines,
+    append_to_journal,
+    begun_manifest,
+    read_journal,
+    unfinished_folder,
+    write_journal,
+)
+from denserk.io.manifest import Kind, Manifest, read_manifest
 
-
-@dataclass(frozen=True)
-class Sized(Block):
-    """A block of another kind of output."""
-
-    end: int
+MANIFEST = Manifest(Kind.EXPANSIONS, complete=False, settings={"seed": 1})
 
 
 def test_blocks_come_back_and_a_line_cut_short_is_none(tmp_path):
-    assert read_journal(tmp_path, Sized) == []
-    first, second = Sized(1, 4, "ab", 10), Sized(2, 4, "cd", 20)
+    assert read_journal(tmp_path) == []
+    first, second, third = (Block(n, 4, "ab", end=10 * n) for n in (1, 2, 3))
     write_journal(tmp_path, [second, first])
-    assert read_journal(tmp_path, Sized) == [first, second]
-    third = Sized(3, 1, "ef", 30)
     append_to_journal(tmp_path, third)
-    assert read_journal(tmp_path, Sized) == [first, second, third]
     with (tmp_path / JOURNAL).open("ab") as out:
         out.write(b'{"number":4,"co')
-    assert read_journal(tmp_path, Sized) == [first, second, third]
+    assert read_journal(tmp_path) == [first, second, third]
+    assert [block.end for block in read_journal(tmp_path)] == [10, 20, 30]
 
 
 @pytest.mark.parametrize("line", [b"[]\n", b"{\n", b'{"number":1}\n'])
 def test_a_broken_line_is_named(tmp_path, line):
     (tmp_path / JOURNAL).write_bytes(line)
     with pytest.raises(InputError, match="line 1: found"):
-        read_journal(tmp_path, Block)
+        read_journal(tmp_path)
+
+
+def test_lines_have_no_name_until_they_are_complete(tmp_path):
+    output = tmp_path / "deep" / "x"
+    assert begun_manifest(output) is None
+    lines = ResumableLines(output, MANIFEST, overwrite=False)
+    lines.write(Block(3, 2, "ab"), b"one\ntwo\n")
+    assert not output.exists()
+    assert begun_manifest(output) == unfinished_folder(output)
+    with (unfinished_folder(output) / "lines").open("ab") as out:
+        out.write(b"a block cut sh")
+    again = ResumableLines(output, MANIFEST, overwrite=False)
+    assert list(again.finished.values()) == [Block(3, 2, "ab")]
+    again.write(Block(4, 1, "cd"), b"three\n")
+    again.finish({"count": 3})
+    assert output.read_bytes() == b"one\ntwo\nthree\n"
+    assert begun_manifest(output) == output
+    found = read_manifest(output, Kind.EXPANSIONS)
+    assert found == replace(MANIFEST, complete=True, contents={"count": 3})
+    assert not unfinished_folder(output).exists()
+
+
+def test_overwriting_keeps_the_old_file_until_the_end(tmp_path):
+    for text in (b"old\n", b"new\n"):
+        lines = ResumableLines(tmp_path / "x", MANIFEST, overwrite=True)
+        assert lines.finished == {}
+        lines.write(Block(0, 1, "ab"), text)
+        if text == b"new\n":
+            assert (tmp_path / "x").read_bytes() == b"old\n"
+        lines.finish({})
+        assert (tmp_path / "x").read_bytes() == text
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot be written"):
+        ResumableLines(tmp_path / "file" / "x", MANIFEST, overwrite=False)

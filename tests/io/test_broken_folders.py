@@ -242,7 +242,7 @@ IDS = [("d3 x\nd4\n", "the passage id 'd3 x'"), ("\nd4\n", "an empty passage id"
 def test_ids_of_vectors(own, search, index, refused, text, found):
     folder = own("v")
     (folder / "block-00001.docid").write_text(text, errors="surrogatepass")
-    assert "ids that differ from the checksum" in refused(search(folder))
+    assert "bytes that differ from the checksum" in refused(search(folder))
     forget_checksums(folder)
     for command in (search(folder), index(folder)):
         line = refused(command)
@@ -269,7 +269,7 @@ def test_swapped_ids_are_seen(own, search, refused):
     folder = own("flat")
     ids = folder / "docid"
     ids.write_text("".join(f"{i}\n" for i in reversed(ids.read_text().split())))
-    assert "docid: found ids that differ from the checksum" in refused(search(folder))
+    assert "docid: found bytes that differ from the checksum" in refused(search(folder))
 
 
 def test_an_index_cut_short(own, search, refused):

@@ -133,7 +133,7 @@ def test_vectors(first, second, tmp_path):
     result = turn(tmp_path / "a", tmp_path / "b", second, allow_pickle=True)
     assert (result.format, result.count, result.unit) == (second, 9, "vectors")
     source = read_vector_blocks(str(tmp_path / "b"), allow_pickle=True)
-    ((ids, vectors),) = source.blocks()
+    ((ids, vectors, _),) = source.blocks()
     assert ids == [f"d{i}" for i in range(9)]
     np.testing.assert_array_equal(vectors, VECTORS)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denserk.tasks.pipeline import ahead, behind
+from denserk.tasks.blocks import ahead, behind
 
 
 class Broken(Exception):
@@ -14,7 +14,7 @@ class Broken(Exception):
 
 
 def feed(finish, items, error=None):
-    """Hands items over, and then fails if told so."""
+    """Hand items over, then raise an error."""
     with behind(finish) as hand_over:
         for item in items:
             hand_over(item)
@@ -23,20 +23,18 @@ def feed(finish, items, error=None):
 
 
 @given(st.lists(st.integers()), st.integers(1, 4))
-def test_items_keep_their_order_whoever_is_quicker(items, workers):
+def test_items_keep_their_order(items, workers):
     def slow_when_even(item):
         time.sleep(0.0005 * (item % 2 == 0))
         return item
 
     finished: list[int] = []
-    with behind(finished.append) as hand_over:
-        for item in ahead(slow_when_even, items, workers):
-            hand_over(item)
+    feed(finished.append, ahead(slow_when_even, items, workers))
     assert finished == items
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_no_more_is_read_ahead_than_was_told(workers):
+def test_reading_ahead_is_bounded(workers):
     read = []
 
     def items():
@@ -48,20 +46,19 @@ def test_no_more_is_read_ahead_than_was_told(workers):
         assert len(read) <= done + 1 + workers
 
 
-def test_no_more_is_handed_over_than_waits():
+def test_one_item_waits_at_most():
     gate, handed, finished = threading.Event(), [], []
 
     def finish(item):
         assert gate.wait(10)
         finished.append(item)
 
-    def feed():
-        with behind(finish) as hand_over:
-            for item in range(6):
-                hand_over(item)
-                handed.append(item)
+    def items():
+        for item in range(6):
+            handed.append(item)
+            yield item
 
-    feeder = threading.Thread(target=feed)
+    feeder = threading.Thread(target=feed, args=[finish, items()])
     feeder.start()
     deadline = time.monotonic() + 10
     while len(handed) < 2 and time.monotonic() < deadline:
@@ -73,32 +70,27 @@ def test_no_more_is_handed_over_than_waits():
     assert finished == list(range(6))
 
 
-def reads_until(end, error):
-    yield from range(end)
-    raise error
-
-
 @pytest.mark.parametrize("workers", [1, 2, 5])
-def test_an_error_of_reading_comes_after_what_was_read(workers):
-    made: list[str] = []
-    with pytest.raises(Broken):
-        made.extend(ahead(str, reads_until(3, Broken()), workers))
-    assert made == ["0", "1", "2"]
+def test_an_error_comes_in_its_place(workers):
+    def reading():
+        yield from range(3)
+        raise Broken
 
-
-def test_an_error_of_preparing_comes_in_its_place():
     def prepare(item):
         if item == 2:
             raise Broken
         return item
 
-    made: list[int] = []
+    made: list[object] = []
     with pytest.raises(Broken):
-        made.extend(ahead(prepare, range(9), 3))
-    assert made == [0, 1]
+        made.extend(ahead(str, reading(), workers))
+    with pytest.raises(Broken):
+        made.extend(ahead(prepare, range(9), workers))
+    assert made == ["0", "1", "2", 0, 1]
 
 
-def test_an_error_of_finishing_ends_finishing():
+@pytest.mark.parametrize("items", [range(1000), range(3)])
+def test_an_error_of_finishing_ends_finishing(items):
     finished = []
 
     def finish(item):
@@ -107,16 +99,8 @@ def test_an_error_of_finishing_ends_finishing():
         finished.append(item)
 
     with pytest.raises(Broken, match="2"):
-        feed(finish, range(1000))
+        feed(finish, items)
     assert finished == [0, 1]
-
-
-def test_an_error_of_the_last_one_is_met_on_leaving():
-    def finish(item):
-        raise Broken(item)
-
-    with pytest.raises(Broken):
-        feed(finish, [1])
 
 
 @pytest.mark.parametrize("error", [Broken, KeyboardInterrupt])
@@ -133,7 +117,7 @@ def test_an_error_between_leaves_nothing_half_finished(error):
     assert begun == finished == [0, 1]
 
 
-def test_what_went_wrong_first_is_told():
+def test_the_first_error_is_raised():
     def finish(item):
         raise Broken("behind")
 
@@ -145,6 +129,5 @@ def test_no_thread_stays():
     before = threading.active_count()
     with closing(ahead(str, range(100), 3)) as ready:
         next(ready)
-    with behind(str) as hand_over:
-        hand_over(1)
+    feed(str, [1])
     assert threading.active_count() == before

@@ -1,0 +1,503 @@
+"""Readers and writers of vectors in the formats of other toolkits.
+
+JSON lines    {"id", "contents", "vector"} (Pyserini), {"docid", ...} (Anserini), {"qid", "vector"}
+              (encoded queries). If denserk knows the model, the first record has the manifest in
+              the field `denserk_manifest`, which other readers ignore.
+Parquet       a folder of files with the columns docid and vector (Anserini)
+flat faiss    a folder of `index` and `docid` (Pyserini); see `flat_file`
+pickle        (float array [n, D], [ids]) (Tevatron, BEIR); [(id, vector), ...] (DPR); a pandas
+              frame with id, text, embedding, as embedding.pkl (Pyserini's encoded queries)
+array         a .npy file of (n, D); ids are the row numbers from 0
+
+A pickle is a program. Even if reading is allowed, it may only call constructors of arrays and
+frames; still, open only pickles of people you trust. A pickle is read into memory.
+"""
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
+from itertools import islice, pairwise
+from pathlib import Path
+from tokenize import TokenError
+from typing import Any, BinaryIO, Literal, NamedTuple
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from denserk.config.retrieval import Metric
+from denserk.errors import DenserkError, InputError, UsageError
+from denserk.extras import require
+from denserk.io.files import number_lines, open_binary, read_errors, read_text_lines, whole_binary
+from denserk.io.flat_file import FlatWriter, map_flat
+from denserk.io.json_records import dump_json, identifier, parse_objects
+from denserk.io.manifest import Manifest, decoded
+from denserk.io.outputs import whole_folder
+
+Vectors = NDArray[np.floating[Any]]
+ROWS = 1024  # rows of a block where the file itself has no blocks
+
+
+class VectorBlock(NamedTuple):
+    """n ids, their (n, D) vectors, and n texts if the file holds them."""
+
+    ids: list[str]
+    vectors: Vectors
+    texts: list[str] | None = None
+
+
+Sink = Callable[[VectorBlock], object]  # appends a block to an output
+
+
+def refuse_non_finite(where: str | Path, ids: Sequence[str], vectors: Vectors) -> None:
+    """Reject vectors that hold NaN or infinity; the error names the first id.
+
+    Args:
+        where: names the vectors in the error.
+        ids: n ids.
+        vectors: (n * vectors per passage, D).
+    """
+    finite = np.isfinite(vectors).all(axis=1)
+    if not finite.all():
+        first = ids[int(np.argmin(finite)) * len(ids) // len(vectors)]
+        raise InputError(
+            where,
+            None,
+            f"a vector of {first} that is not finite in {vectors.dtype}",
+            "numbers in range",
+            "try --dtype float32 and --vector-dtype float32",
+        )
+
+
+def check_dimension(block: VectorBlock, expected: int, path: str | Path) -> int:
+    """Return D of a block; raise an InputError unless it is as `expected`, or that is 0."""
+    dimension = int(block.vectors.shape[1])
+    if expected not in (0, dimension):
+        found = f"vectors of {dimension} dimensions from {block.ids[0]} on"
+        hint = "put together vectors of one model"
+        raise InputError(path, None, found, f"{expected}, as those before", hint)
+    return dimension
+
+
+def checked_block(
+    ids: Sequence[Any], vectors: NDArray[Any], texts: list[str] | None, path: str | Path
+) -> VectorBlock:
+    """Return a block of valid ids and finite numbers; integers and doubles become float32.
+
+    Raises:
+        InputError: an id is not valid, a number is not finite, or ids and rows differ in number.
+    """
+    if vectors.ndim != 2 or len(ids) != len(vectors) or vectors.shape[1] == 0:
+        found = f"an array of shape {vectors.shape} with {len(ids)} ids"
+        raise InputError(path, None, found, "one vector an id")
+    if vectors.dtype.kind not in "fiu":
+        raise InputError(path, None, f"vectors of {vectors.dtype}", "numbers")
+    names = [identifier(value, path, None, "vector") for value in ids]
+    if vectors.dtype not in (np.float16, np.float32):
+        with np.errstate(over="ignore"):
+            vectors = vectors.astype(np.float32)
+    refuse_non_finite(path, names, vectors)
+    return VectorBlock(names, vectors, texts)
+
+
+def joined(blocks: Sequence[VectorBlock]) -> VectorBlock:
+    """Join blocks into one; it has texts if all of them have texts."""
+    texts = [text for block in blocks for text in block.texts or ()]
+    ids = [docid for block in blocks for docid in block.ids]
+    has_texts = all(block.texts is not None for block in blocks)
+    vectors = np.concatenate([block.vectors for block in blocks])
+    return VectorBlock(ids, vectors, texts if has_texts else None)
+
+
+def regrouped(blocks: Iterable[VectorBlock], rows: int) -> Iterator[VectorBlock]:
+    """Yield the same vectors in blocks of `rows`; the last may be shorter.
+
+    >>> block = VectorBlock(["a", "b", "c"], np.eye(3, dtype=np.float32))
+    >>> [part.ids for part in regrouped([block, block], 4)]
+    [['a', 'b', 'c', 'a'], ['b', 'c']]
+    """
+    held: list[VectorBlock] = []
+    missing = rows
+    for block in blocks:
+        for part in slices(block, missing, rows):
+            held.append(part)
+            missing -= len(part.ids)
+            if not missing:
+                yield joined(held)
+                held, missing = [], rows
+    if held:
+        yield joined(held)
+
+
+def slices(block: VectorBlock, first: int, rows: int) -> Iterator[VectorBlock]:
+    """Cut a block into parts of `rows`, of which the first has `first`."""
+    ends = [0, *range(first, len(block.ids), rows), len(block.ids)]
+    for start, end in pairwise(ends):
+        ids, vectors, texts = block
+        yield VectorBlock(ids[start:end], vectors[start:end], texts and texts[start:end])
+
+
+# JSON lines
+
+ID_KEYS = ("id", "docid", "qid", "_id")
+MANIFEST = "denserk_manifest"
+
+
+def read_json_manifest(handle: BinaryIO, path: str | Path) -> tuple[bytes, Manifest | None]:
+    """Read the first line of an open input, and the manifest it may carry.
+
+    Raises:
+        InputError: the manifest is broken.
+    """
+    _, line = next(number_lines(handle, path), (1, b""))
+    try:
+        record = orjson.loads(line)
+    except ValueError:
+        record = None  # `read_json_lines` reports it
+    if not isinstance(record, dict) or MANIFEST not in record:
+        return line, None
+    return line, decoded(orjson.dumps(record[MANIFEST]), f"{path}, line 1, {MANIFEST}")
+
+
+def read_json_lines(handle: BinaryIO, path: str | Path) -> Iterator[VectorBlock]:
+    """Read blocks of vectors of an open input; `path` names it in errors.
+
+    Raises:
+        InputError: a line has no id or no vector, or vectors differ in length.
+    """
+    rows = _json_rows(handle, path)
+    while part := list(islice(rows, ROWS)):
+        ids, vectors, texts = zip(*part, strict=True)
+        yield checked_block(ids, np.stack(vectors), list(texts), path)
+
+
+def _json_rows(
+    handle: BinaryIO, path: str | Path
+) -> Iterator[tuple[Any, NDArray[np.float32], str]]:
+    """Yield (id, (D,) vector, contents); the first line determines D and the key of ids."""
+    key, dimension = "", 0
+    for line, record in parse_objects(number_lines(handle, path), path):
+        key = key or next((name for name in ID_KEYS if name in record), "")
+        if key not in record or "vector" not in record:
+            found = f"the keys {', '.join(list(record)[:8])}"
+            raise InputError(path, line, found, f"{key or 'id, docid or qid'} and vector")
+        try:
+            vector = np.array(record["vector"])
+        except (ValueError, OverflowError):  # lists inside
+            vector = np.array([])
+        if vector.ndim != 1 or not len(vector) or vector.dtype.kind not in "fiu":
+            raise InputError(path, line, "a vector that is no list of numbers", "a list of numbers")
+        dimension = dimension or len(vector)
+        if len(vector) != dimension:
+            found = f"a vector of {len(vector)} numbers"
+            raise InputError(path, line, found, f"{dimension}, as in the lines before")
+        contents = record.get("contents")
+        with np.errstate(over="ignore"):
+            row = vector.astype(np.float32)
+        yield record[key], row, contents if isinstance(contents, str) else ""
+
+
+@contextmanager
+def json_lines_sink(
+    path: str | Path, key: str, *, contents: bool = True, manifest: Manifest | None = None
+) -> Iterator[Sink]:
+    """Yield a function that appends a block; the file is renamed into place when complete.
+
+    Args:
+        path: the file; "-" is standard output.
+        key: name of the id: id, docid or qid.
+        contents: write the text, empty if there is none.
+        manifest: settings and inputs, which the first record carries.
+    """
+    extra = {} if manifest is None else {MANIFEST: asdict(replace(manifest, contents={}))}
+
+    def lines(block: VectorBlock) -> Iterator[bytes]:
+        texts = block.texts or [""] * len(block.ids)
+        rows = np.ascontiguousarray(block.vectors)
+        for docid, text, row in zip(block.ids, texts, rows, strict=True):
+            middle = {"contents": text} if contents else {}
+            yield dump_json({key: docid, **middle, "vector": row, **extra})
+            extra.clear()
+
+    with whole_binary(path) as handle:
+        yield lambda block: handle.writelines(lines(block))
+
+
+# Parquet
+
+ROWS_A_FILE = 1_000_000  # Anserini's limit
+ROW_GROUP = 65_536
+
+
+def read_parquet(path: str | Path) -> Iterator[VectorBlock]:
+    """Read blocks of vectors of one file.
+
+    Raises:
+        InputError: it is not Parquet, or lacks the columns.
+    """
+    import pyarrow as arrow
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            key = next((name for name in ID_KEYS[:3] if name in names), None)
+            if key is None or "vector" not in names:
+                raise InputError(path, None, f"columns {', '.join(names)}", "docid and vector")
+            texts = [name for name in ("contents",) if name in names]
+            for batch in file.iter_batches(ROWS, columns=[key, "vector", *texts]):
+                vectors = _matrix(batch.column("vector"), path)
+                held = batch.column("contents").to_pylist() if texts else None
+                yield checked_block(batch.column(key).to_pylist(), vectors, held, path)
+    except (arrow.ArrowException, OSError) as error:
+        found = f"a broken file ({str(error).splitlines()[0]})"
+        raise InputError(path, None, found, "a Parquet file") from None
+
+
+def _matrix(column: Any, path: str | Path) -> NDArray[Any]:
+    """Return the (n, D) array of a column of lists."""
+    from pyarrow import compute
+
+    try:
+        lengths = compute.list_value_length(column).unique().to_pylist()
+    except NotImplementedError:  # it holds no lists
+        raise InputError(path, None, f"vectors of {column.type}", "lists of numbers") from None
+    if len(lengths) != 1 or None in lengths:
+        found = f"vectors of {', '.join(sorted(map(str, lengths)))} numbers"
+        raise InputError(path, None, found, "vectors of one length")
+    flat = column.flatten()
+    if flat.null_count:
+        raise InputError(path, None, "a vector with a hole", "numbers")
+    return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(column), -1)
+
+
+@contextmanager
+def parquet_sink(folder: str | Path, *, overwrite: bool) -> Iterator[Sink]:
+    """Yield a function that appends a block; the folder is renamed into place when complete."""
+    import pyarrow as arrow
+    from pyarrow import parquet
+
+    schema = arrow.schema({"docid": arrow.string(), "vector": arrow.list_(arrow.float32())})
+    count = 0
+    writer: Any = None
+    with whole_folder(folder, overwrite=overwrite, export=True) as temporary, ExitStack() as files:
+
+        def write(block: VectorBlock) -> None:
+            nonlocal count, writer
+            for part in slices(block, -count % ROWS_A_FILE or ROWS_A_FILE, ROWS_A_FILE):
+                if count % ROWS_A_FILE == 0:
+                    files.close()
+                    where = temporary / f"part-{count // ROWS_A_FILE:05d}.parquet"
+                    writer = files.enter_context(
+                        parquet.ParquetWriter(
+                            where, schema, use_dictionary=False, compression="snappy"
+                        )
+                    )
+                rows = list(part.vectors.astype(np.float32, copy=False))
+                table = arrow.Table.from_pydict({"docid": part.ids, "vector": rows}, schema=schema)
+                writer.write_table(table, row_group_size=ROW_GROUP)
+                count += len(rows)
+
+        yield write
+
+
+# flat faiss
+
+INDEX, IDS = "index", "docid"
+
+
+def read_flat(folder: Path, size: int = 1) -> Iterator[VectorBlock]:
+    """Read blocks of vectors of a folder with `index` and `docid`; the index is memory-mapped.
+
+    Args:
+        folder: the folder.
+        size: vectors per passage; above 1, lines end in "#" and a number.
+
+    Raises:
+        InputError: the index is not flat (others do not hold the original vectors), or vectors
+            and ids differ in number.
+    """
+    rows, _ = map_flat(folder / INDEX)
+    lines = read_text_lines(folder / IDS)
+    for start in range(0, len(rows), ROWS * size):
+        some = rows[start : start + ROWS * size]
+        ids = [line.rstrip() for _, line in islice(lines, len(some))]
+        block = checked_block(ids, some, None, folder)
+        if size > 1:
+            block = block._replace(ids=[line.rpartition("#")[0] for line in block.ids[::size]])
+        yield block
+    if next(lines, None) is not None:
+        found = f"more than {len(rows):,} ids"
+        raise InputError(folder / IDS, None, found, "one for each vector")
+
+
+@contextmanager
+def flat_sink(folder: str | Path, *, overwrite: bool) -> Iterator[Sink]:
+    """Yield a function that appends a block; the folder is renamed into place when complete."""
+    with (
+        whole_folder(folder, overwrite=overwrite, export=True) as temporary,
+        (temporary / INDEX).open("wb") as rows,
+        (temporary / IDS).open("w", encoding="utf-8", newline="\n") as ids,
+    ):
+        writer = FlatWriter(rows, Metric.INNER)
+
+        def write(block: VectorBlock) -> None:
+            writer.add(block.vectors)
+            ids.writelines(f"{docid}\n" for docid in block.ids)
+
+        yield write
+        writer.finish()
+
+
+# pickles
+
+QUERIES_FILE = "embedding.pkl"
+EXPECTED = "(vectors, ids), a list of (id, vector), or a frame with id, text, embedding"
+BUILTINS = "bytearray bytes complex dict float frozenset int list set slice str tuple"
+# module -> names that a pickle of vectors may call: constructors of arrays and frames
+ALLOWED = {
+    "builtins": BUILTINS,
+    "__builtin__": BUILTINS,
+    "_codecs": "encode",
+    "numpy": "ndarray dtype",
+    "numpy.core.multiarray": "_reconstruct scalar",
+    "numpy._core.multiarray": "_reconstruct scalar",
+    "numpy.core.numeric": "_frombuffer",
+    "numpy._core.numeric": "_frombuffer",
+    "pandas": "DataFrame Index RangeIndex StringDtype",
+    "pandas.arrays": "ArrowStringArray StringArray",
+    "pandas.core.frame": "DataFrame",
+    "pandas.core.indexes.base": "Index _new_Index",
+    "pandas.core.indexes.range": "RangeIndex",
+    "pandas.core.internals.managers": "BlockManager",
+    "pandas.core.internals.blocks": "new_block",
+    "pandas._libs.internals": "_unpickle_block",
+    "pandas.core.arrays.string_": "StringArray StringDtype",
+    "pandas.core.arrays.string_arrow": "ArrowStringArray",
+    "pyarrow.lib": "py_buffer type_for_alias _restore_array",
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Finds only the names in `ALLOWED`."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name not in ALLOWED.get(module, "").split():
+            found = f"{module}.{name}, which no array of vectors needs"
+            raise pickle.UnpicklingError(f"it asks for {found}; do not open this file")
+        if module.startswith(("pandas", "pyarrow")):
+            require(module.partition(".")[0], "a pickled frame")
+        return super().find_class(module, name)
+
+
+def read_pickle(path: str | Path) -> Iterator[VectorBlock]:
+    """Read blocks of vectors.
+
+    Raises:
+        InputError: it is another kind of pickle, or calls a name that is not allowed.
+        MissingExtraError: it holds a frame, and pandas is not installed.
+    """
+    try:
+        with open_binary(path) as handle:
+            value = _Unpickler(handle).load()
+    except DenserkError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a broken pickle raises anything
+        found = f"a broken pickle ({type(error).__name__}: {error})"
+        raise InputError(path, None, found, EXPECTED) from None
+    ids, vectors, texts = _pickled(value, path)
+    try:
+        if not isinstance(vectors, np.ndarray):
+            vectors = np.stack([np.asarray(row) for row in vectors])
+    except (ValueError, TypeError) as error:
+        found = f"vectors that do not fit together ({error})"
+        raise InputError(path, None, found, EXPECTED) from None
+    names = [docid.item() if isinstance(docid, np.generic) else docid for docid in ids]
+    for start in range(0, len(names), ROWS):
+        some = slice(start, start + ROWS)
+        yield checked_block(names[some], vectors[some], texts and texts[some], path)
+
+
+def _pickled(value: Any, path: str | Path) -> tuple[Sequence[Any], Any, list[str] | None]:
+    """Return (ids, vectors, texts) of any of the three formats."""
+    if isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], np.ndarray):
+        ids = np.asarray(value[1], dtype=object).reshape(-1).tolist()
+        if len(ids) == len(value[0]):
+            return ids, value[0], None
+    elif isinstance(value, list) and all(
+        isinstance(v, tuple | list) and len(v) >= 2 for v in value
+    ):
+        return [pair[0] for pair in value], [pair[1] for pair in value], None
+    elif type(value).__name__ == "DataFrame" and {"id", "embedding"} <= set(value.columns):
+        texts = list(map(str, value["text"])) if "text" in value.columns else None
+        return list(value["id"]), list(value["embedding"]), texts
+    raise InputError(path, None, f"a pickled {type(value).__name__}", EXPECTED)
+
+
+@contextmanager
+def tevatron_sink(path: str | Path) -> Iterator[Sink]:
+    """Yield a function that appends a block; all blocks are held in memory until the end."""
+    blocks: list[VectorBlock] = []
+    with whole_binary(path) as handle:
+        yield blocks.append
+        whole = joined(blocks)
+        pickle.dump((whole.vectors, whole.ids), handle, protocol=4)
+
+
+@contextmanager
+def pyserini_queries_sink(folder: str | Path, *, overwrite: bool) -> Iterator[Sink]:
+    """Yield a function that appends queries with their texts, by which Pyserini finds them.
+
+    Raises:
+        MissingExtraError: pandas is not installed.
+        UsageError: the vectors come without texts.
+    """
+    pandas = require("pandas", "Pyserini's folder of encoded queries")
+    blocks: list[VectorBlock] = []
+    with whole_folder(folder, overwrite=overwrite, export=True) as temporary:
+        yield blocks.append
+        whole = joined(blocks)
+        if whole.texts is None or not all(whole.texts):
+            raise UsageError(
+                "Pyserini finds encoded queries by their text; these vectors come without texts",
+                "encode --topics Q --output-format pyserini-queries",
+            )
+        columns = {"id": whole.ids, "text": whole.texts, "embedding": list(whole.vectors)}
+        frame = pandas.DataFrame(columns, dtype=object)
+        frame.columns = pandas.Index(list(columns), dtype=object)  # what older pandas reads
+        frame.to_pickle(temporary / QUERIES_FILE, protocol=4)
+
+
+# arrays
+
+# what NumPy raises for broken .npy files, whose headers fail to parse in all these ways
+BROKEN_ARRAY = (
+    *(ArithmeticError, EOFError, LookupError, MemoryError, RecursionError, SyntaxError),
+    *(TokenError, TypeError, ValueError),
+)
+
+
+def map_array(path: str | Path, mode: Literal["r", "c"] = "r") -> NDArray[Any]:
+    """Memory-map a .npy file.
+
+    Raises:
+        InputError: it cannot be read, or is not a NumPy array.
+    """
+    try:
+        with read_errors(path):
+            array: NDArray[Any] = np.load(path, mmap_mode=mode, allow_pickle=False)
+    except BROKEN_ARRAY as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise InputError(path, None, f"a broken file ({reason})", "a NumPy array") from None
+    return array
+
+
+def read_array(path: str | Path) -> Iterator[VectorBlock]:
+    """Read a NumPy array in blocks; ids are the row numbers from 0."""
+    array = map_array(path)
+    if array.ndim != 2:
+        raise InputError(path, None, f"an array of shape {array.shape}", "(vectors, dimensions)")
+    for start in range(0, len(array), ROWS):
+        rows = array[start : start + ROWS]
+        yield checked_block(list(range(start, start + len(rows))), rows, None, path)
