@@ -60,13 +60,15 @@ def token_scores(
 
 
 def folded(scores: Sequence[float], layout: SliceLayout) -> list[float]:
-    """agg* or agg+ of a vocabulary-wide vector, slice by slice, through `layout.place`."""
+    """agg* or agg+ of a vocabulary-wide vector, slice by slice."""
     halves: dict[tuple[int, int], list[float]] = {}
-    for token, score in enumerate(scores):
-        place = layout.place(token)
-        if place is not None:
-            halves.setdefault(place, []).append(score)
     width = layout.modulus
+    for position, token in enumerate(layout.order or range(len(scores))):
+        if position >= layout.dropped:
+            column = (position - layout.dropped) % width
+            sign = -1 if layout.kind is AggKind.STAR and column % 2 else 1
+            place = (column // 2 if layout.signed_pairs else column, sign)
+            halves.setdefault(place, []).append(scores[token])
     rows = (layout.vocabulary - layout.dropped + layout.appended) // width
     for column in range(width - layout.appended, width):  # appended zeros fill the last row
         if rows and layout.appended:

@@ -23,8 +23,8 @@ from denserk.data.batches import by_length, pad
 from denserk.errors import DenserkError, ModelError
 from denserk.io.plots import new_axes, save_if_installed
 from denserk.io.text_files import write_rows
-from denserk.models.multi_vector import MultiVector
 from denserk.models.pooling import PassageVectors
+from denserk.models.representation import MultiVector
 from denserk.models.text_encoder import NOTHING, TextEncoder
 from denserk.records import Passage
 from denserk.reporting import track

@@ -79,19 +79,15 @@ class Architecture:
         return int(count) - self.first_position(config) if count and count > 0 else None
 
 
-def _bert_transform(model: Any, hidden: Tensor) -> Tensor:
-    transformed: Tensor = model.cls.predictions.transform(hidden)
-    return transformed
-
-
-def _roberta_transform(model: Any, hidden: Tensor) -> Tensor:
-    transformed: Tensor = model.lm_head.layer_norm(F.gelu(model.lm_head.dense(hidden)))
-    return transformed
-
-
-def _distilbert_transform(model: Any, hidden: Tensor) -> Tensor:
-    transformed: Tensor = model.vocab_layer_norm(model.activation(model.vocab_transform(hidden)))
-    return transformed
+# MLM heads up to their decoder: (model, (..., H)) -> (..., H)
+_TRANSFORMS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "bert": lambda model, hidden: model.cls.predictions.transform(hidden),
+    "roberta": lambda model, hidden: model.lm_head.layer_norm(F.gelu(model.lm_head.dense(hidden))),
+    "distilbert": lambda model, hidden: model.vocab_layer_norm(
+        model.activation(model.vocab_transform(hidden))
+    ),
+    "modernbert": lambda model, hidden: model.head(hidden),
+}
 
 
 def _bert_parts(layer: Any) -> LayerParts:
@@ -122,33 +118,24 @@ def _distilbert_parts(layer: Any) -> LayerParts:
     )
 
 
-def _attend(
-    queries: Tensor, keys: Tensor, values: Tensor, seen: Tensor, heads: int, dropout: float
-) -> Tensor:
-    """(B, T, H) three times, and who sees whom, (B, T, T) bool -> (B, T, H)."""
+def _cross(layer: Any, queries: Tensor, states: Tensor, seen: Tensor) -> Tensor:
+    """Layer of BERT or DistilBERT whose queries, and residual, are not its keys' states."""
+    named = hasattr(layer.attention, "self")  # BERT's names, or DistilBERT's
+    own = layer.attention.self if named else layer.attention
+    linears = (own.query, own.key, own.value) if named else (own.q_lin, own.k_lin, own.v_lin)
     query, key, value = (
-        part.view(*part.shape[:2], heads, -1).transpose(1, 2) for part in (queries, keys, values)
+        linear(part).unflatten(-1, (-1, own.attention_head_size)).transpose(1, 2)
+        for linear, part in zip(linears, (queries, states, states), strict=True)
     )
+    dropout = own.dropout.p if layer.training else 0.0
     context = F.scaled_dot_product_attention(query, key, value, seen.unsqueeze(1), dropout)
-    return context.transpose(1, 2).flatten(2)
-
-
-def _bert_cross(layer: Any, queries: Tensor, states: Tensor, seen: Tensor) -> Tensor:
-    own = layer.attention.self
-    projected = own.query(queries), own.key(states), own.value(states)
-    dropout = own.dropout.p if layer.training else 0.0
-    context = _attend(*projected, seen, own.num_attention_heads, dropout)
-    result: Tensor = layer.feed_forward_chunk(layer.attention.output(context, queries))
-    return result
-
-
-def _distilbert_cross(layer: Any, queries: Tensor, states: Tensor, seen: Tensor) -> Tensor:
-    own = layer.attention
-    projected = own.q_lin(queries), own.k_lin(states), own.v_lin(states)
-    dropout = own.dropout.p if layer.training else 0.0
-    context = own.out_lin(_attend(*projected, seen, own.n_heads, dropout))
-    attended = layer.sa_layer_norm(context + queries)
-    result: Tensor = layer.output_layer_norm(layer.ffn(attended) + attended)
+    context = context.transpose(1, 2).flatten(2)
+    result: Tensor
+    if named:
+        result = layer.feed_forward_chunk(layer.attention.output(context, queries))
+    else:
+        attended = layer.sa_layer_norm(own.out_lin(context) + queries)
+        result = layer.output_layer_norm(layer.ffn(attended) + attended)
     return result
 
 
@@ -177,19 +164,19 @@ def _run_modernbert(
 _BERT = Architecture(
     "bert",
     head=("cls.predictions.",),
-    transform=_bert_transform,
+    transform=_TRANSFORMS["bert"],
     layers="encoder.layer",
     run=_run_absolute,
-    cross=_bert_cross,
+    cross=_cross,
     parts=_bert_parts,
 )
 _ROBERTA = Architecture(
     "roberta",
     head=("lm_head.",),
-    transform=_roberta_transform,
+    transform=_TRANSFORMS["roberta"],
     layers="encoder.layer",
     run=_run_absolute,
-    cross=_bert_cross,
+    cross=_cross,
     offset=True,
     parts=_bert_parts,
 )
@@ -203,10 +190,10 @@ ARCHITECTURES = {
         Architecture(
             "distilbert",
             head=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
-            transform=_distilbert_transform,
+            transform=_TRANSFORMS["distilbert"],
             layers="transformer.layer",
             run=_run_absolute,
-            cross=_distilbert_cross,
+            cross=_cross,
             parts=_distilbert_parts,
             activation=lambda config: str(config.activation),
         ),
@@ -215,12 +202,12 @@ ARCHITECTURES = {
         Architecture(
             "modernbert",
             head=("head.", "decoder."),
-            transform=lambda model, hidden: model.head(hidden),
+            transform=_TRANSFORMS["modernbert"],
             layers="layers",
             run=_run_modernbert,
         ),
-        Architecture("mpnet", head=("lm_head.",), transform=_roberta_transform, offset=True),
-        Architecture("deberta-v2", head=("cls.predictions.",), transform=_bert_transform),
+        Architecture("mpnet", head=("lm_head.",), transform=_TRANSFORMS["roberta"], offset=True),
+        Architecture("deberta-v2", head=("cls.predictions.",), transform=_TRANSFORMS["bert"]),
         _T5,
         replace(_T5, model_type="mt5"),
         replace(_T5, model_type="umt5"),

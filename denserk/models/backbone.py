@@ -41,12 +41,7 @@ class Backbone(nn.Module):
     ) -> "Backbone":
         """Build the backbone of a folder from its tensors.
 
-        Args:
-            folder: for messages.
-            config: of the model.
-            tensors: as the folder names them.
-            with_head: keep the MLM head.
-            may_lack_head: initialise a head that is not among the tensors randomly.
+        With `may_lack_head`, an MLM head that is not among the tensors is randomly initialised.
 
         Raises:
             ModelError: there is no such encoder, or tensors are missing or do not fit.
@@ -62,18 +57,23 @@ class Backbone(nn.Module):
                 "take an encoder, a decoder, or a T5",
             )
         head = architecture_of(kind).head if may_lack_head else ()
-        model, _ = load_model(auto, folder, config, tensors, may_lack=head)
-        return cls(model, with_head=with_head)
+        return cls(load_model(auto, folder, config, tensors, may_lack=head), with_head=with_head)
 
     @property
     def architecture(self) -> Architecture:
         """The row of the table of architectures."""
         return architecture_of(self.config.model_type)
 
-    @property
-    def _no_cache(self) -> dict[str, bool]:
-        """Decoders alone know this argument."""
-        return {"use_cache": False} if self.architecture.is_decoder else {}
+    def _run(self, batch: TokenBatch, **asked: bool) -> Any:
+        """Run the encoder; `asked` names what it returns besides the last hidden states."""
+        if self.architecture.is_decoder:  # which alone know this argument
+            asked["use_cache"] = False
+        return self.encoder(
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask.long(),
+            return_dict=True,
+            **asked,
+        )
 
     @property
     def config(self) -> Any:
@@ -84,34 +84,18 @@ class Backbone(nn.Module):
         """Last hidden states: (B, T) ids -> (B, T, H)."""
         if self.lean is not None:
             return self.lean(batch)
-        hidden: Tensor = self.encoder(
-            input_ids=batch.input_ids,
-            attention_mask=batch.attention_mask.long(),
-            output_hidden_states=False,
-            return_dict=True,
-            **self._no_cache,
-        ).last_hidden_state
+        hidden: Tensor = self._run(batch, output_hidden_states=False).last_hidden_state
         return hidden
 
     def hidden_states(self, batch: TokenBatch, *, norm_intermediate: bool = False) -> list[Tensor]:
         """States of every layer, item 0 the embeddings': (B, T) ids -> L + 1 times (B, T, H).
 
-        Args:
-            batch: the tokens.
-            norm_intermediate: apply the final layer norm, where the backbone has one after its last
-                layer (T5), to the layers before it too.
+        With `norm_intermediate`, a norm that the backbone has after its last layer (T5) is applied
+        to the layers before it too.
         """
         if self.lean is not None:
             return list(self.lean.states(batch))
-        states: list[Tensor] = list(
-            self.encoder(
-                input_ids=batch.input_ids,
-                attention_mask=batch.attention_mask.long(),
-                output_hidden_states=True,
-                return_dict=True,
-                **self._no_cache,
-            ).hidden_states
-        )
+        states: list[Tensor] = list(self._run(batch, output_hidden_states=True).hidden_states)
         if norm_intermediate and self.architecture.final_norm:
             norm = self.encoder.get_submodule(self.architecture.final_norm)
             states[1:-1] = [norm(state) for state in states[1:-1]]
@@ -134,13 +118,7 @@ class Backbone(nn.Module):
         """
         assert self.lean is None
         self.encoder.set_attn_implementation("eager")
-        maps = self.encoder(
-            input_ids=batch.input_ids,
-            attention_mask=batch.attention_mask.long(),
-            output_attentions=True,
-            return_dict=True,
-        ).attentions
-        return list(maps)
+        return list(self._run(batch, output_attentions=True).attentions)
 
     def embed(self, batch: TokenBatch) -> Tensor:
         """The embedding layer's output, norm and dropout included: (B, T) ids -> (B, T, H)."""
@@ -174,32 +152,16 @@ class Backbone(nn.Module):
         return [kind(self.config, whole[-1]) for _ in range(count)]
 
     def run_layers(self, layers: Iterable[nn.Module], states: Tensor, mask: Tensor) -> Tensor:
-        """Run layers of the encoder's kind, one after the other.
-
-        Args:
-            layers: from `new_layers`.
-            states: (B, T, H).
-            mask: (B, T) bool, True = a real token.
-
-        Returns:
-            (B, T, H).
-        """
+        """Run layers of `new_layers` one after the other: (B, T, H), mask (B, T) -> (B, T, H)."""
         assert self.architecture.run is not None
         return self.architecture.run(self.model, layers, states, mask)
 
     def run_cross_layer(
         self, layer: nn.Module, queries: Tensor, states: Tensor, seen: Tensor
     ) -> Tensor:
-        """A layer whose queries, and with them the residual, are not what keys and values are of.
+        """Run a layer whose queries, and so its residual, differ from the states it attends to.
 
-        Args:
-            layer: from `new_layers`.
-            queries: (B, T, H).
-            states: (B, T, H).
-            seen: (B, T, T) bool, whether query i sees state j.
-
-        Returns:
-            (B, T, H).
+        queries, states: (B, T, H); seen: (B, T, T) bool, whether query i sees state j -> (B, T, H).
         """
         assert self.architecture.cross is not None
         return self.architecture.cross(layer, queries, states, seen)

@@ -1,11 +1,11 @@
-"""Files of a saved model: finding a folder, config.json, tensors, transformers' model of them."""
+"""Files of a saved model: its folder, config.json and tensors, and transformers' model of them."""
 
 import hashlib
+import io
 import json
 import logging
 import pickle
 import re
-import struct
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 from huggingface_hub import constants, snapshot_download
-from huggingface_hub.errors import RepositoryNotFoundError, StrictDataclassError
-from safetensors import SafetensorError
+from huggingface_hub.errors import RepositoryNotFoundError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, PretrainedConfig
@@ -26,332 +25,31 @@ from denserk.data.tokenization import TOKENIZER_FILES
 from denserk.errors import InputError, ModelError, UsageError
 from denserk.io.files import read_errors, read_file, whole_binary
 from denserk.io.manifest import file_sha256
-from denserk.io.schema import TEXT, mapping, record, require
+from denserk.io.schema import OBJECT, TEXT, Rule, mapping, record, require
 
 logger = logging.getLogger(__name__)
 
 CONFIG = "config.json"
-# The first of these that a folder has is read; an index names several files.
+# the first of these that a folder has is read; an index names several files
 WEIGHTS = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
+    *("model.safetensors", "model.safetensors.index.json"),
+    *("pytorch_model.bin", "pytorch_model.bin.index.json"),
 )
-# What transformers, safetensors and torch raise for broken files and configurations.
-UNREADABLE = (
-    SafetensorError,
-    StrictDataclassError,
-    pickle.UnpicklingError,
-    struct.error,
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    ImportError,
-    LookupError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-# Fields by which a configuration would choose other code to run; they are ignored.
+# fields by which a configuration would choose other code to run; they are ignored
 LOADS_CODE = ("_attn_implementation", "attn_implementation", "auto_map")
 LAYERS = ("num_hidden_layers", "n_layers", "num_layers", "n_layer", "num_decoder_layers")
 MOST_LAYERS = 1000
-
-
-def _read(path: Path, kind: type, name: str) -> Any:
-    if not path.exists():
-        raise ModelError(f"{path} is missing")
-    try:
-        value = json.loads(read_file(path))
-    except (ValueError, RecursionError) as error:
-        raise InputError(path, None, f"text that is not JSON ({error})", name) from None
-    if not isinstance(value, kind):
-        raise InputError(path, None, f"JSON {type(value).__name__}", name)
-    return value
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        ModelError: there is no such file.
-        InputError: the file cannot be read or holds something else.
-    """
-    value: dict[str, Any] = _read(path, dict, "a JSON object")
-    return value
-
-
-def read_json_list(path: Path) -> list[dict[str, Any]]:
-    """Read a JSON array of objects; errors as in `read_json`."""
-    value: list[dict[str, Any]] = _read(path, list, "a JSON array")
-    if not all(isinstance(item, dict) for item in value):
-        raise InputError(path, None, "items that are no objects", "a JSON array of objects")
-    return value
-
-
-def inside(folder: Path, name: str, where: Path) -> Path:
-    """Return a path that a file of a model names, which must lie in the model's folder.
-
-    Raises:
-        InputError: the name leads out of it.
-    """
-    if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise InputError(where, None, f"the path {name[:80]!r}", f"a name inside {folder}")
-    return folder / name
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """Return the files that hold a folder's weights; an index comes first, then what it names.
-
-    Raises:
-        ModelError: there are none.
-    """
-    path = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
-    if path is None:
-        raise ModelError(
-            f"{folder} holds no weights", f"one of these is expected: {', '.join(WEIGHTS)}"
-        )
-    if path.suffix != ".json":
-        return [path]
-    index = read_json(path)
-    require(index, record({"weight_map": mapping(TEXT)}), path)
-    parts = sorted(set(index["weight_map"].values()))
-    return [path, *(inside(folder, part, path) for part in parts)]
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of one file to the CPU; nothing in it is executed.
-
-    Raises:
-        ModelError: the file is absent, cut short, or holds more than tensors.
-    """
-    if not path.exists():
-        raise ModelError(f"{path} is missing")
-    with read_errors(path), path.open("rb") as handle:
-        handle.read(1)  # the readers below take a file that may not be read for a missing one
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        with warnings.catch_warnings(action="ignore"):  # old pickles are fine; others fail below
-            tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except UNREADABLE as error:
-        raise ModelError(
-            f"{path} cannot be read as a file of tensors ({_reason(error)})",
-            "fetch the file again; files that hold more than tensors are never opened",
-        ) from None
-    if not isinstance(tensors, dict) or not all(isinstance(t, Tensor) for t in tensors.values()):
-        raise ModelError(f"{path} holds something other than named tensors")
-    return tensors
-
-
-def _reason(error: Exception) -> str:
-    """One line; for pickles without torch's advice to open the file all the same."""
-    if isinstance(error, pickle.UnpicklingError):
-        named = re.search(r"GLOBAL ([\w.]+)", str(error))
-        return f"it asks for {named[1]}, which no tensor needs" if named else "a broken pickle"
-    return " ".join(str(error).split())[:200] or type(error).__name__
-
-
-def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Read all tensors of a folder; errors as in `weight_files` and `read_tensors`."""
-    tensors: dict[str, Tensor] = {}
-    for path in weight_files(folder):
-        if path.suffix != ".json":
-            tensors.update(read_tensors(path))
-    return tensors
-
-
-def fingerprint(root: Path, files: Iterable[Path]) -> str:
-    """Hexadecimal SHA-256 of files' names (below `root`) and contents; equal on any machine."""
-    digest = hashlib.sha256()
-    for path in sorted(set(files)):
-        name = path.relative_to(root).as_posix()
-        digest.update(f"{name}\0{file_sha256(path)}\n".encode())
-    return digest.hexdigest()
-
-
-def read_model_type(folder: Path) -> str:
-    """Return the model type that a folder's config.json names.
-
-    Raises:
-        ModelError: there is no config.json, or it cannot be read.
-        InputError: it names none.
-    """
-    if not (folder / CONFIG).is_file():
-        raise ModelError(f"{folder} has no {CONFIG}: it is not a saved transformer")
-    values = read_json(folder / CONFIG)
-    require(values, record({"model_type": TEXT}), folder / CONFIG)
-    kind: str = values["model_type"]
-    return kind
-
-
-def read_config(folder: Path, model_type: str | None = None) -> PretrainedConfig:
-    """Read the configuration of a folder's model.
-
-    Args:
-        folder: with config.json.
-        model_type: take it for this type instead of its own.
-
-    Raises:
-        ModelError: there is none, or transformers rejects it.
-    """
-    kind, path = model_type or read_model_type(folder), folder / CONFIG
-    if kind not in CONFIG_MAPPING:
-        raise ModelError(f"{path}: transformers does not know the model_type {kind[:60]!r}")
-    values = {name: value for name, value in read_json(path).items() if name not in LOADS_CODE}
-    layers = [values[name] for name in LAYERS if isinstance(values.get(name), int)]
-    if layers and not 0 < max(layers) <= MOST_LAYERS:
-        raise ModelError(f"{path}: {max(layers):,} layers, expected 1 to {MOST_LAYERS:,}")
-    with _config_errors(path):
-        config: PretrainedConfig = CONFIG_MAPPING[kind].from_dict({**values, "model_type": kind})
-    return config
-
-
-@contextmanager
-def _config_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except UNREADABLE as error:
-        raise ModelError(
-            f"{path}: transformers makes no model of it ({_reason(error)})", "fetch it again"
-        ) from None
-
-
-def load_model(
-    auto: Any,
-    folder: Path,
-    config: PretrainedConfig,
-    tensors: Mapping[str, Tensor],
-    may_lack: tuple[str, ...] = (),
-) -> tuple[Any, list[str]]:
-    """Build a transformers model from tensors, in float32 on the CPU.
-
-    transformers renames old tensors, adds or removes the prefix of the encoder and ties weights.
-    A bare encoder loses its pooler, which no representation reads.
-
-    Args:
-        auto: one of transformers' Auto classes.
-        folder: for messages.
-        config: of the model.
-        tensors: by name; those that the model does not use may stand among them.
-        may_lack: first parts of names that may be missing, and are then initialised randomly.
-
-    Returns:
-        The model in evaluation mode, and the names of the tensors that were missing.
-
-    Raises:
-        ModelError: the model cannot be built, or tensors are missing or of another shape.
-    """
-    with _config_errors(folder / CONFIG), torch.device("meta"):
-        shell = auto.from_config(config)
-    needed = sum(parameter.numel() for parameter in shell.parameters())
-    there = sum(tensor.numel() for tensor in tensors.values())
-    if needed > 4 * there:  # before they are allocated
-        raise ModelError(
-            f"{folder / CONFIG} describes a model of {needed:,} weights; {there:,} were saved",
-            "fetch the files again: they belong to different models",
-        )
-    whole = [n for n, t in tensors.items() if n.endswith(".weight") and not t.is_floating_point()]
-    if whole:
-        kind = str(tensors[whole[0]].dtype).removeprefix("torch.")
-        raise ModelError(f"{folder}: {whole[0]} holds {kind}, expected floating point")
-    try:
-        with silent():
-            model, info = type(shell).from_pretrained(
-                None,
-                config=config,
-                state_dict=dict(tensors),
-                dtype=torch.float32,
-                ignore_mismatched_sizes=True,
-                output_loading_info=True,
-            )
-    except UNREADABLE as error:
-        raise ModelError(f"{folder} cannot be loaded ({_reason(error)})") from None
-    missing = sorted(info["missing_keys"])
-    prefix, base = f"{model.base_model_prefix}.", model.base_model
-    if base is model and hasattr(model, "pooler"):  # no representation reads it
-        model.pooler = None
-        missing = [name for name in missing if not name.startswith("pooler.")]
-    own = {name for name, _ in base.named_children()} - {"pooler"}
-    surplus = [  # of the encoder itself; heads of other tasks are welcome
-        name
-        for name in info["unexpected_keys"]
-        if name.removeprefix(prefix).partition(".")[0] in own and not name.endswith("position_ids")
-    ]
-    wrong = {
-        "missing": [name for name in missing if not name.startswith(may_lack or "\0")],
-        "unexpected": sorted(surplus),
-        "of another shape": [
-            f"{name} is {tuple(found)}, expected {tuple(expected)}"
-            for name, found, expected in sorted(info["mismatched_keys"])
-        ],
-    }
-    if any(wrong.values()):
-        named = "; ".join(f"{what}: {', '.join(names)}" for what, names in wrong.items() if names)
-        raise ModelError(f"{folder}: the weights are not those of its config.json; {named}")
-    return model.eval(), missing
-
-
-def fill(where: Path, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copy tensors into a module of the same names and shapes.
-
-    Raises:
-        ModelError: some are missing, left over or of another shape; all are named.
-    """
-    try:
-        module.load_state_dict(tensors)
-    except RuntimeError as error:
-        named = " ".join(str(error).partition("\n")[2].split())
-        raise ModelError(f"{where}: {named}") from None
-
-
-@contextmanager
-def silent() -> Iterator[None]:
-    """Context manager that turns transformers' messages and progress bars off."""
-    level = transformers_logging.get_verbosity()
-    bar = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(level)
-        if bar:
-            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
-
-
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors as safetensors, in float32."""
-    owned = {n: t.detach().to("cpu", torch.float32).clone() for n, t in tensors.items()}
-    with whole_binary(path) as handle:
-        handle.write(save(owned, metadata={"format": "pt"}))
-
-
-# What is downloaded besides the weights: no optimizer states, and pre-training heads on request.
-HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-SMALL_FILES = (
-    "config.json",
-    "generation_config.json",
-    "denserk.json",
-    "modules.json",
-    "config_sentence_transformers.json",
-    "sentence_*_config.json",
-    "*/config.json",
-    "pooler.pt",
-    "pooler_config.json",
-    "TermWeightTrans.pt",
-    "TermWeightTrans_config.json",
+# what is downloaded besides the weights: no optimizer states, and pre-training heads on request
+HUB_FILES = (
+    *("config.json", "generation_config.json", "denserk.json", "modules.json"),
+    *("config_sentence_transformers.json", "sentence_*_config.json", "*/config.json"),
+    *("pooler.pt", "pooler_config.json", "TermWeightTrans.pt", "TermWeightTrans_config.json"),
     *TOKENIZER_FILES,
     *(f"*/{name}" for name in TOKENIZER_FILES),
 )
-
-WEIGHT_PATTERNS = ("model*.safetensors*", "pytorch_model*.bin*")
-# Sub-folders that may hold weights.
-SIDES = ("query/", "document/", "query_model/", "passage_model/", "0_Transformer/")
+HUB_WEIGHTS = ("model*.safetensors*", "pytorch_model*.bin*")
+HUB_FOLDERS = ("", "query/", "document/", "query_model/", "passage_model/", "0_Transformer/")
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def find_model(model: str, option: str = "--model", beside: Sequence[str] = ()) -> tuple[str, Path]:
@@ -377,42 +75,260 @@ def find_model(model: str, option: str = "--model", beside: Sequence[str] = ()) 
         raise UsageError(f"{option} {model} is now called {option} {RENAMED[model]}")
     if entry is not None:
         logger.info(f"{model} is {entry.hub_name}")
-        return entry.hub_name, _fetch(entry.hub_name, beside)
-    if not HUB_NAME.fullmatch(model) or model.startswith("."):
+        model = entry.hub_name
+    elif not HUB_NAME.fullmatch(model) or model.startswith("."):
         raise UsageError(f"{option} {model}: no such folder")
-    return model, _fetch(model, beside)
+    return model, _download(model, beside)
 
 
-def _fetch(name: str, beside: Sequence[str]) -> Path:
+def _download(name: str, beside: Sequence[str]) -> Path:
     """Download a snapshot, or take the cached one: safetensors if there are any, else pickles."""
     failure: Exception | None = None
-    for pattern in WEIGHT_PATTERNS:
-        weights = [side + pattern for side in ("", *SIDES)]
+    for pattern in HUB_WEIGHTS:
+        files = [*HUB_FILES, *(folder + pattern for folder in HUB_FOLDERS), *beside]
         try:
-            files = [*SMALL_FILES, *weights, *beside]
-            folder = Path(snapshot_download(name, allow_patterns=files))
+            snapshot = Path(snapshot_download(name, allow_patterns=files))
         except (OSError, ValueError) as error:
             failure = error
             continue
-        if any(folder.glob(pattern)) or any(folder.glob(f"*/{pattern}")):
-            return folder
-    raise _absent(name, failure)
-
-
-def _absent(name: str, failure: Exception | None) -> ModelError:
-    cache = f"the hub's cache ({constants.HF_HUB_CACHE})"
+        if any(snapshot.glob(pattern)) or any(snapshot.glob(f"*/{pattern}")):
+            return snapshot
+    if failure is None:
+        raise ModelError(f"{name} on the hub holds no weights that denserk reads")
     if isinstance(failure, RepositoryNotFoundError):
-        return ModelError(
+        raise ModelError(
             f"{name} is not on the hub, or not open to you, and there is no folder of that name",
             "check the name; a private model needs HF_TOKEN",
         )
-    if failure is None:
-        return ModelError(f"{name} on the hub holds no weights that denserk reads")
-    reached = (
-        "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the hub could not be reached"
-    )
+    offline = constants.HF_HUB_OFFLINE
+    reached = "HF_HUB_OFFLINE is set" if offline else "the hub could not be reached"
     short = f", no short name ({', '.join(m.name for m in PUBLISHED_MODELS)})"
-    return ModelError(
-        f"{name} is no folder{'' if '/' in name else short}, not in {cache}, and {reached}",
+    raise ModelError(
+        f"{name} is no folder{'' if '/' in name else short}, not in the hub's cache "
+        f"({constants.HF_HUB_CACHE}), and {reached}",
         f"on a machine with the hub: hf download {name} --local-dir DIR; then --model DIR",
     )
+
+
+def read_json(path: Path, rule: Rule = OBJECT) -> Any:
+    """Read a small JSON file, an object unless the rule says otherwise.
+
+    Raises:
+        ModelError: there is no such file.
+        InputError: the file cannot be read or holds something else.
+    """
+    if not path.exists():
+        raise ModelError(f"{path} is missing")
+    try:
+        value = json.loads(read_file(path))
+    except (ValueError, RecursionError) as error:
+        raise InputError(path, None, f"text that is not JSON ({error})", rule.expected) from None
+    require(value, rule, path)
+    return value
+
+
+def inside(folder: Path, name: str, where: Path) -> Path:
+    """Return a path that a file of a model names, which must lie in the model's folder."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise InputError(where, None, f"the path {name[:80]!r}", f"a name inside {folder}")
+    return folder / name
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files that hold a folder's weights; an index comes first, then what it names."""
+    path = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    if path is None:
+        raise ModelError(
+            f"{folder} holds no weights", f"one of these is expected: {', '.join(WEIGHTS)}"
+        )
+    if path.suffix != ".json":
+        return [path]
+    index = read_json(path, record({"weight_map": mapping(TEXT)}))
+    parts = sorted(set(index["weight_map"].values()))
+    return [path, *(inside(folder, part, path) for part in parts)]
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read the tensors of one file to the CPU; nothing in it is executed.
+
+    Raises:
+        ModelError: the file is absent, cut short, or holds more than tensors.
+    """
+    if not path.exists():
+        raise ModelError(f"{path} is missing")
+    with read_errors(path), path.open("rb") as handle:
+        handle.read(1)  # the readers below take a file that may not be read for a missing one
+    with _explained(f"{path} cannot be read as a file of tensors"):
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        with warnings.catch_warnings(action="ignore"):  # old pickles are fine; others fail below
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(tensors, dict) or not all(isinstance(t, Tensor) for t in tensors.values()):
+        raise ModelError(f"{path} holds something other than named tensors")
+    return tensors
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Turn whatever transformers, safetensors or torch raise for broken files into one line."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        if isinstance(error, pickle.UnpicklingError):  # torch advises to open the file all the same
+            named = re.search(r"GLOBAL ([\w.]+)", str(error))
+            reason = f"it asks for {named[1]}, which is no tensor" if named else "a broken pickle"
+        raise ModelError(f"{what} ({reason})", "fetch the file again") from error
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """Read all tensors of a folder."""
+    tensors: dict[str, Tensor] = {}
+    for path in weight_files(folder):
+        if path.suffix != ".json":
+            tensors.update(read_tensors(path))
+    return tensors
+
+
+def fingerprint(root: Path, files: Iterable[Path]) -> str:
+    """Return the SHA-256 of files' names (below `root`) and contents; equal on any machine."""
+    digest = hashlib.sha256()
+    for path in sorted(set(files)):
+        name = path.relative_to(root).as_posix()
+        digest.update(f"{name}\0{file_sha256(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def read_model_type(folder: Path) -> str:
+    """Return the model type that a folder's config.json names."""
+    if not (folder / CONFIG).is_file():
+        raise ModelError(f"{folder} has no {CONFIG}: it is not a saved transformer")
+    return str(read_json(folder / CONFIG, record({"model_type": TEXT}))["model_type"])
+
+
+def read_config(folder: Path, model_type: str | None = None) -> PretrainedConfig:
+    """Read the configuration of a folder's model.
+
+    Args:
+        folder: with config.json.
+        model_type: take it for this type instead of its own.
+
+    Raises:
+        ModelError: there is none, or transformers rejects it.
+    """
+    kind, path = model_type or read_model_type(folder), folder / CONFIG
+    if kind not in CONFIG_MAPPING:
+        raise ModelError(f"{path}: transformers does not know the model_type {kind[:60]!r}")
+    values = {name: value for name, value in read_json(path).items() if name not in LOADS_CODE}
+    layers = [values[name] for name in LAYERS if isinstance(values.get(name), int)]
+    if layers and not 0 < max(layers) <= MOST_LAYERS:
+        raise ModelError(f"{path}: {max(layers):,} layers, expected 1 to {MOST_LAYERS:,}")
+    with _explained(f"{path}: transformers makes no model of it"):
+        config: PretrainedConfig = CONFIG_MAPPING[kind].from_dict({**values, "model_type": kind})
+    return config
+
+
+def load_model(
+    auto: Any,
+    folder: Path,
+    config: PretrainedConfig,
+    tensors: Mapping[str, Tensor],
+    may_lack: tuple[str, ...] = (),
+) -> Any:
+    """Build a transformers model from tensors, in float32 on the CPU, in evaluation mode.
+
+    transformers renames old tensors, adds or removes the prefix of the encoder and ties weights.
+    A bare encoder loses its pooler, which no representation reads.
+
+    Args:
+        auto: one of transformers' Auto classes.
+        folder: for messages.
+        config: of the model.
+        tensors: by name; those that the model does not use may stand among them.
+        may_lack: first parts of names that may be missing, and are then initialised randomly.
+
+    Raises:
+        ModelError: transformers makes no model of the configuration, or tensors are missing or of
+            another shape.
+    """
+    with _explained(f"{folder / CONFIG}: transformers makes no model of it"), torch.device("meta"):
+        shell = auto.from_config(config)
+    needed = sum(parameter.numel() for parameter in shell.parameters())
+    there = sum(tensor.numel() for tensor in tensors.values())
+    if needed > 4 * there:  # before they are allocated
+        raise ModelError(
+            f"{folder / CONFIG} describes a model of {needed:,} weights; {there:,} were saved",
+            "fetch the files again: they belong to different models",
+        )
+    for name, tensor in tensors.items():
+        if name.endswith(".weight") and not tensor.is_floating_point():
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise ModelError(f"{folder}: {name} holds {kind}, expected floating point")
+    with _explained(f"{folder} cannot be loaded"), silent():
+        model, info = type(shell).from_pretrained(
+            None,
+            config=config,
+            state_dict=dict(tensors),
+            dtype=torch.float32,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    missing = sorted(info["missing_keys"])
+    prefix, base = f"{model.base_model_prefix}.", model.base_model
+    if base is model and hasattr(model, "pooler"):  # no representation reads it
+        model.pooler = None
+        missing = [name for name in missing if not name.startswith("pooler.")]
+    own = {name for name, _ in base.named_children()} - {"pooler"}
+    wrong = {
+        "missing": [name for name in missing if not name.startswith(may_lack or "\0")],
+        "unexpected": [  # of the encoder itself; heads of other tasks are welcome
+            name
+            for name in sorted(info["unexpected_keys"])
+            if name.removeprefix(prefix).partition(".")[0] in own
+            and not name.endswith("position_ids")
+        ],
+        "of another shape": [
+            f"{name} is {tuple(found)}, expected {tuple(expected)}"
+            for name, found, expected in sorted(info["mismatched_keys"])
+        ],
+    }
+    if any(wrong.values()):
+        named = "; ".join(f"{what}: {', '.join(names)}" for what, names in wrong.items() if names)
+        raise ModelError(f"{folder}: the weights are not those of its config.json; {named}")
+    return model.eval()
+
+
+def fill(where: Path, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy tensors into a module; a ModelError names all that are missing, surplus or misshapen."""
+    try:
+        module.load_state_dict(tensors)
+    except RuntimeError as error:
+        named = " ".join(str(error).partition("\n")[2].split())
+        raise ModelError(f"{where}: {named}") from None
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Context manager that turns transformers' messages and progress bars off."""
+    level = transformers_logging.get_verbosity()
+    bar = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if bar:
+            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors in float32: safetensors by the name's suffix, or else a pickle."""
+    owned = {n: t.detach().to("cpu", torch.float32).clone() for n, t in tensors.items()}
+    with whole_binary(path) as handle:
+        if path.suffix == ".safetensors":
+            handle.write(save(owned, metadata={"format": "pt"}))
+        else:
+            buffer = io.BytesIO()  # torch reports a full disk by an error of its own
+            torch.save(owned, buffer)
+            handle.write(buffer.getbuffer())

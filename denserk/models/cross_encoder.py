@@ -31,9 +31,9 @@ from denserk.data.batches import by_length
 from denserk.data.pairs import Pair, PairBatch, PairJoiner, Template
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.errors import ModelError, UsageError
-from denserk.io.files import write_errors
 from denserk.models.architectures import Architecture, architecture_of
 from denserk.models.checkpoints import (
+    CONFIG,
     find_model,
     fingerprint,
     load_model,
@@ -44,7 +44,7 @@ from denserk.models.checkpoints import (
     write_tensors,
 )
 from denserk.models.devices import choose_device, choose_dtype
-from denserk.models.model_folder import save_tokenizer, write_config, write_own_file
+from denserk.models.model_folder import WEIGHTS_FILE, save_tokenizer, write_config, write_own_file
 from denserk.models.pooling import at_least_float32
 from denserk.models.stored_model import (
     DENSERK_FILE,
@@ -53,36 +53,25 @@ from denserk.models.stored_model import (
     read_model_folder,
     read_own_file,
 )
-from denserk.models.text_encoder import fit_lengths
+from denserk.models.text_encoder import NOTHING, fit_lengths
 from denserk.records import Passage, Query
 
 logger = logging.getLogger(__name__)
 
-# What the names of transformers' classes with the two kinds of head end in.
-LINEAR, PUBLISHED = "ForTokenClassification", "ForSequenceClassification"
-CLASSES: Mapping[str, Any] = {
-    LINEAR: AutoModelForTokenClassification,
-    PUBLISHED: AutoModelForSequenceClassification,
-}
+PUBLISHED = "ForSequenceClassification"  # end of the class names of published rerankers
 HEAD = "classifier."
 INITIAL_DEVIATION = 0.02
-# transformers writes a huge number where a tokenizer has no limit of its own.
+# transformers writes a huge number where a tokenizer has no limit of its own
 UNLIMITED = 100_000
-NOTHING: Mapping[str, Any] = {}
 
 
 class Reranker(nn.Module):
-    """A cross-encoder.
+    """A cross-encoder around a token or sequence classifier of transformers with one label."""
 
-    Args:
-        model: of transformers.
-        kind: `LINEAR` or `PUBLISHED`.
-    """
-
-    def __init__(self, model: Any, kind: str) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         self.model: Any = model
-        self.is_linear = kind == LINEAR
+        self.is_linear = not type(model).__name__.endswith(PUBLISHED)
 
     @property
     def config(self) -> Any:
@@ -94,6 +83,11 @@ class Reranker(nn.Module):
         """The row of the table of architectures."""
         return architecture_of(self.config.model_type)
 
+    @property
+    def max_length(self) -> int | None:
+        """The longest input it has positions for, special tokens included."""
+        return self.architecture.positions(self.config)
+
     @classmethod
     def begin(cls, stored: StoredEncoder, seed: int) -> "Reranker":
         """Build a reranker to train: an encoder's weights, and a new linear head.
@@ -101,27 +95,16 @@ class Reranker(nn.Module):
         Raises:
             ModelError: the backbone has no [CLS], or its weights are not those of its config.json.
         """
-        refuse_backbone(stored.architecture)
+        _refuse_backbone(stored.config.model_type)
         config = copy.deepcopy(stored.config)
         config.num_labels = 1
-        auto = CLASSES[LINEAR]
-        model, _ = load_model(auto, stored.folder, config, stored.tensors, may_lack=(HEAD,))
+        auto, lacking = AutoModelForTokenClassification, (HEAD,)
+        model = load_model(auto, stored.folder, config, stored.tensors, may_lack=lacking)
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             model.classifier.weight.normal_(0.0, INITIAL_DEVIATION, generator=generator)
             model.classifier.bias.zero_()
-        return cls(model, LINEAR).train()
-
-    @classmethod
-    def from_tensors(cls, folder: Path, kind: str, tensors: Mapping[str, Tensor]) -> "Reranker":
-        """Build the reranker of a folder.
-
-        Raises:
-            ModelError: the backbone has no [CLS], or tensors are missing or do not fit.
-        """
-        refuse_backbone(architecture_of(read_model_type(folder)))
-        model, _ = load_model(CLASSES[kind], folder, read_config(folder), tensors)
-        return cls(model, kind)
+        return cls(model).train()
 
     def forward(self, batch: PairBatch) -> Tensor:
         """The scores of pairs: (P, T) ids -> (P,) float32 at least, not squashed."""
@@ -147,18 +130,12 @@ class Reranker(nn.Module):
         )
         return self
 
-    @property
-    def max_length(self) -> int | None:
-        """The longest input it has positions for, special tokens included."""
-        return self.architecture.positions(self.config)
 
-
-def refuse_backbone(architecture: Architecture) -> None:
-    """Raise an error for a backbone without [CLS]."""
-    if not architecture.has_cls:
+def _refuse_backbone(model_type: str) -> None:
+    if not architecture_of(model_type).has_cls:
         raise ModelError(
-            f"--representation cross-encoder scores [CLS], "
-            f"which a {architecture.model_type} backbone does not have",
+            f"--representation cross-encoder scores [CLS], which a {model_type} backbone does not "
+            "have",
             "start from a BERT, ELECTRA, RoBERTa or DistilBERT encoder",
         )
 
@@ -191,19 +168,17 @@ class StoredReranker:
 
     def save(self, folder: Path) -> None:
         """Save it; config.json comes last, so that an interrupted save loads nowhere."""
-        with write_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        write_tensors(folder / "model.safetensors", self.reranker.model.state_dict())
-        tokenizer = load_tokenizer(self.folder)
-        save_tokenizer(folder, tokenizer, self.joiner().limit, self.reranker.max_length)
-        representation = RepresentationSettings(Representation.CROSS_ENCODER)
-        told = {
-            "representation": as_json(representation),
-            "text": as_json(self.text),
-            "pairs": as_json(self.pairs),
-        }
-        write_own_file(folder, self.reranker.architecture.model_type, told)
-        write_config(folder, self.reranker.model, hidden_states=False)
+        model, limit = self.reranker.model, self.reranker.max_length
+        write_tensors(folder / WEIGHTS_FILE, model.state_dict())
+        save_tokenizer(folder, load_tokenizer(self.folder), self.joiner().limit, limit)
+        write_own_file(
+            folder,
+            model.config.model_type,
+            representation=RepresentationSettings(Representation.CROSS_ENCODER),
+            text=self.text,
+            pairs=self.pairs,
+        )
+        write_config(folder, model, hidden_states=False)
 
     def load(self, folder: Path) -> None:
         """Load the weights from a folder that `save` wrote."""
@@ -227,11 +202,9 @@ class StoredReranker:
                 f"--pair-max-length {pair_max_length}: the model has {limit} positions",
                 f"at most {limit}",
             )
-        settings = fit_lengths(self.text, text, limit)
         pairs = replace(self.pairs, max_length=pair_max_length or self.pairs.max_length)
-        fitted = replace(self, text=settings, pairs=pairs)
-        needed = fitted.joiner().limit
-        if limit is not None and needed > limit:
+        fitted = replace(self, text=fit_lengths(self.text, text, limit), pairs=pairs)
+        if limit is not None and fitted.joiner().limit > limit:
             logger.info(f"query and passage together are cut to {limit} tokens, the positions")
             fitted = replace(fitted, pairs=replace(pairs, max_length=limit))
         return fitted
@@ -242,14 +215,12 @@ def is_reranker(folder: Path) -> bool:
     if (folder / DENSERK_FILE).is_file():
         own = read_json(folder / DENSERK_FILE).get("representation")
         return isinstance(own, dict) and own.get("representation") == Representation.CROSS_ENCODER
-    if not (folder / "config.json").is_file():
-        return False
-    return _class_of(folder).endswith(PUBLISHED)
+    return (folder / CONFIG).is_file() and _is_published(folder)
 
 
-def _class_of(folder: Path) -> str:
-    names = read_json(folder / "config.json").get("architectures")
-    return str(names[0]) if isinstance(names, list) and names else ""
+def _is_published(folder: Path) -> bool:
+    names = read_json(folder / CONFIG).get("architectures")
+    return isinstance(names, list) and str(*names[:1]).endswith(PUBLISHED)
 
 
 def read_reranker(folder: Path) -> StoredReranker:
@@ -266,29 +237,25 @@ def read_reranker(folder: Path) -> StoredReranker:
             "train one: denserk finetune --representation cross-encoder, or name a published one "
             "(a sequence classifier of transformers with one label)",
         )
-    kind = PUBLISHED if _class_of(folder).endswith(PUBLISHED) else LINEAR
-    config = read_config(folder)
+    kind, config = read_model_type(folder), read_config(folder)
+    _refuse_backbone(kind)
     if config.num_labels != 1:
         raise ModelError(
             f"{folder} tells {config.num_labels} classes apart; a reranker has one label, the score"
         )
-    reranker = Reranker.from_tensors(folder, kind, read_weights(folder))
+    published = _is_published(folder)
+    auto = AutoModelForSequenceClassification if published else AutoModelForTokenClassification
+    reranker = Reranker(load_model(auto, folder, config, read_weights(folder)))
     if (folder / DENSERK_FILE).is_file():
         _, text, pairs = read_own_file(folder)
         return StoredReranker(folder, reranker, text, pairs)
-    return _published(folder, reranker)
-
-
-def _published(folder: Path, reranker: Reranker) -> StoredReranker:
-    """A published reranker: its tokenizer decides about lengths and token types."""
-    tokenizer = load_tokenizer(folder)
-    own = int(tokenizer.model_max_length)
-    limits = [limit for limit in (own, reranker.max_length) if limit and limit < UNLIMITED]
-    longest = min(limits, default=None)
+    tokenizer = load_tokenizer(folder)  # decides about lengths and token types
+    limits = (int(tokenizer.model_max_length), reranker.max_length)
+    longest = min((limit for limit in limits if limit and limit < UNLIMITED), default=None)
     types = (
         "token_type_ids" in tokenizer.model_input_names
         and Template.of(tokenizer).passage_type > 0
-        and getattr(reranker.config, "type_vocab_size", 1) > 1
+        and getattr(config, "type_vocab_size", 1) > 1
     )
     text = TextSettings(passage_max_length=longest or TextSettings().passage_max_length)
     return StoredReranker(folder, reranker, text, PairSettings(longest, types), told=False)
@@ -315,9 +282,8 @@ def begin_reranker(folder: Path, seed: int) -> StoredReranker:
             f"start from one of them, for example {model.passage.folder}",
         )
     logger.info("new, from random weights: the linear layer that scores [CLS]")
-    return StoredReranker(
-        model.passage.folder, Reranker.begin(model.passage, seed), model.text, PairSettings()
-    )
+    reranker = Reranker.begin(model.passage, seed)
+    return StoredReranker(model.passage.folder, reranker, model.text, PairSettings())
 
 
 class PairScorer:

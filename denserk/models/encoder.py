@@ -7,9 +7,8 @@ from torch import Tensor, nn
 from denserk.config.encoding import RepresentationSettings
 from denserk.data.batches import TokenBatch
 from denserk.models.backbone import Backbone
-from denserk.models.multi_vector import MultiVector
 from denserk.models.pooling import PassageVectors, at_least_float32
-from denserk.models.representation import build_representation
+from denserk.models.representation import MultiVector, build_representation
 
 
 class Encoder(nn.Module):

@@ -22,6 +22,7 @@ from denserk.data.batches import by_length
 from denserk.data.tokenization import VOCABULARY_FILES, load_tokenizer
 from denserk.errors import ModelError, UsageError
 from denserk.models.checkpoints import (
+    CONFIG,
     find_model,
     fingerprint,
     load_model,
@@ -33,6 +34,7 @@ from denserk.models.checkpoints import (
 from denserk.models.devices import choose_device, choose_dtype
 
 QUERIES, CONTINUATIONS = "--queries-model", "--continuation-model"
+SPECIAL_TOKENS = ("eos_token_id", "bos_token_id", "decoder_start_token_id")
 
 
 class TextGenerator:
@@ -63,11 +65,11 @@ class TextGenerator:
             torch.set_num_threads(compute.threads)
         self.device = choose_device(compute.device)
         self.name, folder = find_model(model, option)
+        self._causal, self._sampling, self._compute = option == CONTINUATIONS, sampling, compute
         self._model = _load(option, self.name, folder, allow_pickle=allow_pickle)
-        files = (folder / name for name in ("config.json", *VOCABULARY_FILES, "merges.txt"))
+        files = (folder / name for name in (CONFIG, *VOCABULARY_FILES, "merges.txt"))
         own = [*weight_files(folder), *(path for path in files if path.is_file())]
         self.fingerprint = fingerprint(folder, own)
-        self._causal, self._sampling, self._compute = option == CONTINUATIONS, sampling, compute
         self._tokenizer = load_tokenizer(folder)
         if self._causal:  # what follows stands right behind a passage, and behind its end
             self._tokenizer.padding_side = self._tokenizer.truncation_side = "left"
@@ -81,18 +83,10 @@ class TextGenerator:
                     f"{self.name} has {self._room + sampling.max_tokens:,} positions: "
                     f"{sampling.max_tokens:,} new tokens leave no room for a passage"
                 )
-        self._configure(option)
-        self._model.to(self.device, choose_dtype(compute.dtype, self.device))
-
-    def _configure(self, option: str) -> None:
-        """Keep of the model's own generation settings only the special tokens."""
-        own, sampling = self._model.generation_config, self._sampling
-        ids = ("eos_token_id", "bos_token_id", "decoder_start_token_id")
-        tokens = {
-            name: getattr(own, name, None)
-            if getattr(own, name, None) is not None
-            else getattr(self._model.config, name, None)
-            for name in ids
+        sources = (self._model.generation_config, self._model.config)
+        tokens = {  # all that is kept of the model's own generation settings
+            name: next((v for s in sources if (v := getattr(s, name, None)) is not None), None)
+            for name in SPECIAL_TOKENS
         }
         if not self._causal and tokens["decoder_start_token_id"] is None:
             raise ModelError(f"{option} {self.name}: its config.json has no decoder_start_token_id")
@@ -106,6 +100,7 @@ class TextGenerator:
             pad_token_id=self._tokenizer.pad_token_id,
             **tokens,
         )
+        self._model.to(self.device, choose_dtype(compute.dtype, self.device))
 
     def description(self) -> dict[str, Any]:
         """The model as plain JSON for manifests."""
@@ -130,8 +125,8 @@ class TextGenerator:
             add_special_tokens=not self._causal,
             return_attention_mask=True,
         )
-        lengths = [len(ids) for ids in encoded["input_ids"]]
-        costs = [self._sampling.samples * (n + self._sampling.max_tokens) for n in lengths]
+        new, samples = self._sampling.max_tokens, self._sampling.samples
+        costs = [samples * (len(ids) + new) for ids in encoded["input_ids"]]
         budget = self._compute.batch_tokens or BATCH_TOKENS
         gpu = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(gpu), torch.inference_mode():
@@ -140,21 +135,19 @@ class TextGenerator:
                 batch = self._tokenizer.pad(
                     {name: [values[row] for row in rows] for name, values in encoded.items()},
                     return_tensors="pt",
-                )
-                for row, samples in zip(rows, self._sample(batch), strict=True):
-                    found[filled[row]] = [text for text in map(str.strip, samples) if text]
+                ).to(self.device)
+                for row, drawn in zip(rows, self._sample(batch), strict=True):
+                    found[filled[row]] = [text for text in map(str.strip, drawn) if text]
         return found
 
     def _sample(self, batch: Any) -> Iterator[list[str]]:
         """The samples of each text of a padded batch."""
-        batch = batch.to(self.device)
-        count, samples = len(batch["input_ids"]), self._sampling.samples
-        ids = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        ids, samples = batch["input_ids"], self._sampling.samples
         try:
-            drawn = self._model.generate(**ids)
+            drawn = self._model.generate(input_ids=ids, attention_mask=batch["attention_mask"])
         except torch.OutOfMemoryError:
             raise ModelError(
-                f"{self.name}: {self.device} has no room for a batch of {count} passages with "
+                f"{self.name}: {self.device} has no room for a batch of {len(ids)} passages with "
                 f"{samples} samples each",
                 "give a smaller --batch-tokens; with --resume, finished blocks are kept",
             ) from None
@@ -165,23 +158,31 @@ class TextGenerator:
                 f"{self.name} gives logits that are not finite in {self._compute.dtype}",
                 "try --dtype float32",
             ) from None
-        start = batch["input_ids"].shape[1] if self._causal else 0
         texts = self._tokenizer.batch_decode(
-            drawn[:, start:], skip_special_tokens=True, clean_up_tokenization_spaces=False
+            drawn[:, ids.shape[1] if self._causal else 0 :],
+            skip_special_tokens=True,
+            clean_up_tokenization_spaces=False,
         )
         return (texts[first : first + samples] for first in range(0, len(texts), samples))
 
 
 def _load(option: str, name: str, folder: Path, *, allow_pickle: bool) -> Any:
     """Load a folder's model in float32 on the CPU."""
-    found = read_model_type(folder)
+    kind = read_model_type(folder)
     causal = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys() - MODEL_FOR_MASKED_LM_MAPPING_NAMES.keys()
-    known = {QUERIES: MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.keys(), CONTINUATIONS: causal}
-    kinds = {QUERIES: "sequence-to-sequence", CONTINUATIONS: "causal"}
-    if found not in known[option]:
-        others = [other for other in known if found in known[other]]
+    known: dict[str, tuple[str, Any, Any]] = {
+        QUERIES: (
+            "sequence-to-sequence",
+            MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+            AutoModelForSeq2SeqLM,
+        ),
+        CONTINUATIONS: ("causal", causal, AutoModelForCausalLM),
+    }
+    expected, kinds, auto = known[option]
+    if kind not in kinds:
+        others = [other for other, (_, names, _) in known.items() if kind in names]
         raise ModelError(
-            f"{option} {name} is a {found} model; a {kinds[option]} model is expected",
+            f"{option} {name} is a {kind} model; a {expected} model is expected",
             f"give it as {others[0]}" if others else None,
         )
     if not allow_pickle and weight_files(folder)[-1].suffix == ".bin":
@@ -189,8 +190,7 @@ def _load(option: str, name: str, folder: Path, *, allow_pickle: bool) -> Any:
             f"{option} {name}: its weights are a pickle, {weight_files(folder)[-1].name}",
             "add --allow-pickle to read its tensors; nothing in it is run",
         )
-    auto: Any = AutoModelForCausalLM if option == CONTINUATIONS else AutoModelForSeq2SeqLM
-    model, _ = load_model(auto, folder, read_config(folder), read_weights(folder))
+    model = load_model(auto, folder, read_config(folder), read_weights(folder))
     if (folder / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder)
     return model

@@ -1,25 +1,35 @@
-"""Writing models: denserk's one folder, the files that other libraries read, and the model card."""
+"""Writing models: denserk's folder, which other libraries open too, and published layouts."""
 
 import copy
-import io
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from denserk import __version__
-from denserk.config.encoding import MlmHead, TextSettings
+from denserk.config.encoding import (
+    AggKind,
+    AggLayout,
+    MlmHead,
+    ModelLayout,
+    Representation,
+    TermWeight,
+    TextSettings,
+)
 from denserk.config.options import as_json
-from denserk.data.tokenization import PAIR, SEPARATOR
-from denserk.io.files import whole_binary, whole_text, write_errors
+from denserk.data.tokenization import PAIR, SEPARATOR, load_tokenizer
+from denserk.errors import ModelError
+from denserk.io.files import whole_text, write_errors
 from denserk.models.backbone import Backbone
-from denserk.models.checkpoints import fill, read_tensors, write_tensors
+from denserk.models.checkpoints import CONFIG, fill, find_model, read_tensors, write_tensors
 from denserk.models.encoder import Encoder
 from denserk.models.stored_model import (
+    AUTHORS_HEADS,
+    AUTHORS_SIDES,
     DENSERK_FILE,
     FORMAT_VERSION,
     MODULES_FILE,
@@ -28,16 +38,16 @@ from denserk.models.stored_model import (
     POOLING_MODES,
     PROMPTS_FILE,
     QUERY_SIDE,
+    read_model_folder,
 )
+from denserk.models.text_encoder import NOTHING, override
 
+logger = logging.getLogger(__name__)
+
+WEIGHTS_FILE, PICKLE_FILE = "model.safetensors", "pytorch_model.bin"
 LENGTHS_FILE, POOLING_FOLDER, CARD_FILE = "sentence_bert_config.json", "1_Pooling", "README.md"
 MODULES = "sentence_transformers.models."
 ENCODER = "denserk.integrations.sentence_transformers.Encoder"
-JOINS = {
-    " ": "joined by a space",
-    SEPARATOR: "joined by the tokenizer's separator token",
-    PAIR: "as a sentence pair",
-}
 
 
 def save_model(
@@ -63,94 +73,59 @@ def save_model(
         query: the encoder of queries, where it has weights of its own.
         base: the model that it was made from, for the model card.
     """
-    if query is None or query is passage:
-        _save_side(folder, passage, tokenizer, text, base)
+    if query is not None and query is not passage:
+        save_model(folder / QUERY_SIDE, query, tokenizer, text, base=base)
+        save_model(folder / PASSAGE_SIDE, passage, tokenizer, text, base=base)
+        _write_sentence_transformers(folder, passage, text, base, tied=False)
+        _write_settings(folder, passage, text)
         return
-    _save_side(folder / QUERY_SIDE, query, tokenizer, text, base)
-    _save_side(folder / PASSAGE_SIDE, passage, tokenizer, text, base)
-    write_sentence_transformers(folder, passage, text, base, tied=False)
-    _write_own_file(folder, passage, text)
-
-
-def _save_side(
-    folder: Path, encoder: Encoder, tokenizer: Any, text: TextSettings, base: str
-) -> None:
-    heads = head_tensors(encoder)
-    tensors = {**encoder.backbone.model.state_dict(), **heads}
-    write_tensors(folder / "model.safetensors", tensors)
+    heads = passage.representation.state_dict()
+    write_tensors(folder / WEIGHTS_FILE, {**passage.backbone.model.state_dict(), **heads})
     if heads:  # Pyserini's newer readers take the heads from here
-        write_pickled_tensors(folder / "pytorch_model.bin", heads)
-    longest = max(text.query_max_length, text.passage_max_length)
-    save_tokenizer(folder, tokenizer, longest, encoder.backbone.max_length)
-    write_sentence_transformers(folder, encoder, text, base)
-    _write_own_file(folder, encoder, text)
-    write_config(folder, encoder.backbone.model, hidden_states=bool(heads))
+        write_tensors(folder / PICKLE_FILE, heads)
+    save_tokenizer(folder, tokenizer, _longest(text), passage.backbone.max_length)
+    _write_sentence_transformers(folder, passage, text, base)
+    _write_settings(folder, passage, text)
+    write_config(folder, passage.backbone.model, hidden_states=bool(heads))
 
 
 def save_masked_lm(folder: Path, backbone: Backbone, tokenizer: Any) -> None:
-    """Save a backbone with its MLM head as an ordinary model of transformers.
-
-    config.json comes last, as in `save_model`.
-
-    Args:
-        folder: where; made if absent, files of the same names are replaced.
-        backbone: with its MLM head.
-        tokenizer: a fast tokenizer of transformers.
-    """
-    write_tensors(folder / "model.safetensors", backbone.model.state_dict())
+    """Save a backbone with its MLM head as an ordinary model of transformers, config.json last."""
+    write_tensors(folder / WEIGHTS_FILE, backbone.model.state_dict())
     save_tokenizer(folder, tokenizer, tokenizer.model_max_length, backbone.max_length)
     write_config(folder, backbone.model, hidden_states=False)
 
 
-def _write_own_file(folder: Path, encoder: Encoder, text: TextSettings) -> None:
-    representation = as_json(encoder.settings)
-    if representation["mlm_head"] == MlmHead.FRESH:
-        representation["mlm_head"] = MlmHead.PRETRAINED.value
+def _longest(text: TextSettings) -> int:
+    return max(text.query_max_length, text.passage_max_length)
+
+
+def _write_settings(folder: Path, encoder: Encoder, text: TextSettings) -> None:
+    settings = encoder.settings
+    if settings.mlm_head is MlmHead.FRESH:  # it is trained now
+        settings = replace(settings, mlm_head=MlmHead.PRETRAINED)
     backbone = encoder.backbone.architecture.model_type
-    write_own_file(folder, backbone, {"representation": representation, "text": as_json(text)})
+    write_own_file(folder, backbone, representation=settings, text=text)
 
 
-def write_own_file(folder: Path, backbone: str, told: Mapping[str, Any]) -> None:
-    """Write denserk.json: representation and text settings.
-
-    Args:
-        folder: where.
-        backbone: its kind of transformer.
-        told: settings by class, as JSON.
-    """
-    versions = {"format_version": FORMAT_VERSION, "denserk_version": __version__}
-    with whole_text(folder / DENSERK_FILE) as out:
-        text = json.dumps({**versions, "backbone": backbone, **told}, indent=2, ensure_ascii=False)
-        out.write(text + "\n")
-
-
-def head_tensors(encoder: Encoder) -> dict[str, Tensor]:
-    """The representation's own tensors; empty where it has none."""
-    return {n: t.detach() for n, t in encoder.representation.state_dict().items()}
-
-
-def write_pickled_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors as a pickle, in float32."""
-    owned = {name: t.detach().to("cpu", torch.float32).clone() for name, t in tensors.items()}
-    buffer = io.BytesIO()
-    torch.save(owned, buffer)
-    with whole_binary(path) as handle:
-        handle.write(buffer.getbuffer())
+def write_own_file(folder: Path, backbone: str, **settings: Any) -> None:
+    """Write denserk.json: the type of the backbone, and settings by class."""
+    values = {
+        "format_version": FORMAT_VERSION,
+        "denserk_version": __version__,
+        "backbone": backbone,
+        **{name: as_json(value) for name, value in settings.items()},
+    }
+    _write_json(folder / DENSERK_FILE, values)
 
 
 def write_config(folder: Path, model: Any, *, hidden_states: bool) -> None:
-    """Write config.json.
-
-    Args:
-        folder: where.
-        model: of transformers.
-        hidden_states: ask for all hidden states, which Pyserini's Aggretriever class needs.
-    """
+    """Write config.json; Pyserini's Aggretriever class needs `hidden_states` asked for in it."""
     config = copy.deepcopy(model.config)
     config.architectures = [type(model).__name__]
     values = {**config.to_dict(), "output_hidden_states": hidden_states, "dtype": "float32"}
     values.pop("_name_or_path", None)
-    with whole_text(folder / "config.json") as out:
+    with whole_text(folder / CONFIG) as out:
         out.write(json.dumps(values, indent=2, sort_keys=True) + "\n")
 
 
@@ -164,8 +139,13 @@ def save_tokenizer(folder: Path, tokenizer: Any, longest: int, limit: int | None
         own.save_pretrained(folder)
 
 
-def write_sentence_transformers(
-    folder: Path, encoder: Encoder, text: TextSettings, base: str = "", *, tied: bool = True
+def _write_json(path: Path, value: Any) -> None:
+    with whole_text(path) as out:
+        out.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def _write_sentence_transformers(
+    folder: Path, encoder: Encoder, text: TextSettings, base: str, *, tied: bool = True
 ) -> None:
     """Write the files by which sentence-transformers opens a model, and its model card.
 
@@ -177,8 +157,8 @@ def write_sentence_transformers(
         min(length, limit or length) for length in (text.query_max_length, text.passage_max_length)
     )
     text = replace(text, query_max_length=query, passage_max_length=passage)
-    poolings = {representation: mode for mode, representation in POOLING_MODES.items()}
-    pooling = poolings.get(settings.representation)
+    modes = {representation: mode for mode, representation in POOLING_MODES.items()}
+    pooling = modes.get(settings.representation)
     pairs = text.join == PAIR and len(text.fields) > 1
     standard = tied and pooling is not None and not text.normalize_quotes and not pairs
     modules = [{"idx": 0, "name": "0", "path": "", "type": ENCODER}]
@@ -190,7 +170,7 @@ def write_sentence_transformers(
         ]
         flags = {key: mode == pooling for key, mode in OLDER_POOLING_KEYS.items()}
         _write_json(
-            folder / POOLING_FOLDER / "config.json",
+            folder / POOLING_FOLDER / CONFIG,
             {"word_embedding_dimension": encoder.dimension, **flags, "include_prompt": True},
         )
         own = {} if query == passage else {"query_length": query}
@@ -205,90 +185,101 @@ def write_sentence_transformers(
     _write_json(folder / PROMPTS_FILE, prompts)
     _write_json(folder / MODULES_FILE, modules)
     with whole_text(folder / CARD_FILE) as out:
-        out.write(model_card(encoder, text, base, tied=tied, standard=standard))
+        out.write(_model_card(encoder, text, base, tied=tied, standard=standard))
 
 
-def _write_json(path: Path, value: Any) -> None:
-    with whole_text(path) as out:
-        out.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+CARD = """---
+library_name: sentence-transformers
+pipeline_tag: sentence-similarity
+{metadata}tags:
+- denserk
+- sentence-transformers
+- feature-extraction
+---
+
+# Dense retrieval model
+
+Saved by denserk {version}.
+
+| | |
+|---|---|
+{rows}
+
+With denserk:
+
+```
+denserk encode --model PATH --corpus corpus.jsonl --output vectors
+denserk index --input vectors --output index
+denserk search --index index --topics queries.tsv --output run.trec
+```
+
+{opening}
+"""
+OPENING = """With sentence-transformers 6 or later{installed}:
+
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("PATH"{flag})
+queries = model.encode_query(["a query"])
+passages = model.encode_document(["a passage"])
+scores = model.similarity(queries, passages)
+```"""
+JOINS = {
+    " ": "joined by a space",
+    SEPARATOR: "joined by the tokenizer's separator token",
+    PAIR: "as a sentence pair",
+}
 
 
-def model_card(
+def _model_card(
     encoder: Encoder, text: TextSettings, base: str, *, tied: bool, standard: bool
 ) -> str:
     """Return README.md of a saved model, in Markdown under the metadata block of the hub."""
+
+    def read(length: int, prefix: str) -> str:
+        return f"at most {length} tokens" + (f", prefix {_code(prefix)}" if prefix else "")
+
     local = Path(base).is_dir()
-    metadata = [
-        "library_name: sentence-transformers",
-        "pipeline_tag: sentence-similarity",
-        *([f"base_model: {base}"] if base and not local else []),
-        "tags:",
-        *(f"- {tag}" for tag in ("denserk", "sentence-transformers", "feature-extraction")),
-    ]
     settings, count = encoder.settings, encoder.vectors_per_passage
     scaled = ", L2-normalised" if settings.l2_norm else ""
+    size = f"{encoder.dimension} dimensions" + (f", {count} per passage" if count > 1 else "")
     rows = {
         "Base model": _code(Path(base).resolve().name if local else base) if base else "",
         "Architecture": encoder.backbone.architecture.model_type,
         "Encoders": "" if tied else "one for queries, one for passages (untied)",
-        "Embedding": f"`{settings.representation}`{scaled}, {encoder.dimension} dimensions"
-        + (f", {count} per passage" if count > 1 else ""),
+        "Embedding": f"`{settings.representation}`{scaled}, {size}",
         "Similarity": "dot product",
-        "Query": _reading(text.query_max_length, text.query_prefix),
-        "Passage": _reading(text.passage_max_length, text.passage_prefix),
+        "Query": read(text.query_max_length, text.query_prefix),
+        "Passage": read(text.passage_max_length, text.passage_prefix),
     }
-    parts = ["---", *metadata, "---", "", "# Dense retrieval model", ""]
-    parts += [f"Saved by denserk {__version__}.", "", "| | |", "|---|---|"]
-    parts += [f"| {name} | {value} |" for name, value in rows.items() if value]
-    parts += ["", "With denserk:", "", "```", *_COMMANDS, "```", ""]
-    return "\n".join(parts + _opening(text, count, standard=standard)) + "\n"
-
-
-_COMMANDS = (
-    "denserk encode --model PATH --corpus corpus.jsonl --output vectors",
-    "denserk index --input vectors --output index",
-    "denserk search --index index --topics queries.tsv --output run.trec",
-)
-
-
-def _reading(length: int, prefix: str) -> str:
-    return f"at most {length} tokens" + (f", prefix {_code(prefix)}" if prefix else "")
+    opening = OPENING.format(
+        installed="" if standard else ", where denserk is installed",
+        flag="" if standard else ", trust_remote_code=True",
+    )
+    if len(text.fields) > 1:
+        joined = JOINS.get(text.join, f"joined by {_code(text.join)}")
+        opening += f"\n\nA passage is its {' and '.join(text.fields)}, {joined}."
+    if standard and text.query_max_length != text.passage_max_length:
+        opening += (
+            f"\n\n`encode_query` reads {text.query_max_length} tokens; `encode` reads "
+            f'{text.passage_max_length}, with `prompt_name="query"` too.'
+        )
+    if count > 1:
+        opening = (
+            f"sentence-transformers cannot open it: a passage has {count} embeddings, not one."
+        )
+    return CARD.format(
+        metadata=f"base_model: {base}\n" if base and not local else "",
+        version=__version__,
+        rows="\n".join(f"| {name} | {value} |" for name, value in rows.items() if value),
+        opening=opening,
+    )
 
 
 def _code(text: str) -> str:
     quoted = json.dumps(text, ensure_ascii=False).replace("|", "\\|")
     return f"`{quoted}`"
-
-
-def _opening(text: TextSettings, count: int, *, standard: bool) -> list[str]:
-    """Lines on how to open it in sentence-transformers."""
-    if count > 1:
-        return [f"sentence-transformers cannot open it: a passage has {count} embeddings, not one."]
-    flag = "" if standard else ", trust_remote_code=True"
-    lines = [
-        "With sentence-transformers 6 or later"
-        + ("" if standard else ", where denserk is installed")
-        + ":",
-        "",
-        "```python",
-        "from sentence_transformers import SentenceTransformer",
-        "",
-        f'model = SentenceTransformer("PATH"{flag})',
-        'queries = model.encode_query(["a query"])',
-        'passages = model.encode_document(["a passage"])',
-        "scores = model.similarity(queries, passages)",
-        "```",
-    ]
-    if len(text.fields) > 1:
-        joined = JOINS.get(text.join, f"joined by {_code(text.join)}")
-        lines += ["", f"A passage is its {' and '.join(text.fields)}, {joined}."]
-    if standard and text.query_max_length != text.passage_max_length:
-        lines += [
-            "",
-            f"`encode_query` reads {text.query_max_length} tokens; `encode` reads "
-            f'{text.passage_max_length}, with `prompt_name="query"` too.',
-        ]
-    return lines
 
 
 # Condenser's and MASTER's authors keep their heads here; only its tensors are read.
@@ -316,15 +307,12 @@ class HeadLayout:
 
 
 CONDENSER = HeadLayout(
-    "condenser_head.safetensors",
-    frozenset({"head"}),
-    published={"c_head": "head"},
-    ignored=frozenset({"co_target"}),
+    "condenser_head.safetensors", frozenset({"head"}), {"c_head": "head"}, frozenset({"co_target"})
 )
 MASTER = HeadLayout(
     "master_decoders.safetensors",
     frozenset(f"{name}_decoder" for name in ("mkp", "cmp", "npr", "dor", "gor", "shared")),
-    published={
+    {
         "c_head": "mkp_decoder",
         "overlap_head": "cmp_decoder",
         "next_head": "npr_decoder",
@@ -336,25 +324,14 @@ RETROMAE = HeadLayout("retromae_decoder.safetensors", frozenset({"decoder"}))
 
 
 def save_heads(folder: Path, layout: HeadLayout, heads: Mapping[str, nn.Module]) -> None:
-    """Write the heads of an objective beside its backbone, in float32.
-
-    Args:
-        folder: the model's.
-        layout: the objective's.
-        heads: the layers by the first part of their names.
-    """
+    """Write the heads of an objective, by the first part of their names, beside its backbone."""
     write_tensors(folder / layout.file, nn.ModuleDict(heads).state_dict())
 
 
 def load_heads(folder: Path, layout: HeadLayout, heads: Mapping[str, nn.Module]) -> Path | None:
-    """Load the heads of an objective from a folder, denserk's or the authors'.
+    """Load the heads of an objective in place from a folder, denserk's or the authors'.
 
-    Decoders of the file that are not asked for are ignored.
-
-    Args:
-        folder: the model's.
-        layout: the objective's.
-        heads: the layers by the first part of their names, filled in place.
+    Heads of the file that are not asked for are ignored.
 
     Returns:
         The file that was read; None where there is none, and the layers stay as they are.
@@ -365,22 +342,126 @@ def load_heads(folder: Path, layout: HeadLayout, heads: Mapping[str, nn.Module])
     path = next((folder / name for name in layout.files if (folder / name).is_file()), None)
     if path is None:
         return None
-    tensors = read_tensors(path)
-    if path.name == PUBLISHED_FILE:
-        tensors = _renamed(layout, tensors)
-    left = layout.heads - heads.keys()
-    given = {n: t for n, t in tensors.items() if n.partition(".")[0] not in left}
-    fill(path, nn.ModuleDict(heads), given)
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in read_tensors(path).items():
+        head, _, rest = name.partition(".")
+        if path.name == PUBLISHED_FILE:  # other names, of layer norms the oldest ones
+            if name in layout.ignored:
+                continue
+            head = layout.published.get(head, head)
+            rest = rest.replace("LayerNorm.gamma", "LayerNorm.weight")
+            rest = rest.replace("LayerNorm.beta", "LayerNorm.bias")
+        if head in heads or head not in layout.heads:
+            tensors[f"{head}.{rest}"] = tensor
+    fill(path, nn.ModuleDict(heads), tensors)
     return path
 
 
-def _renamed(layout: HeadLayout, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The authors' tensors by denserk's names; their layer norms may have names of old."""
-    renamed = {}
-    for name, tensor in tensors.items():
-        head, _, rest = name.partition(".")
-        rest = rest.replace("LayerNorm.gamma", "LayerNorm.weight")
-        rest = rest.replace("LayerNorm.beta", "LayerNorm.bias")
-        if name not in layout.ignored:
-            renamed[f"{layout.published.get(head, head)}.{rest}"] = tensor
-    return renamed
+# Settings that readers of the published Aggretriever layouts assume.
+AGGRETRIEVER: dict[str, Any] = {
+    "representation": Representation.AGG,
+    "l2_norm": False,
+    "agg_layout": AggLayout.STRIDED,
+    "term_weight": TermWeight.CLAMP,
+    "mlm_head": MlmHead.PRETRAINED,
+}
+PYSERINI = {"agg_dim": 640, "cls_dim": 128, "agg_kind": AggKind.STAR}
+# Backbones that those readers know.
+WORD_LIST_BACKBONES = ("bert", "distilbert")
+
+
+def convert_model(
+    source: str,
+    target: Path,
+    layout: ModelLayout,
+    representation: Mapping[str, Any] = NOTHING,
+    text: Mapping[str, Any] = NOTHING,
+) -> None:
+    """Write a model in another layout.
+
+    Args:
+        source: a short name, a folder, or a name on the hub.
+        target: the folder to write.
+        layout: the layout to write it in.
+        representation: fields of `RepresentationSettings` that replace what the source says about
+            itself; the authors' layout does not record its dimensions.
+        text: the same for `TextSettings`.
+
+    Raises:
+        ModelError: the source cannot be loaded, or the layout cannot hold it; all reasons are
+            given.
+    """
+    name, folder = find_model(source)
+    stored = read_model_folder(folder)
+    query, passage = stored.build(override(stored.representation, representation))
+    tokenizer = load_tokenizer(stored.passage.folder)
+    texts = override(stored.text, text)
+    if layout is ModelLayout.DENSERK:
+        save_model(target, passage, tokenizer, texts, query, name)
+        return
+    _refuse_layout(layout, query, passage)
+    made = passage.settings
+    logger.info(
+        f"{layout} does not record agg-kind {made.agg_kind}, agg-dim {made.agg_dim}, agg-order "
+        f"{made.agg_order}, lengths {texts.query_max_length} and {texts.passage_max_length}"
+    )
+    if layout is ModelLayout.AGGRETRIEVER_PYSERINI:
+        tensors = {f"encoder.{n}": t for n, t in passage.backbone.model.state_dict().items()}
+        heads = passage.representation.state_dict()
+        _write_side(target, passage, {**tensors, **heads}, tokenizer, texts)
+        return
+    for file, head in AUTHORS_HEADS.items():
+        _write_authors_head(target / file, head, query, passage)
+    shared = query is passage
+    for side, encoder in zip(AUTHORS_SIDES, (query, passage), strict=True):
+        place = target if shared else target / side
+        words = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+        with whole_text(place / "vocab.txt") as out:  # for the released code's tokenizer
+            out.writelines(f"{word}\n" for word, _ in words)
+        _write_side(place, encoder, encoder.backbone.model.state_dict(), tokenizer, texts)
+
+
+def _refuse_layout(layout: ModelLayout, query: Encoder, passage: Encoder) -> None:
+    """Raise a ModelError that names all that a published Aggretriever layout cannot hold."""
+    pyserini = layout is ModelLayout.AGGRETRIEVER_PYSERINI
+    settings = passage.settings
+    wrong = [
+        f"{name.replace('_', '-')} is {getattr(settings, name)}, not {value}"
+        for name, value in (AGGRETRIEVER | PYSERINI if pyserini else AGGRETRIEVER).items()
+        if getattr(settings, name) != value
+    ]
+    if pyserini and query is not passage:
+        wrong.append("queries have weights of their own")
+    if not pyserini and settings.agg_kind in (AggKind.LINEAR, AggKind.AVERAGE):
+        wrong.append(f"agg-kind is {settings.agg_kind}")
+    kinds = {encoder.backbone.architecture.model_type for encoder in (query, passage)}
+    wrong += [f"its backbone is {kind}" for kind in kinds.difference(WORD_LIST_BACKBONES)]
+    if wrong:
+        raise ModelError(
+            f"the layout {layout} cannot hold this model: {'; '.join(wrong)}",
+            f"write it with --to {ModelLayout.DENSERK}",
+        )
+
+
+def _write_side(
+    folder: Path,
+    encoder: Encoder,
+    tensors: Mapping[str, Tensor],
+    tokenizer: Any,
+    text: TextSettings,
+) -> None:
+    """Write one encoder of a published layout."""
+    write_tensors(folder / PICKLE_FILE, tensors)
+    save_tokenizer(folder, tokenizer, _longest(text), encoder.backbone.max_length)
+    write_config(folder, encoder.backbone.model, hidden_states=True)
+
+
+def _write_authors_head(path: Path, head: str, query: Encoder, passage: Encoder) -> None:
+    """Write a linear layer of both sides, where the model has it, with its sizes beside it."""
+    if not isinstance(getattr(passage.representation, head), nn.Linear):
+        return
+    q, p = (getattr(encoder.representation, head) for encoder in (query, passage))
+    write_tensors(path, nn.ModuleDict({"linear_q": q, "linear_p": p}).state_dict())
+    sizes = {"input_dim": p.in_features, "output_dim": p.out_features}
+    with whole_text(path.with_name(f"{path.stem}_config.json")) as out:
+        out.write(json.dumps({**sizes, "tied": query is passage}) + "\n")

@@ -1,14 +1,26 @@
-"""The table Representation -> the module that makes the vector, and the modules."""
+"""Representations: modules that turn the states of a backbone into the vectors of texts.
 
-from collections.abc import Callable
+Aggretriever after Lin, Li and Lin (TACL 2023), section 3. Several vectors per passage: MLR after
+"Investigating Multi-layer Representations for Dense Passage Retrieval" (Xie and Lukasiewicz, 2025),
+sections 3 and 5; ME-BERT after Luan et al. (2021); ColBERT after Khattab and Zaharia (2020). Their
+queries keep one vector: the last layer's [CLS] state, or the mean where there is no [CLS]. MLR's
+vectors are [CLS] states of several layers (0 is the output of the embeddings, L the last), last
+layer first; the losses rely on that order.
+
+Axes: B texts, P passages, T tokens, S vectors of a passage, H hidden, D dimensions.
+"""
+
+from collections.abc import Callable, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from denserk.config.encoding import (
     AggKind,
     AggOrder,
     MlmHead,
+    Reduction,
     Representation,
     RepresentationSettings,
     TermWeight,
@@ -25,18 +37,28 @@ from denserk.models.lexical import (
     inference_linear,
     vocabulary_blocks,
 )
-from denserk.models.multi_vector import MultiVector
-from denserk.models.pooling import at_least_float32, pool_cls, pool_last, pool_max, pool_mean
+from denserk.models.pooling import (
+    PassageVectors,
+    at_least_float32,
+    pool_cls,
+    pool_last,
+    pool_max,
+    pool_mean,
+)
 from denserk.models.slice_layout import SliceLayout
+
+NEEDS_CLS = (Representation.CLS, Representation.AGG)
+SEVERAL_VECTORS = (Representation.MLR, Representation.ME_BERT, Representation.COLBERT)
+POOLINGS = {
+    Representation.CLS: pool_cls,
+    Representation.MEAN: pool_mean,
+    Representation.MAX: pool_max,
+    Representation.LAST: pool_last,
+}
 
 
 class Pooled(nn.Module):
-    """A pooling without weights of its own.
-
-    Args:
-        pool: (B, T, H) and a mask -> (B, H).
-        hidden_size: H.
-    """
+    """A pooling without weights of its own: (B, T, H) and a mask -> (B, H)."""
 
     def __init__(self, pool: Callable[[Tensor, Tensor], Tensor], hidden_size: int) -> None:
         super().__init__()
@@ -49,16 +71,11 @@ class Pooled(nn.Module):
 
 
 class Aggretriever(nn.Module):
-    """[CLS] projection beside the folded lexical vector (Aggretriever paper, section 3).
+    """[CLS] projection beside the folded lexical vector.
 
     The weights are `tok_proj` (a position's weight, from its last hidden state), `cls_proj` (the
     [CLS] part) and, for the kinds that map linearly, `agg_proj`; each exists only where the
-    settings use it.
-
-    Args:
-        settings: how the vector is made.
-        hidden_size: H.
-        vocabulary: V.
+    settings use it. Without pruning there is no [CLS] part.
     """
 
     def __init__(self, settings: RepresentationSettings, hidden_size: int, vocabulary: int) -> None:
@@ -66,8 +83,10 @@ class Aggretriever(nn.Module):
         self.settings = settings
         self._blocks: list[VocabularyBlock] | None = None
         self.vocabulary = vocabulary
-        self.cls_dim, self.agg_dim = part_sizes(settings, vocabulary)
         kind = settings.agg_kind
+        self.cls_dim, self.agg_dim = settings.cls_dim, settings.agg_dim
+        if kind is AggKind.NONE:
+            self.cls_dim, self.agg_dim = 0, vocabulary
         self.layout: SliceLayout | None = None
         if self.agg_dim and kind in (AggKind.STAR, AggKind.PLUS):
             self.layout = SliceLayout.build(
@@ -137,11 +156,114 @@ class Aggretriever(nn.Module):
         return WEIGHT_RULES[self.settings.term_weight](at_least_float32(raw))
 
 
-def part_sizes(settings: RepresentationSettings, vocabulary: int) -> tuple[int, int]:
-    """Dimensions of the [CLS] part and the lexical part; without pruning, no [CLS] part."""
-    if settings.agg_kind is AggKind.NONE:
-        return 0, vocabulary
-    return settings.cls_dim, settings.agg_dim
+def storage_order(layers: Sequence[int], last: int) -> tuple[int, ...]:
+    """Return a model's layers in the order in which their vectors stand; by default the last two.
+
+    Raises:
+        ModelError: a layer the model does not have, one named twice, or a set without the last.
+
+    >>> storage_order([10, 12], 12)
+    (12, 10)
+    """
+    chosen = tuple(layers) or (last - 1, last)
+    fits = all(0 <= layer <= last for layer in chosen) and len(set(chosen)) == len(chosen)
+    if not fits or last not in chosen:
+        raise ModelError(
+            f"--layers {','.join(map(str, chosen))}: the backbone has the layers 0 to {last}, and "
+            "the last must be among those named, each once",
+            f"for example --layers {last - 1},{last}",
+        )
+    return tuple(sorted(chosen, reverse=True))
+
+
+class ScalarMix(nn.Module):
+    """Learned average of S vectors: softmax(a), a starting at zero (MLR, equation 8)."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.scalar_parameters = nn.Parameter(torch.zeros(count))
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """(P, S, H) -> (P, H)."""
+        weights = self.scalar_parameters.softmax(0).to(vectors.dtype)
+        return torch.einsum("psh,s->ph", vectors, weights)
+
+
+def average_vectors(vectors: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the mean of a passage's vectors, masked ones left out: (P, S, H) -> (P, H)."""
+    return vectors.mean(1) if mask is None else pool_mean(vectors, mask)
+
+
+def first_tokens(hidden: Tensor, mask: Tensor, count: int, *, by_cls: bool) -> PassageVectors:
+    """Return the states of the first `count` positions (ME-BERT); a shorter passage is masked.
+
+    Without a [CLS] the first vector is the mean over real tokens, and `count` - 1 tokens follow.
+
+    hidden: (P, T, H), mask: (P, T) -> (P, count, H).
+    """
+    if not by_cls:
+        mean = pool_mean(hidden, mask).unsqueeze(1)
+        hidden = torch.cat([mean, hidden], 1)
+        mask = torch.cat([mask.new_ones(len(mask), 1), mask], 1)
+    missing = max(0, count - hidden.shape[1])
+    values = F.pad(hidden[:, :count], (0, 0, 0, missing))
+    return PassageVectors(values, F.pad(mask[:, :count], (0, missing)))
+
+
+class MultiVector(nn.Module):
+    """MLR, ME-BERT or ColBERT; the backbone says how many layers there are, and if it has a [CLS].
+
+    `stored` is the number of vectors that an index keeps of a passage.
+    """
+
+    def __init__(self, settings: RepresentationSettings, backbone: Backbone) -> None:
+        super().__init__()
+        self.settings = settings
+        self.by_cls = backbone.architecture.has_cls
+        self.pool = pool_cls if self.by_cls else pool_mean
+        self.dimension = backbone.hidden_size
+        count = settings.vectors
+        if settings.representation is Representation.MLR:
+            self.layers = storage_order(settings.layers, backbone.last_layer)
+            count = len(self.layers)
+        mixed = settings.reduction is Reduction.SCALAR_MIX
+        self.scalar_mix = ScalarMix(count) if mixed else None
+        self.stored = count if settings.reduction is Reduction.MULTI_VECTOR else 1
+
+    def forward(self, hidden: Tensor, batch: TokenBatch, backbone: Backbone) -> Tensor:
+        """A query's vector: (B, T, H) -> (B, H)."""
+        return self.pool(hidden, batch.attention_mask)
+
+    def passages(self, batch: TokenBatch, backbone: Backbone) -> PassageVectors:
+        """Return a passage's vectors for training: (P, T) ids -> (P, S, H)."""
+        vectors = self._all(batch, backbone)
+        if self.scalar_mix is not None:
+            mixed: Tensor = self.scalar_mix(vectors.values)
+            return PassageVectors(mixed.unsqueeze(1))
+        if self.settings.reduction is Reduction.AVERAGE:
+            return PassageVectors(average_vectors(*vectors).unsqueeze(1))
+        return vectors
+
+    def _all(self, batch: TokenBatch, backbone: Backbone) -> PassageVectors:
+        mask, settings = batch.attention_mask, self.settings
+        if settings.representation is Representation.MLR:  # equation 1
+            states = backbone.hidden_states(batch, norm_intermediate=settings.norm_intermediate)
+            pooled = [self.pool(states[layer], mask) for layer in self.layers]
+            return PassageVectors(torch.stack(pooled, dim=1))
+        hidden = backbone(batch)
+        if settings.representation is Representation.ME_BERT:
+            return first_tokens(hidden, mask, settings.vectors, by_cls=self.by_cls)
+        return PassageVectors(hidden, mask)
+
+    def kept(self, vectors: PassageVectors) -> Tensor:
+        """Return the vectors that an index keeps of a passage: (P, S, H) -> (P, `stored`, H).
+
+        A vector that a short passage lacks is a copy of the first: its best score stays as it is.
+        """
+        values = vectors.values
+        if self.stored > 1 and vectors.mask is not None:
+            values = torch.where(vectors.mask.unsqueeze(-1), values, values[:, :1])
+        return values[:, : self.stored]
 
 
 def needs_mlm_head(settings: RepresentationSettings) -> bool:
@@ -154,22 +276,8 @@ def needs_mlm_head(settings: RepresentationSettings) -> bool:
     )
 
 
-NEEDS_CLS = (Representation.CLS, Representation.AGG)
-SEVERAL_VECTORS = (Representation.MLR, Representation.ME_BERT, Representation.COLBERT)
-POOLINGS = {
-    Representation.CLS: pool_cls,
-    Representation.MEAN: pool_mean,
-    Representation.MAX: pool_max,
-    Representation.LAST: pool_last,
-}
-
-
 def refuse_architecture(settings: RepresentationSettings, architecture: Architecture) -> None:
-    """Raise an error for what a backbone cannot do.
-
-    Raises:
-        ModelError: the representation reads [CLS], and the backbone has none; or it is no vector.
-    """
+    """Raise a ModelError if the representation is no vector, or reads a [CLS] that is not there."""
     chosen = settings.representation
     if chosen is Representation.CROSS_ENCODER:
         raise ModelError(
@@ -177,10 +285,9 @@ def refuse_architecture(settings: RepresentationSettings, architecture: Architec
             "rerank with it: denserk rerank --model MODEL --run RUN --topics Q --corpus C",
         )
     if chosen in NEEDS_CLS and not architecture.has_cls:
-        head = " and through a masked-language-model head" if chosen is Representation.AGG else ""
         raise ModelError(
-            f"--representation {chosen} is made from [CLS]{head}, "
-            f"which a {architecture.model_type} backbone does not have",
+            f"--representation {chosen} reads [CLS], which a {architecture.model_type} backbone "
+            "does not have",
             "make its vectors with --representation mean",
         )
 
@@ -188,7 +295,7 @@ def refuse_architecture(settings: RepresentationSettings, architecture: Architec
 def build_representation(
     settings: RepresentationSettings, backbone: Backbone
 ) -> "Pooled | Aggretriever | MultiVector":
-    """The module that makes vectors as the settings say, its weights as torch starts them."""
+    """Return the module that makes vectors as the settings say, its weights newly initialised."""
     if settings.representation in SEVERAL_VECTORS:
         return MultiVector(settings, backbone)
     if settings.representation is Representation.AGG:

@@ -9,25 +9,17 @@ division, is the layout `random`.
 
 import hashlib
 from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import NamedTuple
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from denserk.config.encoding import AggKind, AggLayout
 
-# The uncased WordPiece list, the one vocabulary whose first entries may be dropped
+# the uncased WordPiece list, the one vocabulary whose first entries may be dropped
 BERT_VOCABULARY = 30522
-# Its first thousand entries carry no words, so the released code drops up to that many
+# its first thousand entries carry no words, so the released code drops up to that many
 DROPPABLE = 1000
-
-
-class Place(NamedTuple):
-    """Where an id falls: its slice, counted from 0, and its sign, +1 or -1."""
-
-    slice: int
-    sign: int
 
 
 @dataclass(frozen=True)
@@ -52,56 +44,32 @@ class SliceLayout:
     def build(
         cls, vocabulary: int, dimension: int, kind: AggKind, layout: AggLayout, seed: int
     ) -> "SliceLayout":
-        """The layout for a vocabulary, the remainder treated as in the released code.
+        """Return the layout for a vocabulary, the remainder treated as in the released code.
 
         >>> SliceLayout.build(30522, 640, AggKind.STAR, AggLayout.STRIDED, 42).appended
         198
         >>> SliceLayout.build(30522, 640, AggKind.PLUS, AggLayout.STRIDED, 42).dropped
         442
         """
-        halves = 1 if kind is AggKind.PLUS and layout is AggLayout.STRIDED else 2
-        modulus = halves * dimension
+        single = kind is AggKind.PLUS and layout is AggLayout.STRIDED
+        modulus = dimension if single else 2 * dimension
         rest = vocabulary % modulus
-        drops = (
-            vocabulary == BERT_VOCABULARY
-            and rest <= DROPPABLE
-            and rest < vocabulary
-            and layout is not AggLayout.RANDOM
-        )
-        return cls(
-            vocabulary,
-            dimension,
-            kind,
-            modulus,
-            rest if drops else 0,
-            0 if drops else -rest % modulus,
-            seed if layout is AggLayout.RANDOM else None,
-        )
+        drops = vocabulary == BERT_VOCABULARY and rest <= DROPPABLE and rest < vocabulary
+        random = layout is AggLayout.RANDOM
+        dropped = rest if drops and not random else 0
+        appended = 0 if dropped else -rest % modulus
+        own = seed if random else None
+        return cls(vocabulary, dimension, kind, modulus, dropped, appended, own)
 
     @property
     def signed_pairs(self) -> bool:
-        """Whether a slice has two halves."""
+        """True if a slice has two halves."""
         return self.modulus == 2 * self.dimension
 
-    @cached_property
+    @property
     def order(self) -> tuple[int, ...] | None:
         """The ids in the order of the columns, or None for their own order."""
         return None if self.seed is None else shuffled_ids(self.vocabulary, self.seed)
-
-    def place(self, token: int) -> Place | None:
-        """Where an id falls, or None where the layout drops it.
-
-        >>> SliceLayout.build(30522, 640, AggKind.STAR, AggLayout.STRIDED, 42).place(101)
-        Place(slice=50, sign=-1)
-        """
-        position = token if self.order is None else self.order.index(token)
-        if position < self.dropped:
-            return None
-        column = (position - self.dropped) % self.modulus
-        if not self.signed_pairs:
-            return Place(column, 1)
-        negative = column % 2 == 1 and self.kind is AggKind.STAR
-        return Place(column // 2, -1 if negative else 1)
 
     def fold(self, scores: Tensor) -> Tensor:
         """Vocabulary-wide scores (..., V) -> (..., D), by the maximum of each slice.
@@ -128,7 +96,7 @@ class SliceLayout:
         return torch.where(plus > minus, plus, 0.0 - minus)
 
     def describe(self) -> str:
-        """One line for people: how many ids a slice has, and which are left out."""
+        """Describe in one line how many ids there are, and which are left out."""
         lost = f"ids 0 to {self.dropped - 1} dropped" if self.dropped else "no id dropped"
         shape = f"{self.vocabulary} ids in {self.dimension} slices"
         return f"{shape}, {lost}, {self.appended} zeros appended"
@@ -136,13 +104,6 @@ class SliceLayout:
 
 @cache
 def shuffled_ids(vocabulary: int, seed: int) -> tuple[int, ...]:
-    """A seeded permutation of 0..vocabulary-1 that no library's random stream can change.
-
-    >>> shuffled_ids(6, 1) == shuffled_ids(6, 1) != shuffled_ids(6, 2)
-    True
-    """
-    return tuple(
-        sorted(
-            range(vocabulary), key=lambda token: hashlib.sha256(f"{seed}:{token}".encode()).digest()
-        )
-    )
+    """Return a seeded permutation of the ids that no library's random stream can change."""
+    keys = [hashlib.sha256(f"{seed}:{token}".encode()).digest() for token in range(vocabulary)]
+    return tuple(sorted(range(vocabulary), key=keys.__getitem__))

@@ -2,8 +2,8 @@
 
 import copy
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,16 @@ from denserk.config.encoding import (
 from denserk.config.options import from_json
 from denserk.data.tokenization import TOKENIZER_FILES
 from denserk.errors import ModelError, UsageError
+from denserk.io.schema import OBJECT, Rule
 from denserk.models.architectures import Architecture, architecture_of
 from denserk.models.backbone import Backbone
 from denserk.models.checkpoints import (
+    CONFIG,
     fill,
     fingerprint,
     inside,
     read_config,
     read_json,
-    read_json_list,
     read_model_type,
     read_tensors,
     read_weights,
@@ -44,12 +45,12 @@ from denserk.models.representation import needs_mlm_head, refuse_architecture
 
 logger = logging.getLogger(__name__)
 
-# First parts of the names of a representation's own tensors.
+# first parts of the names of a representation's own tensors
 HEADS = ("tok_proj.", "cls_proj.", "agg_proj.", "scalar_mix.")
-# DPR's two encoders are BERTs under names of their own.
-RENAMED = {"dpr": ("bert", ("question_encoder.bert_model.", "ctx_encoder.bert_model."))}
+# DPR's two encoders are BERTs under names of their own
+DPR, DPR_PREFIXES = "dpr", ("question_encoder.bert_model.", "ctx_encoder.bert_model.")
 TEXT_MODELS = {
-    *RENAMED,
+    DPR,
     *MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     *MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     *MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES,
@@ -57,22 +58,23 @@ TEXT_MODELS = {
 
 DENSERK_FILE = "denserk.json"
 FORMAT_VERSION = 1
-# Sub-folders of untied query and passage encoders: denserk's, the Aggretriever authors'.
+# sub-folders of untied query and passage encoders: denserk's, the Aggretriever authors'
 QUERY_SIDE, PASSAGE_SIDE = "query", "document"
 AUTHORS_SIDES = ("query_model", "passage_model")
+# files of the authors' heads, and the heads' names here
 TERM_WEIGHT_FILE = "TermWeightTrans.pt"
-POOLER_FILE = "pooler.pt"
+AUTHORS_HEADS = {TERM_WEIGHT_FILE: "tok_proj", "pooler.pt": "cls_proj"}
 
-# Files of sentence-transformers.
+# files of sentence-transformers
 MODULES_FILE, PROMPTS_FILE = "modules.json", "config_sentence_transformers.json"
-# sentence-transformers' name of a pooling -> denserk's.
+# sentence-transformers' name of a pooling -> denserk's
 POOLING_MODES = {
     "cls": Representation.CLS,
     "mean": Representation.MEAN,
     "max": Representation.MAX,
     "lasttoken": Representation.LAST,
 }
-# Flags of folders written before the pooling had one name.
+# flags of folders written before the pooling had one name
 OLDER_POOLING_KEYS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
@@ -81,9 +83,10 @@ OLDER_POOLING_KEYS = {
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
 }
-# Names under which a prompt may stand; the first that is there counts.
-QUERY_PROMPTS = ("query",)
-PASSAGE_PROMPTS = ("document", "passage", "corpus")
+OBJECTS = Rule(
+    "a JSON array of objects",
+    lambda value: isinstance(value, list) and all(isinstance(item, dict) for item in value),
+)
 
 
 @dataclass(frozen=True)
@@ -103,8 +106,12 @@ class StoredEncoder:
     heads: Mapping[str, Tensor]
 
     @classmethod
-    def read(cls, folder: Path) -> "StoredEncoder":
-        """Read a transformers folder, with Aggretriever's heads where they lie beside.
+    def read(cls, folder: Path, heads: Mapping[str, Tensor] | None = None) -> "StoredEncoder":
+        """Read a transformers folder; names of published layouts are undone.
+
+        Args:
+            folder: with config.json and weights.
+            heads: the representation's own tensors, where they do not lie among the weights.
 
         Raises:
             ModelError: it is no model of text, or cannot be read.
@@ -115,24 +122,22 @@ class StoredEncoder:
                 f"{folder}: the backbone {kind!r} is not supported",
                 "any encoder or decoder of text is that transformers' AutoModel loads",
             )
-        return cls.from_tensors(folder, read_weights(folder))
-
-    @classmethod
-    def from_tensors(cls, folder: Path, tensors: Mapping[str, Tensor]) -> "StoredEncoder":
-        """Sort a folder's tensors into backbone and heads, and undo names of published layouts."""
-        kind = read_model_type(folder)
+        tensors = {**read_weights(folder), **(heads or {})}
         prefixes: tuple[str, ...] = ()
-        if kind in RENAMED:
-            kind, prefixes = RENAMED[kind]
-            if read_json(folder / "config.json").get("projection_dim"):
+        if kind == DPR:
+            kind, prefixes = "bert", DPR_PREFIXES
+            if read_json(folder / CONFIG).get("projection_dim"):
                 raise ModelError(f"{folder} projects its vectors, which denserk does not do")
-        heads = {name: tensor for name, tensor in tensors.items() if name.startswith(HEADS)}
-        backbone = {name: tensor for name, tensor in tensors.items() if name not in heads}
-        if any(name.startswith(f"encoder.{kind}.") for name in backbone):
+        elif any(name.startswith(f"encoder.{kind}.") for name in tensors):
             prefixes = ("encoder.",)  # Pyserini's file of an Aggretriever
-        for prefix in prefixes:
-            backbone = {name.removeprefix(prefix): t for name, t in backbone.items()}
-        return cls(folder, read_config(folder, kind), backbone, heads)
+        backbone, own = {}, {}
+        for name, tensor in tensors.items():
+            if name.startswith(HEADS):
+                own[name] = tensor
+            else:
+                prefix = next((each for each in prefixes if name.startswith(each)), "")
+                backbone[name.removeprefix(prefix)] = tensor
+        return cls(folder, read_config(folder, kind), backbone, own)
 
     @property
     def architecture(self) -> Architecture:
@@ -156,28 +161,25 @@ class StoredEncoder:
             ModelError: the folder lacks what the settings need, or cannot do it.
         """
         refuse_architecture(settings, self.architecture)
-        if settings.mlm_head is MlmHead.FRESH and needs_mlm_head(settings):
+        with_head = needs_mlm_head(settings)
+        if with_head and settings.mlm_head is MlmHead.FRESH:
             raise ModelError(
                 "--mlm-head fresh is for training: a new head is random, and so are its vectors",
                 "leave it out, or choose --set mlm-head=none",
             )
-        with_head = needs_mlm_head(settings)
         if with_head and not self.has_mlm_head:
             raise ModelError(
                 f"{self.folder} was saved without its masked-language-model head, "
                 "and a new one would be random",
                 "choose another --representation, or a folder with the head",
             )
-        backbone = Backbone.load(self.folder, self.config, self.tensors, with_head=with_head)
-        encoder = Encoder(backbone, settings)
-        own = encoder.representation.state_dict().keys()
-        if missing := sorted(own - self.heads.keys()):
+        encoder, new = self._encoder(settings)
+        if new:
             raise ModelError(
-                f"{self.folder} holds no trained {', '.join(missing)}: "
+                f"{self.folder} holds no trained {', '.join(new)}: "
                 f"--representation {settings.representation} would be random",
                 "train it first, or choose another --representation or another --model",
             )
-        fill(self.folder, encoder.representation, {name: self.heads[name] for name in own})
         return encoder.eval()
 
     def begin(self, settings: RepresentationSettings) -> Encoder:
@@ -190,22 +192,29 @@ class StoredEncoder:
             ModelError: the backbone cannot do it, or tensors are missing.
         """
         refuse_architecture(settings, self.architecture)
-        with_head = needs_mlm_head(settings)
-        fresh = with_head and (settings.mlm_head is MlmHead.FRESH or not self.has_mlm_head)
-        if fresh:
+        fresh = settings.mlm_head is MlmHead.FRESH or not self.has_mlm_head
+        if fresh and needs_mlm_head(settings):
             logger.info(
                 "a new masked-language-model head in place of the pretrained one"
                 if self.has_mlm_head
                 else f"{self.folder} has no masked-language-model head: a new one, tied to the "
                 "word embeddings, is trained; --set mlm-head=none does without"
             )
-        encoder = Encoder(self._backbone(fresh) if with_head else self.bare(), settings)
+        encoder, new = self._encoder(settings, fresh=fresh)
+        if new:
+            logger.info(f"randomly initialised: {', '.join(new)}")
+        return encoder.train()
+
+    def _encoder(
+        self, settings: RepresentationSettings, *, fresh: bool = False
+    ) -> tuple[Encoder, list[str]]:
+        """The encoder, and the names of its own tensors that the folder does not have."""
+        backbone = self._with_head(fresh=fresh) if needs_mlm_head(settings) else self.bare()
+        encoder = Encoder(backbone, settings)
         own = encoder.representation.state_dict()
         kept = {name: self.heads[name] for name in own if name in self.heads}
         fill(self.folder, encoder.representation, {**own, **kept})
-        if new := sorted(own.keys() - kept.keys()):
-            logger.info(f"randomly initialised: {', '.join(new)}")
-        return encoder.train()
+        return encoder, sorted(own.keys() - kept.keys())
 
     def begin_masked_lm(self) -> Backbone:
         """Build the backbone with its MLM head, to pre-train; a missing head is initialised.
@@ -220,19 +229,18 @@ class StoredEncoder:
                 f"has no {lacks}",
                 "start from a BERT, RoBERTa, DistilBERT or ModernBERT",
             )
-        fresh = not self.has_mlm_head
-        if fresh:
+        if not self.has_mlm_head:
             logger.info(
                 f"{self.folder} has no masked-language-model head to start from: a new one, tied "
                 "to the word embeddings"
             )
-        return self._backbone(fresh).train()
+        return self._with_head(fresh=not self.has_mlm_head).train()
 
     def bare(self) -> Backbone:
         """Build the encoder without an MLM head, every weight taken from the folder."""
         return Backbone.load(self.folder, self.config, self.tensors, with_head=False)
 
-    def _backbone(self, fresh: bool) -> Backbone:
+    def _with_head(self, *, fresh: bool) -> Backbone:
         """The backbone with its MLM head, or a new one."""
         head = self.architecture.head
         kept = {n: t for n, t in self.tensors.items() if not (fresh and n.startswith(head))}
@@ -244,7 +252,7 @@ class StoredModel:
     """A folder that was read: one encoder for queries and passages, or one each.
 
     `representation` and `text` are the folder's own settings, or defaults where it has none (`told`
-    is False). `files` are those of the fingerprint.
+    is False). `files` are those of the fingerprint, besides the encoders' own.
     """
 
     root: Path
@@ -252,8 +260,8 @@ class StoredModel:
     query: StoredEncoder
     passage: StoredEncoder
     representation: RepresentationSettings
-    text: TextSettings
-    files: tuple[Path, ...]
+    text: TextSettings = field(default_factory=TextSettings)
+    files: tuple[Path, ...] = ()
     told: bool = True
 
     @property
@@ -263,7 +271,9 @@ class StoredModel:
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of weights, tokenizer and configuration."""
-        return fingerprint(self.root, self.files)
+        sides = (self.query.folder, self.passage.folder)
+        files = [path for side in sides for path in encoder_files(side)]
+        return fingerprint(self.root, (*self.files, *files))
 
     def build(self, settings: RepresentationSettings) -> tuple[Encoder, Encoder]:
         """Build the encoders of queries and passages, the same object if they share weights."""
@@ -280,7 +290,7 @@ class StoredModel:
 
 def encoder_files(folder: Path) -> list[Path]:
     """Return the files of a transformers folder that an encoder depends on."""
-    names = [folder / "config.json", *(folder / name for name in TOKENIZER_FILES)]
+    names = [folder / CONFIG, *(folder / name for name in TOKENIZER_FILES)]
     return [*weight_files(folder), *(path for path in names if path.is_file())]
 
 
@@ -308,8 +318,30 @@ def read_own_file(folder: Path) -> tuple[RepresentationSettings, TextSettings, P
         raise ModelError(f"{folder / DENSERK_FILE} is broken: {error}") from None
 
 
-def read_denserk(folder: Path) -> StoredModel:
-    """Read a folder that denserk saved."""
+def read_model_folder(folder: Path) -> StoredModel:
+    """Read a model's folder, whatever its layout.
+
+    Raises:
+        ModelError: it has none of the layouts, or does not hold what its layout says.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such folder")
+    if (folder / DENSERK_FILE).is_file():
+        return _read_denserk(folder)
+    modules = folder / MODULES_FILE
+    if modules.is_file() and b"denserk.integrations" not in modules.read_bytes():
+        return _read_sentence_transformers(folder)
+    if (folder / TERM_WEIGHT_FILE).is_file():
+        return _read_authors(folder)
+    if (folder / CONFIG).is_file():
+        return _read_plain(folder)
+    raise ModelError(
+        f"{folder} holds no model that denserk knows: it has no {CONFIG}",
+        "it reads folders of transformers, sentence-transformers, Aggretriever's code and its own",
+    )
+
+
+def _read_denserk(folder: Path) -> StoredModel:
     representation, text, _ = read_own_file(folder)
     if representation.representation is Representation.CROSS_ENCODER:
         raise ModelError(
@@ -319,81 +351,54 @@ def read_denserk(folder: Path) -> StoredModel:
     separate = (folder / PASSAGE_SIDE).is_dir()
     sides = [folder / QUERY_SIDE, folder / PASSAGE_SIDE] if separate else [folder]
     encoders = [StoredEncoder.read(side) for side in sides]
+    own = (folder / DENSERK_FILE,)
     return StoredModel(
-        root=folder,
-        layout="denserk",
-        query=encoders[0],
-        passage=encoders[-1],
-        representation=representation,
-        text=text,
-        files=(folder / DENSERK_FILE, *(path for side in sides for path in encoder_files(side))),
+        folder, "denserk", encoders[0], encoders[-1], representation, text, files=own
     )
 
 
-def read_plain(folder: Path) -> StoredModel:
-    """Read a transformers folder, or Aggretriever's one-file layout, detected by its tensors."""
+def _read_plain(folder: Path) -> StoredModel:
+    """A transformers folder, or Aggretriever's one-file layout, detected by its tensors."""
     encoder = StoredEncoder.read(folder)
-    told = "tok_proj.weight" in encoder.heads
-    if told:
+    if "tok_proj.weight" in encoder.heads:
         settings = _aggretriever(encoder.heads)
-    elif encoder.architecture.is_decoder:
-        settings = RepresentationSettings(Representation.LAST)
-    else:
-        chosen = Representation.CLS if encoder.architecture.has_cls else Representation.MEAN
-        settings = RepresentationSettings(chosen)
+        return StoredModel(folder, "aggretriever-pyserini", encoder, encoder, settings)
+    chosen = Representation.CLS if encoder.architecture.has_cls else Representation.MEAN
+    if encoder.architecture.is_decoder:
+        chosen = Representation.LAST
     return StoredModel(
-        root=folder,
-        layout="aggretriever-pyserini" if told else "transformers",
-        query=encoder,
-        passage=encoder,
-        representation=settings,
-        text=TextSettings(),
-        files=tuple(encoder_files(folder)),
-        told=told,
+        folder, "transformers", encoder, encoder, RepresentationSettings(chosen), told=False
     )
 
 
-def read_authors(folder: Path) -> StoredModel:
-    """Read the Aggretriever authors' layout, one encoder for both sides or one each.
+def _read_authors(folder: Path) -> StoredModel:
+    """The Aggretriever authors' layout, one encoder for both sides or one each.
 
     Dimensions of the lexical part and its variant are not recorded there: they are denserk's
     defaults, the authors' own.
     """
+    files = [folder / name for name in AUTHORS_HEADS if (folder / name).is_file()]
+    query_heads: dict[str, Tensor] = {}
+    passage_heads: dict[str, Tensor] = {}
+    for path in files:
+        tensors = read_tensors(path)
+        for letter, heads in (("q", query_heads), ("p", passage_heads)):
+            for leaf in ("weight", "bias"):
+                if f"linear_{letter}.{leaf}" not in tensors:
+                    raise ModelError(f"{path} lacks linear_{letter}.{leaf}")
+                heads[f"{AUTHORS_HEADS[path.name]}.{leaf}"] = tensors[f"linear_{letter}.{leaf}"]
     sides = [folder / side for side in AUTHORS_SIDES if (folder / side).is_dir()] or [folder]
-    files = [folder / TERM_WEIGHT_FILE, folder / POOLER_FILE]
-    present = [path for path in files if path.is_file()]
-    stored = {path.name: read_tensors(path) for path in present}
-    heads = [_authors_heads(folder, stored, letter) for letter in "qp"]
-    tied = all(heads[0][name].equal(heads[1][name]) for name in heads[0])
-    shared = tied and len(sides) == 1
-    encoders: list[StoredEncoder] = []
-    for side, own in zip((sides[0], sides[-1]), heads, strict=True):
-        if shared and encoders:
-            break
-        tensors = read_weights(side) if side != folder or not encoders else encoders[0].tensors
-        encoders.append(StoredEncoder.from_tensors(side, {**tensors, **own}))
+    query = passage = StoredEncoder.read(sides[0], query_heads)
+    if len(sides) > 1 or any(not query_heads[n].equal(t) for n, t in passage_heads.items()):
+        passage = StoredEncoder.read(sides[-1], passage_heads)
     return StoredModel(
-        root=folder,
-        layout="aggretriever-authors",
-        query=encoders[0],
-        passage=encoders[-1],
-        representation=_aggretriever(encoders[0].heads),
-        text=TextSettings(),
-        files=(*present, *(path for side in sides for path in encoder_files(side))),
+        folder,
+        "aggretriever-authors",
+        query,
+        passage,
+        _aggretriever(query_heads),
+        files=tuple(files),
     )
-
-
-def _authors_heads(
-    folder: Path, stored: Mapping[str, Mapping[str, Tensor]], letter: str
-) -> dict[str, Tensor]:
-    heads = {}
-    for file, name in ((TERM_WEIGHT_FILE, "tok_proj"), (POOLER_FILE, "cls_proj")):
-        for leaf in ("weight", "bias") if file in stored else ():
-            key = f"linear_{letter}.{leaf}"
-            if key not in stored[file]:
-                raise ModelError(f"{folder / file} lacks {key}")
-            heads[f"{name}.{leaf}"] = stored[file][key]
-    return heads
 
 
 def _aggretriever(heads: Mapping[str, Tensor]) -> RepresentationSettings:
@@ -403,136 +408,67 @@ def _aggretriever(heads: Mapping[str, Tensor]) -> RepresentationSettings:
     )
 
 
-def is_sentence_transformers(folder: Path) -> bool:
-    """Return True for a sentence-transformers folder, unless its module is denserk's class."""
-    path = folder / MODULES_FILE
-    return path.is_file() and b"denserk.integrations" not in path.read_bytes()
+def _read_sentence_transformers(folder: Path) -> StoredModel:
+    """A sentence-transformers folder; what denserk does not compute exactly is an error."""
 
+    def refuse(what: str) -> ModelError:
+        return ModelError(
+            f"{folder} {what}, which denserk does not do",
+            f"it loads Transformer, Pooling ({', '.join(POOLING_MODES)}) and Normalize",
+        )
 
-def read_sentence_transformers(folder: Path) -> StoredModel:
-    """Read a sentence-transformers folder; what denserk does not compute exactly is an error."""
-    modules = read_json_list(folder / MODULES_FILE)
+    modules = read_json(folder / MODULES_FILE, OBJECTS)
     kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise ModelError(
-            f"{folder} chains the modules {', '.join(kinds)}",
-            "denserk loads Transformer, Pooling and, where it is there, Normalize",
-        )
+        raise refuse(f"chains the modules {', '.join(kinds)}")
     inner, second = (
         inside(folder, str(module.get("path", "")), folder / MODULES_FILE) for module in modules[:2]
     )
-    pooling_file = second / "config.json"
-    pooling = _pooling(folder, read_json(pooling_file))
+    pooling = read_json(second / CONFIG)
+    modes = pooling.get("pooling_mode")
+    if modes is None:
+        modes = [mode for key, mode in OLDER_POOLING_KEYS.items() if pooling.get(key)] or ["mean"]
+    modes = [modes] if isinstance(modes, str) else modes
+    if len(modes) != 1 or modes[0] not in POOLING_MODES:
+        raise refuse(f"pools by {' and '.join(map(str, modes))}")
+    if pooling.get("include_prompt") is False:
+        raise refuse("leaves the prompt out of its pooling")
     transformer = sorted(inner.glob("sentence_*_config.json"))
     settings = read_json(transformer[0]) if transformer else {}
-    prompts = read_json(folder / PROMPTS_FILE) if (folder / PROMPTS_FILE).is_file() else {}
-    _refuse_settings(inner, settings)
+    config, tokenizer = (_optional(inner / name) for name in (CONFIG, "tokenizer_config.json"))
+    if (task := settings.get("transformer_task", "feature-extraction")) != "feature-extraction":
+        raise refuse(f"runs its transformer for the task {task}")
+    if settings.get("query_expansion"):
+        raise refuse("expands queries")
+    if settings.get("do_lower_case") and not tokenizer.get("do_lower_case"):
+        raise refuse("lower-cases text before its tokenizer")
+    limits = (tokenizer.get("model_max_length"), config.get("max_position_embeddings"))
+    length = settings.get("max_seq_length") or min((int(n) for n in limits if n), default=512)
+    prompts = _optional(folder / PROMPTS_FILE)
     encoder = StoredEncoder.read(inner)
-    length = settings.get("max_seq_length") or _tokenizer_limit(inner)
-    lengths = [settings.get(f"{task}_length") or length for task in ("query", "document")]
-    files = [folder / MODULES_FILE, pooling_file, inner / "config.json", *weight_files(inner)]
-    files += [path for path in (folder / PROMPTS_FILE, *transformer) if path.is_file()]
-    files += [inner / name for name in TOKENIZER_FILES if (inner / name).is_file()]
+    others = [path for path in (folder / PROMPTS_FILE, *transformer) if path.is_file()]
     return StoredModel(
-        root=folder,
-        layout="sentence-transformers",
-        query=encoder,
-        passage=encoder,
-        representation=RepresentationSettings(pooling, l2_norm="Normalize" in kinds),
-        text=TextSettings(
-            query_max_length=lengths[0],
-            passage_max_length=lengths[1],
-            query_prefix=_prompt(prompts, QUERY_PROMPTS),
-            passage_prefix=_prompt(prompts, PASSAGE_PROMPTS),
+        folder,
+        "sentence-transformers",
+        encoder,
+        encoder,
+        RepresentationSettings(POOLING_MODES[modes[0]], l2_norm="Normalize" in kinds),
+        TextSettings(
+            query_max_length=settings.get("query_length") or length,
+            passage_max_length=settings.get("document_length") or length,
+            query_prefix=_prompt(prompts, "query"),
+            passage_prefix=_prompt(prompts, "document", "passage", "corpus"),
         ),
-        files=tuple(files),
+        files=(folder / MODULES_FILE, second / CONFIG, *others),
     )
 
 
-def _pooling(folder: Path, config: dict[str, Any]) -> Representation:
-    modes = config.get("pooling_mode")
-    if modes is None:
-        modes = [mode for key, mode in OLDER_POOLING_KEYS.items() if config.get(key)] or ["mean"]
-    modes = [modes] if isinstance(modes, str) else list(modes)
-    if len(modes) != 1 or modes[0] not in POOLING_MODES:
-        raise ModelError(
-            f"{folder} pools by {' and '.join(map(str, modes))}",
-            f"denserk loads one of {', '.join(POOLING_MODES)}",
-        )
-    if config.get("include_prompt") is False:
-        raise ModelError(
-            f"{folder} leaves the prompt out of its pooling, which denserk does not do"
-        )
-    return POOLING_MODES[modes[0]]
+def _optional(path: Path) -> dict[str, Any]:
+    return dict(read_json(path, OBJECT)) if path.is_file() else {}
 
 
-def _refuse_settings(folder: Path, settings: dict[str, Any]) -> None:
-    task = settings.get("transformer_task", "feature-extraction")
-    if task != "feature-extraction":
-        raise ModelError(
-            f"{folder} runs its transformer for the task {task}, which denserk does not do"
-        )
-    if settings.get("query_expansion"):
-        raise ModelError(f"{folder} expands queries, which denserk does not do")
-    tokenizer = folder / "tokenizer_config.json"
-    lowers = tokenizer.is_file() and read_json(tokenizer).get("do_lower_case")
-    if settings.get("do_lower_case") and not lowers:
-        raise ModelError(
-            f"{folder} lower-cases text before its tokenizer, which denserk does not do"
-        )
-
-
-def _tokenizer_limit(folder: Path) -> int:
-    """The length of a folder that names none: the tokenizer's limit, within the positions."""
-    config = read_json(folder / "config.json")
-    tokenizer = folder / "tokenizer_config.json"
-    limits = [read_json(tokenizer).get("model_max_length")] if tokenizer.is_file() else []
-    limits.append(config.get("max_position_embeddings"))
-    return min((int(limit) for limit in limits if limit), default=512)
-
-
-def _prompt(config: dict[str, Any], names: tuple[str, ...]) -> str:
+def _prompt(config: Mapping[str, Any], *names: str) -> str:
+    """The first prompt that is there of those that may be meant, or the default one."""
     prompts = config.get("prompts") or {}
-    for name in (*names, config.get("default_prompt_name")):
-        if name in prompts:
-            return str(prompts[name] or "")
-    return ""
-
-
-# name, the files that are expected, how the layout is recognised, how it is read; tried in order
-LAYOUTS: tuple[tuple[str, str, Callable[[Path], bool], Callable[[Path], StoredModel]], ...] = (
-    (
-        "denserk",
-        f"{DENSERK_FILE}, config.json, model.safetensors",
-        lambda folder: (folder / DENSERK_FILE).is_file(),
-        read_denserk,
-    ),
-    ("sentence-transformers", MODULES_FILE, is_sentence_transformers, read_sentence_transformers),
-    (
-        "aggretriever-authors",
-        f"config.json, pytorch_model.bin, {TERM_WEIGHT_FILE}",
-        lambda folder: (folder / TERM_WEIGHT_FILE).is_file(),
-        read_authors,
-    ),
-    (
-        "transformers",
-        "config.json, model.safetensors or pytorch_model.bin",
-        lambda folder: (folder / "config.json").is_file(),
-        read_plain,
-    ),
-)
-
-
-def read_model_folder(folder: Path) -> StoredModel:
-    """Read a model's folder, whatever its layout.
-
-    Raises:
-        ModelError: it has none of the layouts, or does not hold what its layout says.
-    """
-    if not folder.is_dir():
-        raise UsageError(f"{folder}: no such folder")
-    for _, _, recognised, read in LAYOUTS:
-        if recognised(folder):
-            return read(folder)
-    known = "; ".join(f"{name} ({files})" for name, files, _, _ in LAYOUTS)
-    raise ModelError(f"{folder} holds no model that denserk knows", f"layouts it reads: {known}")
+    found = (prompts[n] for n in (*names, config.get("default_prompt_name")) if n in prompts)
+    return str(next(found, None) or "")

@@ -257,7 +257,7 @@ def _write_folder(job: _Job, source: VectorSource) -> int:
 
 
 def _model(job: _Job, form: ModelLayout) -> int:
-    from denserk.models.model_conversion import convert_model  # torch is for models alone
+    from denserk.models.model_folder import convert_model  # torch is for models alone
 
     job.source_format(ModelLayout)  # detected by its files; the name must still be one
     with whole_folder(job.target, overwrite=job.settings.overwrite, export=True) as folder:

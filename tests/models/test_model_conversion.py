@@ -7,8 +7,7 @@ import torch
 from denserk.config.encoding import ComputeSettings, ModelLayout, TextSettings
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import ModelError
-from denserk.models.model_conversion import WRITERS, convert_model
-from denserk.models.model_folder import save_model
+from denserk.models.model_folder import convert_model, save_model
 from denserk.models.stored_model import read_model_folder
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage
@@ -27,10 +26,6 @@ def same_vectors(one, other):
 
 def vectors(folder, **overrides):
     return TextEncoder.load(str(folder), overrides, LENGTHS, CPU).encode_passages(PASSAGES)
-
-
-def test_every_layout_has_its_writer():
-    assert set(WRITERS) == set(ModelLayout)
 
 
 @pytest.mark.parametrize("kind", ["bert", "distilbert"])

@@ -18,11 +18,11 @@ from denserk.config.encoding import (
 )
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import ModelError, OutputError
-from denserk.models.model_conversion import convert_model
 from denserk.models.model_folder import (
     CONDENSER,
     MASTER,
     PUBLISHED_FILE,
+    convert_model,
     load_heads,
     save_heads,
     save_model,

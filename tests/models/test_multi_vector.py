@@ -20,15 +20,8 @@ from denserk.index.build import build_index
 from denserk.index.search import search
 from denserk.io.vector_folder import open_vectors
 from denserk.losses.contrastive import contrastive_loss
-from denserk.models.multi_vector import (
-    ScalarMix,
-    all_tokens,
-    average_vectors,
-    first_tokens,
-    pool_layers,
-    storage_order,
-)
-from denserk.models.pooling import max_similarity, vector_scores
+from denserk.models.pooling import PassageVectors, max_similarity, pool_mean, vector_scores
+from denserk.models.representation import ScalarMix, average_vectors, first_tokens, storage_order
 from denserk.models.stored_model import read_model_folder
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
@@ -182,19 +175,6 @@ def test_impossible_layers(layers):
         storage_order(layers, 12)
 
 
-@pytest.mark.parametrize("by_cls", [True, False])
-def test_vectors_of_layers(by_cls):
-    torch.manual_seed(0)
-    states = torch.randn(4, 2, 3, 5)
-    mask = torch.tensor([[True, True, False], [True, True, True]])
-    found = pool_layers(states.unbind(), mask, (3, 1), by_cls=by_cls)
-    for p in range(2):
-        for s, layer in enumerate((3, 1)):
-            state = states[layer, p]
-            expected = state[0] if by_cls else state[mask[p]].mean(0)
-            torch.testing.assert_close(found[p, s], expected)
-
-
 @pytest.fixture
 def example(specs):
     return json.loads((specs / "mlr_example.json").read_text())
@@ -235,8 +215,7 @@ def test_mean_of_a_backbone_without_cls(example):
         (case["attention_mask"], case["mean_vector"]),
         (case["all_padding_case"]["attention_mask"], case["all_padding_case"]["mean_vector"]),
     ):
-        found = pool_layers([states], torch.tensor([mask]).bool(), (0,), by_cls=False)
-        assert found[0, 0].tolist() == expected
+        assert pool_mean(states, torch.tensor([mask]).bool())[0].tolist() == expected
 
 
 def test_masked_vectors_take_no_part_in_the_average():
@@ -269,7 +248,7 @@ def test_one_first_token_is_cls():
 
 def test_token_level_example(specs):
     case = json.loads((specs / "mlr_example.json").read_text())["token_level_variant"]
-    passage = all_tokens(
+    passage = PassageVectors(
         torch.tensor([case["token_vectors"]]), torch.tensor([case["attention_mask"]]).bool()
     )
     scores = vector_scores(torch.tensor([case["query"]]), passage.values)

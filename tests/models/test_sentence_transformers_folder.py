@@ -64,7 +64,7 @@ def test_poolings(tiny, tmp_path, config, expected):
     ("change", "words"),
     [
         ({"modules": ("Transformer", "Pooling", "Dense")}, "Transformer, Pooling, Dense"),
-        ({"modules": ("Transformer",)}, "chains the modules Transformer$"),
+        ({"modules": ("Transformer",)}, "chains the modules Transformer,"),
         ({"modules": ("Router",)}, "Router"),
         ({"1_Pooling/config.json": {"pooling_mode": "weightedmean"}}, "pools by weightedmean"),
         ({"1_Pooling/config.json": {"pooling_mode": ["cls", "mean"]}}, "pools by cls and mean"),

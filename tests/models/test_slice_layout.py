@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from denserk.config.encoding import AggKind, AggLayout
-from denserk.models.slice_layout import Place, SliceLayout
+from denserk.models.slice_layout import SliceLayout
 from tests.oracles import folded
 
 KINDS = {"agg_star": AggKind.STAR, "agg_plus": AggKind.PLUS}
@@ -27,8 +27,11 @@ def test_every_probe_of_the_released_layouts(specs):
             probe["padded_columns"],
         )
         for item in probe["ids"]:
-            expected = None if item["slice"] is None else Place(item["slice"], item["sign"])
-            assert layout.place(item["id"]) == expected
+            alone, expected = torch.zeros(probe["vocab_size"]), torch.zeros(probe["agg_dim"])
+            alone[item["id"]] = 1.0
+            if item["slice"] is not None:
+                expected[item["slice"]] = item["sign"]
+            assert layout.fold(alone).equal(expected)
             seen += 1
     assert seen == 120
 
@@ -94,8 +97,7 @@ def test_a_tie_goes_to_the_minus_half_and_zero_stays_positive():
 def test_the_random_layout_is_its_seed_and_covers_every_id():
     layout = SliceLayout.build(10, 5, AggKind.STAR, AggLayout.RANDOM, 42)
     assert layout.order == (1, 0, 6, 4, 7, 9, 5, 8, 3, 2)
-    places = [layout.place(token) for token in range(10)]
-    assert len(set(places)) == 10
+    assert layout.fold(torch.arange(10.0)).tolist() == [1.0, 6.0, -9.0, -8.0, 3.0]
 
 
 def test_it_describes_itself():

@@ -265,13 +265,13 @@ def test_a_file_of_something_else_than_tensors(tiny, tmp_path):
     [
         ({}, ModelError, "holds no model"),
         ({"config.json": "{"}, InputError, "not JSON"),
-        ({"config.json": "[]"}, InputError, "JSON list"),
+        ({"config.json": "[]"}, InputError, "expected a JSON object"),
         ({"config.json": '{"model_type": "vit"}'}, ModelError, "'vit' is not supported"),
         ({"config.json": '{"model_type": "bert"}'}, ModelError, "holds no weights"),
         ({"denserk.json": '{"format_version": 99}'}, ModelError, "format version 99"),
         ({"denserk.json": '{"format_version": 1}'}, ModelError, "broken"),
-        ({"modules.json": "{}"}, InputError, "JSON dict"),
-        ({"modules.json": "[3]"}, InputError, "no objects"),
+        ({"modules.json": "{}"}, InputError, "a JSON array"),
+        ({"modules.json": "[3]"}, InputError, "a JSON array of objects"),
     ],
 )
 def test_folders_that_are_no_models(tmp_path, files, error, words):
@@ -432,7 +432,7 @@ def test_what_a_backbone_cannot_do_is_refused(tiny, representation):
 
 def test_layers_beyond_the_backbone_are_refused(tiny):
     settings = RepresentationSettings(Representation.MLR, layers=(2, 5))
-    with pytest.raises(ModelError, match="the backbone has the layers 0 to 2, not 5"):
+    with pytest.raises(ModelError, match="the backbone has the layers 0 to 2"):
         begin(tiny("bert"), settings)
 
 
