@@ -65,6 +65,7 @@ class InputError(DenserkError):
         super().__init__(f"{where}: found {found}; expected {expected}", hint)
         self.path = path
         self.line = line
+        self.found = found
 
 
 class MismatchError(DenserkError):

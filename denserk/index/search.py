@@ -152,11 +152,11 @@ def _search(
     start = time.perf_counter()
     with (
         track("searching", queries.count, "queries") as progress,
-        run_writer(paths.output, settings.output_format, settings.tag) as writer,
+        run_writer(paths.output, settings.output_format, settings.tag) as write,
     ):
         for qids, batch in queries.batches:
             for qid, names, scores in searcher.ranked(qids, batch):
-                writer.write(qid, names, scores)
+                write(qid, names, scores)
                 result.queries += 1
                 result.hits += len(scores)
                 if not len(scores):

@@ -4,8 +4,8 @@ The first record of a file decides which of the format's keys the file uses; oth
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,10 +25,8 @@ from denserk.io.json_records import (
     RecordKeys,
     as_text,
     identifier,
-    list_keys,
-    match_keys,
     read_json,
-    take_key,
+    read_records,
     write_objects,
 )
 from denserk.io.manifest import NAME as MANIFEST
@@ -42,8 +40,6 @@ from denserk.io.text_files import (
     one_line,
     peek,
     read_rows,
-    split_tabs,
-    wrong_columns,
 )
 from denserk.records import NO_FIELDS, Passage
 
@@ -79,8 +75,14 @@ def read_passages(
         UsageError: there is no such source, or an option does not go with its format.
         InputError: it holds no passages, or a line of it is broken.
     """
+    place = data_sets.locate(source)
+    if place.irds is not None:
+        passages = data_sets.irds_passages(place.irds)
+    else:
+        files = corpus_files(place.path) if place.path.is_dir() else [place.path]
+        passages = chain.from_iterable(read_corpus_file(path, settings, fields) for path in files)
     count = empty = 0
-    for passage in _passages(source, settings, fields):
+    for passage in passages:
         count += 1
         if not passage.text.strip() and not passage.title.strip():
             empty += 1
@@ -91,23 +93,8 @@ def read_passages(
         logger.info(f"{display_name(source)}: {empty:,} of {count:,} passages are empty")
 
 
-def _passages(
-    source: str, settings: CorpusSettings, fields: Sequence[str] | None
-) -> Iterator[Passage]:
-    place = data_sets.locate(source)
-    if place.irds is not None:
-        yield from data_sets.irds_passages(place.irds)
-        return
-    for path in [place.path] if not place.path.is_dir() else corpus_files(place.path):
-        yield from read_corpus_file(path, settings, fields)
-
-
 def corpus_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:
-    """Return the corpus.jsonl of a BEIR folder, or all files with some endings, sorted by name.
-
-    Raises:
-        UsageError: the folder holds none.
-    """
+    """Return the corpus.jsonl of a BEIR folder, or all files with some endings, sorted by name."""
     if own := data_sets.plain_or_packed(folder, "corpus.jsonl"):
         return [own]
     files = [
@@ -166,25 +153,22 @@ def detect_columns(start: bytes, path: str | Path) -> CorpusFormat:
 
 
 def read_tsv(lines: Lines, form: CorpusFormat, path: str | Path) -> Iterator[Passage]:
-    """Yield the passages of tab-separated lines; DPR's header may order the columns.
-
-    Raises:
-        InputError: a line has another number of columns, or a broken id.
-    """
+    """Yield the passages of tab-separated lines; DPR's header may order the columns."""
     names = COLUMNS[form]
-    rows = split_tabs(lines, names, path)
     if form is CorpusFormat.DPR:
         first, rows = peek(read_rows(lines, path, "\t", ", ".join(names)))
         if first is not None and sorted(first[1]) == sorted(names):
             names = tuple(first[1])
             next(rows)
-    at_id, at_text = names.index("id"), names.index("text")
-    at_title = names.index("title") if "title" in names else None
+    else:
+        rows = ((line, row.split("\t")) for line, row in lines if row.strip())
     for line, parts in rows:
         if len(parts) != len(names):
-            raise wrong_columns(len(parts), names, path, line)
-        docid = identifier(parts[at_id], path, line, "passage")
-        yield Passage(docid, parts[at_text], "" if at_title is None else parts[at_title])
+            expected = f"{len(names)}: {', '.join(names)}"
+            raise InputError(path, line, f"{columns(len(parts))} between tabs", expected)
+        row = dict(zip(names, parts, strict=True))
+        docid = identifier(row["id"], path, line, "passage")
+        yield Passage(docid, row["text"], row.get("title", ""))
 
 
 def _read_json(
@@ -194,47 +178,19 @@ def _read_json(
     settings: CorpusSettings,
     fields: Sequence[str] | None,
 ) -> Iterator[Passage]:
-    first, objects = peek(read_json(handle, start, path))
-    if first is None:
-        return
-    line, record = first
-    formats = _formats(record, settings.docid_field, path)
-    form, keys = match_keys(record, formats, settings.corpus_format, path, line)
-    if settings.corpus_format is None:
-        names = ", ".join(key for key in keys if key and key in record)
-        logger.info(f"{display_name(path)}: {form} corpus ({names})")
+    formats, own = KEYS, settings.docid_field
+    if own is not None:
+        formats = {
+            form: keys._replace(ids=(own,), must_have_id=True) for form, keys in KEYS.items()
+        }
+    objects = read_json(handle, start, path)
+    form, records = read_records(objects, formats, settings.corpus_format, path, "corpus")
     delimiter = settings.delimiter.replace("\\n", "\n").replace("\\t", "\t")
-    id_key, text_key, title_key = keys
-    for position, (line, record) in enumerate(objects):
-        docid = str(position) if id_key is None else take_key(record, id_key, path, line)
-        text = take_key(record, text_key, path, line)
-        title = record.pop(title_key, "") if title_key else ""
-        if type(docid) is not str or docid.split() != [docid]:  # the usual case without a call
-            docid = identifier(docid, path, line, "passage")
-        if type(text) is not str:
-            text = as_text(text, text_key, path, line)
-        if type(title) is not str:
-            title = as_text(title, "title", path, line)
-        passage = Passage(docid, text, title, record or NO_FIELDS)
-        if fields and text_key == "contents":
+    for line, docid, text, title, extra in records:
+        passage = Passage(docid, text, title, extra or NO_FIELDS)
+        if fields and form is CorpusFormat.ANSERINI:
             passage = split_contents(passage, fields, delimiter, path, line)
         yield passage
-
-
-def _formats(
-    record: Mapping[str, Any], docid_field: str | None, path: str | Path
-) -> Mapping[CorpusFormat, RecordKeys]:
-    """Return the keys by format, with the id under `docid_field` if that is given."""
-    if docid_field is None:
-        return KEYS
-    if docid_field not in record:
-        raise UsageError(
-            f"--docid-field {docid_field} is no key of {display_name(path)}",
-            f"its keys are {list_keys(record)}",
-        )
-    return {
-        form: keys._replace(ids=(docid_field,), must_have_id=True) for form, keys in KEYS.items()
-    }
 
 
 def split_contents(
@@ -277,18 +233,11 @@ def split_contents(
 
 
 def write_passages(path: str | Path, passages: Iterable[Passage], form: CorpusFormat) -> int:
-    """Write a corpus; return the number of passages. "-" is standard output, `.gz` is compressed.
+    """Write a corpus in one of `WRITTEN`; return the number of passages.
 
     A title goes before the text where the format has no place for it: after a line break in
     Anserini's `contents`, before a space in MARCO.
-
-    Raises:
-        UsageError: the format is only read.
     """
-    if form is CorpusFormat.FLAG:
-        raise UsageError(
-            "the flag format has no ids, and is only read", f"write one of {', '.join(WRITTEN)}"
-        )
     if form in KEYS:
         return write_objects(path, (_record(passage, form) for passage in passages))
     if form is CorpusFormat.DPR:
@@ -313,13 +262,9 @@ def _record(passage: Passage, form: CorpusFormat) -> dict[str, Any]:
 def duplicate(
     source: str, unit: str, positions: tuple[int, int], read: Callable[[], Iterator[Sequence[Any]]]
 ) -> InputError:
-    """Return the error about an id that occurs twice.
+    """Return the error about an id that occurs twice, at two positions from 0.
 
-    Args:
-        source: what was read.
-        unit: "passages" or "queries".
-        positions: of both, from 0.
-        read: reads the source once more, for the id; standard input is not read again.
+    `unit` is "passages" or "queries"; `read` reads the source again, for the id.
     """
     first, second = positions
     name = "an id" if source == STREAM else f"the id {next(islice(read(), second, None))[0]}"

@@ -1,13 +1,13 @@
 """Collections by name, through ir_datasets (irds:NAME) and BEIR's archives (beir:NAME).
 
-Both packages are optional, and imported only for such a name. The parts of a benchmark (suite) are
-looked for on the disk first.
+Both packages are optional, and imported only for such a name. The parts of a benchmark are looked
+for on the disk first.
 """
 
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,8 +26,7 @@ IRDS = "irds:"
 BEIR = "beir:"
 BEIR_ARCHIVE = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets/{name}.zip"
 TEXT_FIELDS = ("text", "body", "abstract", "contents")
-# parts of a suite, by their names in `Benchmark`
-PARTS = ("corpus", "topics", "qrels", "answers")
+PARTS = ("corpus", "topics", "qrels", "answers")  # of a `Benchmark`
 
 
 def cache_folder() -> Path:
@@ -72,16 +71,7 @@ def plain_or_packed(folder: Path, name: str) -> Path | None:
 
 
 def load_irds(name: str, what: str) -> Any:
-    """Load a dataset of ir_datasets that has docs, queries or qrels.
-
-    Args:
-        name: its id, with or without `irds:`.
-        what: "docs", "queries" or "qrels".
-
-    Raises:
-        MissingExtraError: ir_datasets is not installed.
-        UsageError: there is no such dataset, or it has no such part.
-    """
+    """Load a dataset of ir_datasets that has `what`: docs, queries or qrels."""
     name = name.removeprefix(IRDS)
     os.environ.setdefault("IR_DATASETS_DL_DISABLE_PBAR", str(not sys.stderr.isatty()).lower())
     package = require("ir_datasets", f"the collection {IRDS}{name}")
@@ -108,33 +98,20 @@ def knows_irds(name: str) -> bool:
     return True
 
 
-@contextmanager
-def _read_errors(name: str) -> Iterator[None]:
-    """Turn whatever the download or the files of a dataset raise into an InputError."""
+def _records(name: str, what: str) -> Iterator[Any]:
+    """Yield docs, queries or qrels; whatever the download or the files raise is an InputError."""
+    dataset = load_irds(name, what)
     try:
-        yield
-    except DenserkError:
-        raise
+        yield from getattr(dataset, f"{what}_iter")()
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise InputError(
-            name, None, f"a dataset that cannot be read ({reason})", "its files or the network"
-        ) from error
-
-
-def _records(dataset: Any, what: str, name: str) -> Iterator[Any]:
-    with _read_errors(name):
-        yield from getattr(dataset, f"{what}_iter")()
+        found = f"a dataset that cannot be read ({reason})"
+        raise InputError(name, None, found, "its files or the network") from error
 
 
 def irds_passages(name: str) -> Iterator[Passage]:
-    """Yield the passages of a dataset of ir_datasets.
-
-    Raises:
-        UsageError: see `load_irds`.
-        InputError: it cannot be fetched or read.
-    """
-    for record in _records(load_irds(name, "docs"), "docs", name):
+    """Yield the passages of a dataset of ir_datasets."""
+    for record in _records(name, "docs"):
         fields = record._asdict()
         docid = identifier(fields.pop("doc_id"), name, None, "passage")
         key = next((key for key in TEXT_FIELDS if isinstance(fields.get(key), str)), None)
@@ -149,23 +126,19 @@ def _plain(fields: dict[str, Any]) -> Any:
 
 
 def irds_queries(name: str) -> Iterator[Query]:
-    """Yield the queries of a dataset of ir_datasets; errors as in `irds_passages`."""
-    for record in _records(load_irds(name, "queries"), "queries", name):
+    """Yield the queries of a dataset of ir_datasets."""
+    for record in _records(name, "queries"):
         fields = record._asdict()
         qid = identifier(fields.pop("query_id"), name, None, "query")
         text = fields.pop("text", None)
-        answers = fields.pop("answers", None) or ()
-        yield Query(
-            qid,
-            text if isinstance(text, str) else record.default_text(),
-            tuple(answer for answer in answers if isinstance(answer, str)),
-            _plain(fields),
-        )
+        answers = tuple(each for each in fields.pop("answers", None) or () if isinstance(each, str))
+        text = text if isinstance(text, str) else record.default_text()
+        yield Query(qid, text, answers, _plain(fields))
 
 
 def irds_qrels(name: str) -> Iterator[Qrel]:
-    """Yield the qrels of a dataset of ir_datasets; errors as in `irds_passages`."""
-    for record in _records(load_irds(name, "qrels"), "qrels", name):
+    """Yield the qrels of a dataset of ir_datasets."""
+    for record in _records(name, "qrels"):
         yield Qrel(record.query_id, record.doc_id, int(record.relevance))
 
 
@@ -194,26 +167,21 @@ def beir_folder(name: str) -> Path:
     """
     if not all(part.strip(".") and "\\" not in part for part in name.split("/")):
         raise UsageError(f"{BEIR}{name} is no name of a dataset", f"for example {BEIR}scifact")
-    places = [cache_folder() / "beir" / name, Path("datasets") / name]
-    for place in places:
+    kept = cache_folder() / "beir"
+    for place in (kept / name, Path("datasets") / name):
         if place.is_dir():
             logger.info(f"{BEIR}{name}: {place}")
             return place
-    put = f"or unpack {name.partition('/')[0]}.zip so that {places[0]} holds corpus.jsonl"
+    archive = name.partition("/")[0]
+    put = f"or unpack {archive}.zip so that {kept / name} holds corpus.jsonl"
     if not installed("beir"):
-        looked = " and ".join(str(place) for place in places)
         raise UsageError(
-            f"{BEIR}{name} is not in {looked}, and the package beir, which fetches it, is missing",
+            f"{BEIR}{name} is not in {kept / name} and {place}, and the package beir, which "
+            "fetches it, is missing",
             f"pip install ir_datasets beir, {put}",
         )
-    logger.info(f"{BEIR}{name}: fetching into {places[0].parent}")
-    return _fetch(name, places[0], put)
-
-
-def _fetch(name: str, place: Path, put: str) -> Path:
+    logger.info(f"{BEIR}{name}: fetching into {kept}")
     util = require("beir.util", f"the collection {BEIR}{name}")
-    archive = name.partition("/")[0]
-    kept = cache_folder() / "beir"
     with write_errors(kept):
         kept.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=f".{archive}.", suffix=".part", dir=kept) as temporary:
@@ -224,14 +192,14 @@ def _fetch(name: str, place: Path, put: str) -> Path:
                 raise DenserkError(f"{BEIR}{name} cannot be fetched: {reason}", put) from error
             if (Path(temporary) / archive).is_dir() and not (kept / archive).exists():
                 (Path(temporary) / archive).rename(kept / archive)
-    if not place.is_dir():
+    if not (kept / name).is_dir():
         raise DenserkError(f"{BEIR}{name}: the archive of {archive} holds no such dataset", put)
-    return place
+    return kept / name
 
 
-def _source(suite: Benchmark, part: str) -> Source | None:
-    """Return the source of a part, None if the suite has no such part."""
-    source = suite.corpus.source if part == "corpus" else getattr(suite, part)
+def _source(benchmark: Benchmark, part: str) -> Source | None:
+    """Return the source of a part, None if the benchmark has no such part."""
+    source = benchmark.corpus.source if part == "corpus" else getattr(benchmark, part)
     return source if isinstance(source, Source) else None
 
 
@@ -241,35 +209,32 @@ def _local_copy(source: Source) -> str | None:
     if source.name is not None and source.name.startswith(BEIR):
         folder = Path("datasets") / source.paths[0].removeprefix("beir/")
         return source.name if any(place.is_dir() for place in (*places, folder)) else None
-    found = (p for place in places for p in (place, place.with_name(f"{place.name}.gz")))
+    found = (path for place in places for path in (place, place.with_name(f"{place.name}.gz")))
     return next((str(path) for path in found if path.exists()), None)
 
 
-def is_here(suite: Benchmark, part: str) -> bool:
-    """Return whether a part of a suite is on this disk."""
-    source = _source(suite, part)
+def is_here(benchmark: Benchmark, part: str) -> bool:
+    """Return whether a part of a benchmark is on this disk."""
+    source = _source(benchmark, part)
     return source is not None and _local_copy(source) is not None
 
 
 def find_parts(
-    suites: Iterable[Benchmark], parts: Iterable[str] = PARTS
+    chosen: Iterable[Benchmark], parts: Sequence[str] = PARTS
 ) -> dict[str, dict[str, str]]:
-    """Return where the parts of suites are: suite -> part -> a path or a name for `sources`.
+    """Return where parts of benchmarks are: benchmark -> part -> a path or a name.
 
-    Args:
-        suites: the suites.
-        parts: some of `PARTS`; those that a suite does not have are left out.
+    Parts that a benchmark does not have are left out.
 
     Raises:
         UsageError: some are not on the disk and cannot be downloaded; it names all of them.
     """
     found: dict[str, dict[str, str]] = {}
-    missing: dict[Path, dict[str, list[str]]] = {}
-    wanted, fetch = list(parts), ""
-    for suite in suites:
-        for part in wanted:
-            source = _source(suite, part)
-            if source is None:
+    missing: dict[Path, list[str]] = {}
+    fetch = ""
+    for benchmark in chosen:
+        for part in parts:
+            if (source := _source(benchmark, part)) is None:
                 continue
             name = _local_copy(source)
             if name is None and source.fetched and source.name is not None:
@@ -278,34 +243,27 @@ def find_parts(
                 else:
                     fetch = ", or pip install ir_datasets beir, which fetches what is public"
             if name is not None:
-                found.setdefault(suite.name, {})[part] = name
+                found.setdefault(benchmark.name, {})[part] = name
             else:
                 place = cache_folder() / source.paths[0]
-                missing.setdefault(place, {}).setdefault(suite.name, []).append(part)
+                missing.setdefault(place, []).append(f"{part} of {benchmark.name}")
     if missing:
-        lines = []
-        for place, of in missing.items():
-            lacks = "; ".join(f"{', '.join(names)} of {suite}" for suite, names in of.items())
-            lines.append(f"{place} ({lacks})")
-        raise UsageError(f"not on this disk: {', '.join(lines)}", f"put them there{fetch}")
+        listed = ", ".join(f"{place} ({', '.join(lacks)})" for place, lacks in missing.items())
+        raise UsageError(f"not on this disk: {listed}", f"put them there{fetch}")
     return found
 
 
 @contextmanager
-def download_errors(suite: Benchmark, part: str, source: str) -> Iterator[None]:
-    """Say where a copy may be put if ir_datasets cannot download a part of a suite.
-
-    Raises:
-        DenserkError: the part could not be downloaded.
-    """
+def download_errors(benchmark: Benchmark, part: str, source: str) -> Iterator[None]:
+    """Where ir_datasets cannot download a part, raise an error that says where to put it."""
     try:
         yield
     except InputError as error:
-        known = _source(suite, part)
+        known = _source(benchmark, part)
         if str(error.path) != source.removeprefix(IRDS) or error.__cause__ is None or known is None:
             raise  # it was there, and is broken
         place = cache_folder() / known.paths[0]
         raise DenserkError(
-            f"{part} of {suite.name}: not at {place}, and ir_datasets could not fetch {source}",
+            f"{part} of {benchmark.name}: not at {place}, and ir_datasets could not fetch {source}",
             "put it there; --traceback shows what went wrong",
         ) from error

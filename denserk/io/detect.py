@@ -21,24 +21,16 @@ from denserk.io.topics import is_answer_list, is_relation_file
 from denserk.io.training import detect_training
 
 COLLECTION = {Kind.CORPUS, Kind.QUERIES, Kind.QRELS}
-BINARY = (b"PAR1", b"\x93NUMPY", b"\x80")  # files of vectors: Parquet, NumPy, pickle
+BINARY = (b"PAR1", b"\x93NUMPY", b"\x80")  # of vectors: Parquet, NumPy, pickle
 MODEL_FILES = {"config.json", "denserk.json", "modules.json", "pooler.pt", "TermWeightTrans.pt"}
 # terms in a name that settle what the content leaves open
-NAMES = {
-    "corpus": Kind.CORPUS,
-    "collection": Kind.CORPUS,
-    "passages": Kind.CORPUS,
-    "psgs": Kind.CORPUS,
-    "queries": Kind.QUERIES,
-    "topics": Kind.QUERIES,
-    "questions": Kind.QUERIES,
-    "qrels": Kind.QRELS,
-    "run": Kind.RUN,
-    "train": Kind.TRAINING,
-    "triples": Kind.TRAINING,
-    "qidpidtriples": Kind.TRAINING,
-    "vectors": Kind.VECTORS,
-    "embeddings": Kind.VECTORS,
+TERMS = {
+    Kind.CORPUS: {"corpus", "collection", "passages", "psgs"},
+    Kind.QUERIES: {"queries", "topics", "questions"},
+    Kind.QRELS: {"qrels"},
+    Kind.RUN: {"run"},
+    Kind.TRAINING: {"train", "triples", "qidpidtriples"},
+    Kind.VECTORS: {"vectors", "embeddings"},
 }
 
 
@@ -60,8 +52,8 @@ def detect_kind(source: str, target: str) -> Kind:
     if len(possible) == 1:
         return next(iter(possible))
     for name in (source, target):
-        terms = re.findall("[a-z]+", Path(name).name.lower())
-        named = {NAMES[term] for term in terms if term in NAMES}
+        terms = set(re.findall("[a-z]+", Path(name).name.lower()))
+        named = {kind for kind, own in TERMS.items() if own & terms}
         if len(named) == 1 and (named <= possible or not possible):
             return named.pop()
     choices = [kind for kind in Kind if kind in possible] or list(Kind)
@@ -92,16 +84,18 @@ def _of_file(path: Path) -> Set[Kind]:
         return {Kind.VECTORS}
     start = first_line(head)
     training = detect_training(head)
-    if start.lstrip()[:1] == b"[":
-        if training is not None:
+    match start.lstrip()[:1]:
+        case b"[" if training is None:
+            return {Kind.QUERIES} if b'"question"' in head else {Kind.CORPUS}
+        case b"[":
             return {Kind.TRAINING}
-        return {Kind.QUERIES} if b'"question"' in head else {Kind.CORPUS}
-    if start.lstrip()[:1] == b"{":
-        try:
-            return _of_record(orjson.loads(start), training)
-        except orjson.JSONDecodeError:  # one object on many lines
-            return {Kind.QUERIES} if b'"question"' in start else set()
-    return _of_columns(start.decode("utf-8", "replace"), training)
+        case b"{":
+            try:
+                return _of_record(orjson.loads(start), training)
+            except orjson.JSONDecodeError:  # one object on many lines
+                return {Kind.QUERIES} if b'"question"' in start else set()
+        case _:
+            return _of_columns(start.decode("utf-8", "replace"), training)
 
 
 def _of_record(record: Mapping[str, Any], training: TrainingFormat | None) -> Set[Kind]:

@@ -5,7 +5,9 @@ Errors name the file and the line.
 
 import codecs
 import json
+import logging
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -14,16 +16,19 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 import orjson
 
 from denserk.errors import InputError
-from denserk.io.files import READ_FAILURES, number_lines, read_failure, read_lines, whole_binary
+from denserk.io.files import number_lines, read_chunks, read_lines, whole_binary
+from denserk.io.text_files import display_name, peek
 from denserk.records import NO_FIELDS
+
+logger = logging.getLogger(__name__)
 
 Format = TypeVar("Format", bound=StrEnum)
 Numbered = tuple[int, dict[str, Any]]  # the line on which an object starts, and the object
 
-CHUNK = 1 << 20  # characters of an array that are read at once
 LONGEST = 1 << 26  # characters of an object, past which a quote or bracket was never closed
-TOKEN = 16  # the longest piece of JSON that looks broken where it is cut off, but for strings
-ARRAY = "one JSON array of objects"
+# what stands before the first and the next object of an array, or ends it
+FIRST = re.compile(r"[ \t\r\n]*\[[ \t\r\n]*(?:\]|(?=\{))")
+NEXT = re.compile(r"[ \t\r\n]*(?:\]|,[ \t\r\n]*(?=\{))")
 
 
 def dump_json(value: Any) -> bytes:
@@ -81,71 +86,11 @@ def write_objects(path: str | Path, objects: Iterable[Mapping[str, Any]]) -> int
     return count
 
 
-class _Window:
-    """The part of a file that is in memory: `text[at:]` is unread."""
-
-    def __init__(self, handle: BinaryIO, path: str | Path) -> None:
-        self._handle, self.path = handle, path
-        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
-        self.text, self.at, self.line = "", 0, 1
-
-    def more(self) -> bool:
-        """Read on; False at the end of the file."""
-        try:
-            data = self._handle.read(max(CHUNK, len(self.text) - self.at))
-            more = self._decoder.decode(data, final=not data)
-        except READ_FAILURES as error:
-            raise read_failure(self.path, self.line, error) from None
-        except UnicodeDecodeError:
-            raise self.error("a byte that is not UTF-8") from None
-        self.text, self.at = self.text[self.at :] + more, 0
-        return bool(data)
-
-    def take(self, end: int) -> str:
-        """Return the text up to `end`, counting its lines."""
-        taken = self.text[self.at : end]
-        self.line += taken.count("\n")
-        self.at = end
-        return taken
-
-    def sign(self) -> str:
-        """Return the next character that is no white space; empty at the end of the file."""
-        while True:
-            rest = self.text[self.at : self.at + TOKEN]
-            if sign := rest.lstrip(" \t\r\n")[:1]:
-                self.take(self.at + rest.index(sign))
-                return sign
-            self.take(self.at + len(rest))
-            if not rest and not self.more():
-                return ""
-
-    def object(self) -> Any:
-        """Return the object that starts here."""
-        while True:
-            try:
-                _, end = json.JSONDecoder().raw_decode(self.text, self.at)
-                break
-            except json.JSONDecodeError as error:
-                open_string = error.msg.startswith("Unterminated")
-                ends = open_string or error.pos >= len(self.text.rstrip())
-                if not (ends or error.pos > len(self.text) - TOKEN):
-                    raise self.error(f"an object that is not JSON ({error.msg})") from None
-                if len(self.text) - self.at > LONGEST:
-                    raise self.error("a quote or bracket that is never closed") from None
-                if not self.more():
-                    broken = f"an object that is not JSON ({error.msg})"
-                    raise self.error("an array that breaks off" if ends else broken) from None
-            except RecursionError:
-                raise self.error("an object that is nested too deeply") from None
-        line = self.line
-        try:
-            return orjson.loads(self.take(end))
-        except orjson.JSONDecodeError as error:
-            self.line = line
-            raise self.error(f"an object that is not JSON ({error.msg})") from None
-
-    def error(self, found: str, expected: str = ARRAY) -> InputError:
-        return InputError(self.path, self.line, found, expected)
+def read_json(handle: BinaryIO, start: bytes, path: str | Path) -> Iterator[Numbered]:
+    """Yield (line number, object) of JSON lines, or of an array if `start` begins one."""
+    if start.lstrip().startswith(b"["):
+        return read_array(handle, path)
+    return parse_objects(number_lines(handle, path), path)
 
 
 def read_array(handle: BinaryIO, path: str | Path) -> Iterator[Numbered]:
@@ -158,34 +103,58 @@ def read_array(handle: BinaryIO, path: str | Path) -> Iterator[Numbered]:
     >>> list(read_array(io.BytesIO(b'[{"a": 1},\n {"a": "]"}]'), "x.json"))
     [(1, {'a': 1}), (2, {'a': ']'})]
     """
-    window = _Window(handle, path)
-    sign = window.sign()
-    if sign != "[":
-        raise window.error(f"{sign!r} at its start" if sign else "an empty file")
-    window.take(window.at + 1)
-    sign = window.sign()
-    while sign != "]":
-        if sign != "{":
-            raise window.error(f"{sign!r}" if sign else "an array that breaks off")
-        yield window.line, window.object()
-        sign = window.sign()
-        if sign == ",":
-            window.take(window.at + 1)
-            sign = window.sign()
-            if sign == "]":
-                raise window.error("a comma before the closing bracket")
-        elif sign not in ("]", ""):
-            raise window.error(f"{sign!r} after an object", "a comma")
-    window.take(window.at + 1)
-    if window.sign():
-        raise window.error("more after the array's end")
+    chunks = _characters(handle, path)
+    text, at, line, before = "", 0, 1, FIRST
+    while True:
+        try:
+            start, end, value = _next_object(text, at, before)
+        except ValueError as error:  # the text ends too early, or is broken
+            more = next(chunks, "") if len(text) - at <= LONGEST else ""
+            if not more:
+                rest = text[at:]
+                line += rest[: len(rest) - len(rest.lstrip(" \t\r\n,"))].count("\n")
+                raise InputError(path, line, str(error), "one JSON array of objects") from None
+            text, at = text[at:] + more, 0
+            continue
+        line += text.count("\n", at, start)
+        if start == end:
+            break
+        yield line, value
+        line += text.count("\n", start, end)
+        at, before = end, NEXT
+    if text[end:].strip() or any(more.strip() for more in chunks):
+        raise InputError(path, line, "more after the array's end", "one JSON array of objects")
 
 
-def read_json(handle: BinaryIO, start: bytes, path: str | Path) -> Iterator[Numbered]:
-    """Yield (line number, object) of JSON lines, or of an array if `start` begins one."""
-    if start.lstrip().startswith(b"["):
-        return read_array(handle, path)
-    return parse_objects(number_lines(handle, path), path)
+def _characters(handle: BinaryIO, path: str | Path) -> Iterator[str]:
+    try:
+        yield from codecs.iterdecode(read_chunks(handle, path), "utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(path, None, "a byte that is not UTF-8", "UTF-8 text") from None
+
+
+def _next_object(text: str, at: int, before: re.Pattern[str]) -> tuple[int, int, Any]:
+    """Return where the next object of an array begins and ends, and its value.
+
+    Nothing is between begin and end where the array ends.
+
+    Raises:
+        ValueError: there is no object, perhaps because the text is cut off.
+    """
+    place = before.match(text, at)
+    if place is None:
+        rest = text[at:].lstrip()
+        raise ValueError(f"{rest[:20]!r}" if rest else "an array that breaks off")
+    start = place.end()
+    if text[start - 1] == "]":
+        return start, start, None
+    try:
+        _, end = json.JSONDecoder().raw_decode(text, start)
+        return start, end, orjson.loads(text[start:end])  # refuses NaN and lone surrogates
+    except json.JSONDecodeError as error:
+        raise ValueError(f"an object that is not JSON ({error.msg})") from None
+    except RecursionError:
+        raise ValueError("an object that is nested too deeply") from None
 
 
 class RecordKeys(NamedTuple):
@@ -200,56 +169,83 @@ class RecordKeys(NamedTuple):
     must_have_id: bool = True
 
     def __str__(self) -> str:
-        parts = ["|".join(self.ids), "|".join(self.texts)]
-        return " with ".join(part for part in parts if part)
+        return " with ".join("|".join(keys) for keys in (self.ids, self.texts) if keys)
 
-    def match(self, record: Mapping[str, Any]) -> "Keys | None":
-        """Return the keys that a record uses; None if it lacks some."""
+    def match(self, record: Mapping[str, Any]) -> tuple[str | None, str, str | None] | None:
+        """Return the keys of id, text and title that a record uses; None if it lacks some."""
         key = next((name for name in self.ids if name in record), None)
         text = next((name for name in self.texts if name in record), None)
         if text is None or (key is None and self.must_have_id):
             return None
-        return Keys(key, text, self.title)
+        return key, text, self.title
 
 
-class Keys(NamedTuple):
-    """The keys that the records of one file use."""
+class Record(NamedTuple):
+    """A passage or query, with its other keys."""
 
-    id: str | None
+    line: int | None
+    id: str
     text: str
-    title: str | None = None
+    title: str
+    extra: dict[str, Any]
 
 
-def match_keys(
-    record: Mapping[str, Any],
+def read_records(
+    objects: Iterable[tuple[int | None, dict[str, Any]]],
     formats: Mapping[Format, RecordKeys],
     format: Format | None,
     path: str | Path,
-    line: int | None,
-) -> tuple[Format, Keys]:
-    """Return the format of a file by its first record, and the keys that it uses.
+    what: str,
+) -> tuple[Format | None, Iterator[Record]]:
+    """Return the format of a file, None if it is empty, and its records.
+
+    The first record decides which of the format's keys the file uses; others must have them.
 
     Args:
-        record: the first record.
+        objects: line numbers and objects; keys are taken out of the objects.
         formats: the formats, in the order in which they are tried.
         format: a forced format; None detects it.
-        path: the file, for errors.
-        line: the line, for errors.
+        path: the file, for messages.
+        what: "corpus" or "queries", for messages.
 
     Raises:
-        InputError: the record lacks the keys of every format, or of the forced one.
+        InputError: the first record lacks the keys of every format, or of the forced one.
     """
+    first, objects = peek(iter(objects))
+    if first is None:
+        return None, iter(())
+    line, record = first
     wanted = [format] if format else list(formats)
-    for candidate in wanted:
-        if keys := formats[candidate].match(record):
-            return candidate, keys
-    raise InputError(
-        path,
-        line,
-        f"the keys {list_keys(record)}",
-        " or ".join(dict.fromkeys(str(formats[name]) for name in wanted)),
-        None if format else f"force a format: {', '.join(formats)}",
-    )
+    matches = ((name, formats[name].match(record)) for name in wanted)
+    found, keys = next(((name, keys) for name, keys in matches if keys), (None, None))
+    if found is None or keys is None:
+        expected = " or ".join(dict.fromkeys(str(formats[name]) for name in wanted))
+        hint = None if format else f"force a format: {', '.join(formats)}"
+        raise InputError(path, line, f"the keys {list_keys(record)}", expected, hint)
+    if format is None:
+        used = ", ".join(key for key in keys if key in record)
+        counted = "" if keys[0] else "; ids count from 0"
+        logger.info(f"{display_name(path)}: {found} {what} ({used}{counted})")
+    return found, _records(objects, *keys, path, "passage" if what == "corpus" else "query")
+
+
+def _records(
+    objects: Iterable[tuple[int | None, dict[str, Any]]],
+    id_key: str | None,
+    text_key: str,
+    title_key: str | None,
+    path: str | Path,
+    unit: str,
+) -> Iterator[Record]:
+    for number, (line, record) in enumerate(objects):
+        for key in (id_key, text_key):
+            if key is not None and key not in record:
+                found = f"no {key} (keys: {list_keys(record)})"
+                raise InputError(path, line, found, f"a record with {key}")
+        id = str(number) if id_key is None else identifier(record.pop(id_key), path, line, unit)
+        text = as_text(record.pop(text_key), text_key, path, line)
+        title = as_text(record.pop(title_key, None), title_key, path, line) if title_key else ""
+        yield Record(line, id, text, title, record)
 
 
 def list_keys(record: Iterable[str]) -> str:
@@ -263,15 +259,6 @@ def list_keys(record: Iterable[str]) -> str:
     return ", ".join([*shown, *["..."] * (len(keys) > 8)]) or "of an empty object"
 
 
-def take_key(record: dict[str, Any], key: str, path: str | Path, line: int | None) -> Any:
-    """Remove and return the value of a key that a record must have."""
-    try:
-        return record.pop(key)
-    except KeyError:
-        found = f"no {key} (keys: {list_keys(record)})"
-        raise InputError(path, line, found, f"a record with {key}") from None
-
-
 def as_text(value: Any, key: str, path: str | Path, line: int | None) -> str:
     """Return the text under a key; null is an empty text.
 
@@ -281,7 +268,7 @@ def as_text(value: Any, key: str, path: str | Path, line: int | None) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise InputError(path, line, f"{key} that is {type(value).__name__}", "a string")
+        raise InputError(path, line, f"{type(value).__name__} as {key}", "a string")
     return value
 
 
@@ -337,12 +324,7 @@ class Fields:
 
     def text(self, key: str) -> str:
         """Return a text; absent or null is empty."""
-        value = self.record.get(key)
-        if value is None:
-            return ""
-        if not isinstance(value, str):
-            raise self.error(f"{type(value).__name__} as {key}", "a string")
-        return value
+        return as_text(self.record.get(key), key, self.path, self.line)
 
     def number(self, key: str) -> float | None:
         """Return a finite number, which may be a string; None if it is absent or null."""

@@ -40,14 +40,8 @@ STYLE: Any = {
 
 
 def style() -> AbstractContextManager[None]:
-    """Return a context manager that applies denserk's plot style.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
-    require("matplotlib", "drawing plots")
-    import matplotlib
-
+    """Return a context manager that applies denserk's plot style."""
+    matplotlib: Any = require("matplotlib", "drawing plots")
     context: AbstractContextManager[None] = matplotlib.rc_context(STYLE)
     return context
 
@@ -79,16 +73,8 @@ def draw_lines(
     axes.figure.legend(axes.lines, list(lines), loc=f"outside {legend}")
 
 
-def save(axes: Any, path: Path) -> None:
-    """Write a figure as PNG, PDF or SVG, by the suffix of the path."""
-    buffer = io.BytesIO()
-    axes.figure.savefig(buffer, format=path.suffix.removeprefix("."), dpi=300)
-    with whole_binary(path) as handle:
-        handle.write(buffer.getbuffer())
-
-
 def save_if_installed(draw: Callable[[], Any], what: str, path: Path | None) -> None:
-    """Write a plot that nobody asked for by name: only where matplotlib is installed.
+    """Write a plot as PNG, PDF or SVG, by the suffix of its path, where matplotlib is installed.
 
     Args:
         draw: returns the axes.
@@ -100,8 +86,11 @@ def save_if_installed(draw: Callable[[], Any], what: str, path: Path | None) -> 
     if not installed("matplotlib"):
         logger.info("no plot: matplotlib is not installed (pip install matplotlib)")
         return
+    buffer = io.BytesIO()
     with style():
-        save(draw(), path)
+        draw().figure.savefig(buffer, format=path.suffix.removeprefix("."), dpi=300)
+    with whole_binary(path) as handle:
+        handle.write(buffer.getbuffer())
     logger.info(f"{what} are in {path}")
 
 

@@ -46,54 +46,35 @@ def read_qrels(source: str | Path, form: QrelsFormat | None = None) -> Iterator[
 
 def _read_file(path: Path, form: QrelsFormat | None) -> Iterator[Qrel]:
     judged: dict[str, dict[str, int]] = {}
-    grades: dict[str, int] = {}
-    detected = form
     for line, text in read_text_lines(path):
         parts = text.split()
         if not parts or (parts[0][0] == "#" and not _is_judgment(parts)):
             continue
-        if detected is None:
-            detected = _detect(parts, path, line)
+        if form is None and (form := WIDTHS.get(len(parts))) is not None:
+            logger.info(f"{display_name(path)}: {form} qrels ({columns(len(parts))})")
         if not judged and tuple(text.lower().split()) == BEIR_HEADER:
             continue
-        if WIDTHS.get(len(parts)) is not detected:
-            raise _wrong_columns(parts, COLUMNS[detected], path, line)
+        if form is None or WIDTHS.get(len(parts)) is not form:
+            expected = COLUMNS[form] if form else " or ".join(COLUMNS.values())
+            hint = "six columns are a run: exchange run and qrels" if len(parts) == 6 else None
+            raise InputError(path, line, columns(len(parts)), expected, hint)
         qid, docid, grade = parts[0], parts[-2], parts[-1]
-        relevance = grades.get(grade)
-        if relevance is None:
-            relevance = grades[grade] = _relevance(grade, path, line)
+        if not _INTEGER.fullmatch(grade):
+            raise InputError(path, line, f"relevance {grade[:40]!r}", "an integer")
+        relevance = int(grade)
         before = judged.setdefault(qid, {}).setdefault(docid, relevance)
         if before != relevance:
             found = f"relevance {relevance} for query {qid}, passage {docid}, and {before} above"
             raise InputError(path, line, found, "one judgment of a passage")
         yield Qrel(qid, docid, relevance)
     if not judged:
-        raise InputError(path, None, "no judgments", COLUMNS[detected or QrelsFormat.TREC])
+        raise InputError(path, None, "no judgments", COLUMNS[form or QrelsFormat.TREC])
 
 
 def _is_judgment(parts: list[str]) -> bool:
     """Return whether a line that begins with `#` is a judgment, not a comment of trec_eval 10."""
     number = _INTEGER.fullmatch(parts[-1]) is not None
     return number and (len(parts) == 3 or (len(parts) == 4 and parts[1] in ("0", "Q0")))
-
-
-def _relevance(grade: str, path: Path, line: int) -> int:
-    if not _INTEGER.fullmatch(grade):
-        raise InputError(path, line, f"relevance {grade[:40]!r}", "an integer")
-    return int(grade)
-
-
-def _detect(parts: list[str], path: Path, line: int) -> QrelsFormat:
-    if len(parts) not in WIDTHS:
-        raise _wrong_columns(parts, " or ".join(COLUMNS.values()), path, line)
-    form = WIDTHS[len(parts)]
-    logger.info(f"{display_name(path)}: {form} qrels ({columns(len(parts))})")
-    return form
-
-
-def _wrong_columns(parts: list[str], expected: str, path: Path, line: int) -> InputError:
-    hint = "six columns are a run: exchange run and qrels" if len(parts) == 6 else None
-    return InputError(path, line, columns(len(parts)), expected, hint)
 
 
 def read_qrels_map(
@@ -129,7 +110,7 @@ def split_file(folder: Path, split: str | None) -> Path:
 
 
 def write_qrels(path: str | Path, qrels: Iterable[Qrel], form: QrelsFormat) -> int:
-    """Write judgments; return their number. "-" is standard output, `.gz` is compressed."""
+    """Write judgments; return their number."""
     if form is QrelsFormat.TREC:
         return write_lines(path, (f"{qid} 0 {docid} {grade}\n" for qid, docid, grade in qrels))
     rows = (f"{qid}\t{docid}\t{grade}\n" for qid, docid, grade in qrels)

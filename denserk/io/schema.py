@@ -1,19 +1,15 @@
-"""Declared types of JSON values: what a manifest, a journal or a config.json may hold.
-
-A `Rule` describes one value. `require` compares a value with a rule, field by field, and raises an
-error that names the first field that does not fit.
-"""
+"""Declared types of JSON values: what a manifest, a journal or a config.json may hold."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from denserk.errors import InputError
 
-LARGEST = 2**63 - 1  # The largest whole number that a field may hold
-SHOWN = 60  # Characters of a wrong value that an error shows
+LARGEST = 2**63 - 1  # the largest whole number that a field may hold
+SHOWN = 60  # characters of a wrong value that an error shows
 
 
 @dataclass(frozen=True)
@@ -25,7 +21,7 @@ class Rule:
         fits: whether a value is of the right type and in range.
         fields: rules of an object's fields; fields without a rule may hold anything.
         required: the fields that an object must have.
-        values: the rule of every value of an object or list.
+        values: the rule of every value of an object.
     """
 
     expected: str
@@ -40,11 +36,11 @@ TRUTH = Rule("true or false", lambda value: isinstance(value, bool))
 OBJECT = Rule("a JSON object", lambda value: isinstance(value, dict))
 
 
-def whole(least: int = 0, most: int = LARGEST) -> Rule:
+def whole(least: int = 0) -> Rule:
     """A whole number in a range."""
-    limit = f"of at least {least:,}" if most == LARGEST else f"from {least:,} to {most:,}"
     return Rule(
-        f"a whole number {limit}", lambda value: type(value) is int and least <= value <= most
+        f"a whole number of at least {least:,}",
+        lambda value: type(value) is int and least <= value <= LARGEST,
     )
 
 
@@ -63,23 +59,19 @@ def one_of(*choices: str) -> Rule:
 
 def optional(rule: Rule) -> Rule:
     """A value that may be null."""
-    return Rule(
-        f"{rule.expected}, or null",
-        lambda value: value is None or rule.fits(value),
-        rule.fields,
-        rule.required,
-        rule.values,
-    )
+    fits = rule.fits
+    expected = f"{rule.expected}, or null"
+    return replace(rule, expected=expected, fits=lambda value: value is None or fits(value))
 
 
 def record(required: Mapping[str, Rule], others: Mapping[str, Rule] | None = None) -> Rule:
     """An object with some fields that must be there and others that may."""
-    return Rule(OBJECT.expected, OBJECT.fits, {**required, **(others or {})}, tuple(required))
+    return replace(OBJECT, fields={**required, **(others or {})}, required=tuple(required))
 
 
 def mapping(values: Rule) -> Rule:
     """An object whose values all obey one rule."""
-    return Rule(OBJECT.expected, OBJECT.fits, values=values)
+    return replace(OBJECT, values=values)
 
 
 def mistake(value: Any, rule: Rule, name: str = "") -> tuple[str, str] | None:
@@ -90,31 +82,24 @@ def mistake(value: Any, rule: Rule, name: str = "") -> tuple[str, str] | None:
     >>> mistake({"count": 3}, record({"count": whole(1)}))
     """
     if not rule.fits(value):
-        return f"{name + ' that is ' if name else ''}{_shown(value)}", rule.expected
-    inside = dict.fromkeys(value, rule.values) if rule.values and value else rule.fields
-    for key, inner in inside.items() if isinstance(value, dict) else ():
+        shown = "null" if value is None else repr(value)
+        shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."
+        return f"{name} that is {shown}" if name else shown, rule.expected
+    if not isinstance(value, dict):
+        return None
+    for key, inner in (dict.fromkeys(value, rule.values) if rule.values else rule.fields).items():
         place = f"{name}.{key}"[:SHOWN] if name else key[:SHOWN]
-        if key not in value:
-            if key in rule.required:
-                return f"no {place}", inner.expected
-        elif (found := mistake(value[key], inner, place)) is not None:
+        if key in value and (found := mistake(value[key], inner, place)) is not None:
             return found
+        if key not in value and key in rule.required:
+            return f"no {place}", inner.expected
     return None
-
-
-def _shown(value: Any) -> str:
-    text = "null" if value is None else repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def require(
     value: Any, rule: Rule, path: str | Path, line: int | None = None, hint: str | None = None
 ) -> None:
-    """Compare a value with a rule.
-
-    Raises:
-        InputError: it does not obey; the error names the field, its value and what is expected.
-    """
+    """Raise an InputError that names the first field of a value that does not obey its rule."""
     found = mistake(value, rule)
     if found is not None:
         raise InputError(path, line, *found, hint)

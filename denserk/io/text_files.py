@@ -70,36 +70,12 @@ def columns(count: int) -> str:
     return f"{count} column{'s' * (count != 1)}"
 
 
-def split_tabs(
-    lines: Lines, names: Sequence[str], path: str | Path
-) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, columns) of tab-separated lines; blank lines are skipped.
-
-    Raises:
-        InputError: a line does not have the named columns.
-    """
-    for line, row in lines:
-        if row.strip():
-            parts = row.split("\t")
-            if len(parts) != len(names):
-                raise wrong_columns(len(parts), names, path, line)
-            yield line, parts
-
-
-def wrong_columns(count: int, names: Sequence[str], path: str | Path, line: int) -> InputError:
-    """Return the error about a line that does not have the named columns."""
-    found, expected = f"{columns(count)} between tabs", f"{len(names)}: {', '.join(names)}"
-    return InputError(path, line, found, expected)
-
-
 def one_line(text: str) -> str:
     r"""Replace tabs and line ends by spaces.
 
     >>> one_line("a\tb\r\nc")
     'a b c'
     """
-    if not any(mark in text for mark in "\t\n\r"):
-        return text
     return text.replace("\r\n", " ").replace("\t", " ").replace("\n", " ").replace("\r", " ")
 
 
@@ -138,24 +114,16 @@ def read_rows(
     >>> list(read_rows([(1, 'a,"b'), (2, '""c"'), (3, ""), (4, "d,e")], "x", ",", "two columns"))
     [(1, ['a', 'b\n"c']), (4, ['d', 'e'])]
     """
-    position = [0]
-
-    def rows() -> Iterator[str]:
-        for position[0], row in lines:
-            yield row + "\n"
-
-    reader = csv.reader(rows(), delimiter=delimiter)
-    while True:
-        line = position[0] + 1
-        try:
-            row = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            found = f"a row that is not quoted as CSV ({error})"
-            raise InputError(path, line, found, expected) from None
-        if any(row):
-            yield line, row
+    reader = csv.reader((row + "\n" for _, row in lines), delimiter=delimiter)
+    line = 1
+    try:
+        for row in reader:
+            if any(row):
+                yield line, row
+            line = reader.line_num + 1
+    except csv.Error as error:
+        found = f"a row that is not quoted as CSV ({error})"
+        raise InputError(path, line, found, expected) from None
 
 
 def write_rows(path: str | Path, rows: Iterable[Sequence[str]]) -> None:

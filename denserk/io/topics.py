@@ -9,6 +9,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -27,25 +28,22 @@ from denserk.io.files import (
     write_lines,
 )
 from denserk.io.json_records import (
-    Keys,
+    Record,
     RecordKeys,
-    as_text,
     identifier,
-    match_keys,
     read_json,
-    take_key,
+    read_records,
     write_objects,
 )
 from denserk.io.qrels import read_qrels_map, split_file
 from denserk.io.text_files import (
     Lines,
+    columns,
     display_name,
     first_line,
     is_json,
     one_line,
-    peek,
     quote,
-    split_tabs,
     unquote,
 )
 from denserk.records import NO_FIELDS, Passage, Query
@@ -57,6 +55,7 @@ KEYS = {
     TopicsFormat.TEVATRON: RecordKeys(("query_id",), ("query", "query_text")),
     TopicsFormat.ANSERINI: RecordKeys(("id", "qid"), ("title", "query", "text")),
     TopicsFormat.QA: RecordKeys(("_id", "id", "qid"), ("question",), must_have_id=False),
+    TopicsFormat.ENTITY_QUESTIONS: RecordKeys((), ("question",), must_have_id=False),
 }
 WRITTEN_KEYS = {
     TopicsFormat.ANSERINI: ("qid", "title"),
@@ -65,9 +64,7 @@ WRITTEN_KEYS = {
     TopicsFormat.QA: ("id", "question"),
 }
 COLUMNS = {TopicsFormat.TSV: "id, text", TopicsFormat.DPR: "question, answers; ids count from 0"}
-ANSWERS = ("answers", "answer")
 WRITTEN = tuple(form for form in TopicsFormat if form is not TopicsFormat.ENTITY_QUESTIONS)
-Objects = Iterable[tuple[int | None, dict[str, Any]]]
 
 
 def read_queries(
@@ -138,24 +135,18 @@ def _queries(source: str, form: TopicsFormat | None, *, textless: bool = False) 
     elif not place.path.is_dir():
         yield from read_topics_file(place.path, form, textless=textless)
     elif (own := data_sets.plain_or_packed(place.path, "queries.jsonl")) is not None:
-        queries = read_topics_file(own, form)
-        if place.split is not None:
-            judged = read_qrels_map(split_file(place.path, place.split))
-            queries = (query for query in queries if query.qid in judged)
-        yield from queries
+        judged = place.split and read_qrels_map(split_file(place.path, place.split))
+        for query in read_topics_file(own, form):
+            if not judged or query.qid in judged:
+                yield query
     else:
-        yield from _relations(place.path)
-
-
-def _relations(folder: Path) -> Iterator[Query]:
-    files = sorted(item for item in folder.iterdir() if is_relation_file(item))
-    if not files:
-        raise UsageError(
-            f"{folder} holds no queries", "queries.jsonl, or P17.test.json and its like"
-        )
-    logger.info(f"{folder.name}: entity-questions queries ({len(files)} relations)")
-    for item in files:
-        yield from read_topics_file(item, TopicsFormat.ENTITY_QUESTIONS)
+        files = sorted(item for item in place.path.iterdir() if is_relation_file(item))
+        if not files:
+            hint = "queries.jsonl, or P17.test.json and its like"
+            raise UsageError(f"{place.path} holds no queries", hint)
+        logger.info(f"{place.path.name}: entity-questions queries ({len(files)} relations)")
+        for item in files:
+            yield from read_topics_file(item, TopicsFormat.ENTITY_QUESTIONS)
 
 
 def read_topics_file(
@@ -177,7 +168,7 @@ def read_topics_file(
         start = first_line(head)
         if not start:
             return
-        if is_json(start) if form is None else form not in COLUMNS:
+        if is_json(start) if form is None else form in KEYS:
             yield from _read_json(handle, start.strip(), path, form, textless)
             return
         if form is None:
@@ -190,72 +181,48 @@ def read_topics_file(
 def _detect_columns(line: str, path: str | Path, textless: bool) -> TopicsFormat:
     parts = line.split("\t")
     if len(parts) == 1:
-        found, expected = f"a line without a tab: {line[:60]!r}", "id and text, or question and"
-        raise InputError(path, 1, found, f"{expected} answers")
-    if len(parts) == 2 and (textless or is_answer_list(parts[1])):
-        return TopicsFormat.DPR
-    return TopicsFormat.TSV
+        found = f"a line without a tab: {line[:60]!r}"
+        raise InputError(path, 1, found, "id and text, or question and answers")
+    dpr = len(parts) == 2 and (textless or is_answer_list(parts[1]))
+    return TopicsFormat.DPR if dpr else TopicsFormat.TSV
 
 
 def _read_json(
     handle: BinaryIO, start: bytes, path: str | Path, form: TopicsFormat | None, textless: bool
 ) -> Iterator[Query]:
-    log = logger.info if form is None else logger.debug
     if form in (None, TopicsFormat.QA) and is_keyed(start):
-        log(f"{display_name(path)}: qa queries (an object of questions by id)")
+        logger.info(f"{display_name(path)}: qa queries (an object of questions by id)")
         yield from read_keyed(read_all(handle, path), path)
         return
-    objects: Any = read_json(handle, start, path)
-    relation = form is None and start.startswith(b"[") and is_relation_file(path)
-    if relation or form is TopicsFormat.ENTITY_QUESTIONS:
-        log(f"{display_name(path)}: entity-questions queries (one relation)")
-        yield from read_relation(objects, path)
-        return
+    if form is None and start.startswith(b"[") and is_relation_file(path):
+        form = TopicsFormat.ENTITY_QUESTIONS
+        logger.info(f"{display_name(path)}: {form} queries (one relation)")
+    objects: Iterable[tuple[int, dict[str, Any]]] = read_json(handle, start, path)
     if textless:
         objects = ((line, {"question": "", **record}) for line, record in objects)
-    first, objects = peek(objects)
-    if first is None:
-        return
-    line, record = first
-    detected, keys = match_keys(record, KEYS, form, path, line)
-    names = ", ".join(key for key in keys[:2] if key)
-    counted = "" if keys.id else "; ids count from 0"
-    log(f"{display_name(path)}: {detected} queries ({names}{counted})")
-    yield from of_records(objects, keys, path)
+    found, records = read_records(objects, KEYS, form, path, "queries")
+    relation = Path(path).name.partition(".")[0]
+    for query in _of_records(records, path):
+        if found is TopicsFormat.ENTITY_QUESTIONS:  # ids are the relation, a dash, the position
+            extra = {**query.extra, "relation": relation}
+            query = query._replace(qid=f"{relation}-{query.qid}", extra=extra)
+        yield query
 
 
-def of_records(objects: Objects, keys: Keys, path: str | Path) -> Iterator[Query]:
-    """Yield queries of JSON records, with any answers; other keys are kept in `extra`."""
-    for position, (line, record) in enumerate(objects):
-        qid = str(position) if keys.id is None else take_key(record, keys.id, path, line)
-        text = take_key(record, keys.text, path, line)
-        yield Query(
-            identifier(qid, path, line, "query"),
-            as_text(text, keys.text, path, line),
-            _take_answers(record, path, line),
-            record or NO_FIELDS,
-        )
-
-
-def _take_answers(record: dict[str, Any], path: str | Path, line: int | None) -> tuple[str, ...]:
-    """Remove and return `answers` or `answer`: a string, or a list of strings."""
-    key = next((name for name in ANSWERS if name in record), None)
-    if key is None:
-        return ()
-    value = record.pop(key)
-    if isinstance(value, str):
-        return (value,)
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise InputError(path, line, f"{key} {str(value)[:60]}", "a list of strings")
-    return tuple(value)
+def _of_records(records: Iterable[Record], path: str | Path) -> Iterator[Query]:
+    """Yield queries with any answers: a string, or a list of strings."""
+    for line, qid, text, _, extra in records:
+        key = "answers" if "answers" in extra else "answer"
+        answers = extra.pop(key, [])
+        if isinstance(answers, str):
+            answers = [answers]
+        if not isinstance(answers, list) or not all(isinstance(each, str) for each in answers):
+            raise InputError(path, line, f"{key} {str(answers)[:60]}", "a list of strings")
+        yield Query(qid, text, tuple(answers), extra or NO_FIELDS)
 
 
 def read_tsv(lines: Lines, path: str | Path) -> Iterator[Query]:
-    """Yield the queries of `id <tab> text` lines; further tabs belong to the text.
-
-    Raises:
-        InputError: a line has no tab, or a broken id.
-    """
+    """Yield the queries of `id <tab> text` lines; further tabs belong to the text."""
     for line, row in lines:
         if not row.strip():
             continue
@@ -266,13 +233,14 @@ def read_tsv(lines: Lines, path: str | Path) -> Iterator[Query]:
 
 
 def read_dpr(lines: Lines, path: str | Path) -> Iterator[Query]:
-    """Yield `question <tab> list of answers` lines; the id is the position from 0.
-
-    Raises:
-        InputError: a line has another number of columns, or no list of strings in the second.
-    """
-    rows = split_tabs(lines, ("question", "list of answers"), path)
-    for position, (line, (question, column)) in enumerate(rows):
+    """Yield `question <tab> list of answers` lines; the id is the position from 0."""
+    rows = ((line, row) for line, row in lines if row.strip())
+    for position, (line, row) in enumerate(rows):
+        question, *others = row.split("\t")
+        if len(others) != 1:
+            found = f"{columns(len(others) + 1)} between tabs"
+            raise InputError(path, line, found, "2: question, list of answers")
+        [column] = others
         try:
             answers = parse_answers(column)
         except ValueError:
@@ -327,11 +295,7 @@ def is_keyed(start: bytes) -> bool:
 
 
 def read_keyed(data: bytes, path: str | Path) -> Iterator[Query]:
-    """Yield the questions of one JSON object that has a record for each query id.
-
-    Raises:
-        InputError: it is not such an object, or a record has no question.
-    """
+    """Yield the questions of one JSON object that has a record for each query id."""
     expected = "an object of objects by query id, or one object a line"
     try:
         value = orjson.loads(data)
@@ -340,11 +304,12 @@ def read_keyed(data: bytes, path: str | Path) -> Iterator[Query]:
     if not isinstance(value, dict):
         raise InputError(path, None, f"JSON {type(value).__name__}", expected)
     for qid, record in value.items():
+        where = f"{path}, query {qid}"
         if not isinstance(record, dict):
-            raise InputError(path, None, f"JSON {type(record).__name__} for query {qid}", expected)
-        record, where = {**record, "_id": qid}, f"{path}, query {qid}"
-        _, keys = match_keys(record, KEYS, TopicsFormat.QA, where, None)
-        yield from of_records([(None, record)], keys, where)
+            raise InputError(where, None, f"JSON {type(record).__name__}", expected)
+        one = [(None, {**record, "_id": qid})]
+        _, records = read_records(one, KEYS, TopicsFormat.QA, where, "queries")
+        yield from _of_records(records, where)
 
 
 def is_relation_file(path: str | Path) -> bool:
@@ -356,24 +321,8 @@ def is_relation_file(path: str | Path) -> bool:
     return re.fullmatch(r"P\d+\..*json(\.gz)?", Path(path).name) is not None
 
 
-def read_relation(objects: Objects, path: str | Path) -> Iterator[Query]:
-    """Yield one relation of EntityQuestions; ids are its name, a dash, the position from 0."""
-    relation = Path(path).name.partition(".")[0]
-    for query in of_records(objects, Keys(None, "question"), path):
-        extra = {**query.extra, "relation": relation}
-        yield query._replace(qid=f"{relation}-{query.qid}", extra=extra)
-
-
 def write_queries(path: str | Path, queries: Iterable[Query], form: TopicsFormat) -> int:
-    """Write queries; return their number. "-" is standard output, `.gz` is compressed.
-
-    Raises:
-        UsageError: the format is only read.
-    """
-    if form is TopicsFormat.ENTITY_QUESTIONS:
-        raise UsageError(
-            "entity-questions is a folder, and is only read", f"write one of {', '.join(WRITTEN)}"
-        )
+    """Write queries in one of `WRITTEN`; return their number."""
     if form is TopicsFormat.TSV:
         return write_lines(path, (f"{query.qid}\t{one_line(query.text)}\n" for query in queries))
     if form is TopicsFormat.DPR:  # the ids become positions
@@ -384,9 +333,8 @@ def write_queries(path: str | Path, queries: Iterable[Query], form: TopicsFormat
 
 def _record(query: Query, form: TopicsFormat) -> dict[str, Any]:
     id_key, text_key = WRITTEN_KEYS[form]
-    own: dict[str, Any] = {id_key: query.qid, text_key: query.text}
-    if query.answers:
-        own["answers"] = list(query.answers)
+    answers = {"answers": list(query.answers)} if query.answers else {}
+    own = {id_key: query.qid, text_key: query.text, **answers}
     return {**own, **{key: value for key, value in query.extra.items() if key not in own}}
 
 
@@ -401,62 +349,53 @@ class Context(NamedTuple):
 Write = Callable[[Query, Sequence[Context]], None]  # writes a question with its contexts
 
 
-@contextmanager
-def dpr_json(path: str | Path) -> Iterator[Write]:
-    """Open a file in DPR's format: an array of `question`, `answers`, `ctxs`, best first."""
-
-    def entry(query: Query, contexts: Sequence[Context]) -> bytes:
-        entries = [
-            {
-                "id": passage.docid,
-                "title": passage.title,
-                "text": passage.text,
-                "score": f"{score:.9g}",  # a string in both formats
-                "has_answer": has_answer,
-            }
-            for passage, score, has_answer in contexts
-        ]
-        return orjson.dumps({"question": query.text, "answers": query.answers, "ctxs": entries})
-
-    with _opened(path, b"[]", entry) as write:
-        yield write
+def _dpr_entry(query: Query, contexts: Sequence[Context]) -> dict[str, Any]:
+    entries = [
+        {
+            "id": passage.docid,
+            "title": passage.title,
+            "text": passage.text,
+            "score": f"{score:.9g}",  # a string in both formats
+            "has_answer": has_answer,
+        }
+        for passage, score, has_answer in contexts
+    ]
+    return {"question": query.text, "answers": query.answers, "ctxs": entries}
 
 
-@contextmanager
-def pyserini_json(path: str | Path) -> Iterator[Write]:
-    """Open a file in Pyserini's format: `question`, `answers`, `contexts` by query id.
-
-    The text of a context is its title and its text with one line end between them.
-    """
-
-    def entry(query: Query, contexts: Sequence[Context]) -> bytes:
-        entries = [
-            {
-                "docid": passage.docid,
-                "score": f"{score:.9g}",
-                "text": f"{one_line(passage.title)}\n{one_line(passage.text)}",
-                "has_answer": has_answer,
-            }
-            for passage, score, has_answer in contexts
-        ]
-        record = {"question": query.text, "answers": query.answers, "contexts": entries}
-        return orjson.dumps(query.qid) + b":" + orjson.dumps(record)
-
-    with _opened(path, b"{}", entry) as write:
-        yield write
+def _pyserini_entry(query: Query, contexts: Sequence[Context]) -> dict[str, Any]:
+    entries = [
+        {
+            "docid": passage.docid,
+            "score": f"{score:.9g}",
+            "text": f"{one_line(passage.title)}\n{one_line(passage.text)}",
+            "has_answer": has_answer,
+        }
+        for passage, score, has_answer in contexts
+    ]
+    return {"question": query.text, "answers": query.answers, "contexts": entries}
 
 
 @contextmanager
-def _opened(
-    path: str | Path, brackets: bytes, entry: Callable[[Query, Sequence[Context]], bytes]
+def _contexts_writer(
+    path: str | Path, entry: Callable[[Query, Sequence[Context]], dict[str, Any]], *, by_id: bool
 ) -> Iterator[Write]:
+    """Open a JSON array, or an object of entries by query id, for questions with contexts."""
     with whole_binary(path) as out:
-        lead = brackets[:1] + b"\n"
+        out.write(b"{" if by_id else b"[")
+        before = b"\n"
 
         def write(query: Query, contexts: Sequence[Context]) -> None:
-            nonlocal lead
-            out.write(lead + entry(query, contexts))
-            lead = b",\n"
+            nonlocal before
+            key = orjson.dumps(query.qid) + b":" if by_id else b""
+            out.write(before + key + orjson.dumps(entry(query, contexts)))
+            before = b",\n"
 
         yield write
-        out.write((b"" if lead == b",\n" else lead) + b"\n" + brackets[1:] + b"\n")
+        out.write(b"\n}\n" if by_id else b"\n]\n")
+
+
+# DPR's format: an array of `question`, `answers` and `ctxs`, best first
+dpr_json = partial(_contexts_writer, entry=_dpr_entry, by_id=False)
+# Pyserini's: `question`, `answers` and `contexts` by query id; one line end after each title
+pyserini_json = partial(_contexts_writer, entry=_pyserini_entry, by_id=True)

@@ -118,10 +118,10 @@ class Search:
 
     def denserk(self, name: str, *, rows: bool) -> None:
         """Writes as denserk writes, from rows or from names."""
-        with run_writer(self.folder / name, tag="Faiss") as writer:
+        with run_writer(self.folder / name, tag="Faiss") as write:
             for place, (qid, scores) in enumerate(zip(self.qids, self.scores, strict=True)):
                 docids = self.ids.passages(self.rows[place]) if rows else self.named[place]
-                writer.write(qid, docids, scores)
+                write(qid, docids, scores)
 
     def ways(self) -> dict[str, Callable[[], None]]:
         """Everything that is timed."""

@@ -193,9 +193,9 @@ def besides(path: Path, queries: Vectors, asked: int) -> float:
     def whole() -> None:
         ids = PassageIds(path.with_name("docid"), len(index))
         searcher = Searcher(Timed(), ids, SearchSettings())
-        with run_writer(output) as writer:
+        with run_writer(output) as write:
             for qid, names, scores in searcher.ranked(qids, many):
-                writer.write(qid, names, scores)
+                write(qid, names, scores)
 
     seconds = cpu(whole)
     rest = seconds - scanning[0]

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from denserk.config.evaluation import EvaluationSettings
-from denserk.config.formats import RunFormat
 from denserk.errors import InputError
 from denserk.evaluation.evaluator import Evaluator, HitPruner, Needed, evaluate, needed_hits
 from denserk.evaluation.measures import parse_measures
@@ -122,7 +121,7 @@ def test_pruned_hits():
     pruner = HitPruner(Needed(None, to_last_judged=True), {"q1": {"d1": 1, "x": 0}, "q2": {"c": 1}})
 
     def pruned(qid, hits):
-        return pruner(RankedList(qid, list(hits), list(hits.values()), range(9), RunFormat.TREC))
+        return pruner(RankedList(qid, list(hits), list(hits.values()), range(9)))
 
     falling = {"d0": 9.0, "d1": 8.0, "d2": 7.0}
     assert pruned("q1", falling) == {"d0": 9.0, "d1": 8.0}

@@ -1,4 +1,3 @@
-import gzip
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -133,23 +132,7 @@ def test_a_beir_archive_is_fetched_into_the_cache(here, monkeypatch, parts):
     assert [path.name for path in (here / "cache" / "beir").iterdir()] == ["toy"]
 
 
-def test_an_archive_appears_whole_or_not_at_all(here, monkeypatch):
-    """A download that breaks off in the middle of unpacking leaves nothing that looks like one."""
-
-    def download_and_unzip(url, folder):
-        (Path(folder) / "toy").mkdir(parents=True)
-        (Path(folder) / "toy" / "corpus.jsonl").write_text("half")
-        raise KeyboardInterrupt
-
-    util = SimpleNamespace(download_and_unzip=download_and_unzip)
-    monkeypatch.setattr(data_sets, "installed", lambda module: True)
-    monkeypatch.setattr(data_sets, "require", lambda module, purpose: util)
-    with pytest.raises(KeyboardInterrupt):
-        data_sets.beir_folder("toy")
-    assert not list((here / "cache" / "beir").iterdir())
-
-
-@pytest.mark.parametrize("name", ["../secret", "a/../../secret", "..", "a//b", "a/.", "a\\b", ""])
+@pytest.mark.parametrize("name", ["../secret", "a/../../secret", "..", "a\\b", ""])
 def test_a_name_of_beir_leads_nowhere_else(here, name):
     (here / "cache" / "secret").mkdir(parents=True)
     (here / "secret").mkdir()
@@ -204,14 +187,6 @@ def test_a_local_copy_goes_before_the_name(cache):
     assert find_parts([DEV], ["qrels"]) == {"msmarco-dev": {"qrels": local}}
 
 
-def test_a_compressed_copy_is_found(cache):
-    (cache / "msmarco").mkdir()
-    with gzip.open(cache / "msmarco" / "collection.tsv.gz", "wb"):
-        pass
-    found = find_parts([DEV], ["corpus"])["msmarco-dev"]["corpus"]
-    assert found == str(cache / "msmarco" / "collection.tsv.gz")
-
-
 def test_dprs_files_are_found_under_either_name(cache):
     corpus = put(cache, "dpr/psgs_w100.tsv")
     questions = put(cache, "dpr/nq-test.csv")
@@ -220,29 +195,14 @@ def test_dprs_files_are_found_under_either_name(cache):
     }
 
 
-@pytest.mark.parametrize("folder", ["beir/robust04", "datasets/robust04"])
-def test_a_beir_folder_is_found_where_beirs_reader_looks(cache, folder):
-    (cache / folder).mkdir(parents=True)
-    found = find_parts([benchmarks()["beir/robust04"]])["beir/robust04"]
-    assert found["qrels"] == "beir:robust04/test"
-
-
-def test_what_nobody_fetches_is_told_all_at_once(cache):
+def test_what_nobody_fetches_is_listed_all_at_once(cache):
     with pytest.raises(UsageError) as refused:
-        find_parts(find_benchmarks(["beir", "squad-test", "dl20-titled"]))
-    sets = ("beir/bioasq", "beir/signal1m", "beir/trec-news", "beir/robust04")
-    places = (*sets, "dpr/squad1-test.qa.csv", "msmarco-titled/corpus.tsv")
-    assert refused.value.message == "not on this disk: " + ", ".join(
-        f"{cache / place} ({whose})"
-        for place, whose in zip(
-            places,
-            (
-                *(f"corpus, topics, qrels of {place}" for place in sets),
-                "topics, answers of squad-test",
-                "corpus of dl20-titled",
-            ),
-            strict=True,
-        )
+        find_parts(find_benchmarks(["beir/robust04", "squad-test", "dl20-titled"]))
+    robust = "corpus of beir/robust04, topics of beir/robust04, qrels of beir/robust04"
+    assert refused.value.message == (
+        f"not on this disk: {cache}/beir/robust04 ({robust}), {cache}/dpr/squad1-test.qa.csv "
+        f"(topics of squad-test, answers of squad-test), {cache}/msmarco-titled/corpus.tsv "
+        "(corpus of dl20-titled)"
     )
     assert refused.value.hint == "put them there"
 

@@ -55,7 +55,6 @@ def test_contents_give_their_kind_away(kind, data, tmp_path):
         ("run.x.tsv", b"1\t2\t1\n", "out", Kind.RUN),
         ("qidpidtriples.tsv", b"1\t2\t3\n", "out", Kind.TRAINING),
         ("train.tsv", b"who runs\ta cat\ta dog\n", "out", Kind.TRAINING),
-        ("collection.tsv", b"1\ta cat\tit runs\n", "out", Kind.CORPUS),
     ],
 )
 def test_names_settle_what_contents_leave_open(source, data, target, kind, tmp_path):
@@ -68,8 +67,6 @@ def test_names_settle_what_contents_leave_open(source, data, target, kind, tmp_p
     [
         (b"1\tone two\n", "corpus, queries"),
         (b"1\t2\t3\n", "qrels, run, training"),
-        (b'{"_id": "1", "text": "one"}', "corpus, queries"),
-        (b"", "corpus, queries, qrels, run, vectors, training, model"),
         (b"no tabs\n", "corpus, queries, qrels, run, vectors, training, model"),
     ],
 )
@@ -89,8 +86,6 @@ def test_a_stream_is_not_guessed():
     ("files", "kind"),
     [
         (["config.json"], Kind.MODEL),
-        (["denserk.json"], Kind.MODEL),
-        (["pooler.pt"], Kind.MODEL),
         (["index", "docid"], Kind.VECTORS),
         (["manifest.json"], Kind.VECTORS),
         (["embedding.pkl"], Kind.VECTORS),
@@ -107,17 +102,11 @@ def test_folders(files, kind, tmp_path):
     ("target", "kind", "form"),
     [
         ("x/corpus.jsonl.gz", Kind.CORPUS, CorpusFormat.BEIR),
-        ("collection.tsv", Kind.CORPUS, CorpusFormat.MARCO),
         ("c.jsonl", Kind.CORPUS, None),
-        ("q.tsv", Kind.QUERIES, TopicsFormat.TSV),
         ("nq.qa.csv", Kind.QUERIES, TopicsFormat.DPR),
-        ("q.jsonl", Kind.QUERIES, None),
         ("test.tsv", Kind.QRELS, QrelsFormat.BEIR),
-        ("qrels.txt", Kind.QRELS, QrelsFormat.TREC),
         ("a.trec.gz", Kind.RUN, RunFormat.TREC),
-        ("a.tsv", Kind.RUN, None),
         ("t.json", Kind.TRAINING, TrainingFormat.DPR),
-        ("t.jsonl", Kind.TRAINING, None),
         ("-", Kind.RUN, None),
         ("anything", Kind.MODEL, None),
     ],

@@ -42,17 +42,11 @@ def test_written_judgments_read_back(tmp_path, form):
     ("text", "told"),
     [
         ("q 0 d 1\nq d 1", "q, line 2: found 3 columns; expected 4 columns"),
-        ("q d 1\nq 0 d 1", "q, line 2: found 4 columns; expected 3 columns"),
-        ("q 0 d e f 1", "q, line 1: found 6 columns"),
         ("q 0 a b 1", "q, line 1: found 5 columns; expected 4 columns: .* or 3"),
         ("q 0 d 1.0", "q, line 1: found relevance '1.0'; expected an integer"),
-        ("q 0 d 1_0", "q, line 1: found relevance '1_0'"),
-        ("q 0 d \u0661", "q, line 1: found relevance"),
         ("q 0 d " + "9" * 5000, "q, line 1: found relevance '999"),
-        ("q d 12.5", "q, line 1: found relevance '12.5'"),
         ("q 0 d 1\n\nq 0 d 2", "q, line 3: found relevance 2 for query q, passage d, and 1 above"),
         ("", "q: found no judgments"),
-        ("query-id corpus-id score\n", "q: found no judgments"),
     ],
 )
 def test_broken_judgments_are_told(tmp_path, text, told):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from denserk.config.formats import RunFormat
 from denserk.errors import InputError, OutputError, UsageError
-from denserk.io.runs import BLOCK, RunLookup, read_run, read_run_scores, run_writer, write_run
+from denserk.io.runs import BLOCK, RunLookup, read_run, read_run_scores, write_run
 
 TREC = "007 Q0 d1 1 2.5 x\n007 Q0 d2 2 1.5 x\nq2 Q0 d1 1 -3e-2 x\n"
 LINE = "q1 Q0 d1 1 2.5 tag\n"
@@ -47,7 +47,6 @@ def test_trec(tmp_path, text, caplog):
             {"q": {"a": -1, "b": -2}, "r": {"a": -1}},
         ),
         ("q\ta\t2\nq\tb\t1\n", RunFormat.TEVATRON, {"q": {"a": 2, "b": 1}}),
-        ("q\ta\t1.0\n", RunFormat.TEVATRON, {"q": {"a": 1}}),
         ("q\ta\t1\nq\tb\t1\n", RunFormat.TEVATRON, {"q": {"a": 1, "b": 1}}),
         (
             '{"qid": "q", "docid": 7, "rank": 1, "score": 2}\n{"qid":"q","docid":"b","score":1.5}',
@@ -55,6 +54,11 @@ def test_trec(tmp_path, text, caplog):
             {"q": {"7": 2, "b": 1.5}},
         ),
         ("q Q0 a 0 1 t\nq Q0 b - 2 t", RunFormat.TREC, {"q": {"a": 1, "b": 2}}),
+        (
+            "# k1 = 0.9\n#1 Q0 d1 1 2 t\n#1 Q0 d2 2 1 t and more\n",
+            RunFormat.TREC,
+            {"#1": {"d1": 2, "d2": 1}},
+        ),
     ],
 )
 def test_other_formats(tmp_path, caplog, text, format, expected):
@@ -65,16 +69,6 @@ def test_other_formats(tmp_path, caplog, text, format, expected):
     assert read_run_scores(tmp_path / "r", format) == expected
 
 
-def test_whole_scores_can_be_forced_over_ranks(tmp_path):
-    (tmp_path / "r").write_text("q\ta\t1\nq\tb\t2\n")
-    assert read_run_scores(tmp_path / "r", RunFormat.TEVATRON) == {"q": {"a": 1.0, "b": 2.0}}
-
-
-def test_comments_and_text_after_the_tag_are_ignored(tmp_path):
-    (tmp_path / "r").write_text("# k1 = 0.9\n#1 Q0 d1 1 2 t\n#1 Q0 d2 2 1 t and more\n")
-    assert read_run_scores(tmp_path / "r") == {"#1": {"d1": 2, "d2": 1}}
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -83,48 +77,24 @@ def test_comments_and_text_after_the_tag_are_ignored(tmp_path):
         ("q Q0 a\u00a0b 1 2 t\n", "r, line 1: found 7 columns"),
         ("q Q0 d 1 nan t\n", "r, line 1: found score 'nan'; expected a finite number"),
         ("q Q0 d 1 1e999 t\n", "r, line 1: found score '1e999'"),
-        ("q Q0 d 1 -inf t\n", "r, line 1: found score '-inf'"),
-        ("q Q0 d 1 x t\n", "r, line 1: found score 'x'"),
         ("q Q0 d 1 2 t\n\nq Q0 d 2 1 t", "r, line 3: found passage d twice for query q"),
-        ("q Q0 d 1 2 t\nr Q0 d 1 2 t\nr Q0 d 2 1 t\n", "line 3: found passage d twice for query r"),
         ("q d 1\nq e x\n", "r, line 2: found score 'x'"),
         ('{"qid": "q", "docid": "d"}\n', "r, line 1: found the keys qid, docid; expected JSON"),
         ('{"qid": "q", "docid": "d e", "score": 1}\n', "r, line 1: found the passage id 'd e'"),
         ('{"qid": "q", "docid": "d", "score": "1"}\n', "r, line 1: found score '1'"),
-        ('{"qid": "q", "docid": "d", "score": true}\n', "r, line 1: found score 'True'"),
         ('{"qid": "q", "docid": "d", "score": 1}\n[]\n', "line 2: found JSON list"),
         (LINE + "q1 Q0 d2", r"line 2: found a last line that is cut off \(3 columns\); expected"),
-        (LINE + "q1 Q0 d2 2 1e t", r"line 2: found a last line that is cut off \(score '1e'\)"),
         (LINE + "q1 Q0 d\x001 2 1.5 tag\nq1 d2\n", "line 3: found 2 columns; expected 6 columns"),
         ("q 0 d 1\n", "r, line 1: found 4 columns"),
+        ("q Q0 d 1 2 t\nq Q0 \udcff 1 2 t\n", r"r, line 2: found a byte that is not UTF-8"),
+        ("".join(f"q{i} d 1\n" for i in range(2000)) + "q d x\n", "line 2001: found rank 'x'"),
     ],
 )
 def test_errors_name_the_line(tmp_path, text, message):
-    (tmp_path / "r").write_text(text)
+    (tmp_path / "r").write_text(text, errors="surrogateescape")
     for read in (queries, read_run_scores):
         with pytest.raises(InputError, match=message):
             read(tmp_path / "r")
-
-
-def test_a_byte_that_is_not_utf8(tmp_path):
-    (tmp_path / "r").write_bytes(b"q Q0 d 1 2 t\nq Q0 \xff 1 2 t\n")
-    with pytest.raises(InputError, match=r"r, line 2: found a byte that is not UTF-8"):
-        read_run_scores(tmp_path / "r")
-
-
-@pytest.mark.parametrize("rank", ["1.5", "x", "inf"])
-def test_ranks_are_whole_numbers(tmp_path, rank):
-    (tmp_path / "r").write_text(f"q\td\t{rank}\n")
-    with pytest.raises(InputError, match=f"r, line 1: found rank '{rank}'") as error:
-        read_run_scores(tmp_path / "r", RunFormat.MSMARCO)
-    assert error.value.hint == "if the third column is a score, name the shape: tevatron"
-
-
-def test_qrels_in_place_of_a_run(tmp_path):
-    (tmp_path / "r").write_text("q 0 d 1\n")
-    with pytest.raises(InputError, match=r"found 4 columns") as error:
-        read_run_scores(tmp_path / "r")
-    assert error.value.hint == "four columns are qrels: exchange run and qrels"
 
 
 def test_interleaved_queries_are_read_whole_and_not_streamed(tmp_path):
@@ -135,13 +105,6 @@ def test_interleaved_queries_are_read_whole_and_not_streamed(tmp_path):
     (tmp_path / "r").write_text("q Q0 a 1 2 t\nr Q0 a 1 2 t\nq Q0 a 2 1 t\n")
     with pytest.raises(InputError, match=r"r, line 3: found passage a twice for query q"):
         read_run_scores(tmp_path / "r")
-
-
-@pytest.mark.parametrize("text", ["", "\n\n"])
-def test_an_empty_run_is_a_run(tmp_path, text):
-    (tmp_path / "r").write_text(text)
-    assert queries(tmp_path / "r") == []
-    assert read_run_scores(tmp_path / "r") == {}
 
 
 def test_skipped_faults_are_counted(tmp_path):
@@ -174,9 +137,8 @@ def long_run():
 LONG_RUN, LONG_LINES = long_run()
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-@pytest.mark.parametrize("change", [None, "\t", "\r\n", "é", "+1", "no end"])
-def test_a_long_run(tmp_path, suffix, change):
+@pytest.mark.parametrize("change", [None, ".gz", "\t", "\r\n", "é", "+1", "no end"])
+def test_a_long_run(tmp_path, change):
     """Blocks of it are split by pyarrow; in the others a few lines need the line loop."""
     lines, expected = LONG_LINES.copy(), {qid: hits.copy() for qid, hits in LONG_RUN.items()}
     last = list(expected.values())[-1]
@@ -193,8 +155,8 @@ def test_a_long_run(tmp_path, suffix, change):
     elif change == "no end":
         lines[-1] = lines[-1].rstrip()
     data = "".join(lines).encode()
-    path = tmp_path / f"run{suffix}"
-    path.write_bytes(gzip.compress(data, 1) if suffix else data)
+    path = tmp_path / ("run.gz" if change == ".gz" else "run")
+    path.write_bytes(gzip.compress(data, 1) if change == ".gz" else data)
     assert queries(path) == list(expected.items())
     assert read_run_scores(path) == expected
 
@@ -204,6 +166,7 @@ def test_a_long_run(tmp_path, suffix, change):
     [
         ("x Q0 d 1 2", "found 5 columns"),
         ("x  d 1 2 t", "found 5 columns"),
+        (" x d 1 2 t", "found 5 columns"),
         ("x Q0 d 1 nan t", "found score 'nan'"),
         ("x Q0 d 1 NA t", "found score 'NA'"),
         (LONG_LINES[-1].rstrip(), "found passage passage-3591 twice for query query-399"),
@@ -294,17 +257,6 @@ def test_written_lines(tmp_path):
             assert write_run(tmp_path / name, results, form, "t%") == 3
         assert (tmp_path / "r").read_text() == expected[form]
         assert gzip.decompress((tmp_path / "r.gz").read_bytes()).decode() == expected[form]
-
-
-def test_arrays_of_scores_are_written(tmp_path):
-    with run_writer(tmp_path / "r") as writer:
-        writer.write("q", ["d333", "d1", "d22"], np.array([3, 2.5, -0.1], np.float32))
-        writer.write("s", ("d1",), (1,))
-        writer.write("t", [], np.empty(0))
-    assert (tmp_path / "r").read_text() == (
-        "q Q0 d333 1 3 denserk\nq Q0 d1 2 2.5 denserk\nq Q0 d22 3 -0.100000001 denserk\n"
-        "s Q0 d1 1 1 denserk\n"
-    )
 
 
 def test_ms_marco_takes_a_thousand(tmp_path):
