@@ -13,13 +13,7 @@ import numpy as np
 
 from denserk.config.conversion import ConversionSettings, Kind, TrainingFormat
 from denserk.config.encoding import ComputeSettings, ModelLayout, VectorFormat
-from denserk.config.formats import (
-    CorpusFormat,
-    CorpusSettings,
-    QrelsFormat,
-    RunFormat,
-    TopicsFormat,
-)
+from denserk.config.formats import CorpusSettings, QrelsFormat, RunFormat
 from denserk.errors import InputError, UsageError
 from denserk.io import corpus, qrels, runs, topics, training
 from denserk.io.block_journal import Block
@@ -32,7 +26,7 @@ from denserk.io.pretraining_text import append_queries
 from denserk.io.vector_folder import VectorFolderWriter
 from denserk.io.vector_formats import VectorBlock, regrouped
 from denserk.io.vectors import VectorSource, open_writer, read_vector_blocks
-from denserk.records import Candidate, TrainingExample, best_first
+from denserk.records import Candidate, Passage, Query, TrainingExample, best_first
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
@@ -42,6 +36,7 @@ SHOWN = 5  # ids that an error names
 WITH_SCORES = (TrainingFormat.TEVATRON, TrainingFormat.DPR, TrainingFormat.FLAG)
 BLOCK_SIZE = 4096  # vectors a block of a converted folder, as encode has it
 T = TypeVar("T")
+R = TypeVar("R", Query, Passage)
 Form = TypeVar("Form", bound=StrEnum)
 
 
@@ -55,19 +50,17 @@ class ConversionResult:
     unit: str
 
 
-@dataclass(frozen=True)
-class _Job:
+class _Job(NamedTuple):
+    """The arguments of `convert`, the format given by --from (None: detected) and the target's."""
+
     source: str
     target: str
     settings: ConversionSettings
     representation: Mapping[str, Any]
     text: Mapping[str, Any]
     compute: ComputeSettings
-
-    def source_format(self, formats: type[Form]) -> Form | None:
-        """Return the format given by --from; None is for the reader to detect."""
-        name = self.settings.from_format
-        return None if name is None else _named(name, list(formats), "--from")
+    given: Any
+    form: Any
 
 
 def _counted(records: Iterable[T], unit: str) -> Iterator[T]:
@@ -85,47 +78,44 @@ def _named(name: str, formats: Iterable[Form], flag: str) -> Form:
     return known[name]
 
 
-def _corpus(job: _Job, form: CorpusFormat) -> int:
-    settings = CorpusSettings(corpus_format=job.source_format(CorpusFormat))
+def _corpus(job: _Job) -> int:
+    settings = CorpusSettings(corpus_format=job.given)
     passages = corpus.read_passages(job.source, settings, job.text.get("fields"))
     if job.settings.expansions is not None:
         passages = append_queries(passages, job.settings.expansions)
-    return corpus.write_passages(job.target, _counted(passages, "passages"), form)
+    return corpus.write_passages(job.target, _counted(passages, "passages"), job.form)
 
 
-def _queries(job: _Job, form: TopicsFormat) -> int:
-    queries = topics.read_queries(job.source, job.source_format(TopicsFormat))
-    return topics.write_queries(job.target, _counted(queries, "queries"), form)
+def _queries(job: _Job) -> int:
+    queries = _counted(topics.read_queries(job.source, job.given), "queries")
+    return topics.write_queries(job.target, queries, job.form)
 
 
-def _qrels(job: _Job, form: QrelsFormat) -> int:
-    judgments = qrels.read_qrels(job.source, job.source_format(QrelsFormat))
-    return qrels.write_qrels(job.target, _counted(judgments, "judgments"), form)
+def _qrels(job: _Job) -> int:
+    judgments = _counted(qrels.read_qrels(job.source, job.given), "judgments")
+    return qrels.write_qrels(job.target, judgments, job.form)
 
 
-def _run(job: _Job, form: RunFormat) -> int:
-    queries = runs.read_run(job.source, job.source_format(RunFormat))
-    results = (
-        (hits.qid, best_first(zip(hits.docids, hits.scores, strict=True)))
-        for hits in _counted(queries, "queries")
-    )
-    return runs.write_run(job.target, results, form, job.settings.tag)
+def _run(job: _Job) -> int:
+    queries = _counted(runs.read_run(job.source, job.given), "queries")
+    results = ((q.qid, best_first(zip(q.docids, q.scores, strict=True))) for q in queries)
+    return runs.write_run(job.target, results, job.form, job.settings.tag)
 
 
-def _training(job: _Job, form: TrainingFormat) -> int:
-    given, settings = job.source_format(TrainingFormat), job.settings
-    examples = with_texts(job.source, given, settings.corpus, settings.queries)
+def _training(job: _Job) -> int:
+    settings = job.settings
+    examples = with_texts(job.source, job.given, settings.corpus, settings.queries)
     if settings.teacher is not None:
-        if form not in WITH_SCORES:
+        if job.form not in WITH_SCORES:
             raise UsageError(
-                f"--teacher gives scores, for which {form} has no place",
+                f"--teacher gives scores, for which {job.form} has no place",
                 f"add --to with one of {', '.join(WITH_SCORES)}",
             )
         from denserk.mining.teacher import load_teacher, scored  # torch is for models alone
 
         teacher = load_teacher(settings.teacher, job.text, job.compute)
         examples = scored(examples, teacher, job.source)
-    return training.write_training(job.target, _counted(examples, "examples"), form)
+    return training.write_training(job.target, _counted(examples, "examples"), job.form)
 
 
 def with_texts(
@@ -145,71 +135,62 @@ def with_texts(
         UsageError: the training data is a stream.
         InputError: the corpus or the queries lack some of the ids; the first few are named.
     """
-    if passages is None and queries is None:
-        yield from training.read_training(source, form)
-        return
-    if STREAM in (source, passages, queries):
-        raise UsageError(
-            "--corpus and --queries need the training data twice, and - comes once",
-            "write it to a file first",
-        )
     qids: set[str] = set()
     docids: set[str] = set()
-    for example in training.read_training(source, form):
-        if not example.query:
-            qids.add(example.qid)
-        docids.update(c.docid for c in training.all_candidates(example) if not c.text)
-    query_texts = {} if queries is None else _query_texts(queries, qids)
-    texts = {} if passages is None else _passage_texts(passages, docids)
+    if passages or queries:
+        if STREAM in (source, passages, queries):
+            raise UsageError(
+                "--corpus and --queries need the training data twice, and - comes once",
+                "write it to a file first",
+            )
+        for example in training.read_training(source, form):
+            if not example.query:
+                qids.add(example.qid)
+            docids.update(c.docid for c in training.all_candidates(example) if not c.text)
+    asked = _gathered(topics.read_queries(queries), qids, "queries", queries) if queries else {}
+    found = (
+        _gathered(corpus.read_passages(passages), docids, "passages", passages) if passages else {}
+    )
 
     def filled(candidate: Candidate) -> Candidate:
-        if candidate.text or candidate.docid not in texts:
+        if candidate.text or candidate.docid not in found:
             return candidate
-        title, text = texts[candidate.docid]
-        return candidate._replace(title=candidate.title or title, text=text)
+        passage = found[candidate.docid]
+        return candidate._replace(title=candidate.title or passage.title, text=passage.text)
 
     for example in training.read_training(source, form):
+        query = asked.get(example.qid)
         yield example._replace(
-            query=example.query or query_texts.get(example.qid, ""),
+            query=example.query or (query.text if query else ""),
             positives=tuple(map(filled, example.positives)),
             negatives=tuple(map(filled, example.negatives)),
         )
 
 
-def _query_texts(source: str, qids: set[str]) -> dict[str, str]:
-    texts = {query.qid: query.text for query in topics.read_queries(source) if query.qid in qids}
-    _reject_missing(qids - texts.keys(), "queries", source)
-    return texts
-
-
-def _passage_texts(source: str, docids: set[str]) -> dict[str, tuple[str, str]]:
-    texts = {}
-    with track("gathering texts", None, "passages") as progress:
-        for passage in corpus.read_passages(source):
-            if passage.docid in docids:
-                texts[passage.docid] = passage.title, passage.text
+def _gathered(records: Iterable[R], ids: set[str], unit: str, source: str) -> dict[str, R]:
+    """Return the records of some ids."""
+    with track("gathering texts", None, unit) as progress:
+        found = {}
+        for record in records:
+            if record[0] in ids:
+                found[record[0]] = record
             progress.advance()
-    _reject_missing(docids - texts.keys(), "passages", source)
-    return texts
+    if missing := sorted(ids - found.keys()):
+        named = ", ".join(missing[:SHOWN]) + (", ..." if len(missing) > SHOWN else "")
+        lacking = f"no {unit} with {len(missing):,} of the ids that the training data names"
+        raise InputError(source, None, f"{lacking} ({named})", f"all its {unit}")
+    return found
 
 
-def _reject_missing(missing: set[str], what: str, where: str) -> None:
-    if missing:
-        named = ", ".join(sorted(missing)[:SHOWN]) + (", ..." if len(missing) > SHOWN else "")
-        found = f"no {what} with {len(missing):,} of the ids that the training data names ({named})"
-        raise InputError(where, None, found, f"all its {what}")
-
-
-def _vectors(job: _Job, form: VectorFormat) -> int:
-    job.source_format(VectorFormat)  # detected by content; the name must still be one
+def _vectors(job: _Job) -> int:
     source = read_vector_blocks(job.source, allow_pickle=job.settings.allow_pickle)
-    if form is VectorFormat.NPY:
-        return _write_folder(job, source)
-    made = source.manifest
+    made, overwrite = source.manifest, job.settings.overwrite
     known = made if made is not None and made.kind is ManifestKind.VECTORS else None
+    if job.form is VectorFormat.NPY:
+        return _write_folder(job, source, known)
     with (
         track("converting", None, "vectors") as progress,
-        open_writer(job.target, form, overwrite=job.settings.overwrite, manifest=known) as writer,
+        open_writer(job.target, job.form, overwrite=overwrite, manifest=known) as writer,
     ):
         for block in _single_vectors(source):
             writer.write(block.ids, block.vectors, block.texts)
@@ -228,18 +209,17 @@ def _single_vectors(source: VectorSource) -> Iterator[VectorBlock]:
             yield VectorBlock(ids, block.vectors)
 
 
-def _write_folder(job: _Job, source: VectorSource) -> int:
+def _write_folder(job: _Job, source: VectorSource, known: Manifest | None) -> int:
     """Write denserk's own folder; the record of what made the vectors is kept."""
-    made_from = dict(source.manifest.made_from) if source.manifest else {}
-    was_vectors = source.manifest is not None and source.manifest.kind is ManifestKind.VECTORS
+    made_from = {**(source.manifest.made_from if source.manifest else {})}
     manifest = Manifest(
         ManifestKind.VECTORS,
         complete=False,
-        settings=dict(source.manifest.settings) if source.manifest and was_vectors else {},
+        settings=known.settings if known else {},
         made_from=made_from | {"converted_from": job.source},
     )
     blocks = iter(regrouped(_single_vectors(source), BLOCK_SIZE))
-    first = next(blocks)
+    first = next(blocks)  # before anything is removed
     folder = prepare_folder(job.target, overwrite=job.settings.overwrite)
     dtype = "float16" if first.vectors.dtype == np.float16 else "float32"
     writer = VectorFolderWriter(folder, manifest, dtype)
@@ -247,21 +227,18 @@ def _write_folder(job: _Job, source: VectorSource) -> int:
         for number, block in enumerate(chain([first], blocks)):
             digest = sha256("\n".join(block.ids).encode())
             digest.update(np.ascontiguousarray(block.vectors).data)
-            writer.write(
-                Block(number, len(block.ids), digest.hexdigest()), block.ids, block.vectors
-            )
+            done = Block(number, len(block.ids), digest.hexdigest())
+            writer.write(done, block.ids, block.vectors)
             progress.advance(len(block.ids))
-    dimension = first.vectors.shape[1]
-    finished = writer.finish({"dimension": dimension, "vectors_per_passage": 1})
-    return int(finished.contents["count"])
+    contents = {"dimension": first.vectors.shape[1], "vectors_per_passage": 1}
+    return int(writer.finish(contents).contents["count"])
 
 
-def _model(job: _Job, form: ModelLayout) -> int:
+def _model(job: _Job) -> int:
     from denserk.models.model_folder import convert_model  # torch is for models alone
 
-    job.source_format(ModelLayout)  # detected by its files; the name must still be one
     with whole_folder(job.target, overwrite=job.settings.overwrite, export=True) as folder:
-        convert_model(job.source, folder, form, job.representation, job.text)
+        convert_model(job.source, folder, job.form, job.representation, job.text)
     return 1
 
 
@@ -270,7 +247,7 @@ class _Conversion(NamedTuple):
 
     formats: tuple[StrEnum, ...]
     unit: str
-    convert: Callable[[_Job, Any], int]
+    convert: Callable[[_Job], int]
 
 
 CONVERSIONS = {
@@ -326,5 +303,8 @@ def convert(
             f"of {kind}",
             f"add --to with one of {', '.join(conversion.formats)}",
         )
-    job = _Job(source, target, settings, representation, text, compute)
-    return ConversionResult(kind, form.value, conversion.convert(job, form), conversion.unit)
+    given = None
+    if settings.from_format is not None:
+        given = _named(settings.from_format, type(form), "--from")
+    job = _Job(source, target, settings, representation, text, compute, given, form)
+    return ConversionResult(kind, form.value, conversion.convert(job), conversion.unit)

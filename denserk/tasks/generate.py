@@ -1,20 +1,14 @@
 """Generate queries and continuations of passages, block by block."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from typing import Any
 
 from denserk.config.encoding import ComputeSettings, TextSettings
 from denserk.config.formats import CorpusSettings
-from denserk.config.generate import (
-    ContinuationSettings,
-    GenerateSettings,
-    GenerateTextSettings,
-    QuerySettings,
-    sampling_settings,
-)
+from denserk.config.generate import GenerateSettings, GenerateTextSettings, sampling_settings
 from denserk.config.options import as_json
 from denserk.data.tokenization import passage_input
 from denserk.errors import MismatchError
@@ -26,7 +20,7 @@ from denserk.io.manifest import Kind, Manifest, read_manifest
 from denserk.io.pretraining_text import Expansion
 from denserk.models.generation import CONTINUATIONS, QUERIES, TextGenerator
 from denserk.records import Passage
-from denserk.reporting import Progress, track
+from denserk.reporting import track
 from denserk.tasks.blocks import (
     Texts,
     blocks_of_shard,
@@ -36,6 +30,7 @@ from denserk.tasks.blocks import (
 )
 
 MODELS = {QUERIES: "queries_model", CONTINUATIONS: "continuation_model"}
+PARTS = ("queries", "continuations")
 
 
 @dataclass
@@ -56,104 +51,6 @@ class GenerateResult:
     def per_second(self) -> float:
         """Generated passages per second."""
         return self.generated / self.seconds if self.seconds else 0.0
-
-
-class _Stream:
-    """Writer of blocks to standard output; nothing can be resumed."""
-
-    def __init__(self) -> None:
-        self.finished: dict[int, Block] = {}
-
-    def write(self, block: Block, lines: bytes) -> None:
-        with whole_binary(STREAM) as out:
-            out.write(lines)
-
-    def finish(self, contents: Mapping[str, Any]) -> None:
-        """Do nothing: there is no file to rename."""
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """The settings of a run, and how its passages become the text that the models read."""
-
-    settings: GenerateSettings
-    queries: QuerySettings | None
-    continuations: ContinuationSettings | None
-    text: GenerateTextSettings
-    corpus: CorpusSettings
-    compute: ComputeSettings
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        return self.text.fields or ("title", "text")
-
-    @property
-    def texts(self) -> Texts:
-        source = self.settings.corpus
-        return Texts(
-            source, "passages", lambda: read_passages(source, self.corpus, self.text.fields)
-        )
-
-    def text_of(self, passage: Passage) -> str:
-        joined = passage_input(passage, TextSettings(self.fields, self.text.join), "")
-        return joined if isinstance(joined, str) else " ".join(joined)
-
-    def sha256(self, passages: Sequence[Passage]) -> str:
-        return texts_sha256([p.docid, *(p.field(name) for name in self.fields)] for p in passages)
-
-    def generators(self) -> dict[str, TextGenerator]:
-        """Load the models, by the option that names them."""
-        parts = {QUERIES: self.queries, CONTINUATIONS: self.continuations}
-        return {
-            option: TextGenerator(
-                option,
-                getattr(self.settings, MODELS[option]),
-                part.sampling,
-                self.compute,
-                allow_pickle=self.settings.allow_pickle,
-            )
-            for option, part in parts.items()
-            if part is not None
-        }
-
-    def manifest(self, generators: Mapping[str, TextGenerator]) -> Manifest:
-        """The settings that a resumed run must share; a smaller batch is allowed."""
-        settings = self.settings
-        chosen = {
-            **{k: getattr(settings, k) for k in ("seed", "block_size", "shard_id", "shard_num")},
-            **as_json(self.corpus),
-            **as_json(self.text),
-            "queries": None if self.queries is None else as_json(self.queries),
-            "continuations": None if self.continuations is None else as_json(self.continuations),
-            "sampler": "transformers",
-            "dtype": self.compute.dtype.value,
-        }
-        models = {MODELS[option]: made.description() for option, made in generators.items()}
-        return Manifest(
-            kind=Kind.EXPANSIONS,
-            complete=False,
-            settings=chosen,
-            made_from={**models, "texts": settings.corpus},
-        )
-
-    def expansions(
-        self, generators: Mapping[str, TextGenerator], number: int, passages: Sequence[Passage]
-    ) -> list[Expansion]:
-        """Generate the texts of a block, each model seeded by the block's number."""
-        texts = [self.text_of(passage) for passage in passages]
-        made: dict[str, list[list[str]]] = {}
-        for option, generator in generators.items():
-            prompt = self.queries.query_prompt if self.queries and option == QUERIES else ""
-            key = f"{self.settings.seed} {option} {number}".encode()
-            seed = int.from_bytes(blake2b(key, digest_size=8).digest())
-            prompted = [prompt + text if text else "" for text in texts]
-            made[option] = generator.generate(prompted, self.text.passage_max_length, seed)
-        nothing: list[list[str]] = [[]] * len(texts)
-        parts = (made.get(option, nothing) for option in MODELS)
-        return [
-            Expansion(passage.docid, tuple(queries), tuple(following))
-            for passage, queries, following in zip(passages, *parts, strict=True)
-        ]
 
 
 def generate(
@@ -177,80 +74,108 @@ def generate(
     Raises:
         UsageError, InputError, MismatchError, OutputError, ModelError: see `denserk.errors`.
     """
-    plan = _Plan(
-        settings, *sampling_settings(settings, queries, continuations), text, corpus, compute
+    asked = sampling_settings(settings, queries, continuations)
+    output, size = settings.output, settings.block_size
+    if output != STREAM:
+        refuse_occupied_file(output, overwrite=settings.overwrite, resume=settings.resume)
+    generators = {
+        option: TextGenerator(
+            option,
+            getattr(settings, MODELS[option]),
+            part.sampling,
+            compute,
+            allow_pickle=settings.allow_pickle,
+        )
+        for option, part in zip(MODELS, asked, strict=True)
+        if part is not None
+    }
+    texts = Texts(
+        settings.corpus, "passages", lambda: read_passages(settings.corpus, corpus, text.fields)
     )
-    streaming = settings.output == STREAM
-    if not streaming:
-        refuse_occupied_file(settings.output, overwrite=settings.overwrite, resume=settings.resume)
-    generators = plan.generators()
-    count = plan.texts.survey()
-    bounds = blocks_of_shard(count, settings.block_size, settings.shard_id, settings.shard_num)
-    manifest = plan.manifest(generators)
-    if settings.resume and (begun := begun_manifest(settings.output)) is not None:
-        found = read_manifest(begun, Kind.EXPANSIONS, unfinished=True)
-        refuse_other_run(settings.output, found, manifest, MODELS.values())
-        if found.complete:
-            return _compare_finished(plan, found, bounds)
-    lines = (
-        _Stream()
-        if streaming
-        else ResumableLines(settings.output, manifest, overwrite=settings.overwrite)
+    count = texts.survey()
+    bounds = blocks_of_shard(count, size, settings.shard_id, settings.shard_num)
+    chosen = {  # a resumed run must share these; a smaller batch is allowed
+        **{k: getattr(settings, k) for k in ("seed", "block_size", "shard_id", "shard_num")},
+        **as_json(corpus),
+        **as_json(text),
+        **{name: part and as_json(part) for name, part in zip(PARTS, asked, strict=True)},
+        "sampler": "transformers",
+        "dtype": compute.dtype.value,
+    }
+    models = {MODELS[option]: made.description() for option, made in generators.items()}
+    made_from = {**models, "texts": settings.corpus}
+    manifest = Manifest(Kind.EXPANSIONS, complete=False, settings=chosen, made_from=made_from)
+    before: Manifest | None = None
+    if settings.resume and (begun := begun_manifest(output)) is not None:
+        before = read_manifest(begun, Kind.EXPANSIONS, unfinished=True)
+        refuse_other_run(output, before, manifest, MODELS.values())
+    complete = before is not None and before.complete
+    writer = None
+    if output != STREAM and not complete:
+        writer = ResumableLines(output, manifest, overwrite=settings.overwrite)
+    changed = MismatchError(
+        f"{output} was begun with other passages than {settings.corpus} holds now",
+        "start over with --overwrite",
     )
-    total = size_of_shard(count, settings.block_size, bounds)
-    with track("generating", total, "passages") as progress:
-        blocks = plan.texts.blocks(settings.block_size, bounds)
-        return _generate_blocks(plan, generators, lines, blocks, progress)
-
-
-def _generate_blocks(
-    plan: _Plan,
-    generators: Mapping[str, TextGenerator],
-    lines: _Stream | ResumableLines,
-    blocks: Iterator[tuple[int, list[Passage]]],
-    progress: Progress,
-) -> GenerateResult:
-    """Generate unfinished blocks; compare finished ones with the corpus."""
-    settings, result, digest, seen = plan.settings, GenerateResult(), sha256(), set()
-    for number, passages in blocks:
-        block = Block(number, len(passages), plan.sha256(passages))
-        finished = lines.finished.get(number)
-        if finished is None:
-            start = time.perf_counter()
-            expansions = plan.expansions(generators, number, passages)
-            lines.write(block, b"".join(dump_json(made._asdict()) for made in expansions))
-            result.seconds += time.perf_counter() - start
-            result.generated += len(expansions)
-            result.empty += sum(not plan.text_of(passage) for passage in passages)
-            result.queries += sum(len(made.queries) for made in expansions)
-            result.continuations += sum(len(made.next) for made in expansions)
-        elif finished != block:
-            raise _changed(settings)
-        result.count += len(passages)
-        seen.add(number)
-        digest.update(block.input_sha256.encode())
-        progress.advance(len(passages))
-    if lines.finished.keys() - seen:
-        raise _changed(settings)
-    lines.finish({"count": result.count, "input_sha256": digest.hexdigest()})
+    result, digest, left = GenerateResult(), sha256(), dict(writer.finished if writer else {})
+    with track("generating", size_of_shard(count, size, bounds), "passages") as progress:
+        for number, passages in texts.blocks(size, bounds):
+            block = Block(number, len(passages), _sha256(passages, text))
+            if left.get(number, block) != block:
+                raise changed
+            if left.pop(number, None) is None and not complete:
+                start = time.perf_counter()
+                made = _expansions(generators, number, passages, settings, text, queries)
+                lines = b"".join(dump_json(each._asdict()) for each in made)
+                if writer is not None:
+                    writer.write(block, lines)
+                else:
+                    with whole_binary(STREAM) as out:
+                        out.write(lines)
+                result.seconds += time.perf_counter() - start
+                result.generated += len(made)
+                result.empty += sum(not _text(passage, text) for passage in passages)
+                result.queries += sum(len(each.queries) for each in made)
+                result.continuations += sum(len(each.next) for each in made)
+            result.count += len(passages)
+            digest.update(block.input_sha256.encode())
+            progress.advance(len(passages))
+    contents = {"count": result.count, "input_sha256": digest.hexdigest()}
+    if left or (before is not None and complete and before.contents != contents):
+        raise changed
+    if writer is not None:
+        writer.finish(contents)
     return result
 
 
-def _compare_finished(
-    plan: _Plan, found: Manifest, bounds: tuple[int, int | None]
-) -> GenerateResult:
-    """Raise an error if the corpus changed since the output was finished."""
-    digest, count = sha256(), 0
-    for _, passages in plan.texts.blocks(plan.settings.block_size, bounds):
-        digest.update(plan.sha256(passages).encode())
-        count += len(passages)
-    if found.contents != {"count": count, "input_sha256": digest.hexdigest()}:
-        raise _changed(plan.settings)
-    return GenerateResult(count)
+def _sha256(passages: Sequence[Passage], text: GenerateTextSettings) -> str:
+    fields = text.fields or ("title", "text")
+    return texts_sha256([p.docid, *(p.field(name) for name in fields)] for p in passages)
 
 
-def _changed(settings: GenerateSettings) -> MismatchError:
-    return MismatchError(
-        f"{settings.output} was begun with other passages than {settings.corpus} holds now",
-        "start over with --overwrite",
-    )
+def _text(passage: Passage, text: GenerateTextSettings) -> str:
+    joined = passage_input(passage, TextSettings(text.fields or ("title", "text"), text.join), "")
+    return joined if isinstance(joined, str) else " ".join(joined)
+
+
+def _expansions(
+    generators: Mapping[str, TextGenerator],
+    number: int,
+    passages: Sequence[Passage],
+    settings: GenerateSettings,
+    text: GenerateTextSettings,
+    queries: Mapping[str, Any],
+) -> list[Expansion]:
+    """Generate the texts of a block, each model seeded by the block's number."""
+    texts = [_text(passage, text) for passage in passages]
+    made: dict[str, list[list[str]]] = {option: [[]] * len(texts) for option in MODELS}
+    for option, generator in generators.items():
+        prompt = queries.get("query_prompt", "") if option == QUERIES else ""
+        key = f"{settings.seed} {option} {number}".encode()
+        seed = int.from_bytes(blake2b(key, digest_size=8).digest())
+        prompted = [prompt + each if each else "" for each in texts]
+        made[option] = generator.generate(prompted, text.passage_max_length, seed)
+    return [
+        Expansion(passage.docid, tuple(own), tuple(following))
+        for passage, own, following in zip(passages, *made.values(), strict=True)
+    ]

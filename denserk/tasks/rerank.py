@@ -7,7 +7,7 @@ folder (TMPDIR says where) as the corpus streams by, and read from there.
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -38,18 +38,18 @@ from denserk.io.passage_texts import PassageTexts
 from denserk.io.runs import read_run, write_run
 from denserk.io.topics import read_queries
 from denserk.models.cross_encoder import PairScorer
-from denserk.records import Query, best_first
+from denserk.models.text_encoder import NOTHING
+from denserk.records import Passage, Query, best_first
 from denserk.reporting import Progress, track
 
-NOTHING: Mapping[str, Any] = {}
 _Group = tuple[str, list[str]]  # a query id, and the ids of its hits, best first
-SCORED_TOGETHER = 8192  # Pairs, of one query or several, that are sorted by length into batches
-NAMED = 5  # Ids of a fault that are named
+SCORED_TOGETHER = 8192  # pairs, of one query or several, that are sorted by length into batches
+NAMED = 5  # ids of a fault that are named
 
 
 @dataclass
 class RerankResult:
-    """What came out: queries, pairs that were scored, the seconds that took; lines of the run."""
+    """Queries, pairs that were scored, the seconds that took, and lines of the run."""
 
     queries: int = 0
     pairs: int = 0
@@ -73,7 +73,7 @@ def rerank(
 
     Args:
         paths: the cross-encoder, the run, queries and passages, and where the new run goes.
-        settings: how deep, and the shape of the run.
+        settings: how deep, and the format of the run.
         text: fields of TextSettings that replace the cross-encoder's own.
         compute: where and how.
         corpus: how the passages are read.
@@ -84,26 +84,34 @@ def rerank(
         ModelError: the cross-encoder cannot be loaded.
     """
     scorer = PairScorer.load(paths.model, text, settings.pair_max_length, compute)
-    with scratch_folder("rerank") as name:
-        scratch = Path(name)
-        topics, run = (_spooled(source, scratch) for source in (paths.topics, paths.run))
-        queries = {q.qid: q for q in read_queries(topics, paths.topics_format)}
-        with closing(PassageTexts(scratch / "passages", scorer.tokenizer.settings.fields)) as texts:
-            count = _find_texts(run, paths, settings, queries, texts, (corpus, text.get("fields")))
+    result = RerankResult()
+    with scratch_folder("rerank") as scratch:
+        topics, run = (_on_disk(source, scratch) for source in (paths.topics, paths.run))
+        queries = {query.qid: query for query in read_queries(topics, paths.topics_format)}
+        with closing(PassageTexts(scratch / "passages", scorer.text.fields)) as texts:
+            passages = read_passages(paths.corpus, corpus, text.get("fields"))
+            count = _find_texts(texts, passages, lambda: _groups(run, settings), queries, paths)
             forget_manifest(paths.output)
-            result = RerankResult()
             with track("reranking", count, "pairs") as progress:
-                ties = TieCount()
-                groups = _batched(_groups(run, settings))
-                answers = _answers(groups, queries, texts, scorer, settings, result, ties, progress)
+                groups = _groups(run, settings)
+                answers = _answers(groups, queries, texts, scorer, settings, result, progress)
                 form, tag = settings.output_format, settings.tag
                 result.hits = write_run(paths.output, answers, form, tag)
-        ties.report(settings)
-        _write_manifest(paths, settings, corpus, scorer, (run, queries), result)
+        if has_manifest(paths.output):
+            made_from = {
+                "model": scorer.description(),
+                "run": {"name": paths.run, "sha256": file_sha256(run)},
+                "topics": {"name": paths.topics, "sha256": queries_sha256(queries.values())},
+                "corpus": {"name": paths.corpus, **as_json(corpus)},
+            }
+            counts = {name: getattr(result, name) for name in ("queries", "pairs", "hits")}
+            contents = {**counts, "sha256": file_sha256(paths.output)}
+            manifest = Manifest(Kind.RUN, True, as_json(settings), made_from, contents)
+            write_manifest(paths.output, manifest)
     return result
 
 
-def _spooled(source: str, scratch: Path) -> str:
+def _on_disk(source: str, scratch: Path) -> str:
     """A path that can be read twice: standard input is written to a file first."""
     if source != STREAM:
         return source
@@ -123,113 +131,88 @@ def _groups(run: str, settings: RerankSettings) -> Iterator[_Group]:
 
 
 def _find_texts(
-    run: str,
-    paths: RerankPaths,
-    settings: RerankSettings,
-    queries: Mapping[str, Query],
     texts: PassageTexts,
-    reading: tuple[CorpusSettings, Sequence[str] | None],
+    passages: Iterable[Passage],
+    groups: Callable[[], Iterator[_Group]],
+    queries: Mapping[str, Query],
+    paths: RerankPaths,
 ) -> int:
-    """Copy the passages that are hit to the disk; return the number of hits."""
-    unknown: list[str] = []
-    count = 0
-    for qid, docids in _groups(run, settings):
+    """Copy the passages that are hit to the disk; return the number of hits.
+
+    Raises:
+        InputError: the run has no hits, or those of unknown passages or queries; some are named.
+    """
+
+    def refuse(what: str, missing: Iterable[str], count: int, option: str, where: str) -> None:
+        names = list(islice(missing, NAMED))
+        named = ", ".join(names) + (", ..." if count > len(names) else "")
+        raise InputError(
+            paths.run,
+            None,
+            f"{what} that {where} does not hold: {count:,} ({named})",
+            f"{what} that are there",
+            f"name the {option} that the run was made from",
+        )
+
+    unknown, hits = [], 0
+    for qid, docids in groups():
+        texts.refer(docids)
+        hits += len(docids)
         if qid not in queries:
             unknown.append(qid)
-        texts.refer(docids)
-        count += len(docids)
     if unknown:
-        raise _nowhere(paths.run, "queries", unknown, len(unknown), paths.topics)
-    if not count:
+        refuse("queries", unknown, len(unknown), "--topics", paths.topics)
+    if not hits:
         raise InputError(paths.run, None, "no hits", "at least one")
     with track("reading the corpus", None, "passages") as progress:
-        texts.find(read_passages(paths.corpus, *reading), paths.corpus, progress)
+        texts.find(passages, paths.corpus, progress)
     if texts.missing:
-        names = (docid for _, docids in _groups(run, settings) for docid in texts.lacking(docids))
-        first = list(islice(dict.fromkeys(names), NAMED + 1))
-        raise _nowhere(paths.run, "passages", first, texts.missing, paths.corpus)
-    return count
-
-
-def _nowhere(run: str, what: str, missing: Sequence[str], count: int, where: str) -> InputError:
-    names = list(dict.fromkeys(missing))
-    named = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
-    return InputError(
-        run,
-        None,
-        f"{what} that {where} does not hold: {count:,} ({named})",
-        f"{what} that are there",
-        f"name the {'--topics' if what == 'queries' else '--corpus'} that the run was made from",
-    )
+        lacking = dict.fromkeys(d for _, docids in groups() for d in texts.lacking(docids))
+        refuse("passages", lacking, texts.missing, "--corpus", paths.corpus)
+    return hits
 
 
 def _answers(
-    batches: Iterable[list[_Group]],
+    groups: Iterator[_Group],
     queries: Mapping[str, Query],
     texts: PassageTexts,
     scorer: PairScorer,
     settings: RerankSettings,
     result: RerankResult,
-    ties: TieCount,
     progress: Progress,
 ) -> Iterator[tuple[str, Hits]]:
-    """Scores a few queries at a time, in the order of the run; counts on the way."""
-    for groups in batches:
+    """Score a few queries at a time, in the order of the run; count in `result` on the way."""
+    ties = TieCount()
+    for some in _batches(groups):
         start = time.perf_counter()
-        tokens = scorer.tokenizer.queries([queries[qid] for qid, _ in groups])
-        docids = list(dict.fromkeys(docid for _, group in groups for docid in group))
+        tokens = scorer.tokenizer.queries([queries[qid] for qid, _ in some])
+        docids = list(dict.fromkeys(docid for _, group in some for docid in group))
         found = [passage for passage in texts.get(docids) if passage is not None]
         passages = dict(zip(docids, scorer.tokenizer.passages(found), strict=True))
-        scores = scorer.score_pairs(
-            [
-                scorer.joiner.join(query, passages[docid])
-                for query, (_, group) in zip(tokens, groups, strict=True)
-                for docid in group
-            ]
-        )
+        pairs = [
+            scorer.joiner.join(query, passages[docid])
+            for query, (_, group) in zip(tokens, some, strict=True)
+            for docid in group
+        ]
+        scores = scorer.score_pairs(pairs)
         result.scoring_seconds += time.perf_counter() - start
-        result.queries += len(groups)
-        result.pairs += len(scores)
-        ends = np.cumsum([len(group) for _, group in groups])
-        for (qid, group), own in zip(groups, np.split(scores, ends[:-1]), strict=True):
+        result.queries += len(some)
+        result.pairs += len(pairs)
+        ends = np.cumsum([len(group) for _, group in some])
+        for (qid, group), own in zip(some, np.split(scores, ends[:-1]), strict=True):
             yield qid, ordered(group, own.tolist(), settings, ties)
-        progress.advance(len(scores))
+        progress.advance(len(pairs))
+    ties.report(settings)
 
 
-def _batched(source: Iterable[_Group]) -> Iterator[list[_Group]]:
-    groups: list[_Group] = []
+def _batches(groups: Iterable[_Group]) -> Iterator[list[_Group]]:
+    held: list[_Group] = []
     pairs = 0
-    for group in source:
-        groups.append(group)
+    for group in groups:
+        held.append(group)
         pairs += len(group[1])
         if pairs >= SCORED_TOGETHER:
-            yield groups
-            groups, pairs = [], 0
-    if groups:
-        yield groups
-
-
-def _write_manifest(
-    paths: RerankPaths,
-    settings: RerankSettings,
-    corpus: CorpusSettings,
-    scorer: PairScorer,
-    inputs: tuple[str, Mapping[str, Query]],
-    result: RerankResult,
-) -> None:
-    if not has_manifest(paths.output):
-        return
-    run, queries = inputs
-    made_from = {
-        "model": scorer.description(),
-        "run": {"name": paths.run, "sha256": file_sha256(run)},
-        "topics": {"name": paths.topics, "sha256": queries_sha256(queries.values())},
-        "corpus": {"name": paths.corpus, **as_json(corpus)},
-    }
-    contents = {
-        "queries": result.queries,
-        "pairs": result.pairs,
-        "hits": result.hits,
-        "sha256": file_sha256(paths.output),
-    }
-    write_manifest(paths.output, Manifest(Kind.RUN, True, as_json(settings), made_from, contents))
+            yield held
+            held, pairs = [], 0
+    if held:
+        yield held
