@@ -10,13 +10,14 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import orjson
 
 from denserk.errors import InputError
-from denserk.io.files import number_lines, read_chunks, read_lines, whole_binary
+from denserk.io.files import number_lines, read_all, read_lines, whole_binary
 from denserk.io.text_files import display_name, peek
 from denserk.records import NO_FIELDS
 
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 Format = TypeVar("Format", bound=StrEnum)
 Numbered = tuple[int, dict[str, Any]]  # the line on which an object starts, and the object
 
+CHUNK = 1 << 20  # bytes of an array that are read at once
 LONGEST = 1 << 26  # characters of an object, past which a quote or bracket was never closed
 # what stands before the first and the next object of an array, or ends it
 FIRST = re.compile(r"[ \t\r\n]*\[[ \t\r\n]*(?:\]|(?=\{))")
@@ -127,8 +129,9 @@ def read_array(handle: BinaryIO, path: str | Path) -> Iterator[Numbered]:
 
 
 def _characters(handle: BinaryIO, path: str | Path) -> Iterator[str]:
+    chunks = iter(partial(read_all, handle, path, CHUNK), b"")
     try:
-        yield from codecs.iterdecode(read_chunks(handle, path), "utf-8-sig")
+        yield from codecs.iterdecode(chunks, "utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(path, None, "a byte that is not UTF-8", "UTF-8 text") from None
 

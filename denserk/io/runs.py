@@ -10,6 +10,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import count, groupby, islice
 from math import isfinite
 from operator import attrgetter, itemgetter
@@ -29,7 +30,7 @@ from denserk.io.files import (
     decode_lines,
     endless_line,
     open_binary,
-    read_chunks,
+    read_all,
     read_lines,
     whole_binary,
     write_errors,
@@ -228,7 +229,8 @@ class _RunFile:
     def _blocks(self, handle: BinaryIO) -> Iterator[bytes]:
         """Yield blocks of whole lines with Unix line ends, and what follows the last line end."""
         rest: list[bytes] = []
-        for number, data in enumerate(read_chunks(handle, self.path, BLOCK)):
+        chunks = iter(partial(read_all, handle, self.path, BLOCK), b"")
+        for number, data in enumerate(chunks):
             whole, end, tail = (data if number else data.removeprefix(BOM)).rpartition(b"\n")
             if end:
                 yield b"".join([*rest, whole, end]).replace(b"\r\n", b"\n")
