@@ -65,9 +65,8 @@ def parse(arguments, command=None, name="denserk", parent=None):
         name, chosen, rest = command.resolve_command(context, [*arguments])
         parse(rest, chosen, name, context)
     else:
-        known = {record.partition("=")[0] for record, _ in command.rare}
         given = {setting.partition("=")[0] for setting in context.params.get("set_") or ()}
-        assert {name.replace("_", "-") for name in given} <= known
+        assert {name.replace("-", "_") for name in given} <= command.rare.keys()
 
 
 @pytest.mark.parametrize("arguments", SHOWN)

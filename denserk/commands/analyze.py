@@ -49,10 +49,6 @@ def group() -> None:
         "denserk analyze sentence-similarity --model minilm --data sts.tsv",
         "denserk analyze sentence-similarity --model model/ --data nli.jsonl --output out.csv",
     ),
-    settings="Input and output",
-    representation="Representation (overrides the model's)",
-    text="Text (overrides the model's); sentences are encoded as passages",
-    compute="Computation",
 )
 def sentence_similarity(
     settings: SentenceSimilaritySettings,
@@ -77,9 +73,6 @@ def sentence_similarity(
         "denserk analyze attention-entropy --model bert-base-uncased --corpus corpus.jsonl",
         "denserk analyze attention-entropy --model a/ --model b/ --corpus corpus.jsonl",
     ),
-    settings="Input and output",
-    corpus="Corpus",
-    compute="Computation",
 )
 def attention_entropy(
     settings: AttentionEntropySettings,
@@ -108,10 +101,6 @@ def attention_entropy(
         "denserk analyze query-latency --model minilm --topics queries.tsv",
         "denserk analyze query-latency --model minilm --topics queries.tsv --threads 4",
     ),
-    settings="Input and output",
-    representation="Representation (overrides the model's)",
-    text="Text (overrides the model's)",
-    compute="Computation (default batch size: 1)",
 )
 def query_latency(
     settings: QueryLatencySettings,
@@ -141,11 +130,6 @@ def query_latency(
         "denserk analyze layers --model model/ --topics q.tsv --corpus c.jsonl --qrels qrels.txt",
         "denserk analyze layers --model model/ --topics q.tsv --corpus c.jsonl --run run.trec",
     ),
-    settings="Input and output",
-    representation="Representation (overrides the model's)",
-    text="Text (overrides the model's)",
-    corpus="Corpus",
-    compute="Computation",
 )
 def layers(
     settings: WinningVectorSettings,

@@ -7,8 +7,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from itertools import groupby
-from typing import Annotated, Any, NamedTuple, Protocol, cast
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -23,40 +22,35 @@ from denserk.commands.console import (
 )
 from denserk.errors import DenserkError, Interrupted, OutputError, UsageError
 
-
-class _Row(NamedTuple):
-    """A command that is not imported yet: help section, module and help line."""
-
-    group: str
-    module: str
-    line: str
-
-
-# All commands in workflow order. Only the command that runs is imported; the help needs none.
-COMMANDS = {
-    "pretrain": _Row("Train", "pretrain", "Pre-train a backbone for retrieval."),
-    "finetune": _Row("Train", "finetune", "Fine-tune a retriever or a cross-encoder."),
-    "mine-negatives": _Row(
-        "Train", "mine_negatives", "Mine hard negatives from runs over training queries."
-    ),
-    "encode": _Row("Retrieve", "encode", "Encode passages or queries into vectors."),
-    "index": _Row(
-        "Retrieve", "index", "Build an index from vectors, or from the text of a corpus."
-    ),
-    "search": _Row("Retrieve", "search", "Search an index and write a run."),
-    "rerank": _Row("Retrieve", "rerank", "Rerank the hits of a run with a cross-encoder."),
-    "fuse": _Row("Retrieve", "fuse", "Fuse several runs into one."),
-    "eval": _Row(
-        "Evaluate", "evaluate", "Evaluate runs against relevance judgments (qrels) or answers."
-    ),
-    "benchmark": _Row("Evaluate", "benchmark", "Evaluate runs or a model on named benchmarks."),
-    "convert": _Row("Data", "convert", "Convert data between formats."),
-    "generate": _Row(
-        "Data", "generate", "Generate queries (doc2query) and continuations for passages."
-    ),
-    "analyze": _Row("Inspect", "analyze", "Analyze trained models."),
-    "doctor": _Row("Inspect", "doctor", "Check the installation and this machine."),
+# All commands in workflow order, by section of the help, with their help lines. Only the command
+# that runs is imported; the help needs none.
+SECTIONS = {
+    "Train": {
+        "pretrain": "Pre-train a backbone for retrieval.",
+        "finetune": "Fine-tune a retriever or a cross-encoder.",
+        "mine-negatives": "Mine hard negatives from runs over training queries.",
+    },
+    "Retrieve": {
+        "encode": "Encode passages or queries into vectors.",
+        "index": "Build an index from vectors, or from the text of a corpus.",
+        "search": "Search an index and write a run.",
+        "rerank": "Rerank the hits of a run with a cross-encoder.",
+        "fuse": "Fuse several runs into one.",
+    },
+    "Evaluate": {
+        "eval": "Evaluate runs against relevance judgments (qrels) or answers.",
+        "benchmark": "Evaluate runs or a model on named benchmarks.",
+    },
+    "Data": {
+        "convert": "Convert data between formats.",
+        "generate": "Generate queries (doc2query) and continuations for passages.",
+    },
+    "Inspect": {
+        "analyze": "Analyze trained models.",
+        "doctor": "Check the installation and this machine.",
+    },
 }
+COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
 
 
 class _Commands(TyperGroup):
@@ -68,15 +62,15 @@ class _Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command, or a placeholder with its help line if it is not imported."""
-        row = COMMANDS.get(cmd_name)
-        return self.commands.get(cmd_name) or (row and TyperCommand(cmd_name, help=row.line))
+        line = COMMANDS.get(cmd_name)
+        return self.commands.get(cmd_name) or (line and TyperCommand(cmd_name, help=line))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write one section per group."""
         width = max(map(len, COMMANDS))
-        for group, names in groupby(COMMANDS, lambda name: COMMANDS[name].group):
-            with formatter.section(group):
-                formatter.write_dl([(name.ljust(width), COMMANDS[name].line) for name in names])
+        for title, lines in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), line) for name, line in lines.items()])
 
 
 # Former options from Pyserini, with their replacements.
@@ -139,24 +133,11 @@ def main(
     """Dense passage retrieval: training, indexing, search and evaluation."""
 
 
-class _Shown(Protocol):
-    """Interface of typer's exceptions, which its public base class lacks."""
-
-    exit_code: int
-    ctx: Any
-
-    def show(self) -> None:
-        """Print the message and a pointer to the help on stderr."""
-
-    def format_message(self) -> str:
-        """Return the message; empty if the help is shown instead."""
-
-
 def register(command: str | None = None) -> None:
     """Import a command, or all commands; each registers itself on `app`."""
-    for name, row in COMMANDS.items():
-        if command in (None, name):
-            import_module(f"denserk.commands.{row.module}")
+    for name in [command] if command else COMMANDS:
+        module = "evaluate" if name == "eval" else name.replace("-", "_")
+        import_module(f"denserk.commands.{module}")
 
 
 def _register_named(arguments: Sequence[str]) -> None:
@@ -168,8 +149,8 @@ def _register_named(arguments: Sequence[str]) -> None:
         register(command)
 
 
-def _check_utf8(arguments: Sequence[str]) -> None:
-    """Raise a UsageError for arguments that the locale cannot decode."""
+def _check_spelling(arguments: Sequence[str]) -> None:
+    """Raise a UsageError for arguments that are not valid UTF-8, and for old spellings."""
     for argument in arguments:
         try:
             argument.encode()
@@ -178,10 +159,6 @@ def _check_utf8(arguments: Sequence[str]) -> None:
                 f"argument {os.fsencode(argument)!r} is not valid {sys.getfilesystemencoding()}",
                 "rename the file, or set a UTF-8 locale: export LC_ALL=C.UTF-8",
             ) from None
-
-
-def _check_moved(arguments: Sequence[str]) -> None:
-    """Reject an old spelling with the command that replaces it."""
     words = [word.partition("=")[0].replace("_", "-") for word in arguments]
     old = next((word for word in words if not word.startswith("-")), "")
     for word in ("", *words):
@@ -196,23 +173,23 @@ def run(arguments: Sequence[str] | None = None) -> int:
     configure(ConsoleSettings(log_json="--log-json" in given))  # for errors of the command line
     _register_named(given)
     try:
-        _check_utf8(given)
-        _check_moved(given)
+        _check_spelling(given)
         status = app(args=arguments, prog_name="denserk", standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except typer.TyperException as error:
-        return _usage_error(cast(_Shown, error))
-    except (Interrupted, KeyboardInterrupt, typer.Abort) as stop:
-        return _interrupted(stop if isinstance(stop, Interrupted) else Interrupted(signal.SIGINT))
+        return _usage_error(error)
+    except (KeyboardInterrupt, typer.Abort):
+        return _interrupted(Interrupted(signal.SIGINT))
+    except Interrupted as stop:
+        return _interrupted(stop)
     except DenserkError as error:
         return _report(error, error.exit_status)
-    except BrokenPipeError:
-        return _closed_pipe()
-    except SystemExit as end:  # typer ends the process by itself when a command meets a closed pipe
-        if isinstance(end.__context__, BrokenPipeError):
-            return _closed_pipe()
-        raise
+    except (BrokenPipeError, SystemExit) as end:  # typer ends the process when it meets one
+        if not isinstance(end.__context__ if isinstance(end, SystemExit) else end, BrokenPipeError):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still buffered
+        return 141
     except Exception as error:  # noqa: BLE001  (reported in one line)
         return _report(_unexpected(error), 1)
 
@@ -224,20 +201,20 @@ def _unexpected(error: Exception) -> DenserkError:
         full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
         raised = OutputError if full else DenserkError
         return raised(f"{error.filename or 'the system'}: {error.strerror or error}")
-    what = f"{type(error).__name__}: {error}"
     return DenserkError(
-        f"internal error: {what}", "please report it with the output of --traceback"
+        f"internal error: {type(error).__name__}: {error}",
+        "please report it with the output of --traceback",
     )
 
 
-def _usage_error(error: _Shown) -> int:
-    message = error.format_message()
-    if not message.strip() or type(error).__name__ == "NoArgsIsHelpError":  # help was asked for
+def _usage_error(error: Any) -> int:
+    status: int = error.exit_code
+    if not error.format_message().strip() or type(error).__name__ == "NoArgsIsHelpError":
         error.show()
-        return error.exit_code
+        return status
     context = getattr(error, "ctx", None)
     hint = f"see {context.command_path} --help" if context else None
-    return _report(UsageError(message, hint), error.exit_code)
+    return _report(UsageError(error.format_message(), hint), status)
 
 
 def _interrupted(stop: Interrupted) -> int:
@@ -247,12 +224,6 @@ def _interrupted(stop: Interrupted) -> int:
         kept = f"finished work is kept in {stop.kept}"
         hint = "run the command again with --resume and without --overwrite to continue"
     return _show(DenserkError(f"interrupted by {name}: {kept}", hint), 128 + stop.signum)
-
-
-def _closed_pipe() -> int:
-    """Discard buffered output after the reader closed the pipe."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 141
 
 
 def _report(error: DenserkError, status: int) -> int:

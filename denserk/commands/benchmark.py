@@ -9,6 +9,7 @@ runs/manifest.json                      the model and the settings that all runs
 """
 
 import logging
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,12 +20,12 @@ import typer
 
 from denserk.commands.app import app
 from denserk.commands.console import print_table
-from denserk.commands.evaluate import finish, show
+from denserk.commands.evaluate import finish, show, with_baseline
 from denserk.commands.options import Given, Overrides, command
 from denserk.config.benchmarks import (
+    COLUMNS,
     Benchmark,
     BenchmarkPaths,
-    BenchmarkRow,
     Corpus,
     MakeSettings,
     benchmarks,
@@ -50,7 +51,7 @@ from denserk.config.evaluation import (
     reject_unused,
 )
 from denserk.config.formats import CorpusSettings
-from denserk.config.options import as_json, plain
+from denserk.config.options import as_json, given_fields, plain
 from denserk.config.retrieval import IndexPaths, IndexSettings, SearchPaths, SearchSettings
 from denserk.errors import MismatchError, UsageError
 from denserk.io.data_sets import download_errors, find_parts
@@ -84,17 +85,6 @@ NOTHING: Mapping[str, Any] = {}
         "denserk benchmark dl19 --runs run.trec --against aggretriever",
         "denserk benchmark beir-small --model M --output runs/",
     ),
-    paths="Input and output",
-    measures="Measures",
-    matching="Answers",
-    comparison="Significance tests",
-    report="Output",
-    page="Report",
-    make="Search (with --model)",
-    representation="Representation (overrides the model's)",
-    text="Text (overrides the model's and the benchmark's)",
-    corpus="Corpus (with --model)",
-    computing="Computation (with --model)",
 )
 def benchmark(
     paths: BenchmarkPaths,
@@ -114,12 +104,11 @@ def benchmark(
 ) -> None:
     """Evaluate runs or a model on named benchmarks."""
     if paths.list:
-        print_table(BenchmarkRow._fields, list_benchmarks())
+        print_table(COLUMNS, list_benchmarks())
         return
     if not names:
         raise UsageError("no benchmark given", "denserk benchmark --list shows all")
-    making = {**make, **representation, **text, **corpus, **computing}
-    runs = _runs_of(paths, names, [name for name in making if name != "overwrite"])
+    runs = _runs_of(paths, {**make, **representation, **text, **corpus, **computing})
     if not any(each.answers for each in find_benchmarks(names)):
         why = f"for benchmarks with answers; {' and '.join(names)} has qrels"
         reject_unused([matching], why, "leave it out")
@@ -129,40 +118,46 @@ def benchmark(
         page_in(page, runs)
     first = find_benchmark(names[0])
     folders = paths.output is not None or any(Path(path).is_dir() for path in runs)
-    several = folders or len(set(names)) > 1 or not isinstance(first, Benchmark)
-    if several:
-        _check_several(
-            *(names, page),
-            baseline=comparison.baseline,
-            min=measures.min,
-            per_query=report.per_query,
-            write_dpr_json=matching.write_dpr_json,
-            write_pyserini_json=matching.write_pyserini_json,
-        )
+    one = first if isinstance(first, Benchmark) and not folders and len(set(names)) == 1 else None
+    if one is None:
+        _reject_single([comparison, measures, report, matching, page])
     settings = EvaluationSettings(**vars(measures))
     if paths.model is not None and paths.output is not None:
         make_runs(
             *(names, paths.model, paths.output, MakeSettings(**make), representation, text),
             *(CorpusSettings(**corpus), ComputeSettings(**computing)),
         )
-    if several or not isinstance(first, Benchmark):
-        _measure_several(runs, names, settings, paths, matching, report, page)
-    else:
-        _measure_one(runs, first, settings, paths, matching, comparison, report, page)
+    if one is not None:
+        _measure_one(runs, one, settings, paths, matching, comparison, report, page)
+        return
+    from denserk.evaluation.benchmarks import evaluate_benchmarks
+
+    result = evaluate_benchmarks(runs, names, settings, paths.against, matching)
+    show(result, report)
+    if page.report is not None:
+        from denserk.evaluation.report import write_benchmarks_report
+
+        logger.info(f"{write_benchmarks_report(result, page)}: report")
 
 
-def _runs_of(paths: BenchmarkPaths, names: Sequence[str], making: Sequence[str]) -> list[str]:
-    """Return the runs to evaluate; `making` names the given options for making runs."""
-    if paths.model is None and making:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in making)
-        raise UsageError(f"{flags}: only with --model", "add --model MODEL --output DIR")
+def _runs_of(paths: BenchmarkPaths, making: Mapping[str, Any]) -> list[str]:
+    """Return the runs to evaluate; `making` holds the given options for making runs."""
+    unused = [f"--{name.replace('_', '-')}" for name in making if name != "overwrite"]
+    if paths.model is None and unused:
+        raise UsageError(f"{', '.join(unused)}: only with --model", "add --model and --output")
     runs = [*paths.runs, *filter(None, [paths.output])]
     if not runs:
-        raise UsageError(
-            "no runs given",
-            f"denserk benchmark {names[0]} --runs run.trec, or --model MODEL --output DIR",
-        )
+        raise UsageError("no runs given", "add --runs run.trec, or --model MODEL --output DIR")
     return runs
+
+
+def _reject_single(groups: Sequence[Any]) -> None:
+    """Raise a UsageError for options that need the runs of one benchmark."""
+    single = ("baseline", "min", "per_query", "topics", "write_dpr_json", "write_pyserini_json")
+    given = [name for group in groups for name in given_fields(group) if name in single]
+    if given:
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UsageError(f"{flags}: only for run files of one benchmark", "give one benchmark")
 
 
 def _measure_one(
@@ -176,12 +171,8 @@ def _measure_one(
     page: PageSettings,
 ) -> None:
     from denserk.evaluation.benchmarks import evaluate_benchmark
-    from denserk.evaluation.inputs import find_baseline
 
-    if comparison.baseline is not None:
-        baseline = find_baseline(comparison.baseline, runs)
-        comparison = replace(comparison, baseline=baseline)
-        runs = [*([baseline] if baseline not in runs else []), *runs]
+    comparison, runs = with_baseline(comparison, runs)
     result = evaluate_benchmark(runs, benchmark, settings, paths.against, matching)
     sources = None
     if page.report is not None:
@@ -192,57 +183,24 @@ def _measure_one(
     finish(result, runs, settings, comparison, report, page, sources)
 
 
-def _measure_several(
-    folders: Sequence[str],
-    names: Sequence[str],
-    settings: EvaluationSettings,
-    paths: BenchmarkPaths,
-    matching: AnswerSettings,
-    report: ReportSettings,
-    page: PageSettings,
-) -> None:
-    from denserk.evaluation.benchmarks import evaluate_benchmarks
-
-    result = evaluate_benchmarks(folders, names, settings, paths.against, matching)
-    show(result, report)
-    if page.report is not None:
-        from denserk.evaluation.report import write_benchmarks_report
-
-        logger.info(f"{write_benchmarks_report(result, page)}: report")
-
-
-def _check_several(names: Sequence[str], page: PageSettings, **asked: object) -> None:
-    """Raise a UsageError for options that need the runs of one benchmark."""
-    given = [f"--{name.replace('_', '-')}" for name, value in asked.items() if value]
-    if given := [*given, *page.asked]:
-        raise UsageError(
-            f"{' and '.join(given)}: only for run files of one benchmark",
-            "give one benchmark, and run files with --runs",
-        )
-
-
-@dataclass(frozen=True)
-class _Model:
-    """The model: name, weights, maximum input length, whether it records the title separator."""
-
-    name: str
-    fingerprint: str
-    positions: int | None
-    states_join: bool
-
-
 @dataclass(frozen=True)
 class _Job:
-    """Settings shared by the benchmarks of one call."""
+    """The model and the settings shared by the benchmarks of one call."""
 
     output: Path
-    model: _Model
-    settings: SearchSettings
+    model: str
+    fingerprint: str
+    positions: int | None  # the longest input of the model
+    states_join: bool  # the model records the separator between title and text
     choice: MakeSettings
     representation: Mapping[str, Any]
     text: Mapping[str, Any]
     corpus: CorpusSettings
     compute: ComputeSettings
+
+    @property
+    def search(self) -> SearchSettings:
+        return SearchSettings(hits=self.choice.hits, index_device=self.choice.index_device)
 
     def run_of(self, benchmark: Benchmark) -> Path:
         """Return the path of a benchmark's run."""
@@ -257,11 +215,8 @@ class _Job:
 
         A benchmark's lengths are cut to the model's longest input.
         """
-        limit = self.model.positions
-        lengths = {
-            name: min(getattr(corpus, name), limit or getattr(corpus, name)) for name in LENGTHS
-        }
-        join = {} if self.model.states_join else {"join": corpus.join}
+        lengths = {n: min(getattr(corpus, n), self.positions or math.inf) for n in LENGTHS}
+        join = {} if self.states_join else {"join": corpus.join}
         return {**lengths, **join, **self.text}
 
     def is_finished(self, benchmark: Benchmark) -> bool:
@@ -301,20 +256,20 @@ def make_runs(
         UsageError: parts of benchmarks are missing (all are named), or the folder is not empty and
             neither --resume nor --overwrite was given.
         MismatchError: the folder's runs were made with another model or other settings.
-        InputError, OutputError, ModelError: see `denserk.errors`.
     """
     from denserk.models.checkpoints import find_model
     from denserk.models.stored_model import read_model_folder
 
     asked = find_benchmarks(names)
     found = find_parts(asked)
-    settings = SearchSettings(hits=choice.hits, index_device=choice.index_device)
     name, folder = find_model(model)
     stored = read_model_folder(folder)
     entry = next((one for one in PUBLISHED_MODELS if one.hub_name == name), None)
     states_join = stored.told or "join" in (entry.text if entry else NOTHING)
-    encoder = _Model(name, stored.fingerprint(), stored.passage.max_length, states_join)
-    job = _Job(*(Path(output), encoder, settings, choice, representation, text, corpus, compute))
+    job = _Job(
+        *(Path(output), name, stored.fingerprint(), stored.passage.max_length, states_join),
+        *(choice, representation, text, corpus, compute),
+    )
     manifest = _start(job)
     for position, benchmark in enumerate(asked):
         if choice.resume and job.is_finished(benchmark):
@@ -341,13 +296,13 @@ def _start(job: _Job) -> Manifest:
         Kind.RUNS,
         False,
         {
-            "search": as_json(job.settings),
+            "search": as_json(job.search),
             "representation": {name: plain(value) for name, value in job.representation.items()},
             "text": {name: plain(value) for name, value in job.text.items()},
             "dtype": job.compute.dtype.value,
             **as_json(job.corpus),
         },
-        {"model": {"name": job.model.name, "fingerprint": job.model.fingerprint}},
+        {"model": {"name": job.model, "fingerprint": job.fingerprint}},
     )
     exists = (job.output / NAME).is_file()
     if job.choice.resume and exists:
@@ -401,12 +356,10 @@ def _search(job: _Job, benchmark: Benchmark, parts: Mapping[str, str]) -> None:
     index = _index(job, benchmark, parts["corpus"], text)
     run = job.run_of(benchmark)
     rules = replace(
-        job.settings,
-        remove_query=job.settings.remove_query or benchmark.remove_query,
-        max_passage=job.settings.max_passage or benchmark.max_passage,
+        job.search, remove_query=benchmark.remove_query, max_passage=benchmark.max_passage
     )
     asked = SearchPaths(
-        index=(str(index),), topics=parts["topics"], model=job.model.name, output=str(run)
+        index=(str(index),), topics=parts["topics"], model=job.model, output=str(run)
     )
     with download_errors(benchmark, "topics", parts["topics"]):
         search(asked, rules, job.representation, text, job.compute, own_precision=True)
@@ -424,7 +377,7 @@ def _index(job: _Job, benchmark: Benchmark, source: str, text: Mapping[str, Any]
     if (index / NAME).is_file() and read_manifest(index, Kind.INDEX, unfinished=True).complete:
         return index
     asked = EncodeSettings(
-        model=job.model.name, corpus=source, output=str(vectors), resume=vectors.is_dir()
+        model=job.model, corpus=source, output=str(vectors), resume=vectors.is_dir()
     )
     with download_errors(benchmark, "corpus", source):
         encode(asked, job.corpus, job.representation, text, job.compute)

@@ -23,7 +23,7 @@ logger = logging.getLogger("denserk")
 
 @dataclass(frozen=True)
 class ConsoleSettings:
-    """Options of all commands."""
+    """Console."""
 
     quiet: bool = False
     """Print warnings and errors only."""

@@ -25,10 +25,6 @@ logger = logging.getLogger(__name__)
         "denserk convert run.trec run.tsv --to msmarco",
         "denserk convert checkpoint/ model/ --kind model --representation cls",
     ),
-    conversion="Formats",
-    representation="Representation (model: what its folder does not record)",
-    text="Text (model: what its folder does not record; corpus: --fields of `contents`)",
-    compute="Computation (training: for --teacher)",
 )
 def convert(
     source: Annotated[str, typer.Argument(help="File, folder, or - for standard input.")],

@@ -30,11 +30,6 @@ logger = logging.getLogger(__name__)
         "denserk encode --model minilm --corpus corpus.jsonl --output vectors/",
         "denserk encode --model minilm --topics queries.tsv --output encoded-queries/",
     ),
-    encoding="Input and output",
-    corpus="Corpus",
-    representation="Representation (overrides the model's)",
-    text="Text (overrides the model's)",
-    compute="Computation",
 )
 def encode(
     encoding: EncodeSettings,

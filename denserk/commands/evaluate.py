@@ -26,6 +26,7 @@ from denserk.config.evaluation import (
     reject_unused,
 )
 from denserk.config.formats import CorpusSettings
+from denserk.config.options import OverwriteSettings
 from denserk.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,13 +47,6 @@ logger = logging.getLogger(__name__)
         "denserk eval run.trec qrels.txt --measures 'nDCG@10 RR@10 R@100'",
         "denserk eval bm25.trec dense.trec qrels.txt --baseline bm25.trec",
     ),
-    settings="Measures",
-    answers="Answers",
-    matching="Answers",
-    corpus="Answers",
-    comparison="Significance tests",
-    report="Output",
-    page="Report",
 )
 def evaluate(
     settings: EvaluationSettings,
@@ -62,6 +56,7 @@ def evaluate(
     comparison: ComparisonSettings,
     report: ReportSettings,
     page: PageSettings,
+    output: OverwriteSettings,
     files: Annotated[
         list[str] | None,
         typer.Argument(
@@ -69,8 +64,7 @@ def evaluate(
         ),
     ] = None,
     run: Annotated[
-        list[str] | None,
-        typer.Option("--run", metavar="RUN", help="Run file; repeatable.", rich_help_panel="Input"),
+        list[str] | None, typer.Option("--run", metavar="RUN", help="Run file; repeatable.")
     ] = None,
     qrels: Annotated[
         str | None,
@@ -78,12 +72,11 @@ def evaluate(
             "--qrels",
             metavar="QRELS",
             help="Qrels: a file, a BEIR folder, or a dataset name (beir:scifact).",
-            rich_help_panel="Input",
         ),
     ] = None,
 ) -> None:
     """Evaluate runs against relevance judgments (qrels) or answers."""
-    from denserk.evaluation.inputs import find_baseline, sort_inputs
+    from denserk.evaluation.inputs import sort_inputs
 
     runs: Sequence[str] = [*(files or []), *(run or [])]
     _reject_unused(answers, matching, corpus, page)
@@ -92,10 +85,7 @@ def evaluate(
         runs, qrels = inputs.runs, inputs.qrels
         if not settings.measures and format_of(report) is OutputFormat.TREC_EVAL:
             settings = replace(settings, measures=TREC_EVAL_MEASURES)
-    if comparison.baseline is not None:
-        baseline = find_baseline(comparison.baseline, runs)
-        comparison = replace(comparison, baseline=baseline)
-        runs = [*([baseline] if baseline not in runs else []), *runs]
+    comparison, runs = with_baseline(comparison, runs)
     if page.report is not None:
         from denserk.evaluation.report import page_in
 
@@ -104,10 +94,7 @@ def evaluate(
         from denserk.evaluation.answers import evaluate_answers
 
         if qrels is not None:
-            raise UsageError(
-                f"--answers {answers.answers} and --qrels {qrels} exclude each other",
-                "give one of them",
-            )
+            raise UsageError("--answers and --qrels exclude each other", "give one of them")
         result = evaluate_answers(
             *(runs, answers.answers, answers.corpus, settings, matching, corpus), topics=page.topics
         )
@@ -129,18 +116,24 @@ def _reject_unused(
 ) -> None:
     """Raise a UsageError for options of answers and reports that would have no effect."""
     if page.topics is not None and page.report is None and not matching.outputs:
-        raise UsageError(
-            f"--topics {page.topics}: only for --report or --write-dpr-json", "add --report DIR"
-        )
+        raise UsageError("--topics is for --report or --write-dpr-json", "add --report DIR")
     if answers.answers is None:
-        why = "only for --answers"
-        texts = [] if page.report is not None else [corpus]
-        reject_unused([matching, *texts], why, "add --answers FILE --corpus FILE")
-        if answers.corpus is not None and page.report is None:
-            raise UsageError(
-                f"--corpus {answers.corpus}: only for --answers or --report",
-                "add --answers FILE or --report DIR, or leave --corpus out",
-            )
+        texts = [] if page.report is not None else [answers, corpus]
+        hint = "add --answers FILE --corpus FILE, or --report DIR"
+        reject_unused([matching, *texts], "only for --answers or --report", hint)
+
+
+def with_baseline(
+    comparison: ComparisonSettings, runs: Sequence[str]
+) -> tuple[ComparisonSettings, Sequence[str]]:
+    """Find the run that --baseline names, and put it among the runs."""
+    if comparison.baseline is None:
+        return comparison, runs
+    from denserk.evaluation.inputs import find_baseline
+
+    baseline = find_baseline(comparison.baseline, runs)
+    runs = runs if baseline in runs else [baseline, *runs]
+    return replace(comparison, baseline=baseline), runs
 
 
 def finish(

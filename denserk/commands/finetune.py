@@ -8,7 +8,7 @@ from denserk.commands.app import app
 from denserk.commands.console import print_entries, print_table
 from denserk.commands.options import Given, Overrides, command
 from denserk.config.encoding import RepresentationSettings, TextSettings
-from denserk.config.finetuning import PresetSettings, list_rows, resolve_run
+from denserk.config.finetuning import COLUMNS, PresetSettings, list_presets, resolve_run
 from denserk.config.formats import CorpusSettings
 from denserk.config.training import (
     CacheSettings,
@@ -37,17 +37,6 @@ logger = logging.getLogger(__name__)
         "denserk finetune --model bert-base-uncased --representation agg --train-data t.jsonl "
         "--output m/",
     ),
-    presets="Preset",
-    finetuning="Input and output",
-    corpus="Corpus",
-    representation="Representation (overrides the model's)",
-    text="Text (overrides the model's)",
-    sampling="Sampling",
-    objective="Loss",
-    optimizer="Optimisation",
-    cache="Gradient caching",
-    reranking="Cross-encoder",
-    validation="Validation",
 )
 def finetune(
     presets: PresetSettings,
@@ -64,23 +53,14 @@ def finetune(
 ) -> Any:
     """Fine-tune a retriever or a cross-encoder."""
     if presets.list_presets:
-        _list_presets()
+        if sys.stdout.isatty():
+            print_entries([(name, lines) for name, *lines in list_presets()])
+        else:
+            print_table(COLUMNS, list_presets())
         return None
-    run = resolve_run(
-        presets.preset,
-        corpus,
-        {
-            FinetuneSettings: finetuning,
-            RepresentationSettings: representation,
-            TextSettings: text,
-            SamplingSettings: sampling,
-            ObjectiveSettings: objective,
-            OptimizerSettings: optimizer,
-            CacheSettings: cache,
-            RerankingSettings: reranking,
-            ValidationSettings: validation,
-        },
-    )
+    groups = (finetuning, representation, text, sampling, objective, optimizer, cache, reranking)
+    given = {name: value for group in (*groups, validation) for name, value in group.items()}
+    run = resolve_run(presets.preset, corpus, given)
     for line in run.lines():
         logger.info(line)
     from denserk.training.finetune import finetune as task
@@ -90,11 +70,3 @@ def finetune(
     best = "" if result.best is None else f", best {run.validation.best_by} {result.best:.4f}"
     logger.info(f"{run.finetune.output}: {result.steps:,} steps{loss}{best}")
     return result
-
-
-def _list_presets() -> None:
-    rows = list_rows()
-    if sys.stdout.isatty():
-        print_entries([(r.name, (r.summary, r.values, f"starts from {r.start}")) for r in rows])
-    else:
-        print_table(("preset", "summary", "settings", "start", "data"), rows)

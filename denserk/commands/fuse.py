@@ -24,9 +24,6 @@ logger = logging.getLogger(__name__)
         "denserk fuse bm25.trec dense.trec --output fused.trec",
         "denserk fuse bm25.trec dense.trec --method linear --weights 0.3,0.7 --output fused.trec",
     ),
-    paths="Output",
-    fusion="Fusion",
-    settings="Output",
 )
 def fuse(
     paths: RunOutput,

@@ -29,12 +29,6 @@ logger = logging.getLogger(__name__)
         "denserk generate --corpus corpus.jsonl --output out.jsonl --queries-model T5/",
         "denserk generate --corpus corpus.jsonl --output out.jsonl --continuation-model gpt2",
     ),
-    settings="Input and output",
-    queries="Queries",
-    continuations="Continuations",
-    text="Text",
-    corpus="Corpus",
-    compute="Computation",
 )
 def generate(
     settings: GenerateSettings,

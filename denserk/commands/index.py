@@ -22,11 +22,6 @@ logger = logging.getLogger(__name__)
         "denserk index --input vectors/ --output index/",
         "denserk index --type bm25 --corpus corpus.jsonl --output bm25/",
     ),
-    paths="Input and output",
-    settings="Index",
-    bm25="BM25 (for --type bm25)",
-    corpus="Corpus (for --type bm25)",
-    milvus="Milvus (for --engine milvus)",
 )
 def index(
     paths: IndexPaths,

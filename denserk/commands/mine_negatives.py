@@ -24,11 +24,6 @@ logger = logging.getLogger(__name__)
         "denserk mine-negatives --train t.jsonl --run r.trec --corpus c.jsonl --output mined.jsonl",
         "denserk mine-negatives --topics q.tsv --qrels qrels.txt --run r.trec --output out.jsonl",
     ),
-    paths="Input and output",
-    settings="Mining",
-    corpus="Corpus",
-    text="Text (overrides the teacher's)",
-    compute="Computation (for --teacher)",
 )
 def mine_negatives(
     paths: MiningPaths,

@@ -32,12 +32,6 @@ logger = logging.getLogger(__name__)
         "--output m/",
         "denserk pretrain --objective mlm --architecture tiny --corpus t.txt --output m/",
     ),
-    pretraining="Input and output",
-    corpus="Corpus",
-    units="Text",
-    masking="Masking",
-    objective="Loss",
-    optimizer="Optimisation",
 )
 def pretrain(
     pretraining: PretrainSettings,
@@ -48,16 +42,7 @@ def pretrain(
     optimizer: Given[PretrainOptimizerSettings],
 ) -> Any:
     """Pre-train a backbone for retrieval."""
-    run = resolve_run(
-        pretraining,
-        corpus,
-        {
-            TextUnitSettings: units,
-            MaskingSettings: masking,
-            PretrainingObjectiveSettings: objective,
-            PretrainOptimizerSettings: optimizer,
-        },
-    )
+    run = resolve_run(pretraining, corpus, {**units, **masking, **objective, **optimizer})
     from denserk.training.pretrain import pretrain as task
 
     result = task(run)

@@ -23,11 +23,6 @@ logger = logging.getLogger(__name__)
         "denserk rerank --model M --run in.trec --topics q.tsv --corpus c.jsonl --output out.trec",
         "denserk rerank --model M --run - --depth 100 --topics q.tsv --corpus c.jsonl --output -",
     ),
-    paths="Input and output",
-    settings="Reranking",
-    text="Text (overrides the model's)",
-    corpus="Corpus",
-    compute="Computation",
 )
 def rerank(
     paths: RerankPaths,

@@ -23,12 +23,6 @@ logger = logging.getLogger(__name__)
         "denserk search --index index/ --topics queries.tsv --output run.trec",
         "denserk search --index index/ --encoded-queries queries/ --output run.trec --hits 100",
     ),
-    paths="Input and output",
-    settings="Search",
-    representation="Representation (overrides the model's)",
-    text="Text (overrides the model's)",
-    computing="Computation",
-    milvus="Milvus (for --engine milvus)",
 )
 def search(
     paths: SearchPaths,

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
-from denserk.config.options import ResumeSettings, from_json, option
+from denserk.config.options import ResumeSettings, Settings, from_json, option
 from denserk.config.recipes import FOLDER, read_yaml
 from denserk.errors import UsageError
 
@@ -23,114 +23,65 @@ class Paper(StrEnum):
 
 @dataclass(frozen=True)
 class Source:
-    """Source of a corpus, of topics or of qrels.
+    """Source of a corpus, of topics or of qrels."""
 
-    Attributes:
-        paths: paths under $DENSERK_CACHE, also with `.gz`; the first existing one is used.
-        name: `irds:NAME` or `beir:NAME/SPLIT`; None if no package has it.
-        fetched: whether that package can download it.
-    """
+    paths: tuple[str, ...]  # under $DENSERK_CACHE, also with `.gz`; the first existing one is used
+    name: str | None = None  # `irds:NAME` or `beir:NAME/SPLIT`; None if no package has it
+    fetched: bool = True  # whether that package can download it
 
-    paths: tuple[str, ...]
-    name: str | None = None
-    fetched: bool = True
+    @property
+    def shown(self) -> str:
+        """Return the name, or the path of a file that no package downloads."""
+        local = f"$DENSERK_CACHE/{self.paths[0]}"
+        return (self.name or local) if self.fetched else local
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Corpus of one or more benchmarks, and its text settings.
-
-    Attributes:
-        name: unique name of the corpus.
-        source: source of the passages.
-        join: separator between title and text, for models that do not record one.
-        query_max_length: maximum tokens of a query.
-        passage_max_length: maximum tokens of a passage.
-    """
+    """Corpus of one or more benchmarks, and its text settings."""
 
     name: str
     source: Source
-    join: str = " "
+    join: str = " "  # for models that do not record one
     query_max_length: int = 32
     passage_max_length: int = 128
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark: a corpus with topics and qrels (or answers).
-
-    Attributes:
-        name: name on the command line.
-        title: description.
-        corpus: the corpus.
-        topics: the queries.
-        measures: reported measures, in ir-measures' notation.
-        qrels: relevance judgments; None if answers are matched instead.
-        answers: questions with answers; None if there are qrels.
-        remove_query: drop hits whose id is the query's own.
-        max_passage: rank documents by their best passage ("document#part").
-        regex: answers are regular expressions.
-        labels: paper -> name of the benchmark in its tables.
-        metrics: papers' name of a measure -> measure.
-    """
+    """A benchmark: a corpus with topics, and with qrels or answers."""
 
     name: str
     title: str
     corpus: Corpus
     topics: Source
-    measures: tuple[str, ...]
-    qrels: Source | None = None
-    answers: Source | None = None
-    remove_query: bool = False
-    max_passage: bool = False
-    regex: bool = False
-    labels: Mapping[Paper, str] = field(default_factory=dict)
-    metrics: Mapping[str, str] = field(default_factory=dict)
+    measures: tuple[str, ...]  # in ir-measures' notation
+    qrels: Source | None = None  # None if answers are matched instead
+    answers: Source | None = None  # questions with answers
+    remove_query: bool = False  # drop hits whose id is the query's own
+    max_passage: bool = False  # rank documents by their best passage ("document#part")
+    regex: bool = False  # answers are regular expressions
+    labels: Mapping[Paper, str] = field(default_factory=dict)  # its name in a paper's tables
+    metrics: Mapping[str, str] = field(default_factory=dict)  # papers' name of a measure -> measure
 
     @property
     def short(self) -> str:
-        """Return the name used in file names.
-
-        >>> from denserk.config.benchmarks import find_benchmark
-        >>> find_benchmark("beir/cqadupstack/android").short
-        'cqadupstack-android'
-        """
+        """Return the name used in file names, such as cqadupstack-android."""
         return self.name.removeprefix("beir/").replace("/", "-")
 
     def measure_of(self, paper: Paper, metric: str) -> str | None:
-        """Return the measure that a paper calls `metric`, or None.
-
-        >>> from denserk.config.benchmarks import benchmarks
-        >>> benchmarks()["msmarco-titled-dev"].measure_of(Paper.MASTER, "R@1K")
-        'Success@1000'
-        >>> benchmarks()["nq-test"].measure_of(Paper.MLR, "R@20")
-        'Success@20'
-        """
-        measure = self.metrics.get(metric)
-        if paper is Paper.MASTER and measure is not None:
-            return HIT_RATES.get(measure, measure)
-        return measure
-
-
-# MASTER's released evaluation calls success rates R@k.
-HIT_RATES = {"R@50": "Success@50", "R@1000": "Success@1000"}
+        """Return the measure that a paper calls `metric`, or None."""
+        return self.metrics.get(f"{paper} {metric}", self.metrics.get(metric))
 
 
 @dataclass(frozen=True)
 class Group:
-    """A group of benchmarks, reported by their unweighted mean.
-
-    Attributes:
-        name: name on the command line.
-        title: description.
-        members: names of benchmarks, and of groups that count as one.
-        labels: paper -> name of the mean in its tables.
-    """
+    """A group of benchmarks, reported by their unweighted mean."""
 
     name: str
     title: str
-    members: tuple[str, ...]
-    labels: Mapping[Paper, str] = field(default_factory=dict)
+    members: tuple[str, ...]  # benchmarks, and groups that count as one
+    labels: Mapping[Paper, str] = field(default_factory=dict)  # its name in a paper's tables
 
 
 @cache
@@ -142,18 +93,16 @@ def _recipe() -> Mapping[str, Mapping[str, Any]]:
 def benchmarks() -> Mapping[str, Benchmark]:
     """Return all benchmarks by name."""
     corpora = {
-        name: from_json(Corpus, {"name": name, **values})
-        for name, values in _recipe()["corpora"].items()
+        name: from_json(Corpus, {"name": name, **row}) for name, row in _recipe()["corpora"].items()
     }
 
-    def benchmark(name: str, values: Mapping[str, Any]) -> Benchmark:
-        if name.startswith("beir/"):
-            values = _beir(name, **values)
-        else:
-            values = {**values, "corpus": corpora[values["corpus"]]}
-        return from_json(Benchmark, {"name": name, **values})
-
-    return {name: benchmark(name, values) for name, values in _recipe()["benchmarks"].items()}
+    rows = {
+        name: _beir(name, **row)
+        if name.startswith("beir/")
+        else {**row, "corpus": corpora[row["corpus"]]}
+        for name, row in _recipe()["benchmarks"].items()
+    }
+    return {name: from_json(Benchmark, {"name": name, **row}) for name, row in rows.items()}
 
 
 def _beir(name: str, split: str = "test", fetched: bool = True, **values: Any) -> dict[str, Any]:
@@ -172,24 +121,11 @@ def groups() -> Mapping[str, Group]:
     return {name: from_json(Group, {"name": name, **values}) for name, values in rows.items()}
 
 
-class BenchmarkRow(NamedTuple):
-    """One row of the listing, as text."""
-
-    name: str
-    title: str
-    source: str
-    measures: str
-    papers: str
-
-
 def find_benchmark(name: str) -> Benchmark | Group:
     """Return the benchmark or group of a name.
 
     Raises:
         UsageError: unknown name; the message has the nearest ones.
-
-    >>> find_benchmark("dl19").measures
-    ('nDCG@10', 'AP(rel=2)', 'R(rel=2)@1000')
     """
     known: dict[str, Benchmark | Group] = {**benchmarks(), **groups()}
     name = name.replace(":", "/") if name.startswith("beir:") else name.rstrip("/")
@@ -204,11 +140,7 @@ def find_benchmark(name: str) -> Benchmark | Group:
 
 
 def find_benchmarks(names: Iterable[str]) -> tuple[Benchmark, ...]:
-    """Return the benchmarks of several names: groups resolved, no duplicates, in order.
-
-    >>> [each.name for each in find_benchmarks(["beir-small", "dl19", "beir/scifact"])][3:]
-    ['beir/scidocs', 'beir/scifact', 'dl19']
-    """
+    """Return the benchmarks of several names: groups resolved, no duplicates, in order."""
     found: dict[str, Benchmark] = {}
     for name in names:
         entry = find_benchmark(name)
@@ -220,58 +152,36 @@ def find_benchmarks(names: Iterable[str]) -> tuple[Benchmark, ...]:
 
 
 def groups_within(names: Iterable[str]) -> tuple[Group, ...]:
-    """Return the groups whose members are all among these benchmarks.
-
-    >>> [group.name for group in groups_within(["beir-small"])]
-    ['beir-small']
-    """
+    """Return the groups whose members are all among these benchmarks."""
     present = {each.name for each in find_benchmarks(names)}
-    return tuple(
-        group
-        for group in groups().values()
-        if all(each.name in present for each in find_benchmarks([group.name]))
-    )
+    members = {name: {each.name for each in find_benchmarks([name])} for name in groups()}
+    return tuple(group for name, group in groups().items() if members[name] <= present)
 
 
-def list_benchmarks() -> list[BenchmarkRow]:
+# Columns of `list_benchmarks`.
+COLUMNS = ("name", "title", "source", "measures", "papers")
+
+
+def list_benchmarks() -> list[tuple[str, ...]]:
     """Return all benchmarks and groups as rows of text."""
-    rows = [
-        BenchmarkRow(
-            each.name,
-            each.title,
-            _sources(each.corpus.source, each.qrels or each.answers),
-            " ".join(each.measures),
-            ", ".join(each.labels),
-        )
-        for each in benchmarks().values()
-    ]
-    for group in groups().values():
-        measures = dict.fromkeys(m for s in find_benchmarks([group.name]) for m in s.measures)
-        short = (member.removeprefix("beir/") for member in group.members)
-        rows.append(
-            BenchmarkRow(
-                group.name,
-                group.title,
-                " ".join(short) if len(group.members) < 10 else f"{len(group.members)} datasets",
-                " ".join(measures),
-                ", ".join(group.labels),
-            )
-        )
+    rows: list[tuple[str, ...]] = []
+    entries: list[Benchmark | Group] = [*benchmarks().values(), *groups().values()]
+    for entry in entries:
+        if isinstance(entry, Benchmark):
+            sources = (entry.corpus.source, entry.qrels or entry.answers)
+            source = " + ".join(dict.fromkeys(each.shown for each in sources if each))
+        else:
+            short = " ".join(member.removeprefix("beir/") for member in entry.members)
+            source = short if len(entry.members) < 10 else f"{len(entry.members)} datasets"
+        measures = dict.fromkeys(m for one in find_benchmarks([entry.name]) for m in one.measures)
+        papers = ", ".join(entry.labels)
+        rows.append((entry.name, entry.title, source, " ".join(measures), papers))
     return rows
 
 
-def _sources(corpus: Source, judged: Source | None) -> str:
-    parts = []
-    for source in (corpus, judged):
-        if source is not None:
-            local = f"$DENSERK_CACHE/{source.paths[0]}"
-            parts.append((source.name or local) if source.fetched else local)
-    return " + ".join(dict.fromkeys(parts))
-
-
 @dataclass(frozen=True, kw_only=True)
-class BenchmarkPaths:
-    """Input and output of the benchmark command."""
+class BenchmarkPaths(Settings):
+    """Input and output."""
 
     runs: tuple[str, ...] = option((), "--run", metavar="FILE|DIR", repeat=True)
     """Run file of the benchmark, or folder of runs named by benchmark; repeatable."""
@@ -289,6 +199,7 @@ class BenchmarkPaths:
     """List all benchmarks with sources, measures and papers, and exit."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.model is None) != (self.output is None):
             raise UsageError("--model and --output go together", "give both, or --runs")
         if self.output == "-":
@@ -297,7 +208,7 @@ class BenchmarkPaths:
 
 @dataclass(frozen=True)
 class MakeSettings(ResumeSettings):
-    """Options of making a model's runs."""
+    """Search with --model."""
 
     hits: int = option(1000, "-k")
     """Passages returned per query."""

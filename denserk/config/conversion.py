@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from denserk.config.options import OverwriteSettings, option
-from denserk.errors import UsageError
+from denserk.config.options import OverwriteSettings, TagSettings, option
 
 
 class TrainingFormat(StrEnum):
@@ -36,8 +35,8 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class ConversionSettings(OverwriteSettings):
-    """Options of the convert command."""
+class ConversionSettings(TagSettings, OverwriteSettings):
+    """Formats."""
 
     kind: Kind | None = option(None, shown_default="detected")
     """What the source contains."""
@@ -55,12 +54,5 @@ class ConversionSettings(OverwriteSettings):
     """training: topics that have the texts of queries given by id."""
     teacher: str | None = option(None, metavar="DIR|HUB_ID", shown_default="keep the scores")
     """training: cross-encoder that scores every positive and negative."""
-    tag: str = "denserk"
-    """run: tag in the last column of a TREC run."""
     allow_pickle: bool = False
     """vectors: allow pickle files, which can run code; only for trusted files."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.tag or any(character.isspace() for character in self.tag):
-            raise UsageError(f"--tag {self.tag!r}: cannot be empty or contain white space")

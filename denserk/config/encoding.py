@@ -11,7 +11,7 @@ from denserk.config.options import (
     DeviceSettings,
     ResumeSettings,
     Settings,
-    check_shard,
+    ShardSettings,
     option,
 )
 from denserk.errors import UsageError
@@ -63,11 +63,7 @@ RENAMED = {"cls": "cocondenser", "mean": "minilm"}
 
 
 def published(name: str) -> PublishedModel | None:
-    """Return the published model of a short name, or None.
-
-    >>> published("agg").hub_name
-    'castorini/aggretriever-cocondenser'
-    """
+    """Return the published model of a short name, or None."""
     return next((model for model in PUBLISHED_MODELS if model.name == name), None)
 
 
@@ -159,23 +155,6 @@ class Dtype(StrEnum):
     FLOAT16 = "float16"
 
 
-def resolve_dtype(dtype: Dtype, fp16: bool, bf16: bool) -> Dtype:
-    """Combine --dtype with --fp16 and --bf16.
-
-    Raises:
-        UsageError: the options contradict each other.
-
-    >>> resolve_dtype(Dtype.FLOAT32, fp16=False, bf16=True).value
-    'bfloat16'
-    """
-    if fp16 and bf16:
-        raise UsageError("--fp16 and --bf16 exclude each other", "give one of them")
-    short = Dtype.FLOAT16 if fp16 else Dtype.BFLOAT16 if bf16 else dtype
-    if dtype not in (Dtype.FLOAT32, short):
-        raise UsageError(f"--dtype {dtype} contradicts --{'fp16' if fp16 else 'bf16'}")
-    return short
-
-
 class VectorDtype(StrEnum):
     """Precision of stored vectors."""
 
@@ -198,7 +177,7 @@ class VectorFormat(StrEnum):
 
 @dataclass(frozen=True)
 class RepresentationSettings(Settings):
-    """Options of the representation; saved with a model and recorded with its vectors."""
+    """Representation: saved with a model, and recorded with its vectors."""
 
     representation: Representation = option(Representation.CLS, "--pooling")
     """Pooling of the token states."""
@@ -234,8 +213,8 @@ class RepresentationSettings(Settings):
         variable = (Reduction.SCALAR_MIX, Reduction.MULTI_VECTOR)
         if self.representation is Representation.COLBERT and self.reduction in variable:
             raise UsageError(
-                f"--representation colbert cannot use --reduction {self.reduction}: "
-                "the number of vectors differs between passages",
+                f"--representation colbert with --reduction {self.reduction}: the number of "
+                "vectors differs between passages",
                 "use --reduction self-contrastive or average",
             )
         if self.representation is Representation.AGG and self.agg_dim == self.cls_dim == 0:
@@ -244,9 +223,9 @@ class RepresentationSettings(Settings):
 
 @dataclass(frozen=True)
 class TextSettings(Settings):
-    """Options of the tokenised text; saved with a model."""
+    """Text: saved with a model."""
 
-    fields: tuple[str, ...] = ("title", "text")
+    fields: tuple[str, ...] = option(("title", "text"), nonempty=True)
     """Passage fields that are concatenated, in order; empty fields are skipped."""
     join: str = option(" ", metavar="TEXT|sep|pair", rare=True)
     """Separator between fields: any text; `sep`, the tokenizer's separator; `pair`, a sentence
@@ -264,8 +243,6 @@ class TextSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.fields:
-            raise UsageError("--fields names no field", "for example --fields title,text")
         if self.join == "pair" and len(self.fields) > 2:
             raise UsageError(f"--join pair takes at most two fields, found {','.join(self.fields)}")
 
@@ -288,23 +265,27 @@ CPU_BATCH_TOKENS = 2048
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionSettings(Settings):
-    """Shared by all commands that run a model."""
+    """Precision, for all commands that run a model."""
 
     dtype: Dtype = option(Dtype.FLOAT32, "--precision")
     """Precision of the computation; float16 needs a GPU, search follows the index by default."""
-    fp16: bool = False
+    fp16: bool = option(False, excludes="bf16")
     """Short for --dtype float16."""
     bf16: bool = False
     """Short for --dtype bfloat16."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "dtype", resolve_dtype(self.dtype, self.fp16, self.bf16))
+        if self.fp16 or self.bf16:
+            short = Dtype.FLOAT16 if self.fp16 else Dtype.BFLOAT16
+            if self.dtype not in (Dtype.FLOAT32, short):
+                raise UsageError(f"--dtype {self.dtype} contradicts --fp16 or --bf16")
+            object.__setattr__(self, "dtype", short)
 
 
 @dataclass(frozen=True)
 class ComputeSettings(DeviceSettings, PrecisionSettings):
-    """Options of the computation."""
+    """Computation."""
 
     batch_tokens: int | None = option(
         None, shown_default="8192; 2048 to encode on the CPU", at_least=1
@@ -326,36 +307,28 @@ class ComputeSettings(DeviceSettings, PrecisionSettings):
 
     @property
     def precision(self) -> str:
-        """Return the precision as text, with the head's if it differs.
-
-        >>> ComputeSettings(head_dtype=Dtype.BFLOAT16).precision
-        'float32, head bfloat16'
-        """
+        """Return the precision as text, with the head's if it differs."""
         own = self.head_dtype not in (None, self.dtype)
         return f"{self.dtype}, head {self.head_dtype}" if own else str(self.dtype)
 
     def tokens_on(self, device: str) -> int:
-        """Return the tokens per batch for encoding on a device type.
-
-        >>> ComputeSettings().tokens_on("cpu"), ComputeSettings(batch_tokens=99).tokens_on("cpu")
-        (2048, 99)
-        """
+        """Return the tokens per batch for encoding on a device type."""
         return self.batch_tokens or (CPU_BATCH_TOKENS if device == "cpu" else BATCH_TOKENS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncodeSettings(ResumeSettings):
-    """Input, output and model of the encode command."""
+class EncodeSettings(ShardSettings, ResumeSettings):
+    """Input and output."""
 
     model: str = option(REQUIRED, "--encoder", "--model-name-or-path", metavar="NAME|DIR|HUB_ID")
     """Model: a short name (docs/models.md), a folder or a Hugging Face name."""
-    corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
+    corpus: str | None = option(None, metavar="FILE|DIR|NAME|-", either="topics")
     """Passages to encode: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
     topics: str | None = option(None, "--queries", metavar="FILE|DIR|NAME|-")
     """Queries to encode, instead of --corpus."""
     topics_format: TopicsFormat | None = option(None, shown_default="detected")
     """Format of --topics."""
-    qrels: str | None = option(None, metavar="FILE|DIR|NAME")
+    qrels: str | None = option(None, metavar="FILE|DIR|NAME", needs="topics")
     """Encode only queries with judgments in these qrels, e.g. one split of BEIR."""
     output: str = option(REQUIRED, "--embeddings", "--encode-output-path", metavar="DIR|FILE|-")
     """Output folder, or file for single-file formats."""
@@ -367,32 +340,19 @@ class EncodeSettings(ResumeSettings):
     """Passages per block; --resume keeps the block size of the folder."""
     workers: int = option(1, at_least=1)
     """Tokenisation threads."""
-    shard_id: int = option(0, "--dataset-shard-index")
-    """Shard to encode, from 0."""
-    shard_num: int = option(1, "--num-shards", "--dataset-number-of-shards")
-    """Number of shards; their vectors concatenated equal the unsharded output."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.corpus is None) == (self.topics is None):
-            raise UsageError("give one of --corpus (passages) and --topics (queries)")
-        if self.qrels is not None and self.topics is None:
-            raise UsageError(f"--qrels {self.qrels}: qrels select queries", "add --topics")
-        check_shard(self.shard_id, self.shard_num)
         if self.output_format is not VectorFormat.NPY and self.resume:
             raise UsageError(
                 f"--resume needs --output-format npy; {self.output_format} cannot be continued"
             )
-        if self.output == "-" and self.output_format not in (
-            VectorFormat.JSONL,
-            VectorFormat.ANSERINI_JSONL,
-        ):
+        streamed = (VectorFormat.JSONL, VectorFormat.ANSERINI_JSONL)
+        if self.output == "-" and self.output_format not in streamed:
             raise UsageError(
                 f"--output - does not support --output-format {self.output_format}",
                 "use --output-format jsonl",
             )
-        if self.source == "-" and self.shard_num > 1:
-            raise UsageError("--shard-num needs a corpus that can be counted, not a stream")
 
     @property
     def side(self) -> str:
@@ -402,6 +362,4 @@ class EncodeSettings(ResumeSettings):
     @property
     def source(self) -> str:
         """Return the source of the texts, corpus or topics."""
-        source = self.topics if self.corpus is None else self.corpus
-        assert source is not None
-        return source
+        return self.corpus or self.topics or ""

@@ -1,14 +1,13 @@
 """Options of evaluation: measures, answer matching, significance tests, output and report."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from denserk.config.formats import DETECTED, CorpusSettings
-from denserk.config.options import Settings, option
+from denserk.config.options import Settings, given_fields, option, spelled
 from denserk.errors import UsageError
 
 # Default measures: BEIR's two, and MS MARCO's first.
@@ -38,7 +37,7 @@ class RunOrder(StrEnum):
 
 @dataclass(frozen=True)
 class MeasureSettings(Settings):
-    """Options of the measures."""
+    """Measures."""
 
     measures: tuple[str, ...] = option(
         (),
@@ -66,7 +65,7 @@ class MeasureSettings(Settings):
 
 @dataclass(frozen=True)
 class EvaluationSettings(MeasureSettings):
-    """Options of the measures, with the rules of a benchmark."""
+    """Measures: with the rules of a benchmark."""
 
     remove_query: bool = False
     """Drop hits whose id is the query's own (ArguAna, Quora)."""
@@ -74,7 +73,7 @@ class EvaluationSettings(MeasureSettings):
 
 @dataclass(frozen=True)
 class ReportSettings(Settings):
-    """Options of the printed measures."""
+    """Output: the printed measures."""
 
     per_query: bool = option(False, "-q", "--by-query")
     """Print the values of each query, too."""
@@ -90,38 +89,25 @@ class ReportSettings(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.summary and not self.per_query:
-            raise UsageError(
-                "--no-summary leaves nothing to print", "add --per-query, or leave it out"
-            )
+            raise UsageError("--no-summary leaves nothing to print", "add --per-query")
 
 
-@dataclass(frozen=True)
-class Bound:
-    """Minimum value of a measure."""
-
-    measure: str
-    value: float
-
-
-def parse_bound(text: str) -> Bound:
+def parse_bound(text: str) -> tuple[str, float]:
     """Parse "measure=value".
 
-    Raises:
-        UsageError: the text is not of this form.
-
     >>> parse_bound("AP(rel=2)@100=0.25")
-    Bound(measure='AP(rel=2)@100', value=0.25)
+    ('AP(rel=2)@100', 0.25)
     """
-    measure, equals, number = text.rpartition("=")
+    measure, _, number = text.rpartition("=")
     try:
-        value = float(number) if equals and measure.strip() else math.nan
+        value = float(number)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value):
+    if not measure.strip() or not math.isfinite(value):
         raise UsageError(
             f"--min {text}: MEASURE=VALUE is expected", "for example --min nDCG@10=0.30"
         )
-    return Bound(measure.strip(), value)
+    return measure.strip(), value
 
 
 # Default measures with answers: the papers' top-k accuracies.
@@ -129,32 +115,29 @@ DEFAULT_ANSWER_MEASURES = ("Success@5", "Success@20", "Success@100")
 
 
 @dataclass(frozen=True)
-class AnswerInput:
-    """Input of evaluation by answers."""
+class AnswerInput(Settings):
+    """Answers."""
 
-    answers: str | None = option(None, metavar="FILE|DIR|-", shown_default="use the qrels")
+    answers: str | None = option(
+        None, metavar="FILE|DIR|-", shown_default="use the qrels", needs="corpus"
+    )
     """Questions with answers, instead of qrels: a hit is relevant if it contains an answer (DPR's
     .qa.csv, JSON lines, EntityQuestions)."""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME|-", shown_default="none")
     """Passages of the runs, for --answers and --report."""
 
-    def __post_init__(self) -> None:
-        if self.answers is not None and self.corpus is None:
-            raise UsageError(
-                f"--answers {self.answers} needs --corpus",
-                "add --corpus, the passages that were searched",
-            )
-
 
 @dataclass(frozen=True)
 class AnswerSettings(Settings):
-    """Options of answer matching."""
+    """Answers: how they are matched."""
 
-    topk: tuple[int, ...] = option((), metavar="K,K,...", shown_default="5,20,100", rare=True)
+    topk: tuple[int, ...] = option(
+        (), metavar="K,K,...", shown_default="5,20,100", rare=True, at_least=1
+    )
     """Top-k accuracy at these depths; 5,20 is -m 'Success@5 Success@20'."""
     regex: bool = False
     """Answers are regular expressions (CuratedTREC)."""
-    strict_dpr: bool = option(False, rare=True)
+    strict_dpr: bool = option(False, rare=True, excludes="regex")
     """Answers without letters, digits or symbols match every passage, as in DPR's code, instead of
     none."""
     skip_missing: bool = False
@@ -168,20 +151,13 @@ class AnswerSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if any(depth < 1 for depth in self.topk):
-            raise UsageError(f"--set topk={','.join(map(str, self.topk))}: at least 1 is expected")
-        if self.regex and self.strict_dpr:
-            raise UsageError("--strict-dpr and --regex exclude each other", "give one of them")
         if "-" in self.outputs:
-            raise UsageError(
-                "standard output (-) is used for the measures", "name a file to write to"
-            )
+            raise UsageError("standard output (-) is used for the measures", "name a file")
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """Return the output files."""
-        both = (self.write_dpr_json, self.write_pyserini_json)
-        return tuple(path for path in both if path is not None)
+        return tuple(filter(None, (self.write_dpr_json, self.write_pyserini_json)))
 
 
 # DPR's token matching, in this process.
@@ -189,23 +165,8 @@ MATCHING = AnswerSettings()
 
 
 def reject_unused(settings: Sequence[Any], why: str, hint: str) -> None:
-    """Raise a UsageError that lists the options that differ from their defaults.
-
-    Args:
-        settings: settings objects whose options have no effect.
-        why: reason for the message.
-        hint: hint for the message.
-
-    >>> reject_unused([AnswerSettings(regex=True)], "for --answers", "add it")
-    Traceback (most recent call last):
-    denserk.errors.UsageError: --regex: for --answers
-    """
-    given = [
-        "--" + field.name.replace("_", "-")
-        for group in settings
-        for field in dataclasses.fields(group)
-        if getattr(group, field.name) != field.default
-    ]
+    """Raise a UsageError that lists the options that differ from their defaults."""
+    given = [spelled(name, type(group)) for group in settings for name in given_fields(group)]
     if given:
         raise UsageError(f"{', '.join(given)}: {why}", hint)
 
@@ -227,7 +188,7 @@ class Correction(StrEnum):
 
 @dataclass(frozen=True)
 class ComparisonSettings(Settings):
-    """Options of significance tests."""
+    """Significance tests."""
 
     baseline: str | None = option(None, metavar="RUN", shown_default="no test")
     """Run file or run name to test the other runs against."""
@@ -235,66 +196,32 @@ class ComparisonSettings(Settings):
     """Paired significance test."""
     correction: Correction = Correction.HOLM
     """Correction of p-values and confidence intervals for multiple tests."""
-    alpha: float = 0.05
+    alpha: float = option(0.05, above=0, below=1)
     """Significance level; the confidence level of the intervals is 1 - alpha."""
     permutations: int = option(100_000, rare=True, at_least=1)
     """randomisation: number of permutations."""
     test_seed: int = option(42, rare=True)
     """randomisation: random seed."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.alpha < 1:
-            raise UsageError(f"--alpha {self.alpha}: between 0 and 1 is expected", "0.05 is usual")
-
 
 @dataclass(frozen=True)
 class PageSettings(Settings):
-    """Options of the HTML report."""
+    """Report."""
 
     report: str | None = option(None, metavar="DIR", shown_default="no report")
     """Write a self-contained HTML report DIR/index.html: tables, curves and queries with their
     hits."""
     topics: str | None = option(None, metavar="FILE|DIR|NAME", shown_default="those of the runs")
     """Topics with the query texts for --report and --write-dpr-json."""
-    report_queries: int = option(20, rare=True, at_least=0)
+    report_queries: int = option(20, rare=True, at_least=0, needs="report")
     """--report: number of queries with the largest differences to show hits of."""
-    report_passages: int = option(5, rare=True, at_least=1)
+    report_passages: int = option(5, rare=True, at_least=1, needs="report")
     """--report: number of passages shown per query and run."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.report is None:
-            unused = [option for option in self.asked if not option.startswith("--topics ")]
-            if unused:
-                raise UsageError(f"{' and '.join(unused)}: for --report only", "add --report DIR")
-
-    @property
-    def asked(self) -> tuple[str, ...]:
-        """Return the report's options that differ from their defaults, as typed.
-
-        >>> PageSettings(report="page", report_queries=5).asked
-        ('--report-queries 5',)
-        """
-        about = [field for field in fields(self) if field.name != "report"]
-        return tuple(
-            f"--{field.name.replace('_', '-')} {getattr(self, field.name)}"
-            for field in about
-            if getattr(self, field.name) != field.default
-        )
 
 
 @dataclass(frozen=True)
 class ReportSources:
-    """Sources of a report's texts and judgments.
-
-    Attributes:
-        title: title of the report.
-        qrels: relevance judgments; None if answers are matched instead.
-        topics: the queries; None: those in the runs' manifests.
-        corpus: the passages; None: those in the runs' manifests.
-        reading: options for reading the corpus.
-    """
+    """Sources of a report's texts and judgments; None: see the manifests of the runs."""
 
     title: str
     qrels: str | None = None

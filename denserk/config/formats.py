@@ -49,7 +49,7 @@ class RunFormat(StrEnum):
 
 @dataclass(frozen=True)
 class CorpusSettings(Settings):
-    """Options for reading a corpus."""
+    """Corpus."""
 
     corpus_format: CorpusFormat | None = option(None, shown_default="detected")
     """Corpus format."""

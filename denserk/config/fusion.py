@@ -1,6 +1,5 @@
 """Options of run fusion."""
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -32,15 +31,15 @@ class Missing(StrEnum):
 
 @dataclass(frozen=True)
 class FusionSettings(Settings):
-    """Fusion options."""
+    """Fusion."""
 
     method: FusionMethod = option(FusionMethod.RRF, "--fusion")
     """Fusion method."""
     rrf_k: int = option(60, "--rrf.k", at_least=0)
     """rrf: constant added to each rank; larger values flatten the differences between ranks."""
-    weights: tuple[float, ...] | None = option(None, shown_default="1 for each run")
+    weights: tuple[float, ...] | None = option(None, shown_default="1 for each run", at_least=0)
     """Weights of the runs, in the order given."""
-    alpha: float | None = option(None, shown_default="by --weights", at_least=0, at_most=1)
+    alpha: float | None = option(None, excludes="weights", at_least=0, at_most=1)
     """Weight of the first of two runs, from 0 to 1; the second gets the rest."""
     normalization: Normalization = option(Normalization.MIN_MAX, "--norm")
     """linear: score normalisation, per query and run."""
@@ -51,23 +50,11 @@ class FusionSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.weights is not None and self.alpha is not None:
-            raise UsageError("--weights and --alpha exclude each other", "give one of them")
-        if self.weights is not None and not (
-            all(math.isfinite(w) and w >= 0 for w in self.weights) and any(self.weights)
-        ):
-            given = ",".join(f"{weight:g}" for weight in self.weights)
-            raise UsageError(f"--weights {given}: weights must be at least 0, and one above 0")
+        if self.weights is not None and not any(self.weights):
+            raise UsageError("--weights: one must be above 0")
 
     def weights_of(self, count: int) -> tuple[float, ...]:
-        """Return the weight of each of `count` runs.
-
-        Raises:
-            UsageError: the number of weights differs from `count`.
-
-        >>> FusionSettings(alpha=0.25).weights_of(2)
-        (0.25, 0.75)
-        """
+        """Return the weight of each of `count` runs; other numbers of weights are a UsageError."""
         if self.alpha is not None:
             if count != 2:
                 raise UsageError(f"--alpha is for two runs, not {count}", "give --weights")
@@ -75,8 +62,5 @@ class FusionSettings(Settings):
         if self.weights is None:
             return (1.0,) * count
         if len(self.weights) != count:
-            raise UsageError(
-                f"--weights has {len(self.weights)} weights for {count} runs",
-                "give one for each run, in their order",
-            )
+            raise UsageError(f"--weights has {len(self.weights)} weights for {count} runs")
         return self.weights

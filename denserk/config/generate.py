@@ -4,7 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from denserk.config.options import REQUIRED, ResumeSettings, Settings, check_shard, option
+from denserk.config.options import (
+    REQUIRED,
+    ResumeSettings,
+    Settings,
+    ShardSettings,
+    option,
+    spelled,
+)
 from denserk.errors import UsageError
 
 
@@ -19,8 +26,8 @@ class Sampling(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateSettings(ResumeSettings):
-    """Input, output and models of the generate command."""
+class GenerateSettings(ShardSettings, ResumeSettings):
+    """Input and output."""
 
     corpus: str = option(REQUIRED, metavar="FILE|DIR|NAME|-")
     """Passages: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
@@ -38,25 +45,18 @@ class GenerateSettings(ResumeSettings):
     """Random seed; each block of passages uses the seed and its block number."""
     block_size: int = option(1024, at_least=1)
     """Passages per block; --resume repeats an unfinished block."""
-    shard_id: int = option(0, "--dataset-shard-index", "--shard-index")
-    """Shard to process, from 0."""
-    shard_num: int = option(1, "--num-shards", "--dataset-number-of-shards")
-    """Number of shards; their files concatenated equal the unsharded output."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.queries_model is None and self.continuation_model is None:
             raise UsageError("give --queries-model, --continuation-model, or both")
-        check_shard(self.shard_id, self.shard_num)
         if self.output == "-" and self.resume:
             raise UsageError("--resume needs a file; --output - leaves nothing to continue")
-        if self.corpus == "-" and self.shard_num > 1:
-            raise UsageError("--shard-num needs a corpus that can be counted, not a stream")
 
 
 @dataclass(frozen=True)
 class QuerySettings(Settings):
-    """Options of query generation."""
+    """Queries."""
 
     num_queries: int = option(10, "--queries-per-passage", at_least=1)
     """Queries per passage, duplicates included."""
@@ -85,7 +85,7 @@ class QuerySettings(Settings):
 
 @dataclass(frozen=True)
 class ContinuationSettings(Settings):
-    """Options of text continuation."""
+    """Continuations."""
 
     num_continuations: int = option(1, at_least=1)
     """Continuations per passage."""
@@ -112,9 +112,9 @@ class ContinuationSettings(Settings):
 
 @dataclass(frozen=True)
 class GenerateTextSettings(Settings):
-    """Options for the input text of the generation models."""
+    """Text."""
 
-    fields: tuple[str, ...] | None = option(None, shown_default="title,text")
+    fields: tuple[str, ...] | None = option(None, shown_default="title,text", nonempty=True)
     """Passage fields that are concatenated, in order; empty fields are skipped."""
     join: str = option(" ", metavar="TEXT", rare=True)
     """Separator between fields."""
@@ -123,8 +123,6 @@ class GenerateTextSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.fields == ():
-            raise UsageError("--fields names no field", "for example --fields title,text")
         if self.join in ("sep", "pair"):
             raise UsageError(f"--set join={self.join}: these models read plain text")
 
@@ -141,15 +139,11 @@ def sampling_settings(
         ("--queries-model", settings.queries_model, queries),
         ("--continuation-model", settings.continuation_model, continuations),
     )
-    unused = [
-        f"--{name.replace('_', '-')} needs {option_name}"
-        for option_name, model, values in given
-        if model is None
-        for name in values
-    ]
-    if unused:
-        raise UsageError("; ".join(unused))
+    for option_name, model, values in given:
+        if values and model is None:
+            flags = ", ".join(spelled(n, QuerySettings, ContinuationSettings) for n in values)
+            raise UsageError(f"{flags}: only with {option_name}")
     return (
-        None if settings.queries_model is None else QuerySettings(**queries),
-        None if settings.continuation_model is None else ContinuationSettings(**continuations),
+        QuerySettings(**queries) if settings.queries_model else None,
+        ContinuationSettings(**continuations) if settings.continuation_model else None,
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from denserk.config.options import Settings, option, spelled
+from denserk.config.options import Settings, given_fields, option, spelled
 from denserk.errors import UsageError
 
 # environment variable with an API key, or "user:password"; its value is never logged or stored
@@ -15,7 +15,7 @@ TOKEN = "DENSERK_MILVUS_TOKEN"
 
 @dataclass(frozen=True)
 class CollectionSettings(Settings):
-    """Address and name of a collection."""
+    """Milvus: for --engine milvus."""
 
     uri: str | None = option(
         None, "--milvus-uri", metavar="FILE.db|http://HOST:PORT", shown_default="no Milvus"
@@ -50,20 +50,12 @@ class CollectionSettings(Settings):
 
     @property
     def place(self) -> str:
-        """Return the collection's name and address, for messages.
-
-        >>> CollectionSettings("./a.db", "passages").place
-        'collection passages of ./a.db'
-        """
+        """Return the collection's name and address, for messages."""
         return f"collection {self.collection} of {self.uri}"
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Return the parameters as Milvus expects them.
-
-        >>> CollectionSettings(milvus_params=("M=32", "raw=true", "sq_type=SQ6")).parameters
-        {'M': 32, 'raw': True, 'sq_type': 'SQ6'}
-        """
+        """Return the parameters as Milvus expects them: numbers and booleans where they are."""
         found: dict[str, Any] = {}
         for part in self.milvus_params or ():
             name, _, text = part.partition("=")
@@ -77,16 +69,13 @@ class CollectionSettings(Settings):
 
     def reject_without_milvus(self) -> None:
         """Raise a UsageError if an option of Milvus is given for another engine."""
-        for name, field in type(self).__dataclass_fields__.items():
-            if getattr(self, name) != field.default:
-                raise UsageError(
-                    f"{spelled(name, type(self))} is for Milvus", "add --engine milvus"
-                )
+        for name in given_fields(self):
+            raise UsageError(f"{spelled(name, type(self))} is for Milvus", "add --engine milvus")
 
 
 @dataclass(frozen=True)
 class MilvusIndexSettings(CollectionSettings):
-    """Options of indexing a collection."""
+    """Milvus: for --engine milvus."""
 
     milvus_index: str = option("FLAT", metavar="FLAT|HNSW|IVF_FLAT|...", rare=True)
     """Index type by Milvus's name."""

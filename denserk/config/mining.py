@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from denserk.config.conversion import TrainingFormat
 from denserk.config.formats import QrelsFormat, RunFormat, TopicsFormat
-from denserk.config.options import REQUIRED, Settings, check_shard, option
+from denserk.config.options import REQUIRED, OverwriteSettings, ShardSettings, option
 from denserk.errors import UsageError
 
 # Formats with passage ids only.
@@ -33,8 +33,8 @@ class AnswerBearing(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MiningPaths(Settings):
-    """Input and output of negative mining."""
+class MiningPaths(OverwriteSettings):
+    """Input and output."""
 
     train: str | None = option(None, "--train-data", metavar="FILE|-")
     """Training data in any format; its queries and positives are used."""
@@ -63,6 +63,7 @@ class MiningPaths(Settings):
     """Format of the output."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.run:
             raise UsageError("no run to mine from", "add --run FILE, as denserk search writes it")
         if self.train is None and (self.topics is None or self.qrels is None):
@@ -76,14 +77,11 @@ class MiningPaths(Settings):
             )
         if len(set(self.run)) < len(self.run):
             raise UsageError("--run names one run twice")
-        named = (self.train, self.topics, self.qrels, self.corpus, self.answers, *self.run)
-        if named.count("-") > 1:
-            raise UsageError("standard input (-) can be only one of the inputs")
 
 
 @dataclass(frozen=True)
-class MiningSettings(Settings):
-    """Options of selecting negatives."""
+class MiningSettings(ShardSettings):
+    """Mining."""
 
     depth: int = option(200, "--range-max", at_least=1)
     """Hits per query to consider in each run."""
@@ -125,19 +123,13 @@ class MiningSettings(Settings):
     skip_missing: bool = False
     """Skip and count incomplete data instead of stopping: missing passages, queries without hits,
     duplicates."""
-    shard_id: int = 0
-    """Shard of the queries to process, from 0."""
-    shard_num: int = 1
-    """Number of shards; their outputs concatenated equal the unsharded output."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.range_min >= self.depth:
             raise UsageError(
-                f"--range-min {self.range_min} --depth {self.depth}: no ranks are left",
-                "--range-min is at least 0 and less than --depth",
+                f"--range-min {self.range_min} --depth {self.depth}: no ranks are left"
             )
-        check_shard(self.shard_id, self.shard_num)
         if not self.keep_gold and self.answer_bearing is not AnswerBearing.PROMOTE:
             raise UsageError(
                 "--set keep-gold=no leaves no positive", "add --set answer-bearing=promote"

@@ -1,17 +1,21 @@
-"""Declaration of options: dataclass fields with help texts, aliases and bounds.
+"""Declaration of options: dataclass fields with help texts, aliases and rules.
 
-A settings class is a frozen dataclass. The string under a field is its help text; `option` adds
-what a type and a default do not say. The command line is built from these classes, so an option is
-declared once.
+A settings class is a frozen dataclass. Its docstring, up to the first colon or period, is the
+title of its section in the help; the string under a field is the field's help text; `option` adds
+what a type and a default do not say. The command line is built from these classes, so an option
+is declared once.
 """
 
 import ast
 import dataclasses
+import math
+import operator
 import sys
 import types
 from collections.abc import Mapping
 from enum import Enum
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -19,16 +23,30 @@ from denserk.errors import UsageError
 
 # Default of a required option; its class is declared with `kw_only=True`.
 REQUIRED = dataclasses.MISSING
+BOUNDS = {
+    "at_least": operator.ge,
+    "above": operator.gt,
+    "at_most": operator.le,
+    "below": operator.lt,
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class OptionSpec:
     """Metadata of an option, beside the field's type and default.
 
-    `names` are aliases ("-m", "--encoder"); `metavar` is shown in the help in place of the type;
-    `repeat` makes a tuple a repeated option instead of a comma list; `shown_default` replaces the
-    default in the help. A `rare` field is no option: it is set by `--set name=value`. A number is
-    `at_least`, `above` or `at_most` a bound.
+    Attributes:
+        names: aliases ("-m", "--encoder").
+        metavar: shown in the help in place of the type.
+        repeat: a tuple is a repeated option instead of a comma list.
+        shown_default: shown in the help in place of the default.
+        rare: the field is no option, but set by `--set name=value`.
+        at_least, above, at_most, below: bounds of a number, or of each number of a list.
+        nonempty: a text or list must not be empty.
+        needs: other fields, separated by spaces; one of them must be given, too.
+        excludes: other fields that must not be given, too.
+        either: exactly one of this field and those is given.
+        of: the pre-training objectives that have the option, separated by spaces; empty: all.
     """
 
     names: tuple[str, ...] = ()
@@ -39,31 +57,38 @@ class OptionSpec:
     at_least: float | None = None
     above: float | None = None
     at_most: float | None = None
+    below: float | None = None
+    nonempty: bool = False
+    needs: str = ""
+    excludes: str = ""
+    either: str = ""
+    of: str = ""
+
+    def flag(self, name: str) -> str:
+        """Return the spelling of the field `name` on the command line."""
+        return f"{'--set ' if self.rare else '--'}{name.replace('_', '-')}"
 
     def check(self, name: str, value: Any) -> None:
-        """Raise a UsageError for a number outside the bounds."""
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            return
-        too_small = self.at_least is not None and not value >= self.at_least
-        too_small |= self.above is not None and not value > self.above
-        if too_small or (self.at_most is not None and not value <= self.at_most):
-            bounds = {"at least": self.at_least, "above": self.above, "at most": self.at_most}
-            wanted = [f"{name} {bound:g}" for name, bound in bounds.items() if bound is not None]
-            flag = f"--set {name}=" if self.rare else f"--{name} "
-            raise UsageError(f"{flag.replace('_', '-')}{value:g}: {', '.join(wanted)} is expected")
+        """Raise a UsageError for a number out of bounds, or for nothing where a value is needed."""
+        if self.nonempty and not value:
+            raise UsageError(f"{self.flag(name)} is empty: a value is expected")
+        bounds = {text: bound for text in BOUNDS if (bound := getattr(self, text)) is not None}
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                expected = "a finite number"
+            elif isinstance(number, int | float) and not all(
+                BOUNDS[text](number, bound) for text, bound in bounds.items()
+            ):
+                expected = ", ".join(
+                    f"{text.replace('_', ' ')} {b:g}" for text, b in bounds.items()
+                )
+            else:
+                continue
+            shown = f"{self.flag(name)}{'=' if self.rare else ' '}{number}"
+            raise UsageError(f"{shown}: {expected} is expected")
 
 
-def option(
-    default: Any = REQUIRED,
-    *names: str,
-    metavar: str | None = None,
-    repeat: bool = False,
-    shown_default: str | None = None,
-    rare: bool = False,
-    at_least: float | None = None,
-    above: float | None = None,
-    at_most: float | None = None,
-) -> Any:
+def option(default: Any = REQUIRED, *names: str, **spec: Any) -> Any:
     """Declare a dataclass field with an `OptionSpec`.
 
     >>> @dataclasses.dataclass(frozen=True)
@@ -72,27 +97,45 @@ def option(
     >>> spec_of(dataclasses.fields(Example)[0]).names
     ('--encoder',)
     """
-    spec = OptionSpec(names, metavar, repeat, shown_default, rare, at_least, above, at_most)
-    return dataclasses.field(default=default, metadata={"option": spec})
+    return dataclasses.field(default=default, metadata={"option": OptionSpec(names, **spec)})
 
 
 def spelled(name: str, *classes: type) -> str:
     """Return the spelling of a field on the command line: `--name` or `--set name`."""
-    rare = any(f.name == name and spec_of(f).rare for c in classes for f in dataclasses.fields(c))
-    return f"{'--set ' if rare else '--'}{name.replace('_', '-')}"
+    found = (field for cls in classes for field in dataclasses.fields(cls) if field.name == name)
+    return spec_of(next(found)).flag(name)
 
 
 class Settings:
-    """Base of settings classes: checks the bounds of its fields."""
+    """Base of settings classes: checks the rules that `option` declares."""
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            spec_of(field).check(field.name, getattr(self, field.name))
+        specs = {f.name: spec_of(f) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        given = {name: specs[name] for name in given_fields(self)}
+        for name, spec in given.items():
+            spec.check(name, getattr(self, name))
+            if spec.needs and given.keys().isdisjoint(spec.needs.split()):
+                wanted = " or ".join(specs[other].flag(other) for other in spec.needs.split())
+                raise UsageError(f"{spec.flag(name)} needs {wanted}")
+            for other in (*spec.excludes.split(), *spec.either.split()):
+                if other in given:
+                    flags = f"{spec.flag(name)} and {given[other].flag(other)}"
+                    raise UsageError(f"{flags} exclude each other", "give one of them")
+        for name, spec in specs.items():
+            choice = [name, *spec.either.split()]
+            if spec.either and given.keys().isdisjoint(choice):
+                raise UsageError(f"give {' or '.join(specs[each].flag(each) for each in choice)}")
+
+
+def given_fields(settings: Any) -> list[str]:
+    """Return the names of the fields that differ from their defaults."""
+    fields = dataclasses.fields(settings)
+    return [field.name for field in fields if getattr(settings, field.name) != field.default]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceSettings(Settings):
-    """Shared by all commands that run a model."""
+    """Device, for all commands that run a model."""
 
     device: str = option("auto", metavar="auto|cpu|cuda|cuda:N")
     """Device; auto uses a GPU if there is one. For several GPUs use torchrun."""
@@ -100,7 +143,7 @@ class DeviceSettings(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OverwriteSettings(Settings):
-    """Shared by all commands that write files."""
+    """Output."""
 
     overwrite: bool = False
     """Replace an existing output."""
@@ -108,41 +151,63 @@ class OverwriteSettings(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResumeSettings(OverwriteSettings):
-    """Shared by all commands that can continue an interrupted run."""
+    """Output of a command that can continue an interrupted run."""
 
-    resume: bool = False
+    resume: bool = option(False, excludes="overwrite")
     """Resume an interrupted run; finished work is checked against the input and kept."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardSettings(Settings):
+    """Part of the input that a command processes."""
+
+    shard_id: int = option(0, "--dataset-shard-index", "--shard-index", at_least=0)
+    """Shard to process, from 0."""
+    shard_num: int = option(1, "--num-shards", "--dataset-number-of-shards", at_least=1)
+    """Number of shards; their outputs concatenated equal the unsharded output."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.resume and self.overwrite:
-            raise UsageError("--resume and --overwrite exclude each other")
+        if self.shard_id >= self.shard_num:
+            raise UsageError(
+                f"--shard-id {self.shard_id} of --shard-num {self.shard_num}",
+                f"shards are numbered 0 to {self.shard_num - 1}",
+            )
+        if self.shard_num > 1 and "-" in map(vars(self).get, ("corpus", "topics")):
+            raise UsageError("--shard-num needs a corpus that can be counted, not a stream")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TagSettings(Settings):
+    """Tag of a run."""
+
+    tag: str = option("denserk", "--runtag", "--run-tag", nonempty=True)
+    """Run tag, the last column of a TREC run."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if any(character.isspace() for character in self.tag):
+            raise UsageError(f"--tag {self.tag!r}: cannot contain white space")
 
 
 def spec_of(field: "dataclasses.Field[Any]") -> OptionSpec:
     """Return the metadata that `option` added to a field."""
-    spec = field.metadata.get("option", OptionSpec())
-    assert isinstance(spec, OptionSpec)
-    return spec
+    return field.metadata.get("option") or OptionSpec()
 
 
 @cache
 def _class_docs(source: Path) -> dict[str, dict[str, str]]:
     """Read a source file: class name -> field name -> the string under the field."""
     docs: dict[str, dict[str, str]] = {}
-    for node in ast.parse(source.read_text("utf-8")).body:
-        if not isinstance(node, ast.ClassDef):
-            continue
-        fields = docs.setdefault(node.name, {})
-        for statement, following in zip(node.body, node.body[1:], strict=False):
-            if (
-                isinstance(statement, ast.AnnAssign)
-                and isinstance(statement.target, ast.Name)
-                and isinstance(following, ast.Expr)
-                and isinstance(following.value, ast.Constant)
-                and isinstance(following.value.value, str)
-            ):
-                fields[statement.target.id] = " ".join(following.value.value.split())
+    classes = (c for c in ast.parse(source.read_text("utf-8")).body if isinstance(c, ast.ClassDef))
+    for cls in classes:
+        for field, doc in pairwise(cls.body):
+            match field, doc:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    docs.setdefault(cls.name, {})[name] = " ".join(text.split())
     return docs
 
 
@@ -150,9 +215,9 @@ def field_docs(settings: type) -> Mapping[str, str]:
     """Return field name -> help text, for a settings class and its bases."""
     docs: dict[str, str] = {}
     for cls in reversed(settings.__mro__):
-        source = getattr(sys.modules[cls.__module__], "__file__", None)
-        if dataclasses.is_dataclass(cls) and source:
-            docs.update(_class_docs(Path(source)).get(cls.__name__, {}))
+        if dataclasses.is_dataclass(cls):
+            source = Path(str(sys.modules[cls.__module__].__file__))
+            docs |= _class_docs(source).get(cls.__name__, {})
     return docs
 
 
@@ -198,16 +263,15 @@ def as_type(kind: Any, value: Any) -> Any:
         return {as_type(inner[0], k): as_type(inner[1], v) for k, v in value.items()}
     if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
         return from_json(kind, value)
-    if isinstance(kind, type):
-        if issubclass(kind, Enum) and value in list(kind):
+    expected = _EXPECTED.get(origin or kind, str(kind))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        if value in list(kind):
             return kind(value)
+        expected = " or ".join(str(choice.value) for choice in kind)
+    elif isinstance(kind, type):
         fits = isinstance(value, (int, float) if kind is float else kind)
         if fits and (kind is bool or not isinstance(value, bool)):
             return value
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        expected = " or ".join(str(choice.value) for choice in kind)
-    else:
-        expected = _EXPECTED.get(origin or kind, str(kind))
     raise ValueError(f"found {value!r}, expected {expected}")
 
 
@@ -262,12 +326,3 @@ def changed(settings: T, overrides: Mapping[str, Any]) -> T:
     """Return a copy with the given fields replaced; `None` leaves a field unchanged."""
     given = {name: value for name, value in overrides.items() if value is not None}
     return dataclasses.replace(settings, **given)  # type: ignore[type-var]
-
-
-def check_shard(shard_id: int, shard_num: int) -> None:
-    """Raise a UsageError unless 0 <= shard_id < shard_num."""
-    if not 0 <= shard_id < shard_num:
-        raise UsageError(
-            f"--shard-id {shard_id} of --shard-num {shard_num}",
-            f"shards are numbered 0 to {max(shard_num, 1) - 1}",
-        )

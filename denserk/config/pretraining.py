@@ -6,7 +6,7 @@ The defaults are Condenser's; `recipe` returns the differences of other objectiv
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from denserk.config.encoding import Dtype
 from denserk.config.formats import CorpusSettings
@@ -16,7 +16,9 @@ from denserk.config.options import (
     ResumeSettings,
     Settings,
     as_json,
+    given_fields,
     option,
+    spec_of,
     spelled,
     typed_values,
 )
@@ -39,28 +41,22 @@ class PretrainingObjective(StrEnum):
 
 
 class Architecture(StrEnum):
-    """Sizes of a randomly initialised BERT: layers x hidden size (Google's miniatures)."""
+    """Sizes of a randomly initialised BERT (Google's miniatures)."""
 
-    TINY = "tiny"  # 2 x 128
-    MINI = "mini"  # 4 x 256
-    SMALL = "small"  # 4 x 512
-    MEDIUM = "medium"  # 8 x 512
-    BASE = "base"  # 12 x 768
-
-
-class Size(NamedTuple):
-    """Layers and hidden size; heads have 64 dimensions, the intermediate size is 4 x hidden."""
-
-    layers: int
-    hidden: int
+    TINY = "tiny"
+    MINI = "mini"
+    SMALL = "small"
+    MEDIUM = "medium"
+    BASE = "base"
 
 
-SIZES: Mapping[Architecture, Size] = {
-    Architecture.TINY: Size(2, 128),
-    Architecture.MINI: Size(4, 256),
-    Architecture.SMALL: Size(4, 512),
-    Architecture.MEDIUM: Size(8, 512),
-    Architecture.BASE: Size(12, 768),
+# Layers and hidden size; heads have 64 dimensions, the intermediate size is 4 x hidden.
+SIZES = {
+    Architecture.TINY: (2, 128),
+    Architecture.MINI: (4, 256),
+    Architecture.SMALL: (4, 512),
+    Architecture.MEDIUM: (8, 512),
+    Architecture.BASE: (12, 768),
 }
 
 
@@ -139,140 +135,134 @@ class RawText(StrEnum):
     PARAGRAPHS = "paragraphs"  # Empty lines separate documents; line ends separate sentences
 
 
-# Size of BERT's vocabulary.
-VOCABULARY = 30522
+VOCABULARY = 30522  # of BERT
+MASTER = "master"
+HEADED = "condenser cocondenser"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainSettings(ResumeSettings, DeviceSettings):
-    """Input, output and model of a pre-training run."""
+    """Input and output."""
 
     objective: PretrainingObjective = option(REQUIRED)
     """Pre-training objective."""
     model: str | None = option(
-        None, "--model-name-or-path", metavar="NAME|DIR|HUB_ID", shown_default="none"
+        None,
+        "--model-name-or-path",
+        metavar="NAME|DIR|HUB_ID",
+        shown_default="none",
+        either="architecture",
     )
     """Model to start from, including its pre-training head or decoders."""
     architecture: Architecture | None = option(None, shown_default="the model's")
     """Train a randomly initialised BERT of this size instead of --model (2 x 128 to 12 x 768)."""
-    vocabulary_size: int = option(VOCABULARY, rare=True, at_least=100)
+    vocabulary_size: int = option(
+        VOCABULARY, rare=True, at_least=100, needs="architecture", excludes="tokenizer"
+    )
     """--architecture: size of the vocabulary trained on the corpus."""
     tokenizer: str | None = option(
-        None, "--tokenizer-name", metavar="NAME|DIR|HUB_ID", shown_default="trained on the corpus"
+        None,
+        "--tokenizer-name",
+        metavar="NAME|DIR|HUB_ID",
+        shown_default="trained on the corpus",
+        needs="architecture",
     )
     """--architecture: existing tokenizer to use."""
     corpus: tuple[str, ...] = option(REQUIRED, "--train-dir", metavar="FILE|DIR|NAME", repeat=True)
     """Training text (docs/pretraining-data.md); repeatable."""
-    expansions: str | None = option(None, metavar="FILE", shown_default="none")
+    expansions: str | None = option(None, metavar="FILE", shown_default="none", of=MASTER)
     """master: generated queries and continuations, from `denserk generate`."""
-    preset: MasterPreset = MasterPreset.PAPER
+    preset: MasterPreset = option(MasterPreset.PAPER, of=MASTER)
     """master: settings of the paper or of the released code."""
     output: str = option(REQUIRED, "--output-dir", metavar="DIR")
     """Model folder; prepared text, checkpoints and logs are written inside."""
     tokenize_to: str | None = option(None, metavar="DIR", shown_default="not written", rare=True)
     """Also write the tokenised text as JSON lines."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if (self.model is None) == (self.architecture is None):
-            raise UsageError(
-                "give either --model, weights to start from, or --architecture, to start anew"
-            )
-        if self.tokenizer is not None and self.architecture is None:
-            raise UsageError(f"--tokenizer {self.tokenizer}: a model brings its own; leave it out")
-        trains_one = self.architecture is not None and self.tokenizer is None
-        if self.vocabulary_size != VOCABULARY and not trains_one:
-            raise UsageError(
-                f"--set vocabulary-size={self.vocabulary_size}: a tokenizer brings its own",
-                "leave it out",
-            )
-        if self.preset is not MasterPreset.PAPER and (
-            self.objective is not PretrainingObjective.MASTER
-        ):
-            raise UsageError(f"--preset {self.preset} is master's; --objective is {self.objective}")
-        if self.expansions is not None and self.objective is not PretrainingObjective.MASTER:
-            raise UsageError(f"--expansions are master's; --objective is {self.objective}")
-
 
 @dataclass(frozen=True)
 class TextUnitSettings(Settings):
-    """Options of segmenting text into training sequences."""
+    """Text: how it becomes training sequences."""
 
     max_length: int = option(
         512, "--max-seq-length", shown_default="512; cocondenser and master: 128", at_least=3
     )
     """Maximum tokens of a sequence, special tokens included; longer ones are cropped at random."""
-    fields: tuple[str, ...] = ("title", "text")
+    fields: tuple[str, ...] = option(("title", "text"), nonempty=True)
     """Passage fields to read, in order; each starts a new sentence."""
     raw_text: RawText | None = option(
         None, shown_default="paragraphs if there are empty lines", rare=True
     )
     """Document boundaries in plain text files (.txt)."""
-    spans: Spans | None = option(None, shown_default="sentences; master: whole passages")
+    spans: Spans | None = option(
+        None, shown_default="sentences; master: whole passages", of=f"cocondenser {MASTER}"
+    )
     """cocondenser and master: segmentation of documents."""
-    short_blocks: float = option(0.1, rare=True, at_least=0, at_most=1)
+    short_blocks: float = option(0.1, rare=True, at_least=0, at_most=1, of="mlm condenser retromae")
     """mlm, condenser and retromae: share of blocks with a random shorter length."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.fields:
-            raise UsageError("--fields names no field", "for example --fields title,text")
 
 
 @dataclass(frozen=True)
 class MaskingSettings(Settings):
-    """Options of masking."""
+    """Masking."""
 
     mlm_probability: float = option(
-        0.15, "--encoder-mlm-probability", shown_default="0.15; master and retromae: 0.3"
+        0.15,
+        "--encoder-mlm-probability",
+        shown_default="0.15; master and retromae: 0.3",
+        above=0,
+        below=1,
     )
     """Share of tokens masked in the encoder's input."""
-    decoder_mlm_probability: float = option(0.5, rare=True)
+    decoder_mlm_probability: float = option(
+        0.5, rare=True, above=0, below=1, of=f"{MASTER} retromae"
+    )
     """master: share masked for MKP, NPR, DOR and GOR; retromae: share masked in the decoder."""
     cmp_encoder_rate: float | None = option(
-        None, shown_default="--mlm-probability; released: 0.5", rare=True
+        None,
+        shown_default="--mlm-probability; released: 0.5",
+        rare=True,
+        above=0,
+        below=1,
+        of=MASTER,
     )
     """master: share masked in the encoder's input for CMP; its decoder predicts the rest."""
-    cmp_pass: bool = option(False, rare=True)
+    cmp_pass: bool = option(False, rare=True, of=MASTER)
     """master: separate encoder pass for CMP, as in --preset released."""
     masking: Masking = option(Masking.WORD, rare=True)
     """Masking unit: whole words or subword tokens."""
     all_mask: bool = option(False, rare=True)
     """Replace all selected tokens by [MASK], instead of 80% (10% random, 10% unchanged)."""
     keyword_weight: KeywordWeight = option(
-        KeywordWeight.TFIDF, shown_default="tfidf; released: inverse-frequency", rare=True
+        KeywordWeight.TFIDF,
+        shown_default="tfidf; released: inverse-frequency",
+        rare=True,
+        of=MASTER,
     )
     """master: word weights for sampling keywords."""
     frequency_dict: str | None = option(
-        None, metavar="FILE", shown_default="counted in the corpus", rare=True
+        None, metavar="FILE", shown_default="counted in the corpus", rare=True, of=MASTER
     )
     """master: JSON file of word -> count, instead of corpus counts (for inverse-frequency)."""
-    weigh_fragments: bool = option(True, shown_default="yes; released: no", rare=True)
+    weigh_fragments: bool = option(True, shown_default="yes; released: no", rare=True, of=MASTER)
     """master: weight word fragments at crop edges like the whole word, instead of 1."""
-    npr: NprKind = option(NprKind.NEIGHBOUR, shown_default="neighbour; released: half", rare=True)
+    npr: NprKind = option(
+        NprKind.NEIGHBOUR, shown_default="neighbour; released: half", rare=True, of=MASTER
+    )
     """master: target of NPR's decoder, the neighbouring passage or the second half."""
     seed: int = 42
     """Random seed of order, crops, masks, initial weights and dropout."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        shares = {
-            "mlm_probability": self.mlm_probability,
-            "decoder_mlm_probability": self.decoder_mlm_probability,
-            "cmp_encoder_rate": self.cmp_encoder_rate,
-        }
-        for name, value in shares.items():
-            if value is not None and not 0 < value < 1:
-                raise UsageError(f"{name.replace('_', '-')} {value}: between 0 and 1")
         if self.cmp_encoder_rate not in (None, self.mlm_probability) and not self.cmp_pass:
             raise UsageError(
-                f"--set cmp-encoder-rate={self.cmp_encoder_rate} beside --mlm-probability "
-                f"{self.mlm_probability}: one encoder pass has one masking rate",
-                "add --set cmp-pass=yes, or give one rate",
+                f"--set cmp-encoder-rate={self.cmp_encoder_rate}: one encoder pass has one rate",
+                "add --set cmp-pass=yes, or give --mlm-probability alone",
             )
         if self.frequency_dict and self.keyword_weight is KeywordWeight.TFIDF:
             raise UsageError(
-                "--set frequency-dict=FILE has word counts, but TF-IDF needs document frequencies",
+                "--set frequency-dict has word counts, but TF-IDF needs document frequencies",
                 "add --set keyword-weight=inverse-frequency",
             )
 
@@ -282,52 +272,39 @@ class MaskingSettings(Settings):
         return self.mlm_probability if self.cmp_encoder_rate is None else self.cmp_encoder_rate
 
 
-ALL_TASKS = tuple(MasterTask)
-
-
 @dataclass(frozen=True)
 class PretrainingObjectiveSettings(Settings):
-    """Options of the pre-training loss."""
+    """Loss."""
 
-    n_head_layers: int = option(2, "--decoder-layers", rare=True, at_least=1)
+    n_head_layers: int = option(
+        2, "--decoder-layers", rare=True, at_least=1, of=f"{HEADED} {MASTER}"
+    )
     """Layers of Condenser's head or of each MASTER decoder."""
-    skip_from: int | None = option(None, shown_default="half the layers", rare=True, at_least=0)
+    skip_from: int | None = option(
+        None, shown_default="half the layers", rare=True, at_least=0, of=HEADED
+    )
     """condenser: layer whose token states feed the head; 0 is the embeddings."""
-    late_mlm: bool = option(True, rare=True)
+    late_mlm: bool = option(True, rare=True, of=HEADED)
     """condenser: add the MLM loss of the last layer."""
-    tasks: tuple[str, ...] = option(tuple(map(str, ALL_TASKS)), rare=True)
+    tasks: tuple[MasterTask, ...] = option(tuple(MasterTask), rare=True, nonempty=True, of=MASTER)
     """master: decoder tasks."""
-    decoders: Decoders = option(Decoders.SEPARATE, rare=True)
+    decoders: Decoders = option(Decoders.SEPARATE, rare=True, of=MASTER)
     """master: separate or shared decoders."""
     decoder_init: DecoderInit = option(
-        DecoderInit.NORMAL, shown_default="normal; released: library", rare=True
+        DecoderInit.NORMAL, shown_default="normal; released: library", rare=True, of=MASTER
     )
     """master: initialisation of new decoders: N(0, 0.02) or PyTorch's default."""
-    fresh_heads: bool = option(False, rare=True)
+    fresh_heads: bool = option(False, rare=True, of=f"{HEADED} {MASTER} retromae")
     """Randomly initialise the head or decoders, ignoring those of --model."""
     loss_average: LossAverage = option(LossAverage.UPDATE, rare=True)
     """Average token losses over an update, or per chunk as in the released code."""
-    lm_scale: float = option(1.0, rare=True, at_least=0)
+    lm_scale: float = option(1.0, rare=True, at_least=0, of="cocondenser")
     """cocondenser: weight of the token losses relative to the span loss (released code: 2)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        unknown = sorted(set(self.tasks) - set(ALL_TASKS))
-        if unknown or not self.tasks:
-            raise UsageError(
-                f"--set tasks={','.join(self.tasks)}: {', '.join(unknown) or 'no task'}",
-                f"some of {','.join(ALL_TASKS)}",
-            )
-
-    @property
-    def master_tasks(self) -> frozenset[MasterTask]:
-        """Return the tasks as enum members."""
-        return frozenset(map(MasterTask, self.tasks))
 
 
 @dataclass(frozen=True)
 class PretrainOptimizerSettings(OptimizerSettings):
-    """Options of the optimizer and the training loop."""
+    """Optimisation."""
 
     batch_size: int = option(256, shown_default="256; cocondenser and master: 2048", at_least=1)
     """Sequences per update, over all processes (cocondenser: documents, two spans each)."""
@@ -360,11 +337,7 @@ CLASSES: tuple[type, ...] = (
 
 
 def recipe(objective: PretrainingObjective, preset: MasterPreset = MasterPreset.PAPER) -> Given:
-    """Return the differences of an objective's paper (or released code) from the defaults.
-
-    >>> recipe(PretrainingObjective.COCONDENSER)
-    {'max_length': 128, 'batch_size': 2048}
-    """
+    """Return the differences of an objective's paper (or released code) from the defaults."""
     rows = paper_sections("pretraining")
     values = dict(rows[objective][1])
     if objective is PretrainingObjective.MASTER and preset is MasterPreset.RELEASED:
@@ -373,36 +346,12 @@ def recipe(objective: PretrainingObjective, preset: MasterPreset = MasterPreset.
     return {n: typed_values(owners[n], {n: value})[n] for n, value in values.items()}
 
 
-_HEADED = (PretrainingObjective.CONDENSER, PretrainingObjective.COCONDENSER)
-_MASTER = (PretrainingObjective.MASTER,)
 # Settings that only some objectives have.
-OBJECTIVES_OF: Mapping[str, tuple[PretrainingObjective, ...]] = {
-    "n_head_layers": (*_HEADED, *_MASTER),
-    "fresh_heads": (*_HEADED, *_MASTER, PretrainingObjective.RETROMAE),
-    "skip_from": _HEADED,
-    "late_mlm": _HEADED,
-    "lm_scale": (PretrainingObjective.COCONDENSER,),
-    "short_blocks": (
-        PretrainingObjective.MLM,
-        PretrainingObjective.CONDENSER,
-        PretrainingObjective.RETROMAE,
-    ),
-    "spans": (PretrainingObjective.COCONDENSER, *_MASTER),
-    "decoder_mlm_probability": (*_MASTER, PretrainingObjective.RETROMAE),
-    **dict.fromkeys(
-        (
-            "tasks",
-            "decoders",
-            "decoder_init",
-            "cmp_encoder_rate",
-            "cmp_pass",
-            "keyword_weight",
-            "frequency_dict",
-            "weigh_fragments",
-            "npr",
-        ),
-        _MASTER,
-    ),
+OBJECTIVES_OF = {
+    f.name: spec_of(f).of.split()
+    for cls in (PretrainSettings, *CLASSES)
+    for f in fields(cls)
+    if spec_of(f).of
 }
 
 
@@ -417,75 +366,40 @@ class PretrainRun:
     objective: PretrainingObjectiveSettings = field(default_factory=PretrainingObjectiveSettings)
     optimizer: PretrainOptimizerSettings = field(default_factory=PretrainOptimizerSettings)
 
-    def __post_init__(self) -> None:
-        if self.pretrain.objective is not PretrainingObjective.COCONDENSER:
-            return
-        if self.optimizer.dtype is Dtype.FLOAT16:
-            raise UsageError(
-                "--dtype float16: not supported by cocondenser's gradient cache",
-                "use --dtype bfloat16 or float32",
-            )
-
     def config(self) -> dict[str, Any]:
         """Return the resolved settings as --config reads them."""
         other = [n for n, of in OBJECTIVES_OF.items() if self.pretrain.objective not in of]
-        return flatten((as_json(getattr(self, f.name)) for f in fields(self)), other)
+        return flatten(self.as_json().values(), other)
 
     def as_json(self) -> dict[str, Any]:
         """Return the resolved settings as plain JSON."""
-        names = ("pretrain", "corpus", "units", "masking", "objective", "optimizer")
-        return {name: as_json(getattr(self, name)) for name in names}
+        return {f.name: as_json(getattr(self, f.name)) for f in fields(self)}
 
 
-def resolve_run(
-    pretrain: PretrainSettings, corpus: CorpusSettings, given: Mapping[type, Given]
-) -> PretrainRun:
-    """Resolve a run's settings: the objective's recipe, overridden by given values.
-
-    Args:
-        pretrain: input, output and model.
-        corpus: options for reading a corpus.
-        given: settings class -> given values by field name.
+def resolve_run(pretrain: PretrainSettings, corpus: CorpusSettings, given: Given) -> PretrainRun:
+    """Resolve a run's settings: the objective's recipe, overridden by given ones (by field name).
 
     Raises:
         UsageError: contradictory settings, or settings of another objective.
-
-    >>> run = resolve_run(
-    ...     PretrainSettings(
-    ...         objective=PretrainingObjective.MASTER, model="m", corpus=("c",), output="o"
-    ...     ),
-    ...     CorpusSettings(),
-    ...     {PretrainOptimizerSettings: {"lr": 1e-4}},
-    ... )
-    >>> run.optimizer.lr, run.optimizer.batch_size, run.masking.mlm_probability
-    (0.0001, 2048, 0.3)
     """
-    _reject_others(pretrain.objective, given)
+    for name in (*given_fields(pretrain), *given):
+        if pretrain.objective not in (of := OBJECTIVES_OF.get(name, [pretrain.objective])):
+            flag = spelled(name, PretrainSettings, *CLASSES)
+            raise UsageError(f"{flag} is for {', '.join(of)}; --objective is {pretrain.objective}")
     values = recipe(pretrain.objective, pretrain.preset)
 
+    if "epochs" in given and "max_steps" not in given:
+        values = {n: v for n, v in values.items() if n != "max_steps"}  # overrides the recipe's
+    values = {**values, **given}
+
     def build(cls: type[Any]) -> Any:
-        own = {name: values[name] for name in values.keys() & cls.__dataclass_fields__.keys()}
-        chosen = dict(given.get(cls, {}))
-        if "epochs" in chosen and "max_steps" not in chosen:
-            own.pop("max_steps", None)  # --epochs overrides the recipe's steps
-        return cls(**(own | chosen))
+        return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
 
-    return PretrainRun(pretrain, corpus, *map(build, CLASSES))
-
-
-def _reject_others(objective: PretrainingObjective, given: Mapping[type, Given]) -> None:
-    names = [name for values in given.values() for name in values]
-    wrong = [name for name in names if objective not in OBJECTIVES_OF.get(name, (objective,))]
-    if wrong:
-        flags = {name: spelled(name, *given) for name in wrong}
-        whose = {
-            name: " and ".join(OBJECTIVES_OF[name]).replace(
-                " and ", ", ", len(OBJECTIVES_OF[name]) - 2
-            )
-            for name in wrong
-        }
+    run = PretrainRun(pretrain, corpus, *map(build, CLASSES))
+    cached = pretrain.objective is PretrainingObjective.COCONDENSER
+    if cached and run.optimizer.dtype is Dtype.FLOAT16:
         raise UsageError(
-            f"not under --objective {objective}: "
-            + "; ".join(f"{flags[name]} is for {whose[name]}" for name in wrong),
-            f"leave out {', '.join(flags.values())}",
+            "--dtype float16: not supported by cocondenser's gradient cache",
+            "use --dtype bfloat16 or float32",
         )
+    return run

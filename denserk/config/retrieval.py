@@ -6,7 +6,14 @@ from enum import StrEnum
 
 from denserk.config.formats import RunFormat as RunFormat
 from denserk.config.formats import TopicsFormat
-from denserk.config.options import REQUIRED, ResumeSettings, Settings, option
+from denserk.config.options import (
+    REQUIRED,
+    OverwriteSettings,
+    ResumeSettings,
+    Settings,
+    TagSettings,
+    option,
+)
 from denserk.errors import UsageError
 
 
@@ -60,39 +67,34 @@ class Ties(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class IndexPaths(ResumeSettings):
-    """Input and output of the index command."""
+    """Input and output."""
 
-    input: tuple[str, ...] = option((), "--embeddings", metavar="DIR|FILE|GLOB|-", repeat=True)
+    input: tuple[str, ...] = option(
+        (), "--embeddings", metavar="DIR|FILE|GLOB|-", repeat=True, either="corpus"
+    )
     """Vectors: folders, files, glob patterns or - for JSON lines; or index folders with the same
     training, to be merged; repeatable."""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
     """Passages for --type bm25: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
     output: str = option("", metavar="DIR", shown_default="required, except with --engine milvus")
     """Index folder to write."""
-    trained_as: str | None = option(None, metavar="DIR", shown_default="train on --input")
+    trained_as: str | None = option(
+        None, metavar="DIR", shown_default="train on --input", needs="input"
+    )
     """Index folder whose training (rotation, centroids) is reused."""
     allow_pickle: bool = False
     """Also read vectors from pickle files, which can run code; only for trusted files."""
-    verify: bool = False
+    verify: bool = option(False, needs="input")
     """Verify the checksums of the input folders first."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.verify and self.corpus:
-            raise UsageError("--verify is for --input: a corpus has no checksums")
-        if bool(self.input) == bool(self.corpus):
-            raise UsageError("give one of --input (vectors) and --corpus (passages, --type bm25)")
-        if self.trained_as and self.corpus:
-            raise UsageError("--trained-as is for --input: BM25 needs no training")
 
 
 @dataclass(frozen=True)
 class IndexSettings(Settings):
-    """Index options."""
+    """Index."""
 
     type: IndexType = IndexType.FLAT
     """Index type."""
-    factory: str | None = None
+    factory: str | None = option(None, excludes="type")
     """faiss factory string instead of --type, e.g. "IVF4096,PQ64"."""
     engine: Engine | None = option(
         None, shown_default="faiss, or torch without faiss; bm25s for --type bm25"
@@ -121,18 +123,11 @@ class IndexSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.factory and self.type is not IndexType.FLAT:
-            raise UsageError(
-                f"--factory and --type {self.type} exclude each other", "give one of them"
-            )
         is_bm25 = self.type is IndexType.BM25
         if self.engine and is_bm25 != (self.engine in BM25_ENGINES):
             raise UsageError(f"--engine {self.engine} does not support --type {self.type}")
         if self.engine is Engine.TORCH and (self.factory or self.type is not IndexType.FLAT):
-            raise UsageError(
-                f"--engine torch supports --type flat only, not {self.factory or self.type}",
-                "use --engine faiss",
-            )
+            raise UsageError("--engine torch supports --type flat only", "use --engine faiss")
         if self.engine is Engine.MILVUS and self.metric is not Metric.INNER:
             raise UsageError(f"--engine milvus supports --metric inner only, not {self.metric}")
 
@@ -144,9 +139,9 @@ class IndexSettings(Settings):
 
 @dataclass(frozen=True)
 class Bm25Settings(Settings):
-    """BM25 options."""
+    """BM25: for --type bm25."""
 
-    fields: tuple[str, ...] | None = option(None, shown_default="title,text")
+    fields: tuple[str, ...] | None = option(None, shown_default="title,text", nonempty=True)
     """Passage fields to index."""
     k1: float = option(0.9, at_least=0)
     """bm25: saturation of the term frequency."""
@@ -157,15 +152,10 @@ class Bm25Settings(Settings):
     stopwords: StopWords = option(StopWords.LUCENE, rare=True)
     """Stop words: Lucene's 33 English ones, or none."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.fields == ():
-            raise UsageError("--fields names no field", "for example --fields title,text")
-
 
 @dataclass(frozen=True, kw_only=True)
-class RunOutput:
-    """Output of a run."""
+class RunOutput(OverwriteSettings):
+    """Output."""
 
     output: str = option(REQUIRED, "--save-ranking-to", metavar="FILE|-")
     """Run file to write."""
@@ -173,10 +163,14 @@ class RunOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchPaths(RunOutput):
-    """Input and output of the search command."""
+    """Input and output."""
 
     index: tuple[str, ...] = option(
-        (), metavar="DIR|GLOB", repeat=True, shown_default="required, except with --engine milvus"
+        (),
+        metavar="DIR|GLOB",
+        repeat=True,
+        shown_default="required, except with --engine milvus",
+        either="engine",
     )
     """Index folder, or folder of vectors for exact search; repeat it, or quote a pattern, to search
     several as one."""
@@ -186,7 +180,7 @@ class SearchPaths(RunOutput):
     """Queries: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
     topics_format: TopicsFormat | None = option(None, shown_default="detected")
     """Format of --topics."""
-    qrels: str | None = option(None, metavar="FILE|DIR|NAME")
+    qrels: str | None = option(None, metavar="FILE|DIR|NAME", needs="topics")
     """Search only queries with judgments in these qrels, e.g. one split of BEIR."""
     model: str | None = option(
         None,
@@ -196,7 +190,7 @@ class SearchPaths(RunOutput):
         shown_default="the model of the index",
     )
     """Model that encodes the queries."""
-    encoded_queries: str | None = option(None, "--query-reps", metavar="DIR|FILE")
+    encoded_queries: str | None = option(None, "--query-reps", metavar="DIR|FILE", excludes="model")
     """Query vectors instead of --model; with --topics, in the order of that file."""
     allow_pickle: bool = False
     """Also read --encoded-queries from pickle files, which can run code; only for trusted files."""
@@ -206,25 +200,16 @@ class SearchPaths(RunOutput):
     """Verify the checksums of --index and --encoded-queries first."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.engine not in (None, Engine.MILVUS):
             raise UsageError(f"--engine {self.engine}: an index folder records its own engine")
-        if self.engine and self.index:
-            raise UsageError("--engine milvus and --index exclude each other")
-        if not self.index and not self.engine:
-            raise UsageError("no index: give --index")
         if self.topics is None and self.encoded_queries is None:
             raise UsageError("no queries: give --topics, or --encoded-queries")
-        if self.qrels is not None and self.topics is None:
-            raise UsageError(
-                f"--qrels {self.qrels}: qrels select queries of --topics", "add --topics"
-            )
-        if self.model is not None and self.encoded_queries is not None:
-            raise UsageError("--model and --encoded-queries exclude each other", "give one of them")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RerankPaths(RunOutput):
-    """Input and output of the rerank command."""
+    """Input and output."""
 
     model: str = option(REQUIRED, "--reranker", "--model-name-or-path", metavar="NAME|DIR|HUB_ID")
     """Cross-encoder: a folder or a Hugging Face name."""
@@ -237,14 +222,10 @@ class RerankPaths(RunOutput):
     corpus: str = option(REQUIRED, metavar="FILE|DIR|NAME|-")
     """Passages: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
 
-    def __post_init__(self) -> None:
-        if [self.topics, self.run, self.corpus].count("-") > 1:
-            raise UsageError("standard input (-) can be only one of --topics, --run and --corpus")
-
 
 @dataclass(frozen=True)
-class RankingSettings(Settings):
-    """Options of a run's content and format."""
+class RankingSettings(TagSettings):
+    """Output: content and format of a run."""
 
     hits: int = option(1000, "-k", at_least=1)
     """Passages returned per query."""
@@ -252,23 +233,14 @@ class RankingSettings(Settings):
     """Drop hits whose id is the query's own (ArguAna, Quora)."""
     max_passage: bool = False
     """Rank documents by their best passage; passage ids are "document<delimiter>part"."""
-    max_passage_delimiter: str = option("#", rare=True)
+    max_passage_delimiter: str = option("#", rare=True, nonempty=True)
     """Delimiter between document and part."""
     max_passage_hits: int | None = option(None, shown_default="--hits", rare=True, at_least=1)
     """Documents returned per query under --max-passage."""
     ties: Ties = option(Ties.BREAK, rare=True)
     """Tied scores: lower to the next float32, so that all tools read one order, or keep."""
-    tag: str = option("denserk", "--runtag", "--run-tag")
-    """Run tag, the last column of a TREC run."""
     output_format: RunFormat = RunFormat.TREC
     """Format of the run."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.tag or any(character.isspace() for character in self.tag):
-            raise UsageError(f"--tag {self.tag!r}: cannot be empty or contain white space")
-        if not self.max_passage_delimiter:
-            raise UsageError("--set max-passage-delimiter= is empty", "for example #")
 
     @property
     def kept(self) -> int:
@@ -278,7 +250,7 @@ class RankingSettings(Settings):
 
 @dataclass(frozen=True)
 class RerankSettings(RankingSettings):
-    """Options of the rerank command."""
+    """Reranking."""
 
     depth: int | None = option(None, "--rerank-depth", shown_default="all", at_least=1)
     """Hits per query to rerank, the best first; the rest is dropped."""
@@ -290,7 +262,7 @@ class RerankSettings(RankingSettings):
 
 @dataclass(frozen=True)
 class SearchSettings(RankingSettings):
-    """Options of the search command."""
+    """Search."""
 
     hits: int = option(1000, "--depth", "-k", at_least=1)
     """Passages returned per query."""
@@ -310,9 +282,6 @@ class SearchSettings(RankingSettings):
     @property
     def index_options(self) -> Mapping[str, float]:
         """Return the given options of approximate indexes, by name."""
-        given = {
-            "--ef-search": self.ef_search,
-            "--nprobe": self.nprobe,
-            "--set k-factor": self.k_factor,
-        }
-        return {name: value for name, value in given.items() if value is not None}
+        values = (self.ef_search, self.nprobe, self.k_factor)
+        given = zip(("--ef-search", "--nprobe", "--set k-factor"), values, strict=True)
+        return {name: value for name, value in given if value is not None}

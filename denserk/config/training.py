@@ -64,7 +64,7 @@ class Distillation(StrEnum):
 
 @dataclass(frozen=True)
 class ObjectiveSettings(Settings):
-    """Options of the loss."""
+    """Loss."""
 
     objective: Objective = Objective.RETRIEVAL
     """Training objective."""
@@ -94,14 +94,13 @@ class ObjectiveSettings(Settings):
     @property
     def weight_of_contrastive(self) -> float:
         """Return the contrastive loss weight, with the default resolved."""
-        if self.contrastive_weight is not None:
-            return self.contrastive_weight
-        return 1.0 if self.distillation is None else 0.2
+        default = 1.0 if self.distillation is None else 0.2
+        return default if self.contrastive_weight is None else self.contrastive_weight
 
 
 @dataclass(frozen=True)
 class RerankingSettings(Settings):
-    """Options of cross-encoder training."""
+    """Cross-encoder."""
 
     r_drop: float = option(0.0, rare=True, at_least=0)
     """cross-encoder: weight of R-Drop, the consistency loss of two dropout passes; 0 is off."""
@@ -113,7 +112,7 @@ class RerankingSettings(Settings):
 
 @dataclass(frozen=True)
 class SamplingSettings(Settings):
-    """Options of sampling queries, positives and negatives."""
+    """Sampling."""
 
     group_size: int = option(8, "--train-group-size", "--train-n-passages", at_least=1)
     """Passages per query: one positive and hard negatives."""
@@ -128,20 +127,17 @@ class SamplingSettings(Settings):
     some."""
     train_queries: int | None = option(None, shown_default="all", at_least=1)
     """Train on N queries (pairs, triplets), sampled with --seed."""
-    train_fraction: float | None = option(None, shown_default="1", rare=True, above=0, at_most=1)
+    train_fraction: float | None = option(
+        None, shown_default="1", rare=True, above=0, at_most=1, excludes="train_queries"
+    )
     """Train on this share of the queries, sampled with --seed."""
     seed: int = 42
     """Random seed of sampling, order, initial weights and dropout."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.train_queries is not None and self.train_fraction is not None:
-            raise UsageError("--train-queries and --set train-fraction=SHARE exclude each other")
-
 
 @dataclass(frozen=True)
 class CacheSettings(Settings):
-    """Options of gradient caching."""
+    """Gradient caching."""
 
     grad_cache: bool = False
     """Gradient cache: compute large batches in chunks, with the same result and less memory."""
@@ -150,22 +146,14 @@ class CacheSettings(Settings):
     p_chunk: int = option(32, "--gc-p-chunk-size", rare=True, at_least=1)
     """Passages per chunk."""
     chunk_tokens: int | None = option(
-        None, shown_default="by --q-chunk and --p-chunk", rare=True, at_least=1
+        None, shown_default="by --q-chunk and --p-chunk", rare=True, at_least=1, needs="grad_cache"
     )
     """Tokens per chunk, padding included, instead of a number of texts."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.chunk_tokens is not None and not self.grad_cache:
-            raise UsageError(
-                f"--set chunk-tokens={self.chunk_tokens}: only for the gradient cache",
-                "add --grad-cache",
-            )
 
 
 @dataclass(frozen=True)
 class OptimizerSettings(PrecisionSettings):
-    """Options of the optimizer and the training loop."""
+    """Optimisation."""
 
     batch_size: int = option(8, "--per-device-train-batch-size", at_least=1)
     """Queries per step, over all processes."""
@@ -213,7 +201,7 @@ class DevMetric(StrEnum):
 
 @dataclass(frozen=True)
 class ValidationSettings(Settings):
-    """Options of validation during training."""
+    """Validation."""
 
     dev_data: str | None = option(None, metavar="FILE")
     """Held-out training data for dev-loss, avg-rank, spearman or accuracy."""
@@ -226,11 +214,11 @@ class ValidationSettings(Settings):
     eval_steps: int | None = option(None, shown_default="once an epoch")
     """Steps between validations."""
     best_by: DevMetric | None = option(
-        None, "--metric-for-best-model", shown_default="keep the last"
+        None, "--metric-for-best-model", shown_default="keep the last", needs="dev_data dev_corpus"
     )
     """Keep the weights with the best value of this measure."""
     early_stopping: int | None = option(
-        None, "--early-stopping-patience", shown_default="never", rare=True
+        None, "--early-stopping-patience", shown_default="never", rare=True, needs="best_by"
     )
     """Stop after N validations without improvement of --best-by."""
 
@@ -238,20 +226,14 @@ class ValidationSettings(Settings):
         super().__post_init__()
         collection = (self.dev_corpus, self.dev_topics, self.dev_qrels)
         if any(collection) and not all(collection):
-            raise UsageError(
-                "--dev-corpus, --dev-topics and --dev-qrels go together: give all three"
-            )
-        if self.best_by is not None and not (self.dev_data or self.dev_corpus):
-            raise UsageError(f"--best-by {self.best_by} needs --dev-data or --dev-corpus")
+            raise UsageError("--dev-corpus, --dev-topics and --dev-qrels go together")
         if self.best_by not in (None, DevMetric.RR_10) and not self.dev_data:
             raise UsageError(f"--best-by {self.best_by} needs --dev-data")
-        if self.early_stopping is not None and self.best_by is None:
-            raise UsageError("--set early-stopping needs --best-by, the measure that must improve")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneSettings(ResumeSettings, DeviceSettings):
-    """Input, output and model of a fine-tuning run."""
+    """Input and output."""
 
     model: str = option(REQUIRED, "--model-name-or-path", metavar="NAME|DIR|HUB_ID")
     """Model to start from: a short name, a folder or a Hugging Face name."""

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from denserk.config.encoding import TextSettings
 from denserk.config.pretraining import (
-    ALL_TASKS,
     Masking,
     MaskingSettings,
     MasterTask,
@@ -398,7 +397,7 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         max_length: int,
         batch_size: int,
         *,
-        tasks: frozenset[MasterTask] = frozenset(ALL_TASKS),
+        tasks: frozenset[MasterTask] = frozenset(MasterTask),
         **options: Unpack[ScheduleOptions],
     ) -> None:
         store.refuse_other(TextTokenizer(tokenizer, TextSettings()).fingerprint())

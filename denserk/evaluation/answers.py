@@ -321,7 +321,7 @@ def evaluate_answers(
     """
     settings = settings or EvaluationSettings()
     asked = [*settings.measures, *(f"Success@{depth}" for depth in matching.topk)]
-    bounded = [parse_bound(text).measure for text in settings.min]
+    bounded = [parse_bound(text)[0] for text in settings.min]
     measures = choose_answer_measures([*(asked or DEFAULT_ANSWER_MEASURES), *bounded])
     depth = max(int(measure["cutoff"]) for measure in measures)
     _check_usage(runs, [answers, corpus], settings, matching)

@@ -117,14 +117,14 @@ def minimums(settings: EvaluationSettings) -> list[tuple[Measure, float]]:
         UsageError: one is not understood, or a name stands for several measures.
     """
     found = []
-    for bound in map(parse_bound, settings.min):
-        measures = parse_measures([bound.measure], settings.relevance_level).measures
+    for name, value in map(parse_bound, settings.min):
+        measures = parse_measures([name], settings.relevance_level).measures
         if len(measures) != 1:
             raise UsageError(
-                f"--min {bound.measure}: stands for several measures; one is expected",
+                f"--min {name}: stands for several measures; one is expected",
                 f"name one of {', '.join(map(str, measures))}",
             )
-        found.append((measures[0], bound.value))
+        found.append((measures[0], value))
     return found
 
 

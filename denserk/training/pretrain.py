@@ -192,7 +192,7 @@ def _objective(run: PretrainRun, backbone: Backbone) -> Objective:
         case PretrainingObjective.MASTER:
             return Master(
                 backbone,
-                tasks=sorted(chosen.master_tasks),
+                tasks=sorted(chosen.tasks),
                 decoder_layers=chosen.n_head_layers,
                 shared=chosen.decoders is Decoders.SHARED,
                 library_init=chosen.decoder_init is DecoderInit.LIBRARY,
@@ -260,7 +260,7 @@ def _batches(run: PretrainRun, store: PretrainingStore, tokenizer: Any) -> Pretr
         run.masking,
         run.units.max_length,
         run.optimizer.batch_size,
-        tasks=run.objective.master_tasks,
+        tasks=frozenset(run.objective.tasks),
         epochs=run.optimizer.epochs,
         max_steps=run.optimizer.max_steps,
         rank=rank,
@@ -284,7 +284,7 @@ def check_inputs(run: PretrainRun) -> None:
                 with_ids |= isinstance(next(documents, None), TokenDocument)
     master = settings.objective is PretrainingObjective.MASTER
     if master and settings.expansions is None and not with_ids:
-        refuse_generated(run.objective.master_tasks)
+        refuse_generated(frozenset(run.objective.tasks))
 
 
 def _documents(run: PretrainRun, source: str) -> Generator[Document | TokenDocument]:

@@ -26,7 +26,6 @@ from denserk.config.pretraining import (
     MasterPreset,
     PretrainingObjective,
     PretrainSettings,
-    TextUnitSettings,
     resolve_run,
 )
 from denserk.data.batches import MaskedTexts, PretrainingBatch
@@ -104,7 +103,7 @@ def batches_of(case: Case, folder: Path) -> PretrainingBatches:
     settings = PretrainSettings(
         objective=case.objective, preset=case.preset, model="m", corpus=("c",), output="o"
     )
-    run = resolve_run(settings, CorpusSettings(), {TextUnitSettings: {"max_length": length}})
+    run = resolve_run(settings, CorpusSettings(), {"max_length": length})
     store = prepare([str(source)], folder / name, TOKENIZER, case.objective, units=run.units)
     return PretrainingBatches(
         *(store, TOKENIZER, case.objective, run.masking, length, case.batch_size), epochs=1000

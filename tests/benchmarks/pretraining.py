@@ -27,11 +27,8 @@ from denserk.config.formats import CorpusSettings
 from denserk.config.generate import GenerateSettings, GenerateTextSettings
 from denserk.config.pretraining import (
     Architecture,
-    MaskingSettings,
     PretrainingObjective,
-    PretrainOptimizerSettings,
     PretrainSettings,
-    TextUnitSettings,
     resolve_run,
 )
 from denserk.config.training import (
@@ -135,15 +132,13 @@ def _pretrain(
         settings,
         CorpusSettings(),
         {
-            TextUnitSettings: {"max_length": length},
-            MaskingSettings: {"seed": seed},
-            PretrainOptimizerSettings: {
-                "batch_size": batch,
-                "max_steps": steps,
-                "lr": rate,
-                "dtype": Dtype.BFLOAT16,
-                "logging_steps": 50,
-            },
+            "max_length": length,
+            "seed": seed,
+            "batch_size": batch,
+            "max_steps": steps,
+            "lr": rate,
+            "dtype": Dtype.BFLOAT16,
+            "logging_steps": 50,
         },
     )
     result = pretrain(run)

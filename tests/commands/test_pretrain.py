@@ -46,7 +46,7 @@ def test_the_end_is_told(asked, capsys):
         (("--set", "keep-steps=10,20"), "optimizer", "keep_steps", (10, 20)),
         (("--preset", "released"), "masking", "npr", NprKind.HALF),
         (("--preset", "released"), "pretrain", "preset", MasterPreset.RELEASED),
-        (("--set", "tasks=mkp,cmp"), "objective", "master_tasks", {MasterTask.MKP, MasterTask.CMP}),
+        (("--set", "tasks=mkp,cmp"), "objective", "tasks", (MasterTask.MKP, MasterTask.CMP)),
         (("--corpus", "d.txt"), "pretrain", "corpus", ("c.jsonl", "d.txt")),
     ],
 )

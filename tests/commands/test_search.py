@@ -40,7 +40,7 @@ def test_one_split_of_beirs_queries(tiny, capsys, split, qids):
     ("arguments", "status", "message"),
     [
         (["--topics", "queries.jsonl", "--qrels", "no.tsv"], 1, "no.tsv judges queries such as x"),
-        (["--encoded-queries", "v", "--qrels", "no.tsv"], 2, "--qrels no.tsv"),
+        (["--encoded-queries", "v", "--qrels", "no.tsv"], 2, "--qrels needs --topics"),
         (["--topics", "queries.jsonl", *["--qrels", "no.tsv"] * 2], 2, "--qrels takes one file"),
     ],
 )

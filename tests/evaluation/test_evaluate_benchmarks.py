@@ -204,7 +204,7 @@ def test_the_command_prints_the_papers_rows_below(cache, capsys):
         (["dl", "--runs", "run.trec"], "did you mean"),
         (
             ["dl19", "--runs", "run.trec", "--set", "strict-dpr=yes"],
-            "--strict-dpr: for benchmarks with answer",
+            "strict-dpr: for benchmarks with answer",
         ),
     ],
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from denserk.config.finetuning import CLASSES, OWNERS, FinetuneRun, resolve_run
+from denserk.config.finetuning import FinetuneRun, resolve_run
 from denserk.config.formats import CorpusSettings
 from denserk.training.finetune import finetune
 from denserk.training.run_folder import TrainingResult
@@ -34,12 +34,9 @@ def write_examples(path: Path, queries: Iterable[int], *, scored: bool = False) 
 
 def run_of(output: Path, model: Path, train: str | Path, **options: Any) -> FinetuneRun:
     """A run of `SMALL` settings; options by field name replace or add to them."""
-    given: dict[type, dict[str, Any]] = {cls: {} for cls in CLASSES}
     paths = {"model": str(model), "train_data": (str(train),), "output": str(output)}
     preset = options.pop("preset", None)
-    for name, value in {**SMALL, **paths, **options}.items():
-        given[OWNERS[name]][name] = value
-    return resolve_run(preset, CorpusSettings(), given)
+    return resolve_run(preset, CorpusSettings(), {**SMALL, **paths, **options})
 
 
 def tune(output: Path, model: Path, train: str | Path, **options: Any) -> TrainingResult:

@@ -9,23 +9,15 @@ import orjson
 
 from denserk.config.formats import CorpusSettings
 from denserk.config.pretraining import (
-    MaskingSettings,
     PretrainingObjective,
-    PretrainingObjectiveSettings,
-    PretrainOptimizerSettings,
     PretrainRun,
     PretrainSettings,
-    TextUnitSettings,
     resolve_run,
 )
 from denserk.training.pretrain import pretrain
 from denserk.training.run_folder import TrainingResult
 from tests.data.conftest import words
 
-GIVEN = (TextUnitSettings, MaskingSettings, PretrainingObjectiveSettings, PretrainOptimizerSettings)
-OWNERS = {
-    field.name: cls for cls in (PretrainSettings, *GIVEN) for field in dataclasses.fields(cls)
-}
 SMALL = {
     "batch_size": 4,
     "max_length": 16,
@@ -82,11 +74,12 @@ def run_of(
         "output": str(output),
         "model": None if model is None else str(model),
     }
-    by_class: dict[type, dict[str, Any]] = {cls: {} for cls in (PretrainSettings, *GIVEN)}
-    for name, value in {**SMALL, **own, **options}.items():
-        by_class[OWNERS[name]][name] = value
-    settings = PretrainSettings(**by_class.pop(PretrainSettings))
-    return resolve_run(settings, CorpusSettings(), by_class)
+    given = {**SMALL, **own, **options}
+    ours = {field.name for field in dataclasses.fields(PretrainSettings)}
+    settings = PretrainSettings(**{n: v for n, v in given.items() if n in ours})
+    return resolve_run(
+        settings, CorpusSettings(), {n: v for n, v in given.items() if n not in ours}
+    )
 
 
 def train(output: Path, *arguments: Any, **options: Any) -> TrainingResult:

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from transformers import ElectraModel
 
 from denserk.config.encoding import PairSettings
-from denserk.config.finetuning import CLASSES, FinetuneRun, presets, resolve_run
+from denserk.config.finetuning import FinetuneRun, presets, resolve_run
 from denserk.config.formats import CorpusSettings
 from denserk.config.training import (
     ContrastiveKind,
@@ -184,8 +184,7 @@ def test_the_papers_rerankers_can_be_trained(tmp_path, preset):
     for part in (ElectraModel(config), tokenizer):
         part.save_pretrained(tmp_path)
     files = {"model": str(tmp_path), "train_data": ("t",), "output": "o"}
-    given: dict[type, Any] = {cls: {} for cls in CLASSES} | {FinetuneSettings: files}
-    run = resolve_run(preset.name, CorpusSettings(), given)
+    run = resolve_run(preset.name, CorpusSettings(), files)
     assert trains_reranker(run)
     training = reranker_training(run)
     training.save(tmp_path / "saved")

@@ -1,0 +1,209 @@
+"""Contradictory and impossible options, for all commands."""
+
+from pathlib import Path
+
+import pytest
+
+from denserk.commands.app import run
+from denserk.config.analysis import (
+    AttentionEntropySettings,
+    SentenceSimilaritySettings,
+    WinningVectorSettings,
+)
+from denserk.config.conversion import ConversionSettings, TrainingFormat
+from denserk.config.encoding import (
+    ComputeSettings,
+    Dtype,
+    EncodeSettings,
+    Representation,
+    RepresentationSettings,
+    TextSettings,
+    VectorFormat,
+)
+from denserk.config.evaluation import AnswerInput, AnswerSettings, ReportSettings, parse_bound
+from denserk.config.fusion import FusionSettings
+from denserk.config.generate import GenerateSettings, GenerateTextSettings, sampling_settings
+from denserk.config.milvus import CollectionSettings, MilvusIndexSettings
+from denserk.config.mining import AnswerBearing, MiningPaths, MiningSettings
+from denserk.config.retrieval import Engine, IndexPaths, IndexSettings, Metric, SearchPaths
+from denserk.config.training import CacheSettings, DevMetric, ValidationSettings
+from denserk.errors import UsageError
+
+NEEDED = {
+    AttentionEntropySettings: {"model": ("a",), "corpus": "c"},
+    EncodeSettings: {"model": "m", "corpus": "c", "output": "o"},
+    GenerateSettings: {"corpus": "c", "output": "o", "queries_model": "m"},
+    MiningPaths: {"train": "t", "run": ("r",), "corpus": "c", "output": "o"},
+    SearchPaths: {"index": ("i",), "topics": "t", "output": "o"},
+    SentenceSimilaritySettings: {"model": ("a", "b"), "data": "d"},
+    WinningVectorSettings: {"model": ("a",), "topics": "q", "corpus": "c", "qrels": "j"},
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "told"),
+    [
+        (AttentionEntropySettings, {"model": ("a", "x/a", "a")}, "duplicate model labels: a"),
+        (AttentionEntropySettings, {"plot": "x.gif"}, r"--plot x\.gif"),
+        (AttentionEntropySettings, {"output": "x.png"}, r"--output x\.png: the same file"),
+        (AnswerInput, {"answers": "a"}, "--answers needs --corpus"),
+        (AnswerSettings, {"topk": (5, 0)}, "--set topk=0: at least 1"),
+        (AnswerSettings, {"regex": True, "strict_dpr": True}, "exclude each other"),
+        (AnswerSettings, {"write_dpr_json": "-"}, "standard output"),
+        (CacheSettings, {"chunk_tokens": 9}, "--set chunk-tokens needs --grad-cache"),
+        (CollectionSettings, {"collection": "a-b"}, "letters, digits and _"),
+        (CollectionSettings, {"uri": "ftp://host/passages.db"}, "neither a file ending in"),
+        (ComputeSettings, {"dtype": Dtype.FLOAT16, "bf16": True}, "--dtype float16 contradicts"),
+        (ComputeSettings, {"fp16": True, "bf16": True}, "--fp16 and --bf16 exclude each other"),
+        (ComputeSettings, {"head_dtype": Dtype.FLOAT16}, "--head-dtype float16"),
+        (ConversionSettings, {"tag": "two words"}, "white space"),
+        (ConversionSettings, {"tag": ""}, "--tag is empty"),
+        (EncodeSettings, {"corpus": None}, "give --corpus or --topics"),
+        (EncodeSettings, {"topics": "t"}, "--corpus and --topics exclude each other"),
+        (EncodeSettings, {"qrels": "q"}, "--qrels needs --topics"),
+        (EncodeSettings, {"shard_id": 2, "shard_num": 2}, "--shard-id 2 of --shard-num 2"),
+        (EncodeSettings, {"corpus": "-", "shard_num": 2}, "needs a corpus that can be counted"),
+        (EncodeSettings, {"resume": True, "overwrite": True}, "exclude each other"),
+        (
+            EncodeSettings,
+            {"resume": True, "output_format": VectorFormat.JSONL},
+            "--resume needs --output-format npy",
+        ),
+        (EncodeSettings, {"output": "-"}, "--output - does not support"),
+        (FusionSettings, {"alpha": 1.5}, "--alpha 1.5: at least 0, at most 1"),
+        (FusionSettings, {"alpha": 0.5, "weights": (1.0, 2.0)}, "exclude each other"),
+        (FusionSettings, {"weights": (1.0, -0.5)}, "--weights -0.5: at least 0"),
+        (FusionSettings, {"weights": (0.0, 0.0)}, "one must be above 0"),
+        (FusionSettings, {"weights": (1.0, float("nan"))}, "a finite number"),
+        (GenerateSettings, {"queries_model": None}, "give --queries-model"),
+        (GenerateSettings, {"output": "-", "resume": True}, "--resume needs a file"),
+        (GenerateTextSettings, {"join": "sep"}, "join=sep: these models read plain text"),
+        (IndexPaths, {"input": ("v",), "corpus": "c"}, "--input and --corpus exclude each other"),
+        (IndexPaths, {"corpus": "c", "verify": True}, "--verify needs --input"),
+        (IndexSettings, {"engine": Engine.MILVUS, "metric": Metric.L2}, "--metric inner only"),
+        (IndexSettings, {"engine": Engine.BM25S}, "--engine bm25s does not support --type flat"),
+        (IndexSettings, {"engine": Engine.TORCH, "factory": "PQ8"}, "--engine torch supports"),
+        (MilvusIndexSettings, {"milvus_params": ("M",)}, "milvus-params=M: not NAME=VALUE"),
+        (MiningPaths, {"run": ()}, "no run to mine from"),
+        (MiningPaths, {"train": None, "topics": "q"}, "no queries with positives"),
+        (MiningPaths, {"corpus": None}, "--output-format tevatron"),
+        (MiningPaths, {"run": ("r", "r")}, "--run names one run twice"),
+        (MiningSettings, {"range_min": 200}, "no ranks are left"),
+        (MiningSettings, {"near_duplicate": 0.0}, "near-duplicate=0.0: above 0"),
+        (MiningSettings, {"keep_gold": False}, "keep-gold=no leaves no positive"),
+        (ReportSettings, {"places": 18}, "--places 18: at least 0, at most 17"),
+        (ReportSettings, {"summary": False}, "--no-summary"),
+        (RepresentationSettings, {"agg_dim": -1}, "--agg-dim -1: at least 0"),
+        (
+            RepresentationSettings,
+            {"representation": Representation.AGG, "agg_dim": 0, "cls_dim": 0},
+            "leaves no vector",
+        ),
+        (SearchPaths, {"index": (), "engine": Engine.FAISS}, "--engine faiss"),
+        (SearchPaths, {"engine": Engine.MILVUS}, "--index and --engine exclude each other"),
+        (SearchPaths, {"topics": None}, "no queries"),
+        (SentenceSimilaritySettings, {"data": "-"}, "--data -"),
+        (TextSettings, {"fields": ()}, "--fields is empty"),
+        (TextSettings, {"fields": ("a", "b", "c"), "join": "pair"}, "at most two fields"),
+        (ValidationSettings, {"dev_corpus": "c"}, "go together"),
+        (ValidationSettings, {"best_by": DevMetric.LOSS}, "needs --dev-data or --dev-corpus"),
+        (WinningVectorSettings, {"qrels": None}, "no passages to analyse"),
+    ],
+)
+def test_what_cannot_be(settings, given, told):
+    with pytest.raises(UsageError, match=told):
+        settings(**(NEEDED.get(settings, {}) | given))
+
+
+@pytest.mark.parametrize(
+    ("settings", "given"),
+    [
+        (CollectionSettings, {"uri": "unix:/tmp/socket", "collection": "passages"}),
+        (MiningPaths, {"train": None, "topics": "q", "qrels": "j"}),
+        (MiningPaths, {"corpus": None, "output_format": TrainingFormat.TRIPLES}),
+        (MiningSettings, {"keep_gold": False, "answer_bearing": AnswerBearing.PROMOTE}),
+        (SearchPaths, {"index": (), "engine": Engine.MILVUS}),
+    ],
+)
+def test_what_can_be(settings, given):
+    settings(**(NEEDED.get(settings, {}) | given))
+
+
+def test_short_names_of_precisions():
+    assert ComputeSettings(bf16=True).dtype is Dtype.BFLOAT16
+    assert ComputeSettings(dtype=Dtype.FLOAT16, fp16=True).precision == "float16"
+    assert ComputeSettings(head_dtype=Dtype.BFLOAT16).precision == "float32, head bfloat16"
+
+
+@pytest.mark.parametrize("uri", ["http://me:secret@host:19530", "http://host:1?token=secret"])
+def test_an_address_with_a_secret_is_rejected_without_showing_it(uri):
+    with pytest.raises(UsageError, match="--uri") as caught:
+        CollectionSettings(uri)
+    assert "secret" not in caught.value.message
+    assert "DENSERK_MILVUS_TOKEN" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("index", "--input", "v", "--output", "i", "--set", "milvus-index=HNSW"),
+        ("search", "--index", "i", "--topics", "t", "--output", "o", "--collection", "c"),
+    ],
+)
+def test_options_of_milvus_are_not_ignored(line, capsys):
+    assert run(line) == 2
+    assert "is for Milvus\n  add --engine milvus" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "nDCG@10", "nDCG@10=", "=0.3", "nDCG@10=x", "map=nan"])
+def test_minimum_values(text):
+    assert parse_bound(" map = 1e-1 ") == ("map", 0.1)
+    with pytest.raises(UsageError, match="--min"):
+        parse_bound(text)
+
+
+def test_weights_of_runs():
+    assert FusionSettings().weights_of(3) == (1, 1, 1)
+    assert FusionSettings(alpha=0.3).weights_of(2) == (0.3, 0.7)
+    with pytest.raises(UsageError, match="--weights has 2 weights for 3 runs"):
+        FusionSettings(weights=(1, 2)).weights_of(3)
+    with pytest.raises(UsageError, match="--alpha is for two runs"):
+        FusionSettings(alpha=0.3).weights_of(3)
+
+
+def test_generation_samples_as_master_does_and_needs_its_model():
+    settings = GenerateSettings(corpus="c", output="o", queries_model="m")
+    queries, continuations = sampling_settings(settings, {}, {})
+    assert queries is not None
+    assert continuations is None
+    assert (queries.num_queries, queries.query_top_k, queries.query_max_tokens) == (10, 10, 64)
+    with pytest.raises(UsageError, match="--set continuation-top-k: only with --continuation-mod"):
+        sampling_settings(settings, {"num_queries": 3}, {"continuation_top_k": 3})
+
+
+@pytest.mark.parametrize(
+    ("models", "names"),
+    [
+        (("runs/a", "Luyu/condenser", "mean"), ["a", "condenser", "mean"]),
+        (("BERT=runs/a", "fine tuned=runs/b/"), ["BERT", "fine tuned"]),
+        (("runs/a", "old/a", "x/b/"), ["runs/a", "old/a", "b"]),
+        (("runs/lr=1e-4", "./k=v", "."), ["lr=1e-4", "k=v", "."]),
+    ],
+)
+def test_models_are_called_by_label_or_folder(models, names):
+    labelled = AttentionEntropySettings(model=models, corpus="c").labelled
+    assert [label for label, _ in labelled] == names
+    for model, (label, folder) in zip(models, labelled, strict=True):
+        assert model in (folder, f"{label}={folder}")
+
+
+@pytest.mark.parametrize(
+    ("given", "picture"),
+    [
+        ({"output": "runs/e.csv"}, Path("runs/e.png")),
+        ({"output": "-"}, None),
+        ({"output": "-", "plot": "e.pdf"}, Path("e.pdf")),
+    ],
+)
+def test_where_the_plot_goes(given, picture):
+    assert AttentionEntropySettings(model=("a",), corpus="c", **given).picture == picture
