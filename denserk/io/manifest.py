@@ -79,37 +79,21 @@ class Manifest:
 
 
 _MODEL = record({}, {"name": TEXT, "fingerprint": TEXT, "representation": OBJECT, "text": OBJECT})
-_MADE_FROM = record({}, {"model": optional(_MODEL)})
+_INDEX = {"engine": one_of(*Engine), "type": TEXT, "factory": optional(TEXT), "bm25": OBJECT}
 _SIZES = {"count": whole(), "dimension": whole(1), "vectors_per_passage": whole(1)}
+_BLOCKS = {"dtype": one_of(*DTYPES), "blocks": whole(), "journal_sha256": TEXT}
+_FILES = {"sha256": mapping(TEXT), "bytes": mapping(whole())}
+# fields of finished manifests, by kind; none is required
 _SETTINGS = {
-    Kind.VECTORS: record({}, {"shard_id": whole(), "shard_num": whole(1)}),
-    Kind.INDEX: record(
-        {},
-        {
-            "engine": one_of(*Engine),
-            "type": TEXT,
-            "factory": optional(TEXT),
-            "metric": one_of(*Metric),
-            "bm25": OBJECT,
-        },
-    ),
+    Kind.VECTORS: {"shard_id": whole(), "shard_num": whole(1)},
+    Kind.INDEX: {**_INDEX, "metric": one_of(*Metric)},
 }
 _CONTENTS = {
-    Kind.VECTORS: record(
-        {}, {**_SIZES, "dtype": one_of(*DTYPES), "blocks": whole(), "journal_sha256": TEXT}
-    ),
-    Kind.INDEX: record(
-        {},
-        {
-            **_SIZES,
-            "factory": TEXT,
-            "recall": optional(number(0, 1)),
-            "sha256": mapping(TEXT),
-            "bytes": mapping(whole()),
-        },
-    ),
-    Kind.RUN: record({}, {"sha256": TEXT}),
+    Kind.VECTORS: {**_SIZES, **_BLOCKS},
+    Kind.INDEX: {**_SIZES, **_FILES, "factory": TEXT, "recall": optional(number(0, 1))},
+    Kind.RUN: {"sha256": TEXT},
 }
+EXPECTED, HINT = "a manifest that denserk wrote", "make it again with --overwrite"
 
 
 def _rule(kind: Kind, *, complete: bool) -> Rule:
@@ -118,29 +102,19 @@ def _rule(kind: Kind, *, complete: bool) -> Rule:
         {
             "kind": TEXT,
             "complete": TRUTH,
-            "settings": _SETTINGS.get(kind, OBJECT) if complete else OBJECT,
-            "made_from": _MADE_FROM,
-            "contents": _CONTENTS.get(kind, OBJECT) if complete else OBJECT,
+            "settings": record({}, _SETTINGS.get(kind) if complete else None),
+            "made_from": record({}, {"model": optional(_MODEL)}),
+            "contents": record({}, _CONTENTS.get(kind) if complete else None),
             "version": TEXT,
         }
     )
 
 
 def require_fields(path: str | Path, manifest: Manifest, part: str, *names: str) -> None:
-    """Check that a part of a folder's manifest has some fields.
-
-    Raises:
-        InputError: it lacks one.
-    """
+    """Raise an InputError if a part of a folder's manifest lacks a field."""
     missing = [name for name in names if name not in getattr(manifest, part)]
     if missing:
-        raise InputError(
-            beside(path),
-            None,
-            f"no {part}.{missing[0]}",
-            "a manifest that denserk wrote",
-            "make it again with --overwrite",
-        )
+        raise InputError(beside(path), None, f"no {part}.{missing[0]}", EXPECTED, HINT)
 
 
 def beside(path: str | Path) -> Path:
@@ -155,21 +129,16 @@ def encoded(manifest: Manifest) -> bytes:
 
 
 def decoded(data: bytes | str, where: str | Path) -> Manifest:
-    """Parse a manifest; `where` names it in errors.
-
-    Raises:
-        InputError: it is not a manifest.
-    """
-    expected, hint = "a manifest that denserk wrote", "make it again with --overwrite"
+    """Parse a manifest; `where` names it in errors."""
     try:
         values = orjson.loads(data)
     except ValueError as error:
-        raise InputError(where, None, f"text that is not JSON ({error})", expected, hint) from None
-    require(values, record({"kind": one_of(*Kind), "complete": TRUTH}), where, None, hint)
+        raise InputError(where, None, f"text that is not JSON ({error})", EXPECTED, HINT) from None
+    require(values, record({"kind": one_of(*Kind), "complete": TRUTH}), where, None, HINT)
     kind = Kind(values["kind"])
-    require(values, _rule(kind, complete=values["complete"]), where, None, hint)
+    require(values, _rule(kind, complete=values["complete"]), where, None, HINT)
     if others := sorted(values.keys() - {field.name for field in fields(Manifest)}):
-        raise InputError(where, None, f"the field {others[0][:60]}", expected, hint)
+        raise InputError(where, None, f"the field {others[0][:60]}", EXPECTED, HINT)
     return Manifest(**{**values, "kind": kind})
 
 
@@ -182,14 +151,9 @@ def write_manifest(path: str | Path, manifest: Manifest) -> None:
 def read_manifest(path: str | Path, kind: Kind, *, unfinished: bool = False) -> Manifest:
     """Read the manifest of a folder or file, which must be of a `kind`.
 
-    Args:
-        path: the folder or file.
-        kind: what it must be.
-        unfinished: also accept an unfinished folder.
-
     Raises:
         UsageError: the folder does not exist, or has no manifest.
-        MismatchError: it is of another kind, or unfinished.
+        MismatchError: it is of another kind, or it is unfinished and `unfinished` is false.
         InputError: it is not a manifest.
     """
     where = beside(path)
@@ -236,11 +200,7 @@ def has_manifest(output: str) -> bool:
 
 
 def forget_manifest(output: str) -> None:
-    """Remove the manifest of a run that is about to be replaced.
-
-    Raises:
-        OutputError: it cannot be removed.
-    """
+    """Remove the manifest of a run that is about to be replaced."""
     if has_manifest(output):
         with write_errors(output):
             beside(output).unlink(missing_ok=True)
@@ -260,25 +220,22 @@ def model_of(manifest: Manifest | None) -> Description | None:
     return model if isinstance(model, Mapping) else None
 
 
-def _comparable(model: Description) -> dict[str, Any]:
-    text = model.get("text", {})
-    return {
-        "fingerprint": model.get("fingerprint"),
-        "representation": DEFAULTS | dict(model.get("representation", {})),
-        "text": {name: text.get(name) for name in OF_PASSAGES},
-    }
-
-
 def model_differences(one: Description, other: Description) -> list[str]:
     """Describe why vectors of two models cannot be compared, one phrase per reason.
 
     >>> model_differences({"name": "a", "fingerprint": "1"}, {"name": "b", "fingerprint": "2"})
     ['other weights: a and b']
     """
-    before, after = _comparable(one), _comparable(other)
     found = []
-    if before.pop("fingerprint") != after.pop("fingerprint"):
+    if one.get("fingerprint") != other.get("fingerprint"):
         found.append(f"other weights: {one.get('name')} and {other.get('name')}")
+    before, after = (
+        {
+            "representation": DEFAULTS | dict(model.get("representation", {})),
+            "text": {name: model.get("text", {}).get(name) for name in OF_PASSAGES},
+        }
+        for model in (one, other)
+    )
     return found + differences(before, after)
 
 
@@ -292,9 +249,6 @@ def refuse_other_model(
         asked: the model of the second.
         what: "the index idx and the queries q", for the message.
         hint: what to do instead.
-
-    Raises:
-        MismatchError: weights, representation or settings of text differ.
     """
     found = [] if made is None or asked is None else model_differences(made, asked)
     if found:
@@ -314,11 +268,7 @@ class Made(Protocol):
 
 
 def common_model(sources: Sequence[Made]) -> Description | None:
-    """Return the model that encoded all vectors; None if a manifest does not name it.
-
-    Raises:
-        MismatchError: several models did.
-    """
+    """Return the model that encoded all vectors; None if a manifest does not name it."""
     models = [(source.name, model_of(source.manifest)) for source in sources]
     first, made = models[0]
     for name, model in models[1:]:

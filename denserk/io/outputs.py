@@ -1,7 +1,6 @@
 """Output files and folders: locks, and protection of inputs and of files denserk did not write.
 
-An output is claimed before any work begins: inputs are never overwritten, files that denserk did
-not write are never deleted, and a lock beside the output excludes other denserk processes.
+An output is claimed before any work begins; a lock beside it excludes other denserk processes.
 """
 
 import ctypes
@@ -33,41 +32,33 @@ from denserk.io.files import (
 MANIFEST, TRAINING, MODEL = "manifest.json", "training.json", "denserk.json"
 EXPORT = ".denserk"  # lists the files of a folder in another tool's format
 UNFINISHED = ".unfinished"  # suffix of the folder beside a file that is written block by block
-MODEL_FILES = (
-    *("config.json", "generation_config.json", MODEL, "README.md", "modules.json", "model.pt"),
-    *("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin"),
-    *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
-    *("vocab.txt", "vocab.json", "merges.txt", "*.model"),
-    *("config_sentence_transformers.json", "sentence_bert_config.json"),
-)
+SCRATCH = "denserk-"  # prefix of temporary folders
+MODEL_FILES = """
+    denserk.json config.json generation_config.json README.md modules.json model.pt
+    *.safetensors *.safetensors.index.json pytorch_model*.bin
+    tokenizer*.json special_tokens_map.json added_tokens.json chat_template.jinja
+    vocab.txt vocab.json merges.txt *.model
+    config_sentence_transformers.json sentence_bert_config.json
+"""
 # patterns of files that denserk writes into a folder, by the file that marks such a folder
-FILES: Mapping[str, tuple[str, ...]] = {
-    MANIFEST: (
-        *("blocks*.jsonl", "block-[0-9]*.npy", "block-[0-9]*.docid", "tokens.jsonl"),
-        *("word-frequencies.json", "index", "docid", "vectors", "*.index.npy", "*.index.json"),
-        *("segments_*", "_*.*", "write.lock"),
-    ),
-    TRAINING: (
-        *MODEL_FILES,
-        *(
-            "config.yaml",
-            "training.png",
-            "events.out.tfevents.*",
-            "optimizer.pt",
-            "scheduler.pt",
-            "scaler.pt",
-            "trainer.pt",
-        ),
-        *("rng_state*.pth", "trainer_state.json", MANIFEST, "*.npy", "*.bin", "*.arrow"),
-    ),
+FILES = {
+    MANIFEST: """
+        manifest.json blocks*.jsonl block-[0-9]*.npy block-[0-9]*.docid tokens.jsonl
+        word-frequencies.json index docid vectors *.index.npy *.index.json
+        segments_* _*.* write.lock
+    """,
+    TRAINING: f"""
+        {MODEL_FILES} training.json config.yaml training.png events.out.tfevents.*
+        optimizer.pt scheduler.pt scaler.pt trainer.pt rng_state*.pth trainer_state.json
+        manifest.json *.npy *.bin *.arrow
+    """,
     MODEL: MODEL_FILES,
 }
 # patterns of folders below a model folder or the folder of a training run
-FOLDERS = (
-    *("checkpoints", "checkpoint-*", "best", "steps", "step-*", "start", "logs"),
-    *("training-data", "dev-data", "scratch", ".saving", "query", "document", "[0-9]_*"),
-)
-SCRATCH = "denserk-"  # prefix of temporary folders
+FOLDERS = """
+    checkpoints checkpoint-* best steps step-* start logs training-data dev-data scratch .saving
+    query document [0-9]_*
+"""
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -78,51 +69,44 @@ def _json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _made_by_denserk(folder: Path, marker: str) -> bool:
-    found = _json(folder / marker)
-    versions = found.get("versions")
-    return (
-        (marker == MANIFEST and {"kind", "complete", "settings"} <= found.keys())
-        or (marker == TRAINING and isinstance(versions, dict) and "denserk" in versions)
-        or (marker == MODEL and "denserk_version" in found)
-    )
-
-
 def _marker(folder: Path) -> str | None:
     """Return the file that marks a folder of denserk's, or None."""
-    if isinstance(_json(folder / EXPORT).get("files"), list):
-        return EXPORT
-    return next((name for name in FILES if _made_by_denserk(folder, name)), None)
+    versions = _json(folder / TRAINING).get("versions")
+    marks = {
+        EXPORT: isinstance(_json(folder / EXPORT).get("files"), list),
+        MANIFEST: {"kind", "complete", "settings"} <= _json(folder / MANIFEST).keys(),
+        TRAINING: isinstance(versions, dict) and "denserk" in versions,
+        MODEL: "denserk_version" in _json(folder / MODEL),
+    }
+    return next((name for name, is_there in marks.items() if is_there), None)
 
 
 def foreign_items(folder: Path) -> Iterator[Path]:
     """Yield the files and folders in `folder` that denserk did not write.
 
-    A folder is denserk's if it holds a manifest, the settings of a training run, or the list of an
-    export; in it, only files and folders with names that denserk uses are denserk's.
+    A folder is denserk's if it holds a manifest, the settings of a training run, a model, or the
+    list of an export; in it, only files and folders with names that denserk uses are denserk's.
     """
     marker = _marker(folder)
-    if marker in (None, EXPORT):
-        listed = [EXPORT, *map(str, _json(folder / EXPORT)["files"])] if marker else []
-        written = [folder / name for name in listed]
-        own = {path for file in written for path in (file, *file.parents)}
-        for item in sorted(folder.rglob("*") if marker else folder.iterdir()):
-            if item not in own and not is_temporary(item):
-                yield item
-        return
-    patterns = (marker, *FILES[marker])
-    for place, folders, files in os.walk(folder):
-        for name in list(folders):
-            path = Path(place, name)
-            known = marker != MANIFEST and any(fnmatchcase(name, p) for p in FOLDERS)
-            if path.is_symlink() or not known:
-                folders.remove(name)
-                if path.is_symlink() or not is_temporary(path):
-                    yield path
-        for name in files:
-            path = Path(place, name)
-            if not (any(fnmatchcase(name, p) for p in patterns) or is_temporary(path)):
-                yield path
+    listed = map(Path, _json(folder / EXPORT)["files"] if marker == EXPORT else [])
+    own = {path for name in [Path(EXPORT), *listed] for path in (name, *name.parents)}
+    has_folders = marker in (TRAINING, MODEL)
+    for item in sorted(folder.rglob("*") if marker else folder.iterdir()):
+        name = item.relative_to(folder)
+        if any(is_temporary(Path(part)) for part in name.parts):
+            continue
+        if marker in (None, EXPORT):
+            is_known = marker == EXPORT and name in own
+        elif item.is_dir() and not item.is_symlink():
+            is_known = has_folders and _matches(item.name, FOLDERS)
+        else:
+            is_known = _matches(item.name, FILES[marker])
+        if not is_known:
+            yield item
+
+
+def _matches(name: str, patterns: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns.split())
 
 
 def refuse_occupied(
@@ -138,11 +122,8 @@ def refuse_occupied(
     if path.exists() and not path.is_dir():
         raise UsageError(f"{folder} is a file; a folder is expected", "choose another --output")
     present = [item for item in path.iterdir() if not is_temporary(item)] if path.is_dir() else []
-    if [item.name for item in present] == [TRAINING] and _json(path / TRAINING).keys() == {
-        "versions"
-    }:
-        return  # a training run that failed at its start
-    if not present:
+    failed_at_its_start = _json(path / TRAINING).keys() == {"versions"}  # a training run
+    if not present or (failed_at_its_start and [item.name for item in present] == [TRAINING]):
         return
     if not (overwrite or resume):
         raise UsageError(
@@ -150,39 +131,32 @@ def refuse_occupied(
             f"add --overwrite to replace it, {'--resume to continue it, ' * resumable}"
             "or choose another output",
         )
-    foreign = next(foreign_items(path), None)
-    if foreign is None or (resume and _marker(path)):
-        return
-    raise UsageError(
-        f"{folder} holds {foreign.relative_to(path)}, which denserk did not write",
-        f"choose another output, or remove {folder} yourself",
-    )
+    foreign = None if resume and _marker(path) else next(foreign_items(path), None)
+    if foreign is not None:
+        raise UsageError(
+            f"{folder} holds {foreign.relative_to(path)}, which denserk did not write",
+            f"choose another output, or remove {folder} yourself",
+        )
 
 
-def clear_folder(folder: Path) -> None:
-    """Empty a folder that `refuse_occupied` accepted."""
+def _clear(folder: Path) -> None:
+    """Empty a folder that `refuse_occupied` accepted; what marks it as denserk's goes last."""
     manifest = folder / MANIFEST
-    if _made_by_denserk(folder, MANIFEST):  # removed last, because it marks the folder
+    if _marker(folder) == MANIFEST:
         with whole_binary(manifest) as out:
             out.write(json.dumps({**_json(manifest), "complete": False}).encode())
-    marks = (MANIFEST, TRAINING, MODEL, EXPORT)
-    for item in sorted(folder.iterdir(), key=lambda item: item.name in marks):
+    for item in sorted(folder.iterdir(), key=lambda item: item.name in (EXPORT, *FILES)):
         shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
 
 
 def prepare_folder(folder: str | Path, *, overwrite: bool, resume: bool = False) -> Path:
-    """Create an output folder, or empty it; with `resume` its content is kept.
-
-    Raises:
-        UsageError: see `refuse_occupied`.
-        OutputError: it cannot be created or emptied.
-    """
+    """Create an output folder, or empty it if `refuse_occupied` accepts; `resume` keeps it."""
     refuse_occupied(folder, overwrite=overwrite, resume=resume)
     path = Path(folder)
     with write_errors(folder):
         path.mkdir(parents=True, exist_ok=True)
         if not resume:
-            clear_folder(path)
+            _clear(path)
     return path
 
 
@@ -196,10 +170,7 @@ def whole_folder(
         folder: the final path.
         overwrite: replace a folder that is not empty.
         export: the files are in another tool's format; their names are recorded to mark the folder.
-        own: it lies in a folder of denserk's, and is replaced without a check.
-
-    Raises:
-        UsageError: see `refuse_occupied`.
+        own: it lies in a folder of denserk's, and is replaced without `refuse_occupied`.
     """
     if not own:
         refuse_occupied(folder, overwrite=overwrite, resumable=False)
@@ -223,12 +194,9 @@ def whole_folder(
 
 def _exchange(one: Path, other: Path) -> None:
     """Exchange the names of two folders, atomically if the file system can."""
-    exchange = 2  # RENAME_EXCHANGE of Linux
-    at_here = -100  # AT_FDCWD
-    library = ctypes.CDLL(None, use_errno=True)
-    if hasattr(library, "renameat2") and not library.renameat2(
-        at_here, os.fsencode(one), at_here, os.fsencode(other), exchange
-    ):
+    here, exchange = -100, 2  # Linux's AT_FDCWD and RENAME_EXCHANGE
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    if rename and rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0:
         return
     aside = temporary_beside(other)
     other.replace(aside)

@@ -110,26 +110,17 @@ def forget_checksums(folder):
 
 VECTOR_FIELDS = [
     ("contents__dimension", NULL),
-    ("contents__dimension", None),
     ("contents__dimension", "16"),
-    ("contents__dimension", 0),
     ("contents__dimension", 2**70),
-    ("contents__vectors_per_passage", None),
     ("contents__vectors_per_passage", [1]),
-    ("contents__count", NULL),
     ("contents__count", -6),
     ("contents__dtype", "float64"),
-    ("contents__dtype", 7),
     ("contents", None),
-    ("settings", []),
     ("settings__shard_num", "two"),
-    ("made_from__model", "bert"),
     ("made_from__model__representation", 3),
     ("made_from", NULL),
     ("kind", ["vectors"]),
-    ("kind", None),
     ("complete", "yes"),
-    ("version", None),
 ]
 
 
@@ -147,27 +138,22 @@ INDEX_FIELDS = [
     ("contents__count", NULL),
     ("contents__vectors_per_passage", 1.5),
     ("contents__sha256", ["index"]),
-    ("contents__bytes", {"index": "5"}),
     ("settings__engine", "nonsense"),
     ("settings__engine", NULL),
-    ("settings__metric", None),
-    ("settings__bm25", 1),
 ]
 
 
-@pytest.mark.parametrize("name", ["flat", "hnsw", "bm25"])
+@pytest.mark.parametrize("name", ["flat", "bm25"])
 @pytest.mark.parametrize(("field", "value"), INDEX_FIELDS)
 def test_a_manifest_of_an_index(own, search, refused, name, field, value):
     folder = own(name)
-    if name != "bm25" and field == "settings__bm25":
-        pytest.skip("an index of vectors has no such settings")
     change(folder / "manifest.json", **{field: value})
     line = refused(search(folder))
     assert "manifest.json: found " in line
     assert field.replace("__", ".") in line
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "1", '"x"', "{}", "\ud800"])
+@pytest.mark.parametrize("text", ["", "[]", "\ud800"])
 def test_a_manifest_that_is_none(own, search, refused, text):
     folder = own("v")
     (folder / "manifest.json").write_text(text, errors="surrogatepass")
@@ -176,13 +162,9 @@ def test_a_manifest_that_is_none(own, search, refused, text):
 
 JOURNAL_LINES = [
     '{"number":"0","count":2,"input_sha256":""}',
-    '{"number":0,"count":[2],"input_sha256":""}',
-    '{"number":0,"count":2,"input_sha256":null}',
     '{"number":0,"count":0,"input_sha256":""}',
-    '{"number":-1,"count":2,"input_sha256":""}',
     '{"number":0,"count":2,"input_sha256":"","sha256":{"npy":1}}',
     '{"number":0,"count":2,"input_sha256":"","odd":1}',
-    "[]",
     "{",
 ]
 
@@ -223,7 +205,7 @@ def test_headers_of_arrays(own, search, index, refused, tmp_path, header):
     assert "bare.npy: found a broken file" in refused(index(tmp_path / "bare.npy"))
 
 
-@pytest.mark.parametrize("dtype", ["int64", "bool", "complex128", "float64", "float16", "S4"])
+@pytest.mark.parametrize("dtype", ["int64", "float16", "S4"])
 def test_arrays_of_another_type(own, search, index, refused, dtype):
     folder = own("v")
     np.save(folder / "block-00001.npy", np.ones((2, 16)).astype(dtype))
@@ -254,7 +236,7 @@ def test_ids_of_vectors(own, search, index, refused, text, found):
 @pytest.mark.parametrize(("line", "found"), [("d1", "the id d1 again (first in line 1)"),
     ("a b", "the passage id 'a b'"), ("", "an empty passage id")])  # fmt: skip
 def test_ids_of_an_index(own, search, refused, name, line, found):
-    """With a checksum any change is seen; ids of other tools' indexes are looked at one by one."""
+    """With a checksum any change is seen; ids of other tools' indexes are checked one by one."""
     folder = own(name)
     ids = folder / "docid"
     ids.write_text("".join(f"{i}\n" for i in [*ids.read_text().split()[:-1], line]))
@@ -263,13 +245,6 @@ def test_ids_of_an_index(own, search, refused, name, line, found):
     told = refused(search(folder))
     assert found in told
     assert "docid, line 6" in told
-
-
-def test_swapped_ids_are_seen(own, search, refused):
-    folder = own("flat")
-    ids = folder / "docid"
-    ids.write_text("".join(f"{i}\n" for i in reversed(ids.read_text().split())))
-    assert "docid: found bytes that differ from the checksum" in refused(search(folder))
 
 
 def test_an_index_cut_short(own, search, refused):
@@ -288,7 +263,7 @@ def flip(path):
 
 
 @pytest.mark.parametrize(("name", "file"), [("v", "block-00002.npy"), ("v", "blocks.jsonl"),
-    ("flat", "index"), ("hnsw", "index"), ("bm25", "vocab.index.json")])  # fmt: skip
+    ("flat", "index"), ("bm25", "vocab.index.json")])  # fmt: skip
 def test_verify_finds_one_bit(own, search, index, refused, name, file, tmp_path):
     folder = own(name)
     assert run([*search(folder), "--verify"]) == 0
@@ -300,14 +275,8 @@ def test_verify_finds_one_bit(own, search, index, refused, name, file, tmp_path)
         assert f"{file}: found bytes that differ from the checksum" in refused(command)
 
 
-def test_verify_reads_what_it_says(own, search, index, refused, made, tmp_path, capfd):
-    queries = own("q")
-    flip(queries / "block-00000.npy")
-    command = search(made / "flat", "--verify")
-    command[command.index(str(made / "q"))] = str(queries)
-    assert "block-00000.npy: found bytes that differ" in refused(command)
-    old = forget_checksums(own("v"))
-    assert run([*index(old), "--verify"]) == 0
+def test_verify_names_what_it_cannot_verify(own, index, refused, capfd):
+    assert run([*index(forget_checksums(own("v"))), "--verify"]) == 0
     assert "holds no checksums, and is not verified" in capfd.readouterr().err
     text = ["index", "--type", "bm25", "--corpus", "c", "--output", "x", "--verify"]
     assert "--verify is for --input" in refused(text, 2)
@@ -336,7 +305,7 @@ def test_indexes_of_faiss_that_are_broken(own, search, refused, name):
         whole.write_bytes(broken)
         status = run(search(folder))
         assert status in (0, 1, 2)
-    for size in (0, 3, 40, len(data) // 2, len(data) - 1):
+    for size in (0, 40, len(data) - 1):
         whole.write_bytes(data[:size])
         assert "index" in refused(search(folder))
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from denserk.errors import InputError, MismatchError, UsageError
+from denserk.errors import InputError, MismatchError
 from denserk.io.block_journal import JOURNAL, Block
 from denserk.io.manifest import Kind, Manifest
 from denserk.io.vector_folder import VectorFolderWriter, open_vectors
@@ -58,58 +58,21 @@ def test_an_unfinished_folder_is_refused_and_can_be_continued(tmp_path):
     }
 
 
-def test_shards_one_after_another(tmp_path):
-    second = open_vectors(write(tmp_path / "second", (1,)))
-    assert [ids for ids, _ in second.blocks()] == [["c"]]
-
-
-def test_not_a_number_is_refused_by_name(tmp_path):
-    writer = VectorFolderWriter(tmp_path, MANIFEST, "float32")
-    bad = np.array([[1, 2], [np.nan, 0]], np.float32)
-    with pytest.raises(InputError, match="a vector of b that is not finite"):
-        writer.write(Block(0, 2, ""), ["a", "b"], bad)
-
-
-def test_what_float16_cannot_hold_is_refused(tmp_path):
+def test_what_float16_cannot_hold_is_rejected(tmp_path):
     writer = VectorFolderWriter(tmp_path, MANIFEST, "float16")
     with pytest.raises(InputError, match="vector of a that is not finite in float16"):
         writer.write(Block(0, 1, ""), ["a"], np.array([[1e6]], np.float32))
 
 
-def damage_truncate(folder):
-    file = folder / "block-00000.npy"
-    file.write_bytes(file.read_bytes()[:-4])
-
-
-def damage_ids(folder):
-    (folder / "block-00000.docid").write_text("a\n")
-
-
-def damage_missing(folder):
-    (folder / "block-00001.npy").unlink()
-
-
-@pytest.mark.parametrize("damage", [damage_truncate, damage_ids, damage_missing])
-def test_a_damaged_block_is_told(tmp_path, damage):
-    folder = write(tmp_path / "v")
-    damage(folder)
-    with pytest.raises(InputError, match=r"block-0000\d"):
-        list(open_vectors(folder).blocks())
-
-
-def test_a_broken_journal_is_told(tmp_path):
-    folder = write(tmp_path / "v")
-    (folder / JOURNAL).write_text('{"number":0}\n')
-    with pytest.raises(InputError, match="line 1"):
-        open_vectors(folder)
+@pytest.mark.parametrize("damage", ["cut", "missing"])
+def test_a_damaged_block_is_named(tmp_path, damage):
+    file = write(tmp_path / "v") / "block-00001.npy"
+    file.write_bytes(file.read_bytes()[:-4]) if damage == "cut" else file.unlink()
+    with pytest.raises(InputError, match="block-00001"):
+        list(open_vectors(tmp_path / "v").blocks())
 
 
 def test_a_gap_is_told(tmp_path):
     folder = write(tmp_path / "v", (0, 2))
     with pytest.raises(MismatchError, match="lacks blocks between 0 and 2"):
         open_vectors(folder)
-
-
-def test_another_folder_is_not_vectors(tmp_path):
-    with pytest.raises(UsageError, match=r"has no manifest\.json"):
-        open_vectors(tmp_path)

@@ -42,10 +42,9 @@ def refused(capsys, status, *arguments):
     ("content", "said"),
     [
         (b'{"_id": "a b", "text": "x"}\n', "line 1"),
-        (b'{"_id": "", "text": "x"}\n', "line 1"),
+        (b"", "empty"),
         (b'{"_id": "a", "text": "x"}\n{"_id": "b", "text"\n', "line 2"),
         (b'{"_id": "a", "text": "x"}\n{"_id": "a", "text": "y"}\n', "a twice: passages 1 and 2"),
-        (b'{"_id": "a", "text": "\xff"}\n', "line 1"),
     ],
 )
 def test_a_broken_corpus(tiny, tmp_path, capsys, content, said):
@@ -87,20 +86,9 @@ def test_weights_that_are_no_numbers(tiny, tmp_path, capsys, corpus):
     assert "a vector of d0 that is not finite" in line
 
 
-@pytest.mark.parametrize(
-    ("model", "status"), [("no-such-model", 1), ("castorini/no-such-model", 1)]
-)
-def test_a_model_that_is_not_there(tmp_path, capsys, corpus, model, status):
-    line = refused(capsys, status, "--model", model, "--corpus", corpus, "--output", tmp_path / "v")
-    assert model in line
-
-
-def test_an_output_that_cannot_be_written(tiny, tmp_path, capsys, corpus):
-    (tmp_path / "file").write_text("")
-    line = refused(
-        capsys, 1, "--model", tiny(), "--corpus", corpus, "--output", tmp_path / "file" / "v"
-    )
-    assert "cannot be written" in line
+def test_a_model_that_is_not_there(tmp_path, capsys, corpus):
+    line = refused(capsys, 1, "--model", "no/such", "--corpus", corpus, "--output", tmp_path / "v")
+    assert "no/such" in line
 
 
 def test_a_full_device(tiny, capsys, corpus):
