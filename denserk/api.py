@@ -12,10 +12,11 @@ import json
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,17 +28,16 @@ from denserk.config.retrieval import SearchSettings
 from denserk.extras import require
 from denserk.records import Passage, Query
 
+PathName = str | PathLike[str]
+Vectors = NDArray[np.float32]
+Scores = Mapping[str, Mapping[str, float]]
+Records = Sequence[Mapping[str, Any]]
 if TYPE_CHECKING:
     import pandas as pd
 
     from denserk.index.opening import OpenedIndex
     from denserk.models.text_encoder import TextEncoder
 
-PathName = str | PathLike[str]
-Vectors = NDArray[np.float32]
-Scores = Mapping[str, Mapping[str, float]]
-Records = Sequence[Mapping[str, Any]]
-if TYPE_CHECKING:
     RunLike: TypeAlias = PathName | Scores | pd.DataFrame
     TextsLike: TypeAlias = PathName | Mapping[str, str] | Sequence[str] | Records | pd.DataFrame
 
@@ -71,24 +71,18 @@ class Run(dict[str, dict[str, float]]):
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return columns qid, docid, rank (from 1) and score."""
-        require("pandas", "Run.to_pandas")
-        import pandas as pd
-
+        pandas = require("pandas", "Run.to_pandas")
         rows = [
             (qid, docid, rank, score)
             for qid, hits in self.items()
             for rank, (docid, score) in enumerate(hits.items(), start=1)
         ]
-        return pd.DataFrame(rows, columns=["qid", "docid", "rank", "score"])
+        frame: pd.DataFrame = pandas.DataFrame(rows, columns=["qid", "docid", "rank", "score"])
+        return frame
 
 
 class Encoder:
-    """A model that encodes queries and passages.
-
-    Attributes:
-        name: what the model is called: a folder, or a name on the hub.
-        dimension: D.
-    """
+    """A model, `name`, that encodes queries and passages to vectors of `dimension`."""
 
     def __init__(self, encoder: "TextEncoder") -> None:
         self._encoder = encoder
@@ -96,16 +90,10 @@ class Encoder:
 
     @classmethod
     def load(cls, name: PathName, **options: Any) -> Self:
-        """Load a model.
+        """Load a model: a short name such as "minilm", a folder, or a name on the Hugging Face hub.
 
-        Args:
-            name: a short name such as "minilm", a folder, or a name on the Hugging Face hub.
-            options: options of `denserk encode` about the model, for example representation="mean",
-                l2_norm=True, query_prefix="query: ", device="cuda", dtype="bfloat16".
-
-        Raises:
-            UsageError: the model is not there, or an option is unknown.
-            ModelError: the model cannot be loaded.
+        The options are those of `denserk encode` about the model, for example
+        representation="mean", l2_norm=True, query_prefix="query: ", device="cuda".
         """
         from denserk.models.text_encoder import TextEncoder
 
@@ -114,15 +102,10 @@ class Encoder:
         )
         return cls(TextEncoder.load(str(name), representation, text, ComputeSettings(**compute)))
 
-    @overload
-    def encode_queries(self, queries: str) -> Vectors: ...
-    @overload
-    def encode_queries(self, queries: Sequence[str]) -> Vectors: ...
     def encode_queries(self, queries: str | Sequence[str]) -> Vectors:
         """Encode one query to (D,), or N queries to (N, D), float32."""
         if isinstance(queries, str):
-            found: Vectors = self.encode_queries([queries])[0]
-            return found
+            return np.asarray(self.encode_queries([queries])[0])
         return self._encoder.encode_queries([Query(str(i), q) for i, q in enumerate(queries)])
 
     def encode_passages(
@@ -133,11 +116,18 @@ class Encoder:
         A passage is its text, or a mapping with `text`, `title` and other fields.
         """
         if isinstance(passages, str | Mapping):
-            found: Vectors = self.encode_passages([passages])[0]
-            return found
+            return np.asarray(self.encode_passages([passages])[0])
         rows = self._encoder.encode_passages([_passage(p) for p in passages])
         several = self._encoder.vectors_per_passage
         return rows if several == 1 else rows.reshape(len(passages), several, -1)
+
+
+class _OwnFolder:
+    """A temporary folder that is removed together with this object."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="denserk-"))
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 class Index:
@@ -146,6 +136,7 @@ class Index:
     def __init__(self, opened: "OpenedIndex") -> None:
         self._opened = opened
         self._own: Encoder | None = None
+        self._scratch: _OwnFolder | None = None
 
     @classmethod
     def build(
@@ -170,49 +161,37 @@ class Index:
         from denserk.config.encoding import VectorFormat
         from denserk.io.vectors import open_writer
 
-        def make(scratch: Path, folder: str) -> None:
-            source = str(vectors)
-            if isinstance(vectors, np.ndarray):
-                names = [str(i) for i in (range(len(vectors)) if ids is None else ids)]
-                if len(names) != len(vectors):
-                    raise ValueError(f"{len(names):,} ids for {len(vectors):,} vectors")
-                source = str(scratch / "vectors")
-                with open_writer(source, VectorFormat.PYSERINI_FAISS) as writer:
-                    writer.write(names, vectors.astype(np.float32, copy=False), [""] * len(names))
-            index(input=[source], type=type, output=folder, **options)
-
-        return cls._made(make, output)
-
-    @classmethod
-    def _made(cls, make: Callable[[Path, str], None], output: PathName | None) -> Self:
-        """Build an index into `output`, or into a folder that is removed with the object."""
-        scratch = Path(tempfile.mkdtemp(prefix="denserk-"))
-        try:
-            make(scratch, str(output or scratch / "index"))
-            made = cls._open([str(output or scratch / "index")])
-        except BaseException:
-            shutil.rmtree(scratch)
-            raise
-        weakref.finalize(made, shutil.rmtree, scratch, ignore_errors=True)
-        return made
+        source, scratch = str(vectors), _OwnFolder()
+        if isinstance(vectors, np.ndarray):
+            names = [str(i) for i in (range(len(vectors)) if ids is None else ids)]
+            if len(names) != len(vectors):
+                raise ValueError(f"{len(names):,} ids for {len(vectors):,} vectors")
+            source = str(scratch.path / "vectors")
+            with open_writer(source, VectorFormat.PYSERINI_FAISS) as writer:
+                writer.write(names, vectors.astype(np.float32, copy=False), [""] * len(names))
+        folder = str(output or scratch.path / "index")
+        index(input=[source], type=type, output=folder, **options)
+        return cls._open([folder], scratch)
 
     @classmethod
     def open(cls, path: PathName | Sequence[PathName], **options: Any) -> Self:
         """Open an index folder, a folder of vectors, or several of them as one index.
 
-        Args:
-            path: the folder or folders.
-            options: options of `denserk search` about the computation: device, threads.
+        The options are those of `denserk search` about the computation: device, threads.
         """
         paths = [path] if isinstance(path, str | PathLike) else path
         return cls._open([str(each) for each in paths], **options)
 
     @classmethod
-    def _open(cls, folders: Sequence[str], **options: Any) -> Self:
+    def _open(
+        cls, folders: Sequence[str], scratch: "_OwnFolder | None" = None, **options: Any
+    ) -> Self:
         from denserk.index.opening import open_index
 
         (compute,) = _split(options, ComputeSettings)
-        return cls(open_index(folders, SearchSettings(), ComputeSettings(**compute)))
+        made = cls(open_index(folders, SearchSettings(), ComputeSettings(**compute)))
+        made._scratch = scratch
+        return made
 
     def __len__(self) -> int:
         return len(self._opened.index) // self._opened.vectors_per_passage
@@ -233,9 +212,6 @@ class Index:
             model: encodes the queries; by default the model that encoded the passages.
             hits: passages returned for a query.
             options: further options of `denserk search`, such as remove_query=True.
-
-        Raises:
-            MismatchError: the model is not the one that encoded the passages.
         """
         from denserk.index.searcher import Searcher
 
@@ -260,6 +236,8 @@ class Index:
         records = list(_queries(queries))
         qids, texts = [q.qid for q in records], [q.text for q in records]
         if self._opened.is_bm25:
+            if model is not None:
+                raise TypeError("BM25 has no model")
             return qids, np.array(texts, dtype=object)
         if not isinstance(model, Encoder):
             model = self._encoder(model)
@@ -290,74 +268,43 @@ class BM25(Index):
     def build(  # type: ignore[override]
         cls, corpus: "TextsLike", *, output: PathName | None = None, **options: Any
     ) -> Self:
-        """Index the terms of a corpus.
+        """Index the terms of a corpus; options as in `denserk index`: k1, b, stemmer, ...
 
-        Args:
-            corpus: passages: a file or name that `denserk index --corpus` takes, texts by id, a
-                list of dicts with `id` (or `docid`, `_id`), `title` and `text`, or a DataFrame.
-            output: the folder to keep; without it the index goes with this object.
-            options: further options of `denserk index`: k1, b, fields, stemmer, stopwords.
+        A corpus is a file or name that `denserk index --corpus` takes, texts by id, a list of dicts
+        with `id` (or `docid`, `_id`), `title` and `text`, or a DataFrame.
         """
         from denserk.commands.index import index
 
-        def make(scratch: Path, folder: str) -> None:
-            source = _stored(corpus, scratch / "corpus.jsonl", _corpus_lines)
-            index(corpus=source, type="bm25", output=folder, **options)
-
-        return cls._made(make, output)
-
-    def search(
-        self,
-        queries: "TextsLike | Vectors",
-        *,
-        model: Encoder | PathName | None = None,
-        hits: int = 100,
-        **options: Any,
-    ) -> Run:
-        """Search the index; see `Index.search`. There is no model."""
-        if model is not None:
-            raise TypeError("BM25 has no model")
-        return super().search(queries, hits=hits, **options)
+        scratch = _OwnFolder()
+        folder = str(output or scratch.path / "index")
+        index(**_stored_inputs(scratch.path, corpus=corpus), type="bm25", output=folder, **options)
+        return cls._open([folder], scratch)
 
 
 def fuse(runs: "Sequence[RunLike]", **options: Any) -> Run:
     """Fuse two or more runs, by reciprocal ranks unless `method` says otherwise.
 
-    Args:
-        runs: runs, files of runs, or DataFrames.
-        options: options of `denserk fuse`: method, weights, rrf_k, normalization, hits, ...
+    The options are those of `denserk fuse`: method, weights, rrf_k, normalization, hits, ...
     """
     from denserk.commands.fuse import fuse as command
 
-    with tempfile.TemporaryDirectory(prefix="denserk-") as scratch:
-        paths = _stored_runs(runs, Path(scratch))
-        output = Path(scratch) / "fused"
+    with _scratch() as folder:
+        paths, output = _stored_runs(runs, folder), folder / "fused"
         command(runs=paths, output=str(output), **options)
         return Run.load(output)
 
 
-@overload
 def evaluate(
-    run: "PathName | Scores | pd.DataFrame",
-    qrels: "PathName | Scores | pd.DataFrame",
-    measures: str | Sequence[str] = ...,
+    run: "RunLike | Mapping[str, RunLike]",
+    qrels: "RunLike",
+    measures: str | Sequence[str] = (),
     **options: Any,
-) -> dict[str, float]: ...
-@overload
-def evaluate(
-    run: "Mapping[str, PathName | Scores | pd.DataFrame]",
-    qrels: "PathName | Scores | pd.DataFrame",
-    measures: str | Sequence[str] = ...,
-    **options: Any,
-) -> dict[str, dict[str, float]]: ...
-def evaluate(
-    run: Any, qrels: Any, measures: str | Sequence[str] = (), **options: Any
 ) -> dict[str, Any]:
     """Evaluate one run, or several by name.
 
     Args:
-        run: a run, a file of one, or a DataFrame; or {name: run} for several.
-        qrels: relevance judgments: a file, a name such as "beir:scifact", a mapping, a DataFrame.
+        run: a run, or {name: run} for several.
+        qrels: relevance judgments; also a name such as "beir:scifact".
         measures: "nDCG@10 R@100" or a list; nDCG@10, RR@10 and R@100 by default.
         options: options of `denserk eval` about the measures: relevance_level, max_hits, ...
 
@@ -369,10 +316,10 @@ def evaluate(
     (settings,) = _split(options, EvaluationSettings)
     settings["measures"] = (measures,) if isinstance(measures, str) else tuple(measures)
     several = isinstance(run, Mapping) and any(not _is_hits(each) for each in run.values())
-    named: Mapping[str, Any] = run if several else {"run": run}
-    with tempfile.TemporaryDirectory(prefix="denserk-") as scratch:
-        paths = _stored_runs(list(named.values()), Path(scratch))
-        judged = _stored(qrels, Path(scratch) / "qrels", _qrels_lines)
+    named: Mapping[str, Any] = run if several else {"run": run}  # type: ignore[assignment]
+    with _scratch() as folder:
+        paths = _stored_runs(list(named.values()), folder)
+        [judged] = _stored_inputs(folder, qrels=qrels).values()
         result = measure(paths, judged, EvaluationSettings(**settings))
     means = [dict(each.summary) for each in result.runs]
     return dict(zip(named, means, strict=True)) if several else means[0]
@@ -382,42 +329,26 @@ def mine_negatives(
     run: "RunLike | Sequence[RunLike]",
     *,
     topics: "TextsLike | None" = None,
-    qrels: "PathName | Scores | pd.DataFrame | None" = None,
+    qrels: "RunLike | None" = None,
     train: "PathName | Records | None" = None,
     corpus: "TextsLike | None" = None,
     output: PathName | None = None,
     **options: Any,
 ) -> list[dict[str, Any]]:
-    """Mine hard negatives from runs over training queries.
+    """Mine hard negatives from one or more runs over training queries.
 
-    Args:
-        run: one or more runs.
-        topics: the training queries, with `qrels`.
-        qrels: their positives.
-        train: training data in place of `topics` and `qrels`.
-        corpus: the passages.
-        output: a file that keeps the training data, too.
-        options: further options of `denserk mine-negatives`: depth, num_negatives, range_min, ...
+    The queries are `topics` with `qrels`, or training data (`train`). The options are those of
+    `denserk mine-negatives`: depth, num_negatives, range_min, ...
 
     Returns:
-        Training examples in Tevatron's format, which `finetune` takes as `train_data`.
+        Training examples in Tevatron's format, which `finetune` takes as `train_data`; `output`
+        keeps them in a file, too.
     """
     from denserk.commands.mine_negatives import mine_negatives as command
 
-    with tempfile.TemporaryDirectory(prefix="denserk-") as scratch:
-        folder = Path(scratch)
+    with _scratch() as folder:
         runs = run if isinstance(run, list | tuple) else [run]
-        inputs = {
-            "topics": (topics, _query_lines),
-            "qrels": (qrels, _qrels_lines),
-            "train": (train, _record_lines),
-            "corpus": (corpus, _corpus_lines),
-        }
-        files = {
-            name: _stored(value, folder / f"{name}.jsonl", lines)
-            for name, (value, lines) in inputs.items()
-            if value is not None
-        }
+        files = _stored_inputs(folder, topics=topics, qrels=qrels, train=train, corpus=corpus)
         kept = Path(output) if output is not None else folder / "mined.jsonl"
         command(run=_stored_runs(runs, folder), output=str(kept), **files, **options)
         return [json.loads(line) for line in kept.read_text("utf-8").splitlines()]
@@ -432,36 +363,22 @@ def finetune(
     queries: "TextsLike | None" = None,
     **options: Any,
 ) -> Path:
-    """Train a retriever or a cross-encoder.
+    """Train a retriever or a cross-encoder; return `output`, which `Encoder.load` takes.
 
-    Args:
-        model: weights to start from.
-        train_data: a file, several files, or a list of examples as `mine_negatives` returns them.
-        output: the model folder.
-        corpus: texts of the passages that the training data names by id.
-        queries: texts of the queries that it names by id.
-        options: options and settings of `denserk finetune`: representation, lr, epochs, preset, ...
-
-    Returns:
-        The model folder, which `Encoder.load` takes.
+    Training data is a file, several files, or a list of examples as `mine_negatives` returns them;
+    `corpus` and `queries` hold the texts that it names by id. The options are those and the
+    settings of `denserk finetune`: representation, lr, epochs, preset, ...
     """
     from denserk.commands.finetune import finetune as command
 
-    with tempfile.TemporaryDirectory(prefix="denserk-") as scratch:
-        folder = Path(scratch)
-        if isinstance(train_data, str | PathLike):
-            files = [str(train_data)]
-        elif all(isinstance(each, str | PathLike) for each in train_data):
-            files = [str(each) for each in train_data]
-        else:
-            files = [_stored(train_data, folder / "train.jsonl", _record_lines)]
-        given = {"corpus": (corpus, _corpus_lines), "queries": (queries, _query_lines)}
-        texts = {
-            name: _stored(value, folder / f"{name}.jsonl", lines)
-            for name, (value, lines) in given.items()
-            if value is not None
-        }
-        command(model=str(model), train_data=files, output=str(output), **texts, **options)
+    with _scratch() as folder:
+        files: list[Any] = [train_data] if isinstance(train_data, str | PathLike) else [*train_data]
+        if not all(isinstance(each, str | PathLike) for each in files):
+            files = list(_stored_inputs(folder, train=train_data).values())
+        texts = _stored_inputs(folder, corpus=corpus, queries=queries)
+        command(
+            model=str(model), train_data=[*map(str, files)], output=str(output), **texts, **options
+        )
     return Path(output)
 
 
@@ -473,33 +390,23 @@ def pretrain(
     model: PathName | None = None,
     **options: Any,
 ) -> Path:
-    """Pre-train a backbone.
+    """Pre-train a backbone on a corpus; return `output`.
 
-    Args:
-        objective: mlm, condenser, cocondenser, master or retromae.
-        corpus: text to train on.
-        output: the model folder.
-        model: weights to start from; or architecture="tiny" for a randomly initialised BERT.
-        options: options and settings of `denserk pretrain`: max_length, lr, batch_size, ...
-
-    Returns:
-        The model folder.
+    The objective is mlm, condenser, cocondenser, master or retromae. Without a model to start from,
+    architecture="tiny" is a randomly initialised BERT. The options are those and the settings of
+    `denserk pretrain`: max_length, lr, batch_size, ...
     """
     from denserk.commands.pretrain import pretrain as command
 
-    with tempfile.TemporaryDirectory(prefix="denserk-") as scratch:
-        stored = _stored(corpus, Path(scratch) / "corpus.jsonl", _corpus_lines)
+    with _scratch() as folder:
+        [stored] = _stored_inputs(folder, corpus=corpus).values()
         given = {} if model is None else {"model": str(model)}
         command(objective=objective, corpus=[stored], output=str(output), **given, **options)
     return Path(output)
 
 
 def _split(options: Mapping[str, Any], *classes: type) -> list[dict[str, Any]]:
-    """Divide keyword arguments among settings classes.
-
-    Raises:
-        TypeError: an option belongs to none of them.
-    """
+    """Divide keyword arguments among settings classes."""
     known = {field.name: cls for cls in classes for field in dataclasses.fields(cls)}
     if unknown := [name for name in options if name not in known]:
         raise TypeError(f"unknown option {unknown[0]!r}; known are {', '.join(sorted(known))}")
@@ -516,11 +423,6 @@ def _is_hits(value: Any) -> bool:
     )
 
 
-def _are_texts(value: Any) -> bool:
-    """Tell a list of texts from a DataFrame, which iterates over its columns, and from records."""
-    return not hasattr(value, "to_dict") and all(isinstance(each, str) for each in value)
-
-
 def _records(value: Any) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of a DataFrame or a list of mappings."""
     rows = value.to_dict("records") if hasattr(value, "to_dict") else value
@@ -528,11 +430,7 @@ def _records(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _first(row: Mapping[str, Any], names: Sequence[str]) -> Any:
-    """Return the first of several keys that a record has.
-
-    Raises:
-        ValueError: it has none.
-    """
+    """Return the value of the first of several keys that a record has."""
     for name in names:
         if name in row:
             return row[name]
@@ -570,25 +468,29 @@ def _record_lines(records: Any) -> Iterator[str]:
         yield json.dumps(dict(record), ensure_ascii=False) + "\n"
 
 
-def _passage(record: str | Mapping[str, Any], docid: str = "") -> Passage:
-    """Return a passage from its text or its fields."""
+def _passage(record: str | Mapping[str, Any]) -> Passage:
+    """Return a passage, without an id, from its text or its fields."""
     if isinstance(record, str):
-        return Passage(docid, record)
+        return Passage("", record)
     rest = {name: value for name, value in record.items() if name not in ("text", "title")}
     text = _first(record, ("text", "contents"))
-    return Passage(docid, str(text), str(record.get("title") or ""), rest)
+    return Passage("", str(text), str(record.get("title") or ""), rest)
+
+
+def _rows(value: Any, ids: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Yield ids with texts or records; the ids of a list of texts count from 0."""
+    if isinstance(value, Mapping):
+        yield from ((str(id), record) for id, record in value.items())
+    elif not hasattr(value, "to_dict") and all(isinstance(each, str) for each in value):
+        yield from ((str(number), text) for number, text in enumerate(value))
+    else:
+        yield from ((str(_first(row, ids)), row) for row in _records(value))
 
 
 def _corpus_lines(corpus: Any) -> Iterator[str]:
     """Yield a corpus as BEIR's JSON lines."""
-    if isinstance(corpus, Mapping):
-        rows: Iterable[tuple[str, Any]] = corpus.items()
-    elif _are_texts(corpus):
-        rows = ((str(i), text) for i, text in enumerate(corpus))
-    else:
-        rows = ((str(_first(row, _DOCID)), row) for row in _records(corpus))
-    for docid, record in rows:
-        docid, text, title, rest = _passage(record, str(docid))
+    for docid, record in _rows(corpus, _DOCID):
+        _, text, title, rest = _passage(record)
         known = {name: value for name, value in rest.items() if name not in _DOCID}
         line = {"_id": docid, "title": title, "text": text, **known}
         yield json.dumps(line, ensure_ascii=False) + "\n"
@@ -600,15 +502,9 @@ def _queries(queries: Any) -> Iterator[Query]:
         from denserk.io.topics import read_queries
 
         yield from read_queries(str(queries))
-    elif isinstance(queries, str):
-        yield Query("0", queries)
-    elif isinstance(queries, Mapping):
-        yield from (Query(str(qid), str(text)) for qid, text in queries.items())
-    elif _are_texts(queries):
-        yield from (Query(str(i), text) for i, text in enumerate(queries))
-    else:
-        for row in _records(queries):
-            yield Query(str(_first(row, _QID)), str(_first(row, _QUERY)))
+        return
+    for qid, record in _rows([queries] if isinstance(queries, str) else queries, _QID):
+        yield Query(qid, str(record if isinstance(record, str) else _first(record, _QUERY)))
 
 
 def _query_lines(queries: Any) -> Iterator[str]:
@@ -617,13 +513,37 @@ def _query_lines(queries: Any) -> Iterator[str]:
         yield json.dumps({"_id": query.qid, "text": query.text}, ensure_ascii=False) + "\n"
 
 
-def _stored(value: Any, path: Path, lines: Any) -> str:
+_LINES = {
+    "corpus": _corpus_lines,
+    "topics": _query_lines,
+    "queries": _query_lines,
+    "qrels": _qrels_lines,
+    "train": _record_lines,
+}
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="denserk-") as folder:
+        yield Path(folder)
+
+
+def _stored(value: Any, path: Path, lines: Callable[[Any], Iterator[str]]) -> str:
     """Return the path of a file; write an object in memory to `path` first."""
     if isinstance(value, str | PathLike):
         return str(value)
     with path.open("w", encoding="utf-8") as out:
         out.writelines(lines(value))
     return str(path)
+
+
+def _stored_inputs(folder: Path, **values: Any) -> dict[str, str]:
+    """Return the paths of a command's inputs by option, without those that are None."""
+    return {
+        name: _stored(value, folder / f"{name}.jsonl", _LINES[name])
+        for name, value in values.items()
+        if value is not None
+    }
 
 
 def _stored_runs(runs: Sequence[Any], folder: Path) -> list[str]:

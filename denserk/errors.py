@@ -8,12 +8,7 @@ from typing import Any, ClassVar
 
 
 class DenserkError(Exception):
-    """Base class of all errors.
-
-    Args:
-        message: what is wrong, with the offending value.
-        hint: what to type or change, printed on its own line.
-    """
+    """Base class of all errors: what is wrong, and a hint that is printed on its own line."""
 
     exit_status = 1
 
@@ -44,17 +39,12 @@ class MissingExtraError(UsageError):
 
 
 class InputError(DenserkError):
-    """A file with invalid content.
-
-    Args:
-        path: the file; "-" is standard input.
-        line: 1-based line number, or None.
-        found: the content found.
-        expected: the content expected.
-        hint: what to type or change.
+    """A file with invalid content; lines count from 1, and "-" is standard input.
 
     >>> str(InputError("run.trec", 3, "5 columns", "6 columns: qid Q0 docid rank score tag"))
     'run.trec, line 3: found 5 columns; expected 6 columns: qid Q0 docid rank score tag'
+    >>> str(InputError("-", None, "nothing", "at least one line"))
+    'standard input: found nothing; expected at least one line'
     """
 
     def __init__(
@@ -92,9 +82,6 @@ class Interrupted(BaseException):
     """A signal that ends the command; raised in the main thread so that files are cleaned up.
 
     A library may turn it into an error of its own, so it is also kept in `received`.
-
-    Args:
-        signum: SIGINT, SIGTERM or SIGHUP.
     """
 
     received: ClassVar["Interrupted | None"] = None

@@ -25,15 +25,7 @@ def installed(module: str) -> bool:
 
 
 def require(module: str, purpose: str) -> ModuleType:
-    """Import an optional module.
-
-    Args:
-        module: import name, may contain dots.
-        purpose: subject of the error message ("a faiss index").
-
-    Raises:
-        MissingExtraError: the module is not installed.
-    """
+    """Import an optional module; `purpose` is the subject of the error ("a faiss index")."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -44,15 +36,7 @@ def require(module: str, purpose: str) -> ModuleType:
 
 
 def package_folder(module: str, purpose: str) -> Path:
-    """Return the folder of an optional package without importing it.
-
-    Args:
-        module: import name.
-        purpose: subject of the error message.
-
-    Raises:
-        MissingExtraError: the package is not installed.
-    """
+    """Return the folder of an optional package without importing it; see `require`."""
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
         raise _missing(module, purpose)

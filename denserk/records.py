@@ -16,7 +16,7 @@ class Passage(NamedTuple):
     extra: Mapping[str, Any] = NO_FIELDS
 
     def field(self, name: str) -> str:
-        """The text of a named field; a field the passage lacks is empty.
+        """Return the text of a named field; one that the passage lacks is empty.
 
         >>> Passage("d1", "body", "head", {"url": "u"}).field("url")
         'u'
@@ -49,8 +49,8 @@ class Qrel(NamedTuple):
 class Candidate(NamedTuple):
     """One positive or negative passage of a training example.
 
-    A shape that names passages by id alone leaves `title` and `text` empty; one that carries text
-    alone leaves `docid` empty. `score` is a teacher's score where the file holds one.
+    A format of ids alone leaves `title` and `text` empty; one of texts alone leaves `docid` empty.
+    `score` is a teacher's score where the file holds one.
     """
 
     docid: str = ""
@@ -61,10 +61,7 @@ class Candidate(NamedTuple):
 
 
 class TrainingExample(NamedTuple):
-    """A query with its positives and negatives, in the order of the file.
-
-    `extra` holds what a file says beside them, under the file's own keys.
-    """
+    """A query with its positives and negatives, in the order of the file."""
 
     qid: str
     query: str

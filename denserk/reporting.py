@@ -34,13 +34,7 @@ def show_progress(display: Display | None) -> Display | None:
 
 @contextmanager
 def track(what: str, total: int | None, unit: str) -> Iterator[Progress]:
-    """Show the progress of a long-running task.
-
-    Args:
-        what: description, e.g. "encoding passages".
-        total: number of units, or None if unknown.
-        unit: plural of the unit, e.g. "passages".
-    """
+    """Show the progress of a task, "encoding passages", of `total` units, "passages"."""
     if _display is None:
         yield Progress()
     else:
