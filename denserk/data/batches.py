@@ -1,25 +1,34 @@
 """Batch types, padding, and grouping of texts by length."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+T = TypeVar("T")
 
-def _moved(value: Any, device: "torch.device | str") -> Any:
-    """Return a tensor, or a tuple or dict of tensors, on a device."""
+
+def map_tensors(value: T, function: Callable[[Tensor], Tensor]) -> T:
+    """Apply a function to every tensor of a batch: of nested tuples and dicts."""
+    made: Any = value
     if isinstance(value, Tensor):
-        return value.to(device, non_blocking=True)
-    if isinstance(value, dict):
-        return {name: _moved(each, device) for name, each in value.items()}
-    if isinstance(value, tuple):
-        return type(value)(*(_moved(each, device) for each in value))
-    return value
+        made = function(value)
+    elif isinstance(value, dict):
+        made = {name: map_tensors(each, function) for name, each in value.items()}
+    elif isinstance(value, tuple):
+        parts = [map_tensors(each, function) for each in value]
+        made = type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return cast(T, made)
+
+
+def to_device(batch: T, device: "torch.device | str") -> T:
+    """Return a batch on another device."""
+    return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 
 class TokenBatch(NamedTuple):
@@ -33,11 +42,7 @@ class TokenBatch(NamedTuple):
 
     def to(self, device: "torch.device | str") -> "TokenBatch":
         """Return the batch on another device."""
-        return cast("TokenBatch", _moved(self, device))
-
-    def pinned(self) -> "TokenBatch":
-        """Return the batch in page-locked memory, for asynchronous copies to a GPU."""
-        return TokenBatch(self.input_ids.pin_memory(), self.attention_mask.pin_memory())
+        return to_device(self, device)
 
 
 class TrainingBatch(NamedTuple):
@@ -57,10 +62,6 @@ class TrainingBatch(NamedTuple):
     teacher: Tensor | None
     items: Tensor
 
-    def to(self, device: "torch.device | str") -> "TrainingBatch":
-        """Return the batch on another device."""
-        return cast("TrainingBatch", _moved(self, device))
-
 
 class SentenceBatch(NamedTuple):
     """Pairs or triplets of sentences: a batch, or one rank's part of it, which may be empty.
@@ -74,10 +75,6 @@ class SentenceBatch(NamedTuple):
     labels: Tensor | None
     items: Tensor
 
-    def to(self, device: "torch.device | str") -> "SentenceBatch":
-        """Return the batch on another device."""
-        return cast("SentenceBatch", _moved(self, device))
-
 
 class MaskedTexts(NamedTuple):
     """Texts with masked tokens, and the labels to predict.
@@ -88,10 +85,6 @@ class MaskedTexts(NamedTuple):
 
     tokens: TokenBatch
     labels: Tensor
-
-    def to(self, device: "torch.device | str") -> "MaskedTexts":
-        """Return the texts on another device."""
-        return cast("MaskedTexts", _moved(self, device))
 
 
 class PretrainingBatch(NamedTuple):
@@ -110,10 +103,6 @@ class PretrainingBatch(NamedTuple):
     passes: dict[str, MaskedTexts]
     decoders: dict[str, MaskedTexts]
     visible: Tensor | None = None
-
-    def to(self, device: "torch.device | str") -> "PretrainingBatch":
-        """Return the batch on another device."""
-        return cast("PretrainingBatch", _moved(self, device))
 
 
 def pad(ids: Sequence[Sequence[int] | NDArray[np.integer[Any]]], pad_id: int) -> TokenBatch:
@@ -189,12 +178,9 @@ class PlannedTexts:
         return sum(batch.input_ids.numel() for batch in self.batches)
 
     def pinned(self) -> "PlannedTexts":
-        """Return the same in page-locked memory."""
-        return replace(
-            self,
-            members=tuple(each.pin_memory() for each in self.members),
-            batches=tuple(batch.pinned() for batch in self.batches),
-        )
+        """Return the same in page-locked memory, for asynchronous copies to a GPU."""
+        parts = map_tensors((self.members, self.batches), Tensor.pin_memory)
+        return PlannedTexts(self.count, *parts, self.tokens)
 
 
 def plan(

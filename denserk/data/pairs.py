@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from denserk.config.encoding import PairSettings, TextSettings
-from denserk.data.batches import TokenBatch, pad
+from denserk.data.batches import TokenBatch, pad, to_device
 from denserk.errors import UsageError
 
 Ids = Sequence[int] | NDArray[np.integer[Any]]
@@ -34,9 +34,7 @@ class PairBatch(NamedTuple):
 
     def to(self, device: "torch.device | str") -> "PairBatch":
         """Return the batch on another device."""
-        types = self.token_types
-        moved = None if types is None else types.to(device, non_blocking=True)
-        return PairBatch(self.tokens.to(device), moved)
+        return to_device(self, device)
 
     def part(self, first: int, last: int) -> "PairBatch":
         """Return consecutive inputs of the batch, padded to the longest of them."""

@@ -1,70 +1,62 @@
 """Prepared data on disk: Arrow files beside a manifest that says what they were made from.
 
-Readers feed `datasets.Dataset.from_generator`, batched maps tokenise what was read, and batches are
-assembled from the memory-mapped result. A prepared folder is used again while its inputs stay the
-same.
+Readers and tokenizers feed rows; batches are assembled from the memory-mapped result. A prepared
+folder is used again while its inputs stay the same.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 
 import datasets
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
-from datasets.exceptions import DatasetGenerationError
 from numpy.typing import NDArray
 
 from denserk.config.options import as_json
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import MismatchError
 from denserk.io.files import STREAM
-from denserk.io.manifest import Kind, Manifest, differences, file_sha256, read_manifest
+from denserk.io.manifest import (
+    Kind,
+    Manifest,
+    differences,
+    file_sha256,
+    read_manifest,
+    write_manifest,
+)
+from denserk.io.outputs import whole_folder
 
 logger = logging.getLogger(__name__)
 
 FORMAT = 3  # version of prepared folders; data of another version is rejected
-BATCH = 2048  # rows per call of a batched map
+BATCH = 512  # rows that are written at once
 
+T = TypeVar("T")
 Rows = NDArray[np.int64]
-Columns = Mapping[str, list[Any]]
 
 
-def read_rows(
-    rows: Callable[[], Iterable[Mapping[str, Any]]], features: datasets.Features, scratch: Path
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield lists of `size` items; the last one may be shorter."""
+    stream = iter(items)
+    while batch := list(islice(stream, size)):
+        yield batch
+
+
+def write_rows(
+    path: Path, features: datasets.Features, rows: Iterable[Mapping[str, Any]]
 ) -> datasets.Dataset:
-    """Write the rows of a reader to an Arrow dataset in a scratch folder.
-
-    An error of the reader, which names file and line, is raised as it is.
-    """
-    datasets.disable_progress_bars()
-    try:
-        return datasets.Dataset.from_generator(
-            rows, features, cache_dir=str(scratch), fingerprint=scratch.name
-        )
-    except DatasetGenerationError as error:
-        raise (error.__cause__ or error) from None
-
-
-def map_rows(
-    data: datasets.Dataset,
-    function: Callable[[Columns], Columns],
-    features: datasets.Features,
-    path: Path,
-    batch_size: int | None = None,
-) -> None:
-    """Write an Arrow file of the rows that a function makes of batches of a dataset."""
-    data.map(
-        function,
-        batched=True,
-        batch_size=batch_size or BATCH,
-        remove_columns=data.column_names,
-        features=features,
-        cache_file_name=str(path),
-        load_from_cache_file=False,
-        new_fingerprint=path.stem,
-    )
+    """Write an Arrow file, and open it."""
+    schema = features.arrow_schema
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batched(rows, BATCH):
+            writer.write_batch(pa.RecordBatch.from_pylist(batch, schema=schema))
+    return open_rows(path)
 
 
 def open_rows(path: Path) -> datasets.Dataset:
@@ -91,15 +83,12 @@ class Lists:
 
     def take(self, rows: Sequence[int] | Rows) -> list[NDArray[Any]]:
         """Return the lists of some rows."""
-        values, ends = self.joined(rows)
-        return np.split(values, ends[:-1]) if len(ends) else []
-
-    def joined(self, rows: Sequence[int] | Rows) -> tuple[NDArray[Any], Rows]:
-        """Return the lists of some rows one after another, and where each ends."""
+        if not len(rows):
+            return []
         numbers = np.asarray(rows, dtype=np.int64)
         chosen = self._data[numbers].column(self._column).combine_chunks()
-        values: NDArray[Any] = chosen.flatten().to_numpy()
-        return values, np.cumsum(pc.list_value_length(chosen).to_numpy(), dtype=np.int64)
+        ends = np.cumsum(pc.list_value_length(chosen).to_numpy())
+        return np.split(chosen.flatten().to_numpy(), ends[:-1])
 
     def lengths(self) -> Rows:
         """Return the length of every list: (N,)."""
@@ -107,9 +96,9 @@ class Lists:
         return found.astype(np.int64)
 
 
-def token_type(vocabulary_size: int) -> datasets.Value:
-    """Return the smallest type that holds the token ids of a vocabulary."""
-    return datasets.Value("uint16" if vocabulary_size <= 1 << 16 else "int32")
+def token_lists(vocabulary_size: int) -> datasets.List:
+    """Return the smallest type that holds lists of a vocabulary's token ids."""
+    return datasets.List(datasets.Value("uint16" if vocabulary_size <= 1 << 16 else "int32"))
 
 
 def plan_of(
@@ -126,6 +115,11 @@ def plan_of(
     return Manifest(kind, complete=False, settings=settings, made_from=made_from)
 
 
+def numbered(what: str, names: Sequence[str]) -> dict[str, str]:
+    """Return inputs of one kind for `plan_of`."""
+    return {f"{what} {number}": name for number, name in enumerate(names, start=1)}
+
+
 def rules_of(tokenizer: TextTokenizer) -> dict[str, Any]:
     """Return what decides the token ids of a text."""
     rules = {"tokenizer": tokenizer.fingerprint(), "pad_id": tokenizer.pad_id}
@@ -139,6 +133,35 @@ def checksum(source: str) -> Any:
         files = sorted(item for item in path.rglob("*") if item.is_file())
         return {str(item.relative_to(path)): file_sha256(item) for item in files}
     return file_sha256(path) if path.is_file() else None
+
+
+def prepare_folder(
+    folder: Path,
+    plan: Manifest,
+    write: Callable[[Path, Path], Mapping[str, Any]],
+    *,
+    again: bool = True,
+) -> None:
+    """Write a prepared folder, unless it holds what the plan would make.
+
+    It is written to a temporary path and renamed.
+
+    Args:
+        folder: the output.
+        plan: what would be made now.
+        write: writes the files of a folder, given another one for temporary files; returns the
+            manifest's contents.
+        again: see `is_prepared`.
+
+    Raises:
+        UsageError, MismatchError: see `is_prepared`.
+    """
+    if is_prepared(folder, plan, again=again):
+        return
+    with whole_folder(folder, own=True) as part:
+        with TemporaryDirectory(dir=part) as scratch:
+            contents = write(part, Path(scratch))
+        write_manifest(part, replace(plan, contents=contents, complete=True))
 
 
 def is_prepared(folder: Path, plan: Manifest, *, again: bool = True) -> bool:

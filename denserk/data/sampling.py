@@ -5,16 +5,16 @@ A visit is one item (its number in the prepared data) in one epoch.
 
 from collections.abc import Iterable
 from enum import IntEnum
-from heapq import heappush, heappushpop
-from typing import Any, TypeVar
+from heapq import nsmallest
+from operator import itemgetter
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.config.training import FillNegatives, NegativeChoice, PositiveChoice
+from denserk.config.training import FillNegatives, NegativeChoice, PositiveChoice, SamplingSettings
 
 Items = NDArray[np.int64]
-Words = NDArray[np.uint64]
 R = TypeVar("R")
 
 
@@ -38,22 +38,6 @@ def generator(seed: int, purpose: int, *parts: int) -> np.random.Generator:
     return np.random.default_rng([part % 2**64 for part in (seed, purpose, *parts)])
 
 
-def random_words(seed: int, purpose: int, items: Items, epoch: int, width: int) -> Words:
-    """Return random words of visits: (B,) items -> (B, width).
-
-    Philox is counter-based: the key is (seed, purpose), the counter (item, epoch), which is four
-    times as fast as a `generator` for every item.
-    """
-    philox = np.random.Philox(key=np.array([seed % 2**64, purpose], dtype=np.uint64))
-    state: Any = philox.state
-    words = np.empty((len(items), width), dtype=np.uint64)
-    for row, item in enumerate(items.tolist()):
-        state["state"]["counter"] = np.array([0, 0, item, epoch], dtype=np.uint64)
-        philox.state = state
-        words[row] = philox.random_raw(width)
-    return words
-
-
 def choose_items(items: Items, count: int, seed: int) -> Items:
     """Choose `count` items, in order; with the same seed a smaller choice lies in a larger.
 
@@ -75,14 +59,9 @@ def choose_records(records: Iterable[R], count: int, seed: int) -> list[R]:
     True
     """
     draw = generator(seed, Purpose.SUBSET).random
-    kept: list[tuple[float, int, R]] = []  # a heap, the first to go at its top
-    for number, record in enumerate(records):
-        entry = (-draw(), -number, record)
-        if len(kept) < count:
-            heappush(kept, entry)
-        elif kept:
-            heappushpop(kept, entry)
-    return [record for _, _, record in sorted(kept, key=lambda entry: -entry[1])]
+    drawn = ((draw(), number, record) for number, record in enumerate(records))
+    chosen = nsmallest(count, drawn, key=itemgetter(0, 1))
+    return [record for _, _, record in sorted(chosen, key=itemgetter(1))]
 
 
 def order_items(items: Items, seed: int, epoch: int) -> Items:
@@ -91,72 +70,63 @@ def order_items(items: Items, seed: int, epoch: int) -> Items:
     return order
 
 
-def choose_positive(choice: PositiveChoice, count: int, item: int, seed: int, epoch: int) -> int:
+def choose_positive(sampling: SamplingSettings, count: int, item: int, epoch: int) -> int:
     """Choose the positive of a visit: its place among the item's `count` positives.
 
-    >>> [choose_positive(PositiveChoice.ROTATE, 3, item, seed=42, epoch=1) for item in (0, 1)]
+    >>> [choose_positive(SamplingSettings(seed=42), 3, item, epoch=1) for item in (0, 1)]
     [1, 2]
     """
-    if choice is PositiveChoice.FIRST:
-        return 0
-    if choice is PositiveChoice.ROTATE:
-        return (item + seed + epoch) % count
-    return int(generator(seed, Purpose.POSITIVE, item, epoch).integers(count))
+    match sampling.positive:
+        case PositiveChoice.FIRST:
+            return 0
+        case PositiveChoice.ROTATE:
+            return (item + sampling.seed + epoch) % count
+        case PositiveChoice.RANDOM:
+            draw = generator(sampling.seed, Purpose.POSITIVE, item, epoch)
+            return int(draw.integers(count))
 
 
-def choose_negatives(
-    choice: NegativeChoice,
-    count: int,
-    item: int,
-    seed: int,
-    epoch: int,
-    wanted: int,
-    fill: FillNegatives = FillNegatives.MASK,
-) -> Items:
-    """Choose the negatives of a visit: (wanted,) places among the item's, -1 for a missing one.
+def choose_negatives(sampling: SamplingSettings, count: int, item: int, epoch: int) -> Items:
+    """Choose the negatives of a visit: places among the item's `count`, -1 for a missing one.
 
-    An item with fewer than `wanted` uses all of them, or draws with replacement, whatever the
-    choice. A window starts at (epoch * wanted) modulo `count` and wraps round.
+    An item with fewer than `group_size` - 1 uses all of them, or draws with replacement, whatever
+    the choice. A window starts at (epoch * wanted) modulo `count` and wraps round.
 
-    >>> visits = [choose_negatives(NegativeChoice.WINDOW, 9, 0, 42, epoch, 3) for epoch in range(3)]
+    >>> sampling = SamplingSettings(group_size=4)
+    >>> visits = [choose_negatives(sampling, 9, 0, epoch) for epoch in range(3)]
     >>> sorted(np.concatenate(visits).tolist())
     [0, 1, 2, 3, 4, 5, 6, 7, 8]
     """
+    wanted, seed = sampling.group_size - 1, sampling.seed
     places = np.arange(wanted)
     if count < wanted:
-        if fill is FillNegatives.REPEAT:
+        if sampling.fill_negatives is FillNegatives.REPEAT:
             return generator(seed, Purpose.REPLACEMENT, item, epoch).integers(count, size=wanted)
         return np.where(places < count, places, -1)
-    if choice is NegativeChoice.TOP:
-        return places
-    if choice is NegativeChoice.SHUFFLE:
-        return generator(seed, Purpose.SHUFFLE, item, epoch).permutation(count)[:wanted]
-    shuffled = generator(item + seed, Purpose.WINDOW).permutation(count)
-    return shuffled[(epoch * wanted + places) % count]
+    match sampling.negative:
+        case NegativeChoice.TOP:
+            return places
+        case NegativeChoice.SHUFFLE:
+            return generator(seed, Purpose.SHUFFLE, item, epoch).permutation(count)[:wanted]
+        case NegativeChoice.WINDOW:
+            shuffled = generator(item + seed, Purpose.WINDOW).permutation(count)
+            return shuffled[(epoch * wanted + places) % count]
 
 
 def choose_random_passages(
-    population: int, positives: Items, item: int, seed: int, epoch: int, wanted: int
+    sampling: SamplingSettings, population: int, positives: Items, item: int, epoch: int
 ) -> Items:
-    """Draw random negatives for an item without negatives, never one of its positives.
+    """Draw random negatives for an item without negatives: (group_size - 1,) rows of passages.
 
-    Args:
-        population: number of passages, more than the item's positives.
-        positives: the rows of the item's positives.
-        item: the item.
-        seed: of the run.
-        epoch: from 0.
-        wanted: negatives of a visit.
+    They are drawn with replacement among `population` passages, never one of the item's positives.
 
-    Returns:
-        (wanted,) rows, drawn with replacement.
-
-    >>> choose_random_passages(3, np.array([0, 2]), 5, seed=42, epoch=0, wanted=2).tolist()
+    >>> sampling = SamplingSettings(group_size=3)
+    >>> choose_random_passages(sampling, 3, np.array([0, 2]), 5, epoch=0).tolist()
     [1, 1]
     """
     own = np.unique(positives)
-    draw = generator(seed, Purpose.RANDOM_PASSAGE, item, epoch)
-    rows = draw.integers(population - len(own), size=wanted)
+    draw = generator(sampling.seed, Purpose.RANDOM_PASSAGE, item, epoch)
+    rows = draw.integers(population - len(own), size=sampling.group_size - 1)
     for row in own:  # ascending, so each shift past a positive is final
         rows += rows >= row
     return rows

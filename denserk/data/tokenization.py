@@ -32,7 +32,6 @@ TOKENIZER_FILES = (
 )
 
 CUT = {"stride": 0, "strategy": "longest_first", "direction": "right"}
-CHARACTERS = 6  # characters per token of the limit that are tokenised of a long text at first
 
 TokenIds = list[int]
 TokenizerInput = str | tuple[str, str]
@@ -69,27 +68,6 @@ def query_input(query: Query, settings: TextSettings) -> str:
     if settings.normalize_quotes:
         text = text.replace("\u2019", "'")
     return settings.query_prefix + text
-
-
-def beginning(text: TokenizerInput, most: int) -> TokenizerInput:
-    """Return the first words of a text, at most `most` characters; a short text or a pair whole.
-
-    >>> beginning("the river runs", 11)
-    'the river'
-    """
-    if isinstance(text, str) and len(text) > most and (end := text.rfind(" ", 0, most)) > 0:
-        return text[:end]
-    return text
-
-
-def reads_words(backend: Any) -> bool:
-    """Return whether the first tokens depend on the first words only, as for BERT."""
-    kinds = {type(part).__name__ for part in (backend.model, backend.pre_tokenizer)}
-    if kinds != {"WordPiece", "BertPreTokenizer"}:
-        return False
-    if type(backend.normalizer).__name__ not in ("BertNormalizer", "NoneType"):
-        return False
-    return not any(" " in token.content for token in backend.get_added_tokens_decoder().values())
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -155,7 +133,6 @@ class TextTokenizer:
         self._backend = tokenizer.backend_tokenizer
         self._backend.no_padding()
         self._changing_limit = Lock()
-        self._reads_words = reads_words(self._backend)
 
     @property
     def vocabulary_size(self) -> int:
@@ -197,21 +174,9 @@ class TextTokenizer:
         return [encoding.ids for encoding in encode(texts, add_special_tokens=False)]
 
     def _ids(self, texts: Sequence[TokenizerInput], length: int) -> list[TokenIds]:
-        # the library tokenises a whole text before it truncates: try the beginning of a long one
         self._cut_to(length)
         encode: Callable[..., Any] = self._backend.encode_batch_fast
-        if not self._reads_words:
-            return [encoding.ids for encoding in encode(texts)]
-        tried = [beginning(text, CHARACTERS * length) for text in texts]
-        found = [encoding.ids for encoding in encode(tried)]
-        short = [
-            place
-            for place, (text, part) in enumerate(zip(texts, tried, strict=True))
-            if part is not text and len(found[place]) < length
-        ]
-        for place, encoding in zip(short, encode([texts[i] for i in short]), strict=True):
-            found[place] = encoding.ids
-        return found
+        return [encoding.ids for encoding in encode(texts)]
 
     def _cut_to(self, limit: int | None) -> None:
         """Set the limit if it differs: the library forbids changes while another thread encodes."""

@@ -222,26 +222,20 @@ class TrainingBatches(ScheduledBatches[TrainingBatch]):
             (B, n) rows of the store's passages, and (B, n) places among the item's scores.
         """
         store, sampling = self.store, self.sampling
-        wanted, seed = sampling.group_size - 1, sampling.seed
-        rows = np.full((len(items), wanted + 1), -1, dtype=np.int64)
+        rows = np.full((len(items), sampling.group_size), -1, dtype=np.int64)
         places = np.zeros_like(rows)
-        positives, negatives = store.positive_rows.take(items), store.negative_rows.take(items)
+        positives, negatives = store.positives.take(items), store.negatives.take(items)
         for number, item in enumerate(items.tolist()):
             own, others = positives[number], negatives[number][: sampling.negative_pool]
-            place = choose_positive(sampling.positive, len(own), item, seed, epoch)
+            place = choose_positive(sampling, len(own), item, epoch)
             rows[number, 0], places[number, 0] = own[place], place
             if len(others):
-                chosen = choose_negatives(
-                    *(sampling.negative, len(others), item, seed, epoch, wanted),
-                    sampling.fill_negatives,
-                )
+                chosen = choose_negatives(sampling, len(others), item, epoch)
                 rows[number, 1:] = np.where(chosen < 0, -1, others[chosen])
                 places[number, 1:] = len(own) + chosen
-            elif wanted:
-                population = len(store.passages)
-                rows[number, 1:] = choose_random_passages(
-                    population, own, item, seed, epoch, wanted
-                )
+            elif sampling.group_size > 1:
+                passages = len(store.passages)
+                rows[number, 1:] = choose_random_passages(sampling, passages, own, item, epoch)
         if not self._repeats:
             equal = np.tril(rows[:, :, None] == rows[:, None, :], -1)
             rows[equal.any(axis=2)] = -1
@@ -297,12 +291,6 @@ class PairTrainingBatch(NamedTuple):
     pairs: PairBatch
     groups: Tensor
     items: Tensor
-
-    def to(self, device: "torch.device | str") -> "PairTrainingBatch":
-        """Return the batch on another device."""
-        return PairTrainingBatch(
-            self.pairs.to(device), self.groups.to(device), self.items.to(device)
-        )
 
 
 class PairTrainingBatches(Dataset[PairTrainingBatch]):

@@ -3,25 +3,21 @@
 passages.arrow     `input_ids` of each passage, distinct by id, or by text where it has no id
 examples.arrow     `qid`, `query` (token ids), `positives` and `negatives` (rows of passages) and
                    `scores` of both, NaN where the teacher gave none
-sentences.arrow    of sentence pairs and triplets instead: `sentences` (token ids), `label`
+sentences.arrow    of sentence pairs and triplets instead: `input_ids`, `label`
 manifest.json      what it was made from, and what was left out
 """
 
 import logging
-import re
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
-import pyarrow.compute as pc
-from datasets import Features, List, Value
+from datasets import Dataset, Features, List, Value
 from numpy.typing import NDArray
 
 from denserk.config.conversion import TrainingFormat
@@ -29,29 +25,26 @@ from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.options import as_json
 from denserk.data.prepared import (
     FORMAT,
-    Columns,
     Lists,
-    Rows,
-    is_prepared,
-    map_rows,
+    batched,
+    numbered,
     open_rows,
     plan_of,
-    read_rows,
+    prepare_folder,
     rules_of,
-    token_type,
+    token_lists,
+    write_rows,
 )
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError
 from denserk.io.corpus import read_passages
-from denserk.io.files import STREAM, read_lines
-from denserk.io.manifest import Kind, Manifest, read_manifest, write_manifest
-from denserk.io.outputs import whole_folder
-from denserk.io.passage_texts import PassageTexts
+from denserk.io.manifest import Kind, read_manifest
+from denserk.io.passage_texts import PassageTexts, ScratchRecords
 from denserk.io.qrels import read_qrels_map
 from denserk.io.sentence_pairs import read_sentences
 from denserk.io.topics import read_queries
 from denserk.io.training import random_negatives, read_training
-from denserk.records import Candidate, Passage, Query, TrainingExample
+from denserk.records import Candidate, Passage, Query, SentenceExample, TrainingExample
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
@@ -60,7 +53,6 @@ BATCH = 256  # examples, each with its passages, tokenised at once
 MAX_SCORE = float(np.finfo(np.float32).max)
 # counts: name in the manifest -> warning
 COUNTS = {
-    "examples": None,
     "candidates": None,
     "unscored": None,
     "without_negatives": None,
@@ -69,21 +61,9 @@ COUNTS = {
     "missing_passages": "passages that the corpus lacks are left out",
     "missing_queries": "queries without a text are left out",
 }
-STRINGS, NUMBERS = List(Value("string")), List(Value("int64"))
-SCORES = List(Value("float32"))
-DRAFT = Features(
-    {
-        "qid": Value("string"),
-        "query": Value("string"),
-        "positives": Value("int64"),
-        "keys": NUMBERS,
-        "docids": STRINGS,
-        "texts": STRINGS,
-        "titles": STRINGS,
-        "extras": STRINGS,
-        "scores": SCORES,
-    }
-)
+NUMBERS = List(Value("int64"))
+EXAMPLE = {"qid": Value("string"), "positives": NUMBERS, "negatives": NUMBERS}
+EXAMPLE |= {"scores": List(Value("float32"))}
 
 
 class TrainingStore:
@@ -95,9 +75,10 @@ class TrainingStore:
         folder: what `prepare` wrote.
 
     Attributes:
+        qids: query ids by item.
         queries: token ids by item.
         passages: token ids by row.
-        positive_rows, negative_rows: rows of passages by item.
+        positives, negatives: rows of passages by item.
         scores: of an item's positives, then of its negatives.
         positive_counts, negative_counts: (N,).
 
@@ -111,219 +92,156 @@ class TrainingStore:
         self.contents: Mapping[str, Any] = manifest.contents
         self.query_pad_id = int(manifest.settings["query"]["pad_id"])
         self.passage_pad_id = int(manifest.settings["passage"]["pad_id"])
-        self._examples = open_rows(folder / "examples.arrow")
+        examples = open_rows(folder / "examples.arrow")
         self.passages = Lists(open_rows(folder / "passages.arrow"), "input_ids")
-        self.queries = Lists(self._examples, "query")
-        self.positive_rows = Lists(self._examples, "positives")
-        self.negative_rows = Lists(self._examples, "negatives")
-        self.scores = Lists(self._examples, "scores")
-        self.positive_counts = self.positive_rows.lengths()
-        self.negative_counts = self.negative_rows.lengths()
+        self.qids = examples.data.column("qid")
+        self.queries = Lists(examples, "query")
+        self.positives, self.negatives = (Lists(examples, n) for n in ("positives", "negatives"))
+        self.scores = Lists(examples, "scores")
+        self.positive_counts = self.positives.lengths()
+        self.negative_counts = self.negatives.lengths()
 
     def __reduce__(self) -> tuple[type["TrainingStore"], tuple[Path]]:
         return TrainingStore, (self.folder,)  # another process maps the files itself
 
     def __len__(self) -> int:
-        return len(self._examples)
-
-    def qid(self, item: int) -> str:
-        """Return an item's query id."""
-        return str(self._examples[item]["qid"][0])
-
-    def positives(self, item: int) -> Rows:
-        """Return an item's positives, as rows of `passages`."""
-        return self.positive_rows[item]
-
-    def negatives(self, item: int) -> Rows:
-        """Return an item's negatives, as rows of `passages`."""
-        return self.negative_rows[item]
+        return len(self.queries)
 
     def refuse_unscored(self) -> None:
         """Raise an error where a candidate lacks the teacher's score."""
         if self.contents["unscored"]:
-            raise unscored(**self.contents["first_unscored"])
-
-
-def unscored(source: str, query: str, passage: str, line: int | None = None) -> InputError:
-    """Return the error for a candidate without the teacher's score."""
-    return InputError(
-        source,
-        line,
-        f"no teacher's score of passage {passage} for query {query}",
-        "a score for every positive and negative, which distillation learns from",
-        f"write them: denserk convert {source} scored.jsonl --teacher MODEL",
-    )
+            first = self.contents["first_unscored"]
+            raise InputError(
+                first["source"],
+                None,
+                f"no teacher's score of passage {first['passage']} for query {first['query']}",
+                "a score for every positive and negative, which distillation learns from",
+                f"write them: denserk convert {first['source']} scored.jsonl --teacher MODEL",
+            )
 
 
 @dataclass(frozen=True)
-class _Inputs:
-    """The inputs of `prepare`."""
+class TrainingInputs:
+    """The files of training data.
 
-    files: Sequence[str]
-    form: TrainingFormat | None
-    corpus: str | None
-    corpus_settings: CorpusSettings
-    fields: Sequence[str] | None
-    queries: str | None
-    qrels: str | None
-    skip_missing: bool
-
-
-def prepare(
-    sources: Sequence[str],
-    folder: Path,
-    query_tokenizer: TextTokenizer,
-    passage_tokenizer: TextTokenizer,
-    *,
-    corpus: str | None = None,
-    corpus_settings: CorpusSettings = DETECTED,
-    fields: Sequence[str] | None = None,
-    queries: str | None = None,
-    qrels: str | None = None,
-    form: TrainingFormat | None = None,
-    skip_missing: bool = False,
-    require_scores: bool = False,
-    again: bool = True,
-) -> TrainingStore:
-    """Prepare training data, or open what an earlier call prepared from the same inputs.
-
-    A query without positives is left out and counted. A DPR question without hard negatives takes
-    its random ones. The folder is written to a temporary path and renamed. Texts stay on disk;
-    memory holds some bytes per distinct passage.
-
-    Args:
-        sources: training files in order; "-" is standard input.
-        folder: the output.
-        query_tokenizer: tokenises queries.
-        passage_tokenizer: tokenises passages.
+    Attributes:
+        files: training files in order; "-" is standard input.
+        form: their format; None detects it for each.
         corpus: the passages of ids without text.
         corpus_settings: how the corpus is read.
         fields: fields that Anserini's `contents` are split into.
         queries: the queries of ids without text.
         qrels: relevance judgments, held in memory: the positives of queries that have none.
-        form: the format of the training files; None detects it for each.
         skip_missing: leave out and count ids that corpus or queries lack.
-        require_scores: raise an error for a candidate without the teacher's score.
+    """
+
+    files: Sequence[str]
+    form: TrainingFormat | None = None
+    corpus: str | None = None
+    corpus_settings: CorpusSettings = DETECTED
+    fields: Sequence[str] | None = None
+    queries: str | None = None
+    qrels: str | None = None
+    skip_missing: bool = False
+
+
+def prepare(
+    inputs: TrainingInputs,
+    folder: Path,
+    query_tokenizer: TextTokenizer,
+    passage_tokenizer: TextTokenizer,
+    *,
+    again: bool = True,
+) -> TrainingStore:
+    """Prepare training data, or open what an earlier call prepared from the same inputs.
+
+    A query without positives is left out and counted. A DPR question without hard negatives takes
+    its random ones. Texts stay on disk; memory holds about 100 bytes per distinct passage.
+
+    Args:
+        inputs: what is read.
+        folder: the output.
+        query_tokenizer: tokenises queries.
+        passage_tokenizer: tokenises passages.
         again: rebuild outdated data; False makes it an error.
 
     Raises:
         UsageError: there is no such input, or `folder` is something else.
         MismatchError: `folder` was made otherwise.
-        InputError: an input is broken or empty, or a text or a score is missing.
+        InputError: an input is broken or empty, or a text is missing.
     """
-    inputs = _Inputs(sources, form, corpus, corpus_settings, fields, queries, qrels, skip_missing)
     settings = {
         "format": FORMAT,
-        "form": form,
-        "skip_missing": skip_missing,
-        "corpus": as_json(corpus_settings),
-        "fields": None if fields is None else list(fields),
+        "form": inputs.form,
+        "skip_missing": inputs.skip_missing,
+        "corpus": as_json(inputs.corpus_settings),
+        "fields": None if inputs.fields is None else list(inputs.fields),
         "query": rules_of(query_tokenizer),
         "passage": rules_of(passage_tokenizer),
     }
-    others = {"corpus": corpus, "queries": queries, "qrels": qrels}
-    named = _numbered(sources) | {use: name for use, name in others.items() if name is not None}
-    plan = plan_of(settings, named)
-    if not is_prepared(folder, plan, again=again):
-        with whole_folder(folder, own=True) as part:
-            work = _Preparation(inputs, part, query_tokenizer, passage_tokenizer, require_scores)
-            _complete(part, plan, work.run())
+    others = {"corpus": inputs.corpus, "queries": inputs.queries, "qrels": inputs.qrels}
+    named = numbered("file", inputs.files)
+    named |= {use: name for use, name in others.items() if name is not None}
+    work = _Preparation(inputs, query_tokenizer, passage_tokenizer)
+    prepare_folder(folder, plan_of(settings, named), work.write, again=again)
     store = TrainingStore(folder)
-    if require_scores:
-        store.refuse_unscored()
     for name, warning in COUNTS.items():
         if warning and store.contents[name]:
             logger.warning(f"{warning}: {store.contents[name]:,}")
     return store
 
 
-def _numbered(sources: Sequence[str]) -> dict[str, str]:
-    return {f"file {number}": name for number, name in enumerate(sources, start=1)}
-
-
-def _complete(part: Path, plan: Manifest, contents: Mapping[str, Any]) -> None:
-    """Delete the scratch folder and write the manifest of a prepared folder."""
-    shutil.rmtree(part / "scratch")
-    write_manifest(part, replace(plan, contents=contents, complete=True))
-
-
 class _Preparation:
-    """Read the examples, look up texts of ids, tokenise, replace passages by row numbers."""
+    """Read examples, number their distinct passages, look up texts of ids, tokenise."""
 
     def __init__(
-        self,
-        inputs: _Inputs,
-        folder: Path,
-        query: TextTokenizer,
-        passage: TextTokenizer,
-        require_scores: bool,
+        self, inputs: TrainingInputs, query: TextTokenizer, passage: TextTokenizer
     ) -> None:
-        self.inputs, self.folder = inputs, folder
-        self.query, self.passage, self.require_scores = query, passage, require_scores
-        self.scratch = folder / "scratch"
-        self.scratch.mkdir()
+        self.inputs, self.query, self.passage = inputs, query, passage
         self.counts: Counter[str] = Counter()
         self.first_unscored: dict[str, str] | None = None
-        self.passages = 0
+        self.rows: dict[int, int] = {}  # hash of a passage's id or text -> its row
 
-    def run(self) -> dict[str, Any]:
+    def write(self, folder: Path, scratch: Path) -> dict[str, Any]:
         """Write the folder's files; return the manifest's counts."""
         fields = self.passage.settings.fields
         with (
-            closing(PassageTexts(self.scratch / "queries")) as self.queries,
-            closing(PassageTexts(self.scratch / "passages", fields)) as self.texts,
+            closing(PassageTexts(scratch / "queries")) as self.queries,
+            closing(PassageTexts(scratch / "corpus", fields)) as self.corpus,
+            closing(ScratchRecords(scratch / "passages")) as self.distinct,
         ):
-            drafts = read_rows(self._drafts, DRAFT, self.scratch / "drafts")
+            draft = Features(EXAMPLE | {"query": Value("string")})
+            drafts = write_rows(scratch / "drafts.arrow", draft, self._drafts())
             self._find_texts()
-            self.keys = np.unique(pc.list_flatten(drafts.data.column("keys")).to_numpy())
-            self.rows = np.full(len(self.keys), -1, dtype=np.int64)
-            ids = List(token_type(self.passage.vocabulary_size))
-            path = self.folder / "passages.arrow"
-            with track("tokenising", len(drafts), "queries") as self.progress:
-                map_rows(drafts, self._tokenise_new, Features({"input_ids": ids}), path, BATCH)
-            features = Features(
-                {
-                    "qid": Value("string"),
-                    "query": List(token_type(self.query.vocabulary_size)),
-                    "positives": NUMBERS,
-                    "negatives": NUMBERS,
-                    "scores": SCORES,
-                }
-            )
-            map_rows(drafts, self._examples, features, self.folder / "examples.arrow", BATCH)
-        if not self.counts["examples"]:
-            raise self._no_examples()
-        counts = {name: self.counts[name] for name in COUNTS}
-        return counts | {"passages": self.passages, "first_unscored": self.first_unscored}
+            self.there = np.ones(len(self.distinct), dtype=bool)
+            features = Features({"input_ids": token_lists(self.passage.vocabulary_size)})
+            passages = write_rows(folder / "passages.arrow", features, self._passages())
+            features = Features(EXAMPLE | {"query": token_lists(self.query.vocabulary_size)})
+            examples = write_rows(folder / "examples.arrow", features, self._examples(drafts))
+        if not len(examples):
+            names = ", ".join(self.inputs.files)
+            raise InputError(names, None, "no query with a positive", "at least one")
+        counts = {"examples": len(examples), "passages": len(passages)}
+        counts |= {name: self.counts[name] for name in COUNTS}
+        return counts | {"first_unscored": self.first_unscored}
 
     def _drafts(self) -> Iterator[dict[str, Any]]:
-        """Yield the examples with the texts of their files."""
+        """Yield the examples with numbers of their distinct passages, which are put aside."""
         qrels = read_qrels_map(self.inputs.qrels) if self.inputs.qrels else {}
-        found = False
         with track("reading training data", None, "queries") as progress:
             for source in self.inputs.files:
                 empty = True
                 for example in read_training(source, self.inputs.form):
                     empty = False
                     progress.advance()
-                    positives = example.positives or tuple(
-                        Candidate(docid)
-                        for docid, relevance in qrels.get(example.qid, {}).items()
-                        if relevance > 0
-                    )
-                    if positives:
-                        found = True
+                    judged = qrels.get(example.qid, {}).items()
+                    relevant = tuple(Candidate(docid) for docid, grade in judged if grade > 0)
+                    if positives := example.positives or relevant:
                         yield self._draft(example._replace(positives=positives), source)
                     else:
                         self.counts["without_positives"] += 1
                 if empty:
                     raise InputError(source, None, "no training examples", "at least one")
-        if not found:
-            raise self._no_examples()
-
-    def _no_examples(self) -> InputError:
-        names = ", ".join(self.inputs.files)
-        return InputError(names, None, "no query with a positive", "at least one")
 
     def _draft(self, example: TrainingExample, source: str) -> dict[str, Any]:
         qid, negatives = example.qid, example.negatives
@@ -332,38 +250,42 @@ class _Preparation:
             self.counts["with_random_negatives"] += bool(negatives)
         if not example.query:
             if self.inputs.queries is None:
-                raise _no_text(source, f"query {qid}", "queries", (qid,))
+                raise _no_text(source, f"query {qid}", "queries")
             self.queries.refer([qid])
         candidates = (*example.positives, *negatives)
-        bare = [c.docid for c in candidates if c.docid and not (c.text or c.title)]
-        if bare and self.inputs.corpus is None:
-            raise _no_text(source, f"passage {bare[0]}", "corpus", (qid, bare[0]))
-        self.texts.refer(bare)
-        fields = self.passage.settings.fields
         return {
             "qid": qid,
             "query": example.query,
-            "positives": len(example.positives),
-            "keys": [hash(c.docid or (c.text, c.title)) for c in candidates],
-            "docids": [c.docid for c in candidates],
-            "texts": [c.text for c in candidates],
-            "titles": [c.title for c in candidates],
-            "extras": [_packed(c.extra, fields) for c in candidates],
-            "scores": [self._score(c, qid, source) for c in candidates],
+            "positives": [self._number(each, qid, source) for each in example.positives],
+            "negatives": [self._number(each, qid, source) for each in negatives],
+            "scores": [self._score(each, qid, source) for each in candidates],
         }
 
+    def _number(self, candidate: Candidate, qid: str, source: str) -> int:
+        """Return the number of a passage; a new one is put aside with its text."""
+        docid, text, title = candidate.docid, candidate.text, candidate.title
+        key = hash(docid or (text, title))
+        if key not in self.rows:
+            if docid and not (text or title):
+                if self.inputs.corpus is None:
+                    raise _no_text(source, f"passage {docid} of query {qid}", "corpus")
+                self.corpus.refer([docid])
+            fields, extra = self.passage.settings.fields, candidate.extra
+            kept = {name: extra[name] for name in fields if name in extra}
+            self.rows[key] = self.distinct.append(orjson.dumps([docid, text, title, kept]))
+        return self.rows[key]
+
     def _score(self, candidate: Candidate, qid: str, source: str) -> float:
-        if candidate.score is None:
+        score = candidate.score
+        if score is None:
             name = candidate.docid or repr(candidate.text[:40])
-            if self.require_scores:
-                raise unscored(source, qid, name, line_of(source, qid, name))
-            if self.first_unscored is None:
-                self.first_unscored = {"source": source, "query": qid, "passage": name}
+            first = {"source": source, "query": qid, "passage": name}
+            self.first_unscored = self.first_unscored or first
             return np.nan
-        if abs(candidate.score) > MAX_SCORE:
-            found, line = f"the score {candidate.score} in query {qid}", line_of(source, qid)
-            raise InputError(source, line, found, "a number within float32's range")
-        return candidate.score
+        if abs(score) > MAX_SCORE:
+            found = f"the score {score} in query {qid}"
+            raise InputError(source, None, found, "a number within float32's range")
+        return score
 
     def _find_texts(self) -> None:
         """Copy the texts of ids without text to disk."""
@@ -373,114 +295,82 @@ class _Preparation:
             with track("reading queries", None, "queries") as progress:
                 records = (Passage(query.qid, query.text) for query in queries)
                 self.queries.find(records, inputs.queries, progress)
-        if inputs.corpus is not None and self.texts.referred:
+        if inputs.corpus is not None and self.corpus.referred:
             passages = read_passages(inputs.corpus, inputs.corpus_settings, inputs.fields)
             with track("reading the corpus", None, "passages") as progress:
-                self.texts.find(passages, inputs.corpus, progress)
+                self.corpus.find(passages, inputs.corpus, progress)
 
-    def _tokenise_new(self, batch: Columns) -> Columns:
-        """Tokenise passages that are new; record their rows."""
-        self.progress.advance(len(batch["qid"]))
-        places = self._places(list(chain.from_iterable(batch["keys"])))
-        first = np.sort(np.unique(places, return_index=True)[1])
-        first = first[self.rows[places[first]] < 0]
-        names = ("docids", "texts", "titles", "extras")
-        columns = [list(chain.from_iterable(batch[name])) for name in names]
-        found = [tuple(column[n] for column in columns) for n in first.tolist()]
-        bare = [docid for docid, text, title, _ in found if docid and not (text or title)]
-        looked_up = dict(zip(bare, self.texts.get(bare), strict=True))
-        passages, taken = [], []
-        for (docid, text, title, extra), place in zip(found, places[first].tolist(), strict=True):
-            passage = Passage(docid, text, title, orjson.loads(extra))
-            passage = looked_up.get(docid, passage)
-            if passage is not None:
-                passages.append(passage)
-                taken.append(place)
-        self.rows[taken] = np.arange(self.passages, self.passages + len(taken))
-        self.passages += len(taken)
-        return {"input_ids": self.passage.passages(passages)}
+    def _passages(self) -> Iterator[dict[str, Any]]:
+        """Yield the distinct passages, but those that the corpus lacks."""
+        with track("tokenising", len(self.distinct), "passages") as progress:
+            for rows in batched(range(len(self.distinct)), BATCH):
+                progress.advance(len(rows))
+                found = [self._distinct(row) for row in rows]
+                bare = [p.docid for p in found if p.docid and not (p.text or p.title)]
+                texts = dict(zip(bare, self.corpus.get(bare), strict=True))
+                passages = [texts.get(passage.docid, passage) for passage in found]
+                self.there[rows] = [passage is not None for passage in passages]
+                ids = self.passage.passages([p for p in passages if p is not None])
+                yield from ({"input_ids": each} for each in ids)
 
-    def _places(self, keys: list[int]) -> Rows:
-        return np.searchsorted(self.keys, np.array(keys, dtype=np.int64))
+    def _distinct(self, row: int) -> Passage:
+        return Passage(*orjson.loads(self.distinct[row]))
 
-    def _examples(self, batch: Columns) -> Columns:
-        """Replace passages by rows; leave out those without a text."""
-        bare = [q for q, text in zip(batch["qid"], batch["query"], strict=True) if not text]
-        texts = dict(zip(bare, self.queries.get(bare), strict=True))
-        kept: dict[str, list[Any]] = {"qid": [], "positives": [], "negatives": [], "scores": []}
-        queries = []
-        columns = (batch[name] for name in ("qid", "query", "positives", "keys", "scores"))
-        for number, (qid, query, positives, keys, scores) in enumerate(zip(*columns, strict=True)):
-            known = Passage(qid, query) if query else texts[qid]
-            if known is None:
-                self._miss(qid, qid, self.inputs.queries)
-                self.counts["missing_queries"] += 1
-            rows = self.rows[self._places(keys)]
-            for place in np.flatnonzero(rows < 0).tolist():
-                self._miss(qid, batch["docids"][number][place], self.inputs.corpus)
-                self.counts["missing_passages"] += 1
-            there = rows >= 0
-            if known is None:
-                continue
-            if not there[:positives].any():
-                self.counts["without_positives"] += 1
-                continue
-            queries.append(Query(qid, known.text))
-            kept["qid"].append(qid)
-            kept["positives"].append(rows[:positives][there[:positives]])
-            kept["negatives"].append(rows[positives:][there[positives:]])
-            kept["scores"].append(np.array(scores, dtype=np.float32)[there])
-        self.counts["examples"] += len(queries)
-        self.counts["candidates"] += sum(map(len, kept["scores"]))
-        self.counts["unscored"] += sum(int(np.isnan(scores).sum()) for scores in kept["scores"])
-        self.counts["without_negatives"] += sum(not len(rows) for rows in kept["negatives"])
-        return kept | {"query": self.query.queries(queries)}
+    def _examples(self, drafts: Dataset) -> Iterator[dict[str, Any]]:
+        """Yield the examples, without what has no text."""
+        self.numbers = np.cumsum(self.there) - 1  # rows of the passages that have a text
+        for batch in drafts.with_format(None).iter(BATCH):
+            bare = [q for q, text in zip(batch["qid"], batch["query"], strict=True) if not text]
+            texts = dict(zip(bare, self.queries.get(bare), strict=True))
+            rows = (dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True))
+            kept = [example for row in rows if (example := self._example(row, texts))]
+            tokens = self.query.queries([Query(e["qid"], e["query"]) for e in kept])
+            yield from (e | {"query": ids} for e, ids in zip(kept, tokens, strict=True))
 
-    def _miss(self, qid: str, name: str, where: str | None) -> None:
-        """Raise an error for an id without a text, unless these are left out."""
-        if self.inputs.skip_missing:
-            return
-        places = ((source, line_of(source, qid, name)) for source in self.inputs.files)
-        source, line = next((p for p in places if p[1]), (self.inputs.files[0], None))
-        what = name if name == qid else f"{name} of query {qid}"
-        raise InputError(
-            source,
-            line,
-            f"the id {what}, which {where} does not hold",
-            "ids that are there",
-            "add --skip-missing to leave such ids out and count them",
-        )
+    def _example(
+        self, draft: Mapping[str, Any], texts: Mapping[str, Passage | None]
+    ) -> dict[str, Any] | None:
+        """Return an example; None if its query or all its positives have no text."""
+        qid, query = draft["qid"], draft["query"]
+        if not query:
+            found = texts[qid]
+            if found is None:
+                self._miss("missing_queries", qid, self.inputs.queries)
+                return None
+            query = found.text
+        rows = np.array([*draft["positives"], *draft["negatives"]])
+        count, there = len(draft["positives"]), self.there[rows]
+        for row in rows[~there].tolist():
+            name = f"{self._distinct(row).docid} of query {qid}"
+            self._miss("missing_passages", name, self.inputs.corpus)
+        if not there[:count].any():
+            self.counts["without_positives"] += 1
+            return None
+        placed, scores = self.numbers[rows], np.array(draft["scores"], dtype=np.float32)[there]
+        negatives = placed[count:][there[count:]]
+        self.counts["candidates"] += len(scores)
+        self.counts["unscored"] += int(np.isnan(scores).sum())
+        self.counts["without_negatives"] += not len(negatives)
+        positives = placed[:count][there[:count]]
+        example = {"positives": positives, "negatives": negatives, "scores": scores}
+        return {"qid": qid, "query": query, **example}
+
+    def _miss(self, count: str, name: str, where: str | None) -> None:
+        """Count an id without a text; raise an error unless these are left out."""
+        self.counts[count] += 1
+        if not self.inputs.skip_missing:
+            raise InputError(
+                ", ".join(self.inputs.files),
+                None,
+                f"the id {name}, which {where} does not hold",
+                "ids that are there",
+                "add --skip-missing to leave such ids out and count them",
+            )
 
 
-def _packed(extra: Mapping[str, Any], fields: Sequence[str]) -> str:
-    return orjson.dumps({name: extra[name] for name in fields if name in extra}).decode()
-
-
-def _no_text(source: str, what: str, flag: str, words: tuple[str, ...]) -> InputError:
-    holder = "the corpus" if flag == "corpus" else "the file"
-    kind = "passages" if flag == "corpus" else "queries"
-    return InputError(
-        source,
-        line_of(source, *words),
-        f"{what} without its text",
-        f"a text, or {holder} that holds it",
-        f"add --{flag}, the file with the texts of the {kind}",
-    )
-
-
-def line_of(source: str, *words: str) -> int | None:
-    """Return the first line of a text file with all the words, for an error; None without one."""
-    if source == STREAM or not Path(source).is_file() or source.endswith(".parquet"):
-        return None
-    edge = rb'[\s",\[\]]'
-    patterns = [
-        re.compile(rb"(?:^|%b)%b(?:$|%b)" % (edge, re.escape(word.encode()), edge))
-        for word in words
-    ]
-    for number, line in read_lines(source):
-        if all(pattern.search(line) for pattern in patterns):
-            return number
-    return None
+def _no_text(source: str, what: str, flag: str) -> InputError:
+    hint = f"add --{flag}, the file that holds it"
+    return InputError(source, None, f"{what} without its text", "a text", hint)
 
 
 class SentenceStore:
@@ -538,14 +428,10 @@ def prepare_sentences(
     """
     scale = label_scale if size == 2 else None
     settings = {"format": FORMAT, "size": size, "label_scale": scale}
-    plan = plan_of(settings | {"sentence": rules_of(tokenizer)}, _numbered(sources))
-    if is_prepared(folder, plan, again=again):
-        return SentenceStore(folder)
-    label = Value("float32")
+    plan = plan_of(settings | {"sentence": rules_of(tokenizer)}, numbered("file", sources))
 
-    def rows() -> Iterator[dict[str, Any]]:
-        what = "pairs" if size == 2 else "triplets"
-        with track("reading training data", None, what) as progress:
+    def examples() -> Iterator[SentenceExample]:
+        with track("reading training data", None, "pairs" if size == 2 else "triplets") as progress:
             for source in sources:
                 for number, example in enumerate(read_sentences(source, size), start=1):
                     if scale is not None and abs(example.label or 0) > scale:
@@ -557,17 +443,19 @@ def prepare_sentences(
                             "give the largest label, for example --set label-scale=5",
                         )
                     progress.advance()
-                    yield {"texts": example.texts, "label": example.label}
+                    yield example
 
-    def tokenise(batch: Columns) -> Columns:
-        texts = list(chain.from_iterable(batch["texts"]))
-        labels = np.repeat(np.array(batch["label"], dtype=np.float32), size)
-        return {"input_ids": tokenizer.sentences(texts), "label": labels.tolist()}
+    def rows() -> Iterator[dict[str, Any]]:
+        for batch in batched(examples(), BATCH):
+            texts = [(text, example.label) for example in batch for text in example.texts]
+            ids = tokenizer.sentences([text for text, _ in texts])
+            for (_, label), each in zip(texts, ids, strict=True):
+                yield {"input_ids": each, "label": label}
 
-    with whole_folder(folder, own=True) as part:
-        read = read_rows(rows, Features({"texts": STRINGS, "label": label}), part / "scratch")
-        ids = List(token_type(tokenizer.vocabulary_size))
-        features = Features({"input_ids": ids, "label": label})
-        map_rows(read, tokenise, features, part / "sentences.arrow")
-        _complete(part, plan, {"examples": len(read)})
+    def write(part: Path, scratch: Path) -> dict[str, Any]:
+        ids = token_lists(tokenizer.vocabulary_size)
+        features = Features({"input_ids": ids, "label": Value("float32")})
+        return {"examples": len(write_rows(part / "sentences.arrow", features, rows())) // size}
+
+    prepare_folder(folder, plan, write, again=again)
     return SentenceStore(folder)

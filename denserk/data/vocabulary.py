@@ -5,13 +5,8 @@ continue words in hash order, and breaks ties between pairs by number. A first p
 therefore finds these characters and numbers them by code point.
 """
 
-import re
-import sys
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import cache
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +20,6 @@ from denserk.errors import InputError
 SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 MOST_CHARACTERS = 1000  # size of the alphabet; rarer characters become [UNK]
 POSITIONS = 512  # maximum sequence length of a new model
-BLOCK = 1024  # texts per call of the trainer
 
 
 def train_vocabulary(texts: Callable[[], Iterator[str]], size: int, source: str) -> Tokenizer:
@@ -51,10 +45,16 @@ def train_vocabulary(texts: Callable[[], Iterator[str]], size: int, source: str)
         show_progress=False,
     )
     learner = _bert(models.WordPiece(unk_token=SPECIALS["unk"]))
-    learner.train_from_iterator(_blocks(texts()), trainer)
+    learner.train_from_iterator(texts(), trainer)
     # rebuilt, since the trainer marked all of `first` as special tokens
-    found = learner.get_vocab()
-    return _framing(_bert(models.WordPiece(found, unk_token=SPECIALS["unk"])))
+    tokenizer = _bert(models.WordPiece(learner.get_vocab(), unk_token=SPECIALS["unk"]))
+    cls, sep = SPECIALS["cls"], SPECIALS["sep"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (cls, sep)],
+    )
+    return tokenizer
 
 
 def _bert(model: models.Model) -> Tokenizer:
@@ -64,45 +64,17 @@ def _bert(model: models.Model) -> Tokenizer:
     return tokenizer
 
 
-def _framing(tokenizer: Tokenizer) -> Tokenizer:
-    cls, sep = SPECIALS["cls"], SPECIALS["sep"]
-    ids = [(token, tokenizer.token_to_id(token)) for token in (cls, sep)]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{cls} $A {sep}", pair=f"{cls} $A {sep} $B:1 {sep}:1", special_tokens=ids
-    )
-    return tokenizer
-
-
-def _blocks(texts: Iterator[str]) -> Iterator[list[str]]:
-    while block := list(islice(texts, BLOCK)):
-        yield block
-
-
-@cache
-def _continuing() -> re.Pattern[str]:
-    """Return a pattern of the characters that continue a word, as BERT splits words.
-
-    ASCII symbols and Unicode punctuation are words of their own.
-    """
-    signs = "".join(
-        character
-        for character in map(chr, range(sys.maxunicode + 1))
-        if unicodedata.category(character).startswith("P")
-        or (character.isascii() and character.isprintable() and not character.isalnum())
-    )
-    inside = rf"[^\s{re.escape(signs)}]"
-    return re.compile(rf"(?<={inside}){inside}")
-
-
 def _characters(texts: Iterator[str], most: int) -> tuple[list[str], list[str]]:
     """Return the most frequent characters, and those that continue words, by code point."""
     normalizer = normalizers.BertNormalizer(lowercase=True)
+    splitter = pre_tokenizers.BertPreTokenizer()
     counts: Counter[str] = Counter()
     continuing: set[str] = set()
     for text in texts:
         normal = normalizer.normalize_str(text)
         counts.update(normal)
-        continuing.update(_continuing().findall(normal))
+        for word, _ in splitter.pre_tokenize_str(normal):
+            continuing.update(word[1:])
     printed = (character for character in counts if not character.isspace())
     ranked = sorted(printed, key=lambda character: (-counts[character], character))
     alphabet = sorted(ranked[:most])

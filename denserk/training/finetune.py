@@ -30,6 +30,7 @@ from denserk.config.training import (
     ObjectiveSettings,
     SamplingSettings,
 )
+from denserk.data.batches import to_device
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.data.training_batches import (
     PairTrainingBatches,
@@ -37,7 +38,13 @@ from denserk.data.training_batches import (
     TrainingBatches,
     assemble,
 )
-from denserk.data.training_data import SentenceStore, TrainingStore, prepare, prepare_sentences
+from denserk.data.training_data import (
+    SentenceStore,
+    TrainingInputs,
+    TrainingStore,
+    prepare,
+    prepare_sentences,
+)
 from denserk.errors import DenserkError, InputError, UsageError
 from denserk.losses.retrieval import RetrievalObjective
 from denserk.models.checkpoints import find_model, read_json
@@ -170,31 +177,23 @@ def _tokenize(
 ) -> TrainingStore:
     """Tokenise queries and passages once, into a folder of the run."""
     settings = run.finetune
-    return prepare(
+    inputs = TrainingInputs(
         sources,
-        folder,
-        *tokenizers,
         corpus=settings.corpus,
         corpus_settings=run.corpus,
         fields=run.text.get("fields"),
         queries=settings.queries,
         skip_missing=settings.skip_missing,
-        again=not is_resumable(folder.parent),
         **options,
     )
+    return prepare(inputs, folder, *tokenizers, again=not is_resumable(folder.parent))
 
 
 def prepare_examples(run: FinetuneRun, output: Path, tokenizers: Tokenizers) -> TrainingStore:
     """Tokenise the run's training data beneath its folder."""
-    return _tokenize(
-        run,
-        run.finetune.train_data,
-        output / DATA,
-        tokenizers,
-        qrels=run.finetune.qrels,
-        form=run.finetune.train_format,
-        require_scores=run.objective.distillation is not None,
-    )
+    settings = run.finetune
+    given = {"qrels": settings.qrels, "form": settings.train_format}
+    return _tokenize(run, settings.train_data, output / DATA, tokenizers, **given)
 
 
 def prepare_dev(run: FinetuneRun, output: Path, tokenizers: Tokenizers) -> list[DevSet]:
@@ -461,7 +460,7 @@ def _measure_sentences(
     device = next(encoder.parameters()).device
     scores, losses = [], []
     for items in np.split(np.arange(len(store)), range(BLOCK, len(store), BLOCK)):
-        batch = assemble(store, items).to(device)
+        batch = to_device(assemble(store, items), device)
         vectors = encoder(batch.sentences).unflatten(0, (-1, store.size))
         losses.append(float(sentence_loss(vectors, batch.labels, objective)) * len(items))
         scores.append(score_examples(vectors.cpu().numpy()))

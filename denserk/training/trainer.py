@@ -26,7 +26,7 @@ from transformers import PreTrainedModel, get_scheduler, set_seed
 
 from denserk.config.encoding import Dtype
 from denserk.config.training import CacheSettings, DevMetric, OptimizerSettings, ValidationSettings
-from denserk.data.batches import TokenBatch
+from denserk.data.batches import TokenBatch, to_device
 from denserk.data.pairs import PairBatch
 from denserk.errors import DenserkError, MismatchError, OutputError, UsageError
 from denserk.extras import installed
@@ -306,7 +306,7 @@ class Trainer:
         def backward(loss: Tensor) -> None:
             self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
-        terms = self.step(batch.to(self.device), backward, self._autocast)
+        terms = self.step(to_device(batch, self.device), backward, self._autocast)
         sum_gradients(self.model.parameters())
         if not torch.isfinite(torch.stack(list(terms.values())).sum()):
             parts = ", ".join(f"{name} {term.item():.4g}" for name, term in terms.items())

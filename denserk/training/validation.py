@@ -90,7 +90,7 @@ def _held_out(store: TrainingStore, run: FinetuneRun) -> DevSet:
         queries=store.queries.take(items),
         passages=store.passages.take(np.arange(len(store.passages))),
         pad_ids=(store.query_pad_id, store.passage_pad_id),
-        relevant=[rows.tolist() for rows in store.positive_rows.take(items)],
+        relevant=[rows.tolist() for rows in store.positives.take(items)],
         groups=torch.from_numpy(batches.groups(items, 0)[0]),
     )
 

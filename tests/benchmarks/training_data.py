@@ -30,10 +30,10 @@ PREPARE = """
 import sys
 from pathlib import Path
 from tests.benchmarks.training_data import tokenizer
-from denserk.data.training_data import prepare
+from denserk.data.training_data import TrainingInputs, prepare
 data, corpus, folder = sys.argv[1:]
 words = tokenizer()
-prepare([data], Path(folder), words, words, corpus=corpus or None)
+prepare(TrainingInputs([data], corpus=corpus or None), Path(folder), words, words)
 """
 
 

@@ -53,3 +53,24 @@ def inline(query: int, positives: int, negatives: int, scored: bool = False) -> 
         "positive_passages": passages[:positives],
         "negative_passages": passages[positives:],
     }
+
+
+def pairs(count: int, label: float | None = None) -> list[dict[str, Any]]:
+    """Labelled sentence pairs."""
+    return [
+        {
+            "sentence1": words(2 * number, 3 + number % 4),
+            "sentence2": words(2 * number + 1, 2 + number % 5),
+            "label": number % 6 if label is None else label,
+        }
+        for number in range(count)
+    ]
+
+
+def triplets(count: int) -> list[dict[str, str]]:
+    """Sentence triplets."""
+    names = ("anchor", "positive", "negative")
+    return [
+        {name: words(3 * number + place, 4) for place, name in enumerate(names)}
+        for number in range(count)
+    ]

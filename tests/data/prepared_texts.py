@@ -2,26 +2,25 @@
 
 from pathlib import Path
 
-import numpy as np
 import orjson
 
 from denserk.config.pretraining import MaskingSettings, PretrainingObjective, TextUnitSettings
 from denserk.data.masking import IGNORED, SubwordTokens, entries_of
-from denserk.data.pretraining_batches import PretrainingBatches, Visit
+from denserk.data.pretraining_batches import PretrainingBatches
 from denserk.data.pretraining_data import prepare
 from tests.conftest import VOCABULARY
 from tests.tiny_models import tiny_tokenizer
 
 EXAMPLES = ["play", "##ing", "guitar", "##ist", "capital", "fran", "##ce", "zyx", "song"]
 TOKENIZER = tiny_tokenizer("bert", [*VOCABULARY, *EXAMPLES])
-PIECES = SubwordTokens.of(TOKENIZER)
+ENTRIES = SubwordTokens.of(TOKENIZER)
 NAMES = entries_of(TOKENIZER)
 SEP = TOKENIZER.sep_token_id
-MASTER, RETROMAE = PretrainingObjective.MASTER, PretrainingObjective.RETROMAE
+MLM, CONDENSER, COCONDENSER, MASTER, RETROMAE = PretrainingObjective
 
 
 def ids_of(tokens):
-    """The ids of written-out pieces."""
+    """The ids of written-out tokens."""
     return [NAMES.index(token) for token in tokens.split()]
 
 
@@ -43,13 +42,8 @@ def batches_of(store, objective=MASTER, max_length=40, batch_size=1, masking=Non
     )
 
 
-def visit(items, epoch=0, seed=42):
-    """A visit of rows."""
-    return Visit(seed, np.asarray(items, dtype=np.int64), epoch)
-
-
 def words_from(ids):
-    """The pieces of each word, place by place."""
+    """The places of each word's tokens."""
     words: list[list[int]] = []
     inside = False
     for place, name in enumerate(NAMES[i] for i in ids):
@@ -62,16 +56,21 @@ def words_from(ids):
     return words
 
 
+def names_of_words(ids):
+    """The words of a text, the marks of their tokens kept."""
+    return ["".join(NAMES[ids[place]] for place in word) for word in words_from(ids)]
+
+
 def readings(texts):
-    """Each text of a masked batch: (its pieces as they were, which of them are asked)."""
+    """Each text of a masked batch: (its tokens as they were, which of them have a label)."""
     found = []
     for seen, real, labels in zip(
         texts.tokens.input_ids, texts.tokens.attention_mask, texts.labels, strict=True
     ):
         assert real.tolist() == sorted(real.tolist(), reverse=True)
         length = int(real.sum())
-        assert (seen[0], seen[length - 1]) == (PIECES.cls_id, PIECES.sep_id)
-        assert (seen[length:] == PIECES.pad_id).all()
+        assert (seen[0], seen[length - 1]) == (ENTRIES.cls_id, ENTRIES.sep_id)
+        assert (seen[length:] == ENTRIES.pad_id).all()
         assert (labels[length:] == IGNORED).all()
         assert labels[0] == labels[length - 1] == IGNORED
         asked = labels[1 : length - 1] != IGNORED

@@ -1,4 +1,4 @@
-"""What words weigh, against the formulas written out."""
+"""Word counts and weights, against plain counts and the formulas written out."""
 
 import json
 import math
@@ -6,20 +6,48 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from denserk.config.pretraining import KeywordWeight, MaskingSettings
-from denserk.data.keyword_weights import MISSING, KeywordWeights
+from denserk.data.keyword_weights import MISSING, KeywordWeights, WordCounter
 from denserk.data.masking import words_of
-from denserk.data.pretraining_batches import Use, crop
+from denserk.data.pretraining_batches import Crop
 from denserk.errors import InputError, UsageError
-from tests.data.prepared_texts import NAMES, PIECES, ids_of, store_of, visit, words_from
+from tests.data.prepared_texts import ENTRIES, NAMES, ids_of, names_of_words, store_of, words_from
 
 TEXTS = [
     "the capital of fran ##ce [SEP] the river of the capital",
     "the guitar ##ist ##s of fran ##ce",
     "the moon",
 ]
+WORDS = [names_of_words(ids_of(text)) for text in TEXTS]
 INVERSE = KeywordWeight.INVERSE_FREQUENCY
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from(ids_of("moon fran ##ce ##ist [SEP] [UNK] a")), min_size=1),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_counts_are_those_of_a_plain_count(texts):
+    counter = WordCounter(ENTRIES, NAMES)
+    numbers = [counter.add(text) for text in texts]
+    rows = list(counter.rows())
+    words = list(map(names_of_words, texts))
+    occurrences = Counter(word for text in words for word in text)
+    holding = Counter(word for text in words for word in set(text))
+    expected = {word: (occurrences[word], holding[word]) for word in occurrences}
+    assert rows[0] == {"word": "", "count": 0, "texts": 0}
+    assert {row["word"]: (row["count"], row["texts"]) for row in rows[1:]} == expected
+    for text, own, found in zip(texts, words, numbers, strict=True):
+        by_place = [""] * len(text)
+        for word, places in zip(own, words_from(text), strict=True):
+            for place in places:
+                by_place[place] = word
+        assert [rows[number]["word"] for number in found] == by_place
 
 
 @pytest.fixture
@@ -27,81 +55,51 @@ def store(tmp_path):
     return store_of(tmp_path, [{"text": ids_of(text)} for text in TEXTS])
 
 
-def words_in(text):
-    ids = ids_of(text)
-    return ["".join(NAMES[ids[place]] for place in word) for word in words_from(ids)]
-
-
-def weights_of(store, settings, rows=(0, 1, 2), limit=40, epoch=0):
-    """Each text's weights by word, as far as it has words, and the pieces that they are of."""
-    keys = visit(rows, epoch)
-    text = crop(store.texts, keys.items, limit, keys.draws(0, Use.CROP, 1))
-    ids = text.ids(PIECES)
-    words = words_of(ids, PIECES)
-    numbers = text.gather(store.word_numbers.joined(keys.items)[0], 0)
+def weights_of(store, settings, row, start=0, end=None):
+    """The weights of the words of a text's part."""
+    text, numbers = store.texts[row], store.word_numbers[row]
+    crop = Crop(text, start, len(text) if end is None else end)
     weigh = KeywordWeights(store.words, len(store), settings)
-    found = weigh(numbers, words, *text.fragments(words, PIECES))
-    return [
-        (pieces[:length].tolist(), row[: numbers.max() + 1].tolist())
-        for pieces, length, numbers, row in zip(ids, text.lengths, words, found, strict=True)
-    ]
+    words = words_of(crop.ids, ENTRIES)
+    return weigh(numbers[crop.start : crop.end], words, **crop.fragments(ENTRIES)).tolist()
 
 
 def test_tfidf(store):
-    found = weights_of(store, MaskingSettings())
-    holding = Counter(word for text in TEXTS for word in set(words_in(text)))
-    for text, (_, weights) in zip(TEXTS, found, strict=True):
-        counts = Counter(words_in(text))
-        expected = [counts[w] * math.log(len(TEXTS) / holding[w]) for w in words_in(text)]
-        assert weights == pytest.approx(expected)
+    holding = Counter(word for text in WORDS for word in set(text))
+    for row, words in enumerate(WORDS):
+        expected = [words.count(w) * math.log(len(TEXTS) / holding[w]) for w in words]
+        assert weights_of(store, MaskingSettings(), row) == pytest.approx(expected)
 
 
 def test_inverse_frequency(store):
-    found = weights_of(store, MaskingSettings(keyword_weight=INVERSE))
-    counts = Counter(word for text in TEXTS for word in words_in(text))
-    for text, (_, weights) in zip(TEXTS, found, strict=True):
-        assert weights == pytest.approx([1 / counts[w] for w in words_in(text)])
+    counts = Counter(word for text in WORDS for word in text)
+    for row, words in enumerate(WORDS):
+        found = weights_of(store, MaskingSettings(keyword_weight=INVERSE), row)
+        assert found == pytest.approx([1 / counts[w] for w in words])
 
 
 def test_a_table_of_ones_own(store, tmp_path):
     table = tmp_path / "frequencies.json"
     table.write_text(json.dumps({"the": 1000, "fran##ce": 10}))
     settings = MaskingSettings(keyword_weight=INVERSE, frequency_dict=str(table))
-    _, weights = weights_of(store, settings)[0]
     expected = {"the": 0.001, "fran##ce": 0.1}
-    assert weights == [expected.get(word, MISSING) for word in words_in(TEXTS[0])]
+    assert weights_of(store, settings, 0) == [expected.get(word, MISSING) for word in WORDS[0]]
 
 
-def test_fragments_weigh_what_their_word_weighs_or_one(store):
-    """A crop of one piece: a fragment where it is of "fran ##ce" or of "guitar ##ist ##s"."""
-    counts = Counter(word for text in TEXTS for word in words_in(text))
-    whole = {"fran": "fran##ce", "##ce": "fran##ce"} | dict.fromkeys(
-        ("guitar", "##ist", "##s"), "guitar##ist##s"
-    )
-    met = set()
-    for weigh in (True, False):
+@pytest.mark.parametrize(
+    ("start", "end", "whole", "cut"),
+    [
+        (0, 3, [1 / 5, 1.0], [1 / 5, MISSING]),  # the guitar ##ist
+        (2, 5, [1.0, 1 / 3], [MISSING, 1 / 3]),  # ##ist ##s of
+        (3, 6, [1.0, 1 / 3, 1 / 2], [MISSING, 1 / 3, MISSING]),  # ##s of fran
+        (4, 7, [1 / 3, 1 / 2], [1 / 3, 1 / 2]),  # of fran ##ce
+        (6, 7, [1 / 2], [MISSING]),  # ##ce
+    ],
+)
+def test_fragments_weigh_what_their_word_weighs_or_one(store, start, end, whole, cut):
+    for weigh, expected in ((True, whole), (False, cut)):
         settings = MaskingSettings(keyword_weight=INVERSE, weigh_fragments=weigh)
-        for epoch in range(60):
-            for pieces, weights in weights_of(store, settings, rows=(1,), limit=1, epoch=epoch):
-                name = NAMES[pieces[0]]
-                met.add(name)
-                lone = name in whole and not weigh
-                expected = MISSING if lone else 1 / counts[whole.get(name, name)]
-                assert weights == [pytest.approx(expected)], name
-    assert met == {"the", "of", *whole}
-
-
-def test_fragments_at_both_ends_of_a_crop(store):
-    settings = MaskingSettings(keyword_weight=INVERSE, weigh_fragments=False)
-    found = [weights_of(store, settings, (1,), 3, epoch)[0] for epoch in range(60)]
-    written = {" ".join(NAMES[i] for i in pieces): weights for pieces, weights in found}
-    assert written == {
-        "the guitar ##ist": [pytest.approx(1 / 5), MISSING],
-        "guitar ##ist ##s": [1.0],
-        "##ist ##s of": [MISSING, pytest.approx(1 / 3)],
-        "##s of fran": [MISSING, pytest.approx(1 / 3), MISSING],
-        "of fran ##ce": [pytest.approx(1 / 3), 0.5],
-    }
+        assert weights_of(store, settings, 1, start, end) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("text", ["[1]", '{"the": 0}', '{"the": 1.5}', '{"the": true}', "{"])
@@ -111,17 +109,16 @@ def test_what_is_no_table(store, tmp_path, text):
     settings = MaskingSettings(keyword_weight=INVERSE, frequency_dict=str(table))
     with pytest.raises(InputError, match=r"expected a.* (object|JSON)"):
         KeywordWeights(store.words, len(store), settings)
-
-
-def test_a_table_that_is_not_there(store, tmp_path):
-    settings = MaskingSettings(keyword_weight=INVERSE, frequency_dict=str(tmp_path / "none.json"))
-    with pytest.raises(UsageError, match=r"--frequency-dict .*none.json: no such file"):
+    table.unlink()
+    with pytest.raises(UsageError, match=r"--frequency-dict .*frequencies.json: no such file"):
         KeywordWeights(store.words, len(store), settings)
 
 
-def test_the_order_of_words_is_no_weight(store):
-    """`the` three times weighs alike in each place."""
-    _, weights = weights_of(store, MaskingSettings())[0]
-    places = [place for place, word in enumerate(words_in(TEXTS[0])) if word == "capital"]
-    assert len({weights[place] for place in places}) == 1
-    assert np.isfinite(weights).all()
+def test_crops_are_windows_from_a_uniform_place():
+    text, rng = np.arange(10), np.random.default_rng(0)
+    crops = [Crop.draw(text, 7, rng) for _ in range(4000)]
+    starts, counts = np.unique([crop.start for crop in crops], return_counts=True)
+    assert starts.tolist() == [0, 1, 2, 3]
+    assert (abs(counts - 1000) < 5 * math.sqrt(4000 * 3 / 16)).all()
+    assert all(crop.ids.tolist() == list(range(crop.start, crop.start + 7)) for crop in crops)
+    assert Crop.draw(text, 12, rng).ids.tolist() == text.tolist()

@@ -1,4 +1,4 @@
-"""Masks against the papers' laws and numbers; a text's mask depends on no other text."""
+"""Masks of a text against the papers' laws and numbers."""
 
 import json
 import math
@@ -12,13 +12,11 @@ from denserk.data.masking import (
     IGNORED,
     NO_WORD,
     SubwordTokens,
-    budgets,
-    complements,
+    budget,
     corrupt,
     entries_of,
     fill_budgets,
-    keyword_masks,
-    shares,
+    keyword_mask,
     uniform_masks,
     words_of,
 )
@@ -27,18 +25,13 @@ from tests.conftest import VOCABULARY
 from tests.tiny_models import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer("bert", VOCABULARY)
-TOKENS = entries_of(TOKENIZER)
-PIECES = SubwordTokens.of(TOKENIZER)
+NAMES = entries_of(TOKENIZER)
+ENTRIES = SubwordTokens.of(TOKENIZER)
 DRAWS = 4000
 
 
-def draws(seed, rows, width):
-    """Random words as good as any."""
-    return np.random.default_rng(seed).integers(2**64, size=(rows, width), dtype=np.uint64)
-
-
 def words_from(tokens):
-    """Word numbers of written-out pieces."""
+    """Word numbers of written-out tokens."""
     words, number, inside = [], -1, False
     for token in tokens:
         special = token.startswith("[")
@@ -62,174 +55,112 @@ def matches(masks, distribution):
 
 def test_uniform_masks_of_the_example(specs):
     for case in json.loads((specs / "condenser_example.json").read_text())["whole_word_mask"]:
-        words = np.tile(words_from(case["tokens"]), (DRAWS, 1))
-        limits = budgets(case["mask_rate"], np.full(DRAWS, words.shape[1]))
-        assert set(limits.tolist()) == {case["budget"]}
-        matches(uniform_masks(words, limits, draws(1, *words.shape)), case["distribution"])
+        words = words_from(case["tokens"])
+        limit = budget(case["mask_rate"], len(words))
+        assert limit == case["budget"]
+        rng = np.random.default_rng(1)
+        matches(uniform_masks(words, limit, rng, DRAWS), case["distribution"])
 
 
 def test_keyword_masks_of_the_example(specs):
     for case in json.loads((specs / "master_example.json").read_text())["keyword_masking"]:
-        words = np.tile(words_from(case["tokens"]), (DRAWS, 1))
-        weights = np.tile(np.array(case["weights"]), (DRAWS, 1))
-        masks = keyword_masks(words, weights, case["mask_rate"], draws(2, *words.shape))
-        matches(masks, case["distribution"])
+        words, weights = words_from(case["tokens"]), np.array(case["weights"], dtype=float)
+        rng = np.random.default_rng(2)
+        masks = [keyword_mask(words, weights, case["mask_rate"], rng) for _ in range(DRAWS)]
+        matches(np.array(masks), case["distribution"])
 
 
-def test_complement_of_the_example(specs):
-    case = json.loads((specs / "master_example.json").read_text())["complementary_masking"]
-    words = words_from(case["tokens"])[None]
-    found = complements(np.array([case["encoder_mask_example"]], dtype=bool), words)
-    expected = case["decoder_mask_after_removing_special_tokens"]
-    assert found.astype(int).tolist() == [expected]
-
-
-TEXTS = st.lists(
-    st.lists(st.integers(0, len(PIECES.special) - 1), max_size=40), min_size=1, max_size=4
+TEXTS = st.lists(st.integers(0, len(NAMES) - 1), max_size=40).map(
+    lambda ids: np.array(ids, dtype=np.int64)
 )
 RATES = st.sampled_from([0.15, 0.3, 0.5, 0.9])
 SEEDS = st.integers(0, 2**32)
 
 
-def padded(texts):
-    """(B, T) ids, at least one column wide."""
-    ids = np.full((len(texts), max(1, *map(len, texts), 1)), PIECES.pad_id)
-    for row, text in zip(ids, texts, strict=True):
-        row[: len(text)] = text
-    return ids
-
-
-def lengths(texts):
-    return np.array([len(text) for text in texts])
-
-
 @given(TEXTS)
-def test_words_are_runs_of_a_beginning_and_what_continues_it(texts):
-    found = words_of(padded(texts), PIECES)
-    for text, words in zip(texts, found, strict=True):
-        assert words[: len(text)].tolist() == words_from([TOKENS[i] for i in text]).tolist()
-        assert (words[len(text) :] == NO_WORD).all()
-
-
-@given(TEXTS)
-def test_pieces_as_words_of_their_own(texts):
-    words = words_of(padded(texts), PIECES.singly())
-    for row in words:
-        assert row[row != NO_WORD].tolist() == list(range((row != NO_WORD).sum()))
+def test_words_are_runs_of_a_beginning_and_what_continues_it(text):
+    assert words_of(text, ENTRIES).tolist() == words_from([NAMES[i] for i in text]).tolist()
+    alone = words_of(text, ENTRIES.singly())
+    assert alone[alone != NO_WORD].tolist() == list(range((alone != NO_WORD).sum()))
 
 
 def walked(sizes, limit):
     """The budget's law, word by word."""
     taken, covered = [], 0
     for size in sizes:
-        fits = size > 0 and covered + size <= limit
+        fits = covered + size <= limit
         covered += size * fits
-        taken.append(bool(fits))
+        taken.append(fits)
     return taken
 
 
 @given(
-    st.lists(st.lists(st.integers(0, 6), min_size=5, max_size=5), min_size=1, max_size=6),
+    st.lists(st.lists(st.integers(1, 6), min_size=5, max_size=5), min_size=1, max_size=6),
     st.integers(0, 20),
 )
 def test_budgets_are_filled_as_by_a_walk(sizes, limit):
-    found = fill_budgets(np.array(sizes), np.full(len(sizes), limit))
+    found = fill_budgets(np.array(sizes), limit)
     assert found.tolist() == [walked(row, limit) for row in sizes]
 
 
-@given(TEXTS, RATES, SEEDS)
-def test_uniform_masks_keep_the_law(texts, rate, seed):
-    all_words = words_of(padded(texts), PIECES)
-    limits = budgets(rate, lengths(texts))
-    masks = uniform_masks(all_words, limits, draws(seed, *all_words.shape))
-    for words, mask, limit in zip(all_words, masks, limits, strict=True):
-        assert mask.sum() <= limit
-        assert not mask[words == NO_WORD].any()
-        whole = [mask[words == w] for w in range(words.max() + 1)]
-        assert all(len(set(word.tolist())) == 1 for word in whole)
-        assert all(len(word) > limit - mask.sum() for word in whole if not word.any())
+def by_word(mask, words):
+    """Whether each word is masked; no word is masked in part, and no special token."""
+    assert not mask[words == NO_WORD].any()
+    parts = [mask[words == number] for number in range(words.max(initial=-1) + 1)]
+    assert all(len(set(part.tolist())) == 1 for part in parts)
+    return [(bool(part[0]), len(part)) for part in parts]
 
 
 @given(TEXTS, RATES, SEEDS)
-def test_keyword_masks_cover_the_budget(texts, rate, seed):
-    all_words = words_of(padded(texts), PIECES)
-    weights = 1 / (1 + np.arange(all_words.shape[1])) * np.ones((len(texts), 1))
-    masks = keyword_masks(all_words, weights, rate, draws(seed, *all_words.shape))
-    for words, mask in zip(all_words, masks, strict=True):
-        assert not mask[words == NO_WORD].any()
-        whole = [mask[words == w] for w in range(words.max() + 1)]
-        assert all(len(set(word.tolist())) == 1 for word in whole)
-        if whole:
-            limit = budgets(rate, np.array([(words != NO_WORD).sum()]))[0]
-            assert mask.sum() >= limit
-            assert mask.sum() - max(len(word) for word in whole if word.all()) < limit
+def test_uniform_masks_keep_the_law(text, rate, seed):
+    words, limit = words_of(text, ENTRIES), budget(rate, len(text))
+    for mask in uniform_masks(words, limit, np.random.default_rng(seed), 3):
+        left = limit - mask.sum()
+        assert left >= 0
+        assert all(size > left for masked, size in by_word(mask, words) if not masked)
 
 
-@given(TEXTS, TEXTS, RATES, SEEDS)
-def test_a_text_is_masked_alike_in_any_company(texts, others, rate, seed):
-    together = words_of(padded(texts + others), PIECES)
-    numbers = draws(seed, *together.shape)
-    weights = shares(numbers)
-    limits = budgets(rate, lengths(texts + others))
-    for row, text in enumerate(texts):
-        alone, cut, own = words_of(padded([text]), PIECES), slice(row, row + 1), slice(len(text))
-        pairs = (
-            (
-                uniform_masks(together, limits, numbers),
-                uniform_masks(alone, limits[cut], numbers[cut]),
-            ),
-            (
-                keyword_masks(together, weights, rate, numbers),
-                keyword_masks(alone, weights[cut], rate, numbers[cut]),
-            ),
-        )
-        for whole, part in pairs:
-            assert whole[row, own].tolist() == part[0, own].tolist()
-
-
-@given(TEXTS, SEEDS)
-def test_a_mask_and_its_complement_are_all_words(texts, seed):
-    words = words_of(padded(texts), PIECES)
-    masks = uniform_masks(words, budgets(0.3, lengths(texts)), draws(seed, *words.shape))
-    others = complements(masks, words)
-    assert not (masks & others).any()
-    assert ((masks | others) == (words != NO_WORD)).all()
+@given(TEXTS, RATES, SEEDS)
+def test_keyword_masks_cover_the_budget(text, rate, seed):
+    words = words_of(text, ENTRIES)
+    weights = 1 / np.arange(1.0, words.max(initial=-1) + 2)
+    mask = keyword_mask(words, weights, rate, np.random.default_rng(seed))
+    found = by_word(mask, words)
+    if found:
+        limit = budget(rate, int((words != NO_WORD).sum()))
+        assert mask.sum() >= limit > mask.sum() - max(size for masked, size in found if masked)
 
 
 def test_keywords_without_weight_come_last():
-    words = np.tile(np.arange(4), (200, 1))
-    weights = np.tile([0.0, 1.0, 0.0, 2.0], (200, 1))
-    masks = keyword_masks(words, weights, 0.75, draws(0, 200, 4))
+    rng, weights = np.random.default_rng(0), np.array([0.0, 1.0, 0.0, 2.0])
+    masks = np.array([keyword_mask(np.arange(4), weights, 0.75, rng) for _ in range(200)])
     assert masks[:, [1, 3]].all()
     assert 50 < masks[:, 0].sum() < 150
 
 
-def test_masks_stop_at_512_pieces():
-    words = np.arange(2000)[None]
-    assert uniform_masks(words, np.array([1000]), draws(0, 1, 2000)).sum() == 512
+def test_masks_stop_at_512_tokens():
+    assert uniform_masks(np.arange(2000), 1000, np.random.default_rng(0)).sum() == 512
 
 
 def test_eight_in_ten_one_in_ten_one_in_ten():
-    ids = np.full((100, 1000), 20)
-    masks = np.arange(ids.size).reshape(ids.shape) % 2 == 0
-    seen, labels = corrupt(ids, masks, PIECES, draws(0, *ids.shape))
-    assert (labels[masks] == 20).all()
-    assert (labels[~masks] == IGNORED).all()
-    assert (seen[~masks] == 20).all()
-    count = masks.sum()
-    found = (seen[masks] == PIECES.mask_id).mean(), (seen[masks] == 20).mean()
-    size = PIECES.size
+    ids = np.full(100_000, 20)
+    mask = np.arange(len(ids)) % 2 == 0
+    seen, labels = corrupt(ids, mask, ENTRIES, np.random.default_rng(0))
+    assert (labels == np.where(mask, 20, IGNORED)).all()
+    assert (seen[~mask] == 20).all()
+    size = ENTRIES.size
+    found = (seen[mask] == ENTRIES.mask_id).mean(), (seen[mask] == 20).mean()
     for share, expected in zip(found, (0.8 + 0.1 / size, 0.1 + 0.1 / size), strict=True):
-        assert abs(share - expected) < 5 * math.sqrt(expected * (1 - expected) / count)
-    rest = seen[masks & (seen != PIECES.mask_id) & (seen != 20)]
-    assert len(set(rest.tolist())) == size - 2
+        assert abs(share - expected) < 5 * math.sqrt(expected * (1 - expected) / mask.sum())
+    rest = np.setdiff1d(seen[mask], [ENTRIES.mask_id, 20])
+    assert len(rest) == size - 2
 
 
 def test_all_mask_hides_every_one():
-    ids, masks = np.array([[20, 21, 22]]), np.array([[True, False, True]])
-    seen, labels = corrupt(ids, masks, PIECES, draws(0, 1, 3), all_mask=True)
-    assert seen.tolist() == [[PIECES.mask_id, 21, PIECES.mask_id]]
-    assert labels.tolist() == [[20, IGNORED, 22]]
+    ids, mask = np.array([20, 21, 22]), np.array([True, False, True])
+    seen, labels = corrupt(ids, mask, ENTRIES, np.random.default_rng(0), all_mask=True)
+    assert seen.tolist() == [ENTRIES.mask_id, 21, ENTRIES.mask_id]
+    assert labels.tolist() == [20, IGNORED, 22]
 
 
 class ByteLevel:
@@ -247,13 +178,12 @@ class ByteLevel:
         return {token: number for number, token in enumerate(self.tokens)}
 
 
-def test_byte_level_pieces_begin_words_with_the_mark_of_a_space():
-    pieces = SubwordTokens.of(ByteLevel())
-    words = words_of(np.array([[3, 2, 3, 0, 3, 4]]), pieces)
-    assert words.tolist() == [[0, 1, 1, NO_WORD, 2, 3]]
+def test_byte_level_tokens_begin_words_with_the_mark_of_a_space():
+    words = words_of(np.array([3, 2, 3, 0, 3, 4]), SubwordTokens.of(ByteLevel()))
+    assert words.tolist() == [0, 1, 1, NO_WORD, 2, 3]
 
 
-def test_a_vocabulary_without_a_mask_is_refused():
+def test_a_vocabulary_without_a_mask_is_rejected():
     tokenizer = ByteLevel()
     tokenizer.mask_token_id = None
     with pytest.raises(ModelError, match="the tokenizer has no mask_token, which masking needs"):

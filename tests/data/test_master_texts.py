@@ -12,9 +12,9 @@ from denserk.config.pretraining import KeywordWeight, MaskingSettings, MasterTas
 from denserk.data.masking import IGNORED
 from denserk.data.pretraining_data import prepare
 from tests.data.prepared_texts import (
+    ENTRIES,
     MASTER,
     NAMES,
-    PIECES,
     SEP,
     TOKENIZER,
     batches_of,
@@ -115,7 +115,7 @@ def test_laws_of_every_text(store, masking, epoch):
     assert all(keeps_uniform_law(r, 0.5 if masking.cmp_pass else 0.3) for r in encoder)
     for (ids, seen), (same, recovered) in zip(encoder, found["cmp"], strict=True):
         assert same == ids
-        special = [PIECES.special[i] for i in ids]
+        special = [ENTRIES.special[i] for i in ids]
         expected = [not a and not s for a, s in zip(seen, special, strict=True)]
         assert recovered == expected
     for reading in found["npr"]:
@@ -125,13 +125,6 @@ def test_laws_of_every_text(store, masking, epoch):
 def test_the_paper_has_one_pass_and_the_released_code_three(store):
     assert list(assembled(store, PAPER, tasks=frozenset({MasterTask.CMP}))[0].passes) == []
     assert sorted(assembled(store, RELEASED)[0].passes) == ["cmp", "npr"]
-
-
-def test_only_the_chosen_tasks_are_made(store):
-    tasks = frozenset({MasterTask.MKP, MasterTask.CMP})
-    batch, _ = assembled(store, RELEASED, tasks=tasks)
-    assert sorted(batch.decoders) == ["cmp", "mkp"]
-    assert list(batch.passes) == ["cmp"]
 
 
 def test_masks_differ_from_text_to_text_task_to_task_and_epoch_to_epoch(tmp_path):
@@ -194,15 +187,6 @@ def test_halves_of_the_example(tmp_path, example):
         assert lengths == (expected if expected[0] else (0, 0))
 
 
-def test_halves_are_masked_anew_and_by_keywords(tmp_path):
-    store = store_of(tmp_path, [{"text": ids_of("old river bank " * 5)}])
-    batch, _ = assembled(store, RELEASED, tasks=frozenset({MasterTask.NPR}))
-    ((first, hidden),) = readings(batch.passes["npr"])
-    ((second, asked),) = readings(batch.decoders["npr"])
-    assert first + second == ids_of("old river bank " * 5)
-    assert (sum(hidden), sum(asked)) == (budget(0.3, 7), budget(0.5, 8))
-
-
 def test_queries_of_the_example(tmp_path, example):
     case = example["query_concatenation"]
     places = {part: 10 + part for query in case["queries"] for part in query}
@@ -239,14 +223,6 @@ def test_a_continuation_or_else_the_passage(store):
     assert [said[row] for row in range(4)] == expected
 
 
-@pytest.mark.parametrize("items", [[1], [0], [2, 3], [0, 1]])
-def test_a_continuation_is_the_same_in_any_company(store, items):
-    batch, rows = assembled(store, PAPER, items)
-    whole, all_rows = assembled(store, PAPER)
-    every = dict(zip(all_rows, readings(whole.decoders["gor"]), strict=True))
-    assert readings(batch.decoders["gor"]) == [every[row] for row in rows]
-
-
 def test_passages_without_queries_have_no_dor_term(store):
     batch, rows = assembled(store, PAPER)
     said = dict(zip(rows, (ids for ids, _ in readings(batch.decoders["dor"])), strict=True))
@@ -276,16 +252,3 @@ def test_one_word_passages_have_terms_that_can_be_had(store):
     asked = {name: (texts.labels[row] != IGNORED).sum() for name, texts in batch.decoders.items()}
     assert (batch.texts.labels[row] != IGNORED).sum() == 1
     assert asked == {"mkp": 1, "cmp": 0, "npr": 0, "dor": 0, "gor": 1}
-
-
-def test_random_tokens_are_of_the_whole_vocabulary(tmp_path):
-    record = {"text": ids_of("moon " * 38)}
-    batch = many(tmp_path, record, PAPER, tasks=frozenset({MasterTask.MKP}))
-    labels = batch.decoders["mkp"].labels
-    seen = batch.decoders["mkp"].tokens.input_ids[labels != IGNORED].numpy()
-    moon, mask = NAMES.index("moon"), PIECES.mask_id
-    size = PIECES.size
-    assert near((seen == mask).sum(), 0.8 + 0.1 / size, len(seen))
-    assert near((seen == moon).sum(), 0.1 + 0.1 / size, len(seen))
-    rest = np.bincount(seen, minlength=size)
-    assert all(near(rest[i], 0.1 / size, len(seen)) for i in range(size) if i not in (moon, mask))

@@ -1,18 +1,9 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from tokenizers import pre_tokenizers
 
 from denserk.config.encoding import TextSettings
-from denserk.data.tokenization import (
-    TextTokenizer,
-    load_tokenizer,
-    passage_input,
-    query_input,
-    reads_words,
-)
+from denserk.data.tokenization import TextTokenizer, load_tokenizer, passage_input, query_input
 from denserk.errors import ModelError
 from denserk.records import Passage, Query
 from tests.conftest import VOCABULARY
@@ -83,57 +74,6 @@ def test_ids_are_those_of_transformers():
     expected = tokenizer(texts, truncation=True, max_length=20)["input_ids"]
     own = TextTokenizer(tokenizer, TextSettings(passage_max_length=20))
     assert own.passages([Passage("d", text) for text in texts]) == expected
-
-
-LONG = st.lists(
-    st.sampled_from(
-        ["river", "Ünïcode", "x" * 120, "a.b,c", "東京", "\u0301", "[SEP]", "the\tcat", ""]
-    )
-    | st.text(max_size=9),
-    max_size=60,
-).map(" ".join)
-
-
-@pytest.mark.parametrize("kind", ["bert", "roberta"])
-@given(texts=st.lists(LONG, min_size=1, max_size=4), length=st.integers(3, 12))
-def test_long_texts_have_the_ids_of_whole_ones(kind, texts, length):
-    tokenizer = tiny_tokenizer(kind, VOCABULARY)
-    own = TextTokenizer(tokenizer, TextSettings(passage_max_length=length))
-    found = own.sentences(texts)
-    whole = tokenizer([text.strip() for text in texts], truncation=True, max_length=length)
-    assert found == whole["input_ids"]
-
-
-def test_a_long_text_is_read_to_its_end_only_where_its_beginning_is_too_short():
-    read = []
-
-    class Watched:
-        def __init__(self, backend):
-            self._backend = backend
-
-        def __getattr__(self, name):
-            return getattr(self._backend, name)
-
-        def encode_batch_fast(self, texts):
-            read.append(list(texts))
-            return self._backend.encode_batch_fast(texts)
-
-    own = TextTokenizer(tiny_tokenizer("bert", VOCABULARY), TextSettings(passage_max_length=4))
-    own._backend = Watched(own._backend)
-    of_short_words, of_one_token = "the cat " * 20, "the " + "x" * 110 + " cat"
-    own.sentences([of_short_words, "cat", of_one_token])
-    first = ["the cat the cat the cat", "cat", "the"]
-    assert read == [first, [of_one_token.strip()]]
-
-
-def test_which_tokenizers_read_words():
-    bert = tiny_tokenizer("bert", VOCABULARY)
-    assert reads_words(bert.backend_tokenizer)
-    bert.add_tokens(["new york"])
-    assert not reads_words(bert.backend_tokenizer)
-    split = tiny_tokenizer("bert", VOCABULARY).backend_tokenizer
-    split.pre_tokenizer = pre_tokenizers.Punctuation()
-    assert not reads_words(split)
 
 
 def test_limits_hold_whoever_tokenised_before():

@@ -5,19 +5,40 @@ import pickle
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
+from denserk.config.encoding import PairSettings, TextSettings
 from denserk.config.training import FillNegatives, NegativeChoice, PositiveChoice, SamplingSettings
-from denserk.data.batches import TokenBatch
-from denserk.data.sampling import choose_negatives, choose_positive, order_items
-from denserk.data.training_batches import TrainingBatches
-from denserk.data.training_data import prepare
+from denserk.data.batches import TokenBatch, to_device
+from denserk.data.pairs import PairJoiner
+from denserk.data.sampling import (
+    Items,
+    choose_items,
+    choose_negatives,
+    choose_positive,
+    order_items,
+)
+from denserk.data.tokenization import TextTokenizer
+from denserk.data.training_batches import (
+    PairTrainingBatches,
+    ScheduledBatches,
+    SentenceBatches,
+    TrainingBatches,
+    items_of_run,
+)
+from denserk.data.training_data import TrainingInputs, prepare, prepare_sentences
 from denserk.errors import InputError, UsageError
-from tests.data.conftest import inline
+from denserk.records import Passage, Query
+from tests.conftest import VOCABULARY, WORDS
+from tests.data.conftest import inline, pairs, triplets
 from tests.reporters import Heard
+from tests.tiny_models import RERANKERS, tiny_tokenizer
 
 QUERIES = 23
 
@@ -28,14 +49,16 @@ def store(tmp_path_factory, tokenizer):
     folder = tmp_path_factory.mktemp("batches")
     lines = [inline(q, 1 + q % 3, 3 + q % 5, scored=True) for q in range(QUERIES)]
     (folder / "train.jsonl").write_bytes(b"\n".join(map(orjson.dumps, lines)))
-    return prepare([str(folder / "train.jsonl")], folder / "prepared", tokenizer, tokenizer)
+    return prepare(
+        TrainingInputs([str(folder / "train.jsonl")]), folder / "prepared", tokenizer, tokenizer
+    )
 
 
 @pytest.fixture
 def lacking(write, tmp_path, tokenizer):
     """Ten queries, every other one without negatives."""
     lines = [inline(query, 1, 3 * (query % 2), scored=True) for query in range(10)]
-    return prepare([write(lines)], tmp_path / "prepared", tokenizer, tokenizer)
+    return prepare(TrainingInputs([write(lines)]), tmp_path / "prepared", tokenizer, tokenizer)
 
 
 def texts(batch: TokenBatch):
@@ -79,10 +102,10 @@ def test_groups_are_what_the_laws_say(store, positive_choice, negative_choice, p
         assert batch.items.tolist() == items
         wanted, scores = [], []
         for item in items:
-            own, others = store.positives(item), store.negatives(item)
+            own, others = store.positives[item], store.negatives[item]
             count = len(others) if pool is None else min(pool, len(others))
-            first = choose_positive(positive_choice, len(own), item, 5, epoch)
-            rest = choose_negatives(negative_choice, count, item, 5, epoch, 5, fill)
+            first = choose_positive(settings, len(own), item, epoch)
+            rest = choose_negatives(settings, count, item, epoch)
             rows = [own[first], *(others[place] if place >= 0 else -1 for place in rest)]
             wanted.append([store.passages[row].tolist() if row >= 0 else None for row in rows])
             places = [first, *(len(own) + place for place in rest)]
@@ -107,10 +130,10 @@ def test_shapes(store):
     numbers = (batch.passages.input_ids, batch.items, batch.groups, batch.keys)
     assert {each.dtype for each in numbers} == {torch.int64}
     assert batch.teacher is None
-    assert plain(batch.to("cpu")) == plain(batch)
+    assert plain(to_device(batch, "cpu")) == plain(batch)
 
 
-@pytest.mark.parametrize("world", [2, 3, 6])
+@pytest.mark.parametrize("world", [2, 6])
 def test_the_parts_of_all_ranks_are_the_batch(store, world):
     settings = SamplingSettings(3)
     options: dict[str, Any] = {"epochs": 2, "with_scores": True}
@@ -139,7 +162,7 @@ def test_workers_change_nothing(store, method):
 def test_a_loader_without_workers_and_a_run_continued(store):
     batches = TrainingBatches(store, SamplingSettings(3), 4, epochs=3)
     all_of_them = [plain(batches[step]) for step in range(len(batches))]
-    again = TrainingBatches(store, SamplingSettings(3), 4, epochs=3)
+    again = pickle.loads(pickle.dumps(batches))
     continued = DataLoader(again, batch_size=None, sampler=range(7, len(again)))
     assert [plain(batch) for batch in continued] == all_of_them[7:]
 
@@ -159,11 +182,6 @@ def test_steps_end_where_they_are_told_to(store):
             batches[step]
 
 
-@pytest.mark.parametrize(("epochs", "steps"), [(1, 5), (0.5, 3), (2.2, 11)])
-def test_a_part_of_an_epoch(store, epochs, steps):
-    assert len(TrainingBatches(store, SamplingSettings(2), 4, epochs=epochs)) == steps
-
-
 def test_in_the_order_of_the_files_to_the_last_query(store):
     batches = TrainingBatches(store, SamplingSettings(2), 5, shuffle=False, keep_last=True)
     items = [batch.items.tolist() for batch in (batches[step] for step in range(len(batches)))]
@@ -177,26 +195,6 @@ def test_in_the_order_of_the_files_to_the_last_query(store):
     last = [rank[3].items.tolist() for rank in ranks]
     assert last == [[], [18], [19], [20], [21], [22]]
     assert ranks[0][3].passages.input_ids.shape == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("share", "count"), [({"train_queries": 9}, 9), ({"train_fraction": 0.5}, 12), ({}, 23)]
-)
-def test_a_share_of_the_queries(store, share, count):
-    batches = TrainingBatches(store, SamplingSettings(2, **share, seed=3), 3)
-    assert len(batches.items) == count
-    larger = TrainingBatches(store, SamplingSettings(2, train_queries=20, seed=3), 3)
-    shared = set(batches.items.tolist()) & set(larger.items.tolist())
-    assert len(shared) == min(count, 20)
-    seen = {item for step in range(len(batches)) for item in batches[step].items.tolist()}
-    assert seen <= set(batches.items.tolist())
-
-
-def test_more_queries_than_there_are(store):
-    heard = Heard()
-    batches = TrainingBatches(store, SamplingSettings(2, train_queries=50), 3)
-    assert len(batches.items) == 23
-    assert heard.warnings == ["--train-queries 50: there are only 23"]
 
 
 @pytest.mark.parametrize("fill", FillNegatives)
@@ -224,7 +222,7 @@ def test_one_passage_of_several_queries_is_one_row(write, tmp_path, tokenizer):
         {"docid": "", "text": "bird", "score": 7.0},
         {"docid": "", "text": "bird", "score": 8.0},
     ]
-    store = prepare([write(lines)], tmp_path / "prepared", tokenizer, tokenizer)
+    store = prepare(TrainingInputs([write(lines)]), tmp_path / "prepared", tokenizer, tokenizer)
     settings = SamplingSettings(3, negative=NegativeChoice.TOP)
     batches = TrainingBatches(store, settings, 4, shuffle=False, with_scores=True)
     batch = batches[0]
@@ -248,7 +246,7 @@ def test_a_random_passage_stands_in_for_no_negatives(lacking):
     batch = TrainingBatches(lacking, SamplingSettings(3), 10)[0]
     assert heard.warnings == ["queries without a negative get random passages: 5"]
     for group, item in zip(grouped(batch), batch.items.tolist(), strict=True):
-        rows = *lacking.positives(item), *lacking.negatives(item)
+        rows = *lacking.positives[item], *lacking.negatives[item]
         own = [lacking.passages[row].tolist() for row in rows]
         assert group[0] == own[0]
         assert all((text in own) == (item % 2 == 1) for text in group[1:] if text)
@@ -269,7 +267,7 @@ def test_a_random_passage_has_no_score(lacking):
 def test_positives_alone(lacking):
     batch = TrainingBatches(lacking, SamplingSettings(1), 10)[0]
     assert batch.groups.tolist() == [[row] for row in range(10)]
-    own = [lacking.passages[lacking.positives(item)[0]].tolist() for item in batch.items.tolist()]
+    own = [lacking.passages[lacking.positives[item][0]].tolist() for item in batch.items.tolist()]
     assert texts(batch.passages) == own
 
 
@@ -278,7 +276,9 @@ def test_what_makes_no_batches(store, write, tmp_path, tokenizer):
         TrainingBatches(store, SamplingSettings(2), 24)
     with pytest.raises(UsageError, match="--batch-size 5 does not divide among 2 processes"):
         TrainingBatches(store, SamplingSettings(2), 5, world=2)
-    alone = prepare([write([inline(0, 2, 0)])], tmp_path / "alone", tokenizer, tokenizer)
+    alone = prepare(
+        TrainingInputs([write([inline(0, 2, 0)])]), tmp_path / "alone", tokenizer, tokenizer
+    )
     with pytest.raises(InputError, match="no passage but their positives"):
         TrainingBatches(alone, SamplingSettings(2), 1)
     with pytest.raises(InputError, match="no teacher's score of passage d0-0 for query q0"):
@@ -286,7 +286,220 @@ def test_what_makes_no_batches(store, write, tmp_path, tokenizer):
     assert len(TrainingBatches(alone, SamplingSettings(1), 1)) == 1
 
 
-def test_batches_travel_light(store):
-    batches = TrainingBatches(store, SamplingSettings(2), 4)
-    other = pickle.loads(pickle.dumps(batches))
-    assert plain(other[2]) == plain(batches[2])
+class Numbers(ScheduledBatches[Items]):
+    """Batches that are the numbers of their items."""
+
+    def assemble(self, items: Items, epoch: int) -> Items:
+        """Return the items."""
+        return items
+
+
+NUMBERED = np.arange(100, 111)
+
+
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [
+        ({}, 11),
+        ({"train_queries": 4}, 4),
+        ({"train_fraction": 0.5}, 6),
+        ({"train_fraction": 0.01}, 1),
+    ],
+)
+def test_items_of_a_run(settings, count):
+    sampling = SamplingSettings(seed=3, **settings)
+    assert items_of_run(NUMBERED, sampling).tolist() == choose_items(NUMBERED, count, 3).tolist()
+
+
+def test_more_items_than_there_are():
+    heard = Heard()
+    assert len(items_of_run(NUMBERED, SamplingSettings(train_queries=12))) == 11
+    assert heard.warnings == ["--train-queries 12: there are only 11"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes"),
+    [
+        ({"epochs": 2}, [4, 4, 4, 4]),
+        ({"epochs": 2, "keep_last": True}, [4, 4, 3, 4, 4, 3]),
+        ({"epochs": 0.5, "keep_last": True}, [4, 4]),
+        ({"max_steps": 3}, [4, 4, 4]),
+    ],
+)
+def test_every_epoch_has_its_own_order(options, sizes):
+    schedule = Numbers(NUMBERED, 4, 9, **options)
+    parts = [schedule.part(step).tolist() for step in range(len(schedule))]
+    assert [len(part) for part in parts] == sizes
+    for step, part in enumerate(parts):
+        epoch, place = divmod(step, schedule.steps_per_epoch)
+        assert schedule.epoch_of(step) == epoch
+        assert part == order_items(NUMBERED, 9, epoch).tolist()[4 * place : 4 * place + 4]
+
+
+def test_without_shuffling_the_order_is_the_given_one():
+    schedule = Numbers(NUMBERED, 11, 9, epochs=2, shuffle=False)
+    assert [schedule.part(step).tolist() for step in (0, 1)] == [NUMBERED.tolist()] * 2
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_ranks_share_the_items_of_a_step(world):
+    options: dict[str, Any] = {"epochs": 2, "keep_last": True}
+    whole = Numbers(NUMBERED, 4, 1, **options)
+    ranks = [Numbers(NUMBERED, 4, 1, rank=rank, world=world, **options) for rank in range(world)]
+    for step in range(len(whole)):
+        parts = np.concatenate([rank.part(step) for rank in ranks])
+        assert parts.tolist() == whole.part(step).tolist()
+
+
+@pytest.mark.parametrize("step", [-1, 2])
+def test_no_such_step(step):
+    with pytest.raises(IndexError, match=f"step {step} of 2"):
+        Numbers(NUMBERED, 4, 1).part(step)
+
+
+@pytest.fixture(params=[2, 3], ids=["pairs", "triplets"])
+def examples(request, write, tmp_path, tokenizer):
+    """Eleven pairs or triplets."""
+    rows = pairs(11) if request.param == 2 else triplets(11)
+    return prepare_sentences(
+        [write(rows)], tmp_path / "data", tokenizer, size=request.param, label_scale=5
+    )
+
+
+def sentences_of(batch):
+    """A batch as lists that compare, free of padding."""
+    rows = zip(*batch.sentences, strict=True)
+    labels = None if batch.labels is None else batch.labels.tolist()
+    return [ids[mask].tolist() for ids, mask in rows], labels, batch.items.tolist()
+
+
+def test_every_example_once_an_epoch_in_its_own_order(examples):
+    batches = SentenceBatches(examples, SamplingSettings(seed=5), 4, epochs=2)
+    assert (len(batches), batches.steps_per_epoch) == (6, 3)
+    every = [row.tolist() for row in examples.sentences.take(range(11 * examples.size))]
+    for step in range(6):
+        epoch, place = divmod(step, 3)
+        items = order_items(np.arange(11), 5, epoch)[4 * place : 4 * place + 4].tolist()
+        wanted = [every[examples.size * item + i] for item in items for i in range(examples.size)]
+        labels = [float(item % 6) for item in items] if examples.size == 2 else None
+        assert sentences_of(batches[step]) == (wanted, labels, items)
+        assert sentences_of(to_device(batches[step], "cpu")) == (wanted, labels, items)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_the_parts_of_sentences_are_the_batch(examples, world):
+    whole = SentenceBatches(examples, SamplingSettings(seed=5), 4, epochs=2)
+    ranks = [
+        SentenceBatches(examples, SamplingSettings(seed=5), 4, epochs=2, rank=r, world=world)
+        for r in range(world)
+    ]
+    for step in range(len(whole)):
+        parts = [sentences_of(rank[step]) for rank in ranks]
+        expected = sentences_of(whole[step])
+        assert list(chain(*(part[0] for part in parts))) == expected[0]
+        assert list(chain(*(part[2] for part in parts))) == expected[2]
+
+
+def test_a_part_may_be_empty(examples):
+    empty = SentenceBatches(examples, SamplingSettings(seed=5), 4, rank=0, world=4)[2]
+    assert sentences_of(empty) == ([], [] if examples.size == 2 else None, [])
+
+
+TOKENIZERS = {kind: tiny_tokenizer(kind, VOCABULARY) for kind in RERANKERS}
+PAIRED = st.lists(st.sampled_from([*WORDS, "boats", "?"]), min_size=1, max_size=20).map(" ".join)
+LONG = TextSettings(query_max_length=64, passage_max_length=64)
+
+
+def pair_of(kind, query, passage, text=LONG, limit=None, token_types=True):
+    tokenizer = TOKENIZERS[kind]
+    joiner = PairJoiner(tokenizer, text, PairSettings(limit, token_types))
+    ids = TextTokenizer(tokenizer, text)
+    [first], [second] = ids.queries([Query("q", query)]), ids.passages([Passage("d", passage)])
+    return joiner, joiner.join(first, second)
+
+
+def transformers_own(kind, query, passage, limit):
+    tokenizer = TOKENIZERS[kind]
+    truncation = {"truncation": "only_second", "max_length": limit}
+    return tokenizer(query, passage, **truncation, return_token_type_ids=True)
+
+
+@given(query=PAIRED, passage=PAIRED, kind=st.sampled_from(RERANKERS))
+def test_a_pair_is_the_tokenizer_s_own(query, passage, kind):
+    joiner, pair = pair_of(kind, query, passage)
+    expected = transformers_own(kind, query, passage, None)
+    assert pair.ids.tolist() == expected["input_ids"]
+    types = joiner.batch([pair]).token_types
+    assert types is not None
+    assert types.tolist() == [expected["token_type_ids"]]
+
+
+@pytest.mark.parametrize("kind", RERANKERS)
+@pytest.mark.parametrize("limit", [9, 10, 14, 40])
+def test_the_passage_is_cut_to_the_joint_limit(kind, limit):
+    query, passage = "the cat and", " ".join(WORDS[:20])
+    _, pair = pair_of(kind, query, passage, TextSettings(query_max_length=5), limit)
+    assert pair.ids.tolist() == transformers_own(kind, query, passage, limit)["input_ids"]
+
+
+def test_each_text_is_cut_to_its_own_limit_first():
+    text = TextSettings(query_max_length=5, passage_max_length=6)
+    _, pair = pair_of("bert", "the cat and the dog", "a red boat on blue water", text)
+    expected = TOKENIZERS["bert"]("the cat and", "a red boat on")["input_ids"]
+    assert pair.ids.tolist() == expected
+
+
+def test_a_limit_without_room_for_a_passage():
+    tokenizer, text = TOKENIZERS["roberta"], TextSettings(query_max_length=8)
+    PairJoiner(tokenizer, text, PairSettings(max_length=11))
+    with pytest.raises(UsageError, match="--pair-max-length 10 leaves no room") as refusal:
+        PairJoiner(tokenizer, text, PairSettings(max_length=10))
+    assert refusal.value.hint == "at least 11, or a smaller --query-max-length"
+
+
+def test_without_a_limit_of_its_own_a_pair_is_as_long_as_its_texts_may_be():
+    joiner, _ = pair_of("bert", "cat", "dog", TextSettings())
+    assert joiner.limit == 32 + 128 - 1
+    roberta, _ = pair_of("roberta", "cat", "dog", TextSettings())
+    assert roberta.limit == 32 + 128
+
+
+def test_a_batch_is_padded_and_its_parts_are_as_wide_as_they_need():
+    joiner, short = pair_of("bert", "cat", "dog")
+    _, long = pair_of("bert", "cat", "the old river runs")
+    batch = joiner.batch([short, short, long])
+    assert batch.tokens.input_ids.shape == (3, len(long.ids))
+    assert batch.tokens.attention_mask.sum(1).tolist() == [5, 5, 8]
+    assert batch.token_types is not None
+    assert batch.token_types[0].tolist() == [0, 0, 0, 1, 1, 0, 0, 0]
+    part = batch.part(0, 2)
+    assert part.tokens.input_ids.tolist() == [short.ids.tolist()] * 2
+    assert part.token_types is not None
+    assert part.token_types.tolist() == [[0, 0, 0, 1, 1]] * 2
+    silent, _ = pair_of("bert", "cat", "dog", token_types=False)
+    assert silent.batch([short]).token_types is None
+    assert silent.batch([short]).to("cpu").part(0, 1).token_types is None
+
+
+def test_training_pairs_are_those_of_the_training_batches(tokenizer, tmp_path, write):
+    files = [write([inline(query, 1, 3) for query in range(5)])]
+    store = prepare(TrainingInputs(files), tmp_path / "store", tokenizer, tokenizer)
+    batches = TrainingBatches(store, SamplingSettings(group_size=3), 2, epochs=2)
+    joiner = PairJoiner(TOKENIZERS["bert"], tokenizer.settings, PairSettings(max_length=20))
+    joined_pairs = PairTrainingBatches(batches, joiner)
+    assert len(joined_pairs) == len(batches) == 4
+    for step in range(4):
+        found, given = to_device(joined_pairs[step], "cpu"), batches[step]
+        assert found.groups.tolist() == [[0, 1, 2], [3, 4, 5]]
+        assert found.items.equal(given.items)
+        assert found.pairs.tokens.input_ids.shape[0] == 6
+        for row in range(6):
+            query, passage = (
+                side.input_ids[i][side.attention_mask[i]].numpy()
+                for side, i in ((given.queries, row // 3), (given.passages, row))
+            )
+            mask = found.pairs.tokens.attention_mask[row]
+            ids = found.pairs.tokens.input_ids[row][mask].numpy()
+            np.testing.assert_array_equal(ids, joiner.join(query, passage).ids)
+    with pytest.raises(IndexError):
+        joined_pairs[4]

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
+from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch, to_device
 from denserk.data.masking import IGNORED
 from denserk.losses.condenser import Condenser
 from denserk.losses.master import TASKS, Master
@@ -79,9 +79,9 @@ def test_half_precision_sums_in_float32(tiny, kind, objective):
 def test_batches_move_as_a_whole():
     texts = MaskedTexts(TokenBatch(torch.ones(1, 2).long(), torch.ones(1, 2).bool()), torch.ones(1))
     seen = torch.ones(1, 2, 2).bool()
-    batch = PretrainingBatch(texts, {"npr": texts}, {"mkp": texts}, seen).to("meta")
+    batch = to_device(PretrainingBatch(texts, {"npr": texts}, {"mkp": texts}, seen), "meta")
     parts = [batch.texts, *batch.passes.values(), *batch.decoders.values()]
     assert batch.visible is not None
     tensors = [batch.visible, *(t for part in parts for t in (*part.tokens, part.labels))]
     assert {tensor.device.type for tensor in tensors} == {"meta"}
-    assert only(texts).to("meta").visible is None
+    assert to_device(only(texts), "meta").visible is None
