@@ -155,6 +155,14 @@ class Dtype(StrEnum):
     FLOAT16 = "float16"
 
 
+class Backend(StrEnum):
+    """Libraries that compute a model."""
+
+    AUTO = "auto"  # OpenVINO on a CPU where it is installed, else torch
+    TORCH = "torch"
+    OPENVINO = "openvino"
+
+
 class VectorDtype(StrEnum):
     """Precision of stored vectors."""
 
@@ -295,6 +303,9 @@ class ComputeSettings(DeviceSettings, PrecisionSettings):
         None, "--per-device-eval-batch-size", shown_default="by --batch-tokens", at_least=1
     )
     """Maximum number of texts per batch."""
+    backend: Backend = Backend.AUTO
+    """Library that computes; auto takes OpenVINO on a CPU where it is installed. Search follows the
+    index."""
     threads: int | None = option(None, shown_default="the library's choice", at_least=1)
     """Number of CPU threads."""
     head_dtype: Dtype | None = option(None, shown_default="that of --dtype", rare=True)
@@ -338,6 +349,9 @@ class EncodeSettings(ShardSettings, ResumeSettings):
     """Precision of the stored vectors."""
     block_size: int | None = option(None, shown_default="512 on a CPU, 4,096 on a GPU", at_least=1)
     """Passages per block; --resume keeps the block size of the folder."""
+    int8: bool = False
+    """Quantise the model to int8 on the first passages (CPU, OpenVINO); rejected where its vectors
+    are too far from float32."""
     workers: int = option(1, at_least=1)
     """Tokenisation threads."""
 
@@ -347,6 +361,8 @@ class EncodeSettings(ShardSettings, ResumeSettings):
             raise UsageError(
                 f"--resume needs --output-format npy; {self.output_format} cannot be continued"
             )
+        if self.int8 and (self.output_format is not VectorFormat.NPY or self.source == "-"):
+            raise UsageError("--int8 needs --output-format npy and texts from a file")
         streamed = (VectorFormat.JSONL, VectorFormat.ANSERINI_JSONL)
         if self.output == "-" and self.output_format not in streamed:
             raise UsageError(

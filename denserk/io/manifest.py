@@ -229,6 +229,9 @@ def model_differences(one: Description, other: Description) -> list[str]:
     found = []
     if one.get("fingerprint") != other.get("fingerprint"):
         found.append(f"other weights: {one.get('name')} and {other.get('name')}")
+    scales = [each["int8"].get("sha256") for each in (one, other) if each.get("int8")]
+    if len(set(scales)) > 1:
+        found.append("int8 calibrated on other texts")
     before, after = (
         {
             "representation": DEFAULTS | dict(model.get("representation", {})),

@@ -43,7 +43,7 @@ MODEL_FILES = """
 # patterns of files that denserk writes into a folder, by the file that marks such a folder
 FILES = {
     MANIFEST: """
-        manifest.json blocks*.jsonl block-[0-9]*.npy block-[0-9]*.docid tokens.jsonl
+        manifest.json blocks*.jsonl block-[0-9]*.npy block-[0-9]*.docid tokens.jsonl int8.xml int8.bin
         word-frequencies.json index docid vectors *.index.npy *.index.json
         segments_* _*.* write.lock
     """,

@@ -36,6 +36,9 @@ from denserk.io.files import read_text_lines, whole_binary
 from denserk.io.manifest import Kind, Manifest, file_sha256, read_manifest, write_manifest
 from denserk.io.vector_formats import Vectors, map_array, refuse_non_finite
 
+# The int8 model of `encode --int8`, in OpenVINO's own format.
+INT8_MODEL, INT8_WEIGHTS = "int8.xml", "int8.bin"
+
 
 def begin_vectors(folder: Path, manifest: Manifest) -> dict[int, Block]:
     """Prepare a folder for writing or resuming; return its finished blocks by number."""

@@ -4,15 +4,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForTextEncoding, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES
 
-from denserk.data.batches import TokenBatch
+from denserk.data.batches import TokenBatch, pad
 from denserk.errors import ModelError
 from denserk.models.architectures import Architecture, architecture_of
 from denserk.models.checkpoints import load_model
-from denserk.models.lean_forward import LeanForward
+from denserk.models.openvino import Compiled, compile_function
 
 
 class Backbone(nn.Module):
@@ -27,7 +28,7 @@ class Backbone(nn.Module):
         super().__init__()
         self.model: Any = model
         self.with_head = with_head
-        self.lean: LeanForward | None = None
+        self.compiled: Compiled | None = None
 
     @classmethod
     def load(
@@ -82,8 +83,8 @@ class Backbone(nn.Module):
 
     def forward(self, batch: TokenBatch) -> Tensor:
         """Last hidden states: (B, T) ids -> (B, T, H)."""
-        if self.lean is not None:
-            return self.lean(batch)
+        if self.compiled is not None:
+            return self.compiled(batch.input_ids, batch.attention_mask.long())[-1]
         hidden: Tensor = self._run(batch, output_hidden_states=False).last_hidden_state
         return hidden
 
@@ -93,30 +94,46 @@ class Backbone(nn.Module):
         With `norm_intermediate`, a norm that the backbone has after its last layer (T5) is applied
         to the layers before it too.
         """
-        if self.lean is not None:
-            return list(self.lean.states(batch))
+        if self.compiled is not None:
+            return self.compiled(batch.input_ids, batch.attention_mask.long())
         states: list[Tensor] = list(self._run(batch, output_hidden_states=True).hidden_states)
         if norm_intermediate and self.architecture.final_norm:
             norm = self.encoder.get_submodule(self.architecture.final_norm)
             states[1:-1] = [norm(state) for state in states[1:-1]]
         return states
 
-    def become_lean(self, lean: LeanForward) -> None:
-        """Switch to the optimised forward, for inference only.
+    def compile_states(
+        self, dtype: torch.dtype, *, every_layer: bool, norm_intermediate: bool = False
+    ) -> None:
+        """Let OpenVINO compute the states from now on, for inference on a CPU.
 
-        The weights of the layers, which that forward holds in its own layout, are freed: the
-        backbone can no longer be trained or saved, nor return attention weights.
+        Args:
+            dtype: precision of the products, float32 or bfloat16.
+            every_layer: `hidden_states` will be called, not `forward` alone.
+            norm_intermediate: as in `hidden_states`.
+
+        Raises:
+            ModelError: see `denserk.models.openvino.compile_function`.
         """
-        self.lean = lean
-        self.encoder.get_submodule(self.architecture.layers).to_empty(device="meta")
+
+        def states(ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+            batch = TokenBatch(ids, mask.bool())
+            if every_layer:
+                return tuple(self.hidden_states(batch, norm_intermediate=norm_intermediate))
+            return (self(batch),)
+
+        lengths = (9, 5)
+        texts = [[(7 + 97 * i) % self.vocabulary for i in range(length)] for length in lengths]
+        ids, mask = pad(texts, int(self.config.pad_token_id or 0))
+        self.compiled = compile_function(states, [self.encoder], (ids, mask.long()), dtype)
 
     def attention_maps(self, batch: TokenBatch) -> list[Tensor]:
         """Return attention weights: (B, T) ids -> L times (B, A, T, T), A the heads.
 
         From the first call on, attention is computed by transformers' eager implementation, the
-        only one that returns its weights. Not available with the optimised forward.
+        only one that returns its weights. Not available from a compiled backbone.
         """
-        assert self.lean is None
+        assert self.compiled is None
         self.encoder.set_attn_implementation("eager")
         return list(self._run(batch, output_attentions=True).attentions)
 

@@ -1,16 +1,18 @@
-"""Choice of device and precision, CPU threads and kernel caches."""
+"""Choice of device, precision and backend, CPU threads and kernel caches."""
 
 import logging
 import os
-import platform
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 
 import torch
 
-from denserk.config.encoding import Dtype
+from denserk.config.encoding import Backend, Dtype
 from denserk.errors import UsageError
+from denserk.models.openvino import openvino_installed
 
 logger = logging.getLogger(__name__)
 
@@ -20,13 +22,13 @@ DTYPES = {
     Dtype.FLOAT16: torch.float16,
 }
 
-# Kernels are kept for each batch size and length. torch's defaults, 1,024 in oneDNN and as many in
+# Kernels are kept for each batch size and length. The defaults, 1,024 in oneDNN and as many in
 # torch's own cache above it, let memory grow for hours; one batch needs far fewer.
 KERNEL_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 
 
 def limit_kernel_caches() -> None:
-    """Keep 16 CPU kernels, where the user's environment does not set another number.
+    """Keep 16 CPU kernels of torch, where the user's environment does not set another number.
 
     Takes effect only before the first product of the process.
     """
@@ -71,11 +73,28 @@ def choose_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
     return DTYPES[dtype]
 
 
+@cache
 def has_bfloat16() -> bool:
     """Return True if the CPU has instructions for bfloat16 products."""
-    if platform.machine().lower() in ("x86_64", "amd64"):
-        return bool(torch.cpu._is_avx512_bf16_supported())
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    try:
+        flags = Path("/proc/cpuinfo").read_text().split()
+    except OSError:
+        return False
+    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags)
+
+
+def choose_backend(backend: Backend, device: torch.device) -> Backend:
+    """Return the backend to try; `auto` takes OpenVINO on a CPU where it is installed.
+
+    Raises:
+        UsageError: OpenVINO was asked for on a GPU.
+    """
+    if backend is Backend.AUTO:
+        fits = device.type == "cpu" and openvino_installed()
+        return Backend.OPENVINO if fits else Backend.TORCH
+    if backend is Backend.OPENVINO and device.type != "cpu":
+        raise UsageError(f"--backend openvino computes on the CPU, not on {device}")
+    return backend
 
 
 @contextmanager

@@ -4,11 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from denserk.config.encoding import RepresentationSettings
+from denserk.config.encoding import Representation, RepresentationSettings
 from denserk.data.batches import TokenBatch
 from denserk.models.backbone import Backbone
 from denserk.models.pooling import PassageVectors, at_least_float32
-from denserk.models.representation import MultiVector, build_representation
+from denserk.models.representation import Aggretriever, MultiVector, build_representation
 
 
 class Encoder(nn.Module):
@@ -57,10 +57,30 @@ class Encoder(nn.Module):
         vectors = at_least_float32(vectors)
         return F.normalize(vectors, dim=-1) if self.settings.l2_norm else vectors
 
-    def compute_in(self, dtype: torch.dtype) -> "Encoder":
-        """Set the backbone's precision; the representation's own weights stay in float32."""
-        self.backbone.to(dtype)
-        return self
+    def prepare_inference(
+        self, dtype: torch.dtype, head_dtype: torch.dtype, *, compiled: bool
+    ) -> None:
+        """Set the precision for inference; the representation's own weights stay in float32.
+
+        Args:
+            dtype: precision of the backbone.
+            head_dtype: precision of Aggretriever's projection to the vocabulary.
+            compiled: compute the backbone and the MLM head by OpenVINO.
+
+        Raises:
+            ModelError: see `denserk.models.openvino.compile_function`.
+        """
+        settings = self.settings
+        if compiled:
+            self.backbone.compile_states(
+                dtype,
+                every_layer=settings.representation is Representation.MLR,
+                norm_intermediate=settings.norm_intermediate,
+            )
+        else:
+            self.backbone.to(dtype)
+        if isinstance(self.representation, Aggretriever):
+            self.representation.prepare_inference(self.backbone, head_dtype, compiled=compiled)
 
 
 class Retriever(nn.Module):

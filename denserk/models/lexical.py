@@ -26,7 +26,6 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from denserk.config.encoding import TermWeight
-from denserk.models.packed_linear import pack, unavailable
 from denserk.models.pooling import at_least_float32
 from denserk.models.slice_layout import SliceLayout
 
@@ -44,44 +43,31 @@ WEIGHT_RULES: dict[TermWeight, Callable[[Tensor], Tensor]] = {
     TermWeight.ABS: torch.abs,
     TermWeight.ONE: torch.ones_like,
 }
-Projection = Callable[[Tensor], Tensor]
+
+
+# (N, H) states and (N, 1) signs or None -> (N, M), `log p_i[u]` of the most probable token u of
+# each column, of the least probable one where the sign is -1
+LogProbabilities = Callable[[Tensor, Tensor | None], Tensor]
 
 
 class VocabularyBlock(NamedTuple):
     """Neighbouring columns of the vocabulary projection, in the order of a layout.
 
     Attributes:
-        project: transformed states (N, H) -> logits (N, columns).
+        weight: (columns, H).
+        bias: (columns,).
         rounds: columns / M; 0 for ids that the layout drops, which count in the softmax alone.
     """
 
-    project: Projection
+    weight: Tensor
+    bias: Tensor
     rounds: int
-
-
-def linear(weight: Tensor, bias: Tensor) -> Projection:
-    """Return the differentiable projection of a block, computed in the precision of autocast."""
-    return lambda states: F.linear(states, weight, bias)
-
-
-def inference_linear(dtype: torch.dtype) -> Callable[[Tensor, Tensor], Projection]:
-    """Return a replacement of `linear` that computes in `dtype`, with packed weights on a CPU."""
-
-    def make(weight: Tensor, bias: Tensor) -> Projection:
-        if weight.device.type == "cpu" and unavailable(dtype) is None:
-            packed = pack(weight, bias, dtype)
-            return lambda states: packed(states.to(dtype))
-        cast = linear(weight.detach().to(dtype), bias.detach().to(dtype))
-        return lambda states: cast(states.to(dtype))
-
-    return make
 
 
 def vocabulary_blocks(
     weight: Tensor,
     bias: Tensor,
     layout: SliceLayout | None,
-    make: Callable[[Tensor, Tensor], Projection] = linear,
 ) -> list[VocabularyBlock]:
     """Split the MLM decoder into blocks of whole rounds.
 
@@ -92,23 +78,22 @@ def vocabulary_blocks(
         weight: (V, H).
         bias: (V,).
         layout: the slices; None keeps the vocabulary whole, as one block.
-        make: builds the projection of a block.
     """
     if layout is None:
-        return [VocabularyBlock(make(weight, bias), 1)]
+        return [VocabularyBlock(weight, bias, 1)]
     if layout.order is not None:
         order = torch.tensor(layout.order, device=weight.device)
         weight, bias = weight[order], bias[order]
     blocks = []
     if layout.dropped:
-        blocks.append(VocabularyBlock(make(weight[: layout.dropped], bias[: layout.dropped]), 0))
+        blocks.append(VocabularyBlock(weight[: layout.dropped], bias[: layout.dropped], 0))
     step = max(COLUMNS // layout.modulus, 1) * layout.modulus
     for start in range(layout.dropped, len(weight), step):
         some, its_bias = weight[start : start + step], bias[start : start + step]
         if missing := -len(some) % layout.modulus:
             some = F.pad(some, (0, 0, 0, missing))
             its_bias = F.pad(its_bias, (0, missing), value=-torch.inf)
-        blocks.append(VocabularyBlock(make(some, its_bias), len(some) // layout.modulus))
+        blocks.append(VocabularyBlock(some, its_bias, len(some) // layout.modulus))
     return blocks
 
 
@@ -116,13 +101,12 @@ def aggregate(
     states: Tensor,
     weights: Tensor,
     mask: Tensor,
-    transform: Projection,
-    blocks: list[VocabularyBlock],
+    log_probabilities: LogProbabilities,
     columns: int,
     *,
     signed: bool = False,
 ) -> Tensor:
-    """Compute `max_i w_i softmax(z_i)` of each text, by the largest value of each column.
+    """Compute `max_i w_i p_i` of each text, by the largest value of each column.
 
     Positions whose weight is zero are skipped where weights cannot be negative. Maxima that
     several positions or tokens share split their gradient evenly.
@@ -131,8 +115,7 @@ def aggregate(
         states: (B, T, H), last hidden states.
         weights: (B, T), after their rule.
         mask: (B, T) bool, True = a real position. Masked positions have no effect.
-        transform: the MLM head up to its decoder, (N, H) -> (N, H).
-        blocks: of the decoder.
+        log_probabilities: see `LogProbabilities`.
         columns: M.
         signed: weights may be negative.
 
@@ -147,23 +130,35 @@ def aggregate(
     best = weights.new_zeros(len(mask), columns)
     if signed:
         best = best.masked_fill(mask.any(1, keepdim=True), -torch.inf)
-    inputs, kept = transform(states[texts, positions]), weights[texts, positions].unsqueeze(1)
+    chosen, kept = states[texts, positions], weights[texts, positions].unsqueeze(1)
     rows = ROWS.get(states.device.type, DEFAULT_ROWS)
     for text, some, weight in zip(
-        *(torch.split(part, rows) for part in (texts, inputs, kept)), strict=True
+        *(torch.split(part, rows) for part in (texts, chosen, kept)), strict=True
     ):
-        values = _position_values(some, weight, blocks, columns, signed)
-        index = text.unsqueeze(1).expand_as(values)
-        best = best.scatter_reduce(0, index, values, "amax")
+        # A negative weight makes the least probable token of a column the largest value.
+        signs = torch.where(weight < 0, -1.0, 1.0).to(weight.dtype) if signed else None
+        values = weight * log_probabilities(some, signs).exp()
+        best = best.scatter_reduce(0, text.unsqueeze(1).expand_as(values), values, "amax")
     return best
 
 
-def _position_values(
-    inputs: Tensor, weights: Tensor, blocks: list[VocabularyBlock], columns: int, signed: bool
+def log_probabilities(
+    transform: Callable[[Tensor], Tensor],
+    blocks: list[VocabularyBlock],
+    columns: int,
+    states: Tensor,
+    signs: Tensor | None = None,
 ) -> Tensor:
-    """Return the largest `w_i p_i[u]` of each column: (N, H), (N, 1) -> (N, M)."""
-    # A negative weight makes the least probable token of a column the largest value.
-    signs = torch.where(weights < 0, -1.0, 1.0).to(inputs.dtype) if signed else None
+    """Compute `LogProbabilities` through the MLM head, block by block.
+
+    Args:
+        transform: the MLM head up to its decoder, (N, H) -> (N, H).
+        blocks: of the decoder.
+        columns: M.
+        states: (N, H).
+        signs: (N, 1) of 1 and -1, or None.
+    """
+    inputs = transform(states)
     parts = []
     for block in blocks:
         if torch.is_grad_enabled():
@@ -174,25 +169,19 @@ def _position_values(
     logits = reduce(torch.maximum, (largest for largest, _ in parts if largest is not None))
     if signs is not None:
         logits = logits * signs
-    log_sums = torch.stack([log_sum for _, log_sum in parts]).logsumexp(0)
-    values: Tensor = weights * (logits - log_sums).exp()
-    return values
+    return logits - torch.stack([log_sum for _, log_sum in parts]).logsumexp(0)
 
 
 def _reduced(
     inputs: Tensor, signs: Tensor | None, block: VocabularyBlock, columns: int
 ) -> tuple[Tensor | None, Tensor]:
     """Return a block's largest (signed) logits (N, M), and the log-sum-exp of its logits (N, 1)."""
-    logits = block.project(inputs)
-    largest = None
-    if block.rounds:
-        signed = logits if signs is None else logits * signs
-        largest = signed.view(len(logits), block.rounds, columns).amax(1)
-    shift = (logits if largest is None or signs is not None else largest).detach().amax(1, True)
-    powers = (logits - shift).exp() if torch.is_grad_enabled() else logits.sub_(shift).exp_()
-    dtype = torch.promote_types(logits.dtype, torch.float32)
-    log_sum = powers.sum(1, keepdim=True, dtype=dtype).log() + shift
-    return None if largest is None else largest.to(dtype), log_sum
+    logits = at_least_float32(F.linear(inputs.to(block.weight.dtype), block.weight, block.bias))
+    log_sum = logits.logsumexp(1, keepdim=True)
+    if not block.rounds:
+        return None, log_sum
+    signed = logits if signs is None else logits * signs
+    return signed.view(-1, block.rounds, columns).amax(1), log_sum
 
 
 def aggregate_tokens(ids: Tensor, weights: Tensor, mask: Tensor, vocabulary: int) -> Tensor:

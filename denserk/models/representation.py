@@ -11,6 +11,7 @@ Axes: B texts, P passages, T tokens, S vectors of a passage, H hidden, D dimensi
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -31,12 +32,13 @@ from denserk.models.architectures import Architecture
 from denserk.models.backbone import Backbone
 from denserk.models.lexical import (
     WEIGHT_RULES,
-    VocabularyBlock,
+    LogProbabilities,
     aggregate,
     aggregate_tokens,
-    inference_linear,
+    log_probabilities,
     vocabulary_blocks,
 )
+from denserk.models.openvino import compile_function
 from denserk.models.pooling import (
     PassageVectors,
     at_least_float32,
@@ -81,7 +83,7 @@ class Aggretriever(nn.Module):
     def __init__(self, settings: RepresentationSettings, hidden_size: int, vocabulary: int) -> None:
         super().__init__()
         self.settings = settings
-        self._blocks: list[VocabularyBlock] | None = None
+        self._head: LogProbabilities | None = None
         self.vocabulary = vocabulary
         kind = settings.agg_kind
         self.cls_dim, self.agg_dim = settings.cls_dim, settings.agg_dim
@@ -115,13 +117,36 @@ class Aggretriever(nn.Module):
             parts.reverse()
         return torch.cat(parts, dim=-1)
 
-    def prepare_inference(self, backbone: Backbone, dtype: torch.dtype) -> None:
-        """Lay the MLM decoder out once, in the precision to compute in; no training afterwards."""
-        if needs_mlm_head(self.settings):
-            decoder = backbone.decoder
-            self._blocks = vocabulary_blocks(
-                decoder.weight, decoder.bias, self.layout, inference_linear(dtype)
-            )
+    def prepare_inference(self, backbone: Backbone, dtype: torch.dtype, *, compiled: bool) -> None:
+        """Lay the MLM head out once, in the precision to compute in; no training afterwards.
+
+        Args:
+            backbone: with its MLM head.
+            dtype: of the projection to the vocabulary.
+            compiled: compute the head by OpenVINO.
+
+        Raises:
+            ModelError: see `compile_function`.
+        """
+        if not needs_mlm_head(self.settings):
+            return
+        if compiled and self.settings.term_weight is not TermWeight.SIGNED:
+            example = torch.randn(7, backbone.hidden_size, generator=torch.Generator().manual_seed(1))
+            head = compile_function(self._log_probabilities(backbone), [backbone.model], (example,), dtype)
+            self._head = lambda states, signs: head(states)[0]
+        else:
+            self._head = self._log_probabilities(backbone, dtype)
+
+    def _log_probabilities(
+        self, backbone: Backbone, dtype: torch.dtype | None = None
+    ) -> Callable[..., Tensor]:
+        """Return `LogProbabilities` of a backbone's head, its decoder converted to a dtype."""
+        weight, bias = backbone.decoder.weight, backbone.decoder.bias
+        if dtype is not None:
+            weight, bias = weight.detach().to(dtype), bias.detach().to(dtype)
+        blocks = vocabulary_blocks(weight, bias, self.layout)
+        columns = self.vocabulary if self.layout is None else self.layout.modulus
+        return partial(log_probabilities, backbone.transform, blocks, columns)
 
     def lexical_part(self, hidden: Tensor, batch: TokenBatch, backbone: Backbone) -> Tensor:
         """The lexical part: (B, T, H) -> (B, agg_dim); position 0 takes no part, [SEP] does."""
@@ -139,13 +164,11 @@ class Aggretriever(nn.Module):
 
     def head_part(self, states: Tensor, mask: Tensor, backbone: Backbone) -> Tensor:
         """The maxima of the layout's columns, through the MLM head: (B, T, H) -> (B, modulus)."""
-        decoder, blocks = backbone.decoder, self._blocks
         return aggregate(
             states,
             self.term_weights(states, mask),
             mask,
-            backbone.transform,
-            blocks or vocabulary_blocks(decoder.weight, decoder.bias, self.layout),
+            self._head or self._log_probabilities(backbone),
             self.vocabulary if self.layout is None else self.layout.modulus,
             signed=self.settings.term_weight is TermWeight.SIGNED,
         )

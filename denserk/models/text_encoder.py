@@ -4,7 +4,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -13,21 +13,33 @@ from torch import Tensor
 
 from denserk.config.encoding import (
     PUBLISHED_MODELS,
+    Backend,
     ComputeSettings,
+    Dtype,
     RepresentationSettings,
     TextSettings,
 )
 from denserk.config.options import as_json, from_json
-from denserk.data.batches import PlannedTexts, TokenBatch, plan
+from denserk.data.batches import PlannedTexts, TokenBatch, pad, plan
 from denserk.data.tokenization import TextTokenizer, TokenIds, load_tokenizer
-from denserk.errors import UsageError
+from denserk.errors import ModelError, UsageError
+from denserk.io.manifest import file_sha256
+from denserk.io.outputs import scratch_folder
+from denserk.io.vector_folder import INT8_MODEL, INT8_WEIGHTS
 from denserk.models.checkpoints import find_model
-from denserk.models.devices import choose_device, choose_dtype, limit_kernel_caches, on_threads
+from denserk.models.devices import (
+    choose_backend,
+    choose_device,
+    choose_dtype,
+    limit_kernel_caches,
+    on_threads,
+)
 from denserk.models.encoder import Encoder
-from denserk.models.lean_choice import quicken
+from denserk.models.openvino import Compiled, certify
 from denserk.models.representation import Aggretriever
 from denserk.models.stored_model import StoredModel, read_model_folder
 from denserk.records import Passage, Query
+from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +47,8 @@ NOTHING: Mapping[str, Any] = {}
 # Tokens from which a batch ends where shorter texts begin, by kind of device: where as many keep it
 # at its full rate, a batch of one length costs nothing, and needs no mask
 ENOUGH = {"cpu": 512}
+CALIBRATION_TEXTS = 300
+CERTIFICATION_TEXTS = 500
 LENGTHS = ("query_max_length", "passage_max_length")
 S = TypeVar("S")
 # Called with the number of texts of each batch, once it has gone through the model
@@ -91,48 +105,63 @@ class TextEncoder:
         self,
         name: str,
         stored: StoredModel,
+        fingerprint: str,
         representation: RepresentationSettings,
         text: TextSettings,
         compute: ComputeSettings,
         *,
         eager: bool = False,
     ) -> None:
-        limit_kernel_caches()
         if compute.threads is not None:
             torch.set_num_threads(compute.threads)
         self.name = name
         self.representation = representation
         self.compute = compute
         self.device = choose_device(compute.device)
-        dtype = choose_dtype(compute.dtype, self.device)
         self.batch_tokens = compute.tokens_on(self.device.type)
-        self.fingerprint = stored.fingerprint()
+        self.fingerprint = fingerprint
         self.backbone = stored.passage.architecture.model_type
+        self.int8: dict[str, Any] | None = None
+        self._quantized: Compiled
         query, passage = stored.build(representation)
         self.dimension = passage.dimension
         if isinstance(passage.representation, Aggretriever) and passage.representation.layout:
             logger.info(f"agg: {passage.representation.layout.describe()}")
         self.text = text
-        encoders = [each.to(self.device) for each in dict.fromkeys((passage, query))]
         if self.device.type != "cpu" and compute.head_dtype not in (None, compute.dtype):
             raise UsageError(
                 f"--head-dtype {compute.head_dtype} is for the CPU",
                 f"leave it out on {self.device}",
             )
-        if self.device.type == "cpu" and not eager:
-            quicken([each.backbone for each in encoders], dtype)
-        head_dtype = choose_dtype(compute.head_dtype or compute.dtype, self.device)
-        for each in encoders:
-            if isinstance(each.representation, Aggretriever):
-                each.representation.prepare_inference(each.backbone, head_dtype)
-        self._passages = self._side(passage, stored.passage.folder, dtype)
+        encoders = [each.to(self.device) for each in dict.fromkeys((passage, query))]
+        self.backend = self._prepare(encoders, Backend.TORCH if eager else compute.backend)
+        self._passages = self._side(passage, stored.passage.folder)
         self._queries = (
-            self._passages if query is passage else self._side(query, stored.query.folder, dtype)
+            self._passages if query is passage else self._side(query, stored.query.folder)
         )
 
-    def _side(self, encoder: Encoder, folder: Path, dtype: torch.dtype) -> Side:
-        tokenizer = load_tokenizer(folder)
-        return Side(encoder.compute_in(dtype), TextTokenizer(tokenizer, self.text))
+    def _prepare(self, encoders: Sequence[Encoder], asked: Backend) -> Backend:
+        """Prepare encoders for inference, and return the backend that computes them."""
+        backend = choose_backend(asked, self.device)
+        dtype = choose_dtype(self.compute.dtype, self.device)
+        head_dtype = choose_dtype(self.compute.head_dtype or self.compute.dtype, self.device)
+        if backend is Backend.OPENVINO:
+            try:
+                for each in encoders:
+                    each.prepare_inference(dtype, head_dtype, compiled=True)
+            except ModelError as error:
+                if asked is Backend.OPENVINO:
+                    raise
+                logger.warning(f"computing by torch, which is slower: {error}")
+                backend = Backend.TORCH
+        if backend is Backend.TORCH:
+            limit_kernel_caches()
+            for each in encoders:
+                each.prepare_inference(dtype, head_dtype, compiled=False)
+        return backend
+
+    def _side(self, encoder: Encoder, folder: Path) -> Side:
+        return Side(encoder, TextTokenizer(load_tokenizer(folder), self.text))
 
     @classmethod
     def load(
@@ -143,6 +172,7 @@ class TextEncoder:
         compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
         *,
         eager: bool = False,
+        like: Mapping[str, Any] | None = None,
     ) -> "TextEncoder":
         """Load a model.
 
@@ -153,6 +183,8 @@ class TextEncoder:
             text: the same for `TextSettings`.
             compute: where and how.
             eager: compute by transformers' own modules, whose attention weights can be read.
+            like: description of an encoder; if it has the same weights, its settings are the
+                defaults of `representation` and `text`.
 
         Raises:
             UsageError: the model, the device or a setting is not there to choose.
@@ -160,6 +192,10 @@ class TextEncoder:
         """
         name, folder = find_model(model)
         stored = read_model_folder(folder)
+        fingerprint = stored.fingerprint()
+        if like is not None and like.get("fingerprint") == fingerprint:
+            representation = {**like.get("representation", {}), **representation}
+            text = {**like.get("text", {}), **text}
         chosen = override(stored.representation, representation)
         if not stored.told and not representation:
             logger.info(
@@ -169,7 +205,7 @@ class TextEncoder:
         told = override(stored.text, entry.text if entry else NOTHING)
         limit = stored.passage.max_length
         fitted = fit_lengths(told, text, limit)
-        return cls(name, stored, chosen, fitted, compute, eager=eager)
+        return cls(name, stored, fingerprint, chosen, fitted, compute, eager=eager)
 
     def description(self) -> dict[str, Any]:
         """The model and its settings, as plain JSON for manifests."""
@@ -178,11 +214,76 @@ class TextEncoder:
             "fingerprint": self.fingerprint,
             "backbone": self.backbone,
             "dimension": self.dimension,
+            "backend": self.backend.value,
+            **({"int8": self.int8} if self.int8 else {}),
             "dtype": self.compute.dtype.value,
             "head_dtype": (self.compute.head_dtype or self.compute.dtype).value,
             "representation": as_json(self.representation),
             "text": as_json(self.text),
         }
+
+    def quantize(self, texts: Sequence[Passage] | Sequence[Query]) -> None:
+        """Encode passages, or queries, in int8 from now on.
+
+        The scales of int8 are calibrated on the first `CALIBRATION_TEXTS`, and the vectors of the
+        last `CERTIFICATION_TEXTS` are compared with those in float32.
+
+        Raises:
+            UsageError: the backend is not OpenVINO, or the precision not float32.
+            ModelError: the vectors are too far from those in float32.
+        """
+        if self.backend is not Backend.OPENVINO or self.compute.dtype is not Dtype.FLOAT32:
+            raise UsageError(
+                f"--int8 needs OpenVINO and --dtype float32, found {self.backend} and "
+                f"{self.compute.dtype}",
+                "pip install openvino nncf",
+            )
+        queries = isinstance(texts[0], Query)
+        side = self._queries if queries else self._passages
+        known = cast("Sequence[Any]", texts)
+        ids = (side.tokenizer.queries if queries else side.tokenizer.passages)(
+            known[:CALIBRATION_TEXTS]
+        )
+        planned = (self.plan_queries if queries else self.plan_passages)(
+            known[-CERTIFICATION_TEXTS:]
+        )
+        begin = self.begin_queries if queries else self.begin_passages
+        batches = [pad([each], side.tokenizer.pad_id) for each in ids]
+        backbone = side.encoder.backbone
+        assert backbone.compiled is not None
+        with track("comparing int8 with float32", 2 * planned.count, "texts") as progress:
+            exact = begin(planned, progress.advance).array()
+            backbone.compiled = backbone.compiled.quantized(
+                [(batch.input_ids, batch.attention_mask.long()) for batch in batches]
+            )
+            certificate = certify(begin(planned, progress.advance).array(), exact)
+        logger.info(
+            f"int8: cosine to float32 {certificate['mean_cosine']:.4f} in the mean, "
+            f"{certificate['cosine_5th_percentile']:.4f} at the 5th percentile of {planned.count} texts"
+        )
+        self._quantized = backbone.compiled
+        with scratch_folder("int8") as folder:
+            self.save_int8(folder)
+            self.int8 = {"sha256": file_sha256(folder / INT8_WEIGHTS), **certificate}
+
+    def save_int8(self, folder: Path) -> None:
+        """Write the model that `quantize` made into a folder."""
+        self._quantized.save(folder / INT8_MODEL)
+
+    def use_int8(self, folder: Path, recorded: Mapping[str, Any]) -> None:
+        """Encode passages, and queries if they share the encoder, by the model that `save_int8` wrote.
+
+        Args:
+            folder: vectors or index.
+            recorded: `int8` of the model's description in the folder's manifest.
+
+        Raises:
+            ModelError: the files are missing, or others than the recorded ones.
+        """
+        if file_sha256(folder / INT8_WEIGHTS) != recorded.get("sha256"):
+            raise ModelError(f"{folder / INT8_WEIGHTS} is not the model that made {folder}")
+        self._passages.encoder.backbone.compiled = Compiled.read(folder / INT8_MODEL)
+        self.int8 = dict(recorded)
 
     @property
     def passage_side(self) -> Side:

@@ -5,10 +5,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from denserk.config.encoding import ComputeSettings, EncodeSettings, TextSettings, VectorFormat
+from denserk.config.encoding import (
+    Backend,
+    ComputeSettings,
+    EncodeSettings,
+    TextSettings,
+    VectorFormat,
+)
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json
 from denserk.data.batches import PlannedTexts
@@ -19,11 +26,16 @@ from denserk.io.files import STREAM
 from denserk.io.manifest import NAME, Kind, Manifest, read_manifest
 from denserk.io.outputs import prepare_folder, refuse_occupied
 from denserk.io.topics import read_queries
-from denserk.io.vector_folder import VectorFolderWriter, begin_vectors
+from denserk.io.vector_folder import INT8_WEIGHTS, VectorFolderWriter, begin_vectors
 from denserk.io.vector_formats import Vectors, refuse_non_finite
 from denserk.io.vectors import open_writer
 from denserk.models.devices import choose_device
-from denserk.models.text_encoder import ComingVectors, TextEncoder
+from denserk.models.text_encoder import (
+    CALIBRATION_TEXTS,
+    CERTIFICATION_TEXTS,
+    ComingVectors,
+    TextEncoder,
+)
 from denserk.records import Passage, Query
 from denserk.reporting import Progress, track
 from denserk.tasks.blocks import (
@@ -119,16 +131,33 @@ def _manifest(
     )
 
 
-def _block_size(settings: EncodeSettings, device: str) -> int:
+def _begun(settings: EncodeSettings) -> Manifest | None:
+    """Return the manifest of the folder that is continued, if there is one."""
+    if not settings.resume or not (Path(settings.output) / NAME).exists():
+        return None
+    return read_manifest(settings.output, Kind.VECTORS, unfinished=True)
+
+
+def _block_size(settings: EncodeSettings, begun: Manifest | None, device: str) -> int:
     """Passages a block: as asked, else of the folder that is continued, else by device."""
     if settings.block_size is not None:
         return settings.block_size
-    if settings.resume and (Path(settings.output) / NAME).exists():
-        begun = read_manifest(settings.output, Kind.VECTORS, unfinished=True)
-        size = begun.settings.get("block_size")
-        if isinstance(size, int) and size > 0:
-            return size
+    size = begun.settings.get("block_size") if begun else None
+    if isinstance(size, int) and size > 0:
+        return size
     return BLOCK_SIZES[choose_device(device).type]
+
+
+def _int8(
+    folder: Path, texts: Texts, encoder: TextEncoder, begun: Manifest | None
+) -> dict[str, Any] | None:
+    """Make the encoder int8: as the folder that is continued has it, else by its first texts."""
+    recorded = begun.made_from["model"].get("int8") if begun else None
+    if recorded and (folder / INT8_WEIGHTS).exists():
+        encoder.use_int8(folder, recorded)
+    else:
+        encoder.quantize(list(islice(texts.read(), CALIBRATION_TEXTS + CERTIFICATION_TEXTS)))
+    return encoder.int8
 
 
 def _continue(folder: Path, manifest: Manifest) -> None:
@@ -139,7 +168,9 @@ def _continue(folder: Path, manifest: Manifest) -> None:
     refuse_other_run(folder, begun, manifest, ["model"])
 
 
-def _writer(settings: EncodeSettings, manifest: Manifest) -> VectorFolderWriter:
+def _writer(
+    settings: EncodeSettings, manifest: Manifest, encoder: TextEncoder
+) -> VectorFolderWriter:
     """Return this process' writer of the folder, which the main process has begun."""
 
     def begin() -> tuple[Manifest, dict[int, Block]]:
@@ -147,12 +178,17 @@ def _writer(settings: EncodeSettings, manifest: Manifest) -> VectorFolderWriter:
             settings.output, overwrite=settings.overwrite, resume=settings.resume
         )
         _continue(folder, manifest)
-        return manifest, begin_vectors(folder, manifest)
+        finished = begin_vectors(folder, manifest)
+        if settings.int8 and not (folder / INT8_WEIGHTS).exists():
+            encoder.save_int8(folder)
+        return manifest, finished
 
     first, finished = from_main_process(begin)
     rank, _ = world()
     if rank:
         refuse_other_run(settings.output, first, manifest, ["model"])
+        if encoder.int8:
+            encoder.use_int8(Path(settings.output), encoder.int8)
     folder, dtype = Path(settings.output), settings.vector_dtype.value
     return VectorFolderWriter(folder, manifest, dtype, finished, rank)
 
@@ -205,21 +241,28 @@ def _encode(
     texts = Texts(settings.source, "passages" if settings.topics is None else "queries", read)
     blocked = settings.output_format is VectorFormat.NPY
 
-    def look() -> tuple[int | None, int]:
+    def look() -> tuple[int | None, Manifest | None]:
         if blocked:
             refuse_occupied(settings.output, overwrite=settings.overwrite, resume=settings.resume)
-        return texts.survey(), _block_size(settings, compute.device)
+        return texts.survey(), _begun(settings)
 
-    count, size = from_main_process(look)
+    count, begun = from_main_process(look)
+    size = _block_size(settings, begun, compute.device)
+    if begun is not None and compute.backend is Backend.AUTO:
+        # written before there was a choice: by torch
+        recorded = begun.made_from["model"].get("backend", Backend.TORCH)
+        compute = replace(compute, backend=Backend(recorded))
     settings = replace(settings, block_size=size)
     bounds = blocks_of_shard(count, size, settings.shard_id, settings.shard_num)
     encoder = TextEncoder.load(settings.model, representation, text, compute)
+    if settings.int8:
+        encoder.int8 = from_main_process(lambda: _int8(Path(settings.output), texts, encoder, begun))
     manifest = _manifest(encoder, settings, corpus, compute)
     blocks = texts.blocks(size, bounds)
     with track("encoding", size_of_shard(count, size, bounds), texts.unit) as progress:
         work = _Work(settings, encoder, progress)
         if blocked:
-            return _encode_blocks(work, _writer(settings, manifest), blocks)
+            return _encode_blocks(work, _writer(settings, manifest, encoder), blocks)
         return _encode_stream(work, replace(manifest, complete=True), blocks)
 
 
