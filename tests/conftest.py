@@ -7,6 +7,7 @@ subprocess: no test may depend on thread counts, locale, colours or caches that 
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ if os.environ.get("PYTEST_CLEAN") != "1":  # the pytest that a test starts gets 
     os.environ.update(SET, PYTEST_CLEAN="1")
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.pop("COLUMNS", None)  # pytest-xdist tells its workers the terminal's width
+# Compiling a tiny model takes longer than the test: only `openvino` and subprocesses do.
+sys.modules["openvino"] = None  # type: ignore[assignment]
 AT_FIRST = frozenset(os.environ)  # before any test or library changed it
 
 settings.register_profile("house", deadline=None)  # a busy machine is no failure
@@ -67,6 +70,13 @@ def _deaf() -> Iterator[None]:
     """What one test listens to, or shows, ends with it."""
     yield
     forget()
+
+
+@pytest.fixture
+def openvino(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenVINO can be imported, and so is chosen on a CPU."""
+    monkeypatch.delitem(sys.modules, "openvino")
+    pytest.importorskip("openvino")
 
 
 @pytest.fixture(scope="session")

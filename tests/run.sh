@@ -7,7 +7,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
-extras=cpu,bm25,benchmarks,milvus,report,train,demo,test,dev
+extras=cpu,bm25,benchmarks,milvus,report,train,demo,int8,test,dev
 peers=()
 chosen="not slow and not peer and not gpu and not network"
 if [ "${1:-}" = --all ]; then

@@ -1,6 +1,7 @@
 """Build an index folder, which denserk and Pyserini open, from vectors, a corpus or indexes."""
 
 import logging
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -52,6 +53,7 @@ from denserk.io.manifest import (
     write_manifest,
 )
 from denserk.io.outputs import named_paths, prepare_folder, refuse_inputs
+from denserk.io.vector_folder import INT8_MODEL, INT8_WEIGHTS
 from denserk.io.vectors import VectorSource
 from denserk.records import Passage
 from denserk.reporting import track
@@ -138,6 +140,9 @@ def build_index(
     folder, finished = _start(paths, manifest)
     if finished is None:
         contents = plan.fill(folder)
+        for name in (INT8_MODEL, INT8_WEIGHTS):  # queries are encoded by it too
+            if (Path(inputs[0]) / name).is_file():
+                shutil.copyfile(Path(inputs[0]) / name, folder / name)
         files = [item for item in sorted(folder.iterdir()) if item.is_file() and item.name != NAME]
         contents["sha256"] = {item.name: file_sha256(item) for item in files}
         contents["bytes"] = {item.name: item.stat().st_size for item in files}

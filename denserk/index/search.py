@@ -5,12 +5,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.config.encoding import ComputeSettings, Dtype
+from denserk.config.encoding import Backend, ComputeSettings, Dtype
 from denserk.config.milvus import CollectionSettings
 from denserk.config.options import as_json
 from denserk.config.retrieval import Engine, SearchPaths, SearchSettings
@@ -36,6 +37,7 @@ from denserk.io.manifest import (
 )
 from denserk.io.runs import run_writer
 from denserk.io.topics import read_queries
+from denserk.io.vector_folder import INT8_WEIGHTS
 from denserk.io.vectors import read_vector_blocks
 from denserk.records import Query
 from denserk.reporting import track
@@ -216,6 +218,8 @@ def _encoded(paths: SearchPaths, opened: OpenedIndex, topics: Sequence[Query]) -
 def _in_precision_of(opened: OpenedIndex, compute: ComputeSettings, own: bool) -> ComputeSettings:
     """Return `compute` in the precision that the index was encoded in, unless `own`."""
     made = opened.model or {}
+    if compute.backend is Backend.AUTO and made.get("backend") == Backend.TORCH:
+        compute = replace(compute, backend=Backend.TORCH)
     dtype = next((known for known in Dtype if known == made.get("dtype")), None)
     if dtype is None:
         return compute
@@ -259,15 +263,15 @@ def _load_encoder(
         logger.info(f"queries are encoded by {name}, which made the {opened.kind}")
     from denserk.models.text_encoder import TextEncoder
 
-    encoder = TextEncoder.load(name, *overrides, compute)
-    if made is None or paths.force or made.get("fingerprint") != encoder.fingerprint:
-        return encoder
-    # the same weights: the settings of the passages hold for the queries too
-    representation = {**made.get("representation", {}), **overrides[0]}
-    text = {**made.get("text", {}), **overrides[1]}
-    now = encoder.description()
-    if (now["representation"], now["text"]) != (representation, text):
-        encoder = TextEncoder.load(name, representation, text, compute)
+    like = None if paths.force else made
+    encoder = TextEncoder.load(name, *overrides, compute, like=like)
+    int8 = like.get("int8") if like and like["fingerprint"] == encoder.fingerprint else None
+    if int8 and encoder.backend is Backend.OPENVINO:
+        folder = Path(opened.names[0])
+        if (folder / INT8_WEIGHTS).exists():
+            encoder.use_int8(folder, int8)
+        else:
+            logger.info(f"queries are encoded in float32: {folder} has no {INT8_WEIGHTS}")
     return encoder
 
 

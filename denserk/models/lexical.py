@@ -65,9 +65,7 @@ class VocabularyBlock(NamedTuple):
 
 
 def vocabulary_blocks(
-    weight: Tensor,
-    bias: Tensor,
-    layout: SliceLayout | None,
+    weight: Tensor, bias: Tensor, layout: SliceLayout | None
 ) -> list[VocabularyBlock]:
     """Split the MLM decoder into blocks of whole rounds.
 
@@ -169,7 +167,8 @@ def log_probabilities(
     logits = reduce(torch.maximum, (largest for largest, _ in parts if largest is not None))
     if signs is not None:
         logits = logits * signs
-    return logits - torch.stack([log_sum for _, log_sum in parts]).logsumexp(0)
+    result: Tensor = logits - torch.stack([log_sum for _, log_sum in parts]).logsumexp(0)
+    return result
 
 
 def _reduced(

@@ -8,6 +8,7 @@ they use stubs of their own, so that package is hidden from them.
 import contextlib
 import io
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -144,7 +145,8 @@ def compile_function(
     Raises:
         ModelError: OpenVINO cannot convert the function, or its results differ from torch's.
     """
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of tracing: the results are compared below
         expected = function(*example)
         try:
             traced = _Traced(function, owners)

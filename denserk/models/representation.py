@@ -131,8 +131,15 @@ class Aggretriever(nn.Module):
         if not needs_mlm_head(self.settings):
             return
         if compiled and self.settings.term_weight is not TermWeight.SIGNED:
-            example = torch.randn(7, backbone.hidden_size, generator=torch.Generator().manual_seed(1))
-            head = compile_function(self._log_probabilities(backbone), [backbone.model], (example,), dtype)
+            example = torch.randn(
+                7, backbone.hidden_size, generator=torch.Generator().manual_seed(1)
+            )
+            head = compile_function(
+                self._log_probabilities(backbone, torch.float32),
+                [backbone.model],
+                (example,),
+                dtype,
+            )
             self._head = lambda states, signs: head(states)[0]
         else:
             self._head = self._log_probabilities(backbone, dtype)
@@ -141,7 +148,8 @@ class Aggretriever(nn.Module):
         self, backbone: Backbone, dtype: torch.dtype | None = None
     ) -> Callable[..., Tensor]:
         """Return `LogProbabilities` of a backbone's head, its decoder converted to a dtype."""
-        weight, bias = backbone.decoder.weight, backbone.decoder.bias
+        weight: Tensor = backbone.decoder.weight
+        bias: Tensor = backbone.decoder.bias
         if dtype is not None:
             weight, bias = weight.detach().to(dtype), bias.detach().to(dtype)
         blocks = vocabulary_blocks(weight, bias, self.layout)

@@ -259,7 +259,8 @@ class TextEncoder:
             certificate = certify(begin(planned, progress.advance).array(), exact)
         logger.info(
             f"int8: cosine to float32 {certificate['mean_cosine']:.4f} in the mean, "
-            f"{certificate['cosine_5th_percentile']:.4f} at the 5th percentile of {planned.count} texts"
+            f"{certificate['cosine_5th_percentile']:.4f} at the 5th percentile "
+            f"({planned.count} texts)"
         )
         self._quantized = backbone.compiled
         with scratch_folder("int8") as folder:
@@ -271,7 +272,7 @@ class TextEncoder:
         self._quantized.save(folder / INT8_MODEL)
 
     def use_int8(self, folder: Path, recorded: Mapping[str, Any]) -> None:
-        """Encode passages, and queries if they share the encoder, by the model that `save_int8` wrote.
+        """Encode passages, and queries if they share the encoder, by what `save_int8` wrote.
 
         Args:
             folder: vectors or index.

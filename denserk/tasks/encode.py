@@ -256,7 +256,9 @@ def _encode(
     bounds = blocks_of_shard(count, size, settings.shard_id, settings.shard_num)
     encoder = TextEncoder.load(settings.model, representation, text, compute)
     if settings.int8:
-        encoder.int8 = from_main_process(lambda: _int8(Path(settings.output), texts, encoder, begun))
+        encoder.int8 = from_main_process(
+            lambda: _int8(Path(settings.output), texts, encoder, begun)
+        )
     manifest = _manifest(encoder, settings, corpus, compute)
     blocks = texts.blocks(size, bounds)
     with track("encoding", size_of_shard(count, size, bounds), texts.unit) as progress:

@@ -132,6 +132,7 @@ def test_it_describes_itself_in_plain_json(tiny):
         "fingerprint": encoder.fingerprint,
         "backbone": "bert",
         "dimension": HIDDEN,
+        "backend": "torch",
         "dtype": "float32",
         "head_dtype": "float32",
         "representation": as_json(encoder.representation),
