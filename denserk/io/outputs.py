@@ -43,9 +43,9 @@ MODEL_FILES = """
 # patterns of files that denserk writes into a folder, by the file that marks such a folder
 FILES = {
     MANIFEST: """
-        manifest.json blocks*.jsonl block-[0-9]*.npy block-[0-9]*.docid tokens.jsonl int8.xml int8.bin
+        manifest.json blocks*.jsonl block-[0-9]*.npy block-[0-9]*.docid tokens.jsonl
         word-frequencies.json index docid vectors *.index.npy *.index.json
-        segments_* _*.* write.lock
+        segments_* _*.* write.lock int8.xml int8.bin
     """,
     TRAINING: f"""
         {MODEL_FILES} training.json config.yaml training.png events.out.tfevents.*
