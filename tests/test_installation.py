@@ -22,13 +22,6 @@ words = sys.argv[1:]
 print(Path(words[words.index("-c") + 1]).read_text())
 print("install", *words[words.index("-c") + 2:])
 """
-PYTHON = f"""#!/bin/sh
-if [ "$2" = venv ]; then
-  shift 2
-  exec '{sys.executable}' -m venv --without-pip "$@"
-fi
-exec "$(dirname "$0")/inner/bin/python" "$@"
-"""
 ODD = {
     "PYTEST_CLEAN": "",
     "COLUMNS": "37",
@@ -97,23 +90,6 @@ def test_a_torch_in_the_environment_is_used(checkout, found, used):
     own = used == TORCH[0]
     assert any(line.startswith("triton==") for line in printed) is own
     assert any(line.startswith("numpy==") for line in printed)
-
-
-def test_a_torch_of_the_interpreter_is_used(checkout):
-    python = checkout.parent / "python"
-    python.write_text(PYTHON)
-    python.chmod(0o755)
-    subprocess.run(
-        [sys.executable, "-m", "venv", "--without-pip", python.parent / "inner"], check=True
-    )
-    fake_torch(python.parent / "inner/bin/python", "2.99.0+cpu")
-    printed = environment(checkout, python)
-    assert printed[-1] == "2.99.0+cpu"
-    assert printed.count("torch==2.99.0+cpu") == 2
-
-
-def test_the_readme_names_the_torch_of_the_constraints():
-    assert re.findall(r"torch==(\S+)", (ROOT / "README.md").read_text("utf-8")) == TORCH
 
 
 def command_requirements(script):

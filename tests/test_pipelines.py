@@ -107,29 +107,6 @@ def test_a_run_is_in_the_order_of_inner_products(kind, tiny_agg):
     assert ranking(f"{kind}-own.txt") == ranking(f"{kind}.txt")
 
 
-def test_bm25_is_measured(capsys):
-    best = {qid: docids[0] for qid, docids in ranking("run.bm25.txt").items()}
-    assert best == {"q1": "d3", "q2": "d5", "q3": "d4"}
-    denserk("convert qrels.txt qrels.tsv")
-    for qrels in ("qrels.txt", "qrels.tsv"):
-        capsys.readouterr()
-        denserk(f"eval {qrels} run.bm25.txt -m RR@10 --format tsv --min RR@10=1.0")
-        assert capsys.readouterr().out == "RR@10\t1.0000\n"
-    Path("worse.txt").write_text("q1 Q0 d1 1 1.0 x\n")
-    denserk("eval qrels.txt worse.txt --min RR@10=0.5", status=1)
-
-
-@pytest.mark.slow
-def test_a_compressed_corpus_is_encoded_from_standard_input(shell):
-    shell(
-        "gzip -k corpus.jsonl;"
-        " zcat corpus.jsonl.gz | denserk encode --corpus - --model m --output emb --resume"
-        " && denserk index --input emb --output streamed"
-    )
-    for name in ("index", "docid"):
-        assert Path("streamed", name).read_bytes() == Path("idx", name).read_bytes()
-
-
 @pytest.mark.slow
 def test_json_lines_carry_the_model_from_encode_to_search(shell):
     measures = shell(
@@ -150,18 +127,6 @@ def test_json_lines_carry_the_model_from_encode_to_search(shell):
     Path("v.jsonl").write_text(Path("v.jsonl").read_text().replace('"vectors"', '"cake"', 1))
     denserk("index --input v.jsonl --output broken", status=1)
     assert not Path("broken").exists()
-
-
-@pytest.mark.slow
-def test_runs_are_compared_and_measured_as_by_ir_measures(shell):
-    theirs = shell("ir_measures qrels.txt run.denserk.txt 'RR@10 R@1000'")
-    assert theirs == shell("denserk eval qrels.txt run.denserk.txt -m 'RR@10 R@1000' --format tsv")
-    table = shell(
-        "denserk eval --qrels qrels.txt --run run.bm25.txt --run run.denserk.txt"
-        " -m 'nDCG@10 R@100' --baseline run.bm25.txt --format markdown"
-    )
-    rows = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("|")]
-    assert rows[2:4] == ["run.bm25", "run.denserk"]
 
 
 PSGS = """id\ttext\ttitle

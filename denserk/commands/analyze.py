@@ -1,5 +1,6 @@
 """`denserk analyze`: one subcommand per analysis."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, TypeVar
 
@@ -27,6 +28,12 @@ Several = TypeVar("Several", AttentionEntropySettings, QueryLatencySettings, Win
 def _with(settings: Several, more: list[str] | None) -> Several:
     """Add the positional models to --model."""
     return replace(settings, model=(*settings.model, *(more or ())))
+
+
+def _print(output: str | None, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table, unless standard output has it as CSV."""
+    if output != "-":
+        print_table(header, rows)
 
 
 analyze = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -61,8 +68,7 @@ def sentence_similarity(
     from denserk.analysis.sentence_similarity import sentence_similarity as task
 
     found = task(settings, representation, text, compute)
-    if settings.output != "-":
-        print_table(HEADER, [each.row() for each in found])
+    _print(settings.output, HEADER, [each.row() for each in found])
 
 
 @command(
@@ -84,10 +90,8 @@ def attention_entropy(
     from denserk.analysis.attention_entropy import attention_entropy as task
     from denserk.analysis.attention_entropy import layer_table
 
-    settings = _with(settings, more)
-    found = task(settings, corpus, compute)
-    if settings.output != "-":
-        print_table(*layer_table(found))
+    found = task(_with(settings, more), corpus, compute)
+    _print(settings.output, *layer_table(found))
 
 
 @command(
@@ -113,10 +117,8 @@ def query_latency(
     from denserk.analysis.latency import latency_table
     from denserk.analysis.latency import query_latency as task
 
-    settings = _with(settings, more)
-    found = task(settings, representation, text, compute)
-    if settings.output != "-":
-        print_table(*latency_table(found))
+    found = task(_with(settings, more), representation, text, compute)
+    _print(settings.output, *latency_table(found))
 
 
 @command(
@@ -143,7 +145,5 @@ def layers(
     from denserk.analysis.winning_vectors import share_table
     from denserk.analysis.winning_vectors import winning_vectors as task
 
-    settings = _with(settings, more)
-    found = task(settings, representation, text, compute, corpus)
-    if settings.output != "-":
-        print_table(*share_table(found))
+    found = task(_with(settings, more), representation, text, compute, corpus)
+    _print(settings.output, *share_table(found))

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from threading import Event, Thread
@@ -73,79 +73,71 @@ class _Handler(logging.Handler):
         return not repeated
 
     def emit(self, record: logging.LogRecord) -> None:
-        text, hint = printable(record.getMessage()), getattr(record, "hint", None)
+        text, hint = printable(record.getMessage()), printable(getattr(record, "hint", None) or "")
         level = record.levelname.lower() if record.levelno > logging.INFO else "note"
-        if hasattr(record, "progress"):
-            level = "progress"
-        if hint:
-            hint = printable(hint)
         if self.settings.log_json:
+            level = "progress" if hasattr(record, "progress") else level
             entry = {"level": level, "message": text} | ({"hint": hint} if hint else {})
             text = json.dumps(entry, ensure_ascii=False)
-        elif level in ("warning", "error") and sys.stderr.isatty():
-            from rich.text import Text
-
-            style = "bold red" if level == "error" else "bold yellow"
-            shown = Text.assemble((f"{level}: ", style), text, f"\n  {hint}" if hint else "")
-            _terminal().print(shown, soft_wrap=True)
-            return
         else:
-            label = f"{level}: " if level in ("warning", "error") else ""
-            text = f"{label}{text}" + (f"\n  {hint}" if hint else "")
+            text += f"\n  {hint}" if hint else ""
+            if level != "note" and sys.stderr.isatty():
+                from rich.text import Text
+
+                style = "bold red" if level == "error" else "bold yellow"
+                shown = Text.assemble((f"{level}: ", style), text)
+                _terminal().print(shown, soft_wrap=True)
+                return
+            text = text if level == "note" else f"{level}: {text}"
         # one write a message: two threads may log at once
         print(f"{text}\n", end="", file=sys.stderr)  # noqa: T201
 
 
-class _PlainProgress(Progress):
-    """Progress without a terminal: a line every 10 seconds, later every minute.
+class _Count(Progress):
+    """Progress without a terminal, for `_plain` to report."""
 
-    Written by a thread, so that slow steps are reported, too.
-    """
-
-    every = 10.0
-
-    def __init__(self, what: str, total: int | None, unit: str) -> None:
-        self._what, self._total, self._unit = what, total, unit
-        self._done, self._note = 0, ""
-        self._start = time.monotonic()
+    def __init__(self, total: int | None) -> None:
+        self.total, self.done, self.said = total, 0, ""
 
     def advance(self, count: int = 1) -> None:
-        self._done += count
-
-    @contextmanager
-    def reported(self) -> Iterator[Progress]:
-        """Print progress lines until the context is left."""
-        left = Event()
-
-        def report() -> None:
-            lines = 0
-            while not left.wait(self.every if lines < 12 else 6 * self.every):
-                self._print()
-                lines += 1
-
-        thread = Thread(target=report, name="progress", daemon=True)
-        thread.start()
-        try:
-            yield self
-        finally:
-            left.set()
-            thread.join()
-
-    def _print(self) -> None:
-        rate = self._done / (time.monotonic() - self._start)
-        total = f" of {self._total:,}" if self._total else ""
-        left = f", {(self._total - self._done) / rate:,.0f} s left" if self._total and rate else ""
-        logger.info(
-            f"{self._what}: {self._done:,}{total} {self._unit}, {per_second(rate)} per second"
-            f"{left}{self._note}",
-            extra={"progress": True},
-        )
+        self.done += count
 
     def note(self, text: str) -> None:
-        self._note = f", {text}"
+        self.said = f", {text}"
 
     def set_total(self, total: int) -> None:
-        self._total = total
+        self.total = total
+
+
+EVERY = 10.0  # seconds between lines of progress
+
+
+@contextmanager
+def _plain(what: str, total: int | None, unit: str) -> Iterator[Progress]:
+    """Log a line every 10 seconds, later every minute, from a thread: steps may be slow."""
+    count, start, left = _Count(total), time.monotonic(), Event()
+
+    def report() -> None:
+        lines = 0
+        while not left.wait(EVERY if lines < 12 else 6 * EVERY):
+            lines += 1
+            rate = count.done / (time.monotonic() - start)
+            of, rest = (f" of {count.total:,}" if count.total else ""), ""
+            if count.total and rate:
+                rest = f", {(count.total - count.done) / rate:,.0f} s left"
+            logger.info(
+                f"{what}: {count.done:,}{of} {unit}, {per_second(rate)} per second"
+                f"{rest}{count.said}",
+                extra={"progress": True},
+            )
+
+    thread = Thread(target=report, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield count
+    finally:
+        left.set()
+        thread.join()
 
 
 def per_second(rate: float) -> str:
@@ -215,15 +207,10 @@ def configure(settings: ConsoleSettings) -> None:
     show_progress(None if quiet else _progress)
 
 
-@contextmanager
-def _progress(what: str, total: int | None, unit: str) -> Iterator[Progress]:
+def _progress(what: str, total: int | None, unit: str) -> AbstractContextManager[Progress]:
     """Show a progress bar on a terminal, and occasional lines elsewhere."""
-    if _settings.log_json or not sys.stderr.isatty():
-        with _PlainProgress(what, total, unit).reported() as progress:
-            yield progress
-    else:
-        with _bar(what, total, unit) as progress:
-            yield progress
+    plain = _settings.log_json or not sys.stderr.isatty()
+    return (_plain if plain else _bar)(what, total, unit)
 
 
 def show_error(error: DenserkError) -> None:
@@ -249,15 +236,3 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*(printable(cell, None) for cell in row))
     Console().print(table)
-
-
-def print_entries(entries: Sequence[tuple[str, Sequence[str]]]) -> None:
-    """Print names on stdout, each with indented, wrapped lines."""
-    from rich.console import Console
-    from rich.padding import Padding
-
-    terminal = Console(highlight=False, markup=False)
-    for name, lines in entries:
-        terminal.print(name, style="bold")
-        for line in lines:
-            terminal.print(Padding(line, (0, 0, 0, 2)))

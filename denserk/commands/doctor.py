@@ -4,7 +4,6 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
@@ -29,27 +28,6 @@ PURPOSES = {  # of the extras, without those for developers and alternatives
 }
 # x86 and ARM CPU flags, as Linux names them, that matter for model speed.
 FEATURES = "avx2 avx512f avx512_vnni avx512_bf16 amx_tile amx_bf16 amx_int8 asimd sve bf16 i8mm"
-
-
-@dataclass
-class Diagnosis:
-    """Facts by section, and one fix per problem; `usable` with torch or faiss."""
-
-    facts: dict[str, list[tuple[str, str]]]
-    fixes: list[str]
-    usable: bool
-
-
-def diagnose() -> Diagnosis:
-    """Examine the packages, CPU, GPU, Java and thread settings of this environment."""
-    fixes: list[str] = []
-    own = [("denserk", __version__), ("python", platform.python_version())]
-    facts = {"Packages": [*own, *_packages(fixes)]}
-    cores, facts["CPU"] = _cpu()
-    threads, facts["GPU"] = _torch(fixes)
-    facts["Threads"] = list(_threads(threads, cores, fixes))
-    facts["Java"] = list(_java(fixes))
-    return Diagnosis(facts, fixes, usable=threads is not None or installed("faiss"))
 
 
 def _packages(fixes: list[str]) -> Iterator[tuple[str, str]]:
@@ -137,13 +115,24 @@ def _java(fixes: list[str]) -> Iterator[tuple[str, str]]:
 @command(app, "doctor", examples=("denserk doctor", "denserk doctor > environment.txt"))
 def doctor() -> None:
     """Check the installation and this machine."""
-    found = diagnose()
-    for section, facts in found.facts.items():
+    fixes: list[str] = []
+    own = [("denserk", __version__), ("python", platform.python_version())]
+    packages = [*own, *_packages(fixes)]
+    cores, cpu = _cpu()
+    threads, gpus = _torch(fixes)
+    sections = {
+        "Packages": packages,
+        "CPU": cpu,
+        "GPU": gpus,
+        "Threads": _threads(threads, cores, fixes),
+        "Java": _java(fixes),
+    }
+    for section, facts in sections.items():
         typer.echo(section)
         for name, value in facts:
             typer.echo(f"  {name:<20} {value}")
-    typer.echo("Fix" if found.fixes else "nothing to fix")
-    for line in found.fixes:
+    typer.echo("Fix" if fixes else "nothing to fix")
+    for line in fixes:
         typer.echo(f"  {line}")
-    if not found.usable:
+    if threads is None and not installed("faiss"):
         raise typer.Exit(1)

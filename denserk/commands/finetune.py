@@ -1,11 +1,10 @@
 """`denserk finetune`."""
 
 import logging
-import sys
 from typing import Any
 
 from denserk.commands.app import app
-from denserk.commands.console import print_entries, print_table
+from denserk.commands.console import print_table
 from denserk.commands.options import Given, Overrides, command
 from denserk.config.encoding import RepresentationSettings, TextSettings
 from denserk.config.finetuning import COLUMNS, PresetSettings, list_presets, resolve_run
@@ -53,10 +52,7 @@ def finetune(
 ) -> Any:
     """Fine-tune a retriever or a cross-encoder."""
     if presets.list_presets:
-        if sys.stdout.isatty():
-            print_entries([(name, lines) for name, *lines in list_presets()])
-        else:
-            print_table(COLUMNS, list_presets())
+        print_table(COLUMNS, list_presets())
         return None
     groups = (finetuning, representation, text, sampling, objective, optimizer, cache, reranking)
     given = {name: value for group in (*groups, validation) for name, value in group.items()}

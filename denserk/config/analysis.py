@@ -17,8 +17,7 @@ class SeveralModels(OverwriteSettings):
     model: tuple[str, ...] = option(
         REQUIRED, "--model-name-or-path", metavar="[LABEL=]NAME|DIR|HUB_ID", repeat=True
     )
-    """Model: a short name, a folder or a Hugging Face name; labelled LABEL or by folder name;
-    repeatable."""
+    """Model: a short name, a folder or a Hugging Face name; repeatable."""
     sample: int = option(1000, at_least=1)
     """Number of passages or queries to sample, the same for every model."""
     seed: int = 42

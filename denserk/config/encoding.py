@@ -147,12 +147,8 @@ class AggOrder(StrEnum):
     AGG_CLS = "agg-cls"  # As in the authors' code
 
 
-class Dtype(StrEnum):
-    """Precision of the computation."""
-
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
+# Precision of the computation.
+Dtype = StrEnum("Dtype", "FLOAT32 BFLOAT16 FLOAT16")
 
 
 class Backend(StrEnum):
@@ -163,11 +159,8 @@ class Backend(StrEnum):
     OPENVINO = "openvino"
 
 
-class VectorDtype(StrEnum):
-    """Precision of stored vectors."""
-
-    FLOAT32 = "float32"
-    FLOAT16 = "float16"
+# Precision of stored vectors.
+VectorDtype = StrEnum("VectorDtype", "FLOAT32 FLOAT16")
 
 
 class VectorFormat(StrEnum):
@@ -236,8 +229,7 @@ class TextSettings(Settings):
     fields: tuple[str, ...] = option(("title", "text"), nonempty=True)
     """Passage fields that are concatenated, in order; empty fields are skipped."""
     join: str = option(" ", metavar="TEXT|sep|pair", rare=True)
-    """Separator between fields: any text; `sep`, the tokenizer's separator; `pair`, a sentence
-    pair."""
+    """Separator between fields: a text; sep, the tokenizer's separator; pair, a sentence pair."""
     query_max_length: int = option(32, "--q-max-len", "--query-max-len", at_least=3)
     """Maximum tokens of a query, special tokens included."""
     passage_max_length: int = option(128, "--p-max-len", "--passage-max-len", at_least=3)

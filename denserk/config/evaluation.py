@@ -28,11 +28,8 @@ class OutputFormat(StrEnum):
 TREC_EVAL_MEASURES = ("official",)
 
 
-class RunOrder(StrEnum):
-    """Column of a run that orders the hits of a query."""
-
-    SCORE = "score"  # Score, as in trec_eval; equal scores are ties
-    RANK = "rank"  # Rank, as in MS MARCO's scripts; scores are ignored
+# Column that orders the hits: score (trec_eval) or rank (MS MARCO's scripts).
+RunOrder = StrEnum("RunOrder", "SCORE RANK")
 
 
 @dataclass(frozen=True)
@@ -46,11 +43,9 @@ class MeasureSettings(Settings):
         metavar="MEASURES",
         shown_default="nDCG@10 RR@10 R@100, or the benchmark's",
     )
-    """Measures by ir-measures' (nDCG@10) or trec_eval's (ndcg_cut.10) names, separated by
-    spaces."""
+    """Measures, separated by spaces, as ir-measures (nDCG@10) or trec_eval (ndcg_cut.10)."""
     relevance_level: int = option(1, "-l", at_least=1)
-    """Minimum grade of a relevant passage, for measures without their own; nDCG uses graded
-    relevance."""
+    """Minimum grade of a relevant passage, for measures without their own; nDCG uses grades."""
     complete: bool = option(True, "-c")
     """Count queries missing from a run as 0 instead of leaving them out of the mean."""
     order: RunOrder = option(RunOrder.SCORE, rare=True)
@@ -121,8 +116,7 @@ class AnswerInput(Settings):
     answers: str | None = option(
         None, metavar="FILE|DIR|-", shown_default="use the qrels", needs="corpus"
     )
-    """Questions with answers, instead of qrels: a hit is relevant if it contains an answer (DPR's
-    .qa.csv, JSON lines, EntityQuestions)."""
+    """Questions with answers, instead of qrels: a hit is relevant if it contains an answer."""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME|-", shown_default="none")
     """Passages of the runs, for --answers and --report."""
 
@@ -138,8 +132,7 @@ class AnswerSettings(Settings):
     regex: bool = False
     """Answers are regular expressions (CuratedTREC)."""
     strict_dpr: bool = option(False, rare=True, excludes="regex")
-    """Answers without letters, digits or symbols match every passage, as in DPR's code, instead of
-    none."""
+    """Answers without letters, digits or symbols match every passage, as in DPR's code."""
     skip_missing: bool = False
     """Treat passages missing from the corpus as irrelevant instead of stopping."""
     num_workers: int = option(1, at_least=1)
@@ -171,19 +164,12 @@ def reject_unused(settings: Sequence[Any], why: str, hint: str) -> None:
         raise UsageError(f"{', '.join(given)}: {why}", hint)
 
 
-class PairedTest(StrEnum):
-    """Paired significance tests."""
-
-    T = "t"  # Paired t-test
-    RANDOMISATION = "randomisation"  # Paired randomisation (permutation) test
+# Paired significance tests: t-test and randomisation (permutation) test.
+PairedTest = StrEnum("PairedTest", "T RANDOMISATION")
 
 
-class Correction(StrEnum):
-    """Corrections for multiple tests."""
-
-    HOLM = "holm"  # Holm's step-down correction
-    BONFERRONI = "bonferroni"  # Bonferroni correction: p-values times the number of tests
-    NONE = "none"  # No correction
+# Corrections of p-values for multiple tests.
+Correction = StrEnum("Correction", "HOLM BONFERRONI NONE")
 
 
 @dataclass(frozen=True)
@@ -209,8 +195,7 @@ class PageSettings(Settings):
     """Report."""
 
     report: str | None = option(None, metavar="DIR", shown_default="no report")
-    """Write a self-contained HTML report DIR/index.html: tables, curves and queries with their
-    hits."""
+    """Write an HTML report, DIR/index.html: tables, curves and queries with their hits."""
     topics: str | None = option(None, metavar="FILE|DIR|NAME", shown_default="those of the runs")
     """Topics with the query texts for --report and --write-dpr-json."""
     report_queries: int = option(20, rare=True, at_least=0, needs="report")

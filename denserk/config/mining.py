@@ -17,19 +17,12 @@ WITHOUT_TEXTS = (
 )
 
 
-class SamplingStrategy(StrEnum):
-    """Selection of negatives from the eligible hits."""
-
-    RANDOM = "random"  # Random sample, seeded by --seed and the query id
-    TOP = "top"  # The highest-ranked hits
+# Selection of negatives from the eligible hits: a seeded random sample or the highest-ranked.
+SamplingStrategy = StrEnum("SamplingStrategy", "RANDOM TOP")
 
 
-class AnswerBearing(StrEnum):
-    """Handling of hits that contain an answer."""
-
-    KEEP = "keep"  # Treat it like other hits
-    DROP = "drop"  # Do not use it as a negative
-    PROMOTE = "promote"  # Use it as a positive
+# Hits that contain an answer: used like others, not used as negatives, or used as positives.
+AnswerBearing = StrEnum("AnswerBearing", "KEEP DROP PROMOTE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +38,7 @@ class MiningPaths(OverwriteSettings):
     topics_format: TopicsFormat | None = option(None, shown_default="detected")
     """Format of --topics."""
     qrels: str | None = option(None, metavar="FILE|DIR|NAME|-")
-    """Relevance judgments (qrels): positives of --topics; with --train, additional positives to
-    exclude."""
+    """Relevance judgments: positives of --topics; with --train, further positives to exclude."""
     qrels_format: QrelsFormat | None = option(None, shown_default="detected", rare=True)
     """Format of --qrels."""
     run: tuple[str, ...] = option((), "--result-path", repeat=True, metavar="FILE|-")
@@ -102,8 +94,7 @@ class MiningSettings(ShardSettings):
     absolute_margin: float | None = option(None, rare=True)
     """Minimum score difference between the best positive and a negative."""
     relative_margin: float | None = None
-    """Minimum relative score difference to the best positive; 0.05 keeps negatives up to 95% of its
-    score."""
+    """Minimum relative score difference to the best positive; 0.05: up to 95% of its score."""
     answer_bearing: AnswerBearing | None = option(
         None, shown_default="drop with --answers, keep without", rare=True
     )
@@ -121,8 +112,7 @@ class MiningSettings(ShardSettings):
     teacher: str | None = option(None, metavar="DIR|HUB_ID", shown_default="none")
     """Cross-encoder whose scores replace those of the run, for margins and in the output."""
     skip_missing: bool = False
-    """Skip and count incomplete data instead of stopping: missing passages, queries without hits,
-    duplicates."""
+    """Skip and count missing passages, queries without hits and duplicates instead of stopping."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

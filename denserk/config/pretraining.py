@@ -40,14 +40,8 @@ class PretrainingObjective(StrEnum):
     RETROMAE = "retromae"
 
 
-class Architecture(StrEnum):
-    """Sizes of a randomly initialised BERT (Google's miniatures)."""
-
-    TINY = "tiny"
-    MINI = "mini"
-    SMALL = "small"
-    MEDIUM = "medium"
-    BASE = "base"
+# Sizes of a randomly initialised BERT (Google's miniatures).
+Architecture = StrEnum("Architecture", "TINY MINI SMALL MEDIUM BASE")
 
 
 # Layers and hidden size; heads have 64 dimensions, the intermediate size is 4 x hidden.
@@ -93,32 +87,20 @@ class NprKind(StrEnum):
     HALF = "half"  # Second half of the passage; a separate encoder pass reads the first half
 
 
-class Spans(StrEnum):
-    """Segmentation of documents."""
-
-    SENTENCES = "sentences"  # Whole sentences, packed up to the maximum length
-    FIXED = "fixed"  # Windows of the maximum length
+# Segmentation of documents: whole sentences up to the maximum length, or windows of it.
+Spans = StrEnum("Spans", "SENTENCES FIXED")
 
 
-class Masking(StrEnum):
-    """Masking units."""
-
-    WORD = "word"  # Whole words
-    TOKEN = "token"  # Single subword tokens
+# Masking units: whole words or subword tokens.
+Masking = StrEnum("Masking", "WORD TOKEN")
 
 
-class Decoders(StrEnum):
-    """Sharing of MASTER's decoders."""
-
-    SEPARATE = "separate"  # One decoder per task
-    SHARED = "shared"  # One shared decoder (the paper's ablation)
+# MASTER's decoders: one per task, or one shared by all (the paper's ablation).
+Decoders = StrEnum("Decoders", "SEPARATE SHARED")
 
 
-class DecoderInit(StrEnum):
-    """Initialisation of MASTER's decoders."""
-
-    NORMAL = "normal"  # N(0, 0.02), like the backbone
-    LIBRARY = "library"  # PyTorch's default, as in the released code
+# Initialisation of MASTER's decoders: N(0, 0.02), or PyTorch's as in the released code.
+DecoderInit = StrEnum("DecoderInit", "NORMAL LIBRARY")
 
 
 class LossAverage(StrEnum):
@@ -128,11 +110,8 @@ class LossAverage(StrEnum):
     MICRO_BATCH = "micro-batch"  # Per chunk, then over chunks, as in the released code
 
 
-class RawText(StrEnum):
-    """Document boundaries in plain text."""
-
-    LINES = "lines"  # One document per line
-    PARAGRAPHS = "paragraphs"  # Empty lines separate documents; line ends separate sentences
+# Documents in plain text: lines, or paragraphs separated by empty lines.
+RawText = StrEnum("RawText", "LINES PARAGRAPHS")
 
 
 VOCABULARY = 30522  # of BERT

@@ -30,14 +30,8 @@ class IndexType(StrEnum):
     BM25 = "bm25"  # Inverted index of terms
 
 
-class Engine(StrEnum):
-    """Search library."""
-
-    FAISS = "faiss"
-    TORCH = "torch"
-    BM25S = "bm25s"
-    LUCENE = "lucene"
-    MILVUS = "milvus"
+# Search library.
+Engine = StrEnum("Engine", "FAISS TORCH BM25S LUCENE MILVUS")
 
 
 # Engines of --type bm25.
@@ -51,18 +45,12 @@ class Metric(StrEnum):
     L2 = "l2"  # Squared Euclidean distance; scores are negated, so higher is closer
 
 
-class StopWords(StrEnum):
-    """Stop words of BM25."""
-
-    LUCENE = "lucene"  # Lucene's 33 English stop words
-    NONE = "none"  # No stop words
+# Stop words of BM25: Lucene's 33 English ones, or none.
+StopWords = StrEnum("StopWords", "LUCENE NONE")
 
 
-class Ties(StrEnum):
-    """Handling of tied scores."""
-
-    BREAK = "break"  # Lower tied scores to the next float32, so that all tools read one order
-    KEEP = "keep"  # Write scores unchanged
+# Tied scores: lowered to the next float32, so that all tools read one order, or kept.
+Ties = StrEnum("Ties", "BREAK KEEP")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +60,7 @@ class IndexPaths(ResumeSettings):
     input: tuple[str, ...] = option(
         (), "--embeddings", metavar="DIR|FILE|GLOB|-", repeat=True, either="corpus"
     )
-    """Vectors: folders, files, glob patterns or - for JSON lines; or index folders with the same
-    training, to be merged; repeatable."""
+    """Vectors: folders, files, patterns, - for JSON lines; or indexes to merge; repeatable."""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME|-")
     """Passages for --type bm25: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
     output: str = option("", metavar="DIR", shown_default="required, except with --engine milvus")
@@ -172,8 +159,7 @@ class SearchPaths(RunOutput):
         shown_default="required, except with --engine milvus",
         either="engine",
     )
-    """Index folder, or folder of vectors for exact search; repeat it, or quote a pattern, to search
-    several as one."""
+    """Index folder, or folder of vectors for exact search; repeatable, or a quoted pattern."""
     engine: Engine | None = option(None, metavar="milvus", shown_default="that of --index")
     """milvus: search --collection at --uri instead of --index."""
     topics: str | None = option(None, "--queries", metavar="FILE|DIR|NAME|-")

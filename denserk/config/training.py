@@ -123,8 +123,7 @@ class SamplingSettings(Settings):
     negative_pool: int | None = option(None, shown_default="all", rare=True, at_least=1)
     """Use only the first N negatives of each query."""
     fill_negatives: FillNegatives = option(FillNegatives.MASK, rare=True)
-    """Queries with fewer negatives than --group-size needs: mask the missing ones or repeat
-    some."""
+    """Queries with fewer negatives than --group-size needs: mask the missing or repeat some."""
     train_queries: int | None = option(None, shown_default="all", at_least=1)
     """Train on N queries (pairs, triplets), sampled with --seed."""
     train_fraction: float | None = option(

@@ -2,19 +2,6 @@ import pytest
 
 from denserk.commands.app import run
 from tests.analysis.test_sentence_similarity import write_pairs, write_triplets
-from tests.test_startup import loaded
-
-ANALYSES = ["sentence-similarity", "attention-entropy", "query-latency", "layers"]
-
-
-@pytest.mark.parametrize("name", ANALYSES)
-def test_help_names_every_analysis(capsys, name):
-    assert run(["analyze", "--help"]) == 0
-    assert f"\n  {name} " in capsys.readouterr().out
-
-
-def test_help_loads_nothing_heavy():
-    assert not loaded(["analyze", "--help"], *(["analyze", c, "--help"] for c in ANALYSES))
 
 
 @pytest.mark.parametrize("command", ["sentence-similarity", "sentence_similarity"])
@@ -36,24 +23,6 @@ def test_a_table_as_csv_on_standard_output(tiny, tmp_path, capsys):
     assert out[0] == "model,data,kind,count,measure,value"
     assert out[1].startswith(f"{model},{data},triplets,3,accuracy,0.")
     assert len(out) == 2
-
-
-@pytest.mark.parametrize(
-    ("content", "status", "said"),
-    [
-        (None, 2, "no such file"),
-        ("just a text\n", 1, "line 1: found 1 column without a header"),
-        ("sentence1\tsentence2\tlabel\na\tb\tnan\n", 1, "found label 'nan'"),
-        ("sentence1\tsentence2\na\tb\n", 1, "line 2: found no label among the columns"),
-    ],
-)
-def test_data_that_cannot_be_measured(tiny, tmp_path, capsys, content, status, said):
-    path = tmp_path / "data.tsv"
-    if content is not None:
-        path.write_text(content)
-    arguments = ["--model", str(tiny()), "--data", str(path), "--quiet"]
-    assert run(["analyze", "sentence-similarity", *arguments]) == status
-    assert said in capsys.readouterr().err
 
 
 def entropy(tmp_path, *arguments):
@@ -83,33 +52,6 @@ def test_models_may_follow_one_option(tiny, toy, tmp_path, capsys):
     assert capsys.readouterr().out == together
 
 
-def test_entropies_as_csv_on_standard_output(tiny, toy, capsys):
-    line = ["attention-entropy", "--model", str(tiny()), "--corpus", str(toy / "corpus.jsonl")]
-    assert run(["analyze", *line, "--max-length", "64", "--output", "-", "--quiet"]) == 0
-    out = capsys.readouterr().out.splitlines()
-    assert out[0] == "label,model,corpus,passages,seed,max_length,layer,entropy,deviation"
-    assert len(out) == 3
-
-
-@pytest.mark.parametrize(
-    ("changed", "status", "said"),
-    [
-        ({"--corpus": "none.jsonl"}, 2, "none.jsonl: no such file or folder"),
-        ({"--model": "./none"}, 2, "--model ./none: no such folder"),
-        ({"--max-length": "65"}, 2, "--passage-max-length 65: the model has 64 positions"),
-        ({"--plot": "x.gif"}, 2, "--plot x.gif"),
-        ({"--sample": "0"}, 2, "--sample 0: at least 1"),
-    ],
-)
-def test_what_cannot_be_measured(tiny, toy, tmp_path, capsys, changed, status, said):
-    chosen = {"--model": str(tiny()), "--corpus": str(toy / "corpus.jsonl"), "--max-length": "64"}
-    line = [word for option in (chosen | changed).items() for word in option]
-    assert entropy(tmp_path, *line) == status
-    told = capsys.readouterr().err
-    assert said in told
-    assert "Traceback" not in told
-
-
 def latency(toy, *arguments):
     topics = ["--topics", str(toy / "queries.tsv"), "--device", "cpu", "--warm-up", "1"]
     return run(["analyze", "query-latency", *arguments, *topics, "--quiet"])
@@ -124,14 +66,6 @@ def test_times_side_by_side(tiny, toy, capsys):
     for row in rows:
         low, middle, high = map(float, row[3:])
         assert 0 < low <= middle <= high
-
-
-def test_times_as_csv_on_standard_output(tiny, toy, capsys):
-    more = ["--output", "-", "--batch-size", "2", "--representation", "mean", "--bf16"]
-    assert latency(toy, "--model", str(tiny()), *more) == 0
-    header, row = (line.split(",") for line in capsys.readouterr().out.splitlines())
-    found = dict(zip(header, row, strict=True))
-    assert (found["queries"], found["batch_size"], found["dtype"]) == ("2", "2", "bfloat16")
 
 
 def layers(toy, *arguments):

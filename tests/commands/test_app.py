@@ -28,18 +28,6 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"denserk {__version__}\n"
 
 
-def test_help_names_every_command(capsys):
-    assert run(["--help"]) == 0
-    out = capsys.readouterr().out
-    for name in ("convert", "encode", "eval", "index", "search"):
-        assert f"\n  {name} " in out
-
-
-def test_wrong_usage_is_status_2(capsys):
-    assert run(["encode", "--no-such-option"]) == 2
-    assert "--no-such-option" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("error", "status", "said"),
     [

@@ -11,9 +11,8 @@ from denserk.config.encoding import ComputeSettings
 from denserk.errors import MismatchError, UsageError
 from denserk.evaluation.benchmarks import evaluate_benchmarks
 from denserk.io.manifest import Kind, beside, read_manifest
-from tests.conftest import PASSAGES
 from tests.reporters import Heard
-from tests.suite_copies import write_beir, write_documents, write_marco, write_questions
+from tests.suite_copies import write_beir, write_marco
 
 CPU = ComputeSettings(device="cpu")
 AGAIN = MakeSettings(resume=True)
@@ -69,24 +68,6 @@ def test_a_corpus_is_encoded_once_and_with_its_own_lengths(cache, tiny):
     assert Path("runs/dl19.trec").is_file()
 
 
-def test_questions_are_scored_by_their_answers(cache, tiny):
-    write_questions(cache)
-    found = search(tiny, "nq-test", "curated-test")
-    # the first question's answer is in the corpus, the other's nowhere
-    assert values(found, "nq-test")["Success@100"] == 0.5
-    assert values(found, "curated-test")["Success@20"] == 1.0
-    text = read_manifest("runs/nq-test.trec", Kind.RUN).made_from["model"]["text"]
-    assert text["join"] == "pair"
-
-
-def test_the_best_part_of_a_document_ranks_it(cache, tiny):
-    write_documents(cache)
-    found = search(tiny, "dl19-doc")
-    lines = [line.split() for line in Path("runs/dl19-doc.trec").read_text().splitlines()]
-    assert sorted(line[2] for line in lines if line[0] == "q1") == sorted(PASSAGES)
-    assert values(found, "dl19-doc")["R@100"] == 1.0
-
-
 def test_a_group_is_followed_by_its_mean(cache, tiny):
     for name in ("nfcorpus", "fiqa", "arguana", "scidocs", "scifact"):
         write_beir(cache, name)
@@ -132,15 +113,6 @@ def test_another_model_or_depth_is_refused_unless_all_is_made_anew(cache, tiny):
         search(tiny, "beir/scifact")
     search(tiny, "beir/scifact", choice=MakeSettings(overwrite=True), hits=3)
     assert len(Path("runs/scifact.trec").read_text().splitlines()) == 9
-
-
-def test_overwrite_leaves_what_others_made(cache, tiny):
-    write_beir(cache, "scifact")
-    Path("runs").mkdir()
-    Path("runs/notes.txt").write_text("mine")
-    with pytest.raises(UsageError, match="is not empty"):
-        search(tiny, "beir/scifact", choice=MakeSettings(overwrite=True))
-    assert Path("runs/notes.txt").read_text() == "mine"
 
 
 def test_vectors_go_once_their_runs_are_there(cache, tiny):

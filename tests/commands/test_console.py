@@ -27,15 +27,6 @@ def test_notes_warnings_and_errors_go_to_stderr(capsys):
     ]
 
 
-def test_quiet_keeps_warnings(capsys):
-    configure(ConsoleSettings(quiet=True))
-    logger.info("detected")
-    with track("working", 2, "things") as progress:
-        progress.advance()
-    logger.warning("odd")
-    assert capsys.readouterr().err == "warning: odd\n"
-
-
 def test_a_message_is_shown_once(capsys):
     configure(ConsoleSettings())
     for _ in range(2):
@@ -55,7 +46,7 @@ def test_json_lines(capsys):
 
 @pytest.mark.parametrize(("total", "of"), [(40, " of 40"), (None, "")])
 def test_plain_progress_prints_rate_and_rest(capsys, monkeypatch, total, of):
-    monkeypatch.setattr("denserk.commands.console._PlainProgress.every", 0.05)
+    monkeypatch.setattr("denserk.commands.console.EVERY", 0.05)
 
     def next_line():
         while not (said := capsys.readouterr().err):
@@ -70,22 +61,3 @@ def test_plain_progress_prints_rate_and_rest(capsys, monkeypatch, total, of):
     assert first == f"encoding: 0{of} passages, 0 per second"
     left = r", 0 s left" if total else ""
     assert re.fullmatch(rf"encoding: 20{of} passages, \d+ per second{left}", second)
-
-
-def test_plain_progress_is_rarer_after_two_minutes(capsys, monkeypatch):
-    waits = []
-
-    class Clock:
-        def wait(self, seconds):
-            waits.append(seconds)
-            return len(waits) == 14
-
-        def set(self):
-            pass
-
-    monkeypatch.setattr("denserk.commands.console.Event", Clock)
-    configure(ConsoleSettings())
-    with track("encoding", None, "passages"):
-        pass
-    assert waits == [10.0] * 12 + [60.0] * 2
-    assert len(capsys.readouterr().err.splitlines()) == 13

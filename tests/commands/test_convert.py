@@ -10,15 +10,6 @@ from denserk.commands.app import run
 from tests.conftest import PASSAGES
 
 
-def test_a_corpus_by_its_name_alone(toy, tmp_path, capsys):
-    assert run(["convert", str(toy / "corpus.jsonl"), str(tmp_path / "collection.tsv")]) == 0
-    first = (tmp_path / "collection.tsv").read_text().splitlines()[0]
-    assert first == "d1\tRiver the old river runs to the south"
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.splitlines()[-1] == f"{tmp_path / 'collection.tsv'}: 6 passages in format marco"
-
-
 def test_from_pipe_to_pipe(toy, monkeypatch):
     data, pipe = (toy / "corpus.jsonl").read_bytes(), io.BytesIO()
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))

@@ -17,14 +17,14 @@ q2 Q0 d2 1 0.1 t
 
 
 @pytest.fixture(autouse=True)
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("qrels").write_text(QRELS)
     Path("run").write_text(RUN)
     return tmp_path
 
 
-def measured(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, float]:
+def measured(capsys, *arguments):
     assert run(["eval", *arguments, "--quiet", "-p", "6"]) == 0, capsys.readouterr().err
     lines = capsys.readouterr().out.splitlines()
     return {name: float(value) for name, value in (line.split("\t") for line in lines)}
@@ -34,14 +34,11 @@ def measured(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, f
     "changed",
     [
         pytest.param(RUN.replace(" t\n", " t and text\n"), id="text after the tag"),
-        pytest.param(RUN.replace(" t\n", " BM25 k1 0.9\n", 1), id="one tag with blanks"),
-        pytest.param(f"# made by hand\n{RUN}", id="a comment first"),
         pytest.param(RUN.replace("q2", " # half way\nq2", 1) + "# end", id="comments between"),
         pytest.param(f"# of 2024 3 5 columns\n{RUN}", id="a comment of six words"),
-        pytest.param(f"# k1 0.9\n# b 0.4\n{RUN}", id="comments of three words"),
     ],
 )
-def test_lines_that_trec_eval_takes(changed: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_that_trec_eval_takes(changed, capsys):
     Path("changed").write_text(changed)
     asked = ["qrels", "-m", "map nDCG@10 RR@10 num_ret"]
     expected = measured(capsys, "run", *asked)
@@ -51,16 +48,7 @@ def test_lines_that_trec_eval_takes(changed: str, capsys: pytest.CaptureFixture[
     assert {line.split()[0] for line in Path("fused").read_text().splitlines()} == {"q1", "q2"}
 
 
-def test_a_comment_in_qrels(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("commented").write_text(f"# judged by 3\n{QRELS}#\n")
-    expected = measured(capsys, "run", "qrels")
-    assert measured(capsys, "run", "commented") == expected
-    assert measured(capsys, "--run", "run", "--qrels", "commented") == expected
-
-
-def test_query_ids_that_begin_like_a_comment_are_not_lost(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_query_ids_that_begin_like_a_comment_are_not_lost(capsys):
     Path("hash-run").write_text(RUN.replace("q", "#q"))
     Path("hash-qrels").write_text(QRELS.replace("q", "#q"))
     assert measured(capsys, "hash-run", "hash-qrels") == measured(capsys, "run", "qrels")
@@ -70,21 +58,18 @@ def test_query_ids_that_begin_like_a_comment_are_not_lost(
     ("line", "told"),
     [
         ("q1 Q0 my doc 1 0.9 t\n", "line 1: found 7 columns"),
-        ("q1 Q0 doc 1 1 0.9 t\n", "line 1: found 7 columns"),
         ("q1 Q0 d1 1 high t and text\n", "line 1: found score 'high'"),
         ("q1 Q0 d1 1 0.9\n", "line 1: found 5 columns"),
     ],
 )
-def test_a_blank_in_an_id_is_no_text_after_the_tag(
-    line: str, told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_blank_in_an_id_is_no_text_after_the_tag(line, told, capsys):
     Path("odd").write_text(line)
     assert run(["eval", "odd", "qrels", "--quiet"]) == 1
     out, err = capsys.readouterr()
     assert (out, told in err) == ("", True), err
 
 
-def test_max_hits(capsys: pytest.CaptureFixture[str]) -> None:
+def test_max_hits(capsys):
     asked = ["run", "qrels", "-m", "recip_rank map num_ret R@100"]
     first_two = measured(capsys, *asked, "-M", "2")
     assert first_two == {"RR": 0.5, "AP": (0.25 + 0.5) / 2, "NumRet": 4, "R@100": 0.75}
@@ -95,9 +80,7 @@ def test_max_hits(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(("best", "value"), [("z", 1), ("a", 0)])
-def test_max_hits_cuts_ties_as_trec_eval_orders_them(
-    best: str, value: float, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_max_hits_cuts_ties_as_trec_eval_orders_them(best, value, capsys):
     """Scores that are equal as float32: the higher id stands first."""
     Path("ties").write_text(f"q Q0 m 1 1.00000000001 t\nq Q0 {best} 2 1 t\n")
     Path("judged").write_text(f"q 0 {best} 1\n")
@@ -120,7 +103,7 @@ def test_max_hits_cuts_ties_as_trec_eval_orders_them(
     ],
     ids=["trec", "msmarco", "jsonl"],
 )
-def test_order_by_rank(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_order_by_rank(text, capsys):
     Path("ranked").write_text(text)
     asked = ["qrels", "-m", "RR@10 map"]
     assert measured(capsys, "ranked", *asked, "--set", "order=rank") == {
@@ -140,21 +123,14 @@ def test_order_by_rank(text: str, capsys: pytest.CaptureFixture[str]) -> None:
         ("q1 d1 0.5\nq1 d2 0.4\n", "line 1: found no rank"),
     ],
 )
-def test_ranks_that_order_nothing(text: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ranks_that_order_nothing(text, told, capsys):
     Path("odd").write_text(text)
     assert run(["eval", "odd", "qrels", "--set", "order=rank", "--quiet"]) == 1
     out, err = capsys.readouterr()
     assert (out, told in err, "order=score" in err) == ("", True, True), err
 
 
-def test_a_rank_twice_is_found_however_long_the_query(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [f"q1 Q0 d{n} {n} {n} t\n" for n in range(40_000)]  # more than is read at once
-    Path("long").write_text("".join([*lines, "q1 Q0 last 0 1 t\n"]))
-    assert run(["eval", "long", "qrels", "--set", "order=rank", "--quiet"]) == 1
-    assert "line 40001: found rank 0 of query q1 again (first in line 1)" in capsys.readouterr().err
-
-
-def test_its_default_output(shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_its_default_output(shared_data, capsys):
     """Line for line, but for iprec_at_recall at two levels (see docs/eval.md)."""
     folder = shared_data / "trec-eval"
     files = [str(folder / "qrels.test"), str(folder / "results.test")]
@@ -165,7 +141,7 @@ def test_its_default_output(shared_data: Path, capsys: pytest.CaptureFixture[str
     assert [line.split()[0] for line in apart] == ["iprec_at_recall_0.10", "iprec_at_recall_0.60"]
 
 
-def test_run_id_and_gm_map(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_id_and_gm_map(capsys):
     asked = ["qrels", "-o", "trec_eval", "--quiet", "-m"]
     Path("tagged").write_text(RUN.replace(" t\n", " my tag\n"))
     assert run(["eval", "tagged", *asked, "runid gm_map", "-q"]) == 0
@@ -181,14 +157,3 @@ def test_run_id_and_gm_map(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(capsys.readouterr().out.splitlines()) == 1
     assert run(["eval", "run", "half", *asked, "gm_map", "-o", "tsv", "--baseline", "half"]) == 0
     assert "GMAP:" not in capsys.readouterr().out
-
-
-def test_options_reach_answers(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("answers.jsonl").write_text('{"_id": "q1", "question": "who", "answers": ["moon"]}\n')
-    texts = {"d1": "a cat", "d2": "the moon", "d3": "a dog"}
-    Path("corpus.tsv").write_text("".join(f"{d}\t{text}\n" for d, text in texts.items()))
-    Path("run").write_text("q1 Q0 d1 3 0.9 t\nq1 Q0 d3 1 0.8 t\nq1 Q0 d2 2 0.7 t\n")
-    asked = ["run", "--answers", "answers.jsonl", "--corpus", "corpus.tsv", "-m", "RR@10"]
-    assert measured(capsys, *asked)["RR@10"] == pytest.approx(1 / 3, abs=1e-6)
-    assert measured(capsys, *asked, "-M", "2")["RR@10"] == 0
-    assert measured(capsys, *asked, "--set", "order=rank")["RR@10"] == 0.5

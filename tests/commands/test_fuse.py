@@ -1,7 +1,6 @@
 """`denserk fuse`: its runs, its errors, its place in a pipe; the old spellings of commands."""
 
 import io
-import subprocess
 import sys
 
 import pytest
@@ -24,14 +23,6 @@ def files(tmp_path, monkeypatch):
 def test_runs_are_fused(files):
     assert run(["fuse", "a", "b", "--tag", "x", "--output", "out", "--quiet"]) == 0
     assert (files / "out").read_text() == FUSED
-
-
-def test_weights_go_by_order(files):
-    command = ["fuse", "--method", "linear", "--norm", "none", "--set", "ties=keep", "--quiet"]
-    command += ["--overwrite", "--weights", "1,0.01", "--output", "out"]
-    for runs, best in ((["a", "b"], "d1"), (["b", "a"], "d2")):
-        assert run([*command, *runs]) == 0
-        assert (files / "out").read_text().split()[2] == best
 
 
 @pytest.mark.parametrize(
@@ -64,13 +55,3 @@ def test_from_standard_input_to_standard_output(files, capsysbinary, monkeypatch
     out, err = capsysbinary.readouterr()
     assert out.decode() == FUSED
     assert b"standard input: trec run" in err
-
-
-def test_fusion_needs_no_torch(files):
-    command = "import sys; from denserk.commands.app import run; status = run(sys.argv[1:]); "
-    check = "assert not {'torch', 'transformers', 'faiss'} & sys.modules.keys(); sys.exit(status)"
-    arguments = ["fuse", "a", "b", "--output", "out"]
-    done = subprocess.run(
-        [sys.executable, "-c", command + check, *arguments], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr

@@ -2,55 +2,7 @@
 
 import json
 
-import pytest
-
 from denserk.commands.app import run
-from denserk.tasks import generate as task
-from denserk.tasks.generate import GenerateResult
-
-BASIC = ("--corpus", "c", "--output", "o")
-
-
-@pytest.fixture
-def asked(monkeypatch):
-    """What the task would have been asked to do."""
-    runs = []
-
-    def stand_in(*told):
-        runs.append(told)
-        return GenerateResult(2000, 1500, 15000, 1490, 10, 100.0)
-
-    monkeypatch.setattr(task, "generate", stand_in)
-    return runs
-
-
-def test_the_end_tells_what_was_made_and_how_fast(asked, capsys):
-    assert run(["generate", *BASIC, "--queries-model", "m"]) == 0
-    told = capsys.readouterr()
-    assert told.out == ""
-    last = told.err.splitlines()[-1]
-    assert all(n in last for n in ("2,000", "1,500", "15,000 queries", "1,490", "15.0"))
-
-
-@pytest.mark.parametrize(
-    ("words", "place", "field", "value"),
-    [
-        (("--shard-index", "1", "--num-shards", "3"), 0, "shard_num", 3),
-        (("--dataset-shard-index", "1", "--shard-num", "3"), 0, "shard_id", 1),
-        (("--fields", "text,url"), 3, "fields", ("text", "url")),
-        (("--max-length", "64"), 3, "passage_max_length", 64),
-        (("--bf16",), 5, "dtype", "bfloat16"),
-    ],
-)
-def test_names_that_users_know(asked, words, place, field, value):
-    assert run(["generate", *BASIC, "--queries-model", "m", *words]) == 0
-    assert getattr(asked[0][place], field) == value
-
-
-def test_only_what_was_given_of_the_drawing_is_handed_on(asked):
-    given = ("--set", "continuation-top-p=0.5")
-    assert run(["generate", *BASIC, "--continuation-model", "m", *given]) == 0
-    assert (dict(asked[0][1]), dict(asked[0][2])) == ({}, {"continuation_top_p": 0.5})
 
 
 def test_from_passages_to_expansions_to_a_corpus_for_bm25(writer, toy, tmp_path, capfd):

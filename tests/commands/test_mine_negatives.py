@@ -1,5 +1,4 @@
 import io
-import json
 import sys
 from types import SimpleNamespace
 
@@ -23,19 +22,6 @@ def mine(toy, monkeypatch):
         return run(["mine-negatives", *inputs, *runs, *outputs, *given])
 
     return mined
-
-
-def test_counts_are_told(mine, toy, capsys):
-    assert mine("--num-negatives", "1") == 0
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.splitlines()[-2:] == [
-        "hits dropped: positives: 1",
-        "out.jsonl: 3 queries, 3 negatives",
-    ]
-    lines = [json.loads(line) for line in (toy / "out.jsonl").read_text().splitlines()]
-    assert [line["negative_passages"][0]["docid"] for line in lines] == ["d10", "d2", "d1"]
-    assert lines[0]["negative_passages"][0]["rank"] == 2
 
 
 def test_from_pipe_to_pipe(mine, monkeypatch):

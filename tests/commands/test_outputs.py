@@ -67,23 +67,14 @@ MINE = ["mine-negatives", "--topics", "queries.tsv", "--qrels", "qrels.txt", "--
 MINE += ["--corpus", "corpus.jsonl", "--depth", "4", "--num-negatives", "1", "--skip-missing"]
 RERANK = ["rerank", "--model", "reranker", "--run", "a.trec", "--topics", "queries.tsv"]
 RERANK += ["--corpus", "corpus.jsonl"]
+CONVERT = ["convert", "model", "--kind", "model", "--representation", "cls"]
 FOLDERS = {
     "encode": [*ENCODE, "--output"],
     "pyserini-faiss": [*ENCODE, "--output-format", "pyserini-faiss", "--output"],
-    "parquet": [*ENCODE, "--output-format", "parquet", "--output"],
     "index": ["index", "--input", "vectors", "--output"],
     "bm25": ["index", "--corpus", "corpus.jsonl", "--type", "bm25", "--output"],
     "convert vectors": ["convert", "vectors", "--to", "pyserini-faiss"],
-    "convert model": [
-        "convert",
-        "model",
-        "--kind",
-        "model",
-        "--to",
-        "denserk",
-        "--representation",
-        "cls",
-    ],
+    "convert model": [*CONVERT, "--to", "denserk"],
     "finetune": [*TRAIN, "--output"],
     "pretrain": [*PRETRAIN, "--output"],
 }
