@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
-from denserk.config.encoding import Dtype
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import (
     REQUIRED,
@@ -286,7 +285,7 @@ class PretrainOptimizerSettings(OptimizerSettings):
     """Optimisation."""
 
     batch_size: int = option(256, shown_default="256; cocondenser and master: 2048", at_least=1)
-    """Sequences per update, over all processes (cocondenser: documents, two spans each)."""
+    """Sequences per batch, over all processes (cocondenser: documents, two spans each)."""
     cache_chunk_size: int | None = option(
         None, "--micro-batch-size", shown_default="all at once", at_least=1
     )
@@ -374,11 +373,4 @@ def resolve_run(pretrain: PretrainSettings, corpus: CorpusSettings, given: Given
     def build(cls: type[Any]) -> Any:
         return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
 
-    run = PretrainRun(pretrain, corpus, *map(build, CLASSES))
-    cached = pretrain.objective is PretrainingObjective.COCONDENSER
-    if cached and run.optimizer.dtype is Dtype.FLOAT16:
-        raise UsageError(
-            "--dtype float16: not supported by cocondenser's gradient cache",
-            "use --dtype bfloat16 or float32",
-        )
-    return run
+    return PretrainRun(pretrain, corpus, *map(build, CLASSES))

@@ -155,7 +155,7 @@ class OptimizerSettings(PrecisionSettings):
     """Optimisation."""
 
     batch_size: int = option(8, "--per-device-train-batch-size", at_least=1)
-    """Queries per step, over all processes."""
+    """Queries per batch, over all processes."""
     epochs: float = option(3.0, "--num-train-epochs", above=0)
     """Number of passes over the training queries."""
     max_steps: int | None = option(None, shown_default="by --epochs", at_least=1)
@@ -172,6 +172,13 @@ class OptimizerSettings(PrecisionSettings):
     """Maximum gradient norm for clipping; 0 is off."""
     adam_epsilon: float = option(1e-8, rare=True)
     """AdamW's epsilon (its betas are 0.9 and 0.999)."""
+    gradient_accumulation_steps: int = option(1, at_least=1)
+    """Batches per step, whose gradients are averaged. In-batch negatives come from one batch:
+    more of them in the same memory need --grad-cache (pretrain: --cache-chunk-size) instead."""
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass: less memory, more time, the same result."""
+    report_to: tuple[str, ...] = option((), metavar="tensorboard|wandb|...", shown_default="none")
+    """Experiment trackers that get the log, by transformers' names; separated by commas."""
     save_steps: int = option(1000, at_least=1)
     """Steps between checkpoints."""
     keep_checkpoints: int = option(1, "--save-total-limit", rare=True, at_least=0)

@@ -1,22 +1,26 @@
 """A retriever's loss: from the vectors of a batch to named terms, for every representation.
 
-Axes: B queries, P passages, S vectors of a passage, D dimensions, N passages of a query.
+Axes: B queries, P passages, S vectors of a passage, D dimensions, N passages of a query's group,
+the positive first.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from denserk.config.training import ContrastiveKind, Distillation, ObjectiveSettings
-from denserk.losses.candidates import Candidates
-from denserk.losses.contrastive import (
+from denserk.losses.functional import (
     contrastive_loss,
+    first_rows,
     full_contrastive_scores,
+    kl_divergence,
     layer_regulariser,
+    margin_mse,
     self_contrastive_scores,
+    soft_cross_entropy,
 )
-from denserk.losses.distillation import kl_divergence, margin_mse, soft_cross_entropy
 from denserk.models.pooling import PassageVectors, dot, max_similarity, vector_scores
 
 # What a user may choose -> the loss of (teacher, student) scores
@@ -25,6 +29,34 @@ DISTILLATIONS: dict[Distillation, Callable[[Tensor, Tensor], Tensor]] = {
     Distillation.SOFT_CROSS_ENTROPY: soft_cross_entropy,
     Distillation.MARGIN_MSE: margin_mse,
 }
+
+
+class Candidates(NamedTuple):
+    """The passages that stand in the losses of a batch.
+
+    `groups`: (B, N) int64, each query's own passages as rows of the passages, -1 where there is
+    none. `counted`: (B, P) bool, whether a passage stands in a query's softmax.
+    """
+
+    groups: Tensor
+    counted: Tensor
+
+
+def find_candidates(groups: Tensor, keys: Tensor) -> Candidates:
+    """Count every passage once for every query, whatever number of rows it has.
+
+    Args:
+        groups: (B, N), see `Candidates`.
+        keys: (P,) int64, equal where two rows are the same passage, negative for padding.
+
+    >>> groups, counted = find_candidates(torch.tensor([[0, 1], [2, -1]]), torch.tensor([7, 8, 7]))
+    >>> groups.tolist(), counted.tolist()
+    ([[0, 1], [0, -1]], [[True, True, False], [True, True, False]])
+    """
+    first = first_rows(keys)
+    own = torch.where(groups < 0, groups, first[groups])
+    counted = (first == torch.arange(len(keys), device=keys.device)) & (keys >= 0)
+    return Candidates(own, counted.expand(len(groups), -1))
 
 
 class RetrievalObjective:
@@ -56,7 +88,7 @@ class RetrievalObjective:
         candidates: Candidates,
         teacher: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """The weighted terms by name; their sum is the loss.
+        """Return the weighted terms by name; their sum is the loss.
 
         Args:
             queries: (B, D).
@@ -66,9 +98,9 @@ class RetrievalObjective:
                 infinity where a group has no passage.
         """
         terms = {}
-        if self.settings.weight_of_contrastive:
+        if weight := self.settings.weight_of_contrastive:
             contrast = self._contrast(queries, passages, candidates)
-            terms = {k: v * self.settings.weight_of_contrastive for k, v in contrast.items()}
+            terms = {name: term * weight for name, term in contrast.items()}
         if self.settings.distillation is not None:
             assert teacher is not None
             student = self._own_scores(queries, passages, candidates)
@@ -79,18 +111,17 @@ class RetrievalObjective:
     def _contrast(
         self, queries: Tensor, passages: PassageVectors, candidates: Candidates
     ) -> dict[str, Tensor]:
-        temperature, targets = self.settings.temperature, candidates.targets
+        temperature, targets = self.settings.temperature, candidates.groups[:, 0]
         left_out = ~candidates.counted
         by_vector = vector_scores(queries, passages.values)
+        best = max_similarity(by_vector, passages.mask)
+        scores = best
         if self.self_contrastive:
             scores = self_contrastive_scores(by_vector, targets, passages.mask)
-        else:
-            scores = max_similarity(by_vector, passages.mask)
         scores = scores.masked_fill(left_out, -torch.inf)
         if self.settings.contrastive is ContrastiveKind.FULL:
             positives = passages.of(targets)
-            best = max_similarity(by_vector, passages.mask)[:, targets]
-            scores = full_contrastive_scores(scores, queries, positives, best, targets)
+            scores = full_contrastive_scores(scores, queries, positives, best[:, targets], targets)
         terms = {"contrastive": contrastive_loss(scores, targets, temperature)}
         if self.self_contrastive:
             terms["layers"] = self.settings.layer_weight * layer_regulariser(
@@ -107,10 +138,10 @@ class RetrievalObjective:
     def _own_scores(
         self, queries: Tensor, passages: PassageVectors, candidates: Candidates
     ) -> Tensor:
-        """(B, N): each query with its own passages, as retrieval will score them."""
+        """Score each query with its own passages as retrieval will score them: (B, N)."""
         own = passages.of(candidates.groups.clamp_min(0))
         by_vector = torch.einsum("bd,bnsd->bns", queries, own.values)
         scores = by_vector[..., 0]
         if not self.self_contrastive:
             scores = max_similarity(by_vector, own.mask)
-        return scores.masked_fill(~candidates.present, -torch.inf)
+        return scores.masked_fill(candidates.groups < 0, -torch.inf)

@@ -1,24 +1,19 @@
-"""Batches cut into groups of texts of similar length, and the gradient cache.
+"""Batches cut into groups of texts of similar length, so that little padding is computed.
 
 A pass over many texts at once costs less for each of them, and padding costs more: texts are
 grouped so that the number of positions, padding included, plus a fixed price per pass is smallest.
-
-"Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup" (Gao et al., 2021): a loss
-that compares every text of a batch with every other needs all embeddings at once, but not all
-activations.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from denserk.config.training import CacheSettings
-from denserk.data.batches import TokenBatch
+from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
 
 # The cost of a pass beside its positions, in positions, by device type: gradients of all weights
 # that are computed and summed once more, or kernels that are launched.
@@ -26,7 +21,8 @@ PRICES = {"cpu": 128}
 DEFAULT_PRICE = 8192
 # Lengths within a step of this many tokens count as one.
 GRAIN = 8
-Chunk = TypeVar("Chunk")
+# The price of a chunk where texts are not cut to avoid padding.
+ENDLESS = 1 << 60
 
 
 class Limits(NamedTuple):
@@ -38,13 +34,14 @@ class Limits(NamedTuple):
     @classmethod
     def of(cls, cache: CacheSettings, texts: int) -> "Limits":
         """Return the limits of a gradient cache: its tokens if given, else that many texts."""
+        if not cache.grad_cache:
+            return cls()
         return cls(texts) if cache.chunk_tokens is None else cls(tokens=cache.chunk_tokens)
 
     def most(self, width: int) -> int | None:
         """Return how many texts of that width fit; None: any number."""
         by_tokens = None if self.tokens is None else max(1, self.tokens // width)
-        given = [limit for limit in (self.texts, by_tokens) if limit is not None]
-        return min(given) if given else None
+        return min(filter(None, (self.texts, by_tokens)), default=None)
 
 
 UNLIMITED = Limits()
@@ -68,16 +65,6 @@ class Work:
         self.real += real
         self.positions += len(lengths) * max(lengths, default=0)
 
-    @property
-    def padding(self) -> float:
-        """The share of positions that are padding."""
-        return 1 - self.real / self.positions if self.positions else 0.0
-
-
-def price_on(device: torch.device) -> int:
-    """Return the cost of a pass beside its positions, in positions."""
-    return PRICES.get(device.type, DEFAULT_PRICE)
-
 
 def ends_of_groups(lengths: Sequence[int], price: int, limits: Limits = UNLIMITED) -> list[int]:
     """Return where groups of neighbours end, for the fewest positions plus `price` per group.
@@ -94,22 +81,18 @@ def ends_of_groups(lengths: Sequence[int], price: int, limits: Limits = UNLIMITE
     >>> ends_of_groups([30] * 5, price=32, limits=Limits(texts=2))
     [2, 4, 5]
     """
-    starts = [
-        place
-        for place, length in enumerate(lengths)
-        if not place or -(-length // GRAIN) != -(-lengths[place - 1] // GRAIN)
-    ]
+    grains = [-(-length // GRAIN) for length in lengths]
+    starts = [n for n in range(len(lengths)) if not n or grains[n] != grains[n - 1]]
     bounds = [*starts, len(lengths)]
 
     def cost(start: int, end: int) -> int:
         width, count = lengths[start], end - start
-        most = limits.most(width)
-        return count * width + price * (1 if most is None else -(-count // most))
+        most = limits.most(width) or count
+        return count * width + price * -(-count // most)
 
     best: list[tuple[int, int]] = [(0, 0)]  # up to each bound: the least cost, and the last group
     for end in range(1, len(bounds)):
-        costs = ((best[s][0] + cost(bounds[s], bounds[end]), s) for s in range(end))
-        best.append(min(costs))
+        best.append(min((best[s][0] + cost(bounds[s], bounds[end]), s) for s in range(end)))
     ends, end = [], len(bounds) - 1
     while end > 0:
         start, last = bounds[best[end][1]], bounds[end]
@@ -119,12 +102,8 @@ def ends_of_groups(lengths: Sequence[int], price: int, limits: Limits = UNLIMITE
     return ends[::-1]
 
 
-def items_at_once(cache: CacheSettings, texts: int, batch: TokenBatch) -> int:
-    """Return how many items of `texts` neighbouring texts make a chunk: all without grad cache."""
-    most = Limits.of(cache, cache.p_chunk).most(batch.input_ids.shape[1])
-    if not cache.grad_cache or most is None:
-        return len(batch.input_ids) // texts
-    return max(1, most // texts)
+def _price(device: torch.device) -> int:
+    return PRICES.get(device.type, DEFAULT_PRICE)
 
 
 class Groups(NamedTuple):
@@ -139,15 +118,14 @@ class Groups(NamedTuple):
     back: Tensor
 
 
-def group(batch: TokenBatch, limits: Limits = UNLIMITED, work: Work | None = None) -> Groups:
+def group(batch: TokenBatch, work: Work, limits: Limits = UNLIMITED) -> Groups:
     """Split a batch into groups, the longest texts first; count them in `work`."""
     ids, mask = batch
-    work = Work() if work is None else work
     lengths = mask.sum(1)
     order = torch.arange(len(ids), device=ids.device)
     by_length = lengths.argsort(descending=True, stable=True)
     known = lengths[by_length].tolist()  # the one synchronisation with the device
-    ends = ends_of_groups(known, price_on(ids.device), limits)
+    ends = ends_of_groups(known, _price(ids.device), limits)
     if len(ends) > 1:  # else nothing is gained by another order
         order = by_length
     batches, rows = [], []
@@ -159,58 +137,33 @@ def group(batch: TokenBatch, limits: Limits = UNLIMITED, work: Work | None = Non
     return Groups(batches, rows, order.argsort())
 
 
-class RandomState:
-    """The state of the random generators that a forward pass on a device may use."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._cpu = torch.get_rng_state()
-        self._device = device
-        self._cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-
-    @contextmanager
-    def restored(self) -> Iterator[None]:
-        """Run the body under this state; leave the generators as they were outside."""
-        devices = [self._device] if self._cuda is not None else []
-        with torch.random.fork_rng(devices=devices):
-            torch.set_rng_state(self._cpu)
-            if self._cuda is not None:
-                torch.cuda.set_rng_state(self._cuda, self._device)
-            yield
-
-
-class CachedVectors(Generic[Chunk]):
-    """Embeddings of a batch, computed in chunks without a graph; they receive gradients as leaves.
-
-    `backward` runs each chunk again, under the random state of its first run, and passes its
-    gradient on: the result is the gradient of the direct step, dropout included.
+def cut(
+    batch: PretrainingBatch, work: Work, limits: Limits = UNLIMITED, *, by_length: bool = True
+) -> Iterator[PretrainingBatch]:
+    """Yield a batch in chunks, each no wider than its longest text; count them in `work`.
 
     Args:
-        encode: chunk -> its embeddings, with a graph when gradients are on; called twice per chunk.
-        chunks: the batch, cut.
-        device: where `encode` computes.
+        batch: its texts ordered by length, as far as that saves padding.
+        work: counts what the chunks hold.
+        limits: of a chunk.
+        by_length: cut too where shorter texts follow, and that saves more than a pass costs.
     """
-
-    def __init__(
-        self, encode: Callable[[Chunk], Tensor], chunks: Sequence[Chunk], device: torch.device
-    ) -> None:
-        self._encode, self._chunks = encode, chunks
-        self._states: list[RandomState] = []
-        self.parts: list[Tensor] = []
-        for chunk in chunks:
-            self._states.append(RandomState(device))
-            with torch.no_grad():
-                self.parts.append(encode(chunk).detach().requires_grad_())
-
-    def backward(self, extra: Callable[[Chunk], Tensor | None] | None = None) -> None:
-        """Pass the gradient of `parts` into the encoder, chunk by chunk.
-
-        Args:
-            extra: a further loss of each chunk's second run, such as an MLM loss; read after it.
-        """
-        for chunk, part, state in zip(self._chunks, self.parts, self._states, strict=True):
-            with state.restored(), torch.enable_grad():
-                vectors = self._encode(chunk)
-                gradient = torch.zeros_like(part) if part.grad is None else part.grad
-                loss = (vectors * gradient.to(vectors.dtype)).sum()
-                own = None if extra is None else extra(chunk)
-                torch.autograd.backward(loss if own is None else loss + own)
+    parts = [batch.texts, *batch.passes.values(), *batch.decoders.values()]
+    # the one synchronisation with the device
+    lengths = torch.stack([texts.tokens.attention_mask.sum(1) for texts in parts]).tolist()
+    price = _price(batch.texts.labels.device) if by_length else ENDLESS
+    for start, end in pairwise([0, *ends_of_groups(lengths[0], price, limits)]):
+        found = []
+        for number, (texts, own) in enumerate(zip(parts, lengths, strict=True)):
+            width = max(own[start:end])
+            tokens = TokenBatch(*(field[start:end, :width] for field in texts.tokens))
+            found.append(MaskedTexts(tokens, texts.labels[start:end, :width]))
+            work.count(own[start:end], again=number > 0)
+        first, rest = found[0], iter(found[1:])
+        width = first.labels.shape[1]
+        yield PretrainingBatch(
+            first,
+            {name: next(rest) for name in batch.passes},
+            {name: next(rest) for name in batch.decoders},
+            None if batch.visible is None else batch.visible[start:end, :width, :width],
+        )

@@ -7,7 +7,6 @@ process that holds the whole batch.
 
 import logging
 import os
-import pickle
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -33,14 +32,14 @@ def launched() -> bool:
     Raises:
         UsageError: the environment is incomplete.
     """
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+    size = os.environ.get("WORLD_SIZE", "1")
     names = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    if size > 1 and (missing := [name for name in names if name not in os.environ]):
+    if size != "1" and (missing := [name for name in names if name not in os.environ]):
         raise UsageError(
             f"WORLD_SIZE is {size} and {missing[0]} is not set",
             "start the processes with torchrun, or unset WORLD_SIZE",
         )
-    return size > 1
+    return size != "1"
 
 
 def device_of_rank(name: str) -> str:
@@ -70,11 +69,10 @@ def process_group(device: str) -> Iterator[None]:
     if not launched() or dist.is_initialized():
         yield
         return
-    if device.startswith("cuda"):
+    gpu = device.startswith("cuda")
+    if gpu:
         torch.cuda.set_device(device)
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo", timeout=TIMEOUT
-    )
+    dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo", timeout=TIMEOUT)
     logger = logging.getLogger("denserk")
     level = logger.level
     if dist.get_rank():
@@ -105,14 +103,6 @@ def _lost_process() -> Iterator[None]:
         ) from None
 
 
-def _picklable(error: Exception) -> Exception:
-    try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
-    except Exception:  # noqa: BLE001 - whatever a foreign error raises when it is pickled
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
-
-
 def from_main_process(work: Callable[[], T]) -> T:
     """Run `work` in the main process; every process returns its result, or raises its error."""
     rank, size = world()
@@ -122,8 +112,10 @@ def from_main_process(work: Callable[[], T]) -> T:
     if rank == 0:
         try:
             made = [work(), None]
-        except Exception as error:  # noqa: BLE001 - raised again by all
-            made = [None, _picklable(error)]
+        except (DenserkError, OSError) as error:
+            made = [None, error]
+        except Exception as error:  # noqa: BLE001 - it may not be picklable; raised again by all
+            made = [None, RuntimeError(f"{type(error).__name__}: {error}")]
     with _lost_process():
         dist.broadcast_object_list(made, src=0)
     if made[1] is not None:
@@ -169,11 +161,7 @@ def gather(tensor: Tensor) -> Tensor:
 
 def widest(size: int, device: torch.device) -> int:
     """Return the largest of everybody's sizes."""
-    if world()[1] == 1:
-        return size
-    value = torch.tensor(size, device=device)
-    dist.all_reduce(value, dist.ReduceOp.MAX)
-    return int(value)
+    return int(gather(torch.tensor([size], device=device)).max())
 
 
 def widen(tensor: Tensor, size: int, axis: int = 1, value: float = 0) -> Tensor:

@@ -1,15 +1,16 @@
 """Fine-tune a retriever or a cross-encoder, on queries and passages or on sentences."""
 
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import set_seed
+from torch import nn
+from transformers import PreTrainedModel
 
 from denserk.analysis.sentence_similarity import figure_of, score_examples
 from denserk.config.encoding import (
@@ -18,19 +19,11 @@ from denserk.config.encoding import (
     Reduction,
     Representation,
     RepresentationSettings,
-    TextSettings,
 )
 from denserk.config.finetuning import FinetuneRun
-from denserk.config.formats import CorpusSettings
-from denserk.config.options import as_json
-from denserk.config.training import (
-    ContrastiveKind,
-    DevMetric,
-    Objective,
-    ObjectiveSettings,
-    SamplingSettings,
-)
-from denserk.data.batches import to_device
+from denserk.config.options import as_json, spelled
+from denserk.config.training import DevMetric, Objective, ObjectiveSettings
+from denserk.data.batches import TokenBatch, to_device
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.data.training_batches import (
     PairTrainingBatches,
@@ -45,32 +38,27 @@ from denserk.data.training_data import (
     prepare,
     prepare_sentences,
 )
-from denserk.errors import DenserkError, InputError, UsageError
+from denserk.errors import InputError, UsageError
 from denserk.losses.retrieval import RetrievalObjective
-from denserk.models.checkpoints import find_model, read_json
+from denserk.models.checkpoints import find_model
 from denserk.models.cross_encoder import begin_reranker, is_reranker
 from denserk.models.encoder import Encoder, Retriever
 from denserk.models.model_folder import save_model
 from denserk.models.representation import Aggretriever
 from denserk.models.stored_model import read_model_folder
 from denserk.models.text_encoder import fit_lengths, override
-from denserk.training.distributed import main_process_first, process_group, world
+from denserk.training.batching import Limits
 from denserk.training.run_folder import (
     DATA,
     DEV_DATA,
-    RECORD,
     TrainingResult,
     is_resumable,
-    make_ready,
-    record_of,
-    refuse_changes,
-    start,
+    share_of_batches,
     train,
-    write_config,
 )
-from denserk.training.steps import RerankingStep, RetrievalStep, SentenceStep, sentence_loss
-from denserk.training.trainer import Trained, Trainer, estimate, training_device
-from denserk.training.validation import DevSet, dev_sets, measure, measure_groups
+from denserk.training.steps import RerankingStep, RetrievalStep, SentenceStep, Step, sentence_loss
+from denserk.training.trainer import Measure, Training
+from denserk.training.validation import DevSet, dev_sets, measure_groups, measure_sets
 
 logger = logging.getLogger(__name__)
 
@@ -80,32 +68,21 @@ USUAL_TEMPERATURE = 0.05
 # Sentences of an example, and what held-out examples measure beside the loss.
 SENTENCES = {Objective.COSINE_MSE: 2, Objective.TRIPLET: 3}
 MEASURES = {Objective.COSINE_MSE: DevMetric.SPEARMAN, Objective.TRIPLET: DevMetric.ACCURACY}
+RETRIEVAL_MEASURES = {DevMetric.RR_10, DevMetric.AVERAGE_RANK}
+# Settings that do nothing there; given, they are an error.
+UNUSED_BY_RERANKERS = ("untie", "distillation", "temperature", "contrastive", "dev_corpus")
+UNUSED_BY_SENTENCES = (
+    *("untie", "negatives_x_device", "train_format", "corpus", "queries", "qrels", "skip_missing"),
+    *("group_size", "positive", "negative", "negative_pool", "fill_negatives", "temperature"),
+    *("layer_temperature", "contrastive", "distillation", "contrastive_weight"),
+    *("dev_corpus", "dev_topics", "dev_qrels"),
+)
 # Held-out examples of sentences that are measured at once.
 BLOCK = 64
-Tokenizers = tuple[TextTokenizer, TextTokenizer]
-
-
-@dataclass(frozen=True)
-class Finetuning(Trained):
-    """What a run trains, on which data, and how it is validated.
-
-    Attributes:
-        representation: how embeddings are made.
-        texts: how records become text.
-        folder: of the (passage) weights that training starts from.
-        prepare: tokenises the training data beneath the output folder.
-        dev: tokenises the held-out data; returns an empty list without validation.
-        batches: training data -> a dataset of batches for the step.
-        measure: held-out data -> measures; the model is in evaluation mode.
-    """
-
-    representation: RepresentationSettings
-    texts: TextSettings
-    folder: Path
-    prepare: Callable[[Path], Any]
-    dev: Callable[[Path], list[Any]]
-    batches: Callable[[Any], Any]
-    measure: Callable[[list[Any]], dict[str, float]]
+# For the estimate of memory: bytes of a process before training; of a weight (itself, its gradient
+# and AdamW's two moments, in float32); that a layer keeps of a token for the backward pass, per
+# hidden dimension (measured: 104 to 126 in BERTs of 2 to 12 layers, passages of 128 tokens).
+PROCESS_BYTES, WEIGHT_BYTES, ACTIVATION_BYTES = 1 << 29, 16, 120
 
 
 def finetune(run: FinetuneRun) -> TrainingResult:
@@ -114,180 +91,153 @@ def finetune(run: FinetuneRun) -> TrainingResult:
     Raises:
         UsageError, InputError, ModelError, OutputError, DenserkError: see `denserk.errors`.
     """
-    device = training_device(run.finetune.device, run.optimizer.dtype)
-    with process_group(str(device)):
-        return _finetune(run, device)
-
-
-def _finetune(run: FinetuneRun, device: torch.device) -> TrainingResult:
-    output, settings = Path(run.finetune.output), run.finetune
     for note in run.notes:
         logger.info(note)
-    set_seed(run.sampling.seed)
-    refuse_other_measures(run)
-    if run.objective.objective in SENTENCES:
-        trained = sentence_training(run)
-    elif trains_reranker(run):
-        trained = reranker_training(run)
-    else:
-        trained = retriever_training(run)
-    resolved = {"representation": as_json(trained.representation), "text": as_json(trained.texts)}
-    main = world()[0] == 0
-    if main:
-        make_ready(output, resume=settings.resume, overwrite=settings.overwrite)
-        if is_resumable(output):
-            refuse_changes(output, run.as_json() | resolved)  # before data is prepared again
-    store = main_process_first(lambda: trained.prepare(output))
-    dev = main_process_first(lambda: trained.dev(output))
-    record = record_of(run.as_json() | resolved, output)
-    if main:
-        start(output, record)
-        write_config(output, "finetune", run.config())
-    batches = trained.batches(store)
-    halved = run.optimizer.dtype is not Dtype.FLOAT32
-    logger.info(estimate(batches[0], trained.model, run.cache, halved=halved))
-    trainer = Trainer(
-        trained,
-        batches,
-        run.optimizer,
-        output,
-        device=device,
+    reranks = run.objective.objective not in SENTENCES and trains_reranker(run)
+    refuse_unused(run, reranks=reranks)
+    build = reranker_training if reranks else retriever_training
+    return train(
+        "finetune",
+        run,
+        lambda _: build(run),
         seed=run.sampling.seed,
+        chosen=run.as_json(),
         validation=run.validation,
-        measure=(lambda: trained.measure(dev)) if dev else None,
     )
-    return train(trainer, record, resume=settings.resume)
 
 
-def refuse_other_measures(run: FinetuneRun) -> None:
-    """Raise UsageError for a --best-by that the objective's held-out data does not measure."""
-    objective, metric = run.objective.objective, run.validation.best_by
-    if metric is None or metric is DevMetric.LOSS:
-        return
-    own = MEASURES.get(objective)
-    if metric is not own and (own is not None or metric in MEASURES.values()):
+def trains_reranker(run: FinetuneRun) -> bool:
+    """Whether a run trains a cross-encoder: as given, or because its --model is one."""
+    asked = run.representation.get("representation")
+    if asked is None:
+        return is_reranker(find_model(run.finetune.model)[1])
+    return bool(asked == Representation.CROSS_ENCODER)
+
+
+def refuse_unused(run: FinetuneRun, *, reranks: bool) -> None:
+    """Raise UsageError for settings that the objective or a cross-encoder does not use."""
+    objective, best_by = run.objective.objective, run.validation.best_by
+    measured = {MEASURES[objective]} if objective in SENTENCES else RETRIEVAL_MEASURES
+    if best_by not in {None, DevMetric.LOSS, *measured}:
         raise UsageError(
-            f"--best-by {metric} is not measured under --objective {objective}",
-            f"--best-by {own or 'RR@10'}, or {DevMetric.LOSS}",
+            f"--best-by {best_by} is not measured under --objective {objective}",
+            f"--best-by {' or '.join(sorted({DevMetric.LOSS, *measured}))}",
         )
+    unused: Sequence[str] = ()
+    if objective in SENTENCES:
+        unused = UNUSED_BY_SENTENCES
+        why = f"not under --objective {objective}, which has no queries and passages"
+    elif reranks:
+        unused = UNUSED_BY_RERANKERS
+        why = "a cross-encoder makes no vectors, and scores a query's own passages alone"
+        if run.sampling.group_size < 2:
+            raise UsageError(
+                "--group-size 1 leaves nothing to tell the positive from",
+                "a cross-encoder has no in-batch negatives: give at least 2",
+            )
+    given = [
+        spelled(field.name, type(part))
+        for part in (run.finetune, run.sampling, run.objective, run.validation)
+        for field in fields(part)
+        if field.name in unused and getattr(part, field.name) != field.default
+    ]
+    if reranks:
+        given += [
+            spelled(name, RepresentationSettings)
+            for name in sorted(run.representation.keys() - {"representation"})
+        ]
+    elif unused and run.representation.get("representation") == Representation.CROSS_ENCODER:
+        given.append("--representation cross-encoder")
+    if given:
+        raise UsageError(f"{', '.join(given)}: {why}", "leave out what is named")
 
 
-def _tokenize(
-    run: FinetuneRun, sources: Sequence[str], folder: Path, tokenizers: Tokenizers, **options: Any
-) -> TrainingStore:
-    """Tokenise queries and passages once, into a folder of the run."""
+def prepare_queries(
+    run: FinetuneRun, output: Path, tokenizers: tuple[TextTokenizer, TextTokenizer]
+) -> tuple[TrainingBatches, list[DevSet]]:
+    """Tokenise queries and passages beneath the run's folder; return batches and dev sets."""
     settings = run.finetune
-    inputs = TrainingInputs(
-        sources,
-        corpus=settings.corpus,
-        corpus_settings=run.corpus,
-        fields=run.text.get("fields"),
-        queries=settings.queries,
-        skip_missing=settings.skip_missing,
-        **options,
-    )
-    return prepare(inputs, folder, *tokenizers, again=not is_resumable(folder.parent))
 
+    def tokenize(sources: Sequence[str], name: str, **options: Any) -> TrainingStore:
+        inputs = TrainingInputs(
+            sources,
+            corpus=settings.corpus,
+            corpus_settings=run.corpus,
+            fields=run.text.get("fields"),
+            queries=settings.queries,
+            skip_missing=settings.skip_missing,
+            **options,
+        )
+        return prepare(inputs, output / name, *tokenizers, again=not is_resumable(output))
 
-def prepare_examples(run: FinetuneRun, output: Path, tokenizers: Tokenizers) -> TrainingStore:
-    """Tokenise the run's training data beneath its folder."""
-    settings = run.finetune
     given = {"qrels": settings.qrels, "form": settings.train_format}
-    return _tokenize(run, settings.train_data, output / DATA, tokenizers, **given)
+    store = tokenize(settings.train_data, DATA, **given)
+    held_out = run.validation.dev_data
+    dev = dev_sets(run, tokenize([held_out], DEV_DATA) if held_out else None, tokenizers)
+    batches = TrainingBatches(
+        store,
+        run.sampling,
+        run.optimizer.batch_size,
+        with_scores=run.objective.distillation is not None,
+        **share_of_batches(run),
+    )
+    return batches, dev
 
 
-def prepare_dev(run: FinetuneRun, output: Path, tokenizers: Tokenizers) -> list[DevSet]:
-    """Tokenise the run's held-out data; see `dev_sets`."""
-    source = run.validation.dev_data
-    store = source and _tokenize(run, [source], output / DEV_DATA, tokenizers)
-    return dev_sets(run, store or None, tokenizers)
-
-
-def _share(run: FinetuneRun) -> dict[str, Any]:
-    """Return the arguments that cut a store into this process's batches."""
-    rank, size = world()
-    optimizer = run.optimizer
-    return {
-        "epochs": optimizer.epochs,
-        "max_steps": optimizer.max_steps,
-        "rank": rank,
-        "world": size,
-    }
-
-
-def example_batches(run: FinetuneRun, store: TrainingStore) -> TrainingBatches:
-    """Return this process's batches of queries and passages."""
-    with_scores = run.objective.distillation is not None
-    size = run.optimizer.batch_size
-    return TrainingBatches(store, run.sampling, size, with_scores=with_scores, **_share(run))
-
-
-def retriever_training(run: FinetuneRun) -> Finetuning:
+def retriever_training(run: FinetuneRun) -> Training:
     """Load or initialise the retriever of a run; new layers use torch's random state."""
     name, folder = find_model(run.finetune.model)
     stored = read_model_folder(folder)
     chosen = override(stored.representation, run.representation)
-    _refuse_flat_softmax(run, chosen, folder)
+    sentences = run.objective.objective in SENTENCES
+    if chosen.l2_norm and not sentences and run.objective.temperature >= 1:
+        raise UsageError(
+            f"--temperature {run.objective.temperature:g} with L2-normalised vectors: scores lie "
+            "between -1 and 1, and a softmax over them hardly learns",
+            f"add --temperature {USUAL_TEMPERATURE}, or --no-l2-norm for vectors that are not "
+            "normalised",
+        )
     if not (stored.told or run.representation):
         logger.info(
             f"{name} does not say how its vectors are made: training {chosen.representation}"
         )
     texts = fit_lengths(stored.text, run.text, stored.passage.max_length)
     model = stored.begin(chosen, untie=run.finetune.untie)
-    tokenizers = (
-        TextTokenizer(load_tokenizer(stored.query.folder), texts),
-        TextTokenizer(load_tokenizer(stored.passage.folder), texts),
-    )
+    if sentences and not model.shared:
+        raise UsageError(
+            f"{run.finetune.model} has separate encoders for queries and passages, and one encoder "
+            "reads the sentences of an example",
+            "start from a model whose sides share their weights",
+        )
+    of_queries, of_passages = (load_tokenizer(s.folder) for s in (stored.query, stored.passage))
+    tokenizers = TextTokenizer(of_queries, texts), TextTokenizer(of_passages, texts)
 
     def save(folder: Path) -> None:
         query = None if model.shared else model.query
-        save_model(folder, model.passage, load_tokenizer(stored.passage.folder), texts, query, name)
+        save_model(folder, model.passage, of_passages, texts, query, name)
 
     def load(folder: Path) -> None:
         saved = read_model_folder(folder)
         model.load_state_dict(Retriever(*saved.build(saved.representation)).state_dict())
 
-    def measured(dev: list[DevSet]) -> dict[str, float]:
-        """Measure the dev sets; a collection comes last, and its RR@10 counts."""
-        device = next(model.parameters()).device
-        batch, temperature = run.optimizer.batch_size, run.objective.temperature
-        found: dict[str, float] = {}
-        for each in dev:
-            found |= measure(model, each, batch, temperature, device)
-        return found
+    def prepare(output: Path) -> tuple[Any, Measure | None]:
+        if sentences:
+            return prepare_sentences_of(run, output, tokenizers[1], model.passage)
+        batches, dev = prepare_queries(run, output, tokenizers)
+        logger.info(estimate(batches[0], model, run))
+        temperature, size = run.objective.temperature, run.optimizer.batch_size
+        measured = partial(measure_sets, model, dev, size, temperature)
+        return batches, measured if dev else None
 
-    objective = objective_of(run, chosen, model)
-    across = run.finetune.negatives_x_device
-    return Finetuning(
-        model,
-        RetrievalStep(model, objective, run.cache, across_devices=across),
-        save,
-        load,
-        chosen,
-        texts,
-        stored.passage.folder,
-        prepare=lambda output: prepare_examples(run, output, tokenizers),
-        dev=lambda output: prepare_dev(run, output, tokenizers),
-        batches=lambda store: example_batches(run, store),
-        measure=measured,
-    )
-
-
-def _refuse_flat_softmax(run: FinetuneRun, chosen: RepresentationSettings, folder: Path) -> None:
-    """Reject L2-normalised vectors at temperature 1, which hardly learn."""
-    objective = run.objective
-    retrieval = objective.objective is Objective.RETRIEVAL
-    if not (chosen.l2_norm and retrieval) or objective.temperature < 1:
-        return
-    recorded: Any = None
-    with suppress(DenserkError, KeyError, AttributeError):  # it need not be there
-        recorded = read_json(folder / RECORD)["objective"].get("temperature")
-    usual = recorded if isinstance(recorded, float) and 0 < recorded < 1 else USUAL_TEMPERATURE
-    raise UsageError(
-        f"--temperature {objective.temperature:g} with L2-normalised vectors: scores lie between "
-        "-1 and 1, and a softmax over them hardly learns",
-        f"add --temperature {usual:g}, or --no-l2-norm for vectors that are not normalised",
-    )
+    step: Step
+    if sentences:
+        step = SentenceStep(model.passage, run.objective, run.cache)
+    else:
+        across = run.finetune.negatives_x_device
+        objective = objective_of(run, chosen, model)
+        step = RetrievalStep(model, objective, run.cache, across_devices=across)
+    resolved = {"representation": as_json(chosen), "text": as_json(texts)}
+    return Training(model, step, save, load, prepare, resolved)
 
 
 def objective_of(
@@ -309,151 +259,58 @@ def objective_of(
     )
 
 
-def trains_reranker(run: FinetuneRun) -> bool:
-    """Whether a run trains a cross-encoder: as given, or because its --model is one."""
-    asked = run.representation.get("representation")
-    if asked is None:
-        return is_reranker(find_model(run.finetune.model)[1])
-    return bool(asked == Representation.CROSS_ENCODER)
-
-
-def reranker_training(run: FinetuneRun) -> Finetuning:
-    """Load the cross-encoder of a run, or give an encoder a new linear head.
-
-    Raises:
-        UsageError: settings that a cross-encoder does not have; all of them are named.
-        ModelError: the model cannot become a cross-encoder.
-    """
-    _refuse_settings_of_vectors(run)
+def reranker_training(run: FinetuneRun) -> Training:
+    """Load the cross-encoder of a run, or give an encoder a new linear head."""
     _, folder = find_model(run.finetune.model)
     stored = begin_reranker(folder, run.sampling.seed).fit(run.text, run.reranking.pair_max_length)
     model, joiner = stored.reranker, stored.joiner()
-    tokenizers = stored.tokenizer(), stored.tokenizer()  # of queries, and of passages
 
-    def measured(dev: list[DevSet]) -> dict[str, float]:
-        (held_out,) = dev
-        return measure_groups(model, joiner, held_out, next(model.parameters()).device)
+    def prepare(output: Path) -> tuple[Any, Measure | None]:
+        queries, dev = prepare_queries(run, output, (stored.tokenizer(), stored.tokenizer()))
+        batches = PairTrainingBatches(queries, joiner)
+        logger.info(estimate(batches[0], model, run))
+        return batches, partial(measure_groups, model, joiner, dev[0]) if dev else None
 
-    return Finetuning(
-        model,
-        RerankingStep(model, run.reranking, run.cache),
-        stored.save,
-        stored.load,
-        RepresentationSettings(Representation.CROSS_ENCODER),
-        stored.text,
-        stored.folder,
-        prepare=lambda output: prepare_examples(run, output, tokenizers),
-        dev=lambda output: prepare_dev(run, output, tokenizers),
-        batches=lambda store: PairTrainingBatches(example_batches(run, store), joiner),
-        measure=measured,
-    )
+    representation = RepresentationSettings(Representation.CROSS_ENCODER)
+    resolved = {"representation": as_json(representation), "text": as_json(stored.text)}
+    step = RerankingStep(model, run.reranking, run.cache)
+    return Training(model, step, stored.save, stored.load, prepare, resolved)
 
 
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+def prepare_sentences_of(
+    run: FinetuneRun, output: Path, tokenizer: TextTokenizer, encoder: Encoder
+) -> tuple[SentenceBatches, Measure | None]:
+    """Tokenise pairs or triplets beneath the run's folder; return batches and what measures.
 
+    Raises:
+        InputError: all labels of the held-out pairs are the same.
+    """
 
-def _refuse(flags: dict[str, Any], why: str) -> None:
-    """Raise UsageError that names the flags whose value is true."""
-    if given := [flag for flag, present in flags.items() if present]:
-        them = "it" if len(given) == 1 else "them"
-        raise UsageError(f"{', '.join(given)}: {why}", f"leave {them} out")
-
-
-def _refuse_settings_of_vectors(run: FinetuneRun) -> None:
-    flags = {
-        "--untie": run.finetune.untie,
-        "--distillation": run.objective.distillation is not None,
-        "--temperature": run.objective.temperature != 1,
-        "--contrastive full": run.objective.contrastive is ContrastiveKind.FULL,
-        "--dev-corpus": run.validation.dev_corpus is not None,
-        **{_flag(name): True for name in sorted(run.representation.keys() - {"representation"})},
-    }
-    _refuse(flags, "a cross-encoder makes no vectors, and scores a query's own passages alone")
-    if run.sampling.group_size < 2:
-        raise UsageError(
-            "--group-size 1 leaves nothing to tell the positive from",
-            "a cross-encoder has no in-batch negatives: give at least 2",
+    def tokenize(sources: Sequence[str], name: str) -> SentenceStore:
+        return prepare_sentences(
+            sources,
+            output / name,
+            tokenizer,
+            size=SENTENCES[run.objective.objective],
+            label_scale=run.objective.label_scale,
+            again=not is_resumable(output),
         )
 
-
-def sentence_training(run: FinetuneRun) -> Finetuning:
-    """Load the encoder of a run for training on sentences, which are encoded as passages."""
-    _refuse_settings_of_retrieval(run)
-    retriever = retriever_training(run)
-    assert isinstance(retriever.model, Retriever)
-    if not retriever.model.shared:
-        raise UsageError(
-            f"{run.finetune.model} has separate encoders for queries and passages, and one encoder "
-            "reads the sentences of an example",
-            "start from a model whose sides share their weights",
-        )
-    encoder, data = retriever.model.passage, run.finetune.train_data
-    tokenizer = TextTokenizer(load_tokenizer(retriever.folder), retriever.texts)
-    size = run.optimizer.batch_size
-    return replace(
-        retriever,
-        step=SentenceStep(encoder, run.objective, run.cache),
-        prepare=lambda output: _tokenize_sentences(run, data, output / DATA, tokenizer),
-        dev=lambda output: _prepare_dev_sentences(run, output / DEV_DATA, tokenizer),
-        batches=lambda store: SentenceBatches(store, run.sampling, size, **_share(run)),
-        measure=lambda dev: _measure_sentences(encoder, run.objective, dev[0]),
-    )
-
-
-def _refuse_settings_of_retrieval(run: FinetuneRun) -> None:
-    usual, loss = SamplingSettings(), ObjectiveSettings()
-    given = ("train_format", "corpus", "queries", "qrels", "skip_missing")
-    drawing = ("group_size", "positive", "negative", "negative_pool", "fill_negatives")
-    scoring: tuple[str, ...] = ("temperature", "layer_temperature")
-    scoring += ("contrastive", "distillation", "contrastive_weight")
-    dev = ("dev_corpus", "dev_topics", "dev_qrels")
-    cross_encoder = run.representation.get("representation") == Representation.CROSS_ENCODER
-    flags = {
-        "--representation cross-encoder": cross_encoder,
-        "--untie": run.finetune.untie,
-        "--set negatives-x-device=no": not run.finetune.negatives_x_device,
-        **{_flag(name): getattr(run.finetune, name) for name in given},
-        "the options of a corpus": run.corpus != CorpusSettings(),
-        **{_flag(name): getattr(run.sampling, name) != getattr(usual, name) for name in drawing},
-        **{_flag(name): getattr(run.objective, name) != getattr(loss, name) for name in scoring},
-        **{_flag(name): getattr(run.validation, name) for name in dev},
-    }
-    name = run.objective.objective
-    _refuse(
-        flags, f"not under --objective {name}, which has sentences in place of queries and passages"
-    )
-
-
-def _tokenize_sentences(
-    run: FinetuneRun, sources: tuple[str, ...], folder: Path, tokenizer: TextTokenizer
-) -> SentenceStore:
-    """Tokenise examples once, into a folder of the run."""
-    return prepare_sentences(
-        sources,
-        folder,
-        tokenizer,
-        size=SENTENCES[run.objective.objective],
-        label_scale=run.objective.label_scale,
-        again=not is_resumable(folder.parent),
-    )
-
-
-def _prepare_dev_sentences(
-    run: FinetuneRun, folder: Path, tokenizer: TextTokenizer
-) -> list[SentenceStore]:
-    """Tokenise held-out pairs or triplets; raise InputError if all labels are the same."""
+    store = tokenize(run.finetune.train_data, DATA)
+    size, share = run.optimizer.batch_size, share_of_batches(run)
+    batches = SentenceBatches(store, run.sampling, size, **share)
+    logger.info(estimate(batches[0], encoder, run))
     source = run.validation.dev_data
     if source is None:
-        return []
-    store = _tokenize_sentences(run, (source,), folder, tokenizer)
-    if store.size == 2 and len(np.unique(store.labels)) < 2:
-        raise InputError(source, None, f"the label {store.labels[0]:g} alone", "labels that differ")
-    return [store]
+        return batches, None
+    dev = tokenize([source], DEV_DATA)
+    if dev.size == 2 and len(np.unique(dev.labels)) < 2:
+        raise InputError(source, None, f"the label {dev.labels[0]:g} alone", "labels that differ")
+    return batches, partial(measure_sentences, encoder, run.objective, dev)
 
 
 @torch.no_grad()
-def _measure_sentences(
+def measure_sentences(
     encoder: Encoder, objective: ObjectiveSettings, store: SentenceStore
 ) -> dict[str, float]:
     """Return the loss and the measure of held-out examples; the model is in evaluation mode."""
@@ -468,3 +325,31 @@ def _measure_sentences(
     _, value = figure_of(np.concatenate(scores), labels)
     measure = MEASURES[objective.objective].value
     return {DevMetric.LOSS.value: sum(losses) / len(store), measure: value}
+
+
+def estimate(batch: Any, model: nn.Module, run: FinetuneRun) -> str:
+    """Describe what a step encodes, and about how much memory training takes."""
+    parts = {"pairs": batch.pairs.tokens} if hasattr(batch, "pairs") else batch._asdict()
+    shapes = {name: t.input_ids.shape for name, t in parts.items() if isinstance(t, TokenBatch)}
+    positions = sum(count * width for count, width in shapes.values())
+    if run.cache.grad_cache:
+        chunks = {"queries": run.cache.q_chunk}
+        limits = {
+            name: Limits.of(run.cache, chunks.get(name, run.cache.p_chunk)) for name in shapes
+        }
+        positions = max(
+            width * min(count, limits[name].most(width) or count)
+            for name, (count, width) in shapes.items()
+        )
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    config = next(m.config for m in model.modules() if isinstance(m, PreTrainedModel))
+    activations = positions * config.num_hidden_layers * config.hidden_size * ACTIVATION_BYTES
+    if run.optimizer.dtype is not Dtype.FLOAT32:
+        activations //= 2
+    needed = PROCESS_BYTES + weights * WEIGHT_BYTES + activations
+    texts = (f"{count:,} {name} of {width:,}" for name, (count, width) in shapes.items())
+    return (
+        f"the first step encodes {' and '.join(texts)} tokens; training takes about "
+        f"{needed / 2**30:.1f} GiB (smaller: --batch-size, --group-size, --grad-cache, "
+        "--gradient-checkpointing)"
+    )

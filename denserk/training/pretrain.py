@@ -4,10 +4,10 @@ import logging
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import set_seed
 
 from denserk.config.options import as_json
@@ -20,7 +20,7 @@ from denserk.config.pretraining import (
 )
 from denserk.data.prepared import checksum, is_prepared, plan_of
 from denserk.data.pretraining_batches import PretrainingBatches, refuse_generated
-from denserk.data.pretraining_data import PretrainingStore, prepare, write_tokens
+from denserk.data.pretraining_data import prepare, write_tokens
 from denserk.data.tokenization import load_tokenizer
 from denserk.data.vocabulary import POSITIONS, new_model, save_tokenizer, train_vocabulary
 from denserk.errors import InputError, ModelError, UsageError
@@ -28,14 +28,9 @@ from denserk.io.files import STREAM, write_errors
 from denserk.io.manifest import Kind, write_manifest
 from denserk.io.outputs import whole_folder
 from denserk.io.pretraining_text import Document, TokenDocument, read_documents
-from denserk.losses.condenser import Condenser
-from denserk.losses.master import Master
-from denserk.losses.objective import MaskedLanguageModel
-from denserk.losses.objective import PretrainingObjective as Objective
-from denserk.losses.retromae import RetroMae
-from denserk.models.backbone import Backbone
+from denserk.losses.pretraining import Condenser, MaskedLanguageModel, Master, RetroMae
+from denserk.losses.pretraining import PretrainingObjective as Objective
 from denserk.models.checkpoints import find_model, write_tensors
-from denserk.models.cross_encoder import is_reranker
 from denserk.models.model_folder import (
     CONDENSER,
     MASTER,
@@ -48,21 +43,17 @@ from denserk.models.model_folder import (
 from denserk.models.stored_model import StoredEncoder, read_model_folder
 from denserk.reporting import track
 from denserk.training.batching import Limits
-from denserk.training.distributed import main_process_first, process_group, world
+from denserk.training.distributed import main_process_first
 from denserk.training.run_folder import (
     DATA,
     START,
     TrainingResult,
     is_resumable,
-    make_ready,
-    record_of,
-    refuse_changes,
-    start,
+    share_of_batches,
     train,
-    write_config,
 )
 from denserk.training.steps import PretrainingStep
-from denserk.training.trainer import Trained, Trainer, training_device
+from denserk.training.trainer import Training
 
 logger = logging.getLogger(__name__)
 
@@ -82,44 +73,24 @@ def pretrain(run: PretrainRun) -> TrainingResult:
         UsageError, InputError, ModelError, MismatchError, OutputError, DenserkError: see
             `denserk.errors`.
     """
-    device = training_device(run.pretrain.device, run.optimizer.dtype)
-    with process_group(str(device)):
-        return _pretrain(run, device)
-
-
-def _pretrain(run: PretrainRun, device: torch.device) -> TrainingResult:
-    settings, output = run.pretrain, Path(run.pretrain.output)
-    main = world()[0] == 0
+    check_inputs(run)
     chosen = run.as_json()
-    model = None
-    if settings.model is not None:  # an unsuitable model is rejected before anything is removed
-        model = _load_model(run, output)
-    if main:
-        check_inputs(run)
-        if run.masking.frequency_dict is not None:
-            chosen["masking"]["frequency_dict_sha256"] = checksum(run.masking.frequency_dict)
-        make_ready(output, resume=settings.resume, overwrite=settings.overwrite)
-        if is_resumable(output):
-            refuse_changes(output, chosen)  # before data is prepared again
-    objective, tokenizer = model or _load_model(run, output)
-    store = main_process_first(lambda: _tokenize(run, output, tokenizer))
-    record = record_of(chosen, output, Kind.PRETRAINING)
-    if main:
-        start(output, record)
-        write_config(output, "pretrain", run.config())
-    batches = _batches(run, store, tokenizer)
-    logger.info(
-        f"{store.contents['tokens']:,} tokens in {len(store):,} {store.items}: {len(batches):,} "
-        f"steps of {run.optimizer.batch_size:,}, {len(batches) / batches.steps_per_epoch:.3g} "
-        "epochs"
+    if run.masking.frequency_dict is not None:
+        chosen["masking"]["frequency_dict_sha256"] = checksum(run.masking.frequency_dict)
+    build = partial(training_of, run)
+    return train(
+        "pretrain", run, build, seed=run.masking.seed, chosen=chosen, kind=Kind.PRETRAINING
     )
-    step = PretrainingStep(
-        objective,
-        Limits(run.optimizer.cache_chunk_size, run.optimizer.chunk_tokens),
-        contrast=settings.objective is PretrainingObjective.COCONDENSER,
-        lm_scale=run.objective.lm_scale,
-        by_micro_batch=run.objective.loss_average is LossAverage.MICRO_BATCH,
+
+
+def training_of(run: PretrainRun, output: Path) -> Training:
+    """Load the model to start from, initialising it first if there is none."""
+    settings, optimizer = run.pretrain, run.optimizer
+    root = main_process_first(
+        lambda: start_folder(run, output / START, again=not is_resumable(output))
     )
+    set_seed(run.masking.seed)
+    objective, tokenizer = load_objective(run, root), load_tokenizer(root)
 
     def save(folder: Path) -> None:
         if objective.layout is not None:
@@ -132,41 +103,50 @@ def _pretrain(run: PretrainRun, device: torch.device) -> TrainingResult:
         if objective.layout is not None:
             load_heads(folder, objective.layout, objective.heads())
 
-    trainer = Trainer(
-        Trained(objective, step, save, load),
-        batches,
-        run.optimizer,
-        output,
-        device=device,
-        seed=run.masking.seed,
-        keep_steps=run.optimizer.keep_steps,
-    )
-    return train(trainer, record, resume=settings.resume)
-
-
-def _load_model(run: PretrainRun, output: Path) -> tuple[Objective, Any]:
-    """Load the model to start from, initialising it first if there is none; and its tokenizer."""
-    again = not is_resumable(output)
-    root = main_process_first(lambda: start_folder(run, output / START, again=again))
-    set_seed(run.masking.seed)
-    backbone = _backbone(run, root)
-    objective = _objective(run, backbone)
-    if isinstance(objective, Condenser):
+    def prepare_batches(output: Path) -> tuple[PretrainingBatches, None]:
+        store = prepare(
+            settings.corpus,
+            output / DATA,
+            tokenizer,
+            settings.objective,
+            units=run.units,
+            corpus_settings=run.corpus,
+            expansions=settings.expansions,
+            seed=run.masking.seed,
+            again=not is_resumable(output),
+        )
+        if settings.tokenize_to is not None:
+            name = settings.model or settings.tokenizer or str(output / START)
+            write_tokens(store, Path(settings.tokenize_to), name, tokenizer.sep_token_id)
+        batches = PretrainingBatches(
+            store,
+            tokenizer,
+            settings.objective,
+            run.masking,
+            run.units.max_length,
+            optimizer.batch_size,
+            tasks=frozenset(run.objective.tasks),
+            **share_of_batches(run),
+        )
         logger.info(
-            f"head: {run.objective.n_head_layers} layers on the last [CLS] and the tokens of layer "
-            f"{objective.skip_from} of {backbone.last_layer}"
+            f"{store.contents['tokens']:,} tokens in {len(store):,} {store.items}: "
+            f"{len(batches):,} batches of {optimizer.batch_size:,}, "
+            f"{len(batches) / batches.steps_per_epoch:.3g} epochs"
         )
-    _load_heads(run, root, objective)
-    return objective.train(), load_tokenizer(root)
+        return batches, None
+
+    step = PretrainingStep(
+        objective,
+        Limits(optimizer.cache_chunk_size, optimizer.chunk_tokens),
+        contrast=settings.objective is PretrainingObjective.COCONDENSER,
+        lm_scale=run.objective.lm_scale,
+        by_micro_batch=run.objective.loss_average is LossAverage.MICRO_BATCH,
+    )
+    return Training(objective, step, save, load, prepare_batches)
 
 
-def _backbone(run: PretrainRun, root: Path) -> Backbone:
-    """Load the encoder of a folder with its MLM head."""
-    if is_reranker(root):
-        raise ModelError(
-            f"{root} is a cross-encoder: it scores pairs; pre-training takes an encoder",
-            "give the model that it was made from",
-        )
+def load_objective(run: PretrainRun, root: Path) -> Objective:
+    """Build the objective of a run around the encoder of a folder with its MLM head."""
     stored = read_model_folder(root)
     if not stored.shared:
         raise ModelError(
@@ -179,18 +159,15 @@ def _backbone(run: PretrainRun, root: Path) -> Backbone:
             f"--max-length {length}: {root} has positions for {longest}",
             f"add --max-length {longest}, or less",
         )
-    return stored.passage.begin_masked_lm()
-
-
-def _objective(run: PretrainRun, backbone: Backbone) -> Objective:
-    chosen = run.objective
+    backbone, chosen = stored.passage.begin_masked_lm(), run.objective
+    objective: Objective
     match run.pretrain.objective:
         case PretrainingObjective.MLM:
-            return MaskedLanguageModel(backbone)
+            objective = MaskedLanguageModel(backbone)
         case PretrainingObjective.RETROMAE:
-            return RetroMae(backbone)
+            objective = RetroMae(backbone)
         case PretrainingObjective.MASTER:
-            return Master(
+            objective = Master(
                 backbone,
                 tasks=sorted(chosen.tasks),
                 decoder_layers=chosen.n_head_layers,
@@ -198,12 +175,18 @@ def _objective(run: PretrainRun, backbone: Backbone) -> Objective:
                 library_init=chosen.decoder_init is DecoderInit.LIBRARY,
             )
         case PretrainingObjective.CONDENSER | PretrainingObjective.COCONDENSER:
-            return Condenser(
+            objective = Condenser(
                 backbone,
                 skip_from=chosen.skip_from,
                 head_layers=chosen.n_head_layers,
                 late_mlm=chosen.late_mlm,
             )
+            logger.info(
+                f"head: {chosen.n_head_layers} layers on the last [CLS] and the tokens of layer "
+                f"{objective.skip_from} of {backbone.last_layer}"
+            )
+    _load_heads(run, root, objective)
+    return objective
 
 
 def _load_heads(run: PretrainRun, root: Path, objective: Objective) -> None:
@@ -231,43 +214,6 @@ def _load_heads(run: PretrainRun, root: Path, objective: Objective) -> None:
         logger.info(f"{names}: new, from random weights")
 
 
-def _tokenize(run: PretrainRun, output: Path, tokenizer: Any) -> PretrainingStore:
-    """Tokenise the corpus once, beneath the run's folder."""
-    settings = run.pretrain
-    store = prepare(
-        settings.corpus,
-        output / DATA,
-        tokenizer,
-        settings.objective,
-        units=run.units,
-        corpus_settings=run.corpus,
-        expansions=settings.expansions,
-        seed=run.masking.seed,
-        again=not is_resumable(output),
-    )
-    if settings.tokenize_to is not None:
-        name = settings.model or settings.tokenizer or str(output / START)
-        write_tokens(store, Path(settings.tokenize_to), name, tokenizer.sep_token_id)
-    return store
-
-
-def _batches(run: PretrainRun, store: PretrainingStore, tokenizer: Any) -> PretrainingBatches:
-    rank, size = world()
-    return PretrainingBatches(
-        store,
-        tokenizer,
-        run.pretrain.objective,
-        run.masking,
-        run.units.max_length,
-        run.optimizer.batch_size,
-        tasks=frozenset(run.objective.tasks),
-        epochs=run.optimizer.epochs,
-        max_steps=run.optimizer.max_steps,
-        rank=rank,
-        world=size,
-    )
-
-
 def check_inputs(run: PretrainRun) -> None:
     """Open every input, so that a missing one is reported before long work on the others."""
     settings = run.pretrain
@@ -277,14 +223,17 @@ def check_inputs(run: PretrainRun) -> None:
     ):
         if name is not None and name != STREAM and not Path(name).is_file():
             raise UsageError(f"{flag} {name}: no such file")
-    with_ids = STREAM in settings.corpus  # standard input can be read only once: it may have them
-    for source in settings.corpus:
-        if source != STREAM:
-            with closing(_documents(run, source)) as documents:
-                with_ids |= isinstance(next(documents, None), TokenDocument)
+    # standard input can be read only once: it may have token ids, and what was generated
+    firsts = [source == STREAM or _first_document(run, source) for source in settings.corpus]
     master = settings.objective is PretrainingObjective.MASTER
-    if master and settings.expansions is None and not with_ids:
+    generated = any(first is True or isinstance(first, TokenDocument) for first in firsts)
+    if master and settings.expansions is None and not generated:
         refuse_generated(frozenset(run.objective.tasks))
+
+
+def _first_document(run: PretrainRun, source: str) -> Document | TokenDocument | None:
+    with closing(_documents(run, source)) as documents:
+        return next(documents, None)
 
 
 def _documents(run: PretrainRun, source: str) -> Generator[Document | TokenDocument]:

@@ -1,4 +1,4 @@
-"""The output folder of a training run.
+"""A training run in its output folder.
 
 The model is written into the folder itself. Beneath it:
 
@@ -17,6 +17,7 @@ import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,21 @@ import orjson
 import torch
 import transformers
 import yaml
+from transformers import set_seed
 
 from denserk import __version__
+from denserk.config.finetuning import FinetuneRun
+from denserk.config.pretraining import PretrainRun
+from denserk.config.training import ValidationSettings
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.files import whole_binary, write_lines
 from denserk.io.manifest import Kind, differences, read_manifest
 from denserk.io.outputs import foreign_items, prepare_folder
 from denserk.io.plots import look, new_axes, save_if_installed
-from denserk.training.distributed import world
-from denserk.training.trainer import BEST, CHECKPOINTS, LOGS, STEPS, Speed, Trainer
+from denserk.models.devices import choose_device, choose_dtype
+from denserk.training.distributed import device_of_rank, main_process_first, process_group, world
+from denserk.training.reports import LOGS, Reports, callbacks_of
+from denserk.training.trainer import BEST, CHECKPOINTS, STEPS, Speed, Trainer, Training
 
 logger = logging.getLogger(__name__)
 
@@ -42,28 +49,118 @@ RECORD, CURVES = "training.json", "training.png"
 FREE = {
     "finetune": ("output", "device", "resume", "overwrite"),
     "pretrain": ("output", "device", "resume", "overwrite", "tokenize_to"),
-    "optimizer": ("keep_checkpoints", "keep_steps", "num_workers"),
+    "optimizer": (
+        *("keep_checkpoints", "keep_steps", "num_workers", "report_to"),
+        "gradient_checkpointing",
+    ),
 }
 NOT_COMPARED = ("preset", "versions", "processes", "log")
 # Points up to which a curve marks each.
 FEW = 40
 
 
-def make_ready(output: Path, *, resume: bool, overwrite: bool) -> None:
-    """Create the folder of a run; `overwrite` removes what an earlier run left.
+@dataclass(frozen=True)
+class TrainingResult:
+    """What a run did: all its steps, the first one done now, the last loss, the best measure.
+
+    `speed` is None where nothing was left to train.
+    """
+
+    steps: int
+    first_step: int
+    loss: float | None
+    best: float | None = None
+    speed: Speed | None = None
+
+
+def train(
+    command: str,
+    run: FinetuneRun | PretrainRun,
+    build: Callable[[Path], Training],
+    *,
+    seed: int,
+    chosen: Mapping[str, Any],
+    kind: Kind = Kind.TRAINING,
+    validation: ValidationSettings = ValidationSettings(),  # noqa: B008  (frozen)
+) -> TrainingResult:
+    """Train in the output folder of a run; write the model, training.json and the curves there.
+
+    Args:
+        command: finetune or pretrain.
+        run: its settings.
+        build: output folder -> model, step and data. A model to start from is loaded before the
+            folder is touched, so that an unsuitable one costs nothing.
+        seed: of initial weights and dropout.
+        chosen: the settings as JSON, by settings class.
+        kind: of the prepared data.
+        validation: how often, and what is best.
 
     Raises:
-        UsageError: see `denserk.io.outputs.refuse_occupied`.
-        OutputError: it cannot be created or cleared.
+        UsageError, InputError, ModelError, MismatchError, OutputError, DenserkError: see
+            `denserk.errors`.
     """
-    prepare_folder(output, overwrite=overwrite, resume=resume)
-    if not (output / RECORD).exists():  # from now on the folder is known to be denserk's
-        _write(output, {"versions": {"denserk": __version__}})
+    settings, optimizer = getattr(run, command), run.optimizer
+    output = Path(settings.output)
+    device = choose_device(device_of_rank(settings.device))
+    choose_dtype(optimizer.dtype, device)
+    callbacks = callbacks_of(optimizer.report_to)
+    with process_group(str(device)):
+        main = world()[0] == 0
+        set_seed(seed)
+        training = None if settings.model is None else build(output)
+        settled = {**chosen, **(training.resolved if training else {})}
+        if main:
+            prepare_folder(output, overwrite=settings.overwrite, resume=settings.resume)
+            if not (output / RECORD).exists():  # from now on the folder is known to be denserk's
+                _write(output, {"versions": {"denserk": __version__}})
+            if is_resumable(output):
+                refuse_changes(output, settled)  # before data is prepared again
+        training = training or build(output)
+        batches, measure = main_process_first(lambda: training.prepare(output))
+        record = record_of(settled, output, kind)
+        if main:
+            start(output, record)
+            _write_config(output, command, run.config())
+        trainer = Trainer(
+            training,
+            batches,
+            optimizer,
+            output,
+            device=device,
+            seed=seed,
+            validation=validation,
+            measure=measure,
+            reports=Reports(callbacks, output, settled),
+        )
+        trainer.run(resume=settings.resume)
+        if main:
+            if trainer.best is not None:
+                training.load(output / BEST)
+            training.save(output)
+            _write(output, {**record, "log": trainer.history})
+            curves = partial(draw_curves, trainer.history)
+            save_if_installed(curves, "training curves", output / CURVES)
+        speed = trainer.speed()
+        if speed is not None:
+            logger.info(str(speed))
+        return TrainingResult(
+            trainer.step_number, trainer.first_step, trainer.last_loss, trainer.best, speed
+        )
 
 
-def record_of(
-    settings: Mapping[str, Any], output: Path, kind: Kind = Kind.TRAINING
-) -> dict[str, Any]:
+def share_of_batches(run: FinetuneRun | PretrainRun) -> dict[str, Any]:
+    """Return the arguments that cut prepared data into this process's batches."""
+    rank, size = world()
+    steps = run.optimizer.max_steps
+    return {
+        "epochs": run.optimizer.epochs,
+        "max_steps": steps and steps * run.optimizer.gradient_accumulation_steps,
+        "rank": rank,
+        "world": size,
+    }
+
+
+def record_of(settings: Mapping[str, Any], output: Path, kind: Kind) -> dict[str, Any]:
     """Return the contents of training.json: settings, fingerprints of the data, versions.
 
     Args:
@@ -71,17 +168,14 @@ def record_of(
         output: the run's folder, with its prepared data.
         kind: of the data.
     """
-    versions = {
-        "denserk": __version__,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
+    packages = {"torch": torch.__version__, "transformers": transformers.__version__}
+    folders = [name for name in (DATA, DEV_DATA) if (output / name).is_dir()]
+    return {
+        "versions": {"denserk": __version__, **packages},
+        "processes": world()[1],
+        **settings,
+        "data": {name: read_manifest(output / name, kind).made_from for name in folders},
     }
-    data = {
-        name: read_manifest(output / name, kind).made_from
-        for name in (DATA, DEV_DATA)
-        if (output / name).is_dir()
-    }
-    return {"versions": versions, "processes": world()[1], **settings, "data": data}
 
 
 def start(output: Path, record: Mapping[str, Any]) -> None:
@@ -101,14 +195,6 @@ def start(output: Path, record: Mapping[str, Any]) -> None:
         for folder in left:
             shutil.rmtree(folder, ignore_errors=True)
     _write(output, record)
-
-
-def write_config(folder: Path, command: str, config: Mapping[str, Any]) -> None:
-    """Write config.yaml: the resolved settings of a run, which `--config` takes."""
-    plain = orjson.loads(orjson.dumps(config))
-    text = yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=100)
-    note = f"# denserk {command} --config THIS_FILE --output FOLDER\n"
-    write_lines(folder / "config.yaml", text.splitlines(keepends=True), note)
 
 
 def is_resumable(output: Path) -> bool:
@@ -148,6 +234,8 @@ def _compared(record: Mapping[str, Any]) -> dict[str, Any]:
     for name in FREE.keys() & compared.keys():
         free = FREE[name]
         compared[name] = {key: v for key, v in compared[name].items() if key not in free}
+    if "optimizer" in compared:  # runs of earlier versions do not record it
+        compared["optimizer"].setdefault("gradient_accumulation_steps", 1)
     return compared
 
 
@@ -156,73 +244,20 @@ def _write(output: Path, record: Mapping[str, Any]) -> None:
         handle.write(orjson.dumps(record, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
-@dataclass(frozen=True)
-class TrainingResult:
-    """What a run did: all its steps, the first one done now, the last loss, the best measure.
-
-    `speed` is None where nothing was left to train.
-    """
-
-    steps: int
-    first_step: int
-    loss: float | None
-    best: float | None = None
-    speed: Speed | None = None
-
-
-def train(trainer: Trainer, record: Mapping[str, Any], *, resume: bool) -> TrainingResult:
-    """Train in the folder of a run; write the model, training.json and the curves there.
-
-    Raises:
-        DenserkError: training diverged.
-        OutputError: a file cannot be written.
-    """
-    trainer.run(resume=resume)
-    best, history = trainer.best, trainer.history
-    if world()[0] == 0:
-        save = trainer.trained.save
-        finish(trainer.output, save, record, history, keep_best=best is not None)
-    speed = trainer.speed()
-    if speed is not None:
-        logger.info(str(speed))
-    return TrainingResult(
-        steps=trainer.step_number,
-        first_step=trainer.first_step,
-        loss=trainer.last_loss,
-        best=None if best is None else best.value(history),
-        speed=speed,
-    )
-
-
-def finish(
-    output: Path,
-    save: Callable[[Path], None],
-    record: Mapping[str, Any],
-    history: list[dict[str, Any]],
-    *,
-    keep_best: bool,
-) -> None:
-    """Write the model, the best one where one was kept; then the log and its curves."""
-    best = output / BEST
-    if keep_best and best.is_dir():
-        files = sorted(item for item in best.rglob("*") if item.is_file())
-        for item in sorted(files, key=lambda file: file.name == "config.json"):  # last, as saved
-            with item.open("rb") as source, whole_binary(output / item.relative_to(best)) as out:
-                shutil.copyfileobj(source, out)
-    else:
-        save(output)
-    _write(output, {**record, "log": history})
-    save_if_installed(lambda: draw_curves(history), "training curves", output / CURVES)
+def _write_config(folder: Path, command: str, config: Mapping[str, Any]) -> None:
+    """Write config.yaml: the resolved settings of a run, which `--config` takes."""
+    plain = orjson.loads(orjson.dumps(config))
+    text = yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=100)
+    note = f"# denserk {command} --config THIS_FILE --output FOLDER\n"
+    write_lines(folder / "config.yaml", text.splitlines(keepends=True), note)
 
 
 def draw_curves(history: Sequence[Mapping[str, Any]]) -> Any:
     """Plot the log of a run, one quantity below the other: loss, learning rate, validation."""
-
-    def names(prefix: str) -> list[str]:
-        return list(dict.fromkeys(n for entry in history for n in entry if n.startswith(prefix)))
-
-    parts, dev = names("loss_"), names("eval_")
-    rows = [["loss", *(parts if len(parts) > 1 else [])], ["learning_rate"], *([n] for n in dev)]
+    names = list(dict.fromkeys(name for entry in history for name in entry))
+    parts = [name for name in names if name.startswith("loss_")]
+    dev = [[name] for name in names if name.startswith("eval_")]
+    rows = [["loss", *(parts if len(parts) > 1 else [])], ["learning_rate"], *dev]
     grid = new_axes(7, 2.4 * len(rows), rows=len(rows), sharey=False)
     for axes, quantities in zip(grid, rows, strict=True):
         for number, name in enumerate(quantities):

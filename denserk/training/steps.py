@@ -4,16 +4,22 @@ Each step adds this process's share of the gradient of the whole batch's loss to
 returns the terms of that loss, detached, equal on every process. Texts pass through the model in
 groups of similar length and return to the batch's own order before they are compared: the loss is
 that of one padded batch.
+
+The gradient cache ("Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", Gao
+et al., 2021) is torch's activation checkpointing of whole chunks: a loss that compares every text
+of a batch with every other needs all embeddings at once, but not all activations. The backward pass
+runs each chunk again, under the random state of its first run.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from denserk.config.training import CacheSettings, ObjectiveSettings, RerankingSettings
 from denserk.data.batches import (
@@ -25,25 +31,19 @@ from denserk.data.batches import (
 )
 from denserk.data.pairs import PairBatch
 from denserk.data.training_batches import PairTrainingBatch
-from denserk.losses.candidates import find_candidates
-from denserk.losses.contrastive import span_contrast_loss
-from denserk.losses.objective import PretrainingObjective, TokenLoss
-from denserk.losses.pairs import cosine_mse, listwise_loss, r_drop_loss, triplet_loss
-from denserk.losses.retrieval import RetrievalObjective
+from denserk.losses.functional import (
+    cosine_mse,
+    listwise_loss,
+    r_drop_loss,
+    span_contrast_loss,
+    triplet_loss,
+)
+from denserk.losses.pretraining import PretrainingObjective, TokenLoss
+from denserk.losses.retrieval import RetrievalObjective, find_candidates
 from denserk.models.cross_encoder import Reranker
 from denserk.models.encoder import Encoder, Retriever
 from denserk.models.pooling import PassageVectors
-from denserk.training.batching import (
-    UNLIMITED,
-    CachedVectors,
-    Groups,
-    Limits,
-    Work,
-    ends_of_groups,
-    group,
-    items_at_once,
-    price_on,
-)
+from denserk.training.batching import UNLIMITED, Limits, Work, cut, group
 from denserk.training.distributed import gather, widen, widest, world
 
 # A loss by its weighted terms; their sum is the loss.
@@ -52,8 +52,6 @@ Terms = dict[str, Tensor]
 Backward = Callable[[Tensor], None]
 # Opens the region in which forward passes compute in the run's precision.
 Autocast = Callable[[], AbstractContextManager[Any]]
-# The price of a chunk where texts are not cut to avoid padding.
-ENDLESS = 1 << 60
 
 
 class Step(Protocol):
@@ -63,6 +61,11 @@ class Step(Protocol):
 
     def __call__(self, batch: Any, backward: Backward, autocast: Autocast) -> Terms:
         """Add this process's share of the gradient to the model; return the loss by its terms."""
+
+
+def total(terms: Mapping[str, Tensor]) -> Tensor:
+    """Return the sum of a loss's terms."""
+    return torch.stack(list(terms.values())).sum()
 
 
 def join(parts: Sequence[PassageVectors]) -> PassageVectors:
@@ -78,26 +81,6 @@ def join(parts: Sequence[PassageVectors]) -> PassageVectors:
         for part in parts
     ]
     return PassageVectors(values, torch.cat([widen(mask, size) for mask in masks]))
-
-
-def add_shares(
-    count: int,
-    chunk: int,
-    loss: Callable[[int, int], Terms],
-    names: Sequence[str],
-    backward: Backward,
-    device: torch.device,
-) -> Terms:
-    """Backpropagate a mean over the items of all processes, in chunks; return its terms."""
-    total = int(gather(torch.tensor([count], device=device)).sum())
-    # one dtype on all processes, also where there is no item
-    sums = {name: torch.zeros(1, dtype=torch.float64, device=device) for name in names}
-    for first in range(0, count, chunk):
-        end = min(first + chunk, count)
-        terms = {name: term * ((end - first) / total) for name, term in loss(first, end).items()}
-        backward(torch.stack(list(terms.values())).sum())
-        sums = {n: value + terms[n].detach().reshape(1) for n, value in sums.items()}
-    return {name: gather(value).sum() for name, value in sums.items()}
 
 
 class RetrievalStep:
@@ -124,44 +107,19 @@ class RetrievalStep:
 
     def __call__(self, batch: TrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
         """See `Step`."""
-        step = self._cached if self.cache.grad_cache else self._direct
-        return step(batch, backward, autocast)
+        cached = self.cache.grad_cache
+        asked = group(batch.queries, self.work, Limits.of(self.cache, self.cache.q_chunk))
+        read = group(batch.passages, self.work, Limits.of(self.cache, self.cache.p_chunk))
 
-    def _group(self, texts: TokenBatch, limits: Limits = UNLIMITED) -> Groups:
-        return group(texts, limits, self.work)
+        def encode(encoder: Callable[[TokenBatch], Any], texts: TokenBatch) -> Any:
+            with autocast():
+                return encoder(texts)
 
-    def _direct(self, batch: TrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
-        asked, read = self._group(batch.queries), self._group(batch.passages)
-        with autocast():  # once, so that weights are cast once
-            queries = torch.cat([self.model.encode_queries(part) for part in asked.batches])
-            passages = join([self.model.encode_passages(part) for part in read.batches])
+        run = partial(checkpoint, encode, use_reentrant=False) if cached else encode
+        with nullcontext() if cached else autocast():  # outside of chunks, weights are cast once
+            queries = torch.cat([run(self.model.encode_queries, part) for part in asked.batches])
+            passages = join([run(self.model.encode_passages, part) for part in read.batches])
         return self._loss(queries[asked.back], passages.of(read.back), batch, backward)
-
-    def _cached(self, batch: TrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
-        masks: list[Tensor | None] = []
-
-        def encode_queries(chunk: TokenBatch) -> Tensor:
-            with autocast():
-                return self.model.encode_queries(chunk)
-
-        def encode_passages(chunk: TokenBatch) -> Tensor:
-            with autocast():
-                vectors = self.model.encode_passages(chunk)
-            masks.append(vectors.mask)
-            return vectors.values
-
-        device = batch.groups.device
-        asked = self._group(batch.queries, Limits.of(self.cache, self.cache.q_chunk))
-        read = self._group(batch.passages, Limits.of(self.cache, self.cache.p_chunk))
-        queries = CachedVectors(encode_queries, asked.batches, device)
-        passages = CachedVectors(encode_passages, read.batches, device)
-        vectors = [PassageVectors(*pair) for pair in zip(passages.parts, masks, strict=True)]
-        terms = self._loss(
-            torch.cat(queries.parts)[asked.back], join(vectors).of(read.back), batch, backward
-        )
-        queries.backward()
-        passages.backward()
-        return terms
 
     def _loss(
         self, queries: Tensor, passages: PassageVectors, batch: TrainingBatch, backward: Backward
@@ -182,11 +140,37 @@ class RetrievalStep:
         terms = self.objective(queries, passages, find_candidates(groups, keys), teacher)
         if not self.across_devices:
             terms = {name: term / processes for name, term in terms.items()}
-        backward(torch.stack(list(terms.values())).sum())
+        backward(total(terms))
         found = {name: term.detach() for name, term in terms.items()}
         if not self.across_devices:
             found = {name: gather(term.reshape(1)).sum() for name, term in found.items()}
         return found
+
+
+def add_shares(
+    count: int,
+    chunk: int,
+    loss: Callable[[int, int], Terms],
+    names: Sequence[str],
+    backward: Backward,
+    device: torch.device,
+) -> Terms:
+    """Backpropagate a mean over the items of all processes, in chunks; return its terms."""
+    every = int(gather(torch.tensor([count], device=device)).sum())
+    # one dtype on all processes, also where there is no item
+    sums = {name: torch.zeros(1, dtype=torch.float64, device=device) for name in names}
+    for first in range(0, count, chunk):
+        end = min(first + chunk, count)
+        terms = {name: term * ((end - first) / every) for name, term in loss(first, end).items()}
+        backward(total(terms))
+        sums = {n: value + terms[n].detach().reshape(1) for n, value in sums.items()}
+    return {name: gather(value).sum() for name, value in sums.items()}
+
+
+def items_at_once(cache: CacheSettings, texts: int, batch: TokenBatch, count: int) -> int:
+    """Return how many of `count` items of at most `texts` texts make a chunk."""
+    most = Limits.of(cache, cache.p_chunk).most(batch.input_ids.shape[1])
+    return max(1, count if most is None else most // texts)
 
 
 class RerankingStep:
@@ -207,11 +191,8 @@ class RerankingStep:
 
     def __call__(self, batch: PairTrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
         """See `Step`."""
-        queries = len(batch.items)
-        ends = (batch.groups.amax(1) + 1).tolist()
-        chunk = queries
-        if self.cache.grad_cache:
-            chunk = items_at_once(self.cache, batch.groups.shape[1], batch.pairs.tokens)
+        count, ends = len(batch.items), (batch.groups.amax(1) + 1).tolist()
+        chunk = items_at_once(self.cache, batch.groups.shape[1], batch.pairs.tokens, count)
 
         def loss(first: int, end: int) -> Terms:
             start = ends[first - 1] if first else 0
@@ -219,14 +200,14 @@ class RerankingStep:
             return self._terms(pairs, batch.groups[first:end] - start, autocast)
 
         names = ("listwise", "agreement") if self.settings.r_drop else ("listwise",)
-        return add_shares(queries, chunk, loss, names, backward, batch.items.device)
+        return add_shares(count, chunk, loss, names, backward, batch.items.device)
 
     def _terms(self, pairs: PairBatch, places: Tensor, autocast: Autocast) -> Terms:
         """Return the loss's terms, means over the queries of a chunk.
 
         places: (B, n), the rows of each query's pairs, negative where there is none.
         """
-        parts = group(pairs.tokens, work=self.work)
+        parts = group(pairs.tokens, self.work)
         groups = zip(parts.batches, parts.rows, strict=True)
         batches = [PairBatch(tokens, pairs.types(rows, tokens)) for tokens, rows in groups]
 
@@ -247,8 +228,7 @@ class SentenceStep:
     Args:
         encoder: reads all sentences.
         objective: which loss; its margin, or its scale of labels.
-        cache: with `grad_cache`, a chunk holds as many whole examples as `p_chunk` sentences, or
-            `chunk_tokens`, make, at least one; no pass is run twice.
+        cache: as in `RerankingStep`, of whole examples.
     """
 
     def __init__(
@@ -259,18 +239,18 @@ class SentenceStep:
     def __call__(self, batch: SentenceBatch, backward: Backward, autocast: Autocast) -> Terms:
         """See `Step`."""
         count, name = len(batch.items), self.objective.objective.value
-        size = len(batch.sentences.input_ids) // max(1, count)
-        chunk = items_at_once(self.cache, size, batch.sentences) if count else 1
+        size = max(1, len(batch.sentences.input_ids) // max(1, count))
 
         def loss(first: int, end: int) -> Terms:
             labels = None if batch.labels is None else batch.labels[first:end]
             texts = TokenBatch(*(side[first * size : end * size] for side in batch.sentences))
-            part = group(texts, work=self.work)
+            part = group(texts, self.work)
             with autocast():
                 vectors = torch.cat([self.encoder(each) for each in part.batches])[part.back]
             examples = vectors.reshape(-1, size, vectors.shape[1])
             return {name: sentence_loss(examples, labels, self.objective)}
 
+        chunk = items_at_once(self.cache, size, batch.sentences, count)
         return add_shares(count, chunk, loss, (name,), backward, batch.items.device)
 
 
@@ -283,53 +263,13 @@ def sentence_loss(vectors: Tensor, labels: Tensor | None, settings: ObjectiveSet
     return cosine_mse(first, second, labels.to(first) / settings.label_scale)
 
 
-def cut(
-    batch: PretrainingBatch,
-    limits: Limits = UNLIMITED,
-    *,
-    by_length: bool = True,
-    work: Work | None = None,
-) -> Iterator[PretrainingBatch]:
-    """Yield a batch in chunks, each no wider than its longest text.
-
-    Args:
-        batch: its texts ordered by length, as far as that saves padding.
-        limits: of a chunk.
-        by_length: cut too where shorter texts follow, and that saves more than a pass costs.
-        work: what the chunks hold is counted here.
-    """
-    parts = {"texts": batch.texts}
-    parts |= {f"pass {name}": texts for name, texts in batch.passes.items()}
-    parts |= {f"decoder {name}": texts for name, texts in batch.decoders.items()}
-    masks = torch.stack([texts.tokens.attention_mask.sum(1) for texts in parts.values()])
-    lengths = dict(zip(parts, masks.tolist(), strict=True))  # the one synchronisation
-    work = Work() if work is None else work
-    price = price_on(batch.texts.labels.device) if by_length else ENDLESS
-    for start, end in pairwise([0, *ends_of_groups(lengths["texts"], price, limits)]):
-
-        def part(name: str, start: int = start, end: int = end) -> MaskedTexts:
-            texts, own = parts[name], lengths[name][start:end]
-            tokens = TokenBatch(*(field[start:end, : max(own)] for field in texts.tokens))
-            work.count(own, again=name != "texts")
-            return MaskedTexts(tokens, texts.labels[start:end, : max(own)])
-
-        texts = part("texts")
-        width = texts.labels.shape[1]
-        yield PretrainingBatch(
-            texts,
-            {name: part(f"pass {name}") for name in batch.passes},
-            {name: part(f"decoder {name}") for name in batch.decoders},
-            None if batch.visible is None else batch.visible[start:end, :width, :width],
-        )
-
-
 def _summed(values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """Sum values over the processes."""
     if world()[1] == 1:
         return values
-    names, together = list(values), torch.stack(list(values.values()))
+    together = torch.stack(list(values.values()))
     dist.all_reduce(together)
-    return dict(zip(names, together, strict=True))
+    return dict(zip(values, together, strict=True))
 
 
 class PretrainingStep:
@@ -365,57 +305,36 @@ class PretrainingStep:
 
     def __call__(self, batch: PretrainingBatch, backward: Backward, autocast: Autocast) -> Terms:
         """See `Step`."""
-        back = torch.arange(len(batch.texts.labels), device=batch.texts.labels.device)
+        (ids, mask), labels = batch.texts
+        order = mask.sum(1).argsort(descending=True, stable=True)
         if self.contrast:
-            (ids, mask), labels = batch.texts
-            order = mask.sum(1).argsort(descending=True, stable=True)
-            back = order.argsort()
             texts = MaskedTexts(TokenBatch(ids[order], mask[order]), labels[order])
             batch = PretrainingBatch(texts, {}, {})
-        chunks = list(cut(batch, self.limits, by_length=not self.by_micro_batch, work=self.work))
+        chunks = list(cut(batch, self.work, self.limits, by_length=not self.by_micro_batch))
         counts = None if self.by_micro_batch else _summed(self.objective.counts(batch))
-        sums: dict[str, Tensor] = {}
 
-        def weigh(losses: Mapping[str, TokenLoss]) -> Tensor:
-            """Return a chunk's share of the update's token losses."""
-            terms = {}
-            for name, loss in losses.items():
-                share = loss.count * len(chunks) * world()[1] if counts is None else counts[name]
-                terms[name] = self.lm_scale * loss.total / share.clamp(min=1)
-                sums[name] = sums.get(name, torch.zeros_like(terms[name])) + terms[name].detach()
-            return torch.stack(list(terms.values())).sum()
+        def weigh(name: str, loss: TokenLoss) -> Tensor:
+            share = loss.count * len(chunks) * world()[1] if counts is None else counts[name]
+            return self.lm_scale * loss.total / share.clamp(min=1)
 
-        contrast = None
-        if self.contrast:
-            contrast = self._contrast(chunks, back, weigh, backward, autocast)
-        else:
-            for chunk in chunks:
-                with autocast():
-                    loss = weigh(self.objective(chunk))
-                backward(loss)
-        found = dict(_summed(sums))
-        return found if contrast is None else found | {"spans": contrast}
-
-    def _contrast(
-        self,
-        chunks: list[PretrainingBatch],
-        back: Tensor,
-        weigh: Callable[[Mapping[str, TokenLoss]], Tensor],
-        backward: Backward,
-        autocast: Autocast,
-    ) -> Tensor:
-        losses: list[Tensor] = []
-
-        def encode(chunk: PretrainingBatch) -> Tensor:
+        def forward(chunk: PretrainingBatch) -> tuple[Tensor, Terms]:
+            """Return the [CLS] states of a chunk, and its share of the token losses."""
             with autocast():
-                if not torch.is_grad_enabled():
-                    return self.objective.cls(chunk)
-                cls, terms = self.objective.with_cls(chunk)
-                losses.append(weigh(terms))
-                return cls
+                cls, losses = self.objective.with_cls(chunk)
+                return cls, {name: weigh(name, loss) for name, loss in losses.items()}
 
-        rows = CachedVectors(encode, chunks, chunks[0].texts.labels.device)
-        loss = span_contrast_loss(gather(torch.cat(rows.parts)[back]))
-        backward(loss)
-        rows.backward(lambda _: losses.pop())
-        return loss.detach()
+        if not self.contrast:
+            sums: Terms = {}
+            for chunk in chunks:
+                terms = forward(chunk)[1]
+                backward(total(terms))
+                sums = {name: sums.get(name, 0) + term.detach() for name, term in terms.items()}
+            return dict(_summed(sums))
+        # each chunk's activations are computed again in the backward pass
+        passed = [checkpoint(forward, chunk, use_reentrant=False) for chunk in chunks]
+        cls = torch.cat([states for states, _ in passed])[order.argsort()]
+        spans = span_contrast_loss(gather(cls))
+        sums = {name: torch.stack([t[name] for _, t in passed]).sum() for name in passed[0][1]}
+        backward(spans + total(sums))
+        own = {name: term.detach() for name, term in sums.items()}
+        return {**_summed(own), "spans": spans.detach()}

@@ -14,7 +14,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,24 +26,16 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, get_scheduler, set_seed
 
 from denserk.config.encoding import Dtype
-from denserk.config.training import CacheSettings, DevMetric, OptimizerSettings, ValidationSettings
-from denserk.data.batches import TokenBatch, to_device
-from denserk.data.pairs import PairBatch
-from denserk.errors import DenserkError, MismatchError, OutputError, UsageError
-from denserk.extras import installed
-from denserk.io.files import is_temporary, write_errors
+from denserk.config.training import DevMetric, OptimizerSettings, ValidationSettings
+from denserk.data.batches import to_device
+from denserk.errors import DenserkError, MismatchError, OutputError
+from denserk.io.files import write_errors
 from denserk.io.outputs import whole_folder
-from denserk.models.devices import DTYPES, choose_device
+from denserk.models.devices import DTYPES
 from denserk.reporting import Progress, track
-from denserk.training.distributed import (
-    device_of_rank,
-    gather,
-    gather_objects,
-    sum_gradients,
-    world,
-)
-from denserk.training.steps import Step
-from denserk.training.validation import best_of, values_of
+from denserk.training.distributed import gather, gather_objects, sum_gradients, world
+from denserk.training.reports import Reports
+from denserk.training.steps import Step, Terms
 
 # Growth of the norm of all weights above which training has diverged.
 LARGEST_GROWTH = 1e4
@@ -53,47 +46,34 @@ LOG_LINES = 20
 # Processes that prepare batches for a GPU.
 GPU_WORKERS = 2
 # In the folder of a run; files of a checkpoint.
-CHECKPOINTS, BEST, STEPS, LOGS = "checkpoints", "best", "steps", "logs"
+CHECKPOINTS, BEST, STEPS = "checkpoints", "best", "steps"
 STATE, LOG = "trainer.pt", "trainer_state.json"
-MIB = 1 << 20
-# For the estimate of memory: bytes of a process before training; of a weight (itself, its gradient
-# and AdamW's two moments, in float32); that a layer keeps of a token for the backward pass, per
-# hidden dimension (measured: 104 to 126 in BERTs of 2 to 12 layers, passages of 128 tokens).
-PROCESS_BYTES, WEIGHT_BYTES, ACTIVATION_BYTES = 1 << 29, 16, 120
+LOWER_IS_BETTER = (DevMetric.LOSS, DevMetric.AVERAGE_RANK)
 Save = Callable[[Path], None]
+Measure = Callable[[], Mapping[str, float]]
+History = list[dict[str, Any]]
 
 
-def training_device(name: str, dtype: Dtype) -> torch.device:
-    """Return the device to train on; under torchrun, the GPU of this process.
+@dataclass(frozen=True)
+class Training:
+    """What a run trains, and from which data.
 
-    Raises:
-        UsageError: there is no such device, or it cannot compute in this precision.
+    Attributes:
+        model: to be trained.
+        step: a batch -> gradients.
+        save: writes a model folder.
+        load: reads its weights back.
+        prepare: tokenises the data beneath the output folder; returns this process's batches, and
+            what measures the model (in evaluation mode) on held-out data, or None.
+        resolved: settings that the model brought along, as JSON.
     """
-    device = choose_device(device_of_rank(name))
-    if device.type == "cpu" and dtype is Dtype.FLOAT16:
-        raise UsageError("--dtype float16 needs a GPU", "use --dtype bfloat16 or float32")
-    return device
 
-
-def save_whole(folder: Path, save: Save) -> None:
-    """Save a model into a folder that is replaced only once the new one is complete."""
-    with whole_folder(folder, own=True) as part:
-        save(part)
-
-
-@contextmanager
-def torch_write_errors(folder: Path) -> Iterator[None]:
-    """`write_errors` for torch's own writer too, which raises no OSError on a full disk."""
-    with write_errors(folder):
-        try:
-            yield
-        except RuntimeError as error:
-            if not TORCH_WRITER.search(str(error)):
-                raise
-            raise OutputError(
-                f"{folder} cannot be written: no room left on the disk, or a file size limit",
-                "make room, and add --resume to continue from the last complete checkpoint",
-            ) from error
+    model: nn.Module
+    step: Step
+    save: Save
+    load: Save
+    prepare: Callable[[Path], tuple[Any, Measure | None]]
+    resolved: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Speed(NamedTuple):
@@ -118,69 +98,58 @@ class Speed(NamedTuple):
         )
 
 
-@dataclass(frozen=True)
-class Best:
-    """Keeps the weights of the best validation; ends a run that stopped improving.
+def best_of(history: History, metric: DevMetric) -> tuple[float | None, int]:
+    """Return the best value of a log, the first among equals, and the validations since then.
 
-    Attributes:
-        folder: holds the best weights.
-        save: writes the model into a folder.
-        metric: what validations are judged by.
-        patience: validations in a row without improvement before the run ends; None for never.
+    >>> best_of([{"eval_RR@10": 0.3}, {"eval_RR@10": 0.5}, {"eval_RR@10": 0.5}], DevMetric.RR_10)
+    (0.5, 1)
     """
-
-    folder: Path
-    save: Save
-    metric: DevMetric
-    patience: int | None = None
-
-    def update(self, history: list[dict[str, Any]]) -> bool:
-        """Save the model if the last validation was the best; return whether to stop."""
-        values = values_of(history, self.metric)
-        best = best_of(values, self.metric)
-        if best == len(values) - 1 and world()[0] == 0:
-            save_whole(self.folder, self.save)
-        return self.patience is not None and len(values) - 1 - best >= self.patience
-
-    def value(self, history: list[dict[str, Any]]) -> float | None:
-        """Return the best value so far."""
-        values = values_of(history, self.metric)
-        return values[best_of(values, self.metric)] if values else None
+    name = f"eval_{metric.value}"
+    values = [entry[name] for entry in history if name in entry]
+    if not values:
+        return None, 0
+    best = min(values) if metric in LOWER_IS_BETTER else max(values)
+    return best, len(values) - 1 - values.index(best)
 
 
-@dataclass(frozen=True)
-class Trained:
-    """What a run trains: a model and its step; `save` and `load` take a model folder."""
-
-    model: nn.Module
-    step: Step
-    save: Save
-    load: Save
+@contextmanager
+def torch_write_errors(folder: Path) -> Iterator[None]:
+    """`write_errors` for torch's own writer too, which raises no OSError on a full disk."""
+    with write_errors(folder):
+        try:
+            yield
+        except RuntimeError as error:
+            if not TORCH_WRITER.search(str(error)):
+                raise
+            raise OutputError(
+                f"{folder} cannot be written: no room left on the disk, or a file size limit",
+                "make room, and add --resume to continue from the last complete checkpoint",
+            ) from error
 
 
 class Trainer:
     """Runs a step over batches.
 
     Args:
-        trained: model and step.
-        batches: item i is this process's share of the batch of step i; with `steps_per_epoch`.
+        training: model and step.
+        batches: item i is this process's share of batch i; with `steps_per_epoch`.
         optimizer: learning rate, precision, how often to log and save.
-        output: the run's folder; takes checkpoints, best weights, TensorBoard's files.
+        output: the run's folder; takes checkpoints and best weights.
         device: where to train.
         seed: of dropout.
         validation: how often, and what is best.
         measure: measures by name; None for no validation.
-        keep_steps: steps whose weights are kept.
+        reports: takes each entry of the log too.
 
     Attributes:
-        step_number: steps done.
+        step_number: updates done.
         history: the log, a dictionary for each entry.
-        first_step: the step that this run started or resumed at.
+        first_step: the update that this run started or resumed at.
     """
 
     def __init__(
         self,
-        trained: Trained,
+        training: Training,
         batches: Any,
         optimizer: OptimizerSettings,
         output: Path,
@@ -188,28 +157,34 @@ class Trainer:
         device: torch.device,
         seed: int,
         validation: ValidationSettings = ValidationSettings(),  # noqa: B008  (frozen)
-        measure: Callable[[], Mapping[str, float]] | None = None,
-        keep_steps: tuple[int, ...] = (),
+        measure: Measure | None = None,
+        reports: Reports | None = None,
     ) -> None:
-        self.trained, self.batches, self.settings = trained, batches, optimizer
-        self.model, self.step = trained.model.to(device), trained.step
+        self.training, self.batches, self.settings = training, batches, optimizer
+        self.model, self.step = training.model.to(device), training.step
+        if optimizer.gradient_checkpointing:
+            for module in self.model.modules():
+                if isinstance(module, PreTrainedModel):
+                    newer = hasattr(module, "activation_checkpointing_enable")
+                    prefix = "activation" if newer else "gradient"  # transformers 5.0's name
+                    enable = getattr(module, f"{prefix}_checkpointing_enable")
+                    enable({"use_reentrant": False})
         self.output, self.device, self.seed = output, device, seed
         self.folder = output / CHECKPOINTS
-        self.measure, self.keep_steps = measure, keep_steps
-        self.eval_steps = validation.eval_steps or batches.steps_per_epoch
-        self.best: Best | None = None
-        if validation.best_by is not None:
-            patience = validation.early_stopping
-            self.best = Best(output / BEST, trained.save, validation.best_by, patience)
-        self.total = len(batches)
+        self.validation, self.measure = validation, measure
+        self.reports = reports or Reports((), output)
+        self.per_update = optimizer.gradient_accumulation_steps
+        self.updates_per_epoch = batches.steps_per_epoch / self.per_update
+        self.eval_steps = validation.eval_steps or max(1, int(self.updates_per_epoch))
+        self.total = ceil(len(batches) / self.per_update)
         self.log_steps = optimizer.logging_steps or max(1, min(LOG_LINES, self.total // LOG_LINES))
+        self.keep_steps: tuple[int, ...] = getattr(optimizer, "keep_steps", ())
         self.step_number = self.first_step = 0
-        self.history: list[dict[str, Any]] = []
+        self.history: History = []
         self._stopped = False
-        self._sums: dict[str, Tensor] = {}
+        self._sums: Terms = {}
         self._summed = 0
         self._seconds = self._waited = 0.0
-        self._board: Any = None
         weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         groups = [
             {"params": [p for p in weights if p.dim() > 1], "weight_decay": optimizer.weight_decay},
@@ -230,6 +205,12 @@ class Trainer:
         """The newest loss of the log; None before the first."""
         return next((float(e["loss"]) for e in reversed(self.history) if "loss" in e), None)
 
+    @property
+    def best(self) -> float | None:
+        """The best value of the deciding measure so far; None where nothing decides."""
+        metric = self.validation.best_by
+        return None if metric is None else best_of(self.history, metric)[0]
+
     def run(self, *, resume: bool) -> None:
         """Train to the end, under `resume` from the last checkpoint.
 
@@ -241,8 +222,6 @@ class Trainer:
             OutputError: a checkpoint cannot be written.
         """
         set_seed(self.seed)
-        if world()[0] == 0 and self.folder.is_dir():
-            self._clean()
         checkpoints = self._checkpoints()
         if resume and checkpoints:
             self._load_checkpoint(checkpoints[-1])
@@ -255,26 +234,19 @@ class Trainer:
     def _train(self, progress: Progress) -> None:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        if world()[0] == 0 and installed("tensorboard"):
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._board = SummaryWriter(str(self.output / LOGS))
         notes: dict[str, str] = {}
-        mark = time.perf_counter()
-        for batch in self._loader():
+        loader = iter(self._loader())
+        while self.step_number < self.total and not self._stopped:
+            begun = time.perf_counter()
+            batches = list(islice(loader, self.per_update))
             ready = time.perf_counter()
-            self.training_step(batch)
-            now = time.perf_counter()
-            self._waited += ready - mark
-            self._seconds += now - mark
+            self.training_step(batches)
+            self._waited += ready - begun
+            self._seconds += time.perf_counter() - begun
             progress.advance()
             self._after_step(notes)
             progress.note(", ".join(notes.values()))
-            mark = time.perf_counter()
-            if self._stopped:
-                break
-        if self._board is not None:
-            self._board.close()
+        self.reports.close()
 
     def _loader(self) -> "DataLoader[Any]":
         """Whole batches, from the step that the run is at."""
@@ -284,7 +256,7 @@ class Trainer:
         return DataLoader(
             self.batches,
             batch_size=None,
-            sampler=range(self.step_number, self.total),
+            sampler=range(self.step_number * self.per_update, len(self.batches)),
             num_workers=workers,
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # the run's own random state stays untouched
@@ -295,8 +267,8 @@ class Trainer:
         enabled = precision is not Dtype.FLOAT32
         return torch.autocast(self.device.type, DTYPES[precision] if enabled else None, enabled)
 
-    def training_step(self, batch: Any) -> None:
-        """Update the weights once.
+    def training_step(self, batches: list[Any]) -> None:
+        """Update the weights once, by the mean gradient of some batches.
 
         Raises:
             DenserkError: the loss is NaN or infinite.
@@ -304,9 +276,12 @@ class Trainer:
         self.model.train()
 
         def backward(loss: Tensor) -> None:
-            self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            self._scaler.scale(loss / len(batches)).backward()  # type: ignore[no-untyped-call]
 
-        terms = self.step(to_device(batch, self.device), backward, self._autocast)
+        terms: Terms = {}
+        for batch in batches:
+            found = self.step(to_device(batch, self.device), backward, self._autocast)
+            terms = {n: terms.get(n, 0.0) + term / len(batches) for n, term in found.items()}
         sum_gradients(self.model.parameters())
         if not torch.isfinite(torch.stack(list(terms.values())).sum()):
             parts = ", ".join(f"{name} {term.item():.4g}" for name, term in terms.items())
@@ -323,16 +298,15 @@ class Trainer:
         self._scaler.update()
         self._scheduler.step()
         self._optimizer.zero_grad()
-        for name, term in terms.items():
-            self._sums[name] = self._sums.get(name, 0.0) + term
+        self._sums = {name: self._sums.get(name, 0.0) + term for name, term in terms.items()}
         self._summed += 1
         self.step_number += 1
 
     def _after_step(self, notes: dict[str, str]) -> None:
         """Keep, log, validate and save, where it is time to."""
         done, last = self.step_number, self.step_number == self.total
-        if done in self.keep_steps and world()[0] == 0:
-            save_whole(self.output / STEPS / f"step-{done}", self.trained.save)
+        if done in self.keep_steps:
+            self._save_model(self.output / STEPS / f"step-{done}")
         if last or done % self.log_steps == 0:
             means = {name: float(total) / self._summed for name, total in self._sums.items()}
             loss = sum(means.values())
@@ -349,19 +323,24 @@ class Trainer:
             measured = self.measure()
             self._log({f"eval_{name}": value for name, value in measured.items()})
             notes["validation"] = ", ".join(f"{name} {v:.4f}" for name, v in measured.items())
-            self._stopped = self.best is not None and self.best.update(self.history)
+            if self.validation.best_by is not None:
+                _, since = best_of(self.history, self.validation.best_by)
+                if since == 0:
+                    self._save_model(self.output / BEST)
+                patience = self.validation.early_stopping
+                self._stopped = patience is not None and since >= patience
         if last or done % self.settings.save_steps == 0:
             self._save_checkpoint()
 
+    def _save_model(self, folder: Path) -> None:
+        if world()[0] == 0:
+            with whole_folder(folder, own=True) as part:
+                self.training.save(part)
+
     def _log(self, values: dict[str, float]) -> None:
-        epoch = self.step_number / self.batches.steps_per_epoch
+        epoch = self.step_number / self.updates_per_epoch
         self.history.append({**values, "epoch": epoch, "step": self.step_number})
-        if self._board is not None:
-            for name, value in values.items():
-                prefix, _, rest = name.partition("_")
-                shown = f"eval/{rest}" if prefix == "eval" else f"train/{name}"
-                self._board.add_scalar(shown, value, self.step_number)
-            self._board.flush()
+        self.reports.log(values, self.step_number)
 
     def _norm(self) -> float:
         """Return the norm of all weights."""
@@ -385,22 +364,10 @@ class Trainer:
         found = self.folder.glob("checkpoint-*")
         return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
 
-    def _clean(self) -> None:
-        """Remove what a killed run left, and checkpoints beyond the limit."""
-        for item in self.folder.iterdir():
-            if is_temporary(item):
-                shutil.rmtree(item, ignore_errors=True)
-        if self.settings.keep_checkpoints:
-            for path in self._checkpoints()[: -self.settings.keep_checkpoints]:
-                shutil.rmtree(path)
-
-    def _random_states(self) -> list[Tensor]:
-        cuda = self.device.type == "cuda"
-        return [torch.get_rng_state(), *([torch.cuda.get_rng_state(self.device)] if cuda else [])]
-
     def _save_checkpoint(self) -> None:
         self._check_weights()
-        random = gather_objects(self._random_states())
+        cuda = [torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else []
+        random = gather_objects([torch.get_rng_state(), *cuda])
         if world()[0]:
             return
         state = {
@@ -411,18 +378,20 @@ class Trainer:
             "sums": self._sums,
             "summed": self._summed,
         }
-        told = {"step": self.step_number, "stopped": self._stopped, "log_history": self.history}
+        log = {"step": self.step_number, "stopped": self._stopped, "log_history": self.history}
         with torch_write_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             with whole_folder(self.folder / f"checkpoint-{self.step_number}", own=True) as part:
-                self.trained.save(part)
+                self.training.save(part)
                 torch.save(state, part / STATE)
-                (part / LOG).write_text(json.dumps(told))
+                (part / LOG).write_text(json.dumps(log))
                 for item in part.rglob("*"):  # on the disk before older checkpoints are removed
                     if item.is_file():
                         with item.open("rb") as handle:
                             os.fsync(handle.fileno())
-            self._clean()
+            if self.settings.keep_checkpoints:
+                for path in self._checkpoints()[: -self.settings.keep_checkpoints]:
+                    shutil.rmtree(path)
 
     def _load_checkpoint(self, path: Path) -> None:
         if not (path / STATE).is_file():
@@ -430,10 +399,10 @@ class Trainer:
                 f"{path} was written by an earlier version of denserk and cannot be resumed",
                 "start again with --overwrite; the checkpoint is a model to start from, as --model",
             )
-        told = json.loads((path / LOG).read_text())
-        self.step_number = self.first_step = told["step"]
-        self._stopped, self.history = told["stopped"], told["log_history"]
-        self.trained.load(path)
+        log = json.loads((path / LOG).read_text())
+        self.step_number = self.first_step = log["step"]
+        self._stopped, self.history = log["stopped"], log["log_history"]
+        self.training.load(path)
         state = torch.load(path / STATE, map_location="cpu", weights_only=True)
         for name in ("optimizer", "scheduler", "scaler"):
             getattr(self, f"_{name}").load_state_dict(state[name])
@@ -463,42 +432,6 @@ class Trainer:
 def peak_mib(device: torch.device) -> float:
     """Return the most memory that this process has used: of its GPU, or its resident set."""
     if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / MIB
+        return torch.cuda.max_memory_allocated(device) / 2**20
     unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / MIB
-
-
-def estimate(batch: Any, model: nn.Module, cache: CacheSettings, *, halved: bool) -> str:
-    """Describe what a step encodes, and about how much memory training takes.
-
-    Args:
-        batch: this process's part of a step.
-        model: what is trained.
-        cache: how much of it passes through the encoder at once.
-        halved: activations are in 16 bits.
-    """
-    texts = {
-        name: part if isinstance(part, TokenBatch) else part.tokens
-        for name, part in batch._asdict().items()
-        if isinstance(part, TokenBatch | PairBatch)
-    }
-    at_once = 0
-    for name, (ids, _) in texts.items():
-        count, width = ids.shape
-        if cache.grad_cache:
-            most = cache.q_chunk if name == "queries" else cache.p_chunk
-            by_tokens = cache.chunk_tokens and max(1, cache.chunk_tokens // max(1, width))
-            at_once = max(at_once, width * min(count, by_tokens or most))
-        else:
-            at_once += ids.numel()
-    weights = sum(parameter.numel() for parameter in model.parameters())
-    config = next(m.config for m in model.modules() if isinstance(m, PreTrainedModel))
-    values = at_once * config.num_hidden_layers * config.hidden_size
-    needed = (
-        PROCESS_BYTES + weights * WEIGHT_BYTES + values * ACTIVATION_BYTES // (2 if halved else 1)
-    )
-    parts = (f"{len(ids):,} {name} of {ids.shape[1]:,}" for name, (ids, _) in texts.items())
-    return (
-        f"the first step encodes {' and '.join(parts)} tokens; training takes about "
-        f"{needed / 2**30:.1f} GiB (smaller: --batch-size, --group-size, --grad-cache)"
-    )
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20

@@ -6,16 +6,15 @@ retrieval would give: a passage by its stored embeddings, the best one deciding.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from denserk.config.finetuning import FinetuneRun
-from denserk.config.training import DevMetric, NegativeChoice, PositiveChoice, SamplingSettings
+from denserk.config.training import NegativeChoice, PositiveChoice, SamplingSettings
 from denserk.data.batches import TokenBatch, by_length, pad
 from denserk.data.pairs import PairJoiner
 from denserk.data.tokenization import TextTokenizer
@@ -25,23 +24,13 @@ from denserk.errors import InputError
 from denserk.io.corpus import read_passages
 from denserk.io.qrels import read_qrels_map
 from denserk.io.topics import read_queries
-from denserk.losses.pairs import listwise_loss
+from denserk.losses.functional import listwise_loss
 from denserk.models.cross_encoder import Reranker
 from denserk.models.encoder import Retriever
 
 CUT = 10
 BATCH_TOKENS = 8192
-LOWER_IS_BETTER = (DevMetric.LOSS, DevMetric.AVERAGE_RANK)
-
-
-class Tokens(Protocol):
-    """Token ids of many texts: lists, or the memory-mapped ones of prepared data."""
-
-    def __len__(self) -> int:
-        """Return the number of texts."""
-
-    def __getitem__(self, row: int, /) -> Sequence[int] | NDArray[np.integer[Any]]:
-        """Return the ids of one text."""
+Tokens = Sequence[Any]  # token ids of many texts: lists, or memory-mapped arrays
 
 
 @dataclass(frozen=True)
@@ -67,11 +56,7 @@ class DevSet:
 def dev_sets(
     run: FinetuneRun, store: TrainingStore | None, tokenizers: tuple[TextTokenizer, TextTokenizer]
 ) -> list[DevSet]:
-    """Return what a run validates on: tokenised held-out training data, then --dev-corpus.
-
-    Raises:
-        InputError: the relevance judgments name no query or no passage of the collection.
-    """
+    """Return what a run validates on: tokenised held-out training data, then --dev-corpus."""
     sets = [] if store is None else [_held_out(store, run)]
     return sets + ([] if run.validation.dev_corpus is None else [_collection(run, *tokenizers)])
 
@@ -192,9 +177,7 @@ def in_batch_loss(scores: Tensor, groups: Tensor, temperature: float) -> Tensor:
 
 
 @torch.no_grad()
-def measure(
-    model: Retriever, dev: DevSet, batch: int, temperature: float, device: torch.device
-) -> dict[str, float]:
+def measure(model: Retriever, dev: DevSet, batch: int, temperature: float) -> dict[str, float]:
     """Return the measures by name: `RR@10`, with groups `dev-loss` and `avg-rank` too.
 
     Args:
@@ -202,8 +185,8 @@ def measure(
         dev: the held-out queries.
         batch: queries of a batch of `dev-loss`.
         temperature: the objective's.
-        device: where the model is.
     """
+    device = next(model.parameters()).device
     losses, ranked, reciprocal = [], [], []
     for rows, scores in score_blocks(model, dev, batch, device):
         reciprocal += reciprocal_ranks(scores, dev.relevant[rows])
@@ -218,18 +201,23 @@ def measure(
     return measured
 
 
-@torch.no_grad()
-def measure_groups(
-    model: Reranker, joiner: PairJoiner, dev: DevSet, device: torch.device
+def measure_sets(
+    model: Retriever, sets: Sequence[DevSet], batch: int, temperature: float
 ) -> dict[str, float]:
+    """Measure held-out data, then a collection, whose RR@10 counts; see `measure`."""
+    found: dict[str, float] = {}
+    for dev in sets:
+        found |= measure(model, dev, batch, temperature)
+    return found
+
+
+@torch.no_grad()
+def measure_groups(model: Reranker, joiner: PairJoiner, dev: DevSet) -> dict[str, float]:
     """Return `dev-loss`, `avg-rank` and `RR@10` of a cross-encoder, within each query's group.
 
-    Args:
-        model: in evaluation mode.
-        joiner: makes its inputs.
-        dev: held-out queries with groups.
-        device: where the model is.
+    The model is in evaluation mode; `joiner` makes its inputs.
     """
+    device = next(model.parameters()).device
     assert dev.groups is not None
     found: list[Tensor] = []
     for query, rows in enumerate(dev.groups.tolist()):
@@ -243,19 +231,3 @@ def measure_groups(
         "avg-rank": float(before.mean()),
         "RR@10": float(torch.where(before < CUT, 1 / (before + 1), 0.0).mean()),
     }
-
-
-def values_of(history: Sequence[dict[str, Any]], metric: DevMetric) -> list[float]:
-    """Return the metric at each validation, oldest first."""
-    name = f"eval_{metric.value}"
-    return [entry[name] for entry in history if name in entry]
-
-
-def best_of(values: Sequence[float], metric: DevMetric) -> int:
-    """Return the index of the best value, the first among equals.
-
-    >>> best_of([0.3, 0.5, 0.5], DevMetric.RR_10)
-    1
-    """
-    sign = -1 if metric in LOWER_IS_BETTER else 1
-    return max(range(len(values)), key=lambda i: (sign * values[i], -i))

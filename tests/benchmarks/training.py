@@ -31,7 +31,7 @@ from denserk.config.encoding import Representation, RepresentationSettings
 from denserk.config.training import CacheSettings, ObjectiveSettings
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch, TrainingBatch, pad
 from denserk.data.masking import IGNORED
-from denserk.losses.objective import MaskedLanguageModel
+from denserk.losses.pretraining import MaskedLanguageModel
 from denserk.losses.retrieval import RetrievalObjective
 from denserk.models.backbone import Backbone
 from denserk.models.encoder import Encoder, Retriever

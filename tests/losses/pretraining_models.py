@@ -11,7 +11,7 @@ from transformers import BertConfig
 
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
 from denserk.data.masking import IGNORED
-from denserk.losses.objective import PretrainingObjective
+from denserk.losses.pretraining import PretrainingObjective
 from denserk.models.backbone import Backbone
 from denserk.models.stored_model import StoredEncoder
 

@@ -1,10 +1,8 @@
 import pytest
 import torch
 
-from denserk.data.masking import IGNORED
 from denserk.errors import ModelError
-from denserk.losses.condenser import Condenser
-from denserk.models.backbone import Backbone
+from denserk.losses.pretraining import Condenser
 from tests.losses.literal_layers import literal_layer
 from tests.losses.pretraining_models import (
     backbone_of,
@@ -86,20 +84,6 @@ def test_layers_that_are_not_there(tiny, skip_from):
         Condenser(backbone_of(tiny()), skip_from=skip_from)
 
 
-@pytest.mark.parametrize("kind", WITH_HEADS)
-def test_gradients_of_the_head_reach_everything(tiny, kind):
-    backbone = backbone_of(tiny(kind))
-    objective = Condenser(backbone, late_mlm=False).double()
-    objective(only(random_texts(backbone, [6, 4])))["head"].total.backward()
-    without = {
-        name
-        for name, parameter in objective.named_parameters()
-        if parameter.grad is None or not parameter.grad.any()
-    }
-    # a key's bias moves all scores of a row alike; softmax does not see it
-    assert {n for n in without if not n.endswith(("key.bias", "k_lin.bias"))} == set()
-
-
 def test_a_head_without_a_skip_sees_late_states_alone(tiny):
     backbone = backbone_of(tiny())
     objective = Condenser(backbone, skip_from=2).double().eval()
@@ -107,22 +91,3 @@ def test_a_head_without_a_skip_sees_late_states_alone(tiny):
     late = backbone(batch.texts.tokens)
     expected = backbone.run_layers(objective.head, late, batch.texts.tokens.attention_mask)
     assert objective.states(batch)[1]["head"].allclose(expected)
-
-
-@pytest.mark.parametrize("late_mlm", [True, False])
-def test_only_labelled_positions_meet_the_vocabulary(tiny, monkeypatch, late_mlm):
-    backbone = backbone_of(tiny())
-    batch = only(random_texts(backbone, [9, 5]))
-    rows = []
-    project = Backbone.vocabulary_logits
-
-    def counted(self, hidden):
-        rows.append(hidden.shape)
-        return project(self, hidden)
-
-    monkeypatch.setattr(Backbone, "vocabulary_logits", counted)
-    objective = Condenser(backbone, late_mlm=late_mlm).double()
-    terms = objective(batch)
-    asked = int((batch.texts.labels != IGNORED).sum())
-    assert 0 < asked < batch.texts.labels.numel()
-    assert rows == [(asked, backbone.hidden_size)] * len(terms)

@@ -3,9 +3,7 @@ import torch
 
 from denserk.data.batches import MaskedTexts, PretrainingBatch
 from denserk.data.masking import IGNORED
-from denserk.losses.master import TASKS, Master
-from denserk.models.backbone import Backbone
-from denserk.models.model_folder import load_heads, save_heads
+from denserk.losses.pretraining import TASKS, Master
 from tests.losses.literal_layers import literal_layer
 from tests.losses.pretraining_models import (
     backbone_of,
@@ -118,51 +116,3 @@ def test_rows_without_a_term(tiny):
     expected, count = literal_loss(backbone, objective.states(batch)[1]["npr"][:1], labels[:1])
     term = objective(batch)["npr"]
     assert (term.total.item(), term.count.item()) == (pytest.approx(expected), count)
-
-
-@pytest.mark.parametrize("kind", WITH_HEADS)
-def test_gradients_of_a_decoder_pass_through_the_bottleneck(tiny, kind):
-    backbone = backbone_of(tiny(kind))
-    objective = Master(backbone, tasks=["mkp"]).double()
-    objective(random_batch(backbone))["mkp"].total.backward()
-    layers = backbone.encoder.get_submodule(backbone.architecture.layers)
-    for layer in (*layers, *objective.decoders["mkp"].children()):
-        weights = [parameter for parameter in layer.parameters() if parameter.dim() == 2]
-        assert all(weight.grad is not None and weight.grad.any() for weight in weights)
-
-
-def test_only_labelled_positions_meet_the_vocabulary(tiny, monkeypatch):
-    backbone = backbone_of(tiny())
-    batch = random_batch(backbone, ("npr", "cmp"))
-    rows = []
-    project = Backbone.vocabulary_logits
-
-    def counted(self, hidden):
-        rows.append(len(hidden))
-        return project(self, hidden)
-
-    monkeypatch.setattr(Backbone, "vocabulary_logits", counted)
-    objective = Master(backbone).double()
-    terms = objective(batch)
-    assert rows == [int(term.count) for term in terms.values()]
-    assert len(rows) == 8
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_decoders_are_kept(tiny, tmp_path, shared):
-    backbone = backbone_of(tiny())
-    written, read = (Master(backbone, shared=shared).double().eval() for _ in range(2))
-    written.decoders.float()
-    save_heads(tmp_path, written.layout, written.heads())
-    assert load_heads(tmp_path, read.layout, read.heads()) == tmp_path / written.layout.file
-    batch = random_batch(backbone)
-    written.double()
-    terms, again = written(batch), read(batch)
-    assert all(again[name].total.equal(term.total) for name, term in terms.items())
-
-
-@pytest.mark.parametrize("library_init", [False, True])
-def test_beginnings(tiny, library_init):
-    decoders = Master(backbone_of(tiny()), library_init=library_init).decoders
-    biases = [p for n, p in decoders.named_parameters() if n.endswith("query.bias")]
-    assert all(bool(bias.any()) is library_init for bias in biases)

@@ -1,141 +1,201 @@
-import math
+"""Every loss of a retriever restated: several vectors, missing negatives, repeated passages."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 
 from denserk.config.training import ContrastiveKind, Distillation, ObjectiveSettings
-from denserk.losses.candidates import find_candidates
-from denserk.losses.contrastive import contrastive_loss
-from denserk.losses.distillation import kl_divergence
-from denserk.losses.retrieval import RetrievalObjective
-from denserk.models.pooling import PassageVectors, dot
-from tests.losses.mlr import self_contrastive_loss
+from denserk.losses.retrieval import RetrievalObjective, find_candidates
+from denserk.models.pooling import PassageVectors
 
-B, N, S, D = 3, 2, 4, 6
-GROUPS = torch.arange(B * N).view(B, N)
-TARGETS = GROUPS[:, 0]
-
-
-@pytest.fixture
-def queries():
-    torch.manual_seed(0)
-    return torch.randn(B, D, dtype=torch.float64)
+KEYS = [7, 3, 9, 3, 5, 7, -1]
+"""Rows 3 and 5 are the passages of rows 1 and 0, as another process has them; row 6 is padding."""
+GROUPS = [[0, 1, 2], [3, 4, -1], [5, -1, -1], [1, -1, 4]]
+OWN = [[7, 3, 9], [3, 5], [7], [3, 5]]
+"""The groups as keys: queries 0 and 2, and 1 and 3, share their positives."""
+ROW = {7: 0, 3: 1, 9: 2, 5: 4}
+TEACHER = [[2.0, 1.0, -1.0], [0.5, 0.7], [3.0], [0.1, -0.3]]
+TEMPERATURE = 0.7
+PARTS = slice(0, 2), slice(2, 6)
 
 
 @pytest.fixture
-def passages():
-    torch.manual_seed(1)
-    return torch.randn(B * N, S, D, dtype=torch.float64)
+def vectors():
+    """(4, 6) of the queries and (7, 3, 6) of the passages; the second has two vectors only."""
+    torch.manual_seed(3)
+    queries = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    passages = torch.randn(7, 3, 6, dtype=torch.float64, requires_grad=True)
+    mask = torch.ones(7, 3, dtype=torch.bool)
+    mask[[1, 3], 2] = False
+    mask[6] = False
+    return queries, passages, mask
 
 
-def total(terms):
-    return sum(term.item() for term in terms.values())
+def sizes(key):
+    """How many vectors a passage has."""
+    return 2 if key == 3 else 3
 
 
-def loss(
-    queries, values, *, teacher=None, mask=None, parts=None, self_contrastive=False, **settings
-):
-    objective = RetrievalObjective(
-        ObjectiveSettings(**settings), parts=parts, self_contrastive=self_contrastive
+def best(query, passages, key):
+    """A passage's best score."""
+    return max(torch.dot(query, passages[ROW[key], place]) for place in range(sizes(key)))
+
+
+def softmax_loss(positive, others, temperature=TEMPERATURE):
+    """-log of the positive's share among itself and the others."""
+    scores = torch.stack([positive, *others]) / temperature
+    return scores.logsumexp(0) - scores[0]
+
+
+def mean(values):
+    return torch.stack(list(values)).mean()
+
+
+def in_batch(queries, passages):
+    return mean(
+        softmax_loss(
+            best(query, passages, own[0]),
+            [best(query, passages, key) for key in ROW if key != own[0]],
+        )
+        for query, own in zip(queries, OWN, strict=True)
     )
-    candidates = find_candidates(GROUPS, torch.arange(B * N))
-    return objective(queries, PassageVectors(values, mask), candidates, teacher)
 
 
-def test_one_vector_is_the_dual_encoder(queries, passages):
-    one = passages[:, :1]
-    expected = contrastive_loss(dot(queries, one[:, 0]), TARGETS, 0.5).item()
-    assert total(loss(queries, one, temperature=0.5)) == pytest.approx(expected)
-    alone = total(loss(queries, one, temperature=0.5, self_contrastive=True))
-    assert alone == pytest.approx(expected)
-
-
-def test_aggretriever_adds_half_of_each_part(queries, passages):
-    one, parts = passages[:, :1], (slice(0, 2), slice(2, D))
-    terms = loss(queries, one, parts=parts)
-    for name, part in zip(("cls", "agg"), parts, strict=True):
-        alone = contrastive_loss(dot(queries[:, part], one[:, 0, part]), TARGETS).item()
-        assert terms[name].item() == pytest.approx(0.5 * alone)
-    whole = contrastive_loss(dot(queries, one[:, 0]), TARGETS).item()
-    assert terms["contrastive"].item() == pytest.approx(whole)
-
-
-def test_self_contrastive_is_equation_7(queries, passages):
-    scores = torch.einsum("bd,psd->bps", queries, passages)
-    expected = total(self_contrastive_loss(scores, TARGETS, 0.1))
-    terms = loss(queries, passages, self_contrastive=True, layer_weight=0.1)
-    assert total(terms) == pytest.approx(expected)
-
-
-def full_by_hand(q, p):
-    """The full contrastive loss, one score at a time, a passage by its best vector."""
-
-    def best(query, passage):
-        return max(torch.dot(query, v).item() for v in passage)
-
+def full(queries, passages):
     losses = []
-    for i, target in enumerate(TARGETS.tolist()):
-        scores = [best(q[i], passage) for passage in p]
-        for j, other in enumerate(TARGETS.tolist()):
-            if j != i:
-                scores += [
-                    best(q[j], p[target]),
-                    torch.dot(q[i], q[j]).item(),
-                    best(p[target][0], p[other]),
-                ]
-        losses.append(math.log(sum(math.exp(s) for s in scores)) - scores[target])
-    return sum(losses) / len(losses)
+    for i, own in enumerate(OWN):
+        mine, lead = own[0], passages[ROW[own[0]], 0]
+        other_queries = [queries[j] for j in range(4) if j != i]
+        others = [best(queries[i], passages, key) for key in ROW if key != mine]
+        others += [best(query, passages, mine) for query in other_queries]
+        others += [torch.dot(queries[i], query) for query in other_queries]
+        others += [best(lead, passages, key) for key in {each[0] for each in OWN} - {mine}]
+        losses.append(softmax_loss(best(queries[i], passages, mine), others))
+    return mean(losses)
 
 
-@pytest.mark.parametrize("vectors", [1, S])
-def test_full_contrastive_with_several_vectors(queries, passages, vectors):
-    terms = loss(queries, passages[:, :vectors], contrastive=ContrastiveKind.FULL)
-    assert total(terms) == pytest.approx(full_by_hand(queries, passages[:, :vectors]))
+def self_contrastive(queries, passages):
+    """Equations 5 to 7; equation 6 at temperature 1."""
+    losses = []
+    for query, own in zip(queries, OWN, strict=True):
+        mine = [torch.dot(query, passages[ROW[own[0]], n]) for n in range(sizes(own[0]))]
+        others = [best(query, passages, key) for key in ROW if key != own[0]]
+        main = softmax_loss(mine[0], others)
+        losses.append(main + 0.3 * softmax_loss(mine[0], mine[1:], temperature=1.0))
+    return mean(losses)
+
+
+def aggretriever(queries, passages):
+    losses = []
+    for query, own in zip(queries, OWN, strict=True):
+        for part, weight in ((slice(0, 6), 1.0), (PARTS[0], 0.5), (PARTS[1], 0.5)):
+            scores = {key: query[part] @ passages[ROW[key], 0, part] for key in ROW}
+            positive = scores.pop(own[0])
+            losses.append(weight * softmax_loss(positive, scores.values()))
+    return torch.stack(losses).sum() / 4
+
+
+def students(queries, passages):
+    """Each query's scores of its own passages."""
+    for query, own in zip(queries, OWN, strict=True):
+        yield torch.stack([best(query, passages, key) for key in own]) / TEMPERATURE
+
+
+def taught():
+    return [torch.tensor(scores, dtype=torch.float64) for scores in TEACHER]
+
+
+def kl(queries, passages):
+    return mean(
+        (t.softmax(0) * (t.log_softmax(0) - s.log_softmax(0))).sum()
+        for t, s in zip(taught(), students(queries, passages), strict=True)
+    )
+
+
+def soft_cross_entropy(queries, passages):
+    return mean(
+        -(t.softmax(0) * (s.softmax(0) + 1e-7).log()).sum()
+        for t, s in zip(taught(), students(queries, passages), strict=True)
+    )
+
+
+def margin_mse(queries, passages):
+    return mean(
+        ((s[0] - s[n]) - (t[0] - t[n])) ** 2
+        for t, s in zip(taught(), students(queries, passages), strict=True)
+        for n in range(1, len(t))
+    )
+
+
+def distilled(kind):
+    return ObjectiveSettings(temperature=TEMPERATURE, distillation=kind, contrastive_weight=0.0), {}
+
+
+COSTS = {
+    "in-batch": (in_batch, ObjectiveSettings(temperature=TEMPERATURE), {}),
+    "full": (
+        full,
+        ObjectiveSettings(temperature=TEMPERATURE, contrastive=ContrastiveKind.FULL),
+        {},
+    ),
+    "self-contrastive": (
+        self_contrastive,
+        ObjectiveSettings(temperature=TEMPERATURE, layer_weight=0.3),
+        {"self_contrastive": True},
+    ),
+    "kl": (kl, *distilled(Distillation.KL)),
+    "soft-cross-entropy": (soft_cross_entropy, *distilled(Distillation.SOFT_CROSS_ENTROPY)),
+    "margin-mse": (margin_mse, *distilled(Distillation.MARGIN_MSE)),
+}
+
+
+def found(settings, options, queries, values, mask):
+    width = max(map(len, TEACHER))
+    groups = torch.tensor(GROUPS)
+    teacher = torch.full((4, width), -torch.inf, dtype=torch.float64)
+    teacher[groups >= 0] = torch.cat(taught())
+    objective = RetrievalObjective(settings, **options)
+    candidates = find_candidates(groups, torch.tensor(KEYS))
+    terms = objective(queries, PassageVectors(values, mask), candidates, teacher)
+    return torch.stack(list(terms.values())).sum()
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_each_passage_counts_once_and_missing_ones_not(vectors, name):
+    queries, passages, mask = vectors
+    literal, settings, options = COSTS[name]
+    expected = literal(queries, passages)
+    loss = found(settings, options, queries, passages, mask)
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-12)
+    slopes = torch.autograd.grad(loss, (queries, passages))
+    wanted = torch.autograd.grad(expected, (queries, passages))
+    torch.testing.assert_close(slopes, wanted, rtol=0, atol=1e-12)
+
+
+def test_the_parts_of_a_vector_alone_count_each_passage_once(vectors):
+    queries, passages, _ = vectors
+    settings = ObjectiveSettings(temperature=TEMPERATURE)
+    loss = found(settings, {"parts": PARTS}, queries, passages[:, :1], None)
+    assert loss.item() == pytest.approx(aggretriever(queries, passages).item(), abs=1e-12)
+
+
+def test_the_layers_have_a_temperature_of_their_own(vectors):
+    losses = [
+        found(ObjectiveSettings(layer_temperature=value), {"self_contrastive": True}, *vectors)
+        for value in (1.0, 0.1)
+    ]
+    assert losses[0].item() != pytest.approx(losses[1].item())
 
 
 @pytest.mark.parametrize("self_contrastive", [False, True])
-def test_distillation_sees_what_retrieval_scores(queries, passages, self_contrastive):
-    teacher = torch.randn(B, N, dtype=torch.float64)
-    terms = loss(
-        *(queries, passages),
-        teacher=teacher,
-        self_contrastive=self_contrastive,
-        temperature=0.7,
-        distillation=Distillation.KL,
-    )
-    student = torch.tensor(
-        [
-            [
-                max((queries[i] @ passages[i * N + n].T).tolist()[: 1 if self_contrastive else S])
-                for n in range(N)
-            ]
-            for i in range(B)
-        ],
-        dtype=torch.float64,
-    )
-    expected = kl_divergence(teacher, student / 0.7).item()
-    assert terms["distillation"].item() == pytest.approx(expected)
-    plain = loss(queries, passages, self_contrastive=self_contrastive, temperature=0.7)
-    assert terms["contrastive"].item() == pytest.approx(0.2 * plain["contrastive"].item())
-
-
-def test_without_contrast_the_teacher_is_all(queries, passages):
-    teacher = torch.randn(B, N, dtype=torch.float64)
-    terms = loss(
-        *(queries, passages),
-        teacher=teacher,
-        distillation=Distillation.MARGIN_MSE,
-        contrastive_weight=0.0,
-    )
-    assert list(terms) == ["distillation"]
-
-
-@pytest.mark.parametrize("contrastive", list(ContrastiveKind))
-@pytest.mark.parametrize("self_contrastive", [False, True])
-def test_padding_vectors_change_nothing(queries, passages, contrastive, self_contrastive):
-    noise = torch.full((B * N, 2, D), 50.0, dtype=torch.float64)
-    mask = torch.tensor([True] * S + [False] * 2).expand(B * N, S + 2)
-    options = {"contrastive": contrastive, "self_contrastive": self_contrastive}
-    padded = torch.cat([passages, noise], 1)
-    found = total(loss(queries, padded, mask=mask, **options))
-    assert found == pytest.approx(total(loss(queries, passages, **options)))
+def test_a_teacher_weakens_the_contrast_and_sees_what_retrieval_scores(vectors, self_contrastive):
+    queries, passages, mask = vectors
+    options = {"self_contrastive": self_contrastive}
+    settings = ObjectiveSettings(distillation=Distillation.KL)
+    plain = found(ObjectiveSettings(), options, queries, passages, mask)
+    both = found(settings, options, queries, passages, mask)
+    alone = replace(settings, contrastive_weight=0.0)
+    kept = passages[:, :1] if self_contrastive else passages  # an index keeps vector 0
+    taught = found(alone, options, queries, kept, mask[:, : kept.shape[1]])
+    assert both.item() == pytest.approx(0.2 * plain.item() + taught.item())

@@ -3,8 +3,7 @@ import torch
 
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
 from denserk.data.masking import IGNORED
-from denserk.losses.retromae import RetroMae
-from denserk.models.model_folder import load_heads, save_heads
+from denserk.losses.pretraining import RetroMae
 from tests.losses.literal_layers import literal_layer
 from tests.losses.pretraining_models import backbone_of, literal_loss, random_texts
 from tests.tiny_models import WITH_HEADS
@@ -92,21 +91,3 @@ def test_a_row_that_sees_cls_alone_knows_its_position_alone(objective, batch):
     decoded = objective.states(batch._replace(visible=seen))[1]["decoder"]
     assert decoded.isfinite().all()
     assert not decoded[0, 1].allclose(decoded[0, 2])
-
-
-def test_gradients_pass_through_the_bottleneck(backbone, objective, batch):
-    seen = torch.zeros_like(batch.visible)
-    seen[:, :, 0] = True
-    objective(batch._replace(visible=seen))["decoder"].total.backward()
-    layers = backbone.encoder.get_submodule(backbone.architecture.layers)
-    for layer in layers:
-        weights = [parameter for parameter in layer.parameters() if parameter.dim() == 2]
-        assert all(weight.grad is not None and weight.grad.any() for weight in weights)
-
-
-def test_the_decoder_is_kept(backbone, objective, batch, tmp_path):
-    save_heads(tmp_path, objective.layout, objective.heads())
-    read = RetroMae(backbone).double().eval()
-    assert load_heads(tmp_path, read.layout, read.heads()) == tmp_path / objective.layout.file
-    pairs = zip(objective.parameters(), read.parameters(), strict=True)
-    assert all(mine.float().equal(theirs.float()) for mine, theirs in pairs)

@@ -12,7 +12,7 @@ from denserk.commands.app import run
 from denserk.config.encoding import ComputeSettings
 from denserk.data.batches import pad
 from denserk.errors import ModelError
-from denserk.losses.retromae import RetroMae
+from denserk.losses.pretraining import RetroMae
 from denserk.models.stored_model import StoredEncoder, read_model_folder
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query

@@ -19,7 +19,7 @@ from denserk.errors import ModelError, UsageError
 from denserk.index.build import build_index
 from denserk.index.search import search
 from denserk.io.vector_folder import open_vectors
-from denserk.losses.contrastive import contrastive_loss
+from denserk.losses.functional import contrastive_loss
 from denserk.models.pooling import PassageVectors, max_similarity, pool_mean, vector_scores
 from denserk.models.representation import ScalarMix, average_vectors, first_tokens, storage_order
 from denserk.models.stored_model import read_model_folder

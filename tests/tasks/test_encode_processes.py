@@ -22,7 +22,7 @@ from denserk.io.block_journal import journal_of, read_journal
 from denserk.models.text_encoder import TextEncoder
 from denserk.tasks import encode as encode_module
 from denserk.tasks.encode import encode
-from denserk.training.distributed import _picklable, device_of_rank, launched
+from denserk.training.distributed import device_of_rank, launched
 from tests.faults import Stopped, contents, ranks, stopped_at
 from tests.tasks.encoding import StandIn
 
@@ -208,11 +208,6 @@ def test_errors_travel():
     error = InputError("run.trec", 3, "a", "b", "c")
     found = pickle.loads(pickle.dumps(error))
     assert (type(found), str(found), found.hint, found.line) == (InputError, str(error), "c", 3)
-
-    class Foreign(Exception):
-        """Of a class that pickle cannot find."""
-
-    assert str(_picklable(Foreign("x"))) == "Foreign: x"
 
 
 OPTIONS = ("--corpus", "corpus.jsonl", "--block-size", "3", "--threads", "1")

@@ -1,23 +1,13 @@
 from itertools import combinations, pairwise
 from unittest.mock import patch
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denserk.config.training import CacheSettings
-from denserk.data.batches import pad
+from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch, pad
 from denserk.training import batching
-from denserk.training.batching import (
-    GRAIN,
-    UNLIMITED,
-    Limits,
-    Work,
-    ends_of_groups,
-    group,
-    items_at_once,
-)
+from denserk.training.batching import GRAIN, Limits, Work, cut, ends_of_groups, group
 
 LENGTHS = st.lists(st.integers(1, 64), min_size=1, max_size=9).map(
     lambda lengths: sorted(lengths, reverse=True)
@@ -56,40 +46,23 @@ def test_limits_hold_and_every_text_is_in_one_group(lengths, limits, price):
 @given(st.lists(st.integers(1, 64), min_size=1, max_size=9), LIMITS)
 def test_a_batch_is_the_same_texts_in_another_order(lengths, limits):
     texts = [[7 + number] * length for number, length in enumerate(lengths)]
-    batch, work = pad(texts, 0), Work()
+    work = Work()
     with patch.dict(batching.PRICES, cpu=16):
-        groups = group(batch, limits, work)
+        groups = group(pad(texts, 0), work, limits)
     found = [row[mask].tolist() for part in groups.batches for row, mask in zip(*part, strict=True)]
     assert [found[place] for place in groups.back] == texts
-    rows = torch.cat(groups.rows)
-    assert [texts[row] for row in rows] == found
+    assert [texts[row] for row in torch.cat(groups.rows)] == found
     positions = sum(part.input_ids.numel() for part in groups.batches)
     assert (work.tokens, work.real, work.positions) == (sum(lengths), sum(lengths), positions)
     assert all(part.attention_mask.any(0).all() for part in groups.batches)
 
 
-def test_one_group_keeps_the_order():
-    groups = group(pad([[5], [5, 6], [5, 6, 7]], 0), UNLIMITED)
-    assert [rows.tolist() for rows in groups.rows] == [[0, 1, 2]]
-
-
-def test_what_is_read_again_is_no_further_text():
-    work = Work()
-    assert work.padding == 0.0
-    work.count([4, 2])
-    work.count([3], again=True)
-    assert (work.tokens, work.real, work.positions) == (6, 9, 11)
-    assert work.padding == pytest.approx(2 / 11)
-
-
-@pytest.mark.parametrize(
-    ("cache", "items"),
-    [
-        (CacheSettings(p_chunk=3), 4),
-        (CacheSettings(grad_cache=True, p_chunk=7), 2),
-        (CacheSettings(grad_cache=True, p_chunk=2), 1),
-        (CacheSettings(grad_cache=True, chunk_tokens=100), 3),
-    ],
-)
-def test_chunks_of_whole_items(cache, items):
-    assert items_at_once(cache, 3, pad([[5] * 10] * 12, 0)) == items
+def test_chunks_end_where_much_shorter_texts_follow():
+    real = torch.arange(512) < torch.tensor([512] * 10 + [60] * 100)[:, None]
+    texts = MaskedTexts(TokenBatch(real.long(), real), real.long())
+    batch, work = PretrainingBatch(texts, {}, {"dor": texts}), Work()
+    shapes = [tuple(chunk.texts.labels.shape) for chunk in cut(batch, work)]
+    assert shapes == [(10, 512), (100, 60)]
+    real_tokens = 10 * 512 + 100 * 60
+    assert (work.tokens, work.real, work.positions) == (real_tokens, *[2 * real_tokens] * 2)
+    assert [len(chunk.texts.labels) for chunk in cut(batch, work, by_length=False)] == [110]

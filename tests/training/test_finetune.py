@@ -2,10 +2,8 @@
 
 import dataclasses
 import json
-import os
 from typing import Any
 
-import orjson
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -20,14 +18,11 @@ from denserk.config.encoding import (
     Representation,
 )
 from denserk.config.formats import CorpusSettings
-from denserk.config.training import DevMetric
 from denserk.errors import UsageError
 from denserk.io.vector_folder import open_vectors
 from denserk.models.stored_model import read_model_folder
 from denserk.tasks.encode import encode
-from denserk.training import run_folder
 from denserk.training.finetune import finetune
-from tests.conftest import WORDS
 from tests.reporters import Heard
 from tests.training.finetuning import AGG, run_of, tune, weights, write_examples
 
@@ -37,13 +32,6 @@ def train(tmp_path_factory):
     """24 queries with teacher's scores."""
     path = tmp_path_factory.mktemp("data") / "train.jsonl"
     return write_examples(path, range(24), scored=True)
-
-
-@pytest.fixture(autouse=True)
-def plain(request, monkeypatch):
-    """Curves cost as much as a small run: they are drawn where a test asks for them."""
-    if "curves" not in request.node.name:
-        monkeypatch.setattr(run_folder, "save_if_installed", lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -146,19 +134,6 @@ def test_a_shared_start_may_be_untied_and_goes_on_so(tiny, train, tmp_path):
     assert not any("random weights" in note for note in heard.notes)
 
 
-def test_the_folders_own_representation_is_trained_on(tiny, train, tmp_path):
-    tune(tmp_path / "one", tiny("bert"), train, **typed(AGG), max_steps=2)
-    tune(tmp_path / "two", tmp_path / "one", train, max_steps=2)
-    told = json.loads((tmp_path / "two" / "denserk.json").read_text())["representation"]
-    assert (told["representation"], told["agg_dim"], told["cls_dim"]) == ("agg", 20, 6)
-
-
-def test_a_silent_folder_is_trained_as_cls_and_says_so(tiny, train, tmp_path):
-    heard = Heard()
-    finetune(run_of(tmp_path / "out", tiny("bert"), train, max_steps=2))
-    assert any("does not say how its vectors are made: training cls" in n for n in heard.notes)
-
-
 def test_settings_versions_and_log_are_kept(tiny, train, dev, tmp_path):
     run = run_of(tmp_path / "out", tiny("bert"), train, dev_data=dev, eval_steps=5, **typed(AGG))
     result = finetune(run)
@@ -180,48 +155,33 @@ def test_settings_versions_and_log_are_kept(tiny, train, dev, tmp_path):
     assert [entry["epoch"] for entry in losses] == [pytest.approx(n / 6) for n in (2, 4, 6, 8, 10)]
 
 
-def test_the_last_step_is_logged_whatever_the_interval(tiny, train, tmp_path):
-    result = tune(tmp_path / "out", tiny("bert"), train, logging_steps=1000, max_steps=3)
-    assert result.loss is not None
-
-
-@pytest.mark.parametrize(("steps", "lines"), [(3, 3), (45, 23), (420, 21)])
-def test_a_short_run_has_lines_for_a_curve(tiny, train, tmp_path, steps, lines):
-    options = {"logging_steps": None, "max_steps": steps, "save_steps": 1000, "batch_size": 1}
-    tune(tmp_path / "out", tiny("bert"), train, **options)
-    assert sum("loss" in entry for entry in log_of(tmp_path / "out")) == lines
-
-
-def test_curves_and_tensorboard_files(tiny, train, dev, tmp_path):
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    before = dict(os.environ)
+def test_curves_are_drawn_and_no_tracker_is_told(tiny, train, dev, tmp_path):
     tune(tmp_path / "out", tiny("bert"), train, dev_data=dev, eval_steps=5, **typed(AGG))
-    assert os.environ == before
     assert (tmp_path / "out" / "training.png").read_bytes().startswith(b"\x89PNG")
-    board = accumulator.EventAccumulator(str(tmp_path / "out" / "logs"))
-    board.Reload()
-    scalars = set(board.Tags()["scalars"])
-    assert {"train/loss", "train/loss_agg", "train/learning_rate", "eval/RR@10"} <= scalars
-    assert [event.step for event in board.Scalars("train/loss")] == [2, 4, 6, 8, 10]
+    assert not (tmp_path / "out" / "logs").exists()
 
 
-def test_what_lies_in_the_folder(tiny, train, dev, tmp_path):
-    tune(
-        *(tmp_path / "out", tiny("bert"), train),
-        **typed(AGG),
-        dev_data=dev,
-        best_by=DevMetric.RR_10,
-        keep_checkpoints=2,
-    )
-    found = {item.name for item in (tmp_path / "out").iterdir()} - {"logs"}
-    assert found == {
-        *("model.safetensors", "pytorch_model.bin", "config.json", "denserk.json"),
-        *("tokenizer.json", "tokenizer_config.json", "training.json", "config.yaml"),
-        *("modules.json", "config_sentence_transformers.json", "README.md"),
-        *("checkpoints", "best", "training-data", "dev-data"),
-    }
-    kept = {item.name for item in (tmp_path / "out" / "checkpoints").iterdir()}
-    assert kept == {"checkpoint-8", "checkpoint-10"}
+@pytest.mark.parametrize("name", ["agg", "mlr-mix"])
+def test_gradient_checkpointing_leaves_the_model_as_it_is(tiny, train, tmp_path, name):
+    settings = typed(REPRESENTATIONS[name][0]) | {"max_steps": 2}
+    for used in (False, True):
+        options = settings | {"gradient_checkpointing": used, "grad_cache": used}
+        options |= {"chunk_tokens": 10_000} if used else {}
+        tune(tmp_path / str(used), tiny("bert"), train, **options)
+    one, other = (load_file(tmp_path / str(u) / "model.safetensors") for u in (False, True))
+    assert one.keys() == other.keys()
+    for tensor, value in one.items():
+        if not tensor.endswith("key.bias"):  # the softmax is blind to them: Adam enlarges rounding
+            torch.testing.assert_close(other[tensor], value, rtol=0, atol=1e-4)
+
+
+def test_accumulated_batches_are_one_step(tiny, train, tmp_path):
+    options = {"gradient_accumulation_steps": 2, "max_steps": None, "epochs": 3, "save_steps": 2}
+    result = tune(tmp_path / "out", tiny("bert"), train, **options, report_to=("tensorboard",))
+    assert result.steps == 9  # 24 queries, 4 in a batch, 2 batches in a step, 3 epochs
+    assert {path.name for path in (tmp_path / "out" / "checkpoints").iterdir()} == {"checkpoint-9"}
+    assert any((tmp_path / "out" / "logs").iterdir())
+    assert tune(tmp_path / "half", tiny("bert"), train, **options | {"max_steps": 4}).steps == 4
 
 
 def test_the_same_run_twice_is_the_same_model(tiny, train, tmp_path):
@@ -234,47 +194,11 @@ def test_the_same_run_twice_is_the_same_model(tiny, train, tmp_path):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
-def learnable(number):
-    """A query of one word; its positive is the passage about that word."""
-
-    def passage(n):
-        text = f"the {WORDS[n % len(WORDS)]} of the {WORDS[7 * n % len(WORDS)]}"
-        return {"docid": f"d{n}", "text": text}
-
-    return {
-        "query_id": f"q{number}",
-        "query": f"a {WORDS[number]}",
-        "positive_passages": [passage(number)],
-        "negative_passages": [passage(number + k) for k in (1, 5, 11)],
-    }
-
-
-@pytest.mark.slow
-def test_it_learns(tiny, tmp_path):
-    train = tmp_path / "train.jsonl"
-    train.write_bytes(b"".join(orjson.dumps(learnable(number)) + b"\n" for number in range(24)))
-    tune(
-        *(tmp_path / "out", tiny("bert"), train),
-        **typed({"representation": "mean", "l2_norm": True, "temperature": 0.1, "lr": 0.003}),
-        dev_data=str(train),
-        max_steps=300,
-        eval_steps=20,
-        save_steps=1000,
-    )
-    measured = [entry for entry in log_of(tmp_path / "out") if "eval_RR@10" in entry]
-    first, last = measured[0], measured[-1]
-    assert first["eval_dev-loss"] > 2.0
-    assert first["eval_RR@10"] < 0.4
-    assert last["eval_dev-loss"] < 1.4
-    assert last["eval_RR@10"] > 0.8
-    assert last["eval_avg-rank"] < first["eval_avg-rank"] / 4
-
-
 @pytest.mark.parametrize("precision", [Dtype.BFLOAT16, Dtype.FLOAT16])
 def test_mixed_precision(tiny, train, tmp_path, precision):
     options = typed(AGG) | {"dtype": precision, "max_steps": 2, "grad_cache": True}
     if precision is Dtype.FLOAT16:
-        with pytest.raises(UsageError, match="float16 needs a GPU"):
+        with pytest.raises(UsageError, match="--dtype float16 on the CPU"):
             tune(tmp_path / "out", tiny("bert"), train, **options)
         return
     tune(tmp_path / "out", tiny("bert"), train, **options)

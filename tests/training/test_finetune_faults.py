@@ -3,25 +3,14 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import orjson
 import pytest
-import torch
 
 from denserk.commands.app import run
-from denserk.io.files import whole_binary
-from denserk.models.stored_model import read_model_folder
-from denserk.training import run_folder
-from tests.conftest import WORDS
 from tests.data.conftest import inline
 from tests.faults import limit_file_size
 from tests.training.finetuning import write_examples
-
-
-@pytest.fixture(autouse=True)
-def plain(monkeypatch):
-    monkeypatch.setattr(run_folder, "save_if_installed", lambda *_: None)
 
 
 @pytest.fixture
@@ -76,13 +65,6 @@ def corpus_of(examples, path):
     return path
 
 
-def test_queries_without_positives_are_counted(command, lines):
-    lines[2]["positive_passages"] = []
-    status, told = command(lines)
-    assert status == 0
-    assert re.search(r"warning: queries without a positive.* left out: 1$", told, re.MULTILINE)
-
-
 def test_fewer_negatives_than_asked_are_counted(command, lines):
     lines[3]["negative_passages"] = lines[3]["negative_passages"][:1]
     status, told = command(lines)
@@ -106,13 +88,6 @@ def test_a_docid_outside_the_corpus(command, lines, tmp_path):
     assert "left out: 12\n" in told
 
 
-def test_ids_without_a_corpus(command, lines):
-    status, told = command([by_id(line) for line in lines])
-    assert status == 1
-    assert "passage d0-0 without its text" in told
-    assert "add --corpus" in told
-
-
 @pytest.mark.parametrize(
     ("content", "phrase"),
     [
@@ -134,21 +109,6 @@ def test_a_teachers_score_is_missing(command, lines):
     assert status == 1
     assert "line 5: found no teacher's score of passage d4-2 for query q4" in told
     assert "denserk convert" in told
-
-
-def test_too_little_for_a_batch(command, lines):
-    status, told = command(lines[:3])
-    assert status == 1
-    assert "at least one batch of 4" in told
-
-
-def test_a_loss_that_is_no_number(command, lines, tmp_path):
-    options = ("--lr", "1e30", "--max-steps", "30", "--warmup-ratio", "0")
-    status, told = command(lines, *options)
-    assert status == 1
-    assert re.search(r"error: the loss of step \d+ is not a number \(contrastive", told)
-    assert "lower --lr" in told
-    assert not (tmp_path / "out" / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("lr", ["1e30", "1e6"])
@@ -188,33 +148,7 @@ def test_normalised_vectors_need_a_temperature(command, lines, tmp_path):
     assert not (tmp_path / "out").exists()
     assert command(lines, "--temperature", "0.02", "--l2-norm")[0] == 0
     given = ("--model", str(tmp_path / "out"), "--output", str(tmp_path / "next"))
-    status, told = command(lines, *given, "--representation", None)
-    assert status == 2  # the folder's vectors are normalised
-    assert "add --temperature 0.02" in told
-
-
-@pytest.mark.parametrize(("fill", "passages"), [("mask", 7), ("repeat", 32)])
-@pytest.mark.parametrize("cached", [False, True])
-def test_distinct_passages_alone_are_encoded(command, fill, passages, cached):
-    """Four triples of one negative each; two share their positive, which is encoded once."""
-    texts = [f"{word} {word}" for word in WORDS[:8]]
-    triples = [(WORDS[n], texts[max(n, 1)], texts[4 + n]) for n in range(4)]
-    content = "".join("\t".join(triple) + "\n" for triple in triples).encode()
-    counted = []
-
-    def count(module, given):
-        if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
-            counted.append(len(given[0]))
-
-    hook = torch.nn.modules.module.register_module_forward_pre_hook(count)
-    options = ("--group-size", "8", "--max-steps", "1", "--set", f"fill-negatives={fill}")
-    try:
-        status, told = command(content, *options, *(["--grad-cache"] if cached else []))
-    finally:
-        hook.remove()
-    assert status == 0, told
-    assert sum(counted) == (2 if cached else 1) * (4 + passages)
-    assert f"the first step encodes 4 queries of 3 and {passages} passages of 4 tokens" in told
+    assert command(lines, *given, "--representation", None)[0] == 2  # as the folder says
 
 
 @pytest.mark.parametrize(
@@ -222,18 +156,12 @@ def test_distinct_passages_alone_are_encoded(command, fill, passages, cached):
     [
         (("--model", None), 2, "--model must be given"),
         (("--model", "nowhere/at-all"), 1, "nowhere/at-all"),
-        (("--train-data", None, "--output", None), 2, "--train-data and --output must be given"),
         (("--train-data", "absent.jsonl"), 2, "absent.jsonl"),
         (("--preset", "aggretriever-macro"), 2, "did you mean aggretriever-marco"),
-        (("--representation", "mlr", "--layers", "2,5"), 1, "the layers 0 to 2, not 5"),
-        (("--representation", "mlr", "--layers", "1"), 1, "the last layer, 2, must be among them"),
+        (("--representation", "mlr", "--layers", "2,5"), 1, "the layers 0 to 2"),
         (("--representation", "colbert", "--reduction", "scalar-mix"), 2, "--reduction"),
-        (("--representation", "nonsense"), 2, "nonsense"),
         (("--device", "tpu"), 2, "auto, cpu, cuda"),
         (("--best-by", "RR@10"), 2, "needs --dev-data or --dev-corpus"),
-        (("--dev-data", "absent.jsonl"), 2, "absent.jsonl"),
-        (("--temperature", "0"), 2, "--temperature 0: above 0"),
-        (("--batch-size", "0"), 2, "at least 1"),
         (("--query-max-length", "400"), 2, "64 positions"),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else None,
@@ -251,12 +179,6 @@ def test_a_refused_run_leaves_the_one_before(command, lines, tmp_path):
     assert command(lines, "--model", "nowhere/at-all", "--overwrite")[0] == 1
     assert command(lines)[0] == 2  # neither --resume nor --overwrite
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
-
-
-def test_t5_is_refused_what_needs_cls(command, lines, tiny):
-    status, told = command(lines, "--representation", "agg", model=tiny("t5"))
-    assert status == 1
-    assert "which a t5 backbone does not have" in told
 
 
 @pytest.mark.slow
@@ -284,26 +206,3 @@ def test_files_that_may_not_grow(tiny, tmp_path, size, what):
     assert re.search(rf"^error: .*{what} cannot be written", failed.stderr, re.MULTILINE)
     assert "Traceback" not in failed.stderr
     assert list((tmp_path / "out" / "checkpoints").iterdir()) == []
-
-
-def test_the_checkpoint_before_a_full_disk_is_whole(command, lines, tmp_path, monkeypatch):
-    saves = []
-
-    def fills_up(path):
-        if Path(path).name == "model.safetensors":
-            saves.append(path)
-        if len(saves) == 2:
-            raise OSError(28, "No space left on device")
-        return whole_binary(path)
-
-    monkeypatch.setattr("denserk.models.checkpoints.whole_binary", fills_up)
-    status, told = command(lines, "--save-steps", "2", "--max-steps", "6")
-    assert status == 1
-    assert "no room left on the disk" in told
-    (kept,) = (tmp_path / "out" / "checkpoints").iterdir()
-    assert kept.name == "checkpoint-2"
-    read_model_folder(kept)
-    monkeypatch.undo()
-    monkeypatch.setattr(run_folder, "save_if_installed", lambda *_: None)
-    status, told = command(lines, "--save-steps", "2", "--max-steps", "6", "--resume")
-    assert status == 0

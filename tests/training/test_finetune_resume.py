@@ -10,7 +10,6 @@ import pytest
 from denserk.config.encoding import Representation
 from denserk.config.training import DevMetric
 from denserk.errors import MismatchError
-from denserk.training import run_folder
 from denserk.training.finetune import finetune
 from denserk.training.trainer import Trainer
 from tests.faults import Stopped, contents, kill_and_resume, stopped_at
@@ -23,11 +22,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "agg-cached": AGG | {"representation": Representation.AGG, "grad_cache": True, "q_chunk": 2},
     "mlr-untied": {"representation": Representation.MLR, "untie": True, "warmup_steps": 3},
 }
-
-
-@pytest.fixture(autouse=True)
-def plain(monkeypatch):
-    monkeypatch.setattr(run_folder, "save_if_installed", lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -60,16 +54,6 @@ def test_resumed_is_uninterrupted(tiny, train, tmp_path, kind):
         assert weights(tmp_path / "cut" / side) == weights(tmp_path / "whole" / side)
 
 
-def test_stopped_twice(tiny, train, tmp_path):
-    tune(tmp_path / "whole", tiny("bert"), train, **MEAN)
-    for step in (5, 4):  # the fifth, then the ninth
-        with stopped_in_step(step), pytest.raises(Stopped):
-            tune(tmp_path / "cut", tiny("bert"), train, **MEAN, resume=True)
-    resumed = tune(tmp_path / "cut", tiny("bert"), train, **MEAN, resume=True)
-    assert resumed.first_step == 8
-    assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
-
-
 @pytest.mark.parametrize(
     ("metric", "stop", "save_steps"),
     [(DevMetric.LOSS, 3, 2), (DevMetric.LOSS, 5, 4), (DevMetric.RR_10, 5, 4)],
@@ -93,11 +77,6 @@ def test_with_the_best_kept_and_an_early_end(tiny, train, dev, tmp_path, metric,
         assert resumed.first_step == begin_at * save_steps
         assert (resumed.steps, resumed.best) == (whole.steps, whole.best)
         assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
-
-
-def test_nothing_to_resume_begins(tiny, train, tmp_path):
-    result = tune(tmp_path / "out", tiny("bert"), train, **MEAN, max_steps=2, resume=True)
-    assert (result.steps, result.first_step) == (2, 0)
 
 
 def test_a_finished_run_stays_as_it_is(tiny, train, tmp_path):
@@ -134,14 +113,6 @@ def test_other_data_is_refused_and_nothing_is_lost(tiny, tmp_path, part):
     heard = Heard()
     finetune(run_of(out, tiny("bert"), files["train"], **options, resume=True))
     assert not any("prepared again" in note for note in heard.notes)
-
-
-def test_another_setting_is_refused_before_data_is_prepared_again(tiny, train, tmp_path):
-    tune(tmp_path / "out", tiny("bert"), train, **MEAN)
-    prepared = contents(tmp_path / "out" / "training-data")
-    with pytest.raises(MismatchError, match=r"text.passage_max_length was"):
-        tune(tmp_path / "out", tiny("bert"), train, **MEAN, passage_max_length=7, resume=True)
-    assert contents(tmp_path / "out" / "training-data") == prepared
 
 
 @pytest.mark.slow

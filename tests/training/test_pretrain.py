@@ -13,17 +13,16 @@ from transformers import (
 )
 
 from denserk.config.encoding import Representation
-from denserk.config.pretraining import Decoders, MasterPreset, NprKind
+from denserk.config.pretraining import MasterPreset, NprKind
 from denserk.models.stored_model import read_model_folder
 from denserk.training import run_folder
 from denserk.training.finetune import finetune
-from denserk.training.pretrain import pretrain
 from tests.conftest import VOCABULARY
 from tests.reporters import Heard
 from tests.tiny_models import write_tiny
 from tests.training import finetuning
 from tests.training.finetuning import AGG, tune, weights, write_examples
-from tests.training.pretraining import OBJECTIVES, run_of, train, write_corpus, write_expansions
+from tests.training.pretraining import OBJECTIVES, train, write_corpus, write_expansions
 
 HEAD_FILES = {
     "condenser": "condenser_head.safetensors",
@@ -31,11 +30,6 @@ HEAD_FILES = {
     "master": "master_decoders.safetensors",
     "retromae": "retromae_decoder.safetensors",
 }
-
-
-@pytest.fixture(autouse=True)
-def plain(monkeypatch):
-    monkeypatch.setattr(run_folder, "save_if_installed", lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -168,24 +162,6 @@ def test_tasks_bring_their_passes_along(tiny, data, tmp_path, options, terms):
     assert decoders == {f"{task}_decoder" for task in options["tasks"]}
 
 
-def test_neighbours_that_nobody_knows_are_halves(tiny, tmp_path):
-    corpus = tmp_path / "corpus.tsv"
-    corpus.write_text("".join(f"{i}\tthe cat sleeps in the house {i}\n" for i in range(8)))
-    heard = Heard()
-    run = run_of(tmp_path / "out", corpus, "master", tiny(), tasks=("npr",), max_steps=1)
-    pretrain(run)
-    assert losses(tmp_path / "out")[0].keys() == {"mlm", "mlm_npr", "npr"}
-    assert "no documents are known: npr recovers the second half of each passage" in heard.notes
-
-
-def test_one_decoder_for_all_tasks(tiny, data, tmp_path):
-    options = options_of(data, "master", decoders=Decoders.SHARED, max_steps=1)
-    train(tmp_path / "out", data["corpus"], "master", tiny(), **options)
-    assert losses(tmp_path / "out")[0].keys() == TERMS[MasterPreset.PAPER]
-    names = load_file(tmp_path / "out" / HEAD_FILES["master"])
-    assert {name.partition(".")[0] for name in names} == {"shared_decoder"}
-
-
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_chunks_leave_the_loss_as_it_is(tiny, data, tmp_path, objective, still):
     options = options_of(data, objective, max_steps=2)
@@ -205,16 +181,6 @@ def still(tmp_path_factory):
     return folder
 
 
-def test_the_released_scale_doubles_the_token_losses_alone(data, still, tmp_path):
-    for scale in (1.0, 2.0):
-        options = {"lm_scale": scale, "max_steps": 1, "cache_chunk_size": 2}
-        train(tmp_path / str(scale), data["corpus"], "cocondenser", still, **options)
-    (once,), (twice,) = losses(tmp_path / "1.0"), losses(tmp_path / "2.0")
-    assert once.keys() == {"head", "late", "spans"}
-    expected = once | {name: 2 * once[name] for name in ("head", "late")}
-    assert twice == pytest.approx(expected, rel=1e-5)
-
-
 def test_kept_steps_are_models(tiny, data, tmp_path):
     options = {"keep_steps": (1, 3), "keep_checkpoints": 1}
     train(tmp_path / "out", data["corpus"], "condenser", tiny(), **options)
@@ -224,11 +190,6 @@ def test_kept_steps_are_models(tiny, data, tmp_path):
     result = train(tmp_path / "next", data["corpus"], "cocondenser", steps / "step-3", max_steps=1)
     assert result.steps == 1
     tune(tmp_path / "tuned", steps / "step-1", data["examples"], max_steps=1, **CLS)
-
-
-def test_the_last_step_kept_is_what_comes_out(tiny, data, tmp_path):
-    train(tmp_path / "out", data["corpus"], "mlm", tiny(), keep_steps=(6,))
-    assert weights(tmp_path / "out" / "steps" / "step-6") == weights(tmp_path / "out")
 
 
 TOKENIZED = ("mlm", "cocondenser", "master")

@@ -18,11 +18,6 @@ STILL: dict[str, Any] = {"lr": 1e-12, "max_steps": 1}
 """A step that moves no weight visibly, so that what was read can be told."""
 
 
-@pytest.fixture(autouse=True)
-def plain(monkeypatch):
-    monkeypatch.setattr(run_folder, "save_if_installed", lambda *_: None)
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
@@ -95,12 +90,6 @@ def test_a_head_that_is_missing_is_warned_of(tiny, data, tmp_path):
     assert "harms" in warning
 
 
-def test_a_condenser_on_a_plain_model_is_new_without_a_warning(tiny, data, tmp_path):
-    heard = begun(tmp_path / "out", data["corpus"], "condenser", tiny())
-    assert "head: new, from random weights" in heard.notes
-    assert not heard.warnings
-
-
 AUTHORS = {
     "mkp_decoder": "c_head",
     "cmp_decoder": "overlap_head",
@@ -146,25 +135,9 @@ def test_decoders_of_another_kind_are_refused(trained, data, tmp_path, options, 
     assert any(name.startswith(phrase) for name in after)
 
 
-def test_fresh_heads_do_not_come_from_the_folder(trained, data, tmp_path):
-    folder = trained("condenser")
-    begun(tmp_path / "out", data["corpus"], "condenser", folder, fresh_heads=True)
-    before, after = load_file(folder / CONDENSER_FILE), load_file(tmp_path / "out" / CONDENSER_FILE)
-    assert before.keys() == after.keys()
-    name = next(name for name in before if name.endswith("attention.self.query.weight"))
-    assert not torch.allclose(before[name], after[name])
-
-
 @pytest.mark.parametrize("objective", ["mlm", "retromae", "condenser"])
 def test_other_objectives_files_are_left_alone(trained, data, tmp_path, objective):
     start = trained("master", expansions=data["expansions"], preset=MasterPreset.RELEASED)
     heard = begun(tmp_path / "out", data["corpus"], objective, start)
     assert not (tmp_path / "out" / MASTER_FILE).exists()
     assert not any(MASTER_FILE in note for note in heard.notes)
-
-
-def test_retromae_continues(trained, data, tmp_path):
-    folder = trained("retromae")
-    begun(tmp_path / "out", data["corpus"], "retromae", folder)
-    file = "retromae_decoder.safetensors"
-    assert_close(load_file(folder / file), load_file(tmp_path / "out" / file))

@@ -9,7 +9,6 @@ import pytest
 
 from denserk.config.pretraining import Architecture, KeywordWeight
 from denserk.errors import MismatchError
-from denserk.training import run_folder
 from denserk.training.pretrain import pretrain
 from denserk.training.trainer import Trainer
 from tests.faults import Stopped, contents, kill_and_resume, stopped_at
@@ -23,11 +22,6 @@ KINDS = {
     "master": {"objective": "master", "save_steps": 4},
     "retromae-chunks": {"objective": "retromae", "save_steps": 4, "cache_chunk_size": 3},
 }
-
-
-@pytest.fixture(autouse=True)
-def plain(monkeypatch):
-    monkeypatch.setattr(run_folder, "save_if_installed", lambda *_: None)
 
 
 @pytest.fixture
@@ -54,19 +48,6 @@ def test_resumed_is_uninterrupted(tiny, corpus, tmp_path, kind, stop):
     assert (resumed.steps, resumed.first_step) == (6, 4)
     assert resumed.loss == whole.loss
     assert all_weights(tmp_path / "cut") == all_weights(tmp_path / "whole")
-
-
-def test_a_finished_run_stays_as_it_is(tiny, corpus, tmp_path):
-    train(tmp_path / "out", corpus, "condenser", tiny())
-    before = all_weights(tmp_path / "out")
-    result = train(tmp_path / "out", corpus, "condenser", tiny(), resume=True)
-    assert (result.steps, result.first_step) == (6, 6)
-    assert all_weights(tmp_path / "out") == before
-
-
-def test_nothing_to_resume_begins(tiny, corpus, tmp_path):
-    result = train(tmp_path / "out", corpus, "mlm", tiny(), max_steps=1, resume=True)
-    assert (result.steps, result.first_step) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -112,15 +93,6 @@ def test_from_nothing_resumes_with_its_vocabulary(corpus, tmp_path):
     assert not [note for note in heard.notes if "from nothing" in note or "again" in note]
     assert contents(tmp_path / "cut" / "start") == start
     assert all_weights(tmp_path / "cut") == all_weights(tmp_path / "whole")
-
-
-def test_from_nothing_a_changed_corpus_is_refused_and_nothing_lost(corpus, tmp_path):
-    train(tmp_path / "out", corpus, "mlm", **NEW)
-    before = {name: contents(tmp_path / "out" / name) for name in ("start", "training-data")}
-    write_corpus(tmp_path / "corpus.jsonl", range(1, 13))
-    with pytest.raises(MismatchError, match=r"corpus 1.sha256 was"):
-        train(tmp_path / "out", corpus, "mlm", **NEW, resume=True)
-    assert {name: contents(tmp_path / "out" / name) for name in before} == before
 
 
 def test_a_changed_frequency_dict_is_refused(tiny, corpus, tmp_path):

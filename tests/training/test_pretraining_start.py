@@ -8,19 +8,12 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from denserk.config.pretraining import Architecture
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.training import run_folder
 from denserk.training.pretrain import start_folder
 from tests.faults import contents
 from tests.reporters import Heard
-from tests.training.finetuning import weights
-from tests.training.pretraining import run_of, train, write_corpus
+from tests.training.pretraining import run_of, write_corpus
 
 NEW: dict[str, Any] = {"architecture": Architecture.TINY, "vocabulary_size": 200}
-
-
-@pytest.fixture(autouse=True)
-def plain(monkeypatch):
-    monkeypatch.setattr(run_folder, "save_if_installed", lambda *_: None)
 
 
 @pytest.fixture
@@ -32,12 +25,6 @@ def started(tmp_path, corpus, name="start", **options):
     """A start folder's path."""
     run = run_of(tmp_path / "out", corpus, **{**NEW, **options})
     return start_folder(run, tmp_path / name)
-
-
-def test_given_weights_stay_where_they_are(tiny, tmp_path, corpus):
-    run = run_of(tmp_path / "out", corpus, model=tiny())
-    assert start_folder(run, tmp_path / "start") == tiny()
-    assert not (tmp_path / "start").exists()
 
 
 def test_a_model_of_the_asked_size_with_a_vocabulary_of_the_corpus(tmp_path, corpus):
@@ -58,23 +45,12 @@ def test_the_same_twice(tmp_path, corpus):
     assert other["model.safetensors"] != first["model.safetensors"]
 
 
-def test_runs_from_nothing_are_the_same_twice(tmp_path, corpus):
-    for name in ("a", "b"):
-        train(tmp_path / name, corpus, "condenser", **NEW, max_steps=2)
-    assert weights(tmp_path / "a") == weights(tmp_path / "b")
-
-
 def test_a_given_tokenizer_is_taken_over(tiny, tmp_path, corpus):
     folder = started(tmp_path, corpus, tokenizer=str(tiny()), vocabulary_size=30522)
     ours, theirs = (AutoTokenizer.from_pretrained(path) for path in (folder, tiny()))
     assert ours.get_vocab() == theirs.get_vocab()
     config = json.loads((folder / "config.json").read_text())
     assert config["vocab_size"] == len(theirs)
-
-
-def test_longer_texts_than_usual_get_positions(tmp_path, corpus):
-    folder = started(tmp_path, corpus, max_length=600)
-    assert json.loads((folder / "config.json").read_text())["max_position_embeddings"] == 600
 
 
 def test_what_is_there_is_used_again_or_replaced(tmp_path, corpus):
@@ -110,11 +86,3 @@ def test_ids_make_no_vocabulary(tiny, tmp_path):
 def test_a_tokenizer_without_a_mask_is_refused(tiny, tmp_path, corpus):
     with pytest.raises(UsageError, match=r"no \[MASK\] or no \[CLS\]"):
         started(tmp_path, corpus, tokenizer=str(tiny("t5")), vocabulary_size=30522)
-
-
-@pytest.mark.parametrize("text", ["\n \n", ""])
-def test_no_text_makes_no_vocabulary(tmp_path, text):
-    empty = tmp_path / "empty.txt"
-    empty.write_text(text)
-    with pytest.raises(InputError, match=r"empty.txt"):
-        started(tmp_path, empty)

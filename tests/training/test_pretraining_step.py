@@ -4,14 +4,12 @@ import pytest
 import torch
 
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
-from denserk.losses.condenser import Condenser
-from denserk.losses.contrastive import span_contrast_loss
-from denserk.losses.master import Master
-from denserk.losses.retromae import RetroMae
+from denserk.losses.functional import span_contrast_loss
+from denserk.losses.pretraining import Condenser, Master, RetroMae
 from denserk.models.stored_model import read_model_folder
 from denserk.training import batching
-from denserk.training.batching import UNLIMITED, Limits
-from denserk.training.steps import PretrainingStep, cut
+from denserk.training.batching import UNLIMITED, Limits, Work, cut
+from denserk.training.steps import PretrainingStep
 
 AUTOCAST = contextlib.nullcontext
 
@@ -22,26 +20,30 @@ def model(tiny):
     return Condenser(read_model_folder(tiny()).passage.begin_masked_lm()).double()
 
 
+def random_texts(lengths, seed=1, share=0.4):
+    generator = torch.Generator().manual_seed(seed)
+    real = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    ids = torch.randint(5, 60, real.shape, generator=generator) * real
+    asked = real & (torch.rand(real.shape, generator=generator) < share)
+    return MaskedTexts(TokenBatch(ids, real), ids.where(asked, -100))
+
+
 @pytest.fixture
 def batch():
-    generator = torch.Generator().manual_seed(1)
-    ids = torch.randint(5, 60, (6, 9), generator=generator)
-    ids[:, 0], ids[:, -1] = 2, 3
-    labels = torch.where(torch.rand(6, 9, generator=generator) < 0.4, ids, -100)
-    labels[:, 0] = -100
-    mask = torch.ones(6, 9, dtype=torch.bool)
-    return PretrainingBatch(MaskedTexts(TokenBatch(ids, mask), labels), {}, {})
+    return PretrainingBatch(random_texts([9] * 6), {}, {})
 
 
-def gradients(model, batch, seed=3, chunk=None, **settings):
+def gradients(model, batch, limits=UNLIMITED, **settings):
     """Gradients and terms of one update."""
     model.zero_grad()
-    torch.manual_seed(seed)
-    terms = PretrainingStep(model, Limits(chunk), **settings)(
-        batch, torch.autograd.backward, AUTOCAST
-    )
-    found = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-    return found, {name: term.item() for name, term in terms.items()}
+    torch.manual_seed(3)
+    step = PretrainingStep(model, limits, **settings)
+    terms = step(batch, torch.autograd.backward, AUTOCAST)
+    return gradients_of(model), {name: term.item() for name, term in terms.items()}
+
+
+def gradients_of(model):
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
 def assert_equal(one, other):
@@ -50,92 +52,61 @@ def assert_equal(one, other):
         torch.testing.assert_close(gradient, other[name], rtol=0, atol=1e-10)
 
 
-def test_chunks_leave_the_update_as_it_is(model, batch):
+def test_chunks_leave_the_update_as_it_is_and_every_token_weighs_the_same(model, batch):
     model.eval()  # without dropout, so that chunks of any size draw nothing
     whole, terms = gradients(model, batch)
     for chunk in (1, 4):
-        parts, of_parts = gradients(model, batch, chunk=chunk)
+        parts, of_parts = gradients(model, batch, Limits(chunk))
         assert_equal(whole, parts)
         assert of_parts == pytest.approx(terms)
-
-
-def test_every_token_weighs_the_same(model, batch):
-    model.eval()
-    _, terms = gradients(model, batch, chunk=2)
-    losses = model(batch)
-    for name, loss in losses.items():
+    for name, loss in model(batch).items():
         assert terms[name] == pytest.approx(loss.total.item() / loss.count.item())
 
 
 def test_the_released_average_weighs_chunks_the_same(model, batch):
     model.eval()
-    _, terms = gradients(model, batch, chunk=2, by_micro_batch=True)
-    parts = [model(chunk)["late"] for chunk in cut(batch, Limits(2))]
+    _, terms = gradients(model, batch, Limits(2), by_micro_batch=True)
+    parts = [model(chunk)["late"] for chunk in cut(batch, Work(), Limits(2))]
     expected = sum(p.total.item() / p.count.item() for p in parts) / len(parts)
     assert terms["late"] == pytest.approx(expected)
 
 
-def direct_contrast(model, batch, chunk, lm_scale):
-    """The graph of all chunks kept: the update that the cache must equal."""
+@pytest.mark.parametrize("chunk", [1, 4, 6])
+@pytest.mark.parametrize("lm_scale", [1.0, 2.0])
+def test_cached_contrast_is_direct_dropout_included(model, batch, chunk, lm_scale):
+    """Against the graph of all chunks kept."""
+    model.train()
+    cached, terms = gradients(model, batch, Limits(chunk), contrast=True, lm_scale=lm_scale)
     model.zero_grad()
     torch.manual_seed(3)
     counts = model.counts(batch)
-    rows, losses = [], []
-    states = []
-    for part in cut(batch, Limits(chunk)):  # the cache draws for [CLS] first, chunk by chunk
-        states.append(torch.get_rng_state())
-        with torch.no_grad():
-            model.cls(part)
-    for part, state in zip(cut(batch, Limits(chunk)), states, strict=True):
-        torch.set_rng_state(state)
-        cls, terms = model.with_cls(part)
-        rows.append(cls)
-        losses += [lm_scale * loss.total / counts[name] for name, loss in terms.items()]
-    (span_contrast_loss(torch.cat(rows)) + torch.stack(losses).sum()).backward()
-    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-
-
-@pytest.mark.parametrize("chunk", [1, 2, 4, 6])
-@pytest.mark.parametrize("lm_scale", [1.0, 2.0])
-def test_cached_contrast_is_direct_dropout_included(model, batch, chunk, lm_scale):
-    model.train()
-    cached, terms = gradients(model, batch, chunk=chunk, contrast=True, lm_scale=lm_scale)
-    assert_equal(cached, direct_contrast(model, batch, chunk, lm_scale))
-    assert set(terms) == {"head", "late", "spans"}
-
-
-@pytest.fixture
-def unequal():
-    """Four documents, a long and a short span of each."""
-    generator = torch.Generator().manual_seed(1)
-    real = torch.arange(40) < torch.tensor([40, 6, 7, 39, 38, 5, 6, 40])[:, None]
-    ids = torch.randint(5, 60, real.shape, generator=generator) * real
-    asked = real & (torch.rand(real.shape, generator=generator) < 0.4)
-    return PretrainingBatch(MaskedTexts(TokenBatch(ids, real), ids.where(asked, -100)), {}, {})
+    passed = [model.with_cls(part) for part in cut(batch, Work(), Limits(chunk))]
+    losses = [
+        lm_scale * loss.total / counts[name] for _, part in passed for name, loss in part.items()
+    ]
+    spans = span_contrast_loss(torch.cat([cls for cls, _ in passed]))
+    (spans + torch.stack(losses).sum()).backward()
+    assert_equal(cached, gradients_of(model))
+    assert terms.keys() == {"head", "late", "spans"}
+    assert terms["spans"] == pytest.approx(spans.item())
 
 
 @pytest.mark.parametrize("limits", [UNLIMITED, Limits(3), Limits(tokens=90)])
-def test_spans_go_by_length_whatever_their_documents(model, unequal, monkeypatch, limits):
+def test_spans_go_by_length_whatever_their_documents(model, monkeypatch, limits):
     model.eval()
+    unequal = PretrainingBatch(random_texts([40, 6, 7, 39, 38, 5, 6, 40]), {}, {})
     counts = model.counts(unequal)
     cls, losses = model.with_cls(unequal)
     rest = torch.stack([loss.total / counts[name] for name, loss in losses.items()]).sum()
-    model.zero_grad()
     (span_contrast_loss(cls) + rest).backward()
-    expected = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    expected = gradients_of(model)
     monkeypatch.setitem(batching.PRICES, "cpu", 16)
-    model.zero_grad()
-    step = PretrainingStep(model, limits, contrast=True)
-    terms = step(unequal, torch.autograd.backward, AUTOCAST)
-    assert_equal({n: p.grad for n, p in model.named_parameters() if p.grad is not None}, expected)
-    assert terms["spans"].item() == pytest.approx(span_contrast_loss(cls).item())
-    lengths = unequal.texts.tokens.attention_mask.sum()
-    assert step.work.tokens == lengths
-    assert step.work.padding < 0.05
+    found, terms = gradients(model, unequal, limits, contrast=True)
+    assert_equal(found, expected)
+    assert terms["spans"] == pytest.approx(span_contrast_loss(cls).item())
 
 
 def test_a_batch_without_labels_has_no_loss_and_no_hole(model, batch):
-    model.eval()
     empty = batch.texts._replace(labels=torch.full_like(batch.texts.labels, -100))
     _, terms = gradients(model, batch._replace(texts=empty))
     assert terms == {"head": 0.0, "late": 0.0}
@@ -143,39 +114,23 @@ def test_a_batch_without_labels_has_no_loss_and_no_hole(model, batch):
 
 def test_chunks_are_as_wide_as_their_longest_text_and_the_update_stays(tiny):
     """RetroMAE and MASTER, padded anew by each chunk, against the batch at its full width."""
-    generator = torch.Generator().manual_seed(1)
-    lengths = torch.tensor([30, 12, 11, 4])
-
-    def texts(lengths):
-        real = torch.arange(32) < lengths[:, None]
-        ids = torch.randint(5, 60, (4, 32), generator=generator) * real
-        labels = torch.where(real & (torch.rand(4, 32, generator=generator) < 0.4), ids, -100)
-        return MaskedTexts(TokenBatch(ids, real), labels)
-
-    visible = torch.rand(4, 32, 32, generator=generator) < 0.6
-    visible &= torch.arange(32) < lengths[:, None, None]
+    lengths = [30, 12, 11, 4]
+    first, other = random_texts(lengths), random_texts(lengths[::-1])
+    visible = torch.rand(4, 30, 30) < 0.6
+    visible &= torch.arange(30) < torch.tensor(lengths)[:, None, None]
     visible[:, :, 0] = True
-    first, other = texts(lengths), texts(lengths.flip(0))
     batches = {
         RetroMae: PretrainingBatch(first, {}, {"retromae": first}, visible),
         Master: PretrainingBatch(first, {"npr": other}, {"npr": first, "dor": other}),
     }
-    widths = [chunk.texts.labels.shape[1] for chunk in cut(batches[RetroMae], Limits(2))]
-    assert widths == [30, 11]
-    assert [c.decoders["dor"].labels.shape[1] for c in cut(batches[Master], Limits(2))] == [11, 30]
+    chunks = list(cut(batches[Master], Work(), Limits(2)))
+    assert [chunk.texts.labels.shape[1] for chunk in chunks] == [30, 11]
+    assert [chunk.decoders["dor"].labels.shape[1] for chunk in chunks] == [11, 30]
     for kind, batch in batches.items():
-        torch.manual_seed(0)
         backbone = read_model_folder(tiny()).passage.begin_masked_lm()
         options = {"tasks": ("npr", "dor")} if kind is Master else {}
         model = kind(backbone, **options).double().eval()
         whole = sum(loss.total for loss in model(batch).values())
-        parts = sum(loss.total for chunk in cut(batch, Limits(2)) for loss in model(chunk).values())
-        torch.testing.assert_close(parts, whole)
-
-
-def test_chunks_end_where_much_shorter_texts_follow():
-    real = torch.arange(512) < torch.tensor([512] * 10 + [60] * 100)[:, None]
-    batch = PretrainingBatch(MaskedTexts(TokenBatch(real.long(), real), real.long()), {}, {})
-    shapes = [tuple(chunk.texts.labels.shape) for chunk in cut(batch)]
-    assert shapes == [(10, 512), (100, 60)]
-    assert [len(chunk.texts.labels) for chunk in cut(batch, by_length=False)] == [110]
+        parts = cut(batch, Work(), Limits(2))
+        found = sum(loss.total for chunk in parts for loss in model(chunk).values())
+        torch.testing.assert_close(found, whole)

@@ -1,11 +1,12 @@
-"""The folder of a run: what may be cleared, what may be resumed."""
+"""The folder of a run: what may be resumed, and its curves."""
 
 import json
 
 import pytest
 
-from denserk.errors import InputError, MismatchError, UsageError
-from denserk.training.run_folder import finish, make_ready, start
+from denserk.errors import InputError, MismatchError
+from denserk.io.plots import style
+from denserk.training.run_folder import draw_curves, start
 from tests.reporters import Heard
 
 TOLD = {
@@ -29,16 +30,6 @@ def output(tmp_path):
     (folder / "checkpoints" / "checkpoint-4").mkdir(parents=True)
     (folder / "training.json").write_text(json.dumps(TOLD))
     return folder
-
-
-def ready(folder, *, resume=False, overwrite=False):
-    make_ready(folder, resume=resume, overwrite=overwrite)
-
-
-def test_a_file_is_no_folder(tmp_path):
-    (tmp_path / "out").write_text("")
-    with pytest.raises(UsageError, match="a folder is expected"):
-        ready(tmp_path / "out", resume=True)
 
 
 @pytest.mark.parametrize(
@@ -80,16 +71,44 @@ def test_broken_settings_are_no_crash(output, content):
         start(output, TOLD)
 
 
-@pytest.mark.parametrize("keep_best", [True, False])
-def test_the_best_weights_come_out_where_they_were_kept(output, keep_best):
-    (output / "best" / "query").mkdir(parents=True)
-    for name in ("config.json", "query/model.safetensors"):
-        (output / "best" / name).write_text("best")
+def test_runs_of_earlier_versions_can_be_resumed(output):
+    """They do not know the settings that were added since, at their defaults."""
+    added = {"gradient_accumulation_steps": 1, "gradient_checkpointing": True, "report_to": ["x"]}
+    start(output, told(optimizer=added))
+    with pytest.raises(MismatchError, match="gradient_accumulation_steps was 1, now 2"):
+        start(output, told(optimizer={"gradient_accumulation_steps": 2}))
 
-    def save(folder):
-        (folder / "config.json").write_text("last")
 
-    finish(output, save, TOLD, [{"step": 1, "loss": 2.0}], keep_best=keep_best)
-    assert (output / "config.json").read_text() == ("best" if keep_best else "last")
-    assert (output / "query" / "model.safetensors").exists() is keep_best
-    assert json.loads((output / "training.json").read_text())["log"] == [{"step": 1, "loss": 2.0}]
+HISTORY = [
+    {"step": 2, "loss": 3.0, "loss_a": 2.0, "loss_b": 1.0, "learning_rate": 0.1},
+    {"step": 3, "eval_RR@10": 0.2, "eval_dev-loss": 2.0},
+    {"step": 4, "loss": 2.0, "loss_a": 1.5, "loss_b": 0.5, "learning_rate": 0.05},
+    {"step": 6, "eval_RR@10": 0.4, "eval_dev-loss": 1.0},
+]
+
+
+def drawn(history):
+    """Name and values of every curve, axis by axis, and the labels of the axes."""
+    pytest.importorskip("matplotlib")
+    with style():
+        figure = draw_curves(history).figure
+        figure.canvas.draw()
+    lines = [
+        [(line.get_label(), list(line.get_ydata())) for line in axis.lines] for axis in figure.axes
+    ]
+    return lines, [axis.get_ylabel() for axis in figure.axes]
+
+
+def test_every_quantity_has_its_curve():
+    (loss, rate, *dev), labels = drawn(HISTORY)
+    assert loss == [("loss", [3.0, 2.0]), ("a", [2.0, 1.5]), ("b", [1.0, 0.5])]
+    assert [values for _, values in rate] == [[0.1, 0.05]]
+    assert [values for axis in dev for _, values in axis] == [[0.2, 0.4], [2.0, 1.0]]
+    assert labels[2:] == ["RR@10", "dev-loss"]
+    one = [{key: v for key, v in entry.items() if key != "loss_b"} for entry in HISTORY]
+    assert len(drawn(one)[0][0]) == 1  # one part is the loss itself
+
+
+@pytest.mark.parametrize("history", [[], HISTORY[:1], HISTORY[1:2]], ids=["none", "loss", "dev"])
+def test_short_logs_are_drawn_too(history):
+    assert len(drawn(history)[0]) == 2 + 2 * ("eval_RR@10" in history[0] if history else 0)

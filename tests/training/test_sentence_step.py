@@ -6,14 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
 
 from denserk.config.training import CacheSettings, Objective, ObjectiveSettings
 from denserk.data.batches import SentenceBatch, pad
 from denserk.training import batching
 from denserk.training.batching import group
-from denserk.training.distributed import sum_gradients
 from denserk.training.steps import SentenceStep
 from tests.training.retrievers import REPRESENTATIONS, assert_same, gradients, retriever
 
@@ -25,7 +22,7 @@ OBJECTIVES = {
 }
 WHOLE = CacheSettings()
 CHUNKS = CacheSettings(grad_cache=True, p_chunk=6)
-KINDS = ("cls", "mean", "agg-star-head", "mlr-multi-vector", "me-bert-average", "colbert-average")
+KINDS = ("cls", "agg-star-head", "mlr-multi-vector")
 
 
 def batch_of(size, first=0, last=EXAMPLES):
@@ -43,7 +40,6 @@ def trained(folder, name, size, batch, cache=WHOLE):
     model = retriever(Path(folder), REPRESENTATIONS[name], dropout=0.0)
     step = SentenceStep(model.passage, OBJECTIVES[size], cache)
     terms = step(batch, lambda loss: loss.backward(), nullcontext)
-    sum_gradients(model.parameters())
     return {name: term.item() for name, term in terms.items()}, gradients(model), model.passage
 
 
@@ -78,7 +74,7 @@ def test_the_loss(tiny, name, size):
     assert any(gradient is not None and gradient.abs().max() > 0 for gradient in found.values())
 
 
-@pytest.mark.parametrize("chunk", [1, 6, 9, 100])
+@pytest.mark.parametrize("chunk", [1, 6])
 @pytest.mark.parametrize("size", [2, 3])
 def test_chunks_add_up(tiny, size, chunk):
     batch = batch_of(size)
@@ -94,7 +90,7 @@ def test_a_chunk_holds_whole_examples(tiny, monkeypatch):
 
     def recording(batch, work):
         sizes.append(len(batch.input_ids))
-        return group(batch, work=work)
+        return group(batch, work)
 
     monkeypatch.setattr("denserk.training.steps.group", recording)
     for chunk in (1, 5, 6):
@@ -113,30 +109,3 @@ def test_groups_of_like_length_change_nothing(tiny, monkeypatch, size, cache):
     again, found, _ = trained(tiny("bert"), "cls", size, batch, cache)
     assert_same(found, expected, 1e-12)
     assert again == {name: pytest.approx(term, rel=1e-6) for name, term in terms.items()}
-
-
-PARTS = {"halves": [(0, 3), (3, 5)], "nothing for one": [(0, 5), (5, 5)]}
-
-
-def one_of_two(rank, folder, meeting, out):
-    """What each process does: every objective, with unequal parts of the batch."""
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
-    torch.set_num_threads(1)
-    found = {
-        (size, name): trained(folder, "cls", size, batch_of(size, *parts[rank]), cache)[:2]
-        for size, cache in ((2, WHOLE), (3, CHUNKS))
-        for name, parts in PARTS.items()
-    }
-    torch.save(found, f"{out}-{rank}.pt")
-    dist.destroy_process_group()
-
-
-@pytest.mark.slow
-def test_two_processes_do_the_whole_batch(tiny, tmp_path):
-    spawn(one_of_two, (str(tiny("bert")), str(tmp_path / "meeting"), str(tmp_path / "found")), 2)
-    for rank in range(2):
-        saved = torch.load(tmp_path / f"found-{rank}.pt", weights_only=False)
-        for (size, _), (terms, found) in saved.items():
-            expected_terms, expected, _ = trained(tiny("bert"), "cls", size, batch_of(size))
-            assert_same(found, expected, 1e-10)
-            assert terms == {n: pytest.approx(t, rel=1e-6) for n, t in expected_terms.items()}

@@ -1,17 +1,18 @@
 import json
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
+from transformers import BertConfig, BertModel
 
-from denserk.config.training import DevMetric, OptimizerSettings
-from denserk.errors import DenserkError, MismatchError, OutputError
-from denserk.training import trainer as module
+from denserk.config.training import DevMetric, OptimizerSettings, ValidationSettings
+from denserk.errors import DenserkError, MismatchError, MissingExtraError, OutputError, UsageError
+from denserk.training import reports
 from denserk.training.batching import Work
-from denserk.training.trainer import Best, Speed, Trained, Trainer
-from denserk.training.validation import LOWER_IS_BETTER, best_of, values_of
+from denserk.training.reports import Reports, callbacks_of
+from denserk.training.trainer import LOWER_IS_BETTER, Trainer, Training, best_of
 from tests.faults import Stopped
 
 LOSS, RR = DevMetric.LOSS, DevMetric.RR_10
@@ -68,15 +69,7 @@ class Fit:
 
 
 def trainer(
-    folder,
-    *,
-    steps=10,
-    stop_at=None,
-    nan_at=None,
-    save=None,
-    measures=None,
-    keep_steps=(),
-    **options,
+    folder, *, steps=10, stop_at=None, nan_at=None, save=None, values=None, metric=None, **options
 ):
     model = Model()
 
@@ -87,17 +80,23 @@ def trainer(
     def load_weights(where):
         model.load_state_dict(torch.load(where / "weights.pt", weights_only=True))
 
-    values = iter(measures or [])
-    given = {"lr": 0.05, "save_steps": 4, "logging_steps": 1, "keep_checkpoints": 0}
+    measured = iter(values or [])
+    given = {"lr": 0.05, "save_steps": 4, "logging_steps": 1, "keep_checkpoints": 0, **options}
+    step = Fit(model, stop_at, nan_at)
+    validation = ValidationSettings(
+        dev_data="dev", best_by=metric, early_stopping=given.pop("patience", None),
+        eval_steps=given.pop("eval_steps", None),
+    )  # fmt: skip
     return Trainer(
-        Trained(model, Fit(model, stop_at, nan_at), save or save_weights, load_weights),
+        Training(model, step, save or save_weights, load_weights, lambda _: (None, None)),
         Batches(steps),
-        OptimizerSettings(**{**given, **options}),
+        OptimizerSettings(**given),
         folder,
         device=torch.device("cpu"),
         seed=1,
-        measure=None if measures is None else lambda: {RR.value: next(values)},
-        keep_steps=keep_steps,
+        validation=validation,
+        measure=None if values is None else lambda: {(metric or RR).value: next(measured)},
+        reports=given.get("report_to") and Reports(callbacks_of(given["report_to"]), folder),
     )
 
 
@@ -112,16 +111,24 @@ def weights(made):
 
 def test_learns_and_logs_the_terms(tmp_path):
     made = trainer(tmp_path, steps=40)
+    assert made.speed() is None
     assert run(made) == 0
     logs = [entry for entry in made.history if "loss_a" in entry]
     assert logs[0]["loss"] == pytest.approx(logs[0]["loss_a"] + logs[0]["loss_b"])
     assert logs[-1]["loss"] < logs[0]["loss"] / 2
     assert [entry["epoch"] for entry in logs] == [pytest.approx(n / 5) for n in range(1, 41)]
+    speed = made.speed()
+    assert speed is not None
+    assert speed.tokens_per_second == pytest.approx(1600 / made._seconds)
+    assert speed.padding == pytest.approx(1 / 3)
 
 
-def test_one_update_is_adamw_s(tmp_path):
+@pytest.mark.parametrize("accumulated", [1, 3])
+def test_an_update_is_adamw_s(tmp_path, accumulated):
     """Warm-up, decay of matrices alone, clipping: against torch's optimiser used by hand."""
-    made = trainer(tmp_path, steps=4, weight_decay=0.1, warmup_steps=2, max_grad_norm=0.5)
+    options = {"weight_decay": 0.1, "warmup_steps": 2, "max_grad_norm": 0.5}
+    batches = 4 * accumulated - (accumulated > 1)  # the last update has fewer
+    made = trainer(tmp_path, steps=batches, gradient_accumulation_steps=accumulated, **options)
     run(made)
     torch.manual_seed(1)
     model = Model()
@@ -135,35 +142,74 @@ def test_one_update_is_adamw_s(tmp_path):
         rates.append(0.05 * factor)
         for part in optimizer.param_groups:
             part["lr"] = rates[-1]
-        batch = Batches(4)[step]
         optimizer.zero_grad()
-        (model.layers(batch.x) - batch.y).pow(2).mean().backward()
+        own = range(batches)[step * accumulated : (step + 1) * accumulated]
+        for number in own:
+            batch = Batches(batches)[number]
+            ((model.layers(batch.x) - batch.y).pow(2).mean() / len(own)).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
     expected = torch.cat([p.detach().flatten() for p in model.parameters()])
     torch.testing.assert_close(weights(made), expected)
     assert [entry["learning_rate"] for entry in made.history] == pytest.approx(rates)
+    epochs = [accumulated * number / 5 for number in (1, 2, 3, 4)]
+    assert [entry["epoch"] for entry in made.history] == pytest.approx(epochs)
 
 
-@pytest.mark.parametrize("logging_steps", [1, 3])
-@pytest.mark.parametrize("stop_at", [3, 4, 6, 9])
-def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, stop_at, logging_steps):
-    whole = trainer(tmp_path / "whole", logging_steps=logging_steps)
+@pytest.mark.parametrize("options", [{}, {"logging_steps": 3}, {"num_workers": 1}], ids=str)
+@pytest.mark.parametrize("stop_at", [3, 4, 9])
+def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, stop_at, options):
+    whole = trainer(tmp_path / "whole", **options)
     run(whole)
-    stopped = trainer(tmp_path / "stopped", stop_at=stop_at, logging_steps=logging_steps)
+    stopped = trainer(tmp_path / "stopped", stop_at=stop_at, **options)
     with pytest.raises(Stopped):
         run(stopped, resume=True)
-    resumed = trainer(tmp_path / "stopped", logging_steps=logging_steps)
+    resumed = trainer(tmp_path / "stopped", logging_steps=options.get("logging_steps", 1))
     assert run(resumed, resume=True) == stop_at // 4 * 4
     assert torch.equal(weights(resumed), weights(whole))
     assert resumed.history == whole.history
 
 
-def test_data_workers_change_nothing(tmp_path):
-    alone, helped = trainer(tmp_path / "a"), trainer(tmp_path / "b", num_workers=1)
-    run(alone)
-    run(helped)
-    assert torch.equal(weights(alone), weights(helped))
+def test_accumulating_runs_resume_at_their_batch(tmp_path):
+    options = {"gradient_accumulation_steps": 2, "save_steps": 2}
+    whole = trainer(tmp_path / "whole", **options)
+    run(whole)
+    assert whole.step_number == 5
+    with pytest.raises(Stopped):
+        run(trainer(tmp_path / "cut", stop_at=7, **options))
+    resumed = trainer(tmp_path / "cut", **options)
+    assert run(resumed, resume=True) == 2
+    assert torch.equal(weights(resumed), weights(whole))
+
+
+class Passes:
+    """Counts the passes through a module, as a hook."""
+
+    count = 0
+
+    def __call__(self, *_):
+        self.count += 1
+
+
+def test_gradient_checkpointing_changes_no_gradient(tmp_path):
+    sizes: dict[str, Any] = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    config = BertConfig(num_hidden_layers=2, vocab_size=50, **sizes)
+    found = []
+    for used in (False, True):
+        torch.manual_seed(0)
+        made, passes = BertModel(config), Passes()
+        made.encoder.get_submodule("layer.0.attention").register_forward_hook(passes)
+        training = Training(made, Fit(made), lambda _: None, lambda _: None, lambda _: (0, None))
+        settings = OptimizerSettings(gradient_checkpointing=used)
+        Trainer(
+            training, Batches(1), settings, tmp_path, device=torch.device("cpu"), seed=1
+        ).model.train()
+        torch.manual_seed(1)
+        made(torch.arange(2, 12).view(2, 5)).last_hidden_state.pow(3).mean().backward()
+        assert passes.count == (2 if used else 1)
+        found.append([p.grad for p in made.parameters() if p.grad is not None])
+    assert max(gradient.abs().max() for gradient in found[0]) > 1e-3
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-6)
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path):
@@ -215,107 +261,72 @@ def test_a_finished_run_is_only_loaded(tmp_path):
 
 def test_a_checkpoint_of_another_version_is_rejected(tmp_path):
     (tmp_path / "checkpoints" / "checkpoint-4").mkdir(parents=True)
-    (tmp_path / "checkpoints" / "checkpoint-4" / "optimizer.pt").touch()
     with pytest.raises(MismatchError, match="earlier version of denserk"):
         run(trainer(tmp_path), resume=True)
 
 
 def test_old_checkpoints_go_after_the_new_one_stands(tmp_path):
-    folder = tmp_path / "checkpoints"
-    (folder / ".checkpoint-4.0123abcd.part").mkdir(parents=True)  # left by a killed run
     run(trainer(tmp_path, keep_checkpoints=1))
-    assert [p.name for p in folder.iterdir()] == ["checkpoint-10"]
-
-
-def test_validation_is_logged(tmp_path):
-    made = trainer(tmp_path, measures=[0.25, 0.5])
-    run(made)
-    found = [(e["step"], e["eval_RR@10"]) for e in made.history if "eval_RR@10" in e]
-    assert found == [(5, 0.25), (10, 0.5)]
-
-
-def test_weights_of_chosen_steps_are_kept(tmp_path):
-    run(trainer(tmp_path, keep_steps=(2, 5, 100)))
-    assert sorted(path.name for path in tmp_path.glob("steps/*")) == ["step-2", "step-5"]
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["checkpoint-10"]
 
 
 @pytest.mark.parametrize("metric", DevMetric)
 def test_best_is_the_first_of_the_best(metric):
     sign = 1 if metric in LOWER_IS_BETTER else -1
-    assert best_of([sign * v for v in (3.0, 1.0, 2.0, 1.0)], metric) == 1
-
-
-def test_values_are_read_from_the_log():
-    history = [{"loss": 1.0}, {"eval_RR@10": 0.2, "eval_dev-loss": 3.0}, {"eval_RR@10": 0.3}]
-    assert values_of(history, RR) == [0.2, 0.3]
-    assert values_of(history, LOSS) == [3.0]
-
-
-def walk(folder, metric, values, patience=None):
-    """Validates with these values in turn; which of them were kept, and where the run stopped."""
-    kept: list[int] = []
-    history: list[dict[str, float]] = []
-
-    def save(where):
-        (where / "number").write_text(str(len(history)))
-        kept.append(len(history) - 1)
-
-    best = Best(folder, save, metric, patience)
-    for number, value in enumerate(values):
-        history.append({f"eval_{metric.value}": value})
-        if best.update(history):
-            return kept, number
-    return kept, None
+    history = [{f"eval_{metric.value}": sign * v} for v in (3.0, 1.0, 2.0, 1.0)]
+    assert best_of([{"loss": 9.0}, *history], metric) == (sign * 1.0, 2)
+    assert best_of([], metric) == (None, 0)
 
 
 @pytest.mark.parametrize(
-    ("metric", "values", "kept"),
+    ("metric", "values", "patience", "kept", "stopped"),
     [
-        (LOSS, [3.0, 2.0, 2.5, 2.0, 1.0], [0, 1, 4]),
-        (RR, [0.1, 0.3, 0.2, 0.3, 0.4], [0, 1, 4]),
-        (DevMetric.AVERAGE_RANK, [5.0, 6.0, 4.0], [0, 2]),
+        (LOSS, [3.0, 2.0, 2.5, 2.0, 1.0], None, 5, 5),
+        (RR, [0.1, 0.3, 0.2, 0.3, 0.2], None, 2, 5),
+        (LOSS, [3.0, 2.0, 2.5, 1.9, 2.0], 1, 2, 3),
+        (LOSS, [3.0, 2.0, 2.5, 2.1, 1.0], 2, 2, 4),
     ],
 )
-def test_only_better_ones_are_kept(tmp_path, metric, values, kept):
-    assert walk(tmp_path / "best", metric, values) == (kept, None)
-    assert (tmp_path / "best" / "number").read_text() == str(kept[-1] + 1)
-    assert [item.name for item in tmp_path.iterdir()] == ["best"]
-
-
-@pytest.mark.parametrize(("patience", "stopped"), [(1, 2), (2, 5), (3, 6), (None, None), (9, None)])
-def test_patience_counts_since_the_best(tmp_path, patience, stopped):
-    values = [3.0, 2.0, 2.5, 1.9, 2.0, 1.9, 2.1]
-    assert walk(tmp_path / "best", LOSS, values, patience)[1] == stopped
-
-
-def test_other_processes_write_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "world", lambda: (1, 2))
-    assert walk(tmp_path / "best", LOSS, [3.0, 2.0, 2.5], 1) == ([], 2)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_full_disk_leaves_the_weights_before(tmp_path):
-    folder = tmp_path / "best"
-    folder.mkdir()
-    (folder / "weights").write_text("old")
-
-    def broken(part):
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(OutputError, match="no room left"):
-        Best(folder, broken, RR).update([{"eval_RR@10": 0.5}])
-    assert (folder / "weights").read_text() == "old"
-    assert [item.name for item in tmp_path.iterdir()] == ["best"]
-
-
-def test_speed_counts_steps_and_not_checkpoints(tmp_path):
-    made = trainer(tmp_path)
-    assert made.speed() is None
-    run(made)
-    speed = made.speed()
-    assert speed is not None
-    assert speed.tokens_per_second == pytest.approx(400 / made._seconds)
-    assert speed.padding == pytest.approx(1 / 3)
-    assert str(Speed(12345.6, 0.071, 0.004, 2048.4)) == (
-        "12,346 tokens/s (7% padding, 0% of the time waiting for data), at most 2,048 MiB"
+def test_the_best_weights_are_kept_and_patience_ends(
+    tmp_path, metric, values, patience, kept, stopped
+):
+    made = trainer(
+        tmp_path,
+        metric=metric,
+        values=values,
+        steps=5,
+        eval_steps=1,
+        patience=patience,
+        save_steps=1,
     )
+    run(made)
+    assert made.step_number == stopped
+    assert made.best == values[kept - 1]
+    best = torch.load(tmp_path / "best" / "weights.pt")
+    checkpoint = torch.load(tmp_path / "checkpoints" / f"checkpoint-{kept}" / "weights.pt")
+    assert all(best[name].equal(tensor) for name, tensor in checkpoint.items())
+
+
+def test_the_log_goes_to_tensorboard(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run(trainer(tmp_path, values=[0.25, 0.5], report_to=("tensorboard",)))
+    board = accumulator.EventAccumulator(str(tmp_path / "logs"))
+    board.Reload()
+    scalars = {"train/loss", "train/loss_a", "train/learning_rate", "eval/RR@10"}
+    assert scalars <= set(board.Tags()["scalars"])
+    assert [event.step for event in board.Scalars("train/loss")] == list(range(1, 11))
+    assert [(e.step, e.value) for e in board.Scalars("eval/RR@10")] == [(5, 0.25), (10, 0.5)]
+
+
+def test_trackers_that_are_not_there(monkeypatch):
+    assert callbacks_of(()) == []
+    with pytest.raises(UsageError, match=r"--report-to teletype .*wandb"):
+        callbacks_of(["teletype"])
+
+    def missing():
+        raise RuntimeError("WandbCallback requires wandb to be installed. Run `pip install wandb`.")
+
+    monkeypatch.setattr(reports, "get_reporting_integration_callbacks", lambda _: [missing])
+    with pytest.raises(MissingExtraError, match="--report-to wandb needs a package") as error:
+        callbacks_of(["wandb"])
+    assert error.value.hint == "pip install wandb"

@@ -2,19 +2,32 @@
 
 import math
 
+import orjson
 import pytest
 import torch
 
+from denserk.config.encoding import PairSettings, TextSettings
 from denserk.data.batches import pad
+from denserk.data.pairs import PairJoiner
+from denserk.data.tokenization import TextTokenizer, load_tokenizer
+from denserk.errors import InputError
+from denserk.models.cross_encoder import Reranker
+from denserk.models.stored_model import StoredEncoder
+from denserk.training.finetune import prepare_queries
 from denserk.training.validation import (
     DevSet,
     encode_tokens,
     in_batch_loss,
     measure,
-    ranks,
+    measure_groups,
     reciprocal_ranks,
     score_blocks,
 )
+from tests.conftest import PASSAGES as TEXTS
+from tests.conftest import VOCABULARY
+from tests.data.conftest import inline
+from tests.tiny_models import tiny_tokenizer
+from tests.training.finetuning import run_of
 from tests.training.retrievers import REPRESENTATIONS, retriever
 
 CPU = torch.device("cpu")
@@ -59,30 +72,19 @@ def measured_by_hand(scores, batch, temperature):
     return {"RR@10": mean(reciprocal), "dev-loss": mean(losses), "avg-rank": mean(positions)}
 
 
-@pytest.mark.parametrize(
-    "name", ["cls", "agg-star-head", "mlr-self-contrastive", "mlr-multi-vector", "me-bert-average"]
-)
+@pytest.mark.parametrize("name", ["cls", "mlr-self-contrastive", "mlr-multi-vector"])
 @pytest.mark.parametrize("batch", [2, 5])
 def test_measures_are_their_definitions(tiny, name, batch):
     model = retriever(tiny("bert"), REPRESENTATIONS[name]).eval()
     with torch.no_grad():
         expected = measured_by_hand(scores_by_hand(model), batch, 0.7)
-    assert measure(model, DEV, batch, 0.7, CPU) == pytest.approx(expected, rel=1e-4)
+    assert measure(model, DEV, batch, 0.7) == pytest.approx(expected, rel=1e-4)
 
 
 def test_without_groups_only_retrieval_is_measured(tiny):
     model = retriever(tiny("bert"), REPRESENTATIONS["cls"]).eval()
     collection = DevSet(QUERIES, PASSAGES, (0, 0), RELEVANT)
-    assert measure(model, collection, 2, 1.0, CPU).keys() == {"RR@10"}
-
-
-def test_measuring_leaves_no_trace(tiny):
-    """Neither a gradient nor a random draw: training goes on as if nothing had been measured."""
-    model = retriever(tiny("bert"), REPRESENTATIONS["cls"]).eval()
-    before = torch.get_rng_state()
-    measure(model, DEV, 2, 1.0, CPU)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert all(parameter.grad is None for parameter in model.parameters())
+    assert measure(model, collection, 2, 1.0).keys() == {"RR@10"}
 
 
 def test_blocks_cover_all_queries_in_order(tiny):
@@ -99,11 +101,6 @@ def test_texts_keep_their_order_whatever_their_length():
     texts = [[1] * length for length in (3, 9000, 1, 5, 5)]
     found = encode_tokens(lambda batch: batch.attention_mask.sum(1, keepdim=True), texts, 0, CPU)
     assert found.tolist() == [[3.0], [9000.0], [1.0], [5.0], [5.0]]
-
-
-def test_rank_counts_what_scores_more():
-    scores = torch.tensor([[1.0, 2.0, 3.0, 2.0]])
-    assert [int(ranks(scores, torch.tensor([p]))) for p in range(4)] == [3, 1, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -125,3 +122,94 @@ def test_loss_is_over_the_groups_passages_alone():
     scores = torch.tensor([[1.0, 9.0, 0.0, 2.0]])
     loss = in_batch_loss(scores, torch.tensor([[3, 0]]), 0.5).item()
     assert loss == pytest.approx(math.log(math.exp(4) + math.exp(2)) - 4)
+
+
+def test_measures_are_within_a_query_s_group(tiny):
+    reranker = Reranker.begin(StoredEncoder.read(tiny()), seed=3).eval()
+    joiner = PairJoiner(load_tokenizer(tiny()), TextSettings(), PairSettings())
+    groups = torch.tensor([list(range(11)), [11, *range(10)]])
+    dev = DevSet(QUERIES[:2], PASSAGES, (0, 0), [[0], [11]], groups)
+    measured = measure_groups(reranker, joiner, dev)
+    losses, before = [], []
+    with torch.no_grad():
+        for query, rows in zip(QUERIES[:2], groups.tolist(), strict=True):
+            pairs = [joiner.join(query, PASSAGES[row]) for row in rows]
+            scores = torch.cat([reranker(joiner.batch([pair])) for pair in pairs])
+            losses.append(-scores.log_softmax(0)[0].item())
+            before.append(sum(score > scores[0] for score in scores.tolist()))
+    assert measured == {
+        "dev-loss": pytest.approx(sum(losses) / 2, rel=1e-6),
+        "avg-rank": sum(before) / 2,
+        "RR@10": pytest.approx(sum(1 / (b + 1) if b < 10 else 0 for b in before) / 2),
+    }
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    made = TextTokenizer(tiny_tokenizer("bert", VOCABULARY), TextSettings())
+    return made, made
+
+
+def sets(tmp_path, tokenizers, **options):
+    train = written(tmp_path / "train.jsonl", [inline(number, 1, 3) for number in range(4)])
+    run = run_of(tmp_path / "out", tmp_path / "model", train, **options)
+    return prepare_queries(run, tmp_path / "out", tokenizers)[1]
+
+
+def written(path, examples):
+    path.write_bytes(b"".join(orjson.dumps(example) + b"\n" for example in examples))
+    return str(path)
+
+
+def collection(toy, qrels="qrels.txt"):
+    return {
+        "dev_corpus": str(toy / "corpus.jsonl"),
+        "dev_topics": str(toy / "queries.tsv"),
+        "dev_qrels": str(toy / qrels),
+    }
+
+
+def test_nothing_asked_is_nothing_measured(tmp_path, tokenizers):
+    assert sets(tmp_path, tokenizers) == []
+
+
+def test_groups_are_the_first_positive_and_the_top_negatives(tmp_path, tokenizers):
+    examples = [inline(number, 2, 3) for number in range(4)]
+    (dev,) = sets(tmp_path, tokenizers, dev_data=written(tmp_path / "dev.jsonl", examples))
+    assert dev.groups is not None
+    tokenizer = tiny_tokenizer("bert", VOCABULARY)
+
+    def text(row):
+        return tokenizer.decode(list(dev.passages[row]), skip_special_tokens=True)
+
+    for example, group, relevant in zip(examples, dev.groups.tolist(), dev.relevant, strict=True):
+        positives, negatives = example["positive_passages"], example["negative_passages"]
+        expected = [positives[0], *negatives[:2]]
+        assert [text(row) for row in group] == [each["text"] for each in expected]
+        assert [text(row) for row in relevant] == [each["text"] for each in positives]
+    assert (len(dev.queries), len(dev.passages)) == (4, 20)
+
+
+def test_a_passage_named_twice_is_searched_once(tmp_path, tokenizers):
+    one, other = inline(1, 1, 3), inline(2, 1, 3)
+    other["negative_passages"][0] = one["positive_passages"][0]
+    (dev,) = sets(tmp_path, tokenizers, dev_data=written(tmp_path / "dev.jsonl", [one, other]))
+    assert dev.groups is not None
+    assert len(dev.passages) == 7
+    assert dev.groups[1, 1] == dev.groups[0, 0] == dev.relevant[0][0]
+
+
+def test_a_collection_is_sorted_by_descending_id(toy, tmp_path, tokenizers):
+    (dev,) = sets(tmp_path, tokenizers, **collection(toy))
+    docids = sorted(TEXTS, reverse=True)
+    assert docids.index("d10") > docids.index("d2")
+    assert len(dev.passages) == len(docids)
+    found = [{docids[row] for row in rows} for rows in dev.relevant]
+    assert found == [{"d3"}, {"d1", "d5"}, {"d4"}]
+    assert dev.groups is None
+
+
+def test_judgements_of_other_things_are_refused(toy, tmp_path, tokenizers):
+    (toy / "other.txt").write_text("x1 0 d3 1\n")
+    with pytest.raises(InputError, match="no relevance judgment that joins a query"):
+        sets(tmp_path, tokenizers, **collection(toy, "other.txt"))
