@@ -114,9 +114,9 @@ def test_the_papers_print_these_figures(row):
     whose, _, table = where.rpartition("Table ")
     name = whose.removesuffix("'s ").lower() or recipe
     printed = {
-        (figure.metric, float(figure.value))
+        (figure["metric"], float(figure["value"]))
         for figure in figures(Paper(name.replace("cocondenser", "condenser")))
-        if figure.label == "MARCO Dev" and figure.table.startswith(f"T{table}.")
+        if figure["label"] == "MARCO Dev" and figure["table"].startswith(f"T{table}.")
     }
     assert ("RR@10", float(reciprocal_rank)) in printed
     assert recall == "-" or ("R@1K", float(recall)) in printed

@@ -81,8 +81,7 @@ def evaluate(
     runs: Sequence[str] = [*(files or []), *(run or [])]
     _reject_unused(answers, matching, corpus, page)
     if answers.answers is None:
-        inputs = sort_inputs(files or [], run or [], qrels)
-        runs, qrels = inputs.runs, inputs.qrels
+        runs, qrels = sort_inputs(files or [], run or [], qrels)
         if not settings.measures and format_of(report) is OutputFormat.TREC_EVAL:
             settings = replace(settings, measures=TREC_EVAL_MEASURES)
     comparison, runs = with_baseline(comparison, runs)

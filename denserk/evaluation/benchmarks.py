@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from denserk.config.benchmarks import (
     Benchmark,
@@ -66,11 +65,11 @@ def evaluate_benchmark(
     for path in runs:
         _check_origin(path, benchmark)
     rows = _published(against, [benchmark.name])
-    asked = settings.measures or tuple(
-        dict.fromkeys((*benchmark.measures, *published_measures(rows)))
+    settings = replace(
+        settings,
+        measures=settings.measures or (*benchmark.measures, *published_measures(rows)),
+        remove_query=settings.remove_query or benchmark.remove_query,
     )
-    drop = settings.remove_query or benchmark.remove_query
-    settings = replace(settings, measures=asked, remove_query=drop)
     if benchmark.answers is None:
         qrels = find_parts([benchmark], ["qrels"])[benchmark.name]["qrels"]
         with download_errors(benchmark, "qrels", qrels):
@@ -197,27 +196,14 @@ def _published(against: Sequence[Paper], names: Sequence[str]) -> tuple[Publishe
     return tuple(found)
 
 
-class Figure(NamedTuple):
-    """One value as a paper prints it.
-
-    `table` is table and row (T2.3), `label` the dataset, `metric` the measure.
-    """
-
-    table: str
-    system: str
-    setting: str
-    label: str
-    metric: str
-    value: str
-
-
 @cache
-def figures(paper: Paper) -> tuple[Figure, ...]:
-    """Return all values of a paper, in the order of its tables."""
-    text = (FOLDER / f"{paper}.csv").read_text("utf-8")
-    rows = csv.reader(text.splitlines())
-    assert tuple(next(rows)) == Figure._fields
-    return tuple(Figure(*row) for row in rows)
+def figures(paper: Paper) -> tuple[Mapping[str, str], ...]:
+    """Return all values of a paper, in the order of its tables.
+
+    Keys: `table` (table and row: T2.3), `system`, `setting`, `label` (the dataset), `metric`,
+    `value`.
+    """
+    return tuple(csv.DictReader((FOLDER / f"{paper}.csv").read_text("utf-8").splitlines()))
 
 
 def published_rows(paper: Paper, name: str) -> tuple[PublishedRow, ...]:
@@ -233,9 +219,9 @@ def published_rows(paper: Paper, name: str) -> tuple[PublishedRow, ...]:
     while isinstance(member, Group):
         member = find_benchmark(member.members[0])
     found: dict[tuple[str, str, str], dict[str, str]] = {}
-    for figure in figures(paper) if label is not None else ():
-        measure = member.measure_of(paper, figure.metric)
-        if figure.label == label and measure is not None:
-            key = (figure.table, figure.system, figure.setting)
-            found.setdefault(key, {})[measure] = figure.value
+    for figure in figures(paper):
+        measure = member.measure_of(paper, figure["metric"])
+        if figure["label"] == label and measure is not None:
+            key = (figure["table"], figure["system"], figure["setting"])
+            found.setdefault(key, {})[measure] = figure["value"]
     return tuple(PublishedRow(paper, entry.name, *key, values) for key, values in found.items())

@@ -7,38 +7,37 @@ RR with a cutoff and Judged by passage id ascending.
 """
 
 import logging
-import math
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from ir_measures.providers import Evaluator as BaseEvaluator
-from ir_measures.providers.base import NOT_PROVIDED
 
 from denserk.config.evaluation import DEFAULT_MEASURES, EvaluationSettings, RunOrder, parse_bound
 from denserk.errors import DenserkError, GateError, MismatchError, UsageError
 from denserk.evaluation.inputs import short_names
 from denserk.evaluation.measures import (
-    OWN,
     Measure,
     count_judgments,
     counts_judgments,
-    is_mean,
     parse_measures,
     per_query_measure,
     providers_of,
+    summarize,
 )
 from denserk.evaluation.results import EvaluationResult, Judgments, Run, RunResult, Ties
 from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import RankedList, read_kept_scores, read_run_scores, read_run_tag
+from denserk.io.text_files import some
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+OWN = "denserk"  # computes what counts judgments alone
 # how ir-measures' providers order tied passages; the others keep the order of the file
 TIE_ORDER = {
     "pytrec_eval": "passage id descending",
@@ -89,10 +88,10 @@ def evaluate(
             pruner = HitPruner(needed, judgments)
             run = read_kept_scores(path, pruner)
             result = run and evaluator.evaluate(name, run, pruner.ties)
-        results.append(result or evaluator.evaluate(name, read_hits(path, settings)))
+        result = result or evaluator.evaluate(name, read_hits(path, settings))
         if choice.run_id:
-            results[-1] = replace(results[-1], run_id=read_run_tag(path) or name)
-        warn(results[-1], evaluator)
+            result = replace(result, run_id=read_run_tag(path) or name)
+        results.append(result)
     return evaluator.result(results, settings.relevance_level)
 
 
@@ -104,7 +103,7 @@ def read_hits(path: str, settings: EvaluationSettings) -> dict[str, dict[str, fl
     """
     run = read_run_scores(path, by_rank=settings.order is RunOrder.RANK)
     if settings.remove_query:
-        run = without_own_query(run)
+        run = {qid: {d: s for d, s in hits.items() if d != qid} for qid, hits in run.items()}
     if settings.max_hits is None:
         return run
     return {qid: first_hits(hits, settings.max_hits) for qid, hits in run.items()}
@@ -147,36 +146,33 @@ def check_minimums(result: EvaluationResult, settings: EvaluationSettings) -> No
         raise GateError("; ".join(phrases))
 
 
-def warn(
-    run: RunResult, evaluator: "Evaluator", judged: str = "judged queries", by: str = "judgments"
-) -> None:
-    """Warn of missing queries and of ties; log queries that do not count."""
+def remarks(run: RunResult, result: EvaluationResult, complete: bool) -> Iterator[tuple[int, str]]:
+    """Yield (logging level, sentence) on missing queries, ties, and queries that do not count."""
     if run.missing:
-        what = "they count as 0" if evaluator.complete else "they are left out of the means"
-        logger.warning(
-            f"{run.name}: {len(run.missing):,} of {len(evaluator.queries):,} {judged} are not in "
-            f"the run: {some(run.missing)}; {what}"
+        what = "they count as 0" if complete else "they are left out of the means"
+        yield (
+            logging.WARNING,
+            f"{run.name}: {len(run.missing):,} of {len(result.queries):,} judged queries are not "
+            f"in the run: {some(run.missing)}; {what}",
         )
     if run.unjudged:
-        logger.info(
-            f"{run.name}: queries without {by}, which do not count: "
-            f"{len(run.unjudged):,} ({some(run.unjudged)})"
+        yield (
+            logging.INFO,
+            f"{run.name}: queries without judgments, which do not count: {len(run.unjudged):,} "
+            f"({some(run.unjudged)})",
         )
     if run.ties.lines:
         orders = "; ".join(
-            f"{_few(names)} by {TIE_ORDER.get(provider, 'order in the file')} ({provider})"
-            for provider, names in evaluator.providers.items()
+            f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''} "
+            f"by {TIE_ORDER.get(provider, 'order in the file')} ({provider})"
+            for provider, names in result.providers.items()
             if provider != OWN
         )
-        logger.warning(
+        yield (
+            logging.WARNING,
             f"{run.name}: lines that tie with another of their query: {run.ties.lines:,} "
-            f"({some(run.ties.queries)}); readers order ties differently: {orders}"
+            f"({some(run.ties.queries)}); readers order ties differently: {orders}",
         )
-
-
-def _few(names: Sequence[str], limit: int = 3) -> str:
-    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + rest
 
 
 class Evaluator:
@@ -194,20 +190,22 @@ class Evaluator:
         self.measures = tuple(measures)
         self.queries = tuple(judgments)
         self.complete = complete
+        # queries are numbered, as gdeval takes only whole numbers as ids
         self._numbers = {qid: str(number) for number, qid in enumerate(judgments)}
-        self._evaluators: list[tuple[BaseEvaluator, bool]] = []
         self._counts: dict[str, dict[str, float]] = {
             str(measure): {qid: count_judgments(measure, of) for qid, of in judgments.items()}
             for measure in measures
             if counts_judgments(measure)
         }
-        providers = {OWN: tuple(self._counts)} if self._counts else {}
-        for provider, mine in providers_of(measures).items():
-            numbered = provider.NAME == "gdeval"  # it takes only whole numbers as query ids
-            given = self._numbered(judgments) if numbered else judgments
-            self._evaluators.append((provider.evaluator(mine, given), numbered))
-            providers[provider.NAME] = tuple(map(str, mine))
-        self.providers: Mapping[str, tuple[str, ...]] = providers
+        # trec_eval's nDCG never ends for a query whose grades are all negative
+        numbered = {
+            qid: grades if max(grades.values()) >= 0 else dict.fromkeys(grades, 0)
+            for qid, grades in self._numbered(judgments).items()
+        }
+        shares = providers_of(measures)
+        self._evaluators = [provider.evaluator(mine, numbered) for provider, mine in shares.items()]
+        self.providers = {OWN: tuple(self._counts)} if self._counts else {}
+        self.providers |= {provider.NAME: tuple(map(str, m)) for provider, m in shares.items()}
 
     def evaluate(self, name: str, run: Run, ties: Ties | None = None) -> RunResult:
         """Measure one run.
@@ -220,7 +218,7 @@ class Evaluator:
         Raises:
             MismatchError: none of its queries is judged.
         """
-        run = {q: hits if type(hits) is dict else dict(hits) for q, hits in run.items() if hits}
+        run = {qid: hits for qid, hits in run.items() if hits}
         missing = tuple(qid for qid in self.queries if qid not in run)
         if len(missing) == len(self.queries):
             has = f"answers queries {some(run)}" if run else "holds no hit at all"
@@ -228,14 +226,13 @@ class Evaluator:
             raise MismatchError(f"{name} {has}; {judged}{': none in common' if run else ''}")
         values = self._values(run)
         counted = [qid for qid in self.queries if self.complete or qid in run]
-        per_query = {
-            str(measure): {qid: found[qid] for qid in counted if qid in found}
-            for measure in self.measures
-            for found in [values[str(per_query_measure(measure))]]
-        }
+        per_query = {}
+        for measure in self.measures:
+            found = values[str(per_query_measure(measure))]
+            per_query[str(measure)] = {qid: found[qid] for qid in counted if qid in found}
         return RunResult(
             name,
-            {str(measure): _summary(measure, per_query[str(measure)]) for measure in self.measures},
+            {str(m): summarize(m, per_query[str(m)].values()) for m in self.measures},
             per_query,
             missing,
             tuple(qid for qid in run if qid not in self._numbers),
@@ -243,42 +240,37 @@ class Evaluator:
         )
 
     def result(self, runs: Sequence[RunResult], relevance_level: int = 1) -> EvaluationResult:
-        """Return the results of several runs as one."""
-        return EvaluationResult(
+        """Return the results of several runs as one; log what is remarkable."""
+        result = EvaluationResult(
             self.measures, relevance_level, self.queries, tuple(runs), self.providers
         )
+        for run in runs:
+            for level, sentence in remarks(run, result, self.complete):
+                logger.log(level, sentence)
+        return result
 
     def _values(self, run: Run) -> dict[str, dict[str, float]]:
         """Return measure -> query id -> value."""
         values = dict(self._counts)
-        for evaluator, numbered in self._evaluators:
+        numbered = self._numbered(run)
+        for evaluator in self._evaluators:
             names = {id(measure): str(measure) for measure in evaluator.measures}
-            found: dict[str, dict[str, float]] = {name: {} for name in names.values()}
+            values |= {name: {} for name in names.values()}
             try:
-                for metric in evaluator.iter_calc(self._numbered(run) if numbered else run):
-                    qid = self.queries[int(metric.query_id)] if numbered else metric.query_id
-                    found[names[id(metric.measure)]][qid] = metric.value
+                for metric in evaluator.iter_calc(numbered):
+                    qid = self.queries[int(metric.query_id)]
+                    values[names[id(metric.measure)]][qid] = metric.value
             except ZeroDivisionError:
                 raise DenserkError(
-                    f"{', '.join(found)} cannot be computed: ir-measures divides by zero, as "
-                    "Accuracy does for a query whose hits are all relevant",
+                    f"{', '.join(names.values())} cannot be computed: ir-measures divides by zero, "
+                    "as Accuracy does for a query whose hits are all relevant",
                     "leave the measure out",
                 ) from None
-            values |= found
         return values
 
     def _numbered(self, queries: Mapping[str, T]) -> dict[str, T]:
         """Replace the ids of judged queries by their numbers."""
         return {self._numbers[q]: hits for q, hits in queries.items() if q in self._numbers}
-
-
-def _summary(measure: Measure, values: Mapping[str, float]) -> float:
-    if is_mean(measure):
-        return math.fsum(values.values()) / len(values) if values else math.nan
-    aggregator = measure.aggregator()
-    for value in values.values():
-        aggregator.add(value)
-    return float(aggregator.result())
 
 
 class Needed(NamedTuple):
@@ -300,28 +292,19 @@ def needed_hits(measures: Sequence[Measure]) -> Needed | None:
     >>> needed_hits(parse_measures(["nDCG@10 RR@20"]).measures)
     Needed(depth=20, to_last_judged=True)
     """
-    needed = [
-        _needed_by(provider.NAME, measure)
-        for provider, mine in providers_of(measures).items()
-        for measure in mine
-    ]
-    depths = [each.depth or 0 for each in needed]
-    depth = max(depths, default=0) if all(depths) else None
-    to_last_judged = all(each.to_last_judged for each in needed)
-    return Needed(depth, to_last_judged) if depth is not None or to_last_judged else None
-
-
-def _needed_by(provider: str, measure: Measure) -> Needed:
-    given = {name: measure[name] for name in measure.SUPPORTED_PARAMS}
-    depth = given.get("cutoff")
-    if depth is NOT_PROVIDED or given.get("judged_only") is True:
-        depth = None
-    if provider == "judged":
-        return Needed(depth, to_last_judged=False)
-    level = given.get("rel", 1)
-    if measure.NAME not in RANKED.get(provider, ()) or (level is not NOT_PROVIDED and level < 1):
-        return Needed(None, to_last_judged=False)
-    return Needed(depth, to_last_judged=True)
+    depth: float = 0
+    to_last_judged = True
+    for provider, mine in providers_of(measures).items():
+        for measure in mine:
+            params = measure.params
+            depth = max(depth, inf if params.get("judged_only") else params.get("cutoff", inf))
+            ranked = measure.NAME in RANKED.get(provider.NAME, ()) and params.get("rel", 1) >= 1
+            if not ranked and provider.NAME != "judged":
+                return None
+            to_last_judged &= ranked
+    if depth == inf:
+        return Needed(None, to_last_judged) if to_last_judged else None
+    return Needed(int(depth), to_last_judged)
 
 
 class HitPruner:
@@ -373,19 +356,6 @@ def count_ties(run: Run) -> Ties:
     return Ties(sum(tied.values()), tuple(qid for qid, lines in tied.items() if lines))
 
 
-def without_own_query(run: Run) -> dict[str, dict[str, float]]:
-    """Drop hits whose passage id is the query's id, and queries left empty.
-
-    >>> without_own_query({"q1": {"q1": 9.0, "a": 1.0}, "q2": {"q2": 1.0}})
-    {'q1': {'a': 1.0}}
-    """
-    kept = {
-        qid: {docid: score for docid, score in hits.items() if docid != qid}
-        for qid, hits in run.items()
-    }
-    return {qid: hits for qid, hits in kept.items() if hits}
-
-
 def first_hits(hits: Mapping[str, float], count: int) -> dict[str, float]:
     """Return the first hits in trec_eval's order: by score as float32, ties by id descending.
 
@@ -394,13 +364,3 @@ def first_hits(hits: Mapping[str, float], count: int) -> dict[str, float]:
     """
     ranked = sorted(zip(array("f", hits.values()), hits, strict=True), reverse=True)
     return {docid: hits[docid] for _, docid in ranked[:count]}
-
-
-def some(names: Iterable[str], limit: int = 3) -> str:
-    """Return the first few names, quoted, for a message.
-
-    >>> some(["q1", "q2", "q3", "q4"])
-    "'q1', 'q2', 'q3', ..."
-    """
-    names = list(names)
-    return ", ".join(map(repr, names[:limit])) + (", ..." if len(names) > limit else "")

@@ -1,9 +1,8 @@
 """Find out which files on a command line are runs and which is the qrels, by their content."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 from denserk.errors import InputError, UsageError
 from denserk.io.data_sets import BEIR, IRDS, knows_irds
@@ -14,22 +13,7 @@ HOW = (
 )
 
 
-class Content(StrEnum):
-    """What a file holds."""
-
-    RUN = "a run"
-    QRELS = "qrels"
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """The files of an evaluation; "-" is standard input."""
-
-    runs: tuple[str, ...]
-    qrels: str
-
-
-def content_of(name: str) -> Content | None:
+def content_of(name: str) -> Literal["run", "qrels"] | None:
     """Return what a file holds, by its first line; None for a pipe, which can be read only once.
 
     Raises:
@@ -38,15 +22,16 @@ def content_of(name: str) -> Content | None:
     path = Path(name)
     if name == STREAM or (path.exists() and not path.is_file() and not path.is_dir()):
         return None
-    if path.is_dir() or (not path.exists() and _is_collection(name)):
-        return Content.QRELS
+    collection = name.startswith((IRDS, BEIR)) or ("/" in name and knows_irds(name))
+    if path.is_dir() or (not path.exists() and collection):
+        return "qrels"
     number, columns = _first_columns(name)
     if len(columns) >= 6 or (columns and columns[0][0] == "{"):
-        return Content.RUN
+        return "run"
     if len(columns) == 4:
-        return Content.QRELS
+        return "qrels"
     if len(columns) == 3:
-        return Content.QRELS if columns[0].lower() == "query-id" else Content.RUN
+        return "qrels" if columns[0].lower() == "query-id" else "run"
     raise InputError(
         name,
         number,
@@ -67,12 +52,10 @@ def _first_columns(name: str) -> tuple[int | None, list[str]]:
     return first
 
 
-def _is_collection(name: str) -> bool:
-    return name.startswith((IRDS, BEIR)) or ("/" in name and knows_irds(name))
-
-
-def sort_inputs(files: Sequence[str], runs: Sequence[str], qrels: str | None) -> Inputs:
-    """Find out which files are runs and which one is the qrels.
+def sort_inputs(
+    files: Sequence[str], runs: Sequence[str], qrels: str | None
+) -> tuple[list[str], str]:
+    """Return the runs and the qrels.
 
     Args:
         files: given without saying what they are, in any order.
@@ -80,34 +63,22 @@ def sort_inputs(files: Sequence[str], runs: Sequence[str], qrels: str | None) ->
         qrels: given as qrels.
 
     Raises:
-        UsageError: one is missing or given twice, or a file is not what it was given as.
+        UsageError: one is missing or given twice.
     """
     named = [*files, *runs, *([qrels] if qrels else [])]
     if twice := sorted({name for name in named if named.count(name) > 1}):
         raise UsageError(f"{', '.join(twice)}: given twice", HOW)
-    contents = {name: content_of(name) for name in (*files, *runs)}
-    swapped = "are --run and --qrels swapped?"
-    if wrong := [f"--run {name}" for name in runs if contents[name] is Content.QRELS]:
-        raise UsageError(f"{', '.join(wrong)} holds qrels, not a run", swapped)
-    is_run = qrels and Path(qrels).is_file() and content_of(qrels) is Content.RUN
-    # three columns without a header may be qrels
-    if qrels and is_run and len(_first_columns(qrels)[1]) != 3:
-        raise UsageError(f"--qrels {qrels} holds a run, not qrels", swapped)
-    found = [name for name in files if contents[name] is Content.QRELS]
-    pipes = [name for name in files if contents[name] is None]
-    if not qrels and not found and len(pipes) == 1 and len(named) > 1:
-        found = pipes
-    found += [qrels] if qrels else []
-    if not found:
-        known = [name for name in named if contents[name] is Content.RUN]
-        said = f" ({', '.join(known)} {'is a run' if len(known) == 1 else 'are runs'})"
-        raise UsageError(f"no qrels file given{said if known else ''}", HOW)
-    if len(found) > 1:
-        raise UsageError(f"several qrels files given: {', '.join(found)}", HOW)
+    contents = {name: content_of(name) for name in files}
+    found = [name for name in files if contents[name] == "qrels"] + ([qrels] if qrels else [])
+    if not found and len(named) > 1:
+        found = [name for name in files if contents[name] is None]
+    if len(found) != 1:
+        said = f"several qrels files given: {', '.join(found)}" if found else "no qrels file given"
+        raise UsageError(said, HOW)
     found_runs = [name for name in (*files, *runs) if name != found[0]]
     if not found_runs:
         raise UsageError(f"no run given beside the qrels {found[0]}", HOW)
-    return Inputs(tuple(found_runs), found[0])
+    return found_runs, found[0]
 
 
 def find_baseline(name: str, runs: Sequence[str]) -> str:

@@ -1,76 +1,54 @@
 """Measures as users type them, parsed into ir-measures' measures, and who computes them.
 
-Measures, their notation and their computation are those of ir-measures (counts of judgments aside);
-trec_eval's names are translated.
+Measures, their notation and their computation are those of ir-measures (counts of judgments and the
+geometric mean aside); trec_eval's names are translated.
 """
 
 import difflib
 import math
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import cache
+from typing import ClassVar
 
 import ir_measures
-from ir_measures.measures import MeanAgg, SumAgg
+from ir_measures.measures import SumAgg
 from ir_measures.providers import Provider
-from ir_measures.providers.base import NOT_PROVIDED
 
 from denserk.errors import UsageError
 
 Measure = ir_measures.Measure
 
 PROVIDERS: tuple[Provider, ...] = tuple(ir_measures.DefaultPipeline.providers)
-OWN = "denserk"  # computes what counts judgments alone
 
-# trec_eval's names and ir-measures', in the order in which trec_eval 9 prints them
-TREC_NAMES = {
-    "num_q": "NumQ",
-    "num_ret": "NumRet",
-    "num_rel": "NumRel",
-    "num_rel_ret": "NumRelRet",
-    "map": "AP",
-    "gm_map": "GMAP",
-    "Rprec": "Rprec",
-    "bpref": "Bpref",
-    "recip_rank": "RR",
-    "iprec_at_recall": "IPrec",
-    "P": "P",
-    "recall": "R",
-    "infAP": "infAP",
-    "ndcg": "nDCG",
-    "ndcg_cut": "nDCG",
-    "map_cut": "AP",
-    "success": "Success",
-    "set_P": "SetP",
-    "set_relative_P": "SetRelP",
-    "set_recall": "SetR",
-    "set_map": "SetAP",
-    "set_F": "SetF",
-}
-CUT = ("iprec_at_recall", "P", "recall", "ndcg_cut", "map_cut", "success")  # with a parameter
+# trec_eval's names, in the order in which trec_eval 9 prints them
+TREC_NAMES = (
+    *("num_q", "num_ret", "num_rel", "num_rel_ret", "map", "gm_map", "Rprec", "bpref"),
+    *("recip_rank", "iprec_at_recall", "P", "recall", "infAP", "ndcg", "ndcg_cut", "map_cut"),
+    *("success", "set_P", "set_relative_P", "set_recall", "set_map", "set_F"),
+)
+WITH_PARAMETER = ("iprec_at_recall", "P", "recall", "ndcg_cut", "map_cut", "success", "set_F")
 # names of trec_eval that ir-measures does not know
 TREC_ONLY = (
     *("relstring", "gm_bpref", "Rprec_mult", "utility", "11pt_avg", "binG", "G"),
     *("ndcg_rel", "Rndcg", "relative_P", "num_nonrel_judged_ret", "rbp", "rbp_resid", "unj"),
 )
-_OFFICIAL = (
-    *("runid", "num_q", "num_ret", "num_rel", "num_rel_ret", "map", "gm_map", "Rprec", "bpref"),
-    *("recip_rank", "iprec_at_recall", "P"),
-)
-_SET = (
-    *("num_q", "num_ret", "num_rel", "num_rel_ret", "utility"),
-    *("set_P", "set_relative_P", "set_recall", "set_map", "set_F"),
-)
 # trec_eval's sets of measures
 TREC_SETS = {
-    "official": _OFFICIAL,
-    "set": _SET,
-    "all_trec": ("runid", *TREC_NAMES, *(name for name in TREC_ONLY if name != "relstring")),
+    "official": ("runid", *TREC_NAMES[:11]),
+    "set": (*TREC_NAMES[:4], "utility", *TREC_NAMES[17:]),
+    "all_trec": ("runid", *TREC_NAMES, *TREC_ONLY[1:]),
 }
-_TREC = re.compile(r"(?P<name>.+?)([._](?P<values>\d+(\.\d+)?(,\d+(\.\d+)?)*))?")
+_TREC = re.compile(
+    rf"(?P<name>{'|'.join((*TREC_NAMES, *TREC_ONLY))})"
+    r"([._](?P<values>\d+(\.\d+)?(,\d+(\.\d+)?)*))?"
+)
 _TOKEN = re.compile(r"(?:[^\s,(){}]|,(?=\d)|\((?:[^(){}]|\{[^{}]*\})*\)|[(){}])+")
+
+LARGEST = 2**31 - 1  # the largest whole number that trec_eval's C takes
+MIN_GEO_MEAN = 0.00001  # smaller values count as this in a geometric mean, as in trec_eval
 
 
 @dataclass(frozen=True)
@@ -88,32 +66,18 @@ class MeasureChoice:
     run_id: bool = False
 
 
-MIN_GEO_MEAN = 0.00001  # smaller values count as this in a geometric mean, as in trec_eval
-
-
-class GeometricMean(MeanAgg):
-    """Aggregate values by their geometric mean."""
-
-    def add(self, value: float) -> None:
-        """Add a query's value."""
-        super().add(math.log(max(value, MIN_GEO_MEAN)))  # type: ignore[no-untyped-call]
-
-    def result(self) -> float:
-        """Return the mean; NaN without values."""
-        return math.exp(super().result())  # type: ignore[no-untyped-call]
-
-
 class _GMAP(type(ir_measures.AP)):  # type: ignore[misc]
     """Geometric mean of the queries' average precision (trec_eval's gm_map)."""
 
     __name__ = NAME = "GMAP"
     SUPPORTED_PARAMS: ClassVar = {"rel": ir_measures.AP.SUPPORTED_PARAMS["rel"]}
 
-    def aggregator(self) -> GeometricMean:
-        return GeometricMean()  # type: ignore[no-untyped-call]
-
 
 ir_measures.measures.register(_GMAP())  # type: ignore[no-untyped-call]
+
+
+class _Mistake(ValueError):
+    """Why one measure is refused, as a phrase that begins with it."""
 
 
 def per_query_measure(measure: Measure) -> Measure:
@@ -125,11 +89,24 @@ def per_query_measure(measure: Measure) -> Measure:
     return ir_measures.AP(**measure.params) if isinstance(measure, _GMAP) else measure
 
 
-LARGEST = 2**31 - 1  # the largest whole number that trec_eval's C takes
+def is_count(measure: Measure) -> bool:
+    """Return whether a measure is a count, whose summary over queries is a sum."""
+    return isinstance(measure.aggregator(), SumAgg)
 
 
-class _Mistake(ValueError):
-    """Why one measure is refused, as a phrase that begins with it."""
+def is_mean(measure: Measure) -> bool:
+    """Return whether a measure's summary is the arithmetic mean over queries."""
+    return not is_count(measure) and not isinstance(measure, _GMAP)
+
+
+def summarize(measure: Measure, values: Collection[float]) -> float:
+    """Return the sum, mean or geometric mean of the values of queries; NaN for a mean of none."""
+    if is_count(measure):
+        return sum(values)
+    if not is_mean(measure):
+        values = [math.log(max(value, MIN_GEO_MEAN)) for value in values]
+    mean = math.fsum(values) / len(values) if values else math.nan
+    return mean if is_mean(measure) else math.exp(mean)
 
 
 def split_measures(text: str) -> list[str]:
@@ -139,16 +116,6 @@ def split_measures(text: str) -> list[str]:
     ['nDCG@10', 'AP(rel=2, judged_only=True)@100', 'P_5,10']
     """
     return _TOKEN.findall(text)
-
-
-def is_count(measure: Measure) -> bool:
-    """Return whether a measure is a count, whose summary over queries is a sum."""
-    return isinstance(measure.aggregator(), SumAgg)
-
-
-def is_mean(measure: Measure) -> bool:
-    """Return whether a measure's summary is the arithmetic mean over queries."""
-    return type(measure.aggregator()) is MeanAgg
 
 
 def parse_measures(texts: Iterable[str], relevance_level: int = 1) -> MeasureChoice:
@@ -166,146 +133,104 @@ def parse_measures(texts: Iterable[str], relevance_level: int = 1) -> MeasureCho
     ['nDCG@10', 'RR(rel=2)@10', 'AP(rel=2)']
     """
     found: dict[str, Measure] = {}
-    left_out: list[str] = []
-    mistakes: list[str] = []
-    run_id = False
-    for token in (token for text in texts for token in split_measures(text)):
+    mistakes: dict[str, None] = {}
+    asked = [token for text in texts for token in split_measures(text)]
+    members = [name for token in asked for name in TREC_SETS.get(token, ())]
+    known = [name for token in asked for name in TREC_SETS.get(token, (token,))]
+    for token in known:
+        if token == "runid" or (token in TREC_ONLY and token in members):
+            continue
         try:
-            names = TREC_SETS.get(token, (token,))
-            run_id = run_id or "runid" in names
-            if token in TREC_SETS:
-                left_out += [name for name in names if name in TREC_ONLY]
-            for notation in _in_notation(token):
-                measure = _parse(notation, relevance_level)
-                found.setdefault(str(measure), measure)
+            for measure in _parse(token):
+                at_level = _checked(token, measure, relevance_level)
+                found.setdefault(str(at_level), at_level)
         except _Mistake as mistake:
-            mistakes.append(str(mistake))
-    if not found and not mistakes:
-        mistakes.append("no measure is named")
-    if mistakes:
+            mistakes[str(mistake)] = None
+    if mistakes or not (found or asked):
         raise UsageError(
-            "; ".join(dict.fromkeys(mistakes)),
+            "; ".join(mistakes) or "no measure is named",
             "measures are written as in ir-measures (nDCG@10 RR@10 AP(rel=2)@100 R@1000) "
             "or trec_eval (ndcg_cut.10 recip_rank map recall.1000)",
         )
-    return MeasureChoice(tuple(found.values()), tuple(dict.fromkeys(left_out)), run_id)
+    left_out = dict.fromkeys(name for name in members if name in TREC_ONLY)
+    return MeasureChoice(tuple(found.values()), tuple(left_out), "runid" in known)
 
 
-def _in_notation(token: str) -> list[str]:
-    """Return one token as measures in ir-measures' notation."""
-    if token == "runid":
-        return []
-    if token in TREC_SETS:
-        return [m for name in TREC_SETS[token] if name in TREC_NAMES for m in _in_notation(name)]
-    name, values = trec_name(token)
-    if name is None:
-        return [token]
-    if name in TREC_ONLY:
+def _parse(token: str) -> list[Measure]:
+    """Return the measures that one name stands for."""
+    trec = _TREC.fullmatch(token)
+    if trec and trec["name"] in TREC_ONLY:
         raise _Mistake(f"{token} is a measure of trec_eval that ir-measures does not know")
-    if name in (*CUT, "set_F"):
-        try:
-            return [str(measure) for measure in ir_measures.parse_trec_measure(token)]
-        except ValueError:  # a fraction where a whole number belongs
-            raise _Mistake(f"{token}: {name} cannot be {values}") from None
-    if values:
-        raise _Mistake(f"{token}: trec_eval's {name} takes no parameter")
-    return [TREC_NAMES[name]]
-
-
-def trec_name(text: str) -> tuple[str | None, str | None]:
-    """Split a name of trec_eval from its parameters; (None, None) where it is no such name.
-
-    >>> trec_name("ndcg_cut.10"), trec_name("P_5,10"), trec_name("map"), trec_name("nDCG@10")
-    (('ndcg_cut', '10'), ('P', '5,10'), ('map', None), (None, None))
-    """
-    known = (*TREC_NAMES, *TREC_ONLY)
-    match = _TREC.fullmatch(text)
-    if text in known or match is None or match["name"] not in known:
-        return (text if text in known else None), None
-    return match["name"], match["values"]
-
-
-def _parse(notation: str, level: int) -> Measure:
+    if trec and trec["values"] and trec["name"] not in WITH_PARAMETER:
+        raise _Mistake(f"{token}: trec_eval's {trec['name']} takes no parameter")
     try:
+        if trec and token != "gm_map":
+            return ir_measures.parse_trec_measure(token)
         with warnings.catch_warnings():  # ir-measures reads with names that ast deprecates
             warnings.simplefilter("ignore", DeprecationWarning)
-            measure = ir_measures.parse_measure(notation)
+            return [ir_measures.parse_measure("GMAP" if trec else token)]
     except NameError:
-        raise _Mistake(f"{notation} is unknown{_nearest(notation)}") from None
-    except ValueError:
-        raise _Mistake(f"{notation} is not how a measure is written{_nearest(notation)}") from None
-    measure = _checked(notation, measure)
-    rel = measure.SUPPORTED_PARAMS.get("rel")
-    own = rel is None or rel.default != 1 or "rel" in measure.params
-    if level == 1 or (own and notation != "NumRelRet"):
-        return measure
-    at_level: Measure = measure(rel=level)
-    return at_level
+        raise _Mistake(f"{token} is unknown{_nearest(token)}") from None
+    except ValueError:  # also a fraction where a whole number belongs
+        raise _Mistake(f"{token} is not how a measure is written{_nearest(token)}") from None
 
 
-def _nearest(notation: str) -> str:
-    match = re.match(r"\w+", notation)
-    if match is None:
-        return ""
-    name, rest = match[0], notation[match.end() :]
-    lower: dict[str, str] = {}
-    for known in (*ir_measures.measures.registry, *TREC_NAMES):
-        lower.setdefault(known.lower(), known)
-    names = [lower[near] for near in difflib.get_close_matches(name.lower(), lower, 2, 0.6)]
+def _nearest(token: str) -> str:
+    typed = re.match(r"\w*", token)[0]  # type: ignore[index]
+    rest = token.removeprefix(typed)
     dotted = rest.startswith(".")
-    spelled = [near + (rest if dotted == (near in TREC_NAMES) else "") for near in names]
-    other = [near for near in spelled if near != notation]
+    known = [*ir_measures.measures.registry, *TREC_NAMES]
+    lower = {name.lower(): name for name in reversed(known)}
+    near = [lower[each] for each in difflib.get_close_matches(typed.lower(), lower, 2, 0.6)]
+    near = [each + (rest if dotted == (each in TREC_NAMES) else "") for each in near]
+    other = [each for each in near if each != token]
     return f" (nearest: {', '.join(other)})" if other else ""
 
 
-def _checked(notation: str, measure: Measure) -> Measure:
-    """Check the parameters of a measure; a whole number may stand for a fraction."""
-    known = measure.SUPPORTED_PARAMS
-    unknown = [name for name in measure.params if name not in known]
-    if unknown:
-        takes = ", ".join(known) or "none"
-        raise _Mistake(f"{notation}: no parameter {', '.join(unknown)} (it takes: {takes})")
-    whole = {
-        name: float(value)
-        for name, value in measure.params.items()
-        if known[name].dtype is float and type(value) is int
-    }
-    measure = type(measure)(**(measure.params | whole))
+def _checked(token: str, measure: Measure, level: int) -> Measure:
+    """Check the parameters of a measure, and set its relevance level where it names none."""
+    known, params = measure.SUPPORTED_PARAMS, dict(measure.params)
+    for name, value in params.items():
+        if name not in known:
+            takes = ", ".join(known) or "none"
+            raise _Mistake(f"{token}: no parameter {name} (it takes: {takes})")
+        if known[name].dtype is float and type(value) is int:
+            value = params[name] = float(value)
+        fits = known[name].validate(value)  # type: ignore[no-untyped-call]
+        if not (fits and _is_possible(name, value)):
+            raise _Mistake(f"{token}: {name} cannot be {value!r}")
     for name, info in known.items():
-        value = measure[name]
-        if value is NOT_PROVIDED and info.required:
+        if info.required and name not in params:
             example = 0.1 if info.dtype is float else 10
-            raise _Mistake(f"{notation} needs a {name}, as in {measure.NAME}@{example}")
-        if not (_fits(info, value) and _possible(name, value)):
-            raise _Mistake(f"{notation}: {name} cannot be {value!r}")
+            raise _Mistake(f"{token} needs a {name}, as in {measure.NAME}@{example}")
+    if token in ("NumRelRet", "num_rel_ret"):
+        params["rel"] = level
+    elif level != 1 and _has_level(measure):
+        params.setdefault("rel", level)
+    measure = type(measure)(**params)
     computed = per_query_measure(measure)
-    available = (p.supports(computed) and p.is_available() for p in PROVIDERS)
-    if not counts_judgments(computed) and not any(available):
-        raise _Mistake(f"{notation} {_what_it_needs(measure)}")
+    able = [provider for provider in PROVIDERS if provider.supports(computed)]
+    if not counts_judgments(computed) and not any(provider.is_available() for provider in able):
+        lines = " or ".join(filter(None, (p.install_instructions() for p in able)))  # type: ignore[no-untyped-call]
+        needs = f"needs a package that is not installed: {lines}"
+        raise _Mistake(
+            f"{token} {needs if lines else 'is not computed by any of ir-measures providers'}"
+        )
     return measure
 
 
-def _fits(info: Any, value: Any) -> bool:
-    return bool(info.validate(value))
+def _has_level(measure: Measure) -> bool:
+    """Return whether a measure counts passages as relevant from a grade, by default 1."""
+    level = measure.SUPPORTED_PARAMS.get("rel")
+    return level is not None and level.default == 1
 
 
-def _possible(name: str, value: Any) -> bool:
-    if value is NOT_PROVIDED:
-        return True
-    if name == "cutoff":
-        return type(value) is int and 1 <= value <= LARGEST
-    if name == "recall":  # trec_eval knows its levels to two places
+def _is_possible(name: str, value: object) -> bool:
+    if name == "recall" and isinstance(value, float):  # trec_eval knows its levels to two places
         return 0 <= value <= 1 and math.isclose(value, round(value, 2))
-    return type(value) is not int or abs(value) <= LARGEST
-
-
-def _what_it_needs(measure: Measure) -> str:
-    """Return why no provider computes a measure."""
-    able: list[Any] = [provider for provider in PROVIDERS if provider.supports(measure)]
-    lines = [line for provider in able if (line := provider.install_instructions())]
-    if not lines:
-        return "is not computed by any of ir-measures' providers"
-    return f"needs a package that is not installed: {' or '.join(lines)}"
+    whole = type(value) is int
+    least = 1 if name == "cutoff" else -LARGEST
+    return least <= value <= LARGEST if whole else name != "cutoff"  # type: ignore[operator]
 
 
 def counts_judgments(measure: Measure) -> bool:
@@ -331,40 +256,41 @@ def providers_of(measures: Sequence[Measure]) -> dict[Provider, list[Measure]]:
     >>> {provider.NAME: list(map(str, those)) for provider, those in providers_of(measures).items()}
     {'pytrec_eval': ['nDCG@10'], 'msmarco': ['RR@10']}
     """
-    shares: dict[Provider, list[Measure]] = {}
-    for measure in dict.fromkeys(map(per_query_measure, measures)):
-        if not counts_judgments(measure):
-            able = (p for p in PROVIDERS if p.supports(measure) and p.is_available())
-            shares.setdefault(next(able), []).append(measure)
-    order = {provider: number for number, provider in enumerate(PROVIDERS)}
-    return dict(sorted(shares.items(), key=lambda share: order[share[0]]))
+    computed = [m for m in map(per_query_measure, measures) if not counts_judgments(m)]
+    shares: dict[Provider, list[Measure]] = {provider: [] for provider in PROVIDERS}
+    for measure in dict.fromkeys(computed):
+        able = (p for p in PROVIDERS if p.supports(measure) and p.is_available())
+        shares[next(able)].append(measure)
+    return {provider: share for provider, share in shares.items() if share}
 
 
-def trec_spelling(measure: str, level: int = 1) -> str:
+@cache
+def _trec_names() -> dict[tuple[str, str], str]:
+    """Return trec_eval's names by those of ir-measures, without and with a parameter ("@")."""
+    names = {}
+    for name in TREC_NAMES:
+        base, at, _ = str(_parse(name)[0]).partition("@")
+        names[base, at] = name
+    return names
+
+
+def trec_spelling(measure: Measure, level: int = 1) -> str:
     """Return how trec_eval prints a measure of ir-measures; unchanged where it has no name for it.
 
     Args:
-        measure: in ir-measures' notation, as it prints itself.
+        measure: the measure.
         level: the relevance level of the whole evaluation, which trec_eval's names leave out.
 
-    >>> [trec_spelling(name) for name in ("nDCG@10", "AP", "RR@10", "IPrec@0.1")]
-    ['ndcg_cut_10', 'map', 'RR@10', 'iprec_at_recall_0.10']
-    >>> trec_spelling("AP(rel=2)@100", 2), trec_spelling("AP(rel=2)", 1), trec_spelling("AP", 2)
-    ('map_cut_100', 'AP(rel=2)', 'AP')
+    >>> [trec_spelling(measure) for measure in parse_measures(["nDCG@10 AP RR@10"]).measures]
+    ['ndcg_cut_10', 'map', 'RR@10']
     """
-    if measure == f"NumRet(rel={level})":
+    if str(measure) == f"NumRet(rel={level})":
         return "num_rel_ret"
-    if (
-        level != 1
-        and f"rel={level}" not in measure
-        and not measure.startswith(("nDCG", "NumQ", "NumRet"))
-    ):
-        return measure
-    neutral = re.sub(rf"\(rel={level}\)|(?<=\()rel={level},|,rel={level}(?=[,)])", "", measure)
-    base, at, value = neutral.partition("@")
-    if base == "IPrec" and at:
+    params = dict(measure.params)
+    if _has_level(measure) and params.pop("rel", 1) != level:
+        return str(measure)
+    base, at, value = str(type(measure)(**params)).partition("@")
+    if base == "IPrec":
         value = f"{float(value):.2f}"
-    names = {"SetP(relative=True)": "set_relative_P"} | {
-        ours: name for name, ours in TREC_NAMES.items() if (name in CUT) == bool(at)
-    }
-    return f"{names[base]}_{value}".removesuffix("_") if base in names else measure
+    name = _trec_names().get((base, at))
+    return str(measure) if name is None else f"{name}_{value}".removesuffix("_")

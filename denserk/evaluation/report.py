@@ -1,247 +1,94 @@
-"""Report of runs as a page (`--report`): its content, computed from runs, qrels and manifests."""
+"""The HTML report of runs (`--report`): tables, curves, differences by query and passages.
+
+The page is `report.html`, a Jinja template that escapes every text; plots are SVG by matplotlib.
+"""
 
 import logging
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from denserk import __version__
 from denserk.config.benchmarks import Benchmark
-from denserk.config.evaluation import EvaluationSettings, PageSettings, ReportSources
+from denserk.config.evaluation import (
+    EvaluationSettings,
+    PageSettings,
+    ReportSettings,
+    ReportSources,
+)
 from denserk.errors import UsageError
-from denserk.evaluation.evaluator import first_hits, read_hits
+from denserk.evaluation.evaluator import first_hits, read_hits, remarks
 from denserk.evaluation.measures import is_count
 from denserk.evaluation.results import BenchmarksResult, EvaluationResult
+from denserk.evaluation.tables import Cell, Table, tables
 from denserk.extras import require
-from denserk.io.corpus import read_passages
+from denserk.io.corpus import find_passages
 from denserk.io.data_sets import find_parts, is_here
 from denserk.io.files import STREAM, whole_text, write_errors
 from denserk.io.manifest import Kind, Manifest, beside, read_manifest
+from denserk.io.plots import INKS, as_svg, draw_lines, new_axes, style
 from denserk.io.qrels import read_qrels_map
 from denserk.io.topics import read_queries
-from denserk.records import Passage
-from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
 NAME = "index.html"
 BINS = 30  # of the scores
+MOST_ROWS = 10_000  # rows of the table of queries; browsers become slow with more
 # depths of the recall curve, as far as a run reaches
 DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000, 2000, 3000, 5000, 10000)
+# the benchmark that retrievers are trained for; the first one that has a result is taken
+IN_DOMAIN = ("msmarco-dev", "beir/msmarco", "msmarco-titled-dev", "dl19", "dl20")
 
 
-@dataclass(frozen=True)
-class Hit:
-    """One passage in a ranked list; `grade` is None where it was not judged."""
+class Figure(NamedTuple):
+    """A plot as SVG, its caption, and its numbers where a table of them helps."""
 
-    docid: str
-    score: float
-    grade: int | None
-
-
-@dataclass(frozen=True)
-class TopList:
-    """The first of a query's `hits` hits, and the rank of its first relevant one, if any."""
-
-    top: tuple[Hit, ...]
-    first_relevant: int | None
-    hits: int
+    svg: str
+    caption: str
+    table: Table | None = None
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Counts of scores in the same bins.
-
-    Attributes:
-        edges: (n + 1,), ascending.
-        relevant: (n,), relevant hits.
-        others: (n,), hits judged not relevant, or not judged.
-    """
-
-    edges: NDArray[np.float64]
-    relevant: NDArray[np.int64]
-    others: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class RunProfile:
-    """A run against relevance judgments.
-
-    Attributes:
-        name: of the run in tables.
-        level: the lowest grade that counted as relevant.
-        recall: (depth, mean recall) for each of `DEPTHS` that the run reaches, and its own depth.
-        scores: None where all scores are equal.
-        lists: the ranked lists of the queries asked for.
-    """
-
-    name: str
-    level: int
-    recall: tuple[tuple[int, float], ...]
-    scores: Scores | None
-    lists: Mapping[str, TopList]
-
-
-@dataclass(frozen=True)
-class QueryRow:
+class QueryRow(NamedTuple):
     """The values of the runs on one query, and the largest difference from the reference run.
 
     `values` and `difference` are NaN where there is none.
     """
 
     qid: str
-    values: tuple[float, ...]
+    values: list[float]
     difference: float
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What the manifest of a run says about its cost; None where it says nothing."""
+class TopList(NamedTuple):
+    """The first of a query's `hits` hits, and the rank of its first relevant one, if any.
 
-    index_bytes: int | None = None
-    query_milliseconds: float | None = None
+    `top` holds (passage id, score, grade); the grade is None where it was not judged.
+    """
 
-
-@dataclass(frozen=True)
-class Texts:
-    """The known texts: query id -> text, passage id -> passage."""
-
-    queries: Mapping[str, str] = field(default_factory=dict)
-    passages: Mapping[str, Passage] = field(default_factory=dict)
+    top: list[tuple[str, float, int | None]]
+    first_relevant: int | None
+    hits: int
 
 
-@dataclass(frozen=True)
-class Report:
-    """Content of the page.
+class RunProfile(NamedTuple):
+    """A run against relevance judgments.
 
     Attributes:
-        title: of the page.
-        result: the measures.
-        rows: the queries, those with the largest differences first.
-        shown: number of queries that are shown with their ranked lists.
-        profiles: the runs against relevance judgments; empty without judgments.
-        costs: of each run.
-        texts: of the queries and passages that are shown.
-        lacking: what is not on the page and why, one sentence each.
-    """
-
-    title: str
-    result: EvaluationResult
-    rows: Sequence[QueryRow]
-    shown: int
-    profiles: Sequence[RunProfile] = ()
-    costs: Sequence[Cost] = ()
-    texts: Texts = field(default_factory=Texts)
-    lacking: Sequence[str] = ()
-
-
-def profile(
-    name: str,
-    run: Mapping[str, Mapping[str, float]],
-    judgments: Mapping[str, Mapping[str, int]],
-    queries: Collection[str],
-    level: int,
-    shown: Collection[str],
-    top: int,
-) -> RunProfile:
-    """Compute recall by depth, the distribution of scores and the ranked lists of a run.
-
-    Args:
         name: of the run in tables.
-        run: query -> passage -> score.
-        judgments: query -> passage -> grade.
-        queries: recall is the mean over these; it is 0 for a query without a relevant passage.
-        level: the lowest grade that is relevant.
-        shown: queries whose ranked lists are kept.
-        top: hits kept of each of these lists.
+        recall: (depth, mean recall) for each of `DEPTHS` that the run reaches, and its own depth.
+        scores: of relevant hits, and of others.
+        lists: the ranked lists of the queries asked for.
     """
-    lists = {qid: first_hits(run[qid], len(run[qid])) for qid in queries if qid in run}
-    relevant = {
-        qid: {docid for docid, grade in judgments.get(qid, {}).items() if grade >= level}
-        for qid in queries
-    }
-    scores: tuple[list[float], list[float]] = ([], [])
-    for qid, hits in lists.items():
-        for docid, score in hits.items():
-            scores[docid in relevant[qid]].append(score)
-    kept = {}
-    for qid in shown:
-        hits, grades = lists.get(qid, {}), judgments.get(qid, {})
-        ranks = (rank for rank, d in enumerate(hits, start=1) if grades.get(d, 0) >= level)
-        best = tuple(Hit(d, score, grades.get(d)) for d, score in list(hits.items())[:top])
-        kept[qid] = TopList(best, next(ranks, None), len(hits))
-    return RunProfile(name, level, mean_recall(lists, relevant), bin_scores(*scores[::-1]), kept)
 
-
-def mean_recall(
-    lists: Mapping[str, Collection[str]], relevant: Mapping[str, Collection[str]]
-) -> tuple[tuple[int, float], ...]:
-    """Return (depth, mean recall).
-
-    Args:
-        lists: query -> passages, best first.
-        relevant: query -> its relevant passages; the mean is over these queries.
-
-    >>> mean_recall({"q": ["a", "b", "c"]}, {"q": {"b", "x"}, "r": {"a"}})
-    ((1, 0.0), (2, 0.25), (3, 0.25))
-    """
-    deepest = max(map(len, lists.values()), default=0)
-    depths = [*(depth for depth in DEPTHS if depth < deepest), *([deepest] if deepest else [])]
-    total = np.zeros(len(depths))
-    for qid, docids in lists.items():
-        if wanted := relevant[qid]:
-            found = np.cumsum([0, *(docid in wanted for docid in docids)])
-            total += found[np.minimum(depths, len(docids))] / len(wanted)
-    return tuple(zip(depths, (total / len(relevant)).tolist(), strict=True))
-
-
-def bin_scores(relevant: Sequence[float], others: Sequence[float]) -> Scores | None:
-    """Count scores in `BINS` bins of equal width; None where no two scores differ.
-
-    >>> found = bin_scores([3.0], [0.0, 0.0])
-    >>> float(found.edges[-1]), int(found.relevant[-1]), int(found.others[0])
-    (3.0, 1, 2)
-    """
-    together = np.array([*relevant, *others])
-    if not len(together) or not np.ptp(together) > 0:
-        return None
-    edges = np.linspace(together.min(), together.max(), BINS + 1)
-    if not (np.diff(edges) > 0).all():  # the scores differ by less than float64 can divide
-        return None
-    counts = [np.histogram(scores, edges)[0] for scores in (relevant, others)]
-    return Scores(edges, *counts)
-
-
-def main_measure(result: EvaluationResult) -> str:
-    """Return the first measure that is not a count, or the first one."""
-    compared = [measure for measure in result.measures if not is_count(measure)]
-    return str((compared or result.measures)[0])
-
-
-def reference_of(result: EvaluationResult) -> int:
-    """Return the number of the run that others are compared with: the baseline, or the first."""
-    names = [run.name for run in result.runs]
-    return 0 if result.comparison is None else names.index(result.comparison.baseline)
-
-
-def query_rows(result: EvaluationResult, measure: str, reference: int) -> list[QueryRow]:
-    """Return all queries: the largest differences first; for one run, the lowest values first."""
-    rows = []
-    for qid in result.queries:
-        values = [run.per_query[measure].get(qid, math.nan) for run in result.runs]
-        others = (value - values[reference] for n, value in enumerate(values) if n != reference)
-        widest = max((d for d in others if not math.isnan(d)), key=abs, default=math.nan)
-        rows.append(QueryRow(qid, tuple(values), widest))
-
-    def place(row: QueryRow) -> tuple[bool, float]:
-        key = row.values[0] if len(row.values) == 1 else -abs(row.difference)
-        return math.isnan(key), key
-
-    return sorted(rows, key=place)
+    name: str
+    recall: list[tuple[int, float]]
+    scores: tuple[list[float], list[float]]
+    lists: dict[str, TopList]
 
 
 def page_in(settings: PageSettings, inputs: Iterable[str] = ()) -> Path:
@@ -264,13 +111,13 @@ def page_in(settings: PageSettings, inputs: Iterable[str] = ()) -> Path:
     return Path(settings.report) / NAME
 
 
-def sources_of(suite: Benchmark, given: ReportSources) -> ReportSources:
+def sources_of(benchmark: Benchmark, given: ReportSources) -> ReportSources:
     """Return the parts of a benchmark; queries and passages only where they are on this disk."""
-    shown = [part for part in ("topics", "corpus") if is_here(suite, part)]
-    parts = find_parts([suite], ["qrels", *shown]).get(suite.name, {})
+    shown = [part for part in ("topics", "corpus") if is_here(benchmark, part)]
+    parts = find_parts([benchmark], ["qrels", *shown]).get(benchmark.name, {})
     return replace(
         given,
-        title=suite.title,
+        title=benchmark.title,
         qrels=parts.get("qrels"),
         topics=given.topics or parts.get("topics"),
         corpus=given.corpus or parts.get("corpus"),
@@ -293,57 +140,173 @@ def write_report(
         settings: where the page goes, and how much it shows.
         evaluation: how missing queries and queries' own passages were treated.
     """
-    path = page_in(settings, [*runs, *filter(None, [sources.qrels])])
     evaluation = evaluation or EvaluationSettings()
-    rows = query_rows(result, main_measure(result), reference_of(result))
-    moved = [row.qid for row in rows[: settings.report_queries]]
+    measure, reference, level = main_measure(result), reference_of(result), _level(result)
+    rows = query_rows(result, measure, reference)
     manifests = [read_manifest(r, Kind.RUN) if beside(r).is_file() else None for r in runs]
-    sources = _completed(sources, manifests)
-    profiles = []
+    sources = _completed(sources, [each for each in manifests if each is not None])
+    profiles: list[RunProfile] = []
+    moved: list[QueryRow] = []
     if sources.qrels is not None:
+        moved = rows[: settings.report_queries]
         judgments = read_qrels_map(sources.qrels)
-        for run, measured in zip(runs, result.runs, strict=True):
-            missing = () if evaluation.complete else frozenset(measured.missing)
-            queries = [qid for qid in result.queries if qid not in missing]
-            shown = (_level(result), moved, settings.report_passages)
-            hits = read_hits(run, evaluation)
-            profiles.append(profile(measured.name, hits, judgments, queries, *shown))
-    texts = Texts()
+        for path, run in zip(runs, result.runs, strict=True):
+            missing = () if evaluation.complete else frozenset(run.missing)
+            counted = [qid for qid in result.queries if qid not in missing]
+            shown = ([row.qid for row in moved], settings.report_passages)
+            hits = read_hits(path, evaluation)
+            profiles.append(profile(run.name, hits, judgments, counted, level, *shown))
+    queries, passages = {}, {}
     if sources.topics is not None:
-        asked = {row.qid for row in rows}
-        queries_found = {q.qid: q.text for q in read_queries(sources.topics) if q.qid in asked}
-        texts = replace(texts, queries=queries_found)
-    wanted = {hit.docid for one in profiles for many in one.lists.values() for hit in many.top}
-    if sources.corpus is not None and wanted:
-        texts = replace(texts, passages=_passages(sources, wanted))
-    report = Report(
-        *(sources.title, result, rows, len(moved), profiles, list(map(_cost, manifests)), texts)
-    )
-    report = replace(report, lacking=list(_lacking(report)))
-    for sentence in report.lacking:
+        known = set(result.queries)
+        queries = {q.qid: q.text for q in read_queries(sources.topics) if q.qid in known}
+    if sources.corpus is not None:
+        wanted = {d for one in profiles for many in one.lists.values() for d, *_ in many.top}
+        passages = find_passages(sources.corpus, wanted, sources.reading)
+    with style():
+        figures, scores = list(_recall(profiles, level)), list(_scores(profiles))
+        costs = list(_costs(result, measure, manifests))
+    lacking = []
+    if not profiles:
+        lacking.append("Recall by depth, scores and ranked lists need qrels; these are answers.")
+    unknown = [] if queries else ["queries (--topics)"]
+    unknown += ["passages (--corpus)"] if profiles and not passages else []
+    if unknown:
+        lacking.append(f"The texts of {' and '.join(unknown)} are not known.")
+    if not costs:
+        lacking.append("No manifest beside the runs records index size or query latency.")
+    for sentence in lacking:
         logger.info(sentence)
-    from denserk.evaluation.page import as_page
-
-    return _write(path, as_page(report))
+    said = [text for run in result.runs for _, text in remarks(run, result, evaluation.complete)]
+    computed = (f"{', '.join(names)} by {who}" for who, names in result.providers.items())
+    return _write(
+        page_in(settings),
+        title=sources.title,
+        subtitle=f"{len(result.queries):,} queries",
+        runs=[run.name for run in result.runs],
+        tables=tables(result, ReportSettings()),
+        figures=[*figures, *costs],
+        scores=scores,
+        notes=[*said, f"Computed through ir-measures: {'; '.join(computed)}.", *lacking],
+        profiles=profiles,
+        queries=queries,
+        passages=passages,
+        level=level,
+        measure=measure,
+        reference=result.runs[reference].name,
+        moved=moved,
+        rows=rows[:MOST_ROWS],
+    )
 
 
 def write_benchmarks_report(result: BenchmarksResult, settings: PageSettings) -> Path:
-    """Write the page of runs on several benchmarks and return its path.
+    """Write the page of runs on several benchmarks, in-domain against zero-shot; return its path.
 
     Raises:
         UsageError: it cannot be there.
     """
-    from denserk.evaluation.page import as_benchmarks_page
+    with style():
+        figure, lacking = transfer_figure(result)
+    return _write(
+        page_in(settings),
+        title="Runs on several benchmarks",
+        subtitle=f"{len(result.results):,} benchmarks",
+        runs=result.runs,
+        tables=tables(result, ReportSettings()),
+        figures=[figure] if figure else [],
+        notes=[lacking] if lacking else [],
+    )
 
-    return _write(page_in(settings), as_benchmarks_page(result))
 
-
-def _write(path: Path, page: str) -> Path:
+def _write(path: Path, **content: Any) -> Path:
+    """Fill the template and write the page."""
+    jinja2 = require("jinja2", "a report")
+    environment = jinja2.Environment(
+        autoescape=True,
+        loader=jinja2.PackageLoader("denserk", "evaluation"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    empty: dict[str, Any] = {"scores": [], "moved": [], "rows": []}
+    page = environment.get_template("report.html").render(
+        {**empty, **content, "version": __version__, "inks": INKS}
+    )
     with write_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     with whole_text(path) as out:
         out.write(page)
     return path
+
+
+def main_measure(result: EvaluationResult) -> str:
+    """Return the first measure that is not a count, or the first one."""
+    compared = [measure for measure in result.measures if not is_count(measure)]
+    return str((compared or result.measures)[0])
+
+
+def reference_of(result: EvaluationResult) -> int:
+    """Return the number of the run that others are compared with: the baseline, or the first."""
+    names = [run.name for run in result.runs]
+    return 0 if result.comparison is None else names.index(result.comparison.baseline)
+
+
+def query_rows(result: EvaluationResult, measure: str, reference: int) -> list[QueryRow]:
+    """Return all queries: the largest differences first; for one run, the lowest values first."""
+    rows = []
+    for qid in result.queries:
+        values = [run.per_query[measure].get(qid, math.nan) for run in result.runs]
+        others = (value - values[reference] for n, value in enumerate(values) if n != reference)
+        widest = max((d for d in others if not math.isnan(d)), key=abs, default=math.nan)
+        rows.append(QueryRow(qid, values, widest))
+
+    def place(row: QueryRow) -> tuple[bool, float]:
+        key = row.values[0] if len(row.values) == 1 else -abs(row.difference)
+        return math.isnan(key), key
+
+    return sorted(rows, key=place)
+
+
+def profile(
+    name: str,
+    run: Mapping[str, Mapping[str, float]],
+    judgments: Mapping[str, Mapping[str, int]],
+    queries: Collection[str],
+    level: int,
+    shown: Collection[str],
+    top: int,
+) -> RunProfile:
+    """Compute recall by depth, the scores and the ranked lists of a run.
+
+    Args:
+        name: of the run in tables.
+        run: query -> passage -> score.
+        judgments: query -> passage -> grade.
+        queries: recall is the mean over these; it is 0 for a query without a relevant passage.
+        level: the lowest grade that is relevant.
+        shown: queries whose ranked lists are kept.
+        top: hits kept of each of these lists.
+    """
+    ranked = {qid: first_hits(run[qid], len(run[qid])) for qid in queries if qid in run}
+    deepest = max(map(len, ranked.values()), default=0)
+    depths = [*(depth for depth in DEPTHS if depth < deepest), *([deepest] if deepest else [])]
+    recall = np.zeros(len(depths))
+    scores: tuple[list[float], list[float]] = ([], [])
+    for qid, hits in ranked.items():
+        relevant = {d for d, grade in judgments.get(qid, {}).items() if grade >= level}
+        for docid, score in hits.items():
+            scores[docid not in relevant].append(score)
+        if relevant:
+            found = np.cumsum([0, *(docid in relevant for docid in hits)])
+            recall += found[np.minimum(depths, len(hits))] / len(relevant)
+    lists = {}
+    for qid in shown:
+        hits, grades = ranked.get(qid, {}), judgments.get(qid, {})
+        ranks = (rank for rank, d in enumerate(hits, start=1) if grades.get(d, 0) >= level)
+        best = [(d, score, grades.get(d)) for d, score in list(hits.items())[:top]]
+        lists[qid] = TopList(best, next(ranks, None), len(hits))
+    means = (recall / max(len(queries), 1)).tolist()
+    return RunProfile(name, list(zip(depths, means, strict=True)), scores, lists)
 
 
 def _level(result: EvaluationResult) -> int:
@@ -352,71 +315,157 @@ def _level(result: EvaluationResult) -> int:
     return levels.get("R", next(iter(reversed(levels.values())), result.relevance_level))
 
 
-def _cost(manifest: Manifest | None) -> Cost:
-    if manifest is None:
-        return Cost()
-    index = manifest.made_from.get("index") or {}
-    seconds, queries = manifest.contents.get("seconds"), manifest.contents.get("queries")
-    spent = 1000 * sum(seconds.values()) / queries if seconds and queries else None
-    return Cost(index.get("bytes"), spent)
-
-
-def _completed(sources: ReportSources, manifests: Sequence[Manifest | None]) -> ReportSources:
+def _completed(sources: ReportSources, manifests: Iterable[Manifest]) -> ReportSources:
     """Add the queries and passages that the manifests of the runs name, where they still exist."""
-    made = [manifest.made_from for manifest in manifests if manifest is not None]
-    topics = [(one.get("topics") or {}).get("name") for one in made]
-    indexes = [(one.get("index") or {}).get("name") for one in made]
-    corpora = [corpus for index in indexes if index for corpus in _corpus_of(index)]
+    topics, corpora = [], []
+    for manifest in manifests:
+        topics.append((manifest.made_from.get("topics") or {}).get("name"))
+        index = (manifest.made_from.get("index") or {}).get("name")
+        corpora += list(_corpora_of(index, Kind.INDEX)) if index else []
+    found = [
+        next((name for name in names if name and name != STREAM and Path(name).exists()), None)
+        for names in (topics, corpora)
+    ]
+    return replace(sources, topics=sources.topics or found[0], corpus=sources.corpus or found[1])
 
-    def exists(name: str | None) -> bool:
-        return name is not None and name != STREAM and Path(name).exists()
 
-    return replace(
-        sources,
-        topics=sources.topics or next(filter(exists, topics), None),
-        corpus=sources.corpus or next(filter(exists, corpora), None),
+def _corpora_of(folder: str, kind: Kind) -> Iterator[str | None]:
+    """Yield the corpora that an index names, directly or through its vector folders."""
+    if Path(folder).is_dir() and beside(folder).is_file():
+        made = read_manifest(folder, kind).made_from
+        yield made.get("texts")
+        for vectors in made.get("vectors") or () if kind is Kind.INDEX else ():
+            yield from _corpora_of(vectors, Kind.VECTORS)
+
+
+def _recall(profiles: Sequence[RunProfile], level: int) -> Iterator[Figure]:
+    lines = {one.name: one.recall for one in profiles}
+    depths = sorted({depth for points in lines.values() for depth, _ in points})
+    if not depths:
+        return
+    axes = _named_lines(lines)
+    axes.set(xlabel="depth", ylabel="recall", xlim=(1, max(depths[-1], 2)), ylim=(0, 1.02))
+    _log_ticks(axes, "{x:,g}")
+    known = [dict(points) for points in lines.values()]
+    rows = [
+        (Cell(f"{d:,}"), *(Cell(f"{of[d]:.4f}" if d in of else "") for of in known)) for d in depths
+    ]
+    grades = "" if level == 1 else f" of grade {level} or higher"
+    yield Figure(
+        as_svg(axes, "Recall by depth, a line per run", "recall"),
+        f"Recall by depth: the share of the relevant passages{grades} among the first hits, mean "
+        "over queries.",
+        Table(("depth", *lines), 1, tuple(rows)),
     )
 
 
-def _corpus_of(index: str) -> Iterator[str]:
-    """Yield the corpora that an index names, directly or through its vector folders."""
-    if not beside(index).is_file():
-        return
-    made = read_manifest(index, Kind.INDEX).made_from
-    if made.get("texts"):
-        yield made["texts"]
-    for vectors in made.get("vectors") or ():
-        if Path(vectors).is_dir() and beside(vectors).is_file():
-            texts = read_manifest(vectors, Kind.VECTORS).made_from.get("texts")
-            if texts:
-                yield texts
+def _costs(
+    result: EvaluationResult, measure: str, manifests: Sequence[Manifest | None]
+) -> Iterator[Figure]:
+    """Draw effectiveness against index size and against latency, where manifests know them."""
+    from matplotlib.ticker import EngFormatter
 
-
-def _passages(sources: ReportSources, wanted: set[str]) -> dict[str, Passage]:
-    """Read the wanted passages; the corpus is streamed until the last one is found."""
-    assert sources.corpus is not None
-    found: dict[str, Passage] = {}
-    with (
-        track("reading the corpus", None, "passages") as progress,
-        closing(read_passages(sources.corpus, sources.reading)) as stream,  # type: ignore[type-var]
+    sizes, times = {}, {}
+    for run, manifest in zip(result.runs, manifests, strict=True):
+        if manifest is not None:
+            sizes[run.name] = (manifest.made_from.get("index") or {}).get("bytes")
+            seconds, queries = manifest.contents.get("seconds"), manifest.contents.get("queries")
+            times[run.name] = sum(seconds.values()) / queries if seconds and queries else None
+    latency = " (encoding and searching one query)"
+    for title, what, unit, costs in (
+        ("index size", "", "B", sizes),
+        ("latency", latency, "s", times),
     ):
-        for passage in stream:
-            progress.advance()
-            if passage.docid in wanted:
-                found[passage.docid] = passage
-                if len(found) == len(wanted):
-                    break
-    return found
+        known = {name: cost for name, cost in costs.items() if cost}
+        if not known:
+            continue
+        points = {
+            run.name: [(known[run.name], run.summary[measure])] if run.name in known else []
+            for run in result.runs
+        }
+        axes = _named_lines(points)
+        axes.set(xlabel=title, ylabel=measure)
+        axes.set_xlim(min(known.values()) / 2, max(known.values()) * 2)
+        shown = EngFormatter(unit)
+        _log_ticks(axes, shown)
+        listed = ", ".join(f"{name} {shown(float(f'{cost:.3g}'))}" for name, cost in known.items())
+        yield Figure(
+            as_svg(axes, f"{measure} against {title}, a mark per run", title.replace(" ", "-")),
+            f"{measure} against {title}{what}, from the manifests: {listed}.",
+        )
 
 
-def _lacking(report: Report) -> Iterator[str]:
-    """Yield what is not on the page, and which option would add it."""
-    if not report.profiles:
-        yield "Recall by depth, scores and ranked lists need qrels, and answers were matched here."
-    without = [] if report.texts.queries else ["queries (--topics)"]
-    if report.profiles and not report.texts.passages:
-        without.append("passages (--corpus)")
-    if without:
-        yield f"The texts of {' and '.join(without)} are not known."
-    if not any(cost.index_bytes or cost.query_milliseconds for cost in report.costs):
-        yield "No manifest beside the runs records index size or query latency."
+def _scores(profiles: Sequence[RunProfile]) -> Iterator[Figure]:
+    for number, (name, _, scores, _) in enumerate(profiles):
+        together = np.concatenate(scores)
+        try:
+            edges = np.histogram_bin_edges(together, BINS)
+        except ValueError:  # the scores differ by less than float64 can divide
+            continue
+        if not len(together) or not np.ptp(together) > 0:
+            continue
+        axes = new_axes(4.4, 2.6)
+        for ink, dash, kind, values in zip(
+            INKS, ("-", "--"), ("relevant", "not relevant or not judged"), scores, strict=False
+        ):
+            share = 100 * np.histogram(values, edges)[0] / max(len(values), 1)
+            axes.stairs(share, edges, color=ink, ls=dash, lw=1.4, label=kind)
+            axes.stairs(share, edges, color=ink, alpha=0.15, fill=True)
+        axes.figure.legend(loc="outside upper center", ncols=2)
+        axes.set_xlabel("score")
+        axes.yaxis.set_major_formatter("{x:g} %")
+        yield Figure(
+            as_svg(axes, f"Scores of {name}, relevant hits and others", f"scores-{number}"),
+            f"{name}: scores of {len(scores[0]):,} relevant and {len(scores[1]):,} other hits.",
+        )
+
+
+def transfer_figure(result: BenchmarksResult) -> tuple[Figure | None, str]:
+    """Return the plot of in-domain against zero-shot effectiveness, or why there is none."""
+    home = next((name for name in IN_DOMAIN if name in result.results), None)
+    away = [name for name in result.results if name.startswith("beir/") and name not in IN_DOMAIN]
+    if home is None or not away:
+        return None, (
+            "In-domain against zero-shot is not drawn: it needs a run on MS MARCO "
+            f"({' or '.join(IN_DOMAIN)}) and runs on other BEIR datasets."
+        )
+    measures = [list(map(str, result.results[name].measures)) for name in away]
+    shared = [m for m in measures[0] if all(m in others for others in measures)]
+    inside, outside = str(result.results[home].measures[0]), (shared or [""])[0]
+
+    def value(name: str, run: str, measure: str) -> float:
+        return (result.values(name, run) or {}).get(measure, math.nan)
+
+    points: dict[str, list[tuple[float, float]]] = {}
+    for run in result.runs:
+        x = value(home, run, inside)
+        y = math.fsum(value(name, run, outside) for name in away) / len(away)
+        points[run] = [] if math.isnan(x + y) else [(x, y)]
+    if not any(points.values()):
+        return None, (
+            "In-domain against zero-shot is not drawn: no folder has all runs, or the datasets "
+            "share no measure."
+        )
+    left = [name for name, found in points.items() if not found]
+    without = f" Without {', '.join(left)}: not on every dataset." if left else ""
+    axes = _named_lines(points)
+    axes.set(xlabel=f"{inside} on {home}", ylabel=f"mean {outside} on BEIR datasets")
+    svg = as_svg(axes, "Zero-shot against in-domain effectiveness, a mark per run", "transfer")
+    return Figure(svg, f"In-domain ({home}) against zero-shot ({', '.join(away)}).{without}"), ""
+
+
+def _named_lines(lines: Mapping[str, Sequence[tuple[float, float]]]) -> Any:
+    """Draw named lines with the legend, whose names may be long, below them."""
+    axes = new_axes(4.4, 2.7 + 0.19 * len(lines))
+    draw_lines(axes, lines, "lower center")
+    return axes
+
+
+def _log_ticks(axes: Any, formatter: Any) -> None:
+    """Make the x axis logarithmic, with a few round values below it as plain numbers."""
+    from matplotlib.ticker import LogLocator
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+    axes.xaxis.set_major_formatter(formatter)
+    axes.minorticks_off()

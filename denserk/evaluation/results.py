@@ -61,12 +61,12 @@ class RunResult:
     """
 
     name: str
-    summary: Mapping[str, float]
+    summary: Values
     per_query: Mapping[str, Mapping[str, float]]
     missing: tuple[str, ...]
     unjudged: tuple[str, ...]
     ties: Ties
-    over_relations: Mapping[str, float] = field(default_factory=dict)
+    over_relations: Values = field(default_factory=dict)
     run_id: str | None = None
 
 
@@ -107,12 +107,6 @@ class BenchmarksResult:
     results: Mapping[str, EvaluationResult]
     published: tuple[PublishedRow, ...] = ()
 
-    @property
-    def measures(self) -> tuple[str, ...]:
-        """All measures, each once, in order."""
-        found = (str(m) for result in self.results.values() for m in result.measures)
-        return tuple(dict.fromkeys(found))
-
     def values(self, name: str, run: str) -> Values | None:
         """Return the values of a run on a benchmark, or its mean over a group.
 
@@ -120,8 +114,8 @@ class BenchmarksResult:
         """
         entry = find_benchmark(name)
         if isinstance(entry, Benchmark):
-            result = self.results.get(entry.name)
-            return next((r.summary for r in result.runs if r.name == run), None) if result else None
+            runs = self.results[entry.name].runs if entry.name in self.results else ()
+            return next((one.summary for one in runs if one.name == run), None)
         members = [self.values(member, run) for member in entry.members]
         present = [values for values in members if values is not None]
         if len(present) < len(members):

@@ -91,9 +91,10 @@ def compare(
         raise UsageError(f"--baseline {baseline} is the only run", "name a run to compare with it")
     names = [str(measure) for measure in measures if is_mean(measure)]
     samples = {
-        (run, name): _differences(runs[run][name], runs[baseline][name])
+        (run, name): np.array([runs[run][name][q] - of[q] for q in of if q in runs[run][name]])
         for run in others
         for name in names
+        for of in [runs[baseline][name]]
     }
     p_values = [
         t_test(sample)
@@ -106,11 +107,6 @@ def compare(
     for ((run, name), sample), p, factor in zip(samples.items(), p_values, factors, strict=True):
         found[run][name] = describe(sample, p, factor, settings.alpha)
     return Comparison(baseline, settings, found)
-
-
-def _differences(run: Mapping[str, float], baseline: Mapping[str, float]) -> Values:
-    """Return the differences over the queries that both have: (n,)."""
-    return np.array([run[q] - baseline[q] for q in baseline if q in run], dtype=np.float64)
 
 
 def t_test(differences: Values) -> float:
@@ -204,19 +200,11 @@ def describe(differences: Values, p: float, factor: float = 1.0, alpha: float = 
     mean = float(differences.mean()) if n else math.nan
     deviation = float(differences.std(ddof=1)) if n > 1 else math.nan
     half = float(stats.t.ppf(1 - alpha / factor / 2, n - 1)) * deviation / math.sqrt(n or 1)
-    effect = deviation
-    if deviation > SAME:
-        effect = mean / deviation
-    elif n > 1:
+    if deviation <= SAME:
         effect = 0.0 if abs(mean) <= SAME else math.copysign(math.inf, mean)
-    return Difference(
-        mean=mean,
-        low=mean - half,
-        high=mean + half,
-        effect=effect,
-        p=p,
-        wins=int((differences > SAME).sum()),
-        ties=int((np.abs(differences) <= SAME).sum()),
-        losses=int((differences < -SAME).sum()),
-        corrected=p if math.isnan(p) else min(1.0, factor * p),
-    )
+    else:
+        effect = mean / deviation
+    wins, losses = int((differences > SAME).sum()), int((differences < -SAME).sum())
+    corrected = p if math.isnan(p) else min(1.0, factor * p)
+    counts = (wins, n - wins - losses, losses)
+    return Difference(mean, mean - half, mean + half, effect, p, *counts, corrected)

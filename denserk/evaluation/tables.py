@@ -2,8 +2,8 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from denserk.evaluation.results import (
     BenchmarksResult,
     EvaluationResult,
     PublishedRow,
-    RunResult,
+    Values,
     published_measures,
 )
 
@@ -83,12 +83,17 @@ def render(result: Result, report: ReportSettings, shape: OutputFormat) -> str:
 def tables(result: Result, report: ReportSettings) -> list[Table]:
     """Return the measures, the differences from the baseline, and the published results."""
     if isinstance(result, BenchmarksResult):
-        found, measures = [_benchmarks_table(result, report.places)], result.measures
+        every = (str(m) for one in result.results.values() for m in one.measures)
+        measures = list(dict.fromkeys(every))
+        found = [_benchmarks_table(result, measures, report)]
     else:
-        found, measures = [_measures_table(result, report)], tuple(map(str, result.measures))
+        measures = list(map(str, result.measures))
+        found = [_measures_table(result, report)]
         if result.comparison is not None:
             found.append(_differences_table(result.comparison, report.places))
-    return [*found, *([_published_table(result.published, measures)] if result.published else [])]
+    if result.published:
+        found.append(_published_table(result.published, measures))
+    return found
 
 
 def as_plain(table: Table) -> str:
@@ -167,88 +172,72 @@ def number(measure: Measure, value: float, places: int = 4) -> str:
     return f"{value:.{places}f}"
 
 
-def comparison_note(comparison: "Comparison") -> str:
-    """Return what the dagger means."""
-    settings = comparison.settings
-    tests = sum(map(len, comparison.differences.values()))
-    correction = f"; {CORRECTIONS[settings.correction]}"
-    if settings.correction is not Correction.NONE:
-        correction = f"{correction} of p and interval for {tests} tests" if tests > 1 else ""
-    return (
-        f"{DAGGER} differs from {comparison.baseline} "
-        f"(p < {settings.alpha:g}; {TESTS[settings.test]}{correction})"
-    )
-
-
 def _sections(
     result: EvaluationResult, report: ReportSettings
-) -> Iterator[tuple[str, list[Mapping[str, float]]]]:
+) -> Iterator[tuple[str, list[Values]]]:
     """Yield (query id or `all`, values of each run by measure)."""
     for qid in result.queries if report.per_query else ():
         values = [run.per_query.items() for run in result.runs]
         yield qid, [{name: of[qid] for name, of in run if qid in of} for run in values]
     if report.summary:
-        yield ALL, [run.summary for run in result.runs]
+        yield (
+            ALL,
+            [
+                {**run.summary, **{f"{m}:relations": v for m, v in run.over_relations.items()}}
+                for run in result.runs
+            ],
+        )
 
 
 def _value_cells(
-    result: EvaluationResult, measure: Measure, values: list[float], places: int
+    result: EvaluationResult, measure: Measure, qid: str, values: list[float], places: int
 ) -> list[Cell]:
     """Return the values of the runs; all that print like the highest one are the best."""
     texts = [number(measure, value, places) for value in values]
     ranked = [value for value in values if not math.isnan(value)]
     if len(values) < 2 or is_count(measure) or not ranked:
         return [Cell(text) for text in texts]
-    top, against = number(measure, max(ranked), places), result.comparison
+    top = number(measure, max(ranked), places)
+    tests = result.comparison if qid == ALL else None  # tests are of means
     return [
-        Cell(text, text == top, against is not None and against.significant(run.name, str(measure)))
+        Cell(text, text == top, tests is not None and tests.significant(run.name, str(measure)))
         for text, run in zip(texts, result.runs, strict=True)
     ]
 
 
 def _measures_table(result: EvaluationResult, report: ReportSettings) -> Table:
     """Return a table with runs (or queries) down and measures across; many measures stand down."""
-    notes = tuple(
+    names, measures = [run.name for run in result.runs], tuple(map(str, result.measures))
+    notes = [
         f"{run.name}, mean over relations: "
-        + ", ".join(
-            f"{name} {value:.{report.places}f}" for name, value in run.over_relations.items()
-        )
+        + ", ".join(f"{m} {value:.{report.places}f}" for m, value in run.over_relations.items())
         for run in result.runs
         if run.over_relations
-    )
-    names = [run.name for run in result.runs]
+    ]
     rows: list[tuple[Cell, ...]] = []
-    if len(result.measures) > WIDE or (report.per_query and len(names) > 1):
-        for qid, runs in _sections(result, report):
-            for measure in result.measures:
-                values = [values.get(str(measure), math.nan) for values in runs]
-                cells = _value_cells(result, measure, values, report.places)
-                if qid != ALL:  # tests are of means
-                    cells = [Cell(cell.text, cell.best) for cell in cells]
-                label = (Cell(qid),) if report.per_query else ()
-                rows.append((*label, Cell(str(measure)), *cells))
-        labels = ("query", "measure") if report.per_query else ("measure",)
-        return Table((*labels, *names), len(labels), tuple(rows), notes)
-    measures = result.measures
-    if report.per_query:
-        for qid, (values_of,) in _sections(result, report):
-            values = [values_of.get(str(measure), math.nan) for measure in measures]
-            texts = map(number, measures, values, [report.places] * len(measures))
-            rows.append((Cell(qid), *map(Cell, texts)))
-    else:
-        columns = [
-            _value_cells(result, m, [run.summary[str(m)] for run in result.runs], report.places)
-            for m in measures
+    header: tuple[str, ...] = ("query" if report.per_query else "run", *measures)
+    labels = 1
+    down = len(measures) > WIDE or (report.per_query and len(names) > 1)
+    if down:
+        header = (*(("query",) if report.per_query else ()), "measure", *names)
+        labels = len(header) - len(names)
+    for qid, runs in _sections(result, report):
+        cells = [
+            _value_cells(result, m, qid, [of.get(str(m), math.nan) for of in runs], report.places)
+            for m in result.measures
         ]
-        rows = list(zip(map(Cell, names), *columns, strict=True))
-    return Table(
-        ("query" if report.per_query else "run", *map(str, measures)), 1, tuple(rows), notes
-    )
+        if down:
+            label = (Cell(qid),) if report.per_query else ()
+            rows += [(*label, Cell(m), *row) for m, row in zip(measures, cells, strict=True)]
+        else:
+            first = [qid] if report.per_query else names
+            rows += zip(map(Cell, first), *cells, strict=True)
+    return Table(header, labels, tuple(rows), tuple(notes))
 
 
 def _differences_table(comparison: "Comparison", places: int) -> Table:
     """Return a table with runs and measures down and the differences from the baseline across."""
-    share = f"{100 * (1 - comparison.settings.alpha):g}% interval"
+    settings = comparison.settings
     rows = [
         (
             Cell(run),
@@ -262,77 +251,72 @@ def _differences_table(comparison: "Comparison", places: int) -> Table:
         for run, measures in comparison.differences.items()
         for measure, found in measures.items()
     ]
-    legend = "d: Cohen's d of the paired differences; +/=/-: queries better, equal, worse"
+    correction = f"; {CORRECTIONS[settings.correction]}"
+    if settings.correction is not Correction.NONE:
+        correction += f" of p and interval for {len(rows)} tests"
+    notes = (
+        f"{DAGGER} differs from {comparison.baseline} "
+        f"(p < {settings.alpha:g}; {TESTS[settings.test]}{correction if len(rows) > 1 else ''})",
+        "d: Cohen's d of the paired differences; +/=/-: queries better, equal, worse",
+    )
+    share = f"{100 * (1 - settings.alpha):g}% interval"
     header = ("run", "measure", "difference", share, "d", "p", "+/=/-")
-    return Table(header, 2, tuple(rows), (comparison_note(comparison), legend))
+    return Table(header, 2, tuple(rows), notes)
 
 
 def _published_table(rows: Sequence[PublishedRow], measures: Sequence[str]) -> Table:
     """Return a table with systems down and measures across: those of the runs come first."""
     several = len({row.suite for row in rows}) > 1
     known = published_measures(rows)
-    across = [*(name for name in measures if name in known)]
-    across += [name for name in known if name not in across]
-    labels = ("paper", *(("suite",) if several else ()), "row", "system", "setting")
+    across = dict.fromkeys([*(name for name in measures if name in known), *known])
+    labels = ["paper", "suite", "table", "system", "setting"]
+    if not several:
+        labels.remove("suite")
     cells = [
-        (
-            *(row.paper, *((row.suite,) if several else ()), row.table, row.system, row.setting),
-            *(row.values.get(name, "") for name in across),
-        )
+        (*(getattr(row, label) for label in labels), *(row.values.get(m, "") for m in across))
         for row in rows
     ]
-    return Table((*labels, *across), len(labels), tuple(tuple(map(Cell, row)) for row in cells))
+    header = ("row" if label == "table" else label for label in labels)
+    return Table((*header, *across), len(labels), tuple(tuple(map(Cell, row)) for row in cells))
 
 
-def _benchmarks_table(result: BenchmarksResult, places: int) -> Table:
+def _benchmarks_table(
+    result: BenchmarksResult, measures: Sequence[str], report: ReportSettings
+) -> Table:
     """Return a table with benchmarks (and runs) down and measures across."""
     several = len(result.runs) > 1
     labels = ("suite", "run") if several else ("suite",)
     rows = []
     for name, runs in result.rows():
         shown = [
-            [f"{values[m]:.{places}f}" if values and m in values else "" for m in result.measures]
-            for values in runs
+            [f"{of[m]:.{report.places}f}" if of and m in of else "" for m in measures]
+            for of in runs
         ]
         best = [max(texts) if several else "" for texts in zip(*shown, strict=True)]
         for run, texts in zip(result.runs, shown, strict=True):
             cells = (Cell(t, bool(t) and t == top) for t, top in zip(texts, best, strict=True))
-            rows.append((Cell(name), *((Cell(run),) if several else ()), *cells))
-    return Table((*labels, *result.measures), len(labels), tuple(rows))
+            rows.append((*map(Cell, (name, run)[: len(labels)]), *cells))
+    return Table((*labels, *measures), len(labels), tuple(rows))
 
 
 def _lines(result: Result, report: ReportSettings) -> Iterator[tuple[str, ...]]:
     """Yield ir-measures' lines (measure, value) behind run (of several), benchmark and query."""
     if isinstance(result, BenchmarksResult):
-        yield from _benchmark_lines(result, report.places)
+        names = list(result.runs)
+        sections: list[tuple[str, list[Any]]] = list(result.rows())
     else:
-        yield from _measure_lines(result, report)
-        if result.comparison is not None:
-            yield from _difference_lines(result.comparison, report.places)
-    for row in result.published:
-        for name, printed in row.values.items():
-            yield row.paper, row.suite, row.table, row.system, row.setting, name, printed
-
-
-def _benchmark_lines(result: BenchmarksResult, places: int) -> Iterator[tuple[str, ...]]:
-    for position, run in enumerate(result.runs):
-        for name, runs in result.rows():
-            prefix = (run, name) if len(result.runs) > 1 else (name,)
+        names, sections = [run.name for run in result.runs], list(_sections(result, report))
+    named = isinstance(result, BenchmarksResult) or report.per_query
+    for position, name in enumerate(names):
+        for section, runs in sections:
+            prefix = (name,) * (len(names) > 1) + (section,) * named
             for measure, value in (runs[position] or {}).items():
-                yield *prefix, measure, f"{value:.{places}f}"
-
-
-def _measure_lines(result: EvaluationResult, report: ReportSettings) -> Iterator[tuple[str, ...]]:
-    for position, run in enumerate(result.runs):
-        for qid, runs in _sections(result, report):
-            prefix = (run.name,) * (len(result.runs) > 1) + (qid,) * report.per_query
-            values = dict(runs[position])
-            if qid == ALL:
-                values |= {f"{m}:relations": value for m, value in run.over_relations.items()}
-            names = map(str, result.measures)
-            for name in (*names, *(name for name in values if name.endswith(":relations"))):
-                if name in values:
-                    yield *prefix, name, f"{values[name]:.{report.places}f}"
+                yield *prefix, measure, f"{value:.{report.places}f}"
+    if isinstance(result, EvaluationResult) and result.comparison is not None:
+        yield from _difference_lines(result.comparison, report.places)
+    for row in result.published:
+        for measure, printed in row.values.items():
+            yield row.paper, row.suite, row.table, row.system, row.setting, measure, printed
 
 
 def _difference_lines(comparison: "Comparison", places: int) -> Iterator[tuple[str, ...]]:
@@ -347,36 +331,29 @@ def _difference_lines(comparison: "Comparison", places: int) -> Iterator[tuple[s
 
 def _as_object(result: Result, report: ReportSettings) -> dict[str, Any]:
     """Return everything in full precision, for JSON."""
-    runs: list[dict[str, Any]]
+    whole: dict[str, Any] = {}
     if isinstance(result, BenchmarksResult):
-        runs = [
+        whole["runs"] = [
             {"run": run, "suites": {name: values[position] for name, values in result.rows()}}
             for position, run in enumerate(result.runs)
         ]
-        whole: dict[str, Any] = {"runs": runs}
     else:
-        runs = [_run_object(result, report, number) for number in range(len(result.runs))]
         whole = {
             "relevance_level": result.relevance_level,
             "queries": len(result.queries),
             "providers": result.providers,
-            "runs": runs,
+            "runs": [_run_object(result, report, number) for number in range(len(result.runs))],
         }
         if result.comparison is not None:
             settings = result.comparison.settings
             whole["comparison"] = {
                 "baseline": result.comparison.baseline,
-                "test": settings.test,
-                "correction": settings.correction,
-                "alpha": settings.alpha,
-                "runs": {
-                    run: {measure: asdict(found) for measure, found in measures.items()}
-                    for run, measures in result.comparison.differences.items()
-                },
+                **{name: getattr(settings, name) for name in ("test", "correction", "alpha")},
+                "runs": result.comparison.differences,
             }
     if result.published:
         whole["published"] = [
-            {**asdict(row), "values": {name: float(value) for name, value in row.values.items()}}
+            {**vars(row), "values": {name: float(value) for name, value in row.values.items()}}
             for row in result.published
         ]
     return whole
@@ -385,7 +362,7 @@ def _as_object(result: Result, report: ReportSettings) -> dict[str, Any]:
 def _run_object(
     result: EvaluationResult, report: ReportSettings, position: int
 ) -> dict[str, object]:
-    run: RunResult = result.runs[position]
+    run = result.runs[position]
     whole: dict[str, object] = {
         "run": run.name,
         "measures": run.summary,
@@ -403,12 +380,11 @@ def _run_object(
 
 def _trec_eval(result: Result, report: ReportSettings) -> str:
     """Return trec_eval's lines and names; a line `runid` opens each of several runs."""
-    if isinstance(result, BenchmarksResult):
-        lacking = "several suites"
-    else:
-        lacking = "--baseline" if result.comparison else "--against" if result.published else ""
-    if lacking or isinstance(result, BenchmarksResult):
-        raise UsageError(f"--format trec_eval has no lines for {lacking}", "choose another format")
+    if isinstance(result, BenchmarksResult) or result.comparison or result.published:
+        raise UsageError(
+            "--format trec_eval has no lines for several benchmarks, --baseline or --against",
+            "choose another format",
+        )
     lines = []
     several = len(result.runs) > 1
     for i, run in enumerate(result.runs):
@@ -418,7 +394,7 @@ def _trec_eval(result: Result, report: ReportSettings) -> str:
             if qid == ALL and run.run_id is not None and not several:
                 lines.append(("runid", ALL, run.run_id))
             for measure in result.measures:
-                name = trec_spelling(str(measure), result.relevance_level)
+                name = trec_spelling(measure, result.relevance_level)
                 if str(measure) in runs[i] and (qid == ALL or name not in SUMMARY_ONLY):
                     lines.append((name, qid, number(measure, runs[i][str(measure)])))
     return "".join(f"{name:<22}\t{qid}\t{value}\n" for name, qid, value in lines)

@@ -4,7 +4,7 @@ The first record of a file decides which of the format's keys the file uses; oth
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -42,6 +42,7 @@ from denserk.io.text_files import (
     read_rows,
 )
 from denserk.records import NO_FIELDS, Passage
+from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +92,25 @@ def read_passages(
         raise InputError(source, None, "no passages", "at least one")
     if empty:
         logger.info(f"{display_name(source)}: {empty:,} of {count:,} passages are empty")
+
+
+def find_passages(
+    source: str,
+    wanted: Collection[str],
+    settings: CorpusSettings = DETECTED,
+    fields: Sequence[str] | None = None,
+) -> dict[str, Passage]:
+    """Return the wanted passages by id, in the order of the corpus, which is read no further."""
+    found: dict[str, Passage] = {}
+    passages = read_passages(source, settings, fields) if wanted else iter(())
+    with track(f"reading {source}", None, "passages") as progress:
+        for passage in passages:
+            progress.advance()
+            if passage.docid in wanted:
+                found[passage.docid] = passage
+                if len(found) == len(wanted):
+                    break
+    return found
 
 
 def corpus_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -63,6 +63,16 @@ def display_name(path: str | Path) -> str:
     ('corpus.jsonl', 'standard input')
     """
     return "standard input" if str(path) == STREAM else Path(path).name
+
+
+def some(names: Iterable[str], limit: int = 3) -> str:
+    """Return the first few names, quoted, for a message.
+
+    >>> some(["q1", "q2", "q3", "q4"])
+    "'q1', 'q2', 'q3', ..."
+    """
+    first = list(islice(names, limit + 1))
+    return ", ".join(map(repr, first[:limit])) + (", ..." if len(first) > limit else "")
 
 
 def columns(count: int) -> str:

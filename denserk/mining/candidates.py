@@ -6,7 +6,7 @@ into shards changes what a query gets.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ import orjson
 
 from denserk.config.mining import WITHOUT_TEXTS, AnswerBearing, MiningPaths, MiningSettings
 from denserk.errors import InputError, UsageError
-from denserk.evaluation.answers import AnswerMatcher, PatternMatcher
+from denserk.evaluation.answers import match_answers
 from denserk.io.passage_texts import PassageTexts, ScratchRecords
 from denserk.io.qrels import read_qrels
 from denserk.io.runs import RankedList, read_run
@@ -288,24 +288,16 @@ class TextGuards:
             pairs = [pair for pair in pairs if not self._repeats(overlap, pair[1].text)]
         if self._bearing is AnswerBearing.KEEP:
             return pairs, []
-        matches = self._matcher(example.answers).matches
-        bearing = [matches(passage.text) for _, passage in pairs]
+        self.noticed["queries without an answer"] += not example.answers
+        texts = [passage.text for _, passage in pairs]
+        bearing, unusable = match_answers(example.answers, texts, regex=self._settings.regex)
+        self.noticed["answers without a word, or no regular expression"] += len(unusable)
         found = [pair for pair, bears in zip(pairs, bearing, strict=True) if bears]
         others = [pair for pair, bears in zip(pairs, bearing, strict=True) if not bears]
         if self._bearing is AnswerBearing.PROMOTE:
             return others, found
         self._drops["answer"] += len(found)
         return others, []
-
-    def _matcher(self, answers: Sequence[str]) -> AnswerMatcher | PatternMatcher:
-        self.noticed["queries without an answer"] += not answers
-        if self._settings.regex:
-            patterns = PatternMatcher(answers)
-            self.noticed["answers that are no regular expression"] += len(patterns.broken)
-            return patterns
-        matcher = AnswerMatcher(answers)
-        self.noticed["answers without a word, which match nothing"] += matcher.tokenless
-        return matcher
 
     def _repeats(self, overlap: TextOverlap, text: str) -> bool:
         """Return whether a text repeats a positive; count it by reason."""

@@ -71,7 +71,7 @@ def test_gates(bounds, status, told, capsys):
 @pytest.mark.parametrize(
     ("arguments", "status", "told"),
     [
-        (["--run", "qrels.txt", "--qrels", "good.trec"], 2, "--run qrels.txt holds qrels"),
+        (["--run", "qrels.txt", "--qrels", "good.trec"], 1, "good.trec, line 1: found 6 columns"),
         (["absent.trec", "qrels.txt"], 2, "absent.trec: no such file"),
         (["good.trec", "qrels.txt", "-m", "ndcg@10 R"], 2, "ndcg@10 is unknown (nearest: nDCG@10"),
         (["good.trec", "qrels.txt", "--min", "RR@10"], 2, "--min RR@10"),

@@ -1,30 +1,39 @@
+import json
 import math
 import os
 import re
 import signal
 import unicodedata
+from collections import defaultdict
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denserk.config.evaluation import AnswerSettings
-from denserk.errors import DenserkError, UsageError
+from denserk.config.evaluation import AnswerSettings, EvaluationSettings
+from denserk.config.formats import TopicsFormat
+from denserk.errors import DenserkError, InputError, MismatchError, UsageError
 from denserk.evaluation import answers as module
 from denserk.evaluation.answers import (
-    AnswerMatcher,
-    Case,
-    PatternMatcher,
+    BATCH,
     Verdict,
     choose_answer_measures,
-    judge,
+    evaluate_answers,
     judging,
-    mean_of_means,
+    match_answers,
     tokens_of,
 )
+from denserk.evaluation.results import Ties
+from denserk.io.corpus import read_passages
+from denserk.io.qrels import read_qrels_map
+from denserk.io.runs import write_run
+from denserk.io.topics import read_queries, read_questions, write_queries
+from tests.peers import run_pyserini
+from tests.reporters import Heard
 
-CLASSES = ("L", "N", "M")
 ALPHABET = "aAbB19Σσςé\u0301\u00c5\u212b İß.,'-_ \n\t\u00a0\u200b\u0000東京\U0001d7ce"
 
 
@@ -33,7 +42,7 @@ def slow_tokens(text):
     tokens, run = [], ""
     for character in unicodedata.normalize("NFD", text) + " ":
         category = unicodedata.category(character)
-        if category[0] in CLASSES:
+        if category[0] in "LNM":
             run += character
             continue
         if run:
@@ -54,20 +63,10 @@ def slow_match(answers, text):
     return False
 
 
-@given(st.text(ALPHABET))
-def test_tokens_are_those_of_the_rule(text):
-    assert tokens_of(text) == slow_tokens(text)
-
-
 @given(st.lists(st.text(ALPHABET, max_size=4), max_size=3), st.text(ALPHABET, max_size=30))
-def test_a_match_is_a_contiguous_sequence_of_tokens_of(answers, text):
-    assert AnswerMatcher(answers).matches(text) == slow_match(answers, text)
-
-
-@given(st.text(ALPHABET), st.text(ALPHABET), st.text(ALPHABET))
-def test_what_stands_between_blanks_is_found(before, answer, after):
-    expected = bool(slow_tokens(answer))
-    assert AnswerMatcher([answer]).matches(f"{before} {answer} {after}") is expected
+def test_a_match_is_a_contiguous_sequence_of_tokens(answers, text):
+    assert tokens_of(text) == slow_tokens(text)
+    assert match_answers(answers, [text]).matches == [slow_match(answers, text)]
 
 
 @pytest.mark.parametrize(
@@ -81,21 +80,13 @@ def test_what_stands_between_blanks_is_found(before, answer, after):
         (["Beyoncé"], "beyonce\u0301 sang", True),
         (["Beyonce"], "Beyoncé sang", False),
         (["ΟΔΟΣ"], "η οδος", True),
-        (["5"], "15 or 50", False),
         (["$5"], "for $ 5", True),
         (["no", "yes"], "yes.", True),
         ([], "anything", False),
     ],
 )
 def test_matches(answers, text, matches):
-    assert AnswerMatcher(answers).matches(text) is matches
-
-
-def test_an_answer_without_a_word_matches_nothing_unless_asked_to():
-    assert AnswerMatcher([" ", "\u200b"]).tokenless == 2
-    assert not AnswerMatcher([" "]).matches("text")
-    assert AnswerMatcher([" "], strict=True).matches("text")
-    assert AnswerMatcher([" ", "text"]).matches("text")
+    assert match_answers(answers, [text]).matches == [matches]
 
 
 @given(st.lists(st.sampled_from(["a+", "^b", r"\d{2}", "é", "(", "[z", ""])), st.text("aAbBéÉ12\n"))
@@ -107,35 +98,36 @@ def test_patterns_are_searched_for(patterns, text):
             expected |= re.search(normal, searched, re.IGNORECASE | re.MULTILINE) is not None
         except re.error:
             pass
-    matcher = PatternMatcher(patterns)
-    assert matcher.matches(text) is expected
-    assert matcher.broken == [pattern for pattern in patterns if pattern in ("(", "[z")]
-
-
-CASES = [Case((f"answer {number}", "."), (f"an Answer\n{number}", "none")) for number in range(20)]
+    found = match_answers(patterns, [text], regex=True)
+    assert found.matches == [expected]
+    assert set(found.unusable) == set(patterns) & {"(", "[z"}
 
 
 @pytest.mark.parametrize(
     ("answers", "options", "verdict"),
     [
-        (("b c", " "), {}, Verdict((True, False), tokenless=1)),
-        (("x", " "), {"strict": True}, Verdict((True, True), tokenless=1)),
-        ((r"\bb\s", "("), {"regex": True}, Verdict((True, False), broken=("(",))),
-        ((), {}, Verdict((False, False))),
+        (("b c", " "), {}, Verdict([True, False], [" "])),
+        (("x", " "), {"strict": True}, Verdict([True, True], [" "])),
+        ((r"\bb\s", "("), {"regex": True}, Verdict([True, False], ["("])),
     ],
 )
-def test_one_question(answers, options, verdict):
-    assert judge(Case(answers, ("a b c", "d")), **options) == verdict
+def test_answers_that_cannot_be_looked_for(answers, options, verdict):
+    assert match_answers(answers, ("a b c", "d"), **options) == verdict
+
+
+ANSWERED = [(f"answer {number}",) for number in range(20)], [("an Answer\n1", "none")] * 20
 
 
 @pytest.mark.slow
 def test_several_processes_say_what_one_does():
     with judging(AnswerSettings()) as alone, judging(AnswerSettings(num_workers=2)) as together:
-        assert alone(CASES) == together(CASES) == [Verdict((True, False))] * 20
+        assert alone(*ANSWERED) == together(*ANSWERED)
+        assert alone(*ANSWERED)[1] == Verdict([True, False], [])
 
 
 class DyingPool(ProcessPoolExecutor):
     def map(self, *arguments, **options):
+        assert self.submit(signal.getsignal, signal.SIGINT).result() is signal.SIG_IGN
         os.kill(self.submit(os.getpid).result(), signal.SIGKILL)
         return super().map(*arguments, **options)
 
@@ -147,64 +139,242 @@ def test_a_process_that_is_killed_is_told(monkeypatch):
         pytest.raises(DenserkError, match="was killed"),
         judging(AnswerSettings(num_workers=2)) as judges,
     ):
-        judges(CASES)
+        judges(*ANSWERED)
 
 
-class AskingPool(ProcessPoolExecutor):
-    def map(self, *arguments, **options):
-        assert self.submit(signal.getsignal, signal.SIGINT).result() is signal.SIG_IGN
-        return super().map(*arguments, **options)
+@pytest.mark.parametrize("wrong", ["nDCG@10", "AP R@5", "Judged@10", "RR", "P(rel=2)@5", "NumQ"])
+def test_answers_judge_the_first_hits_alone(wrong):
+    with pytest.raises(UsageError, match="answers judge only the first hits") as refusal:
+        choose_answer_measures([f"{wrong} Success@5 MRR@10"])
+    assert refusal.value.message.startswith(", ".join(wrong.split()))
+
+
+CORPUS = (
+    "id\ttext\ttitle\n"
+    "1\tThe old river runs to New\u00a0York.\tRiver\n"
+    "2\tIn York\tNew York\n"
+    '3\t"a ""Café"" in Vienna"\tCoffee\n'
+    "4\tborn in 1990\tX\n"
+)
+ANSWERS = (
+    "where does it run\t['NYC', 'New York']\n"
+    'what is in Vienna\t"[\'a ""cafe\u0301""\', ""bar\'s""]"\n'
+    "when\t['.', '1990']\n"
+    "why\t['1990']\n"
+)
+RUN = (
+    "0 Q0 2 1 9 t\n0 Q0 1 2 8 t\n0 Q0 4 3 7 t\n"
+    "1 Q0 3 1 5 t\n"
+    "2 Q0 2 1 5 t\n2 Q0 1 2 4 t\n2 Q0 4 3 3 t\n"
+)
 
 
 @pytest.fixture
-def interruptible():
-    """A process in the background of a script would ignore interrupts from its start."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("psgs.tsv").write_text(CORPUS)
+    Path("test.qa.csv").write_text(ANSWERS)
+    Path("mine.trec").write_text(RUN)
+    return tmp_path
 
 
+def evaluated(settings=None, answers="test.qa.csv", runs=("mine.trec",), **options):
+    settings = settings or EvaluationSettings(("Success@1 Success@2 Success@3",))
+    return evaluate_answers(runs, answers, "psgs.tsv", settings, AnswerSettings(**options))
+
+
+@pytest.mark.usefixtures("files")
+def test_the_text_is_matched_and_the_title_is_not():
+    result = evaluated()
+    assert result.queries == ("0", "1", "2", "3")
+    (run,) = result.runs
+    assert run.per_query == {
+        "Success@1": {"0": 0, "1": 1, "2": 0, "3": 0},
+        "Success@2": {"0": 1, "1": 1, "2": 1, "3": 0},
+        "Success@3": {"0": 1, "1": 1, "2": 1, "3": 0},
+    }
+    assert run.summary["Success@1"] == 1 / 4
+
+
+@pytest.mark.usefixtures("files")
+def test_defaults_gates_and_depths():
+    result = evaluated(EvaluationSettings(min=("RR@3=0.1", "Success@5=0")))
+    assert list(map(str, result.measures)) == ["Success@5", "Success@20", "Success@100", "RR@3"]
+    result = evaluated(EvaluationSettings(), topk=(1, 7))
+    assert list(map(str, result.measures)) == ["Success@1", "Success@7"]
+
+
+@pytest.mark.usefixtures("files")
+def test_warnings():
+    Path("test.qa.csv").write_text("a\t['.', ' ']\nb\t[]\nc\t['x']\nd\t['y']\n")
+    Path("mine.trec").write_text("0 Q0 2 1 9 t\n1 Q0 2 1 9 t\n2 Q0 2 1 9 t\nq Q0 2 1 9 t\n")
+    listener = Heard()
+    assert evaluated().runs[0].summary["Success@1"] == 0
+    assert [text.partition(":")[0] for text in listener.warnings] == [
+        "questions without an answer, which no passage holds",
+        "questions with an answer of no letter, number or sign, which no passage holds "
+        "(in DPR, every)",
+        "mine",
+    ]
+    assert listener.notes[-1].startswith("mine: queries without judgments, which do not count: 1")
+    assert evaluated(strict_dpr=True).runs[0].summary["Success@1"] == 1 / 4
+    left_out = EvaluationSettings(("Success@1",), complete=False)
+    assert evaluated(left_out, strict_dpr=True).runs[0].summary["Success@1"] == 1 / 3
+
+
+@pytest.mark.usefixtures("files")
+def test_regular_expressions():
+    pattern = '{"question": "when", "answer": ["in\\\\s19\\\\d\\\\d|nothing", "("]}\n'
+    Path("curated.jsonl").write_text(pattern)
+    Path("mine.trec").write_text("0 Q0 1 1 9 t\n0 Q0 4 2 8 t\n")
+    listener = Heard()
+    (run,) = evaluated(answers="curated.jsonl", regex=True).runs
+    assert run.summary == {"Success@1": 0, "Success@2": 1, "Success@3": 1}
+    assert "answers that are not valid regular expressions" in listener.warnings[0]
+
+
+@pytest.mark.usefixtures("files")
+def test_passages_that_the_corpus_lacks():
+    Path("mine.trec").write_text(RUN + "3 Q0 gone 1 9 t\n3 Q0 4 2 8 t\n")
+    with pytest.raises(InputError, match=r"no passages with 1 of the ids .* \('gone'\)"):
+        evaluated()
+    (run,) = evaluated(skip_missing=True, write_dpr_json="d.json").runs
+    assert run.per_query["Success@1"]["3"] == 0  # it keeps its rank
+    assert run.per_query["Success@2"]["3"] == 1
+    assert [entry["id"] for entry in json.loads(Path("d.json").read_text())[3]["ctxs"]] == ["4"]
+
+
+@pytest.mark.usefixtures("files")
+def test_files_hold_the_passages_up_to_the_greatest_depth():
+    matching = {"write_dpr_json": "d.json", "write_pyserini_json": "p.json.gz"}
+    evaluated(EvaluationSettings(("Success@2",)), **matching)
+    entries = json.loads(Path("d.json").read_text())
+    assert [entry["question"] for entry in entries][2:] == ["when", "why"]
+    assert [(c["id"], c["has_answer"]) for c in entries[0]["ctxs"]] == [("2", False), ("1", True)]
+    assert [(c["id"], c["has_answer"]) for c in entries[2]["ctxs"]] == [("2", False), ("1", True)]
+    assert entries[3]["ctxs"] == []
+    again = evaluated(answers="p.json.gz")
+    assert again.runs[0].per_query == evaluated().runs[0].per_query
+
+
+@pytest.mark.usefixtures("files")
+def test_entity_questions_keep_their_relations():
+    Path("entityqs").mkdir()
+    for relation, count in (("P17", 2), ("P20", 1)):
+        records = [{"question": "where", "answers": ["york"]}] * count
+        Path(f"entityqs/{relation}.test.json").write_text(json.dumps(records))
+    Path("mine.trec").write_text("P17-0 Q0 1 1 9 t\nP17-1 Q0 4 1 9 t\nP20-0 Q0 2 1 9 t\n")
+    (run,) = evaluated(answers="entityqs").runs
+    assert run.summary["Success@1"] == 2 / 3
+    assert run.over_relations["Success@1"] == 3 / 4
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("run", ["a Q0 1 1 3 t\n", "\n"])
+def test_a_run_over_other_questions(run):
+    Path("mine.trec").write_text(run)
+    with pytest.raises(MismatchError, match=r"no hits for the questions '0', '1', '2', \.\.\."):
+        evaluated()
+
+
+@pytest.mark.usefixtures("files")
+def test_several_runs_ties_and_questions_without_hits():
+    Path("tied.trec").write_text("0 Q0 1 1 1 t\n0 Q0 2 2 1 t\n2 Q0 4 1 1 t\n")
+    settings = EvaluationSettings(("Success@1 RR@3 P@2",))
+    mine, tied = evaluated(settings, runs=("mine.trec", "tied.trec")).runs
+    assert mine.per_query["RR@3"] == {"0": 1 / 2, "1": 1, "2": 1 / 2, "3": 0}
+    assert mine.per_query["P@2"] == {"0": 1 / 2, "1": 1 / 2, "2": 1 / 2, "3": 0}
+    assert tied.per_query["Success@1"] == {"0": 0, "1": 0, "2": 1, "3": 0}  # "2" before "1"
+    assert (tied.ties, tied.missing) == (Ties(1, ("0",)), ("1", "3"))
+    left_out = evaluated(replace(settings, complete=False), runs=("tied.trec",)).runs[0]
+    assert left_out.per_query["Success@1"] == {"0": 0, "2": 1}
+    (first,) = evaluated(replace(settings, max_hits=1)).runs
+    assert first.summary["RR@3"] == 1 / 4
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("who\t['a']\nwhat\t['b\n", r"test.qa.csv, line 2: found answers \"\['b\""),
+        ("who\t__import__('os')\n", 'line 1: found answers "__import__'),
+        ("who\t[1]\n", r"line 1: found answers '\[1\]'"),
+        ("who\t[]\n", "found no answers"),
+    ],
+)
+def test_broken_answers_are_named_with_their_line(text, told):
+    Path("test.qa.csv").write_text(text)
+    with pytest.raises(InputError, match=told):
+        evaluated()
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"settings": EvaluationSettings(relevance_level=2)}, "--relevance-level: a passage hol"),
+        ({"runs": ()}, "no run is named"),
+        ({"runs": ("mine.trec", "b.trec"), "write_dpr_json": "d.json"}, "d.json: the passages of"),
+        ({"answers": "ids.jsonl", "write_dpr_json": "d.json"}, "ids.jsonl lacks the text of 1 of"),
+    ],
+)
+def test_refusals(options, told):
+    Path("ids.jsonl").write_text('{"_id": "0", "answers": ["a"]}\n')
+    with pytest.raises(UsageError, match=told):
+        evaluated(**options)
+    assert not Path("d.json").exists()
+
+
+def overlap_run(corpus, queries, depth=100):
+    """A run by the rare words that queries and passages share."""
+    postings = defaultdict(set)
+    for passage in corpus:
+        for word in f"{passage.title} {passage.text}".lower().split():
+            postings[word].add(passage.docid)
+    for query in queries:
+        scores: dict[str, float] = defaultdict(float)
+        for word in set(query.text.lower().split()):
+            found = postings.get(word, ())
+            for docid in found if len(found) < 500 else ():
+                scores[docid] += 1 / len(found)
+        ranked = sorted(scores.items(), key=lambda hit: (-hit[1], hit[0]))[:depth]
+        yield query.qid, [(docid, 1000.0 - rank) for rank, (docid, _) in enumerate(ranked)]
+
+
+THEIRS = """
+import json, sys
+from pyserini.eval.evaluate_dpr_retrieval import evaluate_retrieval
+given = json.load(open(sys.argv[1]))
+evaluate_retrieval(sys.argv[1], [1, 5, 20, 100])
+for question in given.values():
+    for context in question["contexts"]:
+        del context["has_answer"]
+json.dump(given, open("unmatched.json", "w"))
+evaluate_retrieval("unmatched.json", [1, 5, 20, 100])
+"""
+
+
+@pytest.mark.peer
 @pytest.mark.slow
-def test_an_interrupt_is_for_the_first_process_alone(interruptible, monkeypatch):
-    monkeypatch.setattr(module, "ProcessPoolExecutor", AskingPool)
-    with judging(AnswerSettings(num_workers=2)) as judges:
-        assert judges(CASES[:1]) == [Verdict((True, False))]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-@pytest.mark.parametrize(
-    ("texts", "expected"),
-    [
-        (["Success@5 Success@20"], ["Success@5", "Success@20"]),
-        (["success.5,20", "success_5"], ["Success@5", "Success@20"]),
-        (["MRR@10, Precision@3"], ["RR@10", "P@3"]),
-    ],
-)
-def test_names(texts, expected):
-    assert list(map(str, choose_answer_measures(texts))) == expected
-
-
-@pytest.mark.parametrize(
-    ("texts", "told"),
-    [
-        (["nDCG@10"], "nDCG@10 needs every relevant passage, and answers only judge the hits"),
-        (["recall.100"], "R@100 needs .*; QA papers call Success@k R@k or top-k accuracy"),
-        (["AP R@5"], "AP needs every .*; R@5 needs every "),
-        (["Judged@10"], "Judged@10 is not measured by answers"),
-        (["RR"], "RR needs a cutoff, as in RR@10"),
-        (["P(rel=2)@5"], r"P\(rel=2\)@5: a passage holds an answer or not, so no rel"),
-        ([], "no measure is named"),
-        (
-            ["succes@5 AP Success"],
-            r"succes@5 is unknown \(nearest: Success@5.*\); AP needs .*; Success needs a cutoff",
-        ),
-    ],
-)
-def test_refusals_name_all(texts, told):
-    with pytest.raises(UsageError, match=told) as refusal:
-        choose_answer_measures(texts)
-    assert "Success@k, RR@k, P@k" in (refusal.value.hint or "")
-
-
-def test_a_mean_of_nothing_is_nan():
-    assert math.isnan(mean_of_means({}, {}))
+def test_accuracies_are_pyserinis(shared_data, tmp_path):
+    """Pyserini counts our `has_answer`, and then looks for the answers itself."""
+    folder = shared_data / "nq-qed"
+    corpus = list(read_passages(str(folder)))
+    judged = read_qrels_map(str(folder / "qrels" / "dev.tsv"))
+    answers = {q.qid: q.answers for q in read_questions(str(folder / "answers.jsonl.gz"))}
+    dev = [query for query in read_queries(str(folder)) if query.qid in judged][:600]
+    questions = [q._replace(answers=answers[q.qid]) for q in dev]
+    write_queries(tmp_path / "dev.qa.csv", questions, TopicsFormat.DPR)
+    numbered = [query._replace(qid=str(number)) for number, query in enumerate(dev)]
+    found = [(qid, hits) for qid, hits in overlap_run(corpus, numbered) if hits]
+    write_run(tmp_path / "run.trec", found)
+    written = tmp_path / "run.json"
+    matching = AnswerSettings(topk=(1, 5, 20, 100), write_pyserini_json=str(written))
+    files = ([str(tmp_path / "run.trec")], str(tmp_path / "dev.qa.csv"), str(folder))
+    summary = evaluate_answers(*files, matching=matching).runs[0].summary
+    ours = [f"Top{k}\taccuracy: {summary[f'Success@{k}']:.4f}" for k in (1, 5, 20, 100)]
+    theirs = run_pyserini(THEIRS, written, folder=tmp_path).splitlines()
+    assert theirs == ours * 2
+    assert len(dev) > 2 * BATCH
+    assert 0.2 < summary["Success@1"] < summary["Success@100"] < 1
+    assert not math.isclose(summary["Success@5"], summary["Success@20"])

@@ -1,110 +1,254 @@
+import csv
 import json
+from pathlib import Path
 
 import pytest
 
-from denserk.config.benchmarks import Paper, find_benchmarks
-from denserk.config.evaluation import OutputFormat, ReportSettings
-from denserk.errors import UsageError
-from denserk.evaluation.benchmarks import published_rows
-from denserk.evaluation.evaluator import Evaluator
-from denserk.evaluation.measures import parse_measures
-from denserk.evaluation.results import BenchmarksResult, EvaluationResult
-from denserk.evaluation.tables import render, tables
-
-JUDGED = {"q1": {"a": 1}, "q2": {"a": 1}}
-GOOD = {"q1": {"a": 2.0}, "q2": {"a": 2.0}}
-HALF = {"q1": {"a": 2.0}, "q2": {"x": 2.0}}
-NONE = {"q1": {"x": 2.0}, "q2": {"x": 2.0}}
-
-
-def one(measures="P@1", **runs):
-    chosen = parse_measures([measures]).measures
-    evaluator = Evaluator(chosen, JUDGED)
-    found = tuple(evaluator.evaluate(name, run) for name, run in runs.items())
-    return EvaluationResult(chosen, 1, evaluator.queries, found, evaluator.providers)
-
-
-def small(run="mine", **others):
-    """beir-small, all of it half right, but for the sets that are named."""
-    sets = {suite.name: one(**{run: HALF}) for suite in find_benchmarks(["beir-small"])}
-    return BenchmarksResult((run,), {**sets, **others})
-
-
-def test_the_mean_is_of_sets_not_of_queries():
-    result = small(**{"beir/scifact": one(mine=GOOD)})
-    assert result.values("beir-small", "mine") == pytest.approx({"P@1": (4 * 0.5 + 1) / 5})
-
-
-def test_a_group_within_a_group_counts_once():
-    forums = {suite.name: one(mine=NONE) for suite in find_benchmarks(["beir/cqadupstack"])}
-    others = {suite.name: one(mine=GOOD) for suite in find_benchmarks(["beir-14"])}
-    result = BenchmarksResult(("mine",), {**others, **forums})
-    assert result.values("beir/cqadupstack", "mine") == {"P@1": 0.0}
-    assert result.values("beir-14", "mine") == pytest.approx({"P@1": 13 / 14})
-    assert result.values("beir", "mine") is None
-
-
-def test_no_mean_without_all_sets():
-    results = dict(small().results)
-    del results["beir/fiqa"]
-    assert [name for name, _ in BenchmarksResult(("mine",), results).rows()] == list(results)
-
-
-def test_a_measure_that_some_sets_lack_has_no_mean():
-    result = small(**{"beir/scifact": one("P@1 RR@10", mine=GOOD)})
-    assert result.values("beir-small", "mine") == pytest.approx({"P@1": 0.6})
-    grid = tables(result, ReportSettings(places=2))[0]
-    assert [cell.text for cell in grid.rows[-1]] == ["beir-small", "0.60", ""]
-
-
-def shown(form, result, **report):
-    return render(result, ReportSettings(**report), form)
-
-
-TWO = BenchmarksResult(
-    ("a", "b"),
-    {"dl19": one(a=GOOD, b=HALF), "beir/nq": one(a=NONE)},
-    published_rows(Paper.MLR, "dl19")[:0],
+from denserk.commands.app import run as command
+from denserk.config.benchmarks import Paper, benchmarks, find_benchmark, groups
+from denserk.config.evaluation import AnswerSettings, EvaluationSettings
+from denserk.errors import DenserkError, MismatchError, UsageError
+from denserk.evaluation.benchmarks import (
+    evaluate_benchmark,
+    evaluate_benchmarks,
+    figures,
+    published_rows,
+    run_in_folder,
 )
+from denserk.extras import installed
+from denserk.io import data_sets
+from denserk.io.manifest import Kind, Manifest, write_manifest
+from tests.reporters import Heard
+from tests.suite_copies import write_beir, write_marco
+
+RUN = "q1 Q0 d3 1 3 t\nq2 Q0 d1 1 3 t\nq2 Q0 d5 2 2 t\nq3 Q0 d1 1 3 t\nq3 Q0 d4 2 2 t\n"
 
 
-def test_lines():
-    assert shown(OutputFormat.TSV, TWO) == (
-        "a\tdl19\tP@1\t1.0000\na\tbeir/nq\tP@1\t0.0000\nb\tdl19\tP@1\t0.5000\n"
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("DENSERK_CACHE", str(folder))
+    monkeypatch.chdir(tmp_path)
+    Path("run.trec").write_text(RUN)
+    return folder
+
+
+def made_for(suite, path="run.trec"):
+    made = {"name": suite, "corpus": benchmarks()[suite].corpus.name}
+    write_manifest(path, Manifest(Kind.RUN, True, made_from={"suite": made}))
+
+
+def runs_folder(name, *stems, text=RUN):
+    Path(name).mkdir(exist_ok=True)
+    for stem in stems:
+        (Path(name) / f"{stem}.trec").write_text(text)
+    return name
+
+
+def test_judgements_and_measures_come_by_the_name(cache):
+    write_marco(cache)
+    result = evaluate_benchmark(["run.trec"], benchmarks()["msmarco-dev"])
+    assert [str(measure) for measure in result.measures] == ["RR@10", "R@50", "R@1000"]
+    assert result.runs[0].summary["RR@10"] == pytest.approx((1 + 1 + 1 / 2) / 3)
+    asked = evaluate_benchmark(
+        ["run.trec"], benchmarks()["msmarco-dev"], EvaluationSettings(("P@1",))
     )
+    assert [str(measure) for measure in asked.measures] == ["P@1"]
 
 
-def test_table():
-    assert shown(OutputFormat.TABLE, TWO, places=2) == (
-        "suite    run   P@1\n"
-        "dl19     a    1.00*\n"
-        "dl19     b    0.50\n"
-        "beir/nq  a    0.00*\n"
-        "beir/nq  b\n"
-        "*: best run by each measure\n"
+def test_beirs_rule_of_the_querys_own_id_holds_without_being_asked_for(cache):
+    write_beir(cache, "arguana")
+    Path("run.trec").write_text("q1 Q0 q1 1 9 t\n" + RUN)
+    result = evaluate_benchmark(
+        ["run.trec"], benchmarks()["beir/arguana"], EvaluationSettings(("RR@10",))
     )
+    assert result.runs[0].per_query["RR@10"]["q1"] == 1.0
 
 
-def test_json_has_full_precision_and_the_papers_rows():
-    result = BenchmarksResult(
-        ("a",), {"dl19": one(a=HALF)}, published_rows(Paper.AGGRETRIEVER, "dl19")[:1]
+def test_a_papers_measures_are_measured_too(cache):
+    write_marco(cache)
+    made_for("msmarco-titled-dev")
+    suite = benchmarks()["msmarco-titled-dev"]
+    result = evaluate_benchmark(["run.trec"], suite, against=(Paper.MASTER,))
+    assert {"R@1000", "Success@1000"} <= set(result.runs[0].summary)
+    assert {row.paper for row in result.published} == {Paper.MASTER}
+
+
+@pytest.mark.parametrize(
+    ("made", "asked"), [("msmarco-titled-dev", "msmarco-dev"), ("msmarco-dev", "dl19")]
+)
+def test_a_run_of_another_suite_or_corpus_is_refused(cache, made, asked):
+    write_marco(cache)
+    made_for(made)
+    with pytest.raises(MismatchError, match=f"was made for {made}") as refused:
+        evaluate_benchmark(["run.trec"], benchmarks()[asked])
+    assert refused.value.hint == f"denserk benchmark {made} --runs run.trec"
+
+
+def test_a_run_that_says_nothing_is_taken_for_titled_with_a_word(cache):
+    write_marco(cache)
+    told = Heard()
+    evaluate_benchmark(["run.trec"], benchmarks()["msmarco-titled-dev"])
+    assert any("assumed to be" in note for note in told.notes)
+
+
+def test_only_what_is_asked_for_is_compared(cache):
+    write_marco(cache)
+    told = Heard()
+    papers = (Paper.MASTER, Paper.AGGRETRIEVER)
+    for measures, left in (("nDCG@10", {"nDCG@10"}), ("P@5", set())):
+        settings = EvaluationSettings((measures,))
+        result = evaluate_benchmark(["run.trec"], benchmarks()["dl19"], settings, papers)
+        assert {name for row in result.published for name in row.values} == left
+    assert told.notes[-1] == "the papers report other measures: nDCG@10, AP(rel=2), R(rel=2)@1000"
+    evaluate_benchmark(["run.trec"], benchmarks()["msmarco-dev"], None, papers)
+    assert "master reports nothing on msmarco-dev; it does on msmarco-titled-dev" in told.notes
+
+
+def test_missing_judgements_are_told_with_their_place(cache, monkeypatch):
+    monkeypatch.setattr(data_sets, "installed", lambda module: False)
+    with pytest.raises(UsageError) as refused:
+        evaluate_benchmark(["run.trec"], benchmarks()["msmarco-dev"])
+    place = cache / "msmarco" / "qrels.dev.small.tsv"
+    assert refused.value.message == f"not on this disk: {place} (qrels of msmarco-dev)"
+    assert "ir_datasets beir" in (refused.value.hint or "")
+
+
+@pytest.mark.skipif(not installed("ir_datasets"), reason="ir_datasets is not installed")
+def test_a_failed_fetch_is_one_line_with_the_place(cache, monkeypatch):
+    import ir_datasets
+
+    class Unreachable:
+        def has_qrels(self):
+            return True
+
+        def qrels_iter(self):
+            raise ConnectionError("no route to host")
+
+    monkeypatch.setattr(ir_datasets, "load", lambda name: Unreachable())
+    fetch = "could not fetch irds:msmarco-passage/dev/small"
+    with pytest.raises(DenserkError, match=fetch) as told:
+        evaluate_benchmark(["run.trec"], benchmarks()["msmarco-dev"])
+    assert str(cache / "msmarco" / "qrels.dev.small.tsv") in told.value.message
+    assert "\n" not in told.value.message
+    assert told.value.exit_status == 1
+
+
+def test_a_folder_gives_every_set_and_the_means(cache):
+    sets = ("nfcorpus", "fiqa", "arguana", "scidocs", "scifact")
+    for name in sets:
+        write_beir(cache, name)
+    runs_folder("mine", *sets)
+    runs_folder("other", *sets[:4], text="q1 Q0 d3 1 3 t\n")
+    told = Heard()
+    found = evaluate_benchmarks(["mine", "other"], ["beir-small"], EvaluationSettings(("RR@10",)),
+                            (Paper.AGGRETRIEVER,))  # fmt: skip
+    assert found.values("beir-small", "mine") == pytest.approx({"RR@10": 5 / 6})
+    assert found.values("beir/fiqa", "other") == pytest.approx({"RR@10": 1 / 3})
+    assert found.values("beir-small", "other") is None
+    assert "other has no run of beir/scifact: no mean that needs them" in told.warnings
+    assert {row.suite for row in found.published} == {*(f"beir/{s}" for s in sets), "beir-small"}
+
+
+@pytest.mark.parametrize(
+    "name", ["cqadupstack-gis.trec", "cqadupstack/gis.tsv.gz", "beir/cqadupstack/gis"]
+)
+def test_how_runs_are_named(cache, name):
+    path = Path("runs") / name
+    path.parent.mkdir(parents=True)
+    path.touch()
+    assert run_in_folder("runs", benchmarks()["beir/cqadupstack/gis"]) == path
+    assert run_in_folder("runs", benchmarks()["beir/scifact"]) is None
+
+
+def test_folders_with_two_runs_of_a_benchmark_or_none(cache):
+    runs_folder("runs", "scifact")
+    with pytest.raises(UsageError, match="holds no run of beir/nq"):
+        evaluate_benchmarks(["runs"], ["beir/nq"])
+    Path("runs/scifact.txt").touch()
+    with pytest.raises(UsageError, match=r"scifact\.trec, scifact\.txt"):
+        run_in_folder("runs", benchmarks()["beir/scifact"])
+
+
+def test_the_command_prints_the_papers_rows_below(cache, capsys):
+    write_marco(cache)
+    arguments = ["benchmark", "dl19", "--runs", "run.trec", "--quiet", "-m", "nDCG@10"]
+    arguments += ["--against", "aggretriever"]
+    assert command([*arguments, "--format", "table"]) == 0
+    first, second = capsys.readouterr().out.split("\n\n")
+    assert first.splitlines()[0].split() == ["run", "nDCG@10"]
+    lines = second.splitlines()
+    assert lines[0].split() == ["paper", "row", "system", "setting", "nDCG@10"]
+    assert lines[1].split() == ["aggretriever", "T2.a", "BM25", "untrained", "0.506"]
+    assert command([*arguments, "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["published"]
+    assert (rows[0]["system"], rows[0]["values"]) == ("BM25", {"nDCG@10": 0.506})
+    assert command([*arguments, "--format", "trec_eval"]) == 2
+    assert "--against" in capsys.readouterr().err
+
+
+def test_the_page_of_one_benchmark_has_a_baseline_and_texts(cache, capsys):
+    write_marco(cache)
+    Path("other.trec").write_text("q1 Q0 d1 1 3 t\n")
+    runs = ["--runs", "run.trec", "--runs", "other.trec", "--baseline", "other.trec"]
+    assert command(["benchmark", "dl19", *runs, "--report", "page"]) == 0
+    assert "other\tnDCG@10\t" in capsys.readouterr().out
+    page = Path("page/index.html").read_text("utf-8")
+    assert "TREC" in page
+    assert "difference from other" in page
+    assert command(["benchmark", "dl19", *runs, "--report", "page"]) == 2
+    assert "add --overwrite" in capsys.readouterr().err
+
+
+def test_a_real_run_by_its_suite(cache, shared_data, capsys):
+    (cache / "msmarco").mkdir(parents=True)
+    real = shared_data / "marco-dl19"
+    (cache / "msmarco" / "2019qrels-pass.txt").symlink_to(real / "nist/qrels.dl19-passage.txt")
+    path = str(real / "runs" / "tasb.trec.gz")
+    assert command(["benchmark", "dl19", "--runs", path, "--quiet"]) == 0
+    assert capsys.readouterr().out == "nDCG@10\t0.7210\nAP(rel=2)\t0.4050\nR(rel=2)@1000\t0.6097\n"
+
+
+def test_answers_come_by_the_name_as_well(cache):
+    folder = cache / "dpr"
+    folder.mkdir(parents=True)
+    (folder / "psgs_w100.tsv").write_text("id\ttext\ttitle\n1\tin 1990\tt\n2\tin 19dd\tt\n")
+    (folder / "nq-test.qa.csv").write_text("when\t['19\\\\d\\\\d', '19dd', ' ']\n")
+    (folder / "curatedtrec-test.qa.csv").write_text("when\t['19\\\\d\\\\d']\n")
+    Path("run.trec").write_text("0 Q0 1 1 3 t\n0 Q0 2 2 2 t\n")
+    found = {}
+    for name, strict in (("nq-test", False), ("nq-test", True), ("curated-test", False)):
+        matching = AnswerSettings(topk=(1,), strict_dpr=strict)
+        result = evaluate_benchmark(["run.trec"], benchmarks()[name], matching=matching)
+        found[name, strict] = result.runs[0].summary
+    assert list(found["nq-test", False]) == ["Success@5", "Success@20", "Success@100", "Success@1"]
+    firsts = [summary["Success@1"] for summary in found.values()]
+    assert firsts == [0, 1, 1]
+    assert found["nq-test", False]["Success@5"] == 1
+
+
+KNOWN = {**benchmarks(), **groups()}
+NOT_RETRIEVAL = {"STS-b Test", "Wiki Section Test", "CoLA", "MRPC", "STS-B", "QQP"}
+
+
+@pytest.mark.parametrize("paper", Paper)
+def test_every_figure_is_what_the_paper_prints_and_has_its_benchmark(paper, specs):
+    with (specs / "paper_tables" / f"{paper}.csv").open(newline="") as file:
+        printed = list(csv.DictReader(file))
+    kept = figures(paper)
+    assert len(kept) == len(printed) > 100
+    for figure, row in zip(kept, printed, strict=True):
+        names = ("table", "system", "label", "metric", "value")
+        theirs = ("row", "system", "dataset", "metric", "value")
+        assert [figure[name] for name in names] == [row[name] for name in theirs]
+        if "6 or 8" not in figure["setting"]:
+            assert figure["setting"] == row["setting"]
+    shown = sum(len(row.values) for name in KNOWN for row in published_rows(paper, name))
+    measured = {metric for suite in benchmarks().values() for metric in suite.metrics}
+    keys = ("label", "metric", "table", "system", "setting")
+    reported = {tuple(figure[key] for key in keys) for figure in kept}
+    assert shown == len(
+        [key for key in reported if key[1] in measured and key[0] not in NOT_RETRIEVAL]
     )
-    found = json.loads(shown(OutputFormat.JSON, result))
-    assert found["runs"] == [{"run": "a", "suites": {"dl19": {"P@1": 0.5}}}]
-    assert found["published"][0]["values"] == {"nDCG@10": 0.506}
-
-
-def test_markdown_has_two_tables():
-    result = BenchmarksResult(
-        ("a",), {"dl19": one(a=HALF)}, published_rows(Paper.AGGRETRIEVER, "dl19")[:1]
-    )
-    assert shown(OutputFormat.MARKDOWN, result, places=1) == (
-        "| suite | P@1 |\n|---|---:|\n| dl19 | 0.5 |\n\n"
-        "| paper | row | system | setting | nDCG@10 |\n|---|---|---|---|---:|\n"
-        "| aggretriever | T2.a | BM25 | untrained | 0.506 |\n"
-    )
-
-
-def test_trec_eval_has_no_such_lines():
-    with pytest.raises(UsageError, match="several suites"):
-        shown(OutputFormat.TREC_EVAL, TWO)
+    for name in KNOWN:
+        assert bool(published_rows(paper, name)) == (paper in find_benchmark(name).labels)

@@ -1,33 +1,52 @@
+import gzip
+import io
+import math
+import re
 import shutil
 import struct
+from dataclasses import replace
 from math import log2
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denserk.errors import DenserkError, MismatchError
-from denserk.evaluation.evaluator import Evaluator, count_ties, some, without_own_query
+from denserk.config.evaluation import DEFAULT_MEASURES, EvaluationSettings
+from denserk.errors import DenserkError, GateError, InputError, MismatchError, UsageError
+from denserk.evaluation.evaluator import (
+    Evaluator,
+    Needed,
+    check_minimums,
+    evaluate,
+    minimums,
+    needed_hits,
+)
 from denserk.evaluation.measures import parse_measures
-from denserk.evaluation.results import Ties
+from denserk.evaluation.results import EvaluationResult, RunResult, Ties
+from denserk.io.qrels import read_qrels_map
+from denserk.io.runs import read_run_scores
+from tests.reporters import Heard
+
+Scores = dict[str, dict[str, float]]
+Grades = dict[str, dict[str, int]]
 
 MEASURES = parse_measures(["nDCG@3 AP RR P@3 R@3 RR@3"]).measures
 IDS = st.sampled_from(["D9", "D10", "d1", "d2", "900", "1000", "ä", "z"])
 NEAR = st.sampled_from([1.0, 1.0 + 1e-9, 1.0 + 1e-6, 2.0, -3.5, 80.0, 80.000001])
+QUERIES = ["q1", "q2", "q3"]
 RUNS = st.dictionaries(
-    st.sampled_from(["q1", "q2", "q3", "other"]), st.dictionaries(IDS, NEAR), max_size=4
-)
-JUDGEMENTS = st.dictionaries(
-    st.sampled_from(["q1", "q2", "q3"]),
-    st.dictionaries(IDS, st.integers(-1, 3), min_size=1),
-    min_size=1,
+    st.sampled_from([*QUERIES, "other"]), st.dictionaries(IDS, NEAR, min_size=1), max_size=4
+).filter(lambda run: run.keys() & set(QUERIES))
+GRADES = st.fixed_dictionaries(
+    {qid: st.dictionaries(IDS, st.integers(-1, 3), min_size=1) for qid in QUERIES}
 )
 
 
 def as_float32(score: float) -> float:
-    (value,) = struct.unpack("f", struct.pack("f", score))
-    assert isinstance(value, float)
-    return value
+    return float(struct.unpack("f", struct.pack("f", score))[0])
 
 
 def literal(hits: dict[str, float], grades: dict[str, int]) -> dict[str, float]:
@@ -53,97 +72,40 @@ def literal(hits: dict[str, float], grades: dict[str, int]) -> dict[str, float]:
     }
 
 
-@given(RUNS, JUDGEMENTS)
-def test_equals_a_literal_restatement_on_runs_full_of_ties(
-    run: dict[str, dict[str, float]], judgements: dict[str, dict[str, int]]
-) -> None:
-    evaluator = Evaluator(MEASURES, judgements)
-    if not any(run.get(qid) for qid in judgements):
-        with pytest.raises(MismatchError):
-            evaluator.evaluate("run", run)
-        return
-    result = evaluator.evaluate("run", run)
-    for qid, grades in judgements.items():
-        expected = literal(run.get(qid, {}), grades)
-        assert {name: values[qid] for name, values in result.per_query.items()} == pytest.approx(
-            expected
-        )
+@given(RUNS, GRADES)
+def test_equals_a_literal_restatement_on_runs_full_of_ties(run: Scores, judged: Grades) -> None:
+    result = Evaluator(MEASURES, judged).evaluate("run", run)
+    for qid, grades in judged.items():
+        found = {name: values[qid] for name, values in result.per_query.items()}
+        assert found == pytest.approx(literal(run.get(qid, {}), grades))
     for name, values in result.per_query.items():
-        assert list(values) == list(judgements)
-        assert result.summary[name] == pytest.approx(sum(values.values()) / len(judgements))
+        assert list(values) == list(judged)
+        assert result.summary[name] == pytest.approx(sum(values.values()) / len(judged))
 
 
 @pytest.mark.peer
-@given(RUNS, JUDGEMENTS)
-def test_equals_pytrec_eval(
-    run: dict[str, dict[str, float]], judgements: dict[str, dict[str, int]]
-) -> None:
+@given(RUNS, GRADES)
+def test_equals_pytrec_eval(run: Scores, judged: Grades) -> None:
     import pytrec_eval
 
-    if not any(run.get(qid) for qid in judgements):
-        return
-    names = {
-        "nDCG@3": "ndcg_cut_3",
-        "AP": "map",
-        "RR": "recip_rank",
-        "P@3": "P_3",
-        "R@3": "recall_3",
-    }
-    theirs = pytrec_eval.RelevanceEvaluator(judgements, set(names.values())).evaluate(run)
-    ours = Evaluator(MEASURES, judgements).evaluate("run", run).per_query
+    names = {"nDCG@3": "ndcg_cut_3", "AP": "map", "RR": "recip_rank", "P@3": "P_3"}
+    theirs = pytrec_eval.RelevanceEvaluator(judged, set(names.values())).evaluate(run)
+    ours = Evaluator(MEASURES, judged).evaluate("run", run).per_query
     for name, theirs_name in names.items():
-        for qid in judgements:
+        for qid in judged:
             assert ours[name][qid] == theirs.get(qid, {}).get(theirs_name, 0.0)
 
 
-@given(RUNS, JUDGEMENTS)
-def test_without_ties_all_providers_agree_on_the_reciprocal_rank(
-    run: dict[str, dict[str, float]], judgements: dict[str, dict[str, int]]
-) -> None:
-    strict = {
-        qid: {docid: float(-rank) for rank, docid in enumerate(hits)} for qid, hits in run.items()
-    }
-    if not any(run.get(qid) for qid in judgements):
-        return
-    cut = {qid: dict(list(hits.items())[:3]) for qid, hits in strict.items()}
-    evaluator = Evaluator(MEASURES, judgements)
-    result = evaluator.evaluate("run", strict)
-    assert result.ties == Ties(0, ())
-    assert result.per_query["RR@3"] == evaluator.evaluate("cut", cut).per_query["RR"]
-
-
 def test_missing_and_unjudged_queries_are_named_and_empty_ones_are_missing() -> None:
-    judgements = {"q1": {"a": 1}, "q2": {"a": 1}, "q3": {"a": 1}}
-    result = Evaluator(MEASURES, judgements).evaluate(
-        "run", {"x": {"a": 1.0}, "q2": {"a": 1.0}, "q3": {}}
-    )
-    assert result.missing == ("q1", "q3")
-    assert result.unjudged == ("x",)
+    judged = {qid: {"a": 1} for qid in QUERIES}
+    run = {"x": {"a": 1.0}, "q2": {"a": 1.0}, "q3": {}}
+    result = Evaluator(MEASURES, judged).evaluate("run", run)
+    assert (result.missing, result.unjudged) == (("q1", "q3"), ("x",))
     assert result.summary["RR"] == 1 / 3
-
-
-@pytest.mark.parametrize(
-    ("run", "told"),
-    [
-        (
-            {"7": {"a": 1.0}},
-            "run answers queries '7'; the judgments are for queries 'q1': none in common",
-        ),
-        ({}, "run holds no hit at all; the judgments are for queries 'q1'"),
-        ({"q1": {}}, "run holds no hit at all; the judgments are for queries 'q1'"),
-    ],
-)
-def test_no_query_in_common(run: dict[str, dict[str, float]], told: str) -> None:
-    with pytest.raises(MismatchError) as caught:
-        Evaluator(MEASURES, {"q1": {"a": 1}}).evaluate("run", run)
-    assert caught.value.message == told
-
-
-def test_the_run_is_left_as_it_was() -> None:
-    run = {"q1": {"a": 1.0, "q1": 2.0}, "q2": {}}
-    without_own_query(run)
-    Evaluator(MEASURES, {"q1": {"a": 1}}).evaluate("run", run)
-    assert run == {"q1": {"a": 1.0, "q1": 2.0}, "q2": {}}
+    with pytest.raises(MismatchError, match=r"run answers queries 'x'; .* none in common"):
+        Evaluator(MEASURES, judged).evaluate("run", {"x": {"a": 1.0}})
+    with pytest.raises(MismatchError, match="run holds no hit at all"):
+        Evaluator(MEASURES, judged).evaluate("run", {"q1": {}})
 
 
 @pytest.mark.parametrize(
@@ -152,16 +114,22 @@ def test_the_run_is_left_as_it_was() -> None:
 )
 def test_ties_are_counted_in_float32(scores: list[float], lines: int) -> None:
     run = {"q": {str(i): score for i, score in enumerate(scores)}, "p": {"a": scores[0]}}
-    assert count_ties(run) == Ties(lines, ("q",) if lines else ())
+    found = Evaluator(MEASURES, {"q": {"a": 1}}).evaluate("run", run)
+    assert found.ties == Ties(lines, ("q",) if lines else ())
 
 
 @pytest.mark.skipif(shutil.which("perl") is None, reason="gdeval is a Perl script")
 def test_gdeval_takes_any_query_id() -> None:
     measures = parse_measures(["ERR@20"]).measures
-    judgements = {"a-1": {"x": 1}, "b-1": {"x": 4}, "missing": {"x": 1}}
+    judged = {"a-1": {"x": 1}, "b-1": {"x": 4}, "missing": {"x": 1}}
     run = {"b-1": {"x": 1.0}, "a-1": {"x": 1.0}, "unjudged": {"x": 1.0}}
-    result = Evaluator(measures, judgements).evaluate("run", run)
+    result = Evaluator(measures, judged).evaluate("run", run)
     assert result.per_query["ERR@20"] == {"a-1": 1 / 16, "b-1": 15 / 16, "missing": 0.0}
+
+
+def test_a_query_whose_grades_are_all_negative_has_nothing_relevant() -> None:
+    result = Evaluator(MEASURES, {"q": {"a": -1, "z": -1}}).evaluate("run", {"q": {"a": 1.0}})
+    assert set(result.summary.values()) == {0.0}
 
 
 def test_a_division_by_zero_is_told() -> None:
@@ -170,21 +138,213 @@ def test_a_division_by_zero_is_told() -> None:
         Evaluator(measures, {"q": {"a": 1}}).evaluate("run", {"q": {"a": 1.0}})
 
 
-def test_a_few_names() -> None:
-    assert some([]) == ""
-    assert some(["a", "b", "c"]) == "'a', 'b', 'c'"
+RUN = "q1 Q0 d3 1 3.0 t\nq1 Q0 q1 2 2.0 t\nq2 Q0 d9 1 2.0 t\nq2 Q0 d1 2 2.0 t\nx Q0 d1 1 1.0 t\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> str:
+    (tmp_path / "mine.trec").write_text(RUN)
+    return str(tmp_path / "mine.trec")
+
+
+def test_defaults(toy: Path, run: str) -> None:
+    result = evaluate([run], str(toy / "qrels.txt"))
+    assert tuple(map(str, result.measures)) == DEFAULT_MEASURES
+    assert result.queries == ("q1", "q2", "q3")
+    (mine,) = result.runs
+    assert (mine.name, mine.summary["RR@10"]) == ("mine", (1 + 1 / 1 + 0) / 3)
+
+
+def test_warnings(toy: Path, run: str) -> None:
+    listener = Heard()
+    evaluate([run], str(toy / "qrels.txt"), EvaluationSettings(("official RR@10",)))
+    assert listener.warnings == [
+        "mine: 1 of 3 judged queries are not in the run: 'q3'; they count as 0",
+        "mine: lines that tie with another of their query: 1 ('q2'); readers order ties "
+        "differently: NumRet, NumRet(rel=1), AP and 23 more by passage id descending "
+        "(pytrec_eval); RR@10 by passage id ascending (msmarco)",
+    ]
+    assert listener.notes[-1] == "mine: queries without judgments, which do not count: 1 ('x')"
+    left_out = EvaluationSettings(("RR@10",), complete=False)
+    result = evaluate([run], str(toy / "qrels.txt"), left_out)
+    assert result.runs[0].summary == {"RR@10": (1 + 1) / 2}
+    assert listener.warnings[-2].endswith("they are left out of the means")
+
+
+def test_remove_query_drops_the_hit_that_is_the_query(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("q1 Q0 q1 1 3.0 t\nq1 Q0 d1 2 2.0 t\nq2 Q0 q2 1 1.0 t\n")
+    (tmp_path / "qrels").write_text("q1 0 d1 1\nq2 0 d1 1\n")
+    files = [str(tmp_path / "run")], str(tmp_path / "qrels")
+    kept = evaluate(*files, EvaluationSettings(("RR@10",)))
+    assert kept.runs[0].per_query == {"RR@10": {"q1": 1 / 2, "q2": 0.0}}
+    dropped = evaluate(*files, EvaluationSettings(("RR@10 Judged@10",), remove_query=True))
+    assert dropped.runs[0].per_query["RR@10"] == {"q1": 1.0, "q2": 0.0}
+    assert dropped.runs[0].missing == ("q2",)
+
+
+def test_measures_are_refused_before_any_file_is_read() -> None:
+    with pytest.raises(UsageError, match="foo is unknown"):
+        evaluate(["absent.run"], "absent.qrels", EvaluationSettings(("foo",)))
+
+
+def result_at(*ranks: int) -> EvaluationResult:
+    """One run for each rank at which it finds the relevant passage of the only query."""
+    evaluator = Evaluator(parse_measures(["RR@10"]).measures, {"q": {"a": 1}})
+    hits = [{("a" if r == rank else f"n{r}"): -r for r in range(1, 9)} for rank in ranks]
+    runs = [evaluator.evaluate(f"run{r}", {"q": h}) for r, h in zip(ranks, hits, strict=True)]
+    return evaluator.result(runs)
 
 
 @pytest.mark.parametrize(
-    ("measure", "expected"),
+    ("bounds", "ranks", "said"),
     [
-        ("NumQ", {"q1": 1, "q2": 1, "q3": 1}),
-        ("NumRel", {"q1": 2, "q2": 0, "q3": 1}),
-        ("NumRel(rel=2)", {"q1": 1, "q2": 0, "q3": 0}),
+        (("RR@10=0.5",), [2], None),
+        (("RR@10=0.50001",), [2], "RR@10 is 0.5000, under 0.50001"),
+        (("MRR@10=0.9",), [1, 2, 4], "run2: RR@10 is 0.5000, under 0.9; run4: RR@10 is 0.2500, u"),
+        (("RR@10=1", "RR@10=0.3"), [2], "RR@10 is 0.5000, under 1"),
+        (("RR@10=0.1667",), [6], "RR@10 is 0.16666666666666666, under 0.1667"),
     ],
 )
-def test_counts_take_every_judged_query(measure: str, expected: dict[str, int]) -> None:
-    judged = {"q1": {"a": 2, "b": 1, "c": 0}, "q2": {"a": -1}, "q3": {"a": 1}}
-    result = Evaluator(parse_measures([measure]).measures, judged).evaluate("r", {"q1": {"z": 1.0}})
-    assert list(result.per_query.values()) == [expected]
-    assert list(result.summary.values()) == [sum(expected.values())]
+def test_minimum_values(bounds: tuple[str, ...], ranks: list[int], said: str | None) -> None:
+    settings = EvaluationSettings(min=bounds)
+    if said is None:
+        check_minimums(result_at(*ranks), settings)
+        return
+    with pytest.raises(GateError, match=re.escape(said)) as caught:
+        check_minimums(result_at(*ranks), settings)
+    assert caught.value.exit_status == 1
+
+
+def test_nan_reaches_no_minimum_and_one_measure_is_needed() -> None:
+    result = result_at(1)
+    runs = (replace(result.runs[0], summary={"RR@10": math.nan}),)
+    with pytest.raises(GateError, match="RR@10 is nan, under 0"):
+        check_minimums(replace(result, runs=runs), EvaluationSettings(min=("RR@10=0",)))
+    ((measure, _),) = minimums(EvaluationSettings(min=("map=0.1",), relevance_level=2))
+    assert str(measure) == "AP(rel=2)"
+    with pytest.raises(UsageError, match="--min P: stands for several measures"):
+        minimums(EvaluationSettings(min=("P=0.1",)))
+
+
+RANKED = (
+    *("nDCG@3", "nDCG nDCG(judged_only=True)@2", "RR@2 RR(rel=2)@10 RR", "AP AP(rel=2)@3"),
+    *("R@2 R(rel=2)@1000", "P@2 P(judged_only=True)@3", "Success@2", "Rprec Bpref"),
+    *("IPrec@0.1 IPrec@0.5 IPrec@1.0", "Judged@2", "NumQ NumRel"),
+)
+COUNTING = ("NumRet", "SetP SetF", "Judged", "infAP", "official")
+
+
+def write(folder: Path, run: Scores, judged: Grades) -> tuple[str, str]:
+    lines = [
+        f"{qid} Q0 {docid} {rank} {score!r} t\n"
+        for qid, hits in run.items()
+        for rank, (docid, score) in enumerate(hits.items(), 1)
+    ]
+    (folder / "run").write_text("".join(lines))
+    grades = [f"{q} 0 {d} {grade}\n" for q, grades in judged.items() for d, grade in grades.items()]
+    (folder / "qrels").write_text("".join(grades))
+    return str(folder / "run"), str(folder / "qrels")
+
+
+def both(
+    run: str, qrels: str, measures: tuple[str, ...], level: int = 1
+) -> tuple[RunResult, RunResult]:
+    """The results from pruned hits and from all hits."""
+    pruned = evaluate([run], qrels, EvaluationSettings(measures, relevance_level=level)).runs[0]
+    evaluator = Evaluator(parse_measures(measures, level).measures, read_qrels_map(qrels))
+    whole = evaluator.evaluate(pruned.name, read_run_scores(run))
+    return pruned, replace(whole, run_id=pruned.run_id)
+
+
+@given(
+    run=RUNS,
+    judged=GRADES,
+    measures=st.lists(st.sampled_from([*RANKED, *COUNTING]), min_size=1, max_size=3),
+    level=st.sampled_from([1, 2]),
+    in_order=st.booleans(),
+)
+def test_pruned_and_whole_runs_have_the_same_measures(
+    tmp_path_factory: pytest.TempPathFactory,
+    run: Scores,
+    judged: Grades,
+    measures: list[str],
+    level: int,
+    in_order: bool,
+) -> None:
+    if in_order:
+        run = {q: dict(sorted(hits.items(), key=lambda hit: -hit[1])) for q, hits in run.items()}
+    files = write(tmp_path_factory.mktemp("eval"), run, judged)
+    pruned, whole = both(*files, tuple(measures), level)
+    assert pruned == whole
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_long_lists(tmp_path: Path, tied: bool) -> None:
+    draw, depth = Random(1), 1500
+    run: Scores = {}
+    judged: Grades = {}
+    for number in range(5):
+        docids = [f"D{n}" for n in draw.sample(range(10_000), depth)]
+        places = [place // 3 if tied else place for place in range(depth)]
+        run[f"q{number}"] = {d: 1 - p / 1024 for d, p in zip(docids, places, strict=True)}
+        judged[f"q{number}"] = {d: draw.randrange(3) for d in [*docids[:: depth // 5], "D-1"]}
+    pruned, whole = both(*write(tmp_path, run, judged), (" ".join(RANKED),))
+    assert pruned == whole
+    assert bool(pruned.ties.lines) is tied
+
+
+@pytest.mark.parametrize(
+    ("measures", "needed"),
+    [
+        ("nDCG@10 RR@20 R@5", Needed(20, to_last_judged=True)),
+        ("nDCG(judged_only=True)@10 R@100 AP", Needed(None, to_last_judged=True)),
+        ("Judged@7 P@5", Needed(7, to_last_judged=False)),
+        *((counting, None) for counting in ("P@5 NumRet", "AP Judged@5", "infAP", "SetR")),
+    ],
+)
+def test_needed_hits(measures: str, needed: Needed | None) -> None:
+    assert needed_hits(parse_measures([measures]).measures) == needed
+
+
+LINE = "q1 Q0 d1 1 2.5 t\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LINE + "q2 Q0 d1 1 1 t\nq1 Q0 d2 2 2 t\n",
+        LINE + "\nq1  Q0 d\u00e9 2 2 t\n",
+        "q1 d1 1\nq1 d2 2\n",
+        '{"qid":"q1","docid":"d1","score":1}\n',
+        "\ufeff" + LINE.replace("\n", "\r\n"),
+    ],
+)
+def test_any_run_is_evaluated(tmp_path: Path, text: str) -> None:
+    _, qrels = write(tmp_path, {}, {"q1": {"d1": 0, "d2": 1}})
+    (tmp_path / "run").write_bytes(text.encode())
+    pruned, whole = both(str(tmp_path / "run"), qrels, ("nDCG@10 RR@10",))
+    assert pruned == whole
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (LINE + LINE, "line 2: found passage d1 twice for query q1"),
+        (LINE + "q1 Q0 d2 2 nan t\n", "line 2: found score 'nan'"),
+        (LINE + "q2 Q0 d 1 1 t\n" + LINE, "line 3: found passage d1 twice for query q1"),
+    ],
+)
+def test_mistakes_are_told_by_line(tmp_path: Path, text: str, told: str) -> None:
+    _, qrels = write(tmp_path, {}, {"q1": {"d1": 1}})
+    (tmp_path / "run").write_text(text)
+    with pytest.raises(InputError, match=told):
+        evaluate([str(tmp_path / "run")], qrels, EvaluationSettings(("RR@10",)))
+
+
+def test_packed_and_piped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, qrels = write(tmp_path, {}, {"q1": {"d1": 1}})
+    settings = EvaluationSettings(("RR@10",))
+    (tmp_path / "run.gz").write_bytes(gzip.compress(LINE.encode()))
+    assert evaluate([str(tmp_path / "run.gz")], qrels, settings).runs[0].summary == {"RR@10": 1}
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(LINE.encode())))
+    assert evaluate(["-"], qrels, settings).runs[0].summary == {"RR@10": 1}

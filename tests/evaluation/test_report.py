@@ -1,49 +1,46 @@
-import math
+"""The page of `--report`: its content, and what its script does in headless Chromium."""
+
 import random
+import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from denserk.config.benchmarks import Paper
-from denserk.config.evaluation import ComparisonSettings
+from denserk.config.benchmarks import Paper, benchmarks
+from denserk.config.evaluation import (
+    ComparisonSettings,
+    EvaluationSettings,
+    PageSettings,
+    ReportSources,
+)
+from denserk.errors import InputError, UsageError
 from denserk.evaluation.benchmarks import published_rows
-from denserk.evaluation.evaluator import Evaluator
+from denserk.evaluation.evaluator import Evaluator, evaluate
 from denserk.evaluation.measures import parse_measures
-from denserk.evaluation.page import LONGEST, as_benchmarks_page, as_page, shorten
 from denserk.evaluation.report import (
-    BINS,
     DEPTHS,
-    Cost,
-    Hit,
-    Report,
-    Texts,
-    TopList,
-    bin_scores,
-    main_measure,
-    mean_recall,
+    page_in,
     profile,
     query_rows,
-    reference_of,
+    sources_of,
+    write_benchmarks_report,
+    write_report,
 )
 from denserk.evaluation.results import BenchmarksResult, EvaluationResult
 from denserk.evaluation.significance import compare
-from denserk.records import Passage
+from denserk.io.manifest import Kind, Manifest, write_manifest
+from tests.conftest import PASSAGES, QUERIES
+from tests.reporters import Heard
+from tests.suite_copies import write_beir
 
 pytest.importorskip("matplotlib")
 VOID = {"meta", "input", "br"}
 EVIL = "</script><img src=x onerror=alert(1)>&amp;'\""
 EVIL_ID = '<b>"&'
-JUDGEMENTS = {"q1": {"a": 1, "b": 0}, "q2": {"a": 1}, "q3": {"c": 1}, EVIL_ID: {EVIL_ID: 2}}
-RUNS = {
-    "first": {"q1": {"a": 3.0, "b": 1.0}, "q2": {"b": 2.0, "a": 1.0}, EVIL_ID: {EVIL_ID: 9.0}},
-    "second": {"q1": {"b": 3.0}, "q2": {"a": 2.0}, "q3": {"c": 0.5}, EVIL_ID: {"a": 1.0}},
-    f"third{EVIL}": {"q1": {"a": 2.0}, "unjudged": {"a": 1.0}},
-}
-TEXTS = Texts(
-    {"q1": f"what {EVIL}", "q2": "plain words"},
-    {"a": Passage("a", EVIL, f"head {EVIL}"), "b": Passage("b", "x " * 999)},
-)
 
 
 class Reader(HTMLParser):
@@ -78,207 +75,296 @@ class Reader(HTMLParser):
         return [attributes for name, attributes in self.seen if name == tag]
 
 
-def measured(runs: dict[str, dict[str, dict[str, float]]] = RUNS) -> EvaluationResult:
-    measures = parse_measures(["RR@10", "R@100", "NumRet"]).measures
-    evaluator = Evaluator(measures, JUDGEMENTS)
-    results = tuple(evaluator.evaluate(name, run) for name, run in runs.items())
-    return EvaluationResult(measures, 1, evaluator.queries, results, evaluator.providers)
+RUNS = {
+    "good.trec": "q1 Q0 d3 1 3 t\nq2 Q0 d1 1 3 t\nq2 Q0 d5 2 2 t\nq3 Q0 d4 1 2 t\n",
+    "bad.trec": "q1 Q0 d1 1 3 t\nq1 Q0 d3 2 2 t\nq2 Q0 d2 1 3 t\nq3 Q0 d4 1 2 t\n",
+}
+FEW = EvaluationSettings(("RR@10 R@2",))
 
 
-def report(result: EvaluationResult, **more: object) -> Report:
-    rows = query_rows(result, main_measure(result), reference_of(result))
-    moved = [row.qid for row in rows[:3]]
-    profiles = [
-        profile(run.name, RUNS[run.name], JUDGEMENTS, result.queries, 1, moved, 2)
-        for run in result.runs
-    ]
-    whole = Report(f"title {EVIL}", result, rows, 3, profiles, texts=TEXTS)
-    return replace(whole, **more)  # type: ignore[arg-type]
+@pytest.fixture
+def files(toy: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(toy)
+    for name, lines in RUNS.items():
+        (toy / name).write_text(lines)
+    return toy
 
 
-@pytest.fixture(scope="module")
-def page() -> str:
-    result = measured()
-    settings = ComparisonSettings(baseline="second")
-    values = {run.name: run.per_query for run in result.runs}
-    compared = compare(values, result.measures, "second", settings)
+@pytest.fixture
+def result(files: Path) -> EvaluationResult:
+    return evaluate(list(RUNS), "qrels.txt", FEW)
+
+
+def page_of(
+    result: EvaluationResult, sources: ReportSources, settings: Any = FEW, **shown: Any
+) -> str:
+    runs = [f"{run.name}.trec" for run in result.runs]
+    path = write_report(result, runs, sources, PageSettings("pages/report", **shown), settings)
+    assert path == Path("pages/report/index.html")
+    return path.read_text("utf-8")
+
+
+def test_a_page_of_hostile_texts_is_well_formed_and_needs_nothing_from_elsewhere(
+    files: Path,
+) -> None:
+    Path("qrels.txt").write_text(f"q1 0 a 1\nq1 0 b 0\nq2 0 a 1\n{EVIL_ID} 0 {EVIL_ID} 2\n")
+    Path("good.trec").write_text(f"q1 Q0 a 1 3 t\nq1 Q0 b 2 1 t\n{EVIL_ID} Q0 {EVIL_ID} 1 9 t\n")
+    Path("bad.trec").write_text("q1 Q0 b 1 3 t\nq1 Q0 a 2 3 t\nq2 Q0 a 1 2 t\nx Q0 a 1 1 t\n")
+    Path("queries.tsv").write_text(f"q1\twhat {EVIL}\n{EVIL_ID}\tplain words\n")
+    record = '{"_id": "%s", "title": "head", "text": "%s"}\n'
+    evil = EVIL.replace('"', '\\"')
+    Path("corpus.jsonl").write_text(record % ("a", evil) + record % ("b", "x " * 999))
+    made = {"index": {"name": "index", "bytes": 10**9}}
+    contents = {"queries": 3, "seconds": {"encoding": 0.03, "searching": 0.06}}
+    write_manifest("good.trec", Manifest(Kind.RUN, True, {}, made, contents))
+    found = evaluate(list(RUNS), "qrels.txt", EvaluationSettings(("RR@10 R@100 NumRet",)))
+    compared = compare(
+        {run.name: run.per_query for run in found.runs},
+        found.measures,
+        "bad",
+        ComparisonSettings(baseline="bad"),
+    )
     rows = published_rows(Paper.AGGRETRIEVER, "msmarco-dev")
-    costs = [Cost(10**9, 20.0), Cost(), Cost(10**7)]
-    result = replace(result, comparison=compared, published=rows)
-    return as_page(report(result, costs=costs, lacking=["nothing about cheese"]))
-
-
-def test_the_page_is_well_formed_and_needs_nothing_from_elsewhere(page: str) -> None:
+    found = replace(found, comparison=compared, published=rows)
+    sources = ReportSources(f"title {EVIL}", "qrels.txt", "queries.tsv", "corpus.jsonl")
+    page = page_of(found, sources)
     read = Reader(page)
     assert page.startswith("<!doctype html>\n<html")
-    assert [meta for meta in read.all("meta") if meta.get("charset") == "utf-8"]
     assert not {"link", "img", "iframe", "object", "b"} & {name for name, _ in read.seen}
     addresses = [a[k] for _, a in read.seen for k in ("src", "href", "action") if k in a]
     assert addresses
     assert all(address and address.startswith("#") for address in addresses)
     assert page.count("url(") == page.count("url(#")
-    assert "@import" not in page
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org/", "")
     assert not [key for _, attributes in read.seen for key in attributes if key.startswith("on")]
-
-
-def test_labels_are_there_for_those_who_do_not_see(page: str) -> None:
-    read = Reader(page)
     ids = [attributes["id"] for _, attributes in read.seen if "id" in attributes]
     assert len(ids) == len(set(ids))
     links = [a[key] for _, a in read.seen for key in ("href", "xlink:href") if key in a]
     assert set(links) <= {f"#{name}" for name in ids}
     plots = [svg for svg in read.all("svg") if svg.get("class") == "plot"]
-    assert len(plots) == 1 + 2 + 2  # recall; size, time; scores, where they differ
+    assert len(plots) == 1 + 2 + 2  # recall; size, time; scores
     assert all(svg["role"] == "img" and svg["aria-label"] for svg in plots)
-    assert read.all("html") == [{"lang": "en"}]
     assert all(head.get("scope") in ("col", "row") for head in read.all("th"))
-
-
-def test_all_runs_queries_and_notes_are_there(page: str) -> None:
-    read = Reader(page)
     everything = "".join(read.text.values())
-    for told in (*RUNS, *JUDGEMENTS, *TEXTS.queries.values(), f"head {EVIL}", f"title {EVIL}"):
+    for told in ("good", "bad", "q1", "q2", EVIL_ID, f"what {EVIL}", EVIL, f"title {EVIL}"):
         assert told in everything
-    assert "nothing about cheese" in read.text["li"]
-    assert "has 1 query without relevance judgments" in read.text["li"]
-    assert "differs from second" in read.text["p"]
+    assert "bad: queries without judgments, which do not count: 1 ('x')" in read.text["li"]
+    assert "differs from bad" in read.text["p"]
     assert "aggretriever" in read.text["th"]
-    assert "1 GB" in read.text["figcaption"]
+    assert "good 1 GB." in read.text["figcaption"]
+    assert "good 30 ms." in read.text["figcaption"]
+    assert "x x x..." in read.text["p"]  # texts are cut between words
 
 
-def test_what_is_not_known_is_left_out() -> None:
-    bare = report(measured(), texts=Texts(), profiles=[])
-    read = Reader(as_page(bare))
+def test_texts_of_what_is_shown_and_of_nothing_else(result: EvaluationResult, files: Path) -> None:
+    with (files / "corpus.jsonl").open("a") as out:
+        out.write("not json\n")  # the corpus is read no further than needed
+    sources = ReportSources("toy", "qrels.txt", "queries.tsv", "corpus.jsonl")
+    page = page_of(result, sources, report_queries=1, report_passages=1)
+    assert all(text in page for text in QUERIES.values())
+    shown = [docid for docid, (_, text) in PASSAGES.items() if text in page]
+    assert shown == ["d1", "d2"]  # the tops of q2, which moved most
+    (files / "bad.trec").write_text(RUNS["bad.trec"].replace("d2", "lost"))
+    with pytest.raises(InputError, match="line 7"):
+        page_of(result, sources, report_queries=1, report_passages=1)
+
+
+def test_what_is_lacking_is_told(result: EvaluationResult) -> None:
+    listener = Heard()
+    page_of(result, ReportSources("toy", "qrels.txt"))
+    assert "queries (--topics) and passages (--corpus)" in listener.notes[-2]
+    assert listener.notes[-1].startswith("No manifest beside the runs")
+    read = Reader(page_of(result, ReportSources("toy")))
+    assert "Recall by depth, scores and ranked lists need qrels" in read.text["li"]
     assert [s["id"] for s in read.all("section")] == ["measures", "per-query", "notes"]
     assert not read.all("a")
-    read = Reader(as_page(report(measured(), texts=Texts())))
-    assert len([svg for svg in read.all("svg") if svg.get("class") == "plot"]) == 1 + 2
 
 
-def test_one_run_has_no_differences() -> None:
-    result = measured({"first": RUNS["first"]})
-    read = Reader(as_page(report(result)))
-    assert "Δ" not in "".join(value for key, value in read.text.items() if key != "script")
-    assert "lowest values" in read.text["h2"]
+def test_manifests_know_texts(result: EvaluationResult, files: Path) -> None:
+    made = {"index": {"name": "index", "bytes": 12_300_000}, "topics": {"name": "queries.tsv"}}
+    write_manifest("good.trec", Manifest(Kind.RUN, True, {}, made))
+    for folder, kind, made_from in (
+        ("index", Kind.INDEX, {"vectors": ["vectors"]}),
+        ("vectors", Kind.VECTORS, {"texts": "corpus.jsonl"}),
+    ):
+        (files / folder).mkdir()
+        write_manifest(folder, Manifest(kind, True, {}, made_from))
+    page = page_of(result, ReportSources("toy", "qrels.txt"))
+    assert "good 12.3 MB." in page
+    assert PASSAGES["d1"][1] in page
+    assert QUERIES["q1"] in page
+    write_manifest("index", Manifest(Kind.INDEX, True, {}, {"texts": "gone.jsonl"}))
+    assert PASSAGES["d1"][1] not in page_of(result, ReportSources("toy", "qrels.txt"))
 
 
-def test_a_page_of_many_queries_stays_small() -> None:
-    judgements = {f"q{n}": {"a": 1} for n in range(7000)}
-    runs = {name: {qid: {"a": 1.0} for qid in judgements} for name in ("one", "two")}
-    measures = parse_measures(["RR@10"]).measures
-    evaluator = Evaluator(measures, judgements)
-    results = tuple(evaluator.evaluate(name, run) for name, run in runs.items())
-    result = EvaluationResult(measures, 1, evaluator.queries, results, evaluator.providers)
-    rows = query_rows(result, "RR@10", 0)
-    assert len(as_page(Report("many", result, rows, 20))) < 1_600_000
+def test_recall_is_of_the_measures_grade_and_their_queries(files: Path) -> None:
+    (files / "bad.trec").write_text("q2 Q0 d5 1 3 t\n")  # of grade 1
+    settings = EvaluationSettings(("RR@10 R(rel=2)@2",), complete=False)
+    result = evaluate(list(RUNS), "qrels.txt", settings)
+    page = page_of(result, ReportSources("t", "qrels.txt"), settings)
+    assert "relevant passages of grade 2 or higher" in page
+    assert '<th scope="row">1</th><td class="number">0.3333</td><td class="number">0.0000' in page
 
 
-@pytest.mark.parametrize("text", ["short", "a" * (2 * LONGEST), "ab " * LONGEST])
-def test_texts_are_cut_between_words(text: str) -> None:
-    found = shorten(text)
-    assert len(found) <= LONGEST + 1
-    assert found == text or found.endswith("…")
+def test_queries_own_passages_are_left_out_as_they_were(files: Path) -> None:
+    (files / "good.trec").write_text("q1 Q0 q1 1 3 t\nq1 Q0 d3 2 2 t\n")
+    settings = replace(FEW, remove_query=True)
+    result = evaluate(["good.trec"], "qrels.txt", settings)
+    page = page_of(result, ReportSources("toy", "qrels.txt"), settings)
+    assert "<code>q1</code>" not in page
+    text = Reader(page).text
+    assert "Δ" not in "".join(value for key, value in text.items() if key != "script")
+    assert "lowest values" in text["h2"]
 
 
-def test_benchmarks_in_domain_and_zero_shot() -> None:
-    result = measured({name: RUNS[name] for name in ("first", "second")})
+def test_where_a_page_cannot_be(files: Path) -> None:
+    with pytest.raises(UsageError, match="a folder is expected"):
+        page_in(PageSettings(report="qrels.txt"))
+    with pytest.raises(UsageError, match="standard input can be read only once"):
+        page_in(PageSettings(report="page"), ["a.trec", "-"])
+
+
+def test_benchmarks_on_this_disk_know_their_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DENSERK_CACHE", str(tmp_path))
+    write_beir(tmp_path, "scifact")
+    scifact = benchmarks()["beir/scifact"]
+    found = sources_of(scifact, ReportSources("given", topics="mine"))
+    assert (found.title, found.topics) == (scifact.title, "mine")
+    assert None not in (found.corpus, found.qrels)
+
+
+def test_in_domain_and_zero_shot(result: EvaluationResult) -> None:
     suites = {"msmarco-dev": result, "beir/scifact": result, "beir/nfcorpus": result}
-    page = as_benchmarks_page(BenchmarksResult(("first", "second"), suites))
-    read = Reader(page)
+    settings = PageSettings("page")
+    found = BenchmarksResult(("good", "bad"), suites)
+    read = Reader(write_benchmarks_report(found, settings).read_text("utf-8"))
     (plot,) = (svg for svg in read.all("svg") if svg.get("class") == "plot")
     assert "Zero-shot" in (plot["aria-label"] or "")
-    assert "mean RR@10 on 2 BEIR datasets" in read.text["text"]
+    assert "mean RR@10 on BEIR datasets" in read.text["text"]
     assert "beir/nfcorpus" in read.text["figcaption"]
-    alone = Reader(as_benchmarks_page(BenchmarksResult(("first", "second"), {"dl19": result})))
-    assert "is not drawn" in alone.text["li"]
+    alone = BenchmarksResult(("good", "bad"), {"dl19": result})
+    read = Reader(write_benchmarks_report(alone, settings).read_text("utf-8"))
+    assert "is not drawn" in read.text["li"]
 
 
-MOVED = {f"q{n}": {"a": 1} for n in range(1, 5)}
-GOOD = {"q1": {"a": 1.0}, "q2": {"b": 2.0, "a": 1.0}, "q3": {"b": 1.0}, "q4": {"a": 1.0}}
-BAD = {"q1": {"a": 1.0}, "q2": {"a": 1.0}, "q3": {"a": 1.0}}
-
-
-@pytest.fixture
-def result() -> EvaluationResult:
-    measures = parse_measures(["NumRet", "RR@10"]).measures
-    evaluator = Evaluator(measures, MOVED, complete=False)
-    runs = tuple(evaluator.evaluate(name, run) for name, run in (("good", GOOD), ("bad", BAD)))
-    return EvaluationResult(measures, 1, evaluator.queries, runs, evaluator.providers)
-
-
-def test_what_moved_most_comes_first_and_what_is_not_known_last(result: EvaluationResult) -> None:
+def test_what_moved_most_comes_first_and_what_is_not_known_last() -> None:
+    judged = {f"q{n}": {"a": 1} for n in range(1, 5)}
+    good = {"q1": {"a": 1.0}, "q2": {"b": 2.0, "a": 1.0}, "q3": {"b": 1.0}, "q4": {"a": 1.0}}
+    bad = {"q1": {"a": 1.0}, "q2": {"a": 1.0}, "q3": {"a": 1.0}}
+    evaluator = Evaluator(parse_measures(["RR@10"]).measures, judged, complete=False)
+    runs = [evaluator.evaluate(name, run) for name, run in (("good", good), ("bad", bad))]
+    result = evaluator.result(runs)
     rows = query_rows(result, "RR@10", 0)
-    assert [(row.qid, row.difference) for row in rows[:3]] == [("q3", 1.0), ("q2", 0.5), ("q1", 0)]
+    assert [row[::2] for row in rows[:3]] == [("q3", 1.0), ("q2", 0.5), ("q1", 0.0)]
     assert rows[3].qid == "q4"
-    assert rows[3].values[0] == 1.0
-    assert math.isnan(rows[3].values[1])
     assert [row.difference for row in query_rows(result, "RR@10", 1)[:2]] == [-1.0, -0.5]
+    alone = query_rows(replace(result, runs=result.runs[:1]), "RR@10", 0)
+    assert [row.qid for row in alone] == ["q3", "q2", "q1", "q4"]
 
 
-def test_of_one_run_the_lowest_come_first(result: EvaluationResult) -> None:
-    rows = query_rows(replace(result, runs=result.runs[:1]), "RR@10", 0)
-    assert [row.qid for row in rows] == ["q3", "q2", "q1", "q4"]
-
-
-def test_main_measure_and_reference(result: EvaluationResult) -> None:
-    assert main_measure(result) == "RR@10"
-    assert reference_of(result) == 0
-    compared = replace(
-        result,
-        comparison=compare(
-            {run.name: run.per_query for run in result.runs},
-            result.measures,
-            "bad",
-            ComparisonSettings(),
-        ),
-    )
-    assert reference_of(compared) == 1
-
-
-GRADES = {"q1": {"a": 2, "b": 0, "c": 1}, "q2": {"a": 1}, "q3": {"x": 0}}
-PROFILED = {"q1": {"b": 3.0, "c": 2.0, "z": 2.0}, "q2": {"b": 1.0}, "other": {"a": 1.0}}
-
-
-def test_tops_are_in_trec_evals_order_with_their_grades() -> None:
-    found = profile("run", PROFILED, GRADES, list(GRADES), 1, ["q1", "q2", "q3"], 2)
+def test_lists_are_in_trec_evals_order_with_their_grades() -> None:
+    judged = {"q1": {"a": 2, "b": 0, "c": 1}, "q2": {"a": 1}, "q3": {"x": 0}}
+    run = {"q1": {"b": 3.0, "c": 2.0, "z": 2.0}, "q2": {"b": 1.0}, "other": {"a": 1.0}}
+    found = profile("run", run, judged, list(judged), 1, ["q1", "q2", "q3"], 2)
     assert found.lists == {
-        "q1": TopList((Hit("b", 3.0, 0), Hit("z", 2.0, None)), 3, 3),
-        "q2": TopList((Hit("b", 1.0, None),), None, 1),
-        "q3": TopList((), None, 0),
+        "q1": ([("b", 3.0, 0), ("z", 2.0, None)], 3, 3),
+        "q2": ([("b", 1.0, None)], None, 1),
+        "q3": ([], None, 0),
     }
+    assert found.scores == ([2.0], [3.0, 2.0, 1.0])
 
 
-def test_recall_is_what_ir_measures_tells() -> None:
+@pytest.mark.parametrize("level", [1, 2])
+def test_recall_by_depth_is_ir_measures(level: int) -> None:
     draw = random.Random(7)
-    judgements = {
+    judged = {
         f"q{q}": {f"d{draw.randrange(60)}": draw.randrange(4) for _ in range(12)} for q in range(9)
     }
     run = {
         f"q{q}": {f"d{d}": float(draw.randrange(9)) for d in draw.sample(range(60), 5 * q + 2)}
         for q in range(8)
     }
-    for level in (1, 2):
-        found = profile("run", run, judgements, list(judgements), level, [], 1)
-        depths = [depth for depth, _ in found.recall]
-        assert depths == [*(depth for depth in DEPTHS if depth < 37), 37]
-        measures = parse_measures([f"R(rel={level})@{depth}" for depth in depths]).measures
-        expected = Evaluator(measures, judgements).evaluate("run", run).summary.values()
-        assert [recall for _, recall in found.recall] == pytest.approx(list(expected))
+    found = profile("run", run, judged, list(judged), level, [], 1)
+    depths = [depth for depth, _ in found.recall]
+    assert depths == [*(depth for depth in DEPTHS if depth < 37), 37]
+    measures = parse_measures([f"R(rel={level})@{depth}" for depth in depths]).measures
+    expected = Evaluator(measures, judged).evaluate("run", run).summary.values()
+    assert [recall for _, recall in found.recall] == pytest.approx(list(expected))
 
 
-def test_every_score_is_in_its_bin() -> None:
-    found = bin_scores([1.0, 2.5, 4.0], [0.0, 1.0, 1.0])
-    assert found is not None
-    assert (len(found.edges), *found.edges[[0, -1]]) == (BINS + 1, 0.0, 4.0)
-    assert (found.relevant.sum(), found.others.sum()) == (3, 3)
-    assert [n for n, count in enumerate(found.others) if count] == [0, 7]  # 1.0 / (4.0 / 30)
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+PATIENCE = 300_000  # milliseconds; a busy machine is no failure
 
 
-@pytest.mark.parametrize("scores", [[], [1.0], [2.0, 2.0], [1.0, 1.0000000000000002]])
-def test_scores_that_do_not_differ_have_no_bins(scores: list[float]) -> None:
-    assert bin_scores(scores, []) is None
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A page on a phone; at the end, it has said nothing and asked for nothing."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium: Debian has it in the package chromium")
+    monkeypatch.chdir(tmp_path)
+    qids = [f"q{n}" for n in range(1, 41)]
+    Path("qrels.txt").write_text("".join(f"{qid} 0 a 1\n" for qid in qids))
+    Path("queries.tsv").write_text(
+        "".join(f"{q}\twords {'river' if n % 10 == 0 else ''}\n" for n, q in enumerate(qids))
+    )
+    for step in (1, 2, 3):  # the relevant passage is at rank 1, 2, 3, ... by query
+        lines = [
+            f"{q} Q0 x{k} 1 {9 - k} t\n" for n, q in enumerate(qids) for k in range(n * step % 5)
+        ]
+        Path(f"run{step}.trec").write_text("".join([*lines, *(f"{q} Q0 a 1 1 t\n" for q in qids)]))
+    found = evaluate([f"run{step}.trec" for step in (1, 2, 3)], "qrels.txt", FEW)
+    page_of(found, ReportSources("runs", "qrels.txt", "queries.tsv"))
+    address = (tmp_path / "pages/report/index.html").as_uri()
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"], timeout=PATIENCE
+        )
+        context = browser.new_context(viewport={"width": 390, "height": 844})
+        context.set_default_timeout(PATIENCE)
+        tab = context.new_page()
+        said: list[str] = []
+        asked: list[str] = []
+        tab.on("console", lambda message: said.append(message.text))
+        tab.on("pageerror", lambda error: said.append(str(error)))
+        tab.on("request", lambda request: asked.append(request.url))
+        tab.goto(address)
+        yield tab
+        assert said == []
+        assert {url.partition("#")[0] for url in asked} == {address}
+        browser.close()
 
 
-def test_no_hits_no_recall() -> None:
-    assert mean_recall({}, {"q": {"a"}}) == ()
+@pytest.mark.slow
+def test_the_page_in_a_browser(opened: Any) -> None:
+    assert opened.evaluate("document.documentElement.scrollWidth") == 390
+
+    def column(number: int) -> list[str]:
+        cells = f"#queries tbody tr > :nth-child({number + 1})"
+        return [text.split("\n")[0] for text in opened.locator(cells).all_inner_texts()]
+
+    opened.focus("#queries thead th:nth-child(2)")
+    for direction, down in (("descending", True), ("ascending", False)):
+        opened.keyboard.press("Enter")
+        values = list(map(float, column(1)))
+        assert values == sorted(values, reverse=down)
+        assert opened.get_attribute("#queries thead th:nth-child(2)", "aria-sort") == direction
+    opened.click("#queries thead th:nth-child(1)")
+    assert column(0) == [f"q{n}" for n in range(1, 41)]
+    assert opened.get_attribute("#queries thead th:nth-child(2)", "aria-sort") is None
+    opened.fill("#find", "river WORDS")
+    assert opened.locator("#queries tbody tr:visible").count() == 4
+    opened.fill("#find", "")
+    assert opened.get_attribute("#moved-3", "open") is None
+    opened.click("#queries a[href='#moved-3']")
+    opened.wait_for_selector("#moved-3[open]")
+    for scheme in ("light", "dark"):
+        opened.emulate_media(color_scheme=scheme)
+        told = opened.evaluate(
+            "(({color, backgroundColor: b}) => [color, b])(getComputedStyle(document.body))"
+        )
+        text, paper = (sum(map(int, one[4:-1].split(","))) for one in told)
+        assert abs(text - paper) > 500
+        assert (text > paper) == (scheme == "dark")

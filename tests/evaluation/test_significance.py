@@ -26,17 +26,14 @@ from denserk.evaluation.significance import (
 )
 from denserk.evaluation.tables import render
 
-SAMPLES = [np.random.default_rng(seed).normal(0.02, 0.2, 12 + 40 * seed) for seed in range(5)]
+SAMPLES = [np.random.default_rng(seed).normal(0.02, 0.2, 12 + 40 * seed) for seed in range(3)]
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_t_test_is_scipys(sample: np.ndarray) -> None:
-    assert t_test(sample) == pytest.approx(stats.ttest_1samp(sample, 0).pvalue, rel=1e-10)
-
-
-@pytest.mark.parametrize("sample", SAMPLES[:2])
-def test_confidence_interval_is_scipys(sample: np.ndarray) -> None:
-    interval = stats.ttest_1samp(sample, 0).confidence_interval(0.9)
+def test_t_test_and_interval_are_scipys(sample: np.ndarray) -> None:
+    theirs = stats.ttest_1samp(sample, 0)
+    assert t_test(sample) == pytest.approx(theirs.pvalue, rel=1e-10)
+    interval = theirs.confidence_interval(0.9)
     found = describe(sample, t_test(sample), alpha=0.1)
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
 
@@ -44,8 +41,7 @@ def test_confidence_interval_is_scipys(sample: np.ndarray) -> None:
 def test_few_queries_give_the_exact_randomisation_test() -> None:
     sample = SAMPLES[0]
     signs = np.array(list(itertools.product([-1, 1], repeat=len(sample))))
-    means = np.abs(signs @ sample)
-    exact = (means >= abs(sample.sum()) - 1e-12).mean()
+    exact = (np.abs(signs @ sample) >= abs(sample.sum()) - 1e-12).mean()
     assert randomisation_test(sample, 1 << len(sample), seed=1) == exact
 
 
@@ -60,10 +56,6 @@ def test_many_queries_come_near_scipys_permutation_test() -> None:
         rng=np.random.default_rng(3),
     ).pvalue
     assert randomisation_test(sample, 20_000, seed=3) == pytest.approx(theirs, abs=0.015)
-
-
-def test_draws_depend_on_the_seed_alone() -> None:
-    sample = SAMPLES[2]
     first, again, other = (randomisation_test(sample, 500, seed) for seed in (1, 1, 2))
     assert first == again
     assert first != other
@@ -74,10 +66,6 @@ def test_draws_depend_on_the_seed_alone() -> None:
 )
 def test_differences_without_spread(sample: list[float], p: float) -> None:
     assert t_test(np.array(sample)) == pytest.approx(p, nan_ok=True)
-
-
-def test_no_difference_is_no_evidence() -> None:
-    assert randomisation_test(np.zeros(5), 100, seed=1) == 1.0
     assert randomisation_test(np.zeros(100), 100, seed=1) == 1.0
 
 
@@ -91,10 +79,6 @@ def test_corrections_keep_order_and_never_sharpen(p_values: list[float]) -> None
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     corrected = [holm[i] * p_values[i] for i in order]
     assert corrected == pytest.approx(sorted(corrected), rel=1e-12)
-    assert correction_factors(p_values, Correction.NONE) == [1] * len(p_values)
-
-
-def test_a_missing_p_value_is_not_counted() -> None:
     assert correction_factors([0.01, math.nan], Correction.BONFERRONI)[0] == 1
 
 
@@ -111,38 +95,34 @@ def test_wins_ties_losses_over_common_queries() -> None:
 
 
 QUERIES = [f"q{number}" for number in range(12)]
-JUDGED = {qid: {"a": 1} for qid in QUERIES}
-
-
-def run_of(ranks: list[int]) -> dict[str, dict[str, float]]:
-    """A run whose relevant passage stands at each query's rank."""
-    return {
-        qid: {"a" if place == rank else f"x{place}": 10.0 - place for place in range(1, 6)}
-        for qid, rank in zip(QUERIES, ranks, strict=True)
-    }
-
-
-RUNS = {
-    "base": run_of([5, 4, 5, 4, 5, 4, 5, 4, 5, 4, 5, 1]),
-    "far": run_of([1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 1]),
-    "near": run_of([4, 4, 5, 4, 5, 5, 5, 4, 5, 4, 5, 1]),
+RANKS = {
+    "base": [5, 4, 5, 4, 5, 4, 5, 4, 5, 4, 5, 1],
+    "far": [1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 1],
+    "near": [4, 4, 5, 4, 5, 5, 5, 4, 5, 4, 5, 1],
 }
 
 
 def result(*names: str, **settings: Any) -> EvaluationResult:
+    """Runs whose relevant passage stands at each query's rank."""
     measures = parse_measures(["RR@10 P@1 NumRelRet"]).measures
-    evaluator = Evaluator(measures, JUDGED)
-    runs = tuple(evaluator.evaluate(name, RUNS[name]) for name in names)
-    comparison = compare(
-        {run.name: run.per_query for run in runs}, measures, "base", ComparisonSettings(**settings)
-    )
-    return EvaluationResult(measures, 1, evaluator.queries, runs, evaluator.providers, comparison)
+    evaluator = Evaluator(measures, {qid: {"a": 1} for qid in QUERIES})
+    runs = []
+    for name in names:
+        pairs = zip(QUERIES, RANKS[name], strict=True)
+        hits = {
+            q: {"a" if p == rank else f"x{p}": 9.0 - p for p in range(1, 6)} for q, rank in pairs
+        }
+        runs.append(evaluator.evaluate(name, hits))
+    values = {run.name: run.per_query for run in runs}
+    comparison = compare(values, measures, "base", ComparisonSettings(**settings))
+    return EvaluationResult(measures, 1, evaluator.queries, tuple(runs), {}, comparison)
 
 
 def test_p_values_are_scipys_corrected_over_all_tests() -> None:
     found = result("base", "far", "near", correction=Correction.BONFERRONI)
     assert found.comparison is not None
     for run in found.runs[1:]:
+        assert set(found.comparison.differences[run.name]) == {"RR@10", "P@1"}  # not the count
         for measure in ("RR@10", "P@1"):
             ours = found.comparison.differences[run.name][measure]
             values = (
@@ -152,15 +132,6 @@ def test_p_values_are_scipys_corrected_over_all_tests() -> None:
             expected = 1.0 if np.isnan(p) else p
             assert ours.p == pytest.approx(expected)
             assert ours.corrected == pytest.approx(min(1.0, 4 * expected))
-
-
-def test_counts_are_not_compared() -> None:
-    found = result("base", "far").comparison
-    assert found is not None
-    assert set(found.differences["far"]) == {"RR@10", "P@1"}
-
-
-def test_the_baseline_alone_is_refused() -> None:
     with pytest.raises(UsageError, match="base is the only run"):
         result("base")
 
@@ -169,9 +140,8 @@ def test_the_baseline_alone_is_refused() -> None:
 def test_tables_mark_what_differs_and_say_how_it_was_tested(form: OutputFormat) -> None:
     text = unescape(render(result("base", "far", "near"), ReportSettings(places=2), form))
     measures = text.partition("difference")[0]
-    marked = [line for line in measures.splitlines() if "†" in line]
-    assert len(marked) == 1
-    assert "far" in marked[0]
+    (marked,) = [line for line in measures.splitlines() if "†" in line]
+    assert "far" in marked
     assert "11/1/0" in text
     assert "† differs from base (p < 0.05; paired t-test; Holm's correction of p and " in text
     assert "interval for 4 tests)" in text
@@ -180,13 +150,7 @@ def test_tables_mark_what_differs_and_say_how_it_was_tested(form: OutputFormat) 
 def test_lines_and_json_hold_every_figure() -> None:
     found = result("base", "far")
     lines = render(found, ReportSettings(), OutputFormat.TSV).splitlines()
-    assert "far\tRR@10:wins\t11" in lines
-    assert "far\tRR@10:ties\t1" in lines
+    assert {"far\tRR@10:wins\t11", "far\tRR@10:ties\t1"} <= set(lines)
     comparison = orjson.loads(render(found, ReportSettings(), OutputFormat.JSON))["comparison"]
     assert comparison["baseline"] == "base"
     assert comparison["runs"]["far"]["RR@10"]["losses"] == 0
-
-
-def test_trec_eval_has_no_lines_for_it() -> None:
-    with pytest.raises(UsageError, match="no lines for --baseline"):
-        render(result("base", "far"), ReportSettings(), OutputFormat.TREC_EVAL)

@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from denserk.config.benchmarks import Paper
+from denserk.config.benchmarks import Paper, find_benchmarks
 from denserk.config.evaluation import OutputFormat, ReportSettings
+from denserk.errors import UsageError
 from denserk.evaluation.benchmarks import published_rows
 from denserk.evaluation.evaluator import Evaluator
 from denserk.evaluation.measures import parse_measures
-from denserk.evaluation.results import EvaluationResult
+from denserk.evaluation.results import BenchmarksResult, EvaluationResult
 from denserk.evaluation.tables import Table, render, tables
 
 JUDGED = {"q1": {"a": 1, "b": 1}, "q2": {"a": 1}}
@@ -20,25 +21,21 @@ RUNS = {
 
 
 def result(*names: str, measures: str = "RR@10 NumRelRet", level: int = 1) -> EvaluationResult:
-    chosen = parse_measures([measures], level).measures
-    evaluator = Evaluator(chosen, JUDGED)
-    runs = tuple(evaluator.evaluate(name, RUNS[name]) for name in names)
-    return EvaluationResult(chosen, level, evaluator.queries, runs, evaluator.providers)
+    evaluator = Evaluator(parse_measures([measures], level).measures, JUDGED)
+    return evaluator.result([evaluator.evaluate(name, RUNS[name]) for name in names], level)
 
 
 def shown(form: OutputFormat, *names: str, measures: str = "RR@10 NumRelRet", **report: Any) -> str:
-    settings = ReportSettings(**report)
-    return render(result(*names, measures=measures), settings, form)
+    return render(result(*names, measures=measures), ReportSettings(**report), form)
 
 
-def grid_of(found: EvaluationResult, report: ReportSettings) -> Table:
-    return tables(found, report)[0]
+def texts(table: Table) -> list[list[str]]:
+    return [[cell.text for cell in row] for row in table.rows]
 
 
 @pytest.mark.parametrize(
     ("report", "expected"),
     [
-        ({}, "RR@10\t0.7500\nNumRet(rel=1)\t3.0000\n"),
         ({"places": 1}, "RR@10\t0.8\nNumRet(rel=1)\t3.0\n"),
         (
             {"per_query": True},
@@ -58,17 +55,14 @@ def test_tsv_is_what_ir_measures_prints(report: dict[str, Any], expected: str) -
 
 
 def test_tsv_of_several_runs_names_the_run_first() -> None:
-    assert shown(OutputFormat.TSV, "good", "long|name", measures="RR@10") == (
+    names = ("good", "long|name")
+    assert shown(OutputFormat.TSV, *names, measures="RR@10") == (
         "good\tRR@10\t0.7500\nlong|name\tRR@10\t0.2500\n"
     )
-    per_query = shown(OutputFormat.TSV, "good", "long|name", measures="RR@10", per_query=True)
-    assert per_query.splitlines() == [
-        "good\tq1\tRR@10\t1.0000",
-        "good\tq2\tRR@10\t0.5000",
+    per_query = shown(OutputFormat.TSV, *names, measures="RR@10", per_query=True)
+    assert per_query.splitlines()[2:4] == [
         "good\tall\tRR@10\t0.7500",
         "long|name\tq1\tRR@10\t0.5000",
-        "long|name\tq2\tRR@10\t0.0000",
-        "long|name\tall\tRR@10\t0.2500",
     ]
 
 
@@ -85,19 +79,11 @@ def test_trec_eval_prints_its_names_counts_whole_and_num_q_once() -> None:
         "map                   \tall\t0.7500",
         "RR@10                 \tall\t0.7500",
     ]
-
-
-def test_trec_eval_opens_each_of_several_runs() -> None:
-    text = shown(OutputFormat.TREC_EVAL, "good", "long|name", measures="map")
-    assert [line.split()[0] for line in text.splitlines()] == ["runid", "map", "runid", "map"]
-    assert "runid                 \tall\tlong|name\n" in text
-
-
-def test_trec_eval_leaves_the_level_out_of_names() -> None:
+    two = shown(OutputFormat.TREC_EVAL, "good", "long|name", measures="map")
+    assert [line.split()[0] for line in two.splitlines()] == ["runid", "map", "runid", "map"]
     found = result("good", measures="map num_rel_ret P_5 AP(rel=1)", level=2)
-    text = render(found, ReportSettings(), OutputFormat.TREC_EVAL)
-    names = [line.split()[0] for line in text.splitlines()]
-    assert names == ["map", "num_rel_ret", "P_5", "AP"]
+    lines = render(found, ReportSettings(), OutputFormat.TREC_EVAL).splitlines()
+    assert [line.split()[0] for line in lines] == ["map", "num_rel_ret", "P_5", "AP"]
 
 
 def test_table_lines_up_and_stars_the_best() -> None:
@@ -110,6 +96,8 @@ def test_table_lines_up_and_stars_the_best() -> None:
     assert shown(OutputFormat.TABLE, "good") == (
         "run    RR@10  NumRet(rel=1)\ngood  0.7500              3\n"
     )
+    (equal,) = tables(result("good", "good"), ReportSettings())
+    assert [[cell.best for cell in row] for row in equal.rows] == [[False, True, False]] * 2
 
 
 def test_markdown_has_the_best_in_bold_and_no_broken_cells() -> None:
@@ -119,28 +107,20 @@ def test_markdown_has_the_best_in_bold_and_no_broken_cells() -> None:
     )
 
 
-def test_all_runs_that_print_as_the_best_are_marked() -> None:
-    grid = grid_of(result("good", "good", measures="RR@10 NumRet"), ReportSettings())
-    assert [[cell.best for cell in row] for row in grid.rows] == [[False, True, False]] * 2
-
-
 def test_queries_of_one_run_are_lines_and_of_several_runs_stand_side_by_side() -> None:
-    one = grid_of(result("good"), ReportSettings(per_query=True))
+    (one,) = tables(result("good"), ReportSettings(per_query=True))
     assert one.header == ("query", "RR@10", "NumRet(rel=1)")
-    assert [row[0].text for row in one.rows] == ["q1", "q2", "all"]
-    two = grid_of(result("good", "long|name", measures="RR@10"), ReportSettings(per_query=True))
+    assert [row[0] for row in texts(one)] == ["q1", "q2", "all"]
+    (two,) = tables(result("good", "long|name", measures="RR@10"), ReportSettings(per_query=True))
     assert two.header == ("query", "measure", "good", "long|name")
-    assert [[cell.text for cell in row] for row in two.rows] == [
+    assert texts(two) == [
         ["q1", "RR@10", "1.0000", "0.5000"],
         ["q2", "RR@10", "0.5000", "0.0000"],
         ["all", "RR@10", "0.7500", "0.2500"],
     ]
-
-
-def test_many_measures_stand_below_each_other() -> None:
-    grid = grid_of(result("good", "long|name", measures="P"), ReportSettings())
-    assert grid.header == ("measure", "good", "long|name")
-    assert [row[0].text for row in grid.rows][:2] == ["P@5", "P@10"]
+    (many,) = tables(result("good", "long|name", measures="P"), ReportSettings())
+    assert many.header == ("measure", "good", "long|name")
+    assert [row[0] for row in texts(many)][:2] == ["P@5", "P@10"]
 
 
 def test_json_holds_full_precision_and_what_was_missing() -> None:
@@ -158,17 +138,15 @@ def test_json_holds_full_precision_and_what_was_missing() -> None:
 def test_a_query_without_a_value_is_left_out_or_nan() -> None:
     text = shown(OutputFormat.TSV, "long|name", measures="Accuracy", per_query=True)
     assert text == "q1\tAccuracy\t0.0000\nall\tAccuracy\t0.0000\n"
-    grid = grid_of(result("long|name", measures="Accuracy"), ReportSettings(per_query=True))
-    assert [row[1].text for row in grid.rows] == ["0.0000", "nan", "0.0000"]
+    (table,) = tables(result("long|name", measures="Accuracy"), ReportSettings(per_query=True))
+    assert [row[1] for row in texts(table)] == ["0.0000", "nan", "0.0000"]
 
 
 @pytest.mark.parametrize(
     ("form", "report", "lines"),
     [
-        (OutputFormat.TSV, {}, ["RR@10\t0.7500", "RR@10:relations\t0.6000"]),
         (OutputFormat.TSV, {"per_query": True}, ["all\tRR@10:relations\t0.6000"]),
         (OutputFormat.TABLE, {}, ["good, mean over relations: RR@10 0.6000"]),
-        (OutputFormat.MARKDOWN, {"places": 2}, ["good, mean over relations: RR@10 0.60"]),
         (OutputFormat.JSON, {}, ['      "mean_over_relations": {', '        "RR@10": 0.6']),
     ],
 )
@@ -186,8 +164,63 @@ def test_published_rows_stand_below_with_the_measures_of_the_runs_first() -> Non
     assert table.header == (
         *("paper", "row", "system", "setting", "Success@1000", "RR@10", "Success@50"),
     )
-    assert [cell.text for cell in table.rows[0]] == [
-        *("master", "T2.1", "BM25", "as printed", "0.857", "0.185", "0.585")
-    ]
+    assert texts(table) == [["master", "T2.1", "BM25", "as printed", "0.857", "0.185", "0.585"]]
     line = render(whole, ReportSettings(), OutputFormat.TSV).splitlines()[2]
     assert line == "master\tmsmarco-titled-dev\tT2.1\tBM25\tas printed\tRR@10\t0.185"
+    with pytest.raises(UsageError, match="--format trec_eval has no lines for"):
+        render(whole, ReportSettings(), OutputFormat.TREC_EVAL)
+
+
+def one(measures: str = "P@1", **found: int) -> EvaluationResult:
+    """Runs that find the relevant passage of none, one or both of two queries."""
+    evaluator = Evaluator(parse_measures([measures]).measures, {"q1": {"a": 1}, "q2": {"a": 1}})
+    return evaluator.result(
+        [
+            evaluator.evaluate(run, {"q1": {"ax"[right < 1]: 2.0}, "q2": {"ax"[right < 2]: 2.0}})
+            for run, right in found.items()
+        ]
+    )
+
+
+def test_the_mean_is_of_benchmarks_not_of_queries() -> None:
+    sets = {suite.name: one(mine=1) for suite in find_benchmarks(["beir-small"])}
+    sets["beir/scifact"] = one("P@1 RR@10", mine=2)
+    found = BenchmarksResult(("mine",), sets)
+    assert found.values("beir-small", "mine") == pytest.approx({"P@1": (4 * 0.5 + 1) / 5})
+    table = tables(found, ReportSettings(places=2))[0]
+    assert texts(table)[-1] == ["beir-small", "0.60", ""]  # some sets lack RR@10
+    del sets["beir/fiqa"]
+    assert [name for name, _ in BenchmarksResult(("mine",), sets).rows()] == list(sets)
+
+
+def test_a_group_within_a_group_counts_once() -> None:
+    forums = {suite.name: one(mine=0) for suite in find_benchmarks(["beir/cqadupstack"])}
+    others = {suite.name: one(mine=2) for suite in find_benchmarks(["beir-14"])}
+    found = BenchmarksResult(("mine",), {**others, **forums})
+    assert found.values("beir/cqadupstack", "mine") == {"P@1": 0.0}
+    assert found.values("beir-14", "mine") == pytest.approx({"P@1": 13 / 14})
+    assert found.values("beir", "mine") is None
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        (OutputFormat.TSV, "a\tdl19\tP@1\t1.0000\na\tbeir/nq\tP@1\t0.0000\nb\tdl19\tP@1\t0.5000\n"),
+        (
+            OutputFormat.TABLE,
+            "suite    run     P@1\n"
+            "dl19     a    1.0000*\n"
+            "dl19     b    0.5000\n"
+            "beir/nq  a    0.0000*\n"
+            "beir/nq  b\n"
+            "*: best run by each measure\n",
+        ),
+    ],
+)
+def test_several_benchmarks(form: OutputFormat, expected: str) -> None:
+    two = BenchmarksResult(("a", "b"), {"dl19": one(a=2, b=1), "beir/nq": one(a=0)})
+    assert render(two, ReportSettings(), form) == expected
+    found = json.loads(render(two, ReportSettings(), OutputFormat.JSON))
+    assert found["runs"][1] == {"run": "b", "suites": {"dl19": {"P@1": 0.5}, "beir/nq": None}}
+    with pytest.raises(UsageError, match="several benchmarks"):
+        render(two, ReportSettings(), OutputFormat.TREC_EVAL)

@@ -219,7 +219,7 @@ def test_answers_as_patterns(mine, toy):
     )
     result, examples = mine(MiningSettings(num_negatives=9, regex=True), answers="qa.jsonl")
     assert negatives(examples)["q1"] == ["d1", "d2"]
-    assert result.noticed["answers that are no regular expression"] == 1
+    assert result.noticed["answers without a word, or no regular expression"] == 1
     assert result.noticed["queries without an answer"] == 2
 
 
