@@ -161,6 +161,8 @@ def judging(settings: AnswerSettings) -> Iterator[Judge]:
     )
     try:
         with pool:
+            for _ in range(settings.num_workers):  # a pool that breaks while it starts one hangs
+                pool.submit(int)
             yield lambda answers, texts: list(pool.map(one, answers, texts, chunksize=_CHUNK))
     except BrokenProcessPool:
         raise DenserkError(
