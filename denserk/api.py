@@ -213,17 +213,9 @@ class Index:
             hits: passages returned for a query.
             options: further options of `denserk search`, such as remove_query=True.
         """
-        from denserk.index.searcher import Searcher
-
         (settings,) = _split(options, SearchSettings)
         qids, asked = self._asked(queries, model)
-        searcher = Searcher(
-            self._opened.index,
-            self._opened.ids,
-            SearchSettings(**{"hits": hits, **settings}),
-            self._opened.vectors_per_passage,
-            engine_order=self._opened.is_bm25,
-        )
+        searcher = self._opened.searcher(SearchSettings(**{"hits": hits, **settings}))
         return Run((qid, dict(found)) for qid, found in searcher.search(qids, asked))
 
     def _asked(

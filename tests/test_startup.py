@@ -95,9 +95,16 @@ def test_only_encoding_queries_loads_torch(toy, tiny):
     assert not loaded(*every, heavy=("torch", "transformers"))
 
 
-@pytest.mark.parametrize(("given", "policy"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
-def test_idle_threads_sleep_unless_the_user_chose_otherwise(given, policy):
-    """OMP_WAIT_POLICY is read once, when torch is loaded: the entry point sets it before."""
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "PASSIVE None 4"),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE None 4"),
+        ({"GOMP_SPINCOUNT": "9", "OPENBLAS_THREAD_TIMEOUT": "20"}, "None 9 20"),
+    ],
+)
+def test_idle_threads_sleep_unless_the_user_chose_otherwise(given, expected):
+    """The variables are read once, when torch is loaded: the entry point sets them before."""
     script = """
 import os, sys
 from denserk.__main__ import main
@@ -105,11 +112,12 @@ sys.argv = ["denserk", "--version"]
 try:
     main()
 finally:
-    print("torch" in sys.modules, os.environ["OMP_WAIT_POLICY"])
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OPENBLAS_THREAD_TIMEOUT")
+    print("torch" in sys.modules, "numpy" in sys.modules, *map(os.environ.get, names))
 """
-    env = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    env |= {} if given is None else {"OMP_WAIT_POLICY": given}
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OPENBLAS_THREAD_TIMEOUT")
+    env = {name: value for name, value in os.environ.items() if name not in names} | given
     done = subprocess.run(
         [sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True
     )
-    assert done.stdout.splitlines()[-1] == f"False {policy}"
+    assert done.stdout.splitlines()[-1] == f"False False {expected}"

@@ -90,7 +90,10 @@ def _threads(threads: int | None, cores: int, fixes: list[str]) -> Iterator[tupl
     policy = os.environ.get("OMP_WAIT_POLICY", "not set")
     yield "torch", str(threads or "unknown")
     yield "OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "not set")
-    yield "OMP_WAIT_POLICY", f"{policy} (denserk sets PASSIVE unless it is set)"
+    yield "OMP_WAIT_POLICY", f"{policy} (denserk sets PASSIVE unless you set how threads wait)"
+    for name in ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OPENBLAS_THREAD_TIMEOUT"):
+        if name in os.environ:
+            yield name, os.environ[name]
     if threads and threads > cores:
         fixes.append(f"export OMP_NUM_THREADS={cores} (torch uses {threads} threads)")
     if policy.upper() == "ACTIVE":

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from denserk.config.retrieval import Bm25Settings, StopWords
 from denserk.errors import InputError, UsageError
 from denserk.extras import require
+from denserk.index.hits import Rows, Scores, padding
 from denserk.index.index_folder import DOCID
-from denserk.index.vector_index import Rows, Scores
 from denserk.io.files import whole_text, write_errors
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,6 @@ _STOP_WORDS = (
     "there these they this to was will with"
 )
 STOP_WORDS = frozenset(_STOP_WORDS.split())
-APOSTROPHES = "'’＇"
 # Letters, digits and marks; an apostrophe or stop inside a word, a point or comma inside a number.
 # Chinese characters, hiragana and pictographs are terms of their own.
 _IDEOGRAPH = r"[\p{Han}\p{Hiragana}]"
@@ -59,7 +58,6 @@ class Analyzer:
 
     Raises:
         UsageError: there is no stemmer of that name.
-        MissingExtraError: PyStemmer is not installed.
 
     >>> Analyzer(Bm25Settings())("The dog's 3.5 barking friends aren't in U.S. houses")
     ['dog', '3.5', 'bark', 'friend', "aren't", 'u.', 'hous']
@@ -84,26 +82,13 @@ class Analyzer:
 
     def _term(self, word: str) -> str:
         """Return the term of a lower-case word, or "" for a stop word."""
-        if word[-1] == "s" and len(word) > 1 and word[-2] in APOSTROPHES:
+        if word[-1] == "s" and word[-2:-1] in ("'", "’", "＇"):
             word = word[:-2]
         return "" if word in self._stop or not word.strip("_") else self._stem(word)
 
 
 def _stemmer(name: str) -> Callable[[str], str]:
-    if name == "none":
-        return str
-    snowball = require("Stemmer", "BM25")
-    if name not in snowball.algorithms():
-        raise UsageError(
-            f"--set stemmer={name}: no such stemmer",
-            f"one of none, {', '.join(sorted(snowball.algorithms()))}",
-        )
-    stem: Callable[[str], str] = snowball.Stemmer(name).stemWord
-    return _lucene_porter(stem) if name == "porter" else stem
-
-
-def _lucene_porter(published: Callable[[str], str]) -> Callable[[str], str]:
-    """Return Porter's stemmer as his own program and Lucene have it.
+    """Return a Snowball stemmer; `porter` is Porter's as his own program and Lucene have it.
 
     The program departs from the paper in three places, which Snowball does not follow: words of one
     or two letters stay; step 2 turns any "bli" into "ble"; and it turns "logi" into "log".
@@ -112,6 +97,17 @@ def _lucene_porter(published: Callable[[str], str]) -> Callable[[str], str]:
     >>> [stem(word) for word in ("us", "possibly", "technology", "apologies", "logic", "houses")]
     ['us', 'possibl', 'technolog', 'apolog', 'logic', 'hous']
     """
+    if name == "none":
+        return str
+    snowball = require("Stemmer", "BM25")
+    if name not in snowball.algorithms():
+        raise UsageError(
+            f"--set stemmer={name}: no such stemmer",
+            f"one of none, {', '.join(sorted(snowball.algorithms()))}",
+        )
+    published: Callable[[str], str] = snowball.Stemmer(name).stemWord
+    if name != "porter":
+        return published
 
     def stem(word: str) -> str:
         if len(word) <= 2:
@@ -130,8 +126,8 @@ class Bm25Builder:
     """Builds an index; the terms of the corpus are held in memory, 4 bytes each."""
 
     def __init__(self, settings: Bm25Settings) -> None:
-        self._settings = settings
-        self._bm25s = require("bm25s", "an index of --type bm25")
+        bm25s = require("bm25s", "an index of --type bm25")
+        self._model = bm25s.BM25(k1=settings.k1, b=settings.b, method="lucene")
         self._analyze = Analyzer(settings)
 
     def build(self, folder: Path, passages: Iterable[tuple[str, str]]) -> dict[str, Any]:
@@ -151,11 +147,10 @@ class Bm25Builder:
         if not numbers:
             raise InputError(folder, None, "no term in any passage", "text", "see --fields")
         logger.info("scoring terms")
-        model = self._bm25s.BM25(k1=self._settings.k1, b=self._settings.b, method="lucene")
-        model.index((held, numbers), create_empty_token=False, show_progress=False)
+        self._model.index((held, numbers), create_empty_token=False, show_progress=False)
         with write_errors(folder):
             try:
-                model.save(folder, show_progress=False)
+                self._model.save(folder, show_progress=False)
             except OSError as error:
                 if error.errno is None:  # NumPy says how many bytes were written, and not why
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
@@ -167,12 +162,7 @@ class Bm25Builder:
 
 
 class Bm25Index:
-    """An open index, its scores memory-mapped.
-
-    Args:
-        folder: an index of `Bm25Builder`.
-        settings: of the index; queries are analysed alike.
-        threads: queries scored in parallel.
+    """An open index of `Bm25Builder`, its scores memory-mapped; queries are analysed alike.
 
     Raises:
         InputError: a file of bm25s is missing or broken.
@@ -197,20 +187,18 @@ class Bm25Index:
     def search(self, queries: NDArray[np.object_], depth: int) -> tuple[Scores, Rows]:
         """Return (B, K) scores and rows for B texts; passages without a query term are no hits."""
         numbers = [self._model.get_tokens_ids(self._analyze(text)) for text in queries]
-        with ThreadPoolExecutor(self._threads) as pool:
-            results = list(pool.map(lambda terms: self._best(terms, depth), numbers))
-        scores, rows = zip(*results, strict=True)
-        return np.stack(scores), np.stack(rows)
+        scores, rows = padding(len(queries), depth)
 
-    def _best(self, terms: list[int], depth: int) -> tuple[Scores, Rows]:
-        """Return the (K,) scores and rows of one query."""
-        scores: Scores = np.full(depth, -np.inf, np.float32)
-        rows: Rows = np.full(depth, -1, np.int64)
-        if terms:
-            found = self._model.get_scores_from_ids(terms)
+        def best(query: int) -> None:
+            if not numbers[query]:
+                return
+            found = self._model.get_scores_from_ids(numbers[query])
             hits = np.flatnonzero(found > 0)
             if len(hits) > depth:
                 hits = hits[np.argpartition(-found[hits], depth - 1)[:depth]]
             hits = hits[np.lexsort((hits, -found[hits]))]
-            scores[: len(hits)], rows[: len(hits)] = found[hits], hits
+            scores[query, : len(hits)], rows[query, : len(hits)] = found[hits], hits
+
+        with ThreadPoolExecutor(self._threads) as pool:
+            list(pool.map(best, range(len(queries))))
         return scores, rows

@@ -4,10 +4,9 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.options import as_json
@@ -19,26 +18,25 @@ from denserk.config.retrieval import (
     IndexType,
     SearchSettings,
 )
-from denserk.errors import DenserkError, MismatchError, UsageError
+from denserk.errors import MismatchError, UsageError
+from denserk.extras import installed, require
 from denserk.index.bm25 import Bm25Builder
-from denserk.index.faiss_building import build, check_memory
+from denserk.index.faiss_building import build, check_memory, empty_index
+from denserk.index.faiss_index import FaissIndex
 from denserk.index.faiss_merging import (
-    IndexPart,
+    Template,
     is_approximate,
     merge_folders,
     open_parts,
     read_template,
 )
-from denserk.index.index_folder import DOCID, INDEX, folder_bytes, part_names
+from denserk.index.index_folder import INDEX, folder_bytes, vectors_per_passage
 from denserk.index.lucene import LuceneBuilder
 from denserk.index.memory import in_units
-from denserk.index.opening import chosen_engine, open_vector_index
-from denserk.index.recall import recall_of_own_vectors, recall_over_blocks
-from denserk.index.vector_index import Vectors
+from denserk.index.recall import measure_recall
 from denserk.index.vector_inputs import expanded, gather, known_count, open_sources
 from denserk.io.checks import verify_folders
 from denserk.io.corpus import read_passages, refuse_duplicates
-from denserk.io.files import STREAM, read_text_lines
 from denserk.io.flat_file import FlatRows
 from denserk.io.manifest import (
     NAME,
@@ -54,7 +52,6 @@ from denserk.io.manifest import (
 )
 from denserk.io.outputs import named_paths, prepare_folder, refuse_inputs
 from denserk.io.vector_folder import INT8_MODEL, INT8_WEIGHTS
-from denserk.io.vectors import VectorSource
 from denserk.records import Passage
 from denserk.reporting import track
 
@@ -63,6 +60,7 @@ logger = logging.getLogger(__name__)
 VECTORS = "vectors"  # file of the vectors of an approximate index, while it is built
 DEFAULT_FIELDS = ("title", "text")
 UNCOMPARED = ("threads", "device")  # settings that do not change the index
+BLOCK = 16_384  # vectors read at once to measure recall
 
 
 @dataclass(frozen=True)
@@ -80,8 +78,7 @@ class IndexResult:
         return self.bytes / self.count if self.count else 0.0
 
 
-@dataclass(frozen=True)
-class _Plan:
+class _Plan(NamedTuple):
     """Content of an index folder, checked before anything is written.
 
     Attributes:
@@ -148,12 +145,8 @@ def build_index(
         contents["bytes"] = {item.name: item.stat().st_size for item in files}
         finished = replace(manifest, complete=True, contents=contents)
         write_manifest(folder, finished)
-    return IndexResult(
-        finished.contents["count"],
-        folder_bytes(folder),
-        time.perf_counter() - start,
-        finished.contents.get("recall"),
-    )
+    count, recall = finished.contents["count"], finished.contents.get("recall")
+    return IndexResult(count, folder_bytes(folder), time.perf_counter() - start, recall)
 
 
 def _start(paths: IndexPaths, manifest: Manifest) -> tuple[Path, Manifest | None]:
@@ -162,7 +155,16 @@ def _start(paths: IndexPaths, manifest: Manifest) -> tuple[Path, Manifest | None
     if paths.resume and (folder / NAME).exists():
         found = read_manifest(folder, Kind.INDEX, unfinished=True)
         if found.complete:
-            _require_same_settings(folder, found, manifest)
+            one, other = (
+                {k: v for k, v in m.settings.items() if k not in UNCOMPARED}
+                for m in (found, manifest)
+            )
+            changed = differences(one, other) + differences(found.made_from, manifest.made_from)
+            if changed:
+                raise MismatchError(
+                    f"{folder} is finished, and was made with other settings: {'; '.join(changed)}",
+                    "choose another --output, or replace it with --overwrite",
+                )
             logger.info(f"{folder} is finished: nothing to do")
             return folder, found
         logger.info(f"{folder} is unfinished: an index is built in one go, so it starts over")
@@ -172,22 +174,29 @@ def _start(paths: IndexPaths, manifest: Manifest) -> tuple[Path, Manifest | None
     return folder, None
 
 
-def _require_same_settings(folder: Path, found: Manifest, manifest: Manifest) -> None:
-    one, other = (
-        {k: v for k, v in m.settings.items() if k not in UNCOMPARED} for m in (found, manifest)
-    )
-    changed = differences(one, other) + differences(found.made_from, manifest.made_from)
-    if changed:
-        raise MismatchError(
-            f"{folder} is finished, and was made with other settings: {'; '.join(changed)}",
-            "choose another --output, or replace it with --overwrite",
-        )
+def with_engine(settings: IndexSettings) -> IndexSettings:
+    """Return settings that name their engine: the one given, or the default.
+
+    Raises:
+        MissingExtraError: the type of index needs faiss, which is not installed.
+
+    >>> with_engine(IndexSettings(type=IndexType.BM25)).engine
+    <Engine.BM25S: 'bm25s'>
+    """
+    engine = settings.engine
+    if engine is None and settings.type is IndexType.BM25:
+        engine = Engine.BM25S
+    elif engine is None:
+        engine = Engine.FAISS if installed("faiss") else Engine.TORCH
+    if engine is Engine.TORCH and not settings.is_flat:
+        require("faiss", f"an index of --type {settings.factory or settings.type}")
+    return replace(settings, engine=engine)
 
 
 def _plan_bm25(
     source: str, settings: IndexSettings, bm25: Bm25Settings, corpus: CorpusSettings
 ) -> _Plan:
-    settings = replace(settings, engine=chosen_engine(settings))
+    settings = with_engine(settings)
     in_lucene = settings.engine is Engine.LUCENE
     builder = LuceneBuilder(bm25, settings.threads) if in_lucene else Bm25Builder(bm25)
     fields = bm25.fields or DEFAULT_FIELDS
@@ -211,74 +220,34 @@ def _plan_merge(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetting
             f"--trained-as {paths.trained_as} is for vectors, and the inputs are indexes",
             "leave it out: indexes with the same training are merged as they are",
         )
-    template, parts = open_parts(inputs)
-    settings = template.settings(settings)
-    settings = replace(settings, engine=chosen_engine(settings))
+    parts = open_parts(inputs)
+    manifests = [part.manifest for part in parts]
     made_from: dict[str, Any] = {
         "indexes": [{"name": p.name, "sha256": p.manifest.contents["sha256"]} for p in parts],
-        "vectors": [name for p in parts for name in p.manifest.made_from.get("vectors", [])],
+        "vectors": [name for made in manifests for name in made.made_from.get("vectors", [])],
         "model": common_model(parts),
     }
 
     def fill(folder: Path) -> dict[str, Any]:
-        merge_folders(template, parts, folder)
+        merge_folders(parts, folder)
         return {
-            "count": sum(part.count for part in parts),
-            "dimension": template.index.d,
-            "vectors_per_passage": template.vectors_per_passage,
-            "factory": template.factory,
-        } | _merged_recall(folder, made_from["vectors"], parts, settings, paths.allow_pickle)
+            "count": sum(made.contents["count"] for made in manifests),
+            "dimension": parts[0].index.d,
+            "vectors_per_passage": vectors_per_passage(manifests[0]),
+            "factory": parts[0].factory,
+            # an index holds codes: the recall of the whole cannot be measured without the vectors
+            "recall_of_parts": [made.contents.get("recall") for made in manifests],
+        }
 
-    return _Plan(as_json(settings), made_from, fill)
-
-
-def _merged_recall(
-    folder: Path,
-    names: Sequence[str],
-    parts: Sequence[IndexPart],
-    settings: IndexSettings,
-    allow_pickle: bool,
-) -> dict[str, Any]:
-    """Measure recall if the vectors still exist (an index holds codes), else keep the parts'."""
-    index = open_vector_index(folder, Engine.FAISS, SearchSettings(), threads=settings.threads)
-
-    def blocks(sources: Sequence[VectorSource]) -> Iterator[Vectors]:
-        ids = (line.rstrip() for _, line in read_text_lines(folder / DOCID))
-        for source in sources:
-            for passages, vectors, _ in source.blocks():
-                lines = [n for p in passages for n in part_names(p, source.vectors_per_passage)]
-                if lines != list(islice(ids, len(lines))) or vectors.shape[1] != index.dimension:
-                    raise MismatchError(f"{source.name} has changed since it was indexed")
-                yield vectors
-        if next(ids, None) is not None:
-            raise MismatchError("some of the indexed vectors are missing")
-
-    try:
-        if not names or STREAM in names:
-            raise MismatchError("the vectors were read from a stream")
-        sources = open_sources(names, allow_pickle, others_elsewhere=True)
-        recall, depth, queries = recall_over_blocks(
-            index, lambda: blocks(sources), settings.seed, settings.metric
-        )
-    except DenserkError as error:
-        known = [part.manifest.contents.get("recall") for part in parts]
-        logger.info(f"recall is not measured: {error.message}; recall of the parts: {known}")
-        return {"recall_of_parts": known}
-    _log_recall("the merged index", recall, depth, queries)
-    return {"recall": round(recall, 4)}
-
-
-def _log_recall(what: str, recall: float, depth: int, queries: int) -> None:
-    logger.info(f"{what}: recall@{depth} {recall:.3f}, for {queries} of its own vectors as queries")
+    return _Plan(as_json(with_engine(parts[0].settings(settings))), made_from, fill)
 
 
 def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSettings) -> _Plan:
     template = None
     if paths.trained_as is not None:
         template = read_template(paths.trained_as)
-        template.require_training()
         settings = template.settings(settings)
-    settings = replace(settings, engine=chosen_engine(settings))
+    settings = with_engine(settings)
     sources = open_sources(inputs, paths.allow_pickle, others_elsewhere=template is not None)
     made_from: dict[str, Any] = {
         "vectors": [s.name for s in sources],
@@ -298,26 +267,40 @@ def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetti
         size = in_units(rows * dimension * 4)
         logger.info(f"vectors: {rows:,} x {dimension} x 4 bytes = {size} on the disk")
         if not settings.is_flat:
-            check_memory(rows, dimension, settings, template)
+            check_memory(*_to_fill(rows, dimension, settings, template), rows, settings)
 
     def fill(folder: Path) -> dict[str, Any]:
         target = folder / (INDEX if settings.is_flat else VECTORS)
-        gathered = gather(sources, target, settings.metric)
-        contents: dict[str, Any] = {
-            "count": gathered.passages,
-            "dimension": gathered.dimension,
-            "vectors_per_passage": gathered.vectors_per_passage,
-        }
+        contents = asdict(gather(sources, target, settings.metric))
         if settings.is_flat:
             return contents
         vectors = FlatRows(target)
+        factory, index = _to_fill(*vectors.shape, settings, template)
         if count is None:
-            check_memory(*vectors.shape, settings, template)
-        factory = build(vectors, folder / INDEX, settings, template)
-        index = open_vector_index(folder, Engine.FAISS, SearchSettings(), threads=settings.threads)
-        measured = recall_of_own_vectors(index, vectors, settings.metric, settings.seed)
-        _log_recall(factory, *measured)
+            check_memory(factory, index, len(vectors), settings)
+        build(vectors, folder / INDEX, settings, factory, index)
+        opened = FaissIndex(folder / INDEX, SearchSettings(), threads=settings.threads)
+
+        def blocks() -> Iterator[Any]:
+            return (vectors[first : first + BLOCK] for first in range(0, len(vectors), BLOCK))
+
+        recall = measure_recall(factory, opened, blocks, settings.seed, settings.metric)
         target.unlink()
-        return contents | {"factory": factory, "recall": round(measured[0], 4)}
+        return contents | {"factory": factory, "recall": recall}
 
     return _Plan(as_json(settings), made_from, fill)
+
+
+def _to_fill(
+    count: int, dimension: int, settings: IndexSettings, template: Template | None
+) -> tuple[str, Any]:
+    """Return a factory string and an index without vectors, trained if there is a template."""
+    if template is None:
+        return empty_index(count, dimension, settings)
+    if template.index.d != dimension:
+        raise MismatchError(
+            f"{template.name} was trained on vectors of {template.index.d} dimensions, "
+            f"and the input has {dimension}",
+            "index vectors of the model that it was trained for",
+        )
+    return template.factory, template.index

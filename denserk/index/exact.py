@@ -24,9 +24,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from denserk.config.retrieval import Metric
-from denserk.errors import UsageError
-from denserk.index.hits import MOST_ROWS, NO_HIT, BestHits, Keys, hits_of, scores_of
-from denserk.index.vector_index import Rows, Scores, StoredVectors
+from denserk.index.hits import (
+    NO_HIT,
+    BestHits,
+    Keys,
+    Rows,
+    Scores,
+    StoredVectors,
+    check_rows,
+    hits_of,
+    scores_of,
+)
+from denserk.models.devices import on_threads
 
 BLOCK = 2048  # rows of a block: with their bfloat16 copy they stay in the caches of a core
 WIDE = 8  # a few queries are multiplied with blocks that are so many times larger
@@ -43,10 +52,9 @@ SUMS = 2.0**-22  # four times the unit roundoff of float32: the error of each te
 
 
 class ExactIndex:
-    """Exact search over (N, D) vectors, in memory or mapped from files.
+    """Exact search over (N, D) vectors, in memory or mapped from files, a block at a time.
 
-    Memory is needed for one block and its products beside the vectors. A passage of several vectors
-    scores what its best vector scores, and is returned once, as the row of that vector.
+    A passage of several vectors is returned once, as the row of its best vector.
 
     Args:
         vectors: (N, D) float32 or float16.
@@ -54,9 +62,6 @@ class ExactIndex:
         device: where products are computed.
         vectors_per_passage: how many neighbouring rows are one passage.
         bfloat16: find candidates in bfloat16 on a CPU; a GPU that can always does.
-
-    Raises:
-        UsageError: there are more than 2^32 - 1 rows.
 
     >>> index = ExactIndex(np.array([[1, 0], [0, 1], [2, 0]], dtype=np.float32))
     >>> scores, rows = index.search(np.array([[1, 0]], dtype=np.float32), 2)
@@ -75,12 +80,7 @@ class ExactIndex:
         *,
         bfloat16: bool = False,
     ) -> None:
-        if len(vectors) > MOST_ROWS:
-            raise UsageError(
-                f"{len(vectors):,} vectors: an exact search takes at most {MOST_ROWS:,}",
-                "search the shards in several runs, then merge the runs with "
-                "denserk fuse --method linear --normalization none",
-            )
+        check_rows(len(vectors))
         self._vectors, self._metric, self._size = vectors, metric, vectors_per_passage
         self._device = torch.device(device)
         self._on_gpu = self._device.type == "cuda"
@@ -105,7 +105,7 @@ class ExactIndex:
 
     @torch.inference_mode()
     def search(self, queries: NDArray[np.floating], depth: int) -> tuple[Scores, Rows]:
-        """The `depth` best passages for each of (B, D) queries, by score descending, then row."""
+        """Return the `depth` best passages for each of (B, D) queries, each as its best row."""
         asked = torch.from_numpy(np.array(queries, np.float32)).to(self._device)
         passages = len(self) // self._size
         kept = min(depth, passages)
@@ -117,7 +117,9 @@ class ExactIndex:
         floors = np.full(len(asked), -np.inf, np.float32)
         if not few and passages >= max(BLOCK, 8 * depth):
             floors = self._floors(asked, kept)
-        keys[:, :kept] = self._scan(asked, floors, kept, in_bfloat16)
+        # one query takes one thread: it waits for memory, and other work may need the cores
+        with on_threads(1 if len(asked) == 1 else torch.get_num_threads()):
+            keys[:, :kept] = self._scan(asked, floors, kept, in_bfloat16)
         short = np.flatnonzero(~(scores_of(keys[:, kept - 1]) >= floors))  # NO_HIT is NaN
         if len(short):
             again = asked[torch.from_numpy(short).to(self._device)]
@@ -279,16 +281,10 @@ def nonzero(mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pair_products(block: Tensor, queries: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """(P,) float32 products of rows of (n, D), ascending, and columns of (B, D) queries.
-
-    On a CPU, rows are read where they are.
-
-    >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
-    >>> pair_products(vectors, vectors, torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1])).tolist()
-    [1.0, 0.0, 4.0]
-    """
+    """(P,) float32 products of rows of (n, D), ascending, and columns of (B, D) queries."""
     if block.device.type != "cpu":
-        return gathered_products(block, queries, rows, columns)
+        parts = (slice(first, first + PAIRS) for first in range(0, max(len(rows), 1), PAIRS))
+        return torch.cat([(block[rows[some]] * queries[columns[some]]).sum(1) for some in parts])
     begins = torch.searchsorted(rows, torch.arange(len(block) + 1))
     shape = len(block), len(queries)
     with warnings.catch_warnings():
@@ -298,9 +294,3 @@ def pair_products(block: Tensor, queries: Tensor, rows: Tensor, columns: Tensor)
         )
         found: Tensor = torch.sparse.sampled_addmm(pairs, block, queries.T, beta=0.0).values()
     return found
-
-
-def gathered_products(block: Tensor, queries: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """`pair_products` by copies of the rows, on any device."""
-    parts = (slice(first, first + PAIRS) for first in range(0, max(len(rows), 1), PAIRS))
-    return torch.cat([(block[rows[some]] * queries[columns[some]]).sum(1) for some in parts])

@@ -17,62 +17,55 @@ import numpy as np
 from denserk.config.retrieval import SearchSettings
 from denserk.errors import InputError, UsageError
 from denserk.extras import require
-from denserk.index.hits import in_order
-from denserk.index.vector_index import Rows, Scores, VectorIndex, Vectors
-from denserk.io.flat_file import is_flat, map_flat
+from denserk.index.hits import Rows, Scores, Vectors, in_order
+from denserk.io.flat_file import is_flat
 
 logger = logging.getLogger(__name__)
 
 GPU_DEPTH = 2048  # faiss on a GPU returns no more hits than this
 DEFAULT_EF = 64  # hnsw: breadth of a shallow search
 DEFAULT_K_FACTOR = 4.0  # RFlat, Refine(...): candidates that are scored again for each hit
-# Environment variable by which OpenBLAS is told the processor; an empty one misleads it
-CORE = "OPENBLAS_CORETYPE"
+CORE = "OPENBLAS_CORETYPE"  # environment variable that names the processor for OpenBLAS
 
 
 @cache
 def load_faiss() -> Any:
-    """The faiss package.
+    """Return the faiss package.
 
     The BLAS inside its wheel is older than many processors, and takes an unknown one for one
-    without AVX-512. Which kernels it uses is settled when it loads: the widest that there are,
+    without AVX-512. It chooses its kernels when it is loaded: here the widest that there are,
     unless OPENBLAS_CORETYPE is set.
 
     Raises:
         MissingExtraError: it is not installed.
     """
-    if CORE not in os.environ and _has_avx512():
+    hint = CORE not in os.environ and has_avx512()
+    if hint:
         os.environ[CORE] = "SkylakeX"
-        try:
-            return require("faiss", "an index of --engine faiss")
-        finally:
-            del os.environ[CORE]
-    return require("faiss", "an index of --engine faiss")
-
-
-def _has_avx512(told: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether this machine's processor has AVX-512, as far as Linux tells."""
     try:
-        with told.open(encoding="ascii", errors="replace") as lines:
-            flags = next((line.split() for line in lines if line.startswith("flags")), [])
+        return require("faiss", "an index of --engine faiss")
+    finally:
+        if hint:
+            del os.environ[CORE]  # an empty one misleads it
+
+
+def has_avx512(info: Path = Path("/proc/cpuinfo")) -> bool:
+    """Return whether Linux reports AVX-512."""
+    try:
+        return re.search(r"(?m)^flags.*\bavx512f\b", info.read_text(errors="replace")) is not None
     except OSError:
         return False
-    return "avx512f" in flags
 
 
 def reason(error: Exception) -> str:
-    """The words of faiss, without its C++ signatures and file names."""
+    """Return faiss's message without its C++ signatures and file names."""
     text = str(error).strip()
     return re.split(r" failed: |\.cpp:\d+: |\.h:\d+: ", text)[-1].strip()
 
 
 @contextmanager
 def faiss_errors(path: Path) -> Iterator[None]:
-    """Turn what faiss raises for a broken file into one line.
-
-    Raises:
-        InputError: it cannot read the file, or the file holds no whole index.
-    """
+    """Turn what faiss raises for a broken file into an InputError."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -87,7 +80,7 @@ def lists_file(path: Path) -> Path:
 
 
 def read_index(path: Path) -> Any:
-    """Read an index; its inverted lists stay on the disk, memory-mapped.
+    """Read an index; flat vectors and inverted lists stay on the disk, memory-mapped.
 
     An index whose lists have their own file names that file. The file beside the index is opened
     instead, so that a folder can be moved (as by IO_FLAG_ONDISK_SAME_DIR, which prints to stdout).
@@ -97,10 +90,11 @@ def read_index(path: Path) -> Any:
     """
     faiss = load_faiss()
     with faiss_errors(path):
+        if is_flat(path):
+            return faiss.read_index(str(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
         index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
-        for part in inner_indexes(faiss, index):
-            lists = faiss.downcast_InvertedLists(part.invlists) if hasattr(part, "invlists") else 0
-            if isinstance(lists, faiss.OnDiskInvertedLists) and lists.filename:
+        for lists in lists_on_disk(index):
+            if lists.filename:
                 found = lists_file(path).stat().st_size if lists_file(path).exists() else 0
                 if found < lists.totsize:  # faiss would read past the end of the file
                     raise RuntimeError(f"{lists_file(path).name} has {found:,} bytes")
@@ -109,23 +103,32 @@ def read_index(path: Path) -> Any:
     return index
 
 
-def inner_indexes(faiss: Any, index: Any) -> Iterator[Any]:
-    """An index and those inside it, as their own classes."""
+def inner_indexes(index: Any) -> Iterator[Any]:
+    """Yield an index and those inside it, as their own classes."""
+    faiss = load_faiss()
     index = faiss.downcast_index(index)
     yield index
     for name in ("index", "base_index", "quantizer", "storage"):
         inner = getattr(index, name, None)
         if isinstance(inner, faiss.Index):
-            yield from inner_indexes(faiss, inner)
+            yield from inner_indexes(inner)
 
 
-def on_gpu(faiss: Any, index: Any, device: str) -> Any:
-    """The index on a GPU of faiss, or None where it has no GPU form.
+def lists_on_disk(index: Any) -> list[Any]:
+    """Return the inverted lists of an index that are not in memory."""
+    faiss = load_faiss()
+    held = [part.invlists for part in inner_indexes(index) if hasattr(part, "invlists")]
+    lists = [faiss.downcast_InvertedLists(each) for each in held]
+    return [each for each in lists if isinstance(each, faiss.OnDiskInvertedLists)]
+
+
+def on_gpu(index: Any, device: str) -> Any:
+    """Return an index on a GPU of faiss, or None if faiss has no GPU version of it.
 
     Raises:
         UsageError: this faiss sees no such GPU.
     """
-    number = int(device.partition(":")[2] or 0)
+    faiss, number = load_faiss(), int(device.partition(":")[2] or 0)
     if not hasattr(faiss, "StandardGpuResources") or faiss.get_num_gpus() <= number:
         raise UsageError(
             f"faiss sees no GPU {number}",
@@ -134,6 +137,7 @@ def on_gpu(faiss: Any, index: Any, device: str) -> Any:
     try:
         return faiss.index_cpu_to_gpu(_gpu_resources(), number, index)
     except RuntimeError:
+        logger.info("faiss has no GPU version of this index: it stays on the CPU")
         return None
 
 
@@ -143,16 +147,10 @@ def _gpu_resources() -> Any:
     return load_faiss().StandardGpuResources()
 
 
-def sees_gpu() -> bool:
-    """Whether the installed faiss can use a GPU of this machine."""
-    faiss = load_faiss()
-    return hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus() > 0
-
-
 class FaissIndex:
-    """An index that faiss holds; flat rows and inverted lists stay in its file, mapped.
+    """An index that faiss searches; flat rows and inverted lists stay in its file, mapped.
 
-    A search lets go of the lists that it visited. Their pages, which stay in the file cache, would
+    A search releases the lists that it visited. Their pages, which stay in the file cache, would
     else count as the process's memory until the system wants them back.
 
     Args:
@@ -163,55 +161,33 @@ class FaissIndex:
 
     Raises:
         InputError: the file is not an index of faiss.
-        UsageError: a breadth is asked for that this index does not have.
+        UsageError: a breadth is given that this index does not have.
     """
 
     def __init__(
         self, path: Path, settings: SearchSettings, device: str = "cpu", threads: int | None = None
     ) -> None:
         self._faiss = faiss = load_faiss()
-        self._path, self._device = path, device
+        self._path = path
         if threads:
             faiss.omp_set_num_threads(threads)
-        self._index = self._read(path)
+        self._index = read_index(path)
         self._sign = 1.0 if self._index.metric_type == faiss.METRIC_INNER_PRODUCT else -1.0
-        self._ef = settings.ef_search
-        self._k_factor = 1.0
-        self._graphs: list[Any] = []
-        self._mapped: list[Any] = []
-        self._set_breadth(settings)
-        self._deep: VectorIndex | None = None
-        self._on_gpu = None if device == "cpu" else on_gpu(faiss, self._index, device)
-        if device != "cpu" and self._on_gpu is None:
-            logger.info("faiss searches this index on the CPU; it has no GPU form")
-
-    def _read(self, path: Path) -> Any:
-        """Open the file; flat vectors and inverted lists stay in it, unless a GPU takes them."""
-        faiss = self._faiss
-        if is_flat(path):
-            with faiss_errors(path):
-                return faiss.read_index(str(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
-        if lists_file(path).exists() or self._device == "cpu":
-            return read_index(path)
-        with faiss_errors(path):
-            return faiss.read_index(str(path))
-
-    def _set_breadth(self, settings: SearchSettings) -> None:
-        parts = list(inner_indexes(self._faiss, self._index))
-        self._graphs = [part for part in parts if isinstance(part, self._faiss.IndexHNSW)]
-        lists = [part for part in parts if isinstance(part, self._faiss.IndexIVF)]
-        stored = [self._faiss.downcast_InvertedLists(part.invlists) for part in lists]
-        on_disk = self._faiss.OnDiskInvertedLists
-        self._mapped = [found for found in stored if isinstance(found, on_disk)]
-        refined = [part for part in parts if isinstance(part, self._faiss.IndexRefine)]
+        self._mapped = lists_on_disk(self._index)
+        parts = list(inner_indexes(self._index))
+        self._graphs = [part for part in parts if isinstance(part, faiss.IndexHNSW)]
+        lists = [part for part in parts if isinstance(part, faiss.IndexIVF)]
+        refined = [part for part in parts if isinstance(part, faiss.IndexRefine)]
+        applies = {"--ef-search": self._graphs, "--nprobe": lists, "--set k-factor": refined}
         for name, given in settings.index_options.items():
-            option = name.split()[-1].lstrip("-")
-            if not {"ef-search": self._graphs, "nprobe": lists, "k-factor": refined}[option]:
-                raise UsageError(f"{name} {given}: {self._path.parent} has nothing it applies to")
+            if not applies[name]:
+                raise UsageError(f"{name} {given}: {path.parent} has nothing it applies to")
+        self._ef, self._k_factor = settings.ef_search, 1.0
         for part in refined:
             part.k_factor = self._k_factor = settings.k_factor or DEFAULT_K_FACTOR
         for part in lists:
             part.nprobe = min(settings.nprobe or max(1, part.nlist // 16), part.nlist)
+        self._on_gpu = None if device == "cpu" else on_gpu(self._index, device)
 
     @property
     def is_exhaustive(self) -> bool:
@@ -220,31 +196,31 @@ class FaissIndex:
 
     @property
     def dimension(self) -> int:
-        """D, of its vectors and of any query."""
+        """D, of its vectors and of queries."""
         return int(self._index.d)
 
     def __len__(self) -> int:
         return int(self._index.ntotal)
 
     def search(self, queries: Vectors, depth: int) -> tuple[Scores, Rows]:
-        """The `depth` best rows for each of (B, D) queries; fewer are padded with -inf and -1."""
-        if self._on_gpu is not None and depth > GPU_DEPTH and is_flat(self._path):
-            from denserk.index.exact import ExactIndex  # torch takes a second to import
-
-            self._deep = self._deep or ExactIndex(*map_flat(self._path), self._device)
-            return self._deep.search(queries, depth)
+        """Return the `depth` best rows for each of (B, D) queries, padded; see `VectorIndex`."""
         candidates = int(depth * self._k_factor)
         for graph in self._graphs:
             graph.hnsw.efSearch = self._ef or max(DEFAULT_EF, candidates)
         index = self._index if self._on_gpu is None or candidates > GPU_DEPTH else self._on_gpu
-        with faiss_errors(self._path):
-            scores, rows = index.search(np.ascontiguousarray(queries, dtype=np.float32), depth)
-        self._let_go()
-        scores = np.where(rows < 0, -np.inf, self._sign * scores).astype(np.float32)
-        return in_order(scores, rows)
+        threads = self._faiss.omp_get_max_threads()
+        try:
+            if len(queries) == 1:  # faster, and leaves other cores to other work
+                self._faiss.omp_set_num_threads(1)
+            with faiss_errors(self._path):
+                scores, rows = index.search(np.ascontiguousarray(queries, dtype=np.float32), depth)
+        finally:
+            self._faiss.omp_set_num_threads(threads)
+        self._release()
+        return in_order((self._sign * scores).astype(np.float32), rows)
 
-    def _let_go(self) -> None:
-        """Lets go of the pages of lists in memory, where the system has a word for it."""
+    def _release(self) -> None:
+        """Release the pages of lists in memory, where the system can."""
         if sys.platform == "linux":
             advise = ctypes.CDLL(None).madvise
             for lists in self._mapped:

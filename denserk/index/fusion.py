@@ -13,7 +13,7 @@ import dataclasses
 import logging
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -75,16 +75,34 @@ def fuse(
     weights = fusion.weights_of(len(paths))
     forget_manifest(output)
     with scratch_folder("fuse") as scratch:
-        runs = [_open(path, Path(scratch), fusion) for path in paths]
+        runs = [_open(path, scratch, fusion) for path in paths]
         qids = list(dict.fromkeys(qid for run in runs for qid in run.queries))
+        for run in runs:
+            has = set(run.queries)
+            if missing := [qid for qid in qids if qid not in has]:
+                named = ", ".join(missing[:NAMED]) + (", ..." if len(missing) > NAMED else "")
+                logger.warning(
+                    f"{run.path} lacks {len(missing):,} of {len(qids):,} queries, which the other "
+                    f"runs answer alone: {named}"
+                )
         result = FusionResult(len(qids), queries_of=[len(run.queries) for run in runs])
-        _warn_of_missing(runs, qids)
+        ties = TieCount()
         with track("fusing", len(qids), "queries") as progress:
-            ties = TieCount()
             answers = _answers(runs, qids, weights, fusion, settings, ties, progress)
             result.hits = write_run(output, answers, settings.output_format, settings.tag)
         ties.report(settings)
-        _write_manifest(output, fusion, settings, runs, result)
+        if has_manifest(output):
+            made_from = [
+                {
+                    "name": str(run.path),
+                    "sha256": file_sha256(run.path) if Path(run.path).is_file() else None,
+                    "queries": len(run.queries),
+                }
+                for run in runs
+            ]
+            counts = {"queries": result.queries, "hits": result.hits, "sha256": file_sha256(output)}
+            chosen = {**as_json(settings), "fusion": as_json(fusion)}
+            write_manifest(output, Manifest(Kind.RUN, True, chosen, {"runs": made_from}, counts))
     return result
 
 
@@ -98,19 +116,6 @@ def _open(path: str, scratch: Path, fusion: FusionSettings) -> RunLookup:
             path, None, "ranks, no scores", "scores for --method linear", "give --method rrf"
         )
     return run
-
-
-def _warn_of_missing(runs: Sequence[RunLookup], qids: Sequence[str]) -> None:
-    """Warn of runs that lack queries of other runs."""
-    for run in runs:
-        has = set(run.queries)
-        missing = [qid for qid in qids if qid not in has]
-        if missing:
-            named = ", ".join(missing[:NAMED]) + (", ..." if len(missing) > NAMED else "")
-            logger.warning(
-                f"{run.path} lacks {len(missing):,} of {len(qids):,} queries, which the other runs "
-                f"answer alone: {named}"
-            )
 
 
 def _answers(
@@ -131,46 +136,19 @@ def _answers(
         Missing.LOWEST if fusion.normalization is Normalization.ZMUV else Missing.ZERO
     )
     for qid in qids:
-        hits = [_best_first(run, qid, from_each) for run in runs]
+        hits = []
+        for run in runs:
+            docids, scores = run.hits(qid)
+            if settings.remove_query and qid in docids:
+                del scores[docids.index(qid)]
+                docids.remove(qid)
+            hits.append(ordered(docids, scores, from_each))  # by score, not by the rank column
         if fusion.method is FusionMethod.RRF:
-            scores = reciprocal_ranks(hits, weights, fusion.rrf_k)
+            found = reciprocal_ranks(hits, weights, fusion.rrf_k)
         else:
-            scores = weighted_scores(hits, weights, fusion.normalization, missing)
+            found = weighted_scores(hits, weights, fusion.normalization, missing)
         progress.advance()
-        yield qid, ordered(list(scores), list(scores.values()), fused, ties)
-
-
-def _best_first(run: RunLookup, qid: str, settings: RankingSettings) -> Hits:
-    """Return the hits of a query in one run, ranked by score and not by the rank column."""
-    docids, scores = run.hits(qid)
-    if settings.remove_query and qid in docids:
-        del scores[docids.index(qid)]
-        docids.remove(qid)
-    return ordered(docids, scores, settings)
-
-
-def _write_manifest(
-    output: str,
-    fusion: FusionSettings,
-    settings: RankingSettings,
-    runs: Sequence[RunLookup],
-    result: FusionResult,
-) -> None:
-    if not has_manifest(output):
-        return
-    made_from = {
-        "runs": [
-            {
-                "name": str(run.path),
-                "sha256": file_sha256(run.path) if Path(run.path).is_file() else None,
-                "queries": len(run.queries),
-            }
-            for run in runs
-        ]
-    }
-    contents = {"queries": result.queries, "hits": result.hits, "sha256": file_sha256(output)}
-    chosen = {**as_json(settings), "fusion": as_json(fusion)}
-    write_manifest(output, Manifest(Kind.RUN, True, chosen, made_from, contents))
+        yield qid, ordered(list(found), list(found.values()), fused, ties)
 
 
 def reciprocal_ranks(
@@ -222,26 +200,11 @@ def normalized(scores: Sequence[float], normalization: Normalization) -> list[fl
     >>> normalized([3.0, 2.0, 1.0], Normalization.MIN_MAX)
     [1.0, 0.5, 0.0]
     """
-    return NORMALIZERS[normalization](scores)
-
-
-def _min_max(scores: Sequence[float]) -> list[float]:
     low, high = min(scores), max(scores)
-    if high == low:
-        return [1.0] * len(scores)
-    return [(score - low) / (high - low) for score in scores]
-
-
-def _zmuv(scores: Sequence[float]) -> list[float]:
+    if normalization is Normalization.NONE:
+        return list(scores)
+    if normalization is Normalization.MIN_MAX:
+        return [(s - low) / (high - low) if high > low else 1.0 for s in scores]
     mean = math.fsum(scores) / len(scores)
-    spread = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / len(scores))
-    if max(scores) == min(scores):
-        return [0.0] * len(scores)
-    return [(score - mean) / spread for score in scores]
-
-
-NORMALIZERS: dict[Normalization, Callable[[Sequence[float]], list[float]]] = {
-    Normalization.MIN_MAX: _min_max,
-    Normalization.ZMUV: _zmuv,
-    Normalization.NONE: list,
-}
+    spread = math.sqrt(math.fsum((s - mean) ** 2 for s in scores) / len(scores))
+    return [(s - mean) / spread if high > low else 0.0 for s in scores]

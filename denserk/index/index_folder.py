@@ -30,7 +30,7 @@ AT_ONCE = 1 << 20  # bytes that are searched for line ends at once
 
 
 class PassageIds(Sequence[str]):
-    """The lines of a memory-mapped `docid` file; line ends are searched for when needed.
+    """The passage ids of rows: lines of a memory-mapped `docid` file.
 
     Args:
         path: the file.
@@ -67,8 +67,11 @@ class PassageIds(Sequence[str]):
         if len(text) and text[-1] != NEWLINE:
             ends.append(np.array([len(text)]))
         found = np.concatenate([np.empty(0, np.int64), *ends])
-        if self._rows is not None:
-            check_count(self._folder, self._rows, len(found))
+        if self._rows not in (None, len(found)):
+            raise MismatchError(
+                f"{self._folder} holds {self._rows:,} vectors but {len(found):,} ids",
+                "build the index again with --overwrite",
+            )
         return found
 
     def __len__(self) -> int:
@@ -77,56 +80,20 @@ class PassageIds(Sequence[str]):
     def __getitem__(self, row: int) -> str:  # type: ignore[override]
         if not 0 <= row < len(self):
             raise IndexError(row)
-        return self._lines(np.array([row]))[0]
-
-    def _lines(self, rows: NDArray[np.int64]) -> list[str]:
-        text, ends = self._text, self._ends[rows].tolist()
-        starts = np.where(rows > 0, self._ends[rows - 1] + 1, 0).tolist()
-        places = zip(starts, ends, strict=True)
-        return [text[start:end].decode().rstrip(SPACES) for start, end in places]
+        return self.passages(np.array([row]))[0]
 
     def passages(self, rows: NDArray[np.int64]) -> list[str]:
         """Return the passage ids of (K,) rows."""
-        lines = self._lines(rows)
-        return lines if self._size == 1 else [line.rpartition(PART)[0] for line in lines]
+        text, ends = self._text, self._ends[rows].tolist()
+        starts = np.where(rows > 0, self._ends[rows - 1] + 1, 0).tolist()
+        places = zip(starts, ends, strict=True)
+        lines = (text[start:end].decode().rstrip(SPACES) for start, end in places)
+        return [passage_of(line, self._size) for line in lines]
 
 
-def read_index_manifest(folder: str | Path) -> Manifest | None:
-    """Read and check the manifest of an index folder; None if another tool wrote the index.
-
-    Raises:
-        UsageError: the folder does not exist, or is not an index.
-        MismatchError: it is unfinished, or not an index.
-        InputError: its ids are broken, or a file was changed.
-    """
-    path = Path(folder)
-    is_foreign = foreign_engine(path) and not (path / NAME).exists()
-    manifest = None if is_foreign else read_manifest(path, Kind.INDEX)
-    if manifest is not None:
-        require_fields(path, manifest, "settings", "engine")
-    check_index(path, manifest)
-    return manifest
-
-
-def foreign_engine(folder: str | Path) -> Engine | None:
-    """Return the engine that reads a folder without a manifest, by its files, or None."""
-    path = Path(folder)
-    if (path / INDEX).is_file() and (path / DOCID).is_file():
-        return Engine.FAISS
-    return Engine.LUCENE if any(path.glob("segments_*")) else None
-
-
-def check_count(folder: str | Path, rows: int, ids: int) -> None:
-    """Check that an index has as many ids as rows.
-
-    Raises:
-        MismatchError: the numbers differ.
-    """
-    if rows != ids:
-        raise MismatchError(
-            f"{folder} holds {rows:,} vectors but {ids:,} ids",
-            "build the index again with --overwrite",
-        )
+def passage_of(line: str, size: int) -> str:
+    """Return the passage id of a line, given the vectors per passage."""
+    return line if size == 1 else line.rpartition(PART)[0]
 
 
 def part_names(docid: str, count: int) -> list[str]:
@@ -136,6 +103,35 @@ def part_names(docid: str, count: int) -> list[str]:
     (['d1'], ['d1#0', 'd1#1'])
     """
     return [docid] if count == 1 else [f"{docid}{PART}{part}" for part in range(count)]
+
+
+def vectors_per_passage(manifest: Manifest | None) -> int:
+    """Return how many consecutive rows of an index are one passage."""
+    return 1 if manifest is None else int(manifest.contents.get("vectors_per_passage", 1))
+
+
+def read_index_manifest(folder: str | Path) -> tuple[Manifest | None, Engine]:
+    """Read and check the manifest of an index folder; None if another tool wrote the index.
+
+    Raises:
+        UsageError: the folder does not exist, or is not an index.
+        MismatchError: it is unfinished, or not an index.
+        InputError: its ids are broken, or a file was changed.
+    """
+    path = Path(folder)
+    foreign = None
+    if not (path / NAME).exists():
+        if (path / INDEX).is_file() and (path / DOCID).is_file():
+            foreign = Engine.FAISS
+        elif any(path.glob("segments_*")):
+            foreign = Engine.LUCENE
+    if foreign:
+        check_index(path, None)
+        return None, foreign
+    manifest = read_manifest(path, Kind.INDEX)
+    require_fields(path, manifest, "settings", "engine")
+    check_index(path, manifest)
+    return manifest, Engine(manifest.settings["engine"])
 
 
 def folder_bytes(folder: Path) -> int:

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import groupby
@@ -20,31 +20,26 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.retrieval import Bm25Settings, SearchSettings, StopWords
 from denserk.errors import InputError, MissingExtraError, OutputError, UsageError
 from denserk.extras import installed, package_folder, require
-from denserk.index.vector_index import Rows, Scores
+from denserk.index.hits import Rows, Scores, padding
 from denserk.io.files import write_errors
 from denserk.io.outputs import scratch_folder
 
 logger = logging.getLogger(__name__)
 
-# the first version of Java that Anserini runs on
-OLDEST = 21
+OLDEST = 21  # the first version of Java that Anserini runs on
 # without it, a process whose threads are out of memory waits for them forever
 STOP = "-XX:+ExitOnOutOfMemoryError"
 # a fault of Java at the beginning of a line, or after "Caused by:" and the like
 FAULT = re.compile(r"(?m)(?:^|[ :])((?:[a-z]\w*\.)+[\w$]*(?:Error|Exception|TooManyClauses)\b.*)")
 STEMMERS = ("porter", "krovetz", "none")
-# passages in a file; each thread of Lucene reads one file at a time
-FILE_PASSAGES = 1 << 16
-# MB of an index that are collected before they are written
-BUFFER_MB = 512
-# hits that are searched for in one process
-PROCESS_HITS = 1 << 20
+FILE_PASSAGES = 1 << 16  # passages in a file; each thread of Lucene reads one file at a time
+BUFFER_MB = 512  # MB of an index that are collected before they are written
+PROCESS_HITS = 1 << 20  # hits that are searched for in one process
 
 
 def find_java() -> Path:
@@ -107,9 +102,6 @@ def run_anserini(main: str, *arguments: str | Path) -> tuple[bool, str]:
     """Run a class of `io.anserini`; return whether it did all its work, and its log.
 
     A class may end well although one of its threads did not: a fault in its log counts.
-
-    Raises:
-        MissingExtraError: Java or Pyserini is missing.
     """
     command = [find_java(), STOP, "-cp", anserini_jar(), f"io.anserini.{main}", *arguments]
     with TemporaryFile() as log:
@@ -128,8 +120,7 @@ def fault(log: str) -> str:
     'java.io.IOException: No space left'
     """
     lines = [line for line in log.splitlines() if line.strip()]
-    faults = [found.group(1) for line in lines if (found := FAULT.search(line))]
-    return (faults or lines or ["no log"])[-1].strip()
+    return (FAULT.findall(log) or lines or ["no log"])[-1].strip()
 
 
 def analysis(settings: Bm25Settings) -> list[str]:
@@ -150,10 +141,6 @@ def analysis(settings: Bm25Settings) -> list[str]:
 class LuceneBuilder:
     """Builds an index; the texts are in a temporary folder until then (see TMPDIR).
 
-    Args:
-        settings: analysis of text.
-        threads: files that are indexed in parallel.
-
     Raises:
         UsageError: Lucene does not have the stemmer.
         MissingExtraError: Java or Pyserini is missing.
@@ -172,15 +159,24 @@ class LuceneBuilder:
             InputError: no passage has text.
             OutputError: Lucene did not index all of them.
         """
+        count = 0
         with scratch_folder("lucene") as texts:
-            count = _write_texts(Path(texts), passages)
+            parts = groupby(enumerate(passages), lambda item: item[0] // FILE_PASSAGES)
+            for number, part in parts:
+                count += _write_json(
+                    texts / f"{number:06}.jsonl",
+                    ({"id": docid, "contents": text} for _, (docid, text) in part),
+                )
             done, log = run_anserini(
                 "index.IndexCollection",
                 *("-collection", "JsonCollection", "-input", texts, "-index", folder),
                 *("-threads", str(self._threads), "-memoryBuffer", str(BUFFER_MB), "-optimize"),
                 *self._analysis,
             )
-        indexed, empty = _counter("indexed", log), _counter("empty", log)
+        counters = dict(re.findall(r" - (indexed|empty): +([\d,]+)", log))
+        indexed, empty = (
+            int(counters.get(name, "0").replace(",", "")) for name in ("indexed", "empty")
+        )
         if not done or indexed + empty != count:
             raise OutputError(
                 f"{folder}: Lucene indexed {indexed:,} of {count:,} passages ({fault(log)})"
@@ -193,21 +189,10 @@ class LuceneBuilder:
         return {"count": indexed, "without_text": empty}
 
 
-def _write_texts(folder: Path, passages: Iterable[tuple[str, str]]) -> int:
-    """Write passages as Anserini reads them, in several files; return how many."""
-    count = 0
-    with write_errors(folder):
-        for number, part in groupby(enumerate(passages), lambda item: item[0] // FILE_PASSAGES):
-            with (folder / f"{number:06}.jsonl").open("w", encoding="ascii") as out:
-                for _, (docid, text) in part:
-                    out.write(json.dumps({"id": docid, "contents": text}) + "\n")
-                    count += 1
-    return count
-
-
-def _counter(name: str, log: str) -> int:
-    found = re.search(rf" - {name}: +([\d,]+)", log)
-    return int(found.group(1).replace(",", "")) if found else 0
+def _write_json(path: Path, records: Iterable[dict[str, str]]) -> int:
+    """Write JSON lines in ASCII, which Anserini reads; return how many."""
+    with write_errors(path.parent), path.open("w", encoding="ascii") as out:
+        return sum(1 for record in records if out.write(json.dumps(record) + "\n"))
 
 
 class LuceneIndex:
@@ -235,21 +220,20 @@ class LuceneIndex:
     ) -> None:
         self._folder, self._settings = folder, settings
         self._threads = threads or os.cpu_count() or 1
-        self._passages = self._count() if passages is None else passages
         self.ids: list[str] = []
+        if passages is None:
+            _, log = run_anserini("index.IndexReaderUtils", "-index", folder, "-stats")
+            found = re.search(r"^documents: +(\d+)", log, re.MULTILINE)
+            if found is None:
+                raise self._unreadable(log)
+            passages = int(found.group(1))
+        self._passages = passages
 
     def __len__(self) -> int:
         return self._passages
 
-    def _count(self) -> int:
-        _, log = run_anserini("index.IndexReaderUtils", "-index", self._folder, "-stats")
-        found = re.search(r"^documents: +(\d+)", log, re.MULTILINE)
-        if found is None:
-            raise self._unreadable(log)
-        return int(found.group(1))
-
     def many_at_once(self, settings: SearchSettings) -> SearchSettings:
-        """Return the settings with so many queries per search that starting Java is no matter."""
+        """Return the settings with so many queries per search that starting Java hardly counts."""
         batch = max(settings.query_batch, PROCESS_HITS // settings.hits)
         return replace(settings, query_batch=batch)
 
@@ -259,11 +243,20 @@ class LuceneIndex:
         Raises:
             InputError: Lucene cannot read the index, or a query has over 1,024 different terms.
         """
-        scores: Scores = np.full((len(queries), depth), -np.inf, np.float32)
-        rows: Rows = np.full((len(queries), depth), -1, np.int64)
+        scores, rows = padding(len(queries), depth)
         self.ids.clear()
         with scratch_folder("lucene") as scratch:
-            run = self._run(list(queries), depth, Path(scratch))
+            topics, run = scratch / "topics.jsonl", scratch / "run.trec"
+            _write_json(topics, ({"id": str(n), "title": q} for n, q in enumerate(queries)))
+            done, log = run_anserini(
+                "search.SearchCollection",
+                *("-index", self._folder, "-topics", topics, "-topicReader", "JsonString"),
+                *("-output", run, "-hits", str(depth)),
+                *("-threads", "1", "-parallelism", str(self._threads), *analysis(self._settings)),
+                *("-bm25", "-bm25.k1", f"{self._settings.k1}", "-bm25.b", f"{self._settings.b}"),
+            )
+            if not done or not run.exists():
+                raise self._unreadable(log)
             with run.open(encoding="utf-8") as lines:
                 for line in lines:
                     query, _, docid, rank, score, _ = line.split()
@@ -271,23 +264,6 @@ class LuceneIndex:
                     scores[place], rows[place] = float(score), len(self.ids)
                     self.ids.append(docid)
         return scores, rows
-
-    def _run(self, texts: Sequence[str], depth: int, scratch: Path) -> Path:
-        """Return Lucene's run for queries with the ids 0, 1, 2, ..."""
-        topics, run = scratch / "topics.jsonl", scratch / "run.trec"
-        with topics.open("w", encoding="ascii") as out:
-            for number, text in enumerate(texts):
-                out.write(json.dumps({"id": str(number), "title": text}) + "\n")
-        done, log = run_anserini(
-            "search.SearchCollection",
-            *("-index", self._folder, "-topics", topics, "-topicReader", "JsonString"),
-            *("-output", run, "-hits", str(depth)),
-            *("-threads", "1", "-parallelism", str(self._threads), *analysis(self._settings)),
-            *("-bm25", "-bm25.k1", f"{self._settings.k1}", "-bm25.b", f"{self._settings.b}"),
-        )
-        if not done or not run.exists():
-            raise self._unreadable(log)
-        return run
 
     def _unreadable(self, log: str) -> InputError:
         heap = "JAVA_TOOL_OPTIONS=-Xmx8g gives Java more memory" if "OutOfMemory" in log else None

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from denserk.errors import UsageError
@@ -21,20 +22,16 @@ LIMITS = (
 def available_bytes() -> int | None:
     """Return the bytes of memory that are available now; None if the system does not report it."""
     found: list[int] = []
-    try:
+    with suppress(OSError, ValueError):
         lines = MEMORY.read_text(encoding="ascii").splitlines()
         found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-    except (OSError, ValueError):
-        pass
     for most, now, parts in LIMITS:
-        try:
+        with suppress(OSError, ValueError):  # no such file; "max", which is no limit
             limit, used = (int((GROUP / name).read_text(encoding="ascii")) for name in (most, now))
             lines = (GROUP / parts).read_text(encoding="ascii").splitlines()
-        except (OSError, ValueError):  # no such file; "max", which is no limit
-            continue
-        files = ("inactive_file ", "active_file ")  # copies of files, given back when asked for
-        used -= sum(int(line.split()[1]) for line in lines if line.startswith(files))
-        found.append(max(0, limit - used))
+            files = ("inactive_file ", "active_file ")  # copies of files, given back when asked for
+            used -= sum(int(line.split()[1]) for line in lines if line.startswith(files))
+            found.append(max(0, limit - used))
     return min(found, default=None)
 
 
@@ -48,26 +45,8 @@ def in_units(size: float) -> str:
     return f"{size / unit:,.1f} {name}"
 
 
-def exact_search_needs(dimension: int, queries: int, depth: int) -> dict[str, int]:
-    """Return the bytes of an exact search: `queries` at once, `depth` hits each, D dimensions.
-
-    >>> {what: size >> 20 for what, size in exact_search_needs(768, 1024, 1000).items()}
-    {'a block of vectors': 288, 'the top-k': 175}
-    """
-    block = 32_768 * 3 * 4 * dimension  # rows of the widest block; float32, two copies
-    hits = queries * depth
-    held = 4 * hits * 3 * 10  # held for each hit that is returned; key and query; sorting them
-    named = hits * (8 + 4 + 48)  # row, score, id
-    return {"a block of vectors": block, "the top-k": held + named}
-
-
 def require_memory(task: str, needs: Mapping[str, int], hint: str) -> None:
-    """Log the memory that a task needs, and raise an error if there is less.
-
-    Args:
-        task: a noun phrase, "building IVF4096,PQ64".
-        needs: bytes of each part, by a noun phrase; all are held at the same time.
-        hint: what to do if the memory does not suffice.
+    """Log the memory that a task needs, in bytes of each part, and reject it if there is less.
 
     Raises:
         UsageError: the memory does not suffice.

@@ -13,9 +13,9 @@ Rows are written by upsert under their numbers: a row sent twice, by a retry or 
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,18 @@ from denserk.config.options import spelled
 from denserk.config.retrieval import Engine, IndexPaths, IndexSettings, SearchSettings
 from denserk.errors import MismatchError, OutputError, ServerError, UsageError
 from denserk.extras import require
-from denserk.index.index_folder import PART
-from denserk.index.recall import DEPTH, recall_over_blocks
-from denserk.index.vector_index import Rows, Scores, Vectors
-from denserk.index.vector_inputs import CheckedBlocks, Gathered, expanded, known_count, open_sources
-from denserk.io.checks import IdLedger, verify_folders
+from denserk.index.hits import Rows, Scores, Vectors, in_order, padding
+from denserk.index.index_folder import vectors_per_passage
+from denserk.index.recall import DEPTH, measure_recall
+from denserk.index.vector_inputs import (
+    Gathered,
+    UniqueIds,
+    checked_blocks,
+    expanded,
+    known_count,
+    open_sources,
+)
+from denserk.io.checks import verify_folders
 from denserk.io.files import STREAM
 from denserk.io.manifest import Kind, Manifest, common_model, decoded, differences, encoded
 from denserk.io.vectors import VectorSource
@@ -39,23 +46,17 @@ from denserk.reporting import track
 logger = logging.getLogger(__name__)
 
 ROW, PASSAGE, VECTOR = "row", "passage", "vector"
-MANIFEST, ROWS = "denserk.manifest", "denserk.rows"
+MANIFEST, ROWS = "denserk.manifest", "denserk.rows"  # properties of a collection
 ID_BYTES = 1024  # bytes of a passage's id at most
 LIMIT = 16_384  # hits of a query that Milvus returns at most
-# hits per request: Milvus sends no answer of more than 64 MB by default
-HITS_AT_ONCE = 400_000
-# bytes of vectors per request
-BATCH_BYTES = 8 << 20
-# batches between two updates of the number of rows that are surely there
-KEPT_EVERY = 8
-# seconds that a request may take, pymilvus' own retries included
-TIMEOUT = 60.0
-# seconds between two looks at work that the server does in the background
-PAUSE = 0.5
+HITS_AT_ONCE = 400_000  # per request: Milvus sends no answer of more than 64 MB by default
+BATCH_BYTES = 8 << 20  # bytes of vectors per request
+KEPT_EVERY = 8  # batches between two updates of the number of rows that are surely there
+TIMEOUT = 60.0  # seconds that a request may take, pymilvus' own retries included
+PAUSE = 0.5  # seconds between two looks at work that the server does in the background
 FULL = ("No space left", "File too large", "quota")
 DENIED = ("auth check failure", "unauthenticated", "UNAUTHENTICATED", "permission", "api key")
-# types of index that compare every row
-EXHAUSTIVE = ("FLAT", "GPU_BRUTE_FORCE", "BRUTE_FORCE")
+EXHAUSTIVE = ("FLAT", "GPU_BRUTE_FORCE", "BRUTE_FORCE")  # types that compare every row
 
 
 class Collection:
@@ -95,10 +96,7 @@ class Collection:
             self._client = self._library.MilvusClient(
                 settings.uri, token=os.environ.get(TOKEN, ""), timeout=TIMEOUT / 6, dedicated=True
             )
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._client.close()
+        self.close = self._client.close
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
@@ -108,10 +106,8 @@ class Collection:
         try:
             yield
         except library as error:
-            lines = (getattr(error, "message", "") or str(error) or type(error).__name__).split(
-                "\n"
-            )
-            reason = lines[0][:300]
+            text = getattr(error, "message", "") or str(error) or type(error).__name__
+            reason = text.split("\n")[0][:300]
             if token := os.environ.get(TOKEN):
                 for secret in (token, *token.split(":")[1:]):
                     reason = reason.replace(secret, "***")
@@ -119,37 +115,29 @@ class Collection:
             if any(sign in reason for sign in FULL):
                 raise OutputError(message, "make room, then continue with --resume") from None
             denied = any(sign in reason for sign in DENIED)
-            raise ServerError(
-                message, f"set {TOKEN} in the environment" if denied else None
-            ) from None
+            hint = f"set {TOKEN} in the environment" if denied else None
+            raise ServerError(message, hint) from None
 
-    def _call(self, what: str, method: str, *args: Any, **named: Any) -> Any:
-        # an embedded server is in this process: it cannot be away, only at work
-        named.setdefault("timeout", None if self._embedded else TIMEOUT)
-        with self._errors(what):
-            return getattr(self._client, method)(self._name, *args, **named)
-
-    def exists(self) -> bool:
-        """Return whether the server has the collection."""
-        return bool(self._call("cannot be looked up", "has_collection"))
-
-    def drop(self) -> None:
-        """Remove the collection."""
-        self._call("cannot be removed", "drop_collection")
-
-    def create(self, dimension: int, manifest: Manifest, settings: MilvusIndexSettings) -> None:
-        """Create the collection, empty, and its index.
+    def call(self, method: str, *args: Any, **named: Any) -> Any:
+        """Send a request about the collection.
 
         Raises:
-            ServerError: the server rejects it, for example an unknown type of index.
+            ServerError: the server rejects it, or does not answer.
+            OutputError: the server has no room.
         """
+        # an embedded server is in this process: it cannot be away, only at work
+        named.setdefault("timeout", None if self._embedded else TIMEOUT)
+        with self._errors(f"failed at {method}"):
+            return getattr(self._client, method)(self._name, *args, **named)
+
+    def create(self, dimension: int, manifest: Manifest, settings: MilvusIndexSettings) -> None:
+        """Create the collection, empty, and its index."""
         types = self._library.DataType
         schema = self._client.create_schema(auto_id=False, enable_dynamic_field=False)
         schema.add_field(ROW, types.INT64, is_primary=True)
         schema.add_field(PASSAGE, types.VARCHAR, max_length=ID_BYTES)
         schema.add_field(VECTOR, types.FLOAT_VECTOR, dim=dimension)
-        self._call(
-            "cannot be created",
+        self.call(
             "create_collection",
             schema=schema,
             properties={MANIFEST: encoded(manifest).decode(), ROWS: "0"},
@@ -159,27 +147,21 @@ class Collection:
         if self._embedded:  # milvus-lite reads them in the older form only
             given = {"params": given}
         index = self._client.prepare_index_params()
-        kind = settings.milvus_index
-        index.add_index(VECTOR, kind, VECTOR, metric_type="IP", params=given)
+        index.add_index(VECTOR, settings.milvus_index, VECTOR, metric_type="IP", params=given)
         try:
-            self._call(f"takes no index {kind}", "create_index", index)
-            self._call("cannot be released", "release_collection")  # indexed when it is loaded
+            self.call("create_index", index)
+            self.call("release_collection")  # indexed when it is loaded
         except ServerError:
-            self.drop()
+            self.call("drop_collection")
             raise
 
-    def _properties(self) -> dict[str, str]:
-        found = self._call("cannot be described", "describe_collection")
-        return dict(found.get("properties") or {})
+    def properties(self) -> dict[str, str]:
+        """Return the properties of the collection."""
+        return dict(self.call("describe_collection").get("properties") or {})
 
-    def set_properties(self, **properties: str) -> None:
-        """Set properties: `manifest`, or `rows` that are surely there."""
-        named = {f"denserk.{name}": value for name, value in properties.items()}
-        self._call("cannot be changed", "alter_collection_properties", named)
-
-    def rows_there(self) -> int:
-        """Return how many rows, from the first, are surely there: where --resume continues."""
-        return int(self._properties().get(ROWS, "0"))
+    def set_property(self, name: str, value: str) -> None:
+        """Set a property of the collection."""
+        self.call("alter_collection_properties", {name: value})
 
     def manifest(self) -> Manifest:
         """Return the manifest, finished or not.
@@ -188,7 +170,7 @@ class Collection:
             MismatchError: denserk did not make the collection.
             InputError: the manifest is broken.
         """
-        text = self._properties().get(MANIFEST)
+        text = self.properties().get(MANIFEST)
         if text is None:
             raise MismatchError(
                 f"{self.place} was not made by denserk: it has no manifest",
@@ -202,51 +184,29 @@ class Collection:
             {ROW: first + place, PASSAGE: docid, VECTOR: vector}
             for place, (docid, vector) in enumerate(zip(ids, vectors, strict=True))
         ]
-        self._call("cannot be written", "upsert", rows)
+        self.call("upsert", rows)
 
     def settle(self) -> None:
         """Wait until the server has sealed what was written, indexed it and loaded it."""
-        self._call("cannot be flushed", "flush", timeout=None)
+        self.call("flush", timeout=None)
         while True:
-            index = self._call("cannot be indexed", "describe_index", VECTOR) or {}
+            index = self.call("describe_index", VECTOR) or {}
             if index.get("state") == "Failed":
                 reason = index.get("index_state_fail_reason")
                 raise ServerError(f"{self.place} cannot be indexed: {reason}")
             if not int(index.get("pending_index_rows") or 0):
                 break
             time.sleep(PAUSE)
-        self.load()
-
-    def load(self) -> None:
-        """Wait until the server has loaded the collection, so that it can be searched."""
-        self._call("cannot be loaded", "load_collection", timeout=None)
+        self.call("load_collection", timeout=None)
 
     def count(self) -> int:
         """Return the number of rows of a loaded collection."""
-        fields = ["count(*)"]
-        named = {"filter": "", "output_fields": fields, "consistency_level": "Strong"}
-        return int(self._call("cannot be counted", "query", **named)[0][fields[0]])
-
-    def search(self, queries: Vectors, depth: int, parameters: dict[str, Any]) -> list[Any]:
-        """Return the hits of each of (B, D) queries, each hit with row, score and passage."""
-        found: list[Any] = []
-        step = max(1, HITS_AT_ONCE // depth)
-        for first in range(0, len(queries), step):
-            found += self._call(
-                "cannot be searched",
-                "search",
-                data=list(queries[first : first + step]),
-                anns_field=VECTOR,
-                limit=depth,
-                output_fields=[PASSAGE],
-                search_params={"metric_type": "IP", "params": parameters},
-            )
-        return found
+        named = {"filter": "", "output_fields": ["count(*)"], "consistency_level": "Strong"}
+        return int(self.call("query", **named)[0]["count(*)"])
 
     def passage(self, row: int) -> str:
         """Return the passage id of a row."""
-        found = self._call("cannot be read", "get", ids=[row], output_fields=[PASSAGE])
-        return str(found[0][PASSAGE])
+        return str(self.call("get", ids=[row], output_fields=[PASSAGE])[0][PASSAGE])
 
 
 def load(
@@ -266,19 +226,18 @@ def load(
 
     Raises:
         InputError: an id occurs twice, a number is not finite, or there is no vector.
-        MismatchError: the sources have different dimensions.
         ServerError: the server rejects the rows (ids are 1,024 bytes at most), or stays away.
         OutputError: the server has no room.
     """
     size = sources[0].vectors_per_passage
-    sent, there, batches = 0, -1, 0
-    ledger = IdLedger()
+    sent, there, batches, dimension = 0, -1, 0, 0
+    taken = UniqueIds()
     with track("loading vectors", known_count(sources), "passages") as bar:
-        blocks = CheckedBlocks(sources, ledger)
-        for ids, vectors, _ in blocks:
+        for ids, vectors, _ in checked_blocks(sources, taken):
             if there < 0:
-                there = start(blocks.dimension)
-            step = batch or max(1, BATCH_BYTES // (4 * size * blocks.dimension))
+                dimension = vectors.shape[1]
+                there = start(dimension)
+            step = batch or max(1, BATCH_BYTES // (4 * size * dimension))
             for first in range(0, len(ids), step):
                 names = [docid for docid in ids[first : first + step] for _ in range(size)]
                 if sent + len(names) > there:
@@ -286,33 +245,32 @@ def load(
                     collection.write(sent, names, rows.astype(np.float32))
                     batches += 1
                     if batches % KEPT_EVERY == 0:
-                        collection.set_properties(rows=str(sent + len(names)))
+                        collection.set_property(ROWS, str(sent + len(names)))
                 sent += len(names)
                 bar.advance(len(names) // size)
-        collection.set_properties(rows=str(sent))
+        collection.set_property(ROWS, str(sent))
         collection.settle()
-        blocks.refuse_repeats(lambda position: collection.passage(position * size))
+        taken.refuse_repeat(lambda position: collection.passage(position * size))
         if (count := collection.count()) != sent:
             raise ServerError(
                 f"{collection.place} holds {count:,} rows where {sent:,} were written",
                 "load it again with --overwrite",
             )
-        return Gathered(ledger.count, size, blocks.dimension)
+        return Gathered(taken.count, size, dimension)
 
 
 class LastIds(Sequence[str]):
-    """The ids of the rows that the last search found; those of several vectors end in "#n"."""
+    """The passage ids of the rows that the last search found."""
 
-    def __init__(self, count: int, vectors_per_passage: int) -> None:
-        self._count, self._size = count, vectors_per_passage
+    def __init__(self, count: int) -> None:
+        self._count = count
         self.passages: dict[int, str] = {}
 
     def __len__(self) -> int:
         return self._count
 
     def __getitem__(self, row: int) -> str:  # type: ignore[override]
-        passage = self.passages[row]
-        return passage if self._size == 1 else f"{passage}{PART}{row % self._size}"
+        return self.passages[row]
 
 
 class MilvusIndex:
@@ -333,10 +291,10 @@ class MilvusIndex:
 
     def __init__(self, settings: CollectionSettings, rules: SearchSettings) -> None:
         self._collection = Collection(settings)
-        self.place = settings.place
+        self.place, self.close = settings.place, self._collection.close
         try:
             self.manifest = self._finished_manifest()
-            size = int(self.manifest.contents["vectors_per_passage"])
+            size = vectors_per_passage(self.manifest)
             if rules.hits * size > LIMIT:
                 several = f" of {size} vectors each" if size > 1 else ""
                 raise UsageError(
@@ -345,15 +303,15 @@ class MilvusIndex:
                 )
             self._kind = str(self.manifest.settings["milvus_index"])
             self._parameters = self._breadth(rules) | settings.parameters
-            self._collection.load()
+            self._collection.call("load_collection", timeout=None)
             self._count = self._collection.count()
         except BaseException:
-            self._collection.close()
+            self.close()
             raise
-        self.ids = LastIds(self._count, size)
+        self.ids = LastIds(self._count)
 
     def _finished_manifest(self) -> Manifest:
-        if not self._collection.exists():
+        if not self._collection.call("has_collection"):
             raise UsageError(f"there is no {self.place}", "denserk index --engine milvus makes it")
         manifest = self._collection.manifest()
         if manifest.kind is not Kind.INDEX or not manifest.complete:
@@ -365,15 +323,12 @@ class MilvusIndex:
 
     def _breadth(self, rules: SearchSettings) -> dict[str, Any]:
         """Return Milvus's parameters for --ef-search and --nprobe."""
-        given = dict(rules.index_options)
-        found: dict[str, Any] = {}
+        given, found = dict(rules.index_options), {}
         if self._kind.startswith("HNSW"):
-            found["ef"] = rules.ef_search or 64
-            given.pop("--ef-search", None)
+            found["ef"] = given.pop("--ef-search", 64)
         elif "IVF" in self._kind or self._kind == "SCANN":
             lists = (self.manifest.settings.get("milvus_params") or {}).get("nlist", 128)
-            found["nprobe"] = rules.nprobe or max(1, int(lists) // 16)
-            given.pop("--nprobe", None)
+            found["nprobe"] = given.pop("--nprobe", max(1, int(lists) // 16))
         for name, value in given.items():
             raise UsageError(f"{name} {value}: {self.place} has an index {self._kind}")
         return found
@@ -383,7 +338,7 @@ class MilvusIndex:
 
     @property
     def dimension(self) -> int:
-        """D, of its vectors and of any query."""
+        """D, of its vectors and of queries."""
         return int(self.manifest.contents["dimension"])
 
     @property
@@ -397,21 +352,23 @@ class MilvusIndex:
         parameters = dict(self._parameters)
         if isinstance(ef := parameters.get("ef"), int):
             parameters["ef"] = max(ef, wanted)
-        scores: Scores = np.full((len(queries), depth), -np.inf, np.float32)
-        rows: Rows = np.full((len(queries), depth), -1, np.int64)
-        passages: dict[int, str] = {}
-        for query, hits in enumerate(self._collection.search(queries, wanted, parameters)):
-            found = np.array(hits.distances, np.float32)
-            order = np.lexsort((hits.ids, -found))
-            scores[query, : len(hits)] = found[order]
-            rows[query, : len(hits)] = np.array(hits.ids, np.int64)[order]
-            passages |= {int(n): h["entity"][PASSAGE] for n, h in zip(hits.ids, hits, strict=True)}
-        self.ids.passages = passages
-        return scores, rows
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._collection.close()
+        scores, rows = padding(len(queries), depth)
+        self.ids.passages = {}
+        step = max(1, HITS_AT_ONCE // wanted)
+        for first in range(0, len(queries), step):
+            answers = self._collection.call(
+                "search",
+                data=list(queries[first : first + step]),
+                anns_field=VECTOR,
+                limit=wanted,
+                output_fields=[PASSAGE],
+                search_params={"metric_type": "IP", "params": parameters},
+            )
+            for query, hits in enumerate(answers, start=first):
+                scores[query, : len(hits)], rows[query, : len(hits)] = hits.distances, hits.ids
+                names = (hit["entity"][PASSAGE] for hit in hits)
+                self.ids.passages |= zip(map(int, hits.ids), names, strict=True)
+        return in_order(scores, rows)
 
 
 @dataclass(frozen=True)
@@ -458,47 +415,48 @@ def build_collection(
         {"vectors": [source.name for source in sources], "model": common_model(sources)},
     )
     with closing(Collection(milvus, create=True)) as collection:
-        start, finished = _start(collection, paths, manifest, milvus)
-        if finished is None:
-            gathered = load(collection, sources, start, milvus.milvus_batch)
-            contents = {
-                "count": gathered.passages,
-                "dimension": gathered.dimension,
-                "vectors_per_passage": gathered.vectors_per_passage,
-            }
-            finished = replace(manifest, complete=True, contents=contents)
-            collection.set_properties(manifest=encoded(finished).decode())
+        found = _existing(collection, paths, manifest)
+        if found is None or not found.complete:
+
+            def start(dimension: int) -> int:
+                begun = replace(manifest, contents={"dimension": dimension})
+                if found is None:
+                    collection.create(dimension, begun, milvus)
+                    return 0
+                _refuse_changes(collection, found.contents, begun.contents)
+                there = int(collection.properties().get(ROWS, "0"))
+                logger.info(f"{collection.place}: {there:,} rows are there; the load is resumed")
+                return there
+
+            contents = asdict(load(collection, sources, start, milvus.milvus_batch))
+            found = replace(manifest, complete=True, contents=contents)
+            collection.set_property(MANIFEST, encoded(found).decode())
             streamed = any(source.name == STREAM for source in sources)
             if milvus.milvus_index not in EXHAUSTIVE and not streamed:
-
-                def blocks() -> Iterator[Vectors]:
-                    return (block.vectors for source in sources for block in source.blocks())
-
-                place = CollectionSettings(milvus.uri, milvus.collection)
-                with closing(MilvusIndex(place, SearchSettings(hits=DEPTH))) as index:
-                    recall, depth, asked = recall_over_blocks(index, blocks, settings.seed)
-                logger.info(
-                    f"{milvus.milvus_index}: recall@{depth} {recall:.3f}, "
-                    f"for {asked} of its own vectors as queries"
-                )
-                finished = replace(finished, contents={**contents, "recall": round(recall, 4)})
-                collection.set_properties(manifest=encoded(finished).decode())
+                contents["recall"] = _recall(milvus, sources, settings.seed)
+                collection.set_property(MANIFEST, encoded(found).decode())
         else:
             logger.info(f"{milvus.place} is finished: nothing to do")
-    count, size = (int(finished.contents[name]) for name in ("count", "vectors_per_passage"))
-    seconds = time.perf_counter() - began
-    return CollectionResult(count, count * size, seconds, finished.contents.get("recall"))
+    count = found.contents["count"]
+    seconds, recall = time.perf_counter() - began, found.contents.get("recall")
+    return CollectionResult(count, count * vectors_per_passage(found), seconds, recall)
+
+
+def _recall(milvus: MilvusIndexSettings, sources: Sequence[VectorSource], seed: int) -> float:
+    def blocks() -> Iterator[Vectors]:
+        return (block.vectors for source in sources for block in source.blocks())
+
+    place = CollectionSettings(milvus.uri, milvus.collection)
+    with closing(MilvusIndex(place, SearchSettings(hits=DEPTH))) as index:
+        return measure_recall(milvus.milvus_index, index, blocks, seed)
 
 
 def _reject_folder_options(paths: IndexPaths, settings: IndexSettings) -> None:
     """Raise a UsageError for options of an index folder."""
     default = IndexSettings(engine=Engine.MILVUS)
-    names = [field.name for field in fields(settings) if field.name != "seed"]
-    given = {name: getattr(settings, name) for name in names}
-    changed = {name: value for name, value in given.items() if value != getattr(default, name)}
-    for name in ("corpus", "trained_as", "output"):
-        if getattr(paths, name):
-            changed[name] = getattr(paths, name)
+    given = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    changed = {n: v for n, v in given.items() if n != "seed" and v != getattr(default, n)}
+    changed |= {n: v for n in ("corpus", "trained_as", "output") if (v := getattr(paths, n))}
     for name, value in changed.items():
         raise UsageError(
             f"{spelled(name, IndexSettings, IndexPaths)} {value} is not for --engine milvus",
@@ -506,42 +464,26 @@ def _reject_folder_options(paths: IndexPaths, settings: IndexSettings) -> None:
         )
 
 
-def _start(
-    collection: Collection, paths: IndexPaths, manifest: Manifest, milvus: MilvusIndexSettings
-) -> tuple[Callable[[int], int], Manifest | None]:
-    """Return a function that creates or resumes the collection, and the manifest if finished."""
-
-    def create(dimension: int) -> int:
-        collection.create(dimension, replace(manifest, contents={"dimension": dimension}), milvus)
-        return 0
-
-    exists = collection.exists()
-    if exists and paths.overwrite:
-        collection.drop()
-    if not exists or paths.overwrite:
-        return create, None
+def _existing(collection: Collection, paths: IndexPaths, manifest: Manifest) -> Manifest | None:
+    """Return the manifest of a collection that --resume continues; None if it is to be created."""
+    if not collection.call("has_collection"):
+        return None
+    if paths.overwrite:
+        collection.call("drop_collection")
+        return None
     if not paths.resume:
         raise UsageError(
             f"{collection.place} exists already", "--resume continues it, --overwrite replaces it"
         )
     found = collection.manifest()
-    changed = differences(found.settings, manifest.settings)
-    changed += differences(found.made_from, manifest.made_from)
+    _refuse_changes(collection, found.settings, manifest.settings)
+    _refuse_changes(collection, found.made_from, manifest.made_from)
+    return found
 
-    def resume(dimension: int) -> int:
-        if found.contents["dimension"] != dimension:
-            raise MismatchError(
-                f"{collection.place} has {found.contents['dimension']} dimensions, "
-                f"the vectors have {dimension}",
-                "choose another --collection, or replace it with --overwrite",
-            )
-        there = collection.rows_there()
-        logger.info(f"{collection.place}: {there:,} rows are there; the load is resumed")
-        return there
 
-    if changed:
+def _refuse_changes(collection: Collection, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    if changed := differences(old, new):
         raise MismatchError(
             f"{collection.place} was started with other settings: {'; '.join(changed)}",
             "choose another --collection, or replace it with --overwrite",
         )
-    return resume, found if found.complete else None

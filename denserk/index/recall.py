@@ -1,74 +1,67 @@
 """Recall of an approximate index: the share of the exact nearest neighbours that it finds."""
 
-from collections.abc import Callable, Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from denserk.config.retrieval import Metric
-from denserk.index.hits import hit_keys, hits_of
-from denserk.index.vector_index import Rows, StoredVectors, VectorIndex, Vectors
+from denserk.index.hits import Rows, VectorIndex, Vectors, in_order, padding
+
+logger = logging.getLogger(__name__)
 
 QUERIES = 100
 DEPTH = 10
-BLOCK = 16_384  # vectors compared at once
-
-Recall = tuple[float, int, int]  # mean recall, its depth, number of queries
 
 
-def recall_of_own_vectors(
-    index: VectorIndex, vectors: StoredVectors, metric: Metric, seed: int
-) -> Recall:
-    """Measure the recall of an index of (N, D) `vectors`, with some of them as queries."""
-    queries = np.array(vectors[_drawn(len(vectors), seed)], np.float32)
-    blocks = (vectors[first : first + BLOCK] for first in range(0, len(vectors), BLOCK))
-    return _recall(index, queries, blocks, metric)
-
-
-def recall_over_blocks(
+def measure_recall(
+    what: str,
     index: VectorIndex,
-    blocks: Callable[[], Iterator[Vectors]],
+    blocks: Callable[[], Iterable[Vectors]],
     seed: int,
     metric: Metric = Metric.INNER,
-) -> Recall:
-    """Measure the same for vectors that `blocks` reads, twice, as (n, D) blocks."""
-    rows = _drawn(len(index), seed)
-    queries, first = [], 0
+) -> float:
+    """Log and return the recall@10 of an index, with some of its own vectors as queries.
+
+    Args:
+        what: name of the index in the log.
+        index: the index.
+        blocks: reads its vectors, in (n, D) blocks; called twice.
+        seed: draws the queries.
+        metric: of the index.
+    """
+    count = len(index)
+    drawn = np.random.default_rng(seed).choice(count, min(QUERIES, count), replace=False)
+    rows, first, found = np.sort(drawn), 0, []
     for block in blocks():
         inside = rows[(rows >= first) & (rows < first + len(block))] - first
-        queries.append(np.array(block[inside], np.float32))
+        found.append(np.array(block[inside], np.float32))
         first += len(block)
-    return _recall(index, np.concatenate(queries), blocks(), metric)
-
-
-def _drawn(count: int, seed: int) -> Rows:
-    """Draw the sorted rows that are used as queries."""
-    drawn = np.random.default_rng(seed).choice(count, min(QUERIES, count), replace=False)
-    return np.sort(drawn)
-
-
-def _recall(
-    index: VectorIndex, queries: Vectors, blocks: Iterable[Vectors], metric: Metric
-) -> Recall:
-    depth = min(DEPTH, len(index))
-    exact = _exact(queries, blocks, metric, depth)
-    # one by one: faiss frees the pages of an index on disk after every search
-    found = [index.search(query[None], depth)[1][0] for query in queries]
-    shared = [len(set(one) & set(other)) for one, other in zip(exact.tolist(), found, strict=True)]
-    return sum(shared) / exact.size, depth, len(queries)
+    queries = np.concatenate(found)
+    depth = min(DEPTH, count)
+    exact = _exact(queries, blocks(), metric, depth)
+    # one by one: faiss releases the pages of an index on disk after every search
+    hits = [index.search(query[None], depth)[1][0] for query in queries]
+    shared = [len(set(one) & set(other)) for one, other in zip(exact.tolist(), hits, strict=True)]
+    recall = sum(shared) / exact.size
+    logger.info(
+        f"{what}: recall@{depth} {recall:.3f}, for {len(queries)} of its own vectors as queries"
+    )
+    return round(recall, 4)
 
 
 def _exact(queries: Vectors, blocks: Iterable[Vectors], metric: Metric, depth: int) -> Rows:
     """Return the (B, K) rows of the exact hits of (B, D) queries among all blocks."""
-    best = np.empty((len(queries), 0), np.uint64)
+    best, rows = padding(len(queries), 0)
     first = 0
     for block in blocks:
         vectors = np.asarray(block, np.float32)
         scores = queries @ vectors.T
         if metric is Metric.L2:  # the norm of the query does not change the order
             scores = 2 * scores - np.square(vectors).sum(1)
-        keys = hit_keys(scores, np.arange(first, first + len(vectors)))
-        best = np.hstack([best, keys])
-        if best.shape[1] > depth:
-            best = np.partition(best, depth - 1, axis=1)[:, :depth]
+        last = min(depth, len(vectors)) - 1
+        places = np.argpartition(-scores, last, axis=1)[:, :depth]
+        scores = np.take_along_axis(scores, places, 1)
+        best, rows = in_order(np.hstack([best, scores]), np.hstack([rows, places + first]), depth)
         first += len(vectors)
-    return hits_of(np.sort(best, axis=1))[1]
+    return rows

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,10 @@ from denserk.config.milvus import CollectionSettings
 from denserk.config.options import as_json
 from denserk.config.retrieval import Engine, SearchPaths, SearchSettings
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.index.lucene import LuceneIndex
+from denserk.index.hits import VectorIndex
 from denserk.index.milvus import MilvusIndex
 from denserk.index.opening import OpenedIndex, open_index
-from denserk.index.searcher import Searcher, TieCount
-from denserk.index.vector_index import VectorIndex
+from denserk.index.searcher import TieCount
 from denserk.index.vector_inputs import expanded
 from denserk.io.checks import verify_folders
 from denserk.io.manifest import (
@@ -51,6 +50,7 @@ ENCODED_AT_ONCE = 4096  # queries encoded together, sorted by length
 NAMED = 5  # queries without hits that a warning names
 NOTHING: Mapping[str, Any] = {}
 
+Overrides = tuple[Mapping[str, Any], Mapping[str, Any]]  # of representation and text
 Batches = Iterator[tuple[Sequence[str], NDArray[Any]]]  # query ids; their vectors, or texts (BM25)
 
 
@@ -71,12 +71,11 @@ class SearchResult:
         return self.queries / self.searching_seconds if self.searching_seconds else 0.0
 
 
-@dataclass(frozen=True)
-class _Queries:
+class _Queries(NamedTuple):
     """Batches of queries, their number, and the model that encoded them."""
 
     batches: Batches
-    count: int
+    number: int
     model: Description | None = None
 
 
@@ -127,7 +126,7 @@ def _search(
     paths: SearchPaths,
     opened: OpenedIndex,
     settings: SearchSettings,
-    overrides: tuple[Mapping[str, Any], Mapping[str, Any]],
+    overrides: Overrides,
     compute: ComputeSettings,
     own_precision: bool,
 ) -> SearchResult:
@@ -135,25 +134,20 @@ def _search(
     topics: list[Query] = []
     if paths.topics is not None:
         topics = list(read_queries(paths.topics, paths.topics_format, paths.qrels))
-    result = SearchResult()
+    searcher = opened.searcher(settings)
+    result = SearchResult(ties=searcher.ties)
     if opened.is_bm25:
         queries = _texts(paths, opened, topics)
     elif paths.encoded_queries is not None:
-        queries = _encoded(paths, opened, topics)
+        queries = _encoded(paths, opened, paths.encoded_queries, topics)
     else:
         precise = _in_precision_of(opened, compute, own_precision)
         encoder = _load_encoder(paths, opened, overrides, precise)
         queries = _encoding(paths, opened, encoder, topics, result)
-    in_lucene = isinstance(opened.index, LuceneIndex)
-    if isinstance(opened.index, LuceneIndex):
-        settings = opened.index.many_at_once(settings)
-    searcher = Searcher(
-        opened.index, opened.ids, settings, opened.vectors_per_passage, engine_order=in_lucene
-    )
     forget_manifest(paths.output)
     start = time.perf_counter()
     with (
-        track("searching", queries.count, "queries") as progress,
+        track("searching", queries.number, "queries") as progress,
         run_writer(paths.output, settings.output_format, settings.tag) as write,
     ):
         for qids, batch in queries.batches:
@@ -165,7 +159,6 @@ def _search(
                     result.without_hits.append(qid)
                 progress.advance()
     result.searching_seconds = time.perf_counter() - start - result.encoding_seconds
-    result.ties = searcher.ties
     result.ties.report(settings)
     if missing := result.without_hits:
         named = ", ".join(missing[:NAMED]) + (", ..." if len(missing) > NAMED else "")
@@ -188,31 +181,32 @@ def _texts(paths: SearchPaths, opened: OpenedIndex, topics: Sequence[Query]) -> 
     return _Queries(iter([([query.qid for query in topics], texts)]), len(topics))
 
 
-def _encoded(paths: SearchPaths, opened: OpenedIndex, topics: Sequence[Query]) -> _Queries:
+def _encoded(
+    paths: SearchPaths, opened: OpenedIndex, name: str, topics: Sequence[Query]
+) -> _Queries:
     """Read the vectors of --encoded-queries: all, or those of --topics in its order."""
-    assert paths.encoded_queries is not None
-    source = read_vector_blocks(paths.encoded_queries, allow_pickle=paths.allow_pickle)
+    source = read_vector_blocks(name, allow_pickle=paths.allow_pickle)
     blocks = list(source.blocks())
     vectors = np.concatenate([block.vectors.astype(np.float32) for block in blocks])
     rows: dict[str, int] = {}
     for position, qid in enumerate(qid for block in blocks for qid in block.ids):
         if rows.setdefault(qid, position) != position:
-            raise InputError(source.name, None, f"the query id {qid} twice", "each id once")
+            raise InputError(name, None, f"the query id {qid} twice", "each id once")
     qids = list(rows) if paths.topics is None else [query.qid for query in topics]
     missing = [qid for qid in qids if qid not in rows]
     if missing:
         raise InputError(
-            source.name,
+            name,
             None,
             f"no vector for {len(missing):,} of {len(qids):,} queries, the first {missing[0]}",
             f"one for each query of {paths.topics}",
         )
-    _refuse_dimension(opened, vectors.shape[1], source.name)
-    _refuse_model(paths, opened, model_of(source.manifest), source.name)
+    model = model_of(source.manifest)
+    _refuse_others(paths, opened, vectors.shape[1], model, name)
     if source.manifest is not None and source.manifest.settings.get("side") == "passage":
-        logger.warning(f"{source.name} was encoded as passages, not as queries")
+        logger.warning(f"{name} was encoded as passages, not as queries")
     batch = vectors[[rows[qid] for qid in qids]]
-    return _Queries(iter([(qids, batch)]), len(qids), model_of(source.manifest))
+    return _Queries(iter([(qids, batch)]), len(qids), model)
 
 
 def _in_precision_of(opened: OpenedIndex, compute: ComputeSettings, own: bool) -> ComputeSettings:
@@ -247,10 +241,7 @@ def _in_precision_of(opened: OpenedIndex, compute: ComputeSettings, own: bool) -
 
 
 def _load_encoder(
-    paths: SearchPaths,
-    opened: OpenedIndex,
-    overrides: tuple[Mapping[str, Any], Mapping[str, Any]],
-    compute: ComputeSettings,
+    paths: SearchPaths, opened: OpenedIndex, overrides: Overrides, compute: ComputeSettings
 ) -> "TextEncoder":
     """Load the query encoder: by default the index's own model, with the index's settings."""
     made = opened.model
@@ -283,8 +274,8 @@ def _encoding(
     result: SearchResult,
 ) -> _Queries:
     """Encode queries in batches, when they are needed."""
-    _refuse_dimension(opened, encoder.dimension, encoder.name)
-    _refuse_model(paths, opened, encoder.description(), encoder.name)
+    model = encoder.description()
+    _refuse_others(paths, opened, encoder.dimension, model, encoder.name)
 
     def batches() -> Batches:
         for first in range(0, len(topics), ENCODED_AT_ONCE):
@@ -294,23 +285,19 @@ def _encoding(
             result.encoding_seconds += time.perf_counter() - start
             yield [query.qid for query in batch], vectors
 
-    return _Queries(batches(), len(topics), encoder.description())
+    return _Queries(batches(), len(topics), model)
 
 
-def _refuse_dimension(opened: OpenedIndex, dimension: int, name: str) -> None:
-    """Reject queries of another dimension, even with --force."""
+def _refuse_others(
+    paths: SearchPaths, opened: OpenedIndex, dimension: int, model: Description | None, name: str
+) -> None:
+    """Reject queries of another dimension, or of another model or settings unless --force."""
     there = cast(VectorIndex, opened.index).dimension
     if there != dimension:
         raise MismatchError(
             f"{opened.name} holds vectors of {there} dimensions, {name} makes {dimension}",
             "search with the model that made the index",
         )
-
-
-def _refuse_model(
-    paths: SearchPaths, opened: OpenedIndex, model: Description | None, name: str
-) -> None:
-    """Reject queries that another model or other settings encoded, unless --force."""
     if not paths.force:
         refuse_other_model(
             opened.model,

@@ -1,7 +1,7 @@
 """Ranking: passage ids of the rows that an index finds, ties, passages merged into documents."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.retrieval import RankingSettings, SearchSettings, Ties
-from denserk.index.index_folder import PART, PassageIds
+from denserk.index.hits import Rows, Scores, SearchableIndex
+from denserk.index.index_folder import PassageIds
 from denserk.index.shards import ShardIds
-from denserk.index.vector_index import Rows, Scores, SearchableIndex
 from denserk.records import best_first
 
 logger = logging.getLogger(__name__)
@@ -63,15 +63,6 @@ def strictly_decreasing(scores: Scores) -> Scores:
     return lowered
 
 
-def without_ties(hits: Hits) -> Hits:
-    """Return ordered hits with strictly decreasing scores."""
-    if not hits:
-        return hits
-    names, scores = zip(*hits, strict=True)
-    lowered = strictly_decreasing(np.array(scores, np.float32))
-    return list(zip(names, lowered.tolist(), strict=True))
-
-
 def ordered(
     docids: Sequence[str],
     scores: Sequence[float],
@@ -89,16 +80,25 @@ def ordered(
     >>> ordered(["d1", "d2", "d3"], [1.0, 1.0, 5.0], RankingSettings(hits=2))
     [('d3', 5.0), ('d2', 1.0)]
     """
-    names: Sequence[str] = docids
-    if settings.max_passage:
-        names = [docid.partition(settings.max_passage_delimiter)[0] for docid in docids]
-    best: dict[str, float] = {}
-    for name, score in best_first(zip(names, scores, strict=True)):
-        best.setdefault(name, score)
-    hits = list(islice(best.items(), settings.kept))
+    best = _best_of_each(zip(docids, scores, strict=True), settings)
+    hits = list(islice(best_first(best.items()), settings.kept))
+    found = np.array([score for _, score in hits])
     if ties is not None:
-        ties.add(np.array([score for _, score in hits]))
-    return hits if settings.ties is Ties.KEEP else without_ties(hits)
+        ties.add(found)
+    if not hits or settings.ties is Ties.KEEP:
+        return hits
+    lowered = strictly_decreasing(found.astype(np.float32)).tolist()
+    return [(name, score) for (name, _), score in zip(hits, lowered, strict=True)]
+
+
+def _best_of_each(hits: Iterable[tuple[str, float]], settings: RankingSettings) -> dict[str, float]:
+    """Return the best score of each passage, or of each document if passages are merged."""
+    best: dict[str, float] = {}
+    for name, score in hits:
+        if settings.max_passage:
+            name = name.partition(settings.max_passage_delimiter)[0]
+        best[name] = max(score, best.get(name, score))
+    return best
 
 
 class Searcher:
@@ -110,10 +110,9 @@ class Searcher:
 
     Args:
         index: an open index.
-        ids: the id of each row.
+        ids: the passage id of each row.
         settings: depth, filters, ties.
-        vectors_per_passage: how many consecutive rows are one passage; above 1, ids end in "#"
-            and a number.
+        vectors_per_passage: how many consecutive rows are one passage.
         engine_order: keep the engine's own order of equal scores.
 
     Attributes:
@@ -151,20 +150,24 @@ class Searcher:
                 yield qid, names, scores if keep else strictly_decreasing(scores)
 
     def _batch(self, qids: Sequence[str], queries: NDArray[Any]) -> list[Ranked]:
-        total = max(len(self._index), 1)
+        total, wanted = max(len(self._index), 1), self._settings.kept
         depth = min(self._settings.hits * self._size + SPARE, total)
         results: list[Ranked] = [([], np.empty(0, np.float32)) for _ in qids]
         open_queries = list(range(len(qids)))
         while open_queries:
-            scores, rows = self._index.search(queries[open_queries], depth)
+            found, rows = self._index.search(queries[open_queries], depth)
             names = self._names(rows)
-            unfinished = []
+            deeper = []
             for i, query in enumerate(open_queries):
-                answer = self._answer(qids[query], scores[i], rows[i], names[i], depth)
-                results[query], deeper = answer
-                if deeper:
-                    unfinished.append(query)
-            open_queries, depth = unfinished, min(4 * depth, total)
+                valid = int((rows[i] >= 0).sum())
+                line = found[i, :valid], rows[i, :valid], names[i, :valid]
+                docids, scores = self._ranked(qids[query], *line)
+                results[query] = docids[:wanted], scores[:wanted]
+                short = len(docids) < wanted
+                tied = self._index.is_exhaustive and not short and scores[wanted - 1] == line[0][-1]
+                if (short or tied) and valid == depth < total:
+                    deeper.append(query)
+            open_queries, depth = deeper, min(4 * depth, total)
         return results
 
     def _names(self, rows: Rows) -> NDArray[np.object_]:
@@ -175,32 +178,15 @@ class Searcher:
             names = self._ids.passages(hits)
         else:
             names = [self._ids[row] for row in hits.tolist()]
-            if self._size > 1:
-                names = [name.rpartition(PART)[0] for name in names]
         no_hit = [""] * (len(found) - len(hits))
         return np.array([*no_hit, *names], object)[places.reshape(rows.shape)]
-
-    def _answer(
-        self, qid: str, scores: Scores, rows: Rows, names: NDArray[np.object_], depth: int
-    ) -> tuple[Ranked, bool]:
-        """Return the ranking of one query, and whether a deeper search could change it."""
-        valid, wanted = int((rows >= 0).sum()), self._settings.kept
-        kept = self._ranked(qid, scores[:valid], rows[:valid], names[:valid])
-        docids, found = kept[0][:wanted], kept[1][:wanted]
-        ran_out = valid < depth or depth >= len(self._index)
-        short = len(found) < wanted
-        tied = not short and self._index.is_exhaustive and bool(found[-1] == scores[valid - 1])
-        return (docids, found), (short or tied) and not ran_out
 
     def _ranked(self, qid: str, scores: Scores, rows: Rows, names: NDArray[np.object_]) -> Ranked:
         """Return every passage or document once, equal scores by descending id."""
         if self._settings.remove_query or self._settings.max_passage:
-            delimiter = self._settings.max_passage_delimiter
-            best: dict[str, float] = {}
-            for name, score in zip(names.tolist(), scores.tolist(), strict=True):
-                docid = name.partition(delimiter)[0] if self._settings.max_passage else name
-                if not (self._settings.remove_query and docid == qid):
-                    best.setdefault(docid, score)
+            best = _best_of_each(zip(names.tolist(), scores.tolist(), strict=True), self._settings)
+            if self._settings.remove_query:
+                best.pop(qid, None)
             hits = list(best.items()) if self._engine_order else best_first(best.items())
             return [name for name, _ in hits], np.array([score for _, score in hits], np.float32)
         if self._size > 1:

@@ -13,14 +13,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.config.retrieval import BM25_ENGINES, Engine, Metric
+from denserk.config.retrieval import BM25_ENGINES, Metric
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.index.index_folder import DOCID, INDEX, PassageIds, foreign_engine, read_index_manifest
-from denserk.index.vector_index import Rows, Scores, VectorIndex
+from denserk.index.hits import Rows, Scores, VectorIndex, in_order, padding
+from denserk.index.index_folder import (
+    DOCID,
+    INDEX,
+    PassageIds,
+    read_index_manifest,
+    vectors_per_passage,
+)
+from denserk.index.vector_inputs import require_same
 from denserk.io.files import read_file
 from denserk.io.flat_file import is_flat, map_flat
 from denserk.io.manifest import NAME, Kind, Manifest, decoded
-from denserk.io.vector_folder import VectorFolder, open_vectors
+from denserk.io.vector_folder import open_vectors
 
 # files that stay open: enough for vectors that are scanned in order, and for the ids of as many
 # indexes; a folder of vectors has many small files, which are opened again for every batch
@@ -116,7 +123,15 @@ class ShardIds(Sequence[str]):
             inside = passages[files == number] - self._firsts[number]
             names += self._open(number).passages(inside * self._files[number].lines)
         if len(set(names)) < len(names):
-            self._refuse_repeats(names, files.tolist())
+            seen: dict[str, str] = {}
+            for name, number in zip(names, files.tolist(), strict=True):
+                shard = self._files[number].shard
+                if name in seen:
+                    raise MismatchError(
+                        f"the id {name} occurs in {seen[name]} and in {shard}",
+                        "search shards that share no passage",
+                    )
+                seen[name] = shard
         return [names[place] for place in places.tolist()]
 
     def _opened(self, number: int) -> PassageIds:
@@ -124,18 +139,6 @@ class ShardIds(Sequence[str]):
         if not file.path.is_file():
             raise InputError(file.path, None, "nothing", "ids, one a line", "make the shard again")
         return PassageIds(file.path, file.passages * file.lines, file.lines)
-
-    def _refuse_repeats(self, names: Sequence[str], files: Sequence[int]) -> None:
-        seen: dict[str, str] = {}
-        for name, number in zip(names, files, strict=True):
-            shard = self._files[number].shard
-            if name in seen:
-                one = seen[name]
-                where = f"twice in {one}" if one == shard else f"in {one} and in {shard}"
-                raise MismatchError(
-                    f"the id {name} occurs {where}", "search shards that share no passage"
-                )
-            seen[name] = shard
 
 
 @dataclass(frozen=True)
@@ -163,16 +166,11 @@ class Shard:
     ids: Sequence[IdFile]
 
     @property
-    def is_exact(self) -> bool:
-        """Whether it is searched exactly."""
-        return bool(self.files)
-
-    @property
     def held_bytes(self) -> int:
         """Bytes of memory that its index takes: all but inverted lists is read into memory."""
         made = {} if self.manifest is None else self.manifest.settings
         has_lists = "IVF" in (made.get("factory") or made.get("type", "")).upper()
-        return 0 if self.is_exact or has_lists else (Path(self.name) / INDEX).stat().st_size
+        return 0 if self.files or has_lists else (Path(self.name) / INDEX).stat().st_size
 
 
 def is_vector_folder(name: str) -> bool:
@@ -190,20 +188,24 @@ def inspect_shard(name: str, open_index: OpenIndex) -> Shard:
         UsageError: it does not exist, or is neither an index nor a vector folder.
         MismatchError: it is unfinished, or a BM25 index.
     """
+    manifest: Manifest | None
     if is_vector_folder(name):
-        return _vectors(name, open_vectors(name))
-    manifest = read_index_manifest(name)
-    chosen = {} if manifest is None else manifest.settings
-    engine = Engine(chosen["engine"]) if chosen else foreign_engine(name)
+        folder = open_vectors(name)
+        size, manifest = folder.vectors_per_passage, folder.manifest
+        dtype = np.dtype(manifest.contents["dtype"])
+        files = [
+            VectorFile(block.count * size, dtype, partial(folder.map_block, block, private=True))
+            for block in folder.finished
+        ]
+        ids = [IdFile(name, folder.ids_of(block), block.count) for block in folder.finished]
+        return Shard(name, manifest, folder.count, folder.dimension, size, None, files, ids)
+    manifest, engine = read_index_manifest(name)
     if engine in BM25_ENGINES:
-        raise MismatchError(
-            f"{name} is a BM25 index, not an index of vectors", "search it by itself"
-        )
-    path = Path(name) / INDEX
+        raise MismatchError(f"{name} is a BM25 index, not an index of vectors")
+    path, size = Path(name) / INDEX, vectors_per_passage(manifest)
     if not path.is_file():
         raise UsageError(f"{name} is not an index of vectors: it has no file {INDEX}")
-    size = 1 if manifest is None else int(manifest.contents.get("vectors_per_passage", 1))
-    files: list[VectorFile] = []
+    files = []
     if is_flat(path):
         vectors, metric = map_flat(path)
         rows, dimension = vectors.shape
@@ -211,19 +213,9 @@ def inspect_shard(name: str, open_index: OpenIndex) -> Shard:
     else:
         index = open_index(name)
         rows, dimension = len(index), index.dimension
-        metric = Metric(chosen["metric"]) if chosen else Metric.INNER
-    ids = IdFile(name, Path(name) / DOCID, rows // size, size)
-    return Shard(name, manifest, rows, dimension, size, metric, files, [ids])
-
-
-def _vectors(name: str, folder: VectorFolder) -> Shard:
-    size, dtype = folder.vectors_per_passage, np.dtype(folder.manifest.contents["dtype"])
-    files = [
-        VectorFile(block.count * size, dtype, partial(folder.map_block, block, private=True))
-        for block in folder.finished
-    ]
-    ids = [IdFile(name, folder.ids_of(block), block.count) for block in folder.finished]
-    return Shard(name, folder.manifest, folder.count, folder.dimension, size, None, files, ids)
+        metric = Metric.INNER if manifest is None else Metric(manifest.settings["metric"])
+    ids = [IdFile(name, Path(name) / DOCID, rows // size, size)]
+    return Shard(name, manifest, rows, dimension, size, metric, files, ids)
 
 
 def common_metric(shards: Sequence[Shard]) -> Metric:
@@ -232,37 +224,20 @@ def common_metric(shards: Sequence[Shard]) -> Metric:
     Raises:
         MismatchError: two shards differ in metric, dimension or vectors per passage.
     """
-    first = shards[0]
-    for other in shards[1:]:
-        for what, one, two in (
-            ("dimensions", first.dimension, other.dimension),
-            ("vectors per passage", first.size, other.size),
-        ):
-            if one != two:
-                raise MismatchError(
-                    f"{first.name} has {one} {what}, {other.name} has {two}",
-                    "search shards that one model made",
-                )
+    require_same("dimensions", [(shard.name, shard.dimension) for shard in shards])
+    require_same("vectors per passage", [(shard.name, shard.size) for shard in shards])
     known = [(shard.name, shard.metric) for shard in shards if shard.metric is not None]
-    for name, metric in known[1:]:
-        if metric is not known[0][1]:
-            raise MismatchError(
-                f"{known[0][0]} compares by {known[0][1]}, {name} by {metric}",
-                "search indexes of one metric",
-            )
+    require_same("as its metric", known)
     return known[0][1] if known else Metric.INNER
 
 
 class ShardedIndex:
     """Shards as one index; rows are numbered through all of them, exact shards first.
 
-    Only the approximate index that was searched last is kept open: with several, each is read again
-    for every batch of queries.
-
     Args:
         shards: of one dimension and number of vectors per passage.
         open_exact: creates the exact engine over vectors.
-        open_index: opens an approximate index.
+        open_index: opens an approximate index, for every batch of queries again.
     """
 
     def __init__(
@@ -272,15 +247,14 @@ class ShardedIndex:
         open_index: OpenIndex,
     ) -> None:
         self.dimension = shards[0].dimension
-        exact = [shard for shard in shards if shard.is_exact]
-        others = [shard for shard in shards if not shard.is_exact and shard.rows]
-        self.ids = ShardIds(
-            [file for shard in [*exact, *others] for file in shard.ids], shards[0].size
-        )
+        exact = [shard for shard in shards if shard.files]
+        others = [shard for shard in shards if not shard.files and shard.rows]
+        files = [file for shard in [*exact, *others] for file in shard.ids]
+        self.ids = ShardIds(files, shards[0].size)
         self._parts: list[tuple[int, Callable[[], VectorIndex]]] = []  # rows, open
         if exact:
-            files = [file for shard in exact for file in shard.files]
-            chained = open_exact(ChainedVectors(files, self.dimension))
+            vectors = [file for shard in exact for file in shard.files]
+            chained = open_exact(ChainedVectors(vectors, self.dimension))
             self._parts.append((len(chained), lambda: chained))
         self._parts += [(shard.rows, partial(open_index, shard.name)) for shard in others]
         self.is_exhaustive = not others
@@ -290,29 +264,11 @@ class ShardedIndex:
 
     def search(self, queries: NDArray[Any], depth: int) -> tuple[Scores, Rows]:
         """Return the `depth` best rows of all shards for (B, D) queries, padded."""
-        scores: list[Scores] = [np.full((len(queries), depth), -np.inf, np.float32)]
-        rows: list[Rows] = [np.full((len(queries), depth), -1, np.int64)]
+        scores, rows = padding(len(queries), depth)
         first = 0
         for count, opened in self._parts:
             found, places = opened().search(queries, min(depth, count))
-            scores.append(found)
-            rows.append(np.where(places < 0, -1, places + first))
+            places = np.where(places < 0, -1, places + first)
+            scores, rows = in_order(np.hstack([scores, found]), np.hstack([rows, places]), depth)
             first += count
-        # sorting is stable: the order within a part is kept
-        all_scores, all_rows = np.concatenate(scores, axis=1), np.concatenate(rows, axis=1)
-        order = np.lexsort((all_rows, -all_scores, all_rows < 0))[:, :depth]
-        return np.take_along_axis(all_scores, order, 1), np.take_along_axis(all_rows, order, 1)
-
-
-class LastOpened:
-    """Opens indexes and keeps the last one, which is closed before another is opened."""
-
-    def __init__(self, open_index: OpenIndex) -> None:
-        self._open, self._held = open_index, dict[str, VectorIndex]()
-
-    def __call__(self, name: str) -> VectorIndex:
-        """Open the index of a folder."""
-        if name not in self._held:
-            self._held.clear()
-            self._held[name] = self._open(name)
-        return self._held[name]
+        return scores, rows

@@ -4,13 +4,14 @@ import glob
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TextIO
 
 from denserk.config.retrieval import Metric
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.index.index_folder import DOCID, part_names
+from denserk.index.index_folder import DOCID, part_names, passage_of
 from denserk.io.checks import IdLedger
 from denserk.io.files import STREAM, whole_binary, whole_text
 from denserk.io.flat_file import FlatWriter
@@ -22,10 +23,11 @@ from denserk.reporting import track
 logger = logging.getLogger(__name__)
 
 
-class Gathered(NamedTuple):
+@dataclass(frozen=True)
+class Gathered:
     """Number of passages, vectors of each passage, dimension."""
 
-    passages: int
+    count: int
     vectors_per_passage: int
     dimension: int
 
@@ -73,20 +75,23 @@ def open_sources(
         MismatchError: inputs differ in vectors per passage, or shards in their block size.
     """
     opened = [read_vector_blocks(name, allow_pickle=allow_pickle) for name in expanded(inputs)]
-    first = opened[0]
-    for source in opened[1:]:
-        if source.vectors_per_passage != first.vectors_per_passage:
-            raise MismatchError(
-                f"{first.name} has {first.vectors_per_passage} vectors per passage, "
-                f"{source.name} has {source.vectors_per_passage}"
-            )
-    refuse_other_blocks([(source.name, source.manifest) for source in opened])
-    if not others_elsewhere:
-        warn_of_missing_shards(opened)
+    require_same("vectors per passage", [(s.name, s.vectors_per_passage) for s in opened])
+    check_shards(
+        [(source.name, source.manifest) for source in opened], warn_of_missing=not others_elsewhere
+    )
     return opened
 
 
-def refuse_other_blocks(named: Sequence[tuple[str, Manifest | None]]) -> None:
+def require_same(what: str, named: Sequence[tuple[str, Any]]) -> None:
+    """Raise a MismatchError if values, given with the names that they belong to, differ."""
+    for name, value in named[1:]:
+        if value != named[0][1]:
+            raise MismatchError(f"{named[0][0]} has {named[0][1]} {what}, {name} has {value}")
+
+
+def check_shards(
+    named: Sequence[tuple[str, Manifest | None]], *, warn_of_missing: bool = False
+) -> None:
     """Reject shards of one corpus, given with their names, whose block sizes differ.
 
     Shards are whole blocks, so such shards overlap or leave passages out.
@@ -109,16 +114,9 @@ def refuse_other_blocks(named: Sequence[tuple[str, Manifest | None]]) -> None:
                 " these shards are not parts of one run",
                 f"encode all shards with one --block-size, for example {expected}",
             )
-
-
-def warn_of_missing_shards(sources: Sequence[VectorSource]) -> None:
-    """Warn if shards of one corpus are missing."""
-    manifests = [source.manifest for source in sources if source.manifest is not None]
-    numbers = {manifest.settings.get("shard_num", 1) for manifest in manifests}
-    if len(manifests) == len(sources) and len(numbers) == 1:
-        there = {manifest.settings.get("shard_id", 0) for manifest in manifests}
-        missing = sorted(set(range(numbers.pop())) - there)
-        if missing:
+    if warn_of_missing and len(first) == 1 and len(ids) == len(named):
+        (number,) = first
+        if missing := sorted(set(range(number)) - {shard for _, shard in ids}):
             names = ", ".join(map(str, missing))
             logger.warning(f"shards are missing among the inputs: {names} (counted from 0)")
 
@@ -129,59 +127,52 @@ def known_count(sources: Sequence[VectorSource]) -> int | None:
     return sum(int(c) for c in counts if c is not None) if None not in counts else None
 
 
-class CheckedBlocks:
-    """The blocks of several sources in a row: one dimension, every id once.
+class UniqueIds(IdLedger):
+    """Takes the ids of an index, source by source; each may occur once."""
 
-    Args:
-        sources: in the order of the index.
-        ledger: takes every id.
-    """
+    def __init__(self) -> None:
+        super().__init__()
+        self._begins: list[tuple[int, str]] = []
 
-    def __init__(self, sources: Sequence[VectorSource], ledger: IdLedger) -> None:
-        self._sources, self._ledger = sources, ledger
-        self._begins: list[tuple[int, VectorSource]] = []
-        self.dimension = 0
+    def begin(self, source: str) -> None:
+        """Name the source of the ids that follow."""
+        self._begins.append((self.count, source))
 
-    def __iter__(self) -> Iterator[VectorBlock]:
-        for source in self._sources:
-            self._begins.append((self._ledger.count, source))
-            for block in source.blocks():
-                self.dimension = check_dimension(block, self.dimension, source.name)
-                self._ledger.extend(block.ids)
-                yield block
+    def refuse_repeat(self, id_at: Callable[[int], str]) -> None:
+        """Check the ids once all are taken; `id_at` returns the one at a position.
 
-    def refuse_repeats(self, name_of: Callable[[int], str]) -> None:
-        """Reject ids that came twice, after the last block; see `refuse_repeat`."""
-
-        def source_at(position: int) -> str:
-            return next(s.name for begin, s in reversed(self._begins) if begin <= position)
-
-        refuse_repeat(self._ledger, source_at, name_of)
-
-
-def refuse_repeat(
-    ledger: IdLedger, source_at: Callable[[int], str], name_of: Callable[[int], str]
-) -> None:
-    """Reject ids that the ledger took twice.
-
-    Args:
-        ledger: has taken every id.
-        source_at: returns the source of the passage at a position.
-        name_of: returns its id.
-
-    Raises:
-        InputError: an id occurs twice.
-    """
-    repeat = ledger.first_repeat()
-    if repeat is not None:
+        Raises:
+            InputError: an id occurs twice.
+        """
+        if (repeat := self.first_repeat()) is None:
+            return
         first, second = repeat
-        raise InputError(
-            source_at(second),
-            None,
-            f"the id {name_of(second)} again (vector {second + 1:,}; first as vector "
-            f"{first + 1:,}, in {source_at(first)})",
-            "each id once",
+        one, other = (
+            next(name for begin, name in reversed(self._begins) if begin <= position)
+            for position in repeat
         )
+        found = (
+            f"the id {id_at(second)} again (vector {second + 1:,}; first as vector {first + 1:,}"
+        )
+        raise InputError(other, None, f"{found}, in {one})", "each id once")
+
+
+def checked_blocks(sources: Sequence[VectorSource], ids: UniqueIds) -> Iterator[VectorBlock]:
+    """Yield the blocks of several sources, of one dimension; `ids` takes every id."""
+    dimension = 0
+    for source in sources:
+        ids.begin(source.name)
+        for block in source.blocks():
+            dimension = check_dimension(block, dimension, source.name)
+            ids.extend(block.ids)
+            yield block
+
+
+def written_id(lines: TextIO, position: int, size: int) -> str:
+    """Return the id of a passage whose `size` lines were written."""
+    lines.flush()
+    with Path(lines.name).open(encoding="utf-8") as written:
+        return passage_of(next(islice(written, position * size, None)).rstrip(), size)
 
 
 def gather(sources: Sequence[VectorSource], vectors: Path, metric: Metric) -> Gathered:
@@ -191,27 +182,18 @@ def gather(sources: Sequence[VectorSource], vectors: Path, metric: Metric) -> Ga
         InputError: an id occurs twice, a number is not finite, there is no vector, or the sources
             differ in their dimension.
     """
-    size, ledger = sources[0].vectors_per_passage, IdLedger()
+    size, ids = sources[0].vectors_per_passage, UniqueIds()
     with (
         whole_text(vectors.with_name(DOCID)) as lines,
         whole_binary(vectors) as rows,
         track("reading vectors", known_count(sources), "passages") as progress,
     ):
-        flat, blocks = FlatWriter(rows, metric), CheckedBlocks(sources, ledger)
-        for block in blocks:
+        flat = FlatWriter(rows, metric)
+        for block in checked_blocks(sources, ids):
             flat.add(block.vectors)
-            names = block.ids
-            if size > 1:
-                names = [name for docid in names for name in part_names(docid, size)]
-            lines.write("\n".join([*names, ""]))
+            names = (name for docid in block.ids for name in part_names(docid, size))
+            lines.writelines(f"{name}\n" for name in names)
             progress.advance(len(block.ids))
-
-        def name_of(position: int) -> str:
-            lines.flush()
-            with Path(lines.name).open(encoding="utf-8") as written:
-                line = next(islice(written, position * size, None)).rstrip()
-            return line.rpartition("#")[0] if size > 1 else line
-
-        blocks.refuse_repeats(name_of)
+        ids.refuse_repeat(lambda position: written_id(lines, position, size))
         flat.finish()
-        return Gathered(ledger.count, size, flat.dimension)
+        return Gathered(ids.count, size, flat.dimension)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from denserk.index.faiss_merging import ID_BYTES
+from denserk.index.faiss_building import ID_BYTES
 from tests.benchmarks.timing import apart
 
 D, CODE = 768, 96

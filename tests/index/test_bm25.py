@@ -10,7 +10,7 @@ import pytest
 
 from denserk.config.retrieval import Bm25Settings, StopWords
 from denserk.errors import InputError, UsageError
-from denserk.index.bm25 import STOP_WORDS, Analyzer, Bm25Builder, Bm25Index
+from denserk.index.bm25 import Analyzer, Bm25Builder, Bm25Index
 from tests.peers import run_pyserini
 
 TEXTS = ["a cat sat", "the cat and the dog and the cat", "", "a fish", "dog dog dog fish", "zebra"]
@@ -40,8 +40,8 @@ def built(folder, texts, **settings):
     return Bm25Index(folder, Bm25Settings(**settings), threads=2)
 
 
-@pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (1.2, 0.75), (0.0, 0.0), (2.0, 1.0)])
-@pytest.mark.parametrize("query", ["cat", "cat dog", "fish fish zebra", "the unknown a"])
+@pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (0.0, 0.0), (2.0, 1.0)])
+@pytest.mark.parametrize("query", ["cat dog", "fish fish zebra", "the unknown a"])
 def test_scores_are_those_of_the_formula(tmp_path, k1, b, query):
     index = built(tmp_path, TEXTS, k1=k1, b=b, **PLAIN)
     scores, rows = index.search(np.array([query, query], dtype=object), len(TEXTS))
@@ -82,10 +82,6 @@ EXAMPLES = {
 @pytest.mark.parametrize("text", EXAMPLES)
 def test_terms(text):
     assert Analyzer(Bm25Settings())(text) == EXAMPLES[text]
-
-
-def test_lucene_has_33_stop_words():
-    assert len(STOP_WORDS) == 33
 
 
 def test_without_stop_words_and_stemmer():

@@ -3,11 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from denserk.config.retrieval import Metric
 from denserk.errors import UsageError
 from denserk.index import exact, hits
-from denserk.index.exact import ExactIndex, gathered_products, nonzero, pair_products
+from denserk.index.exact import ExactIndex
+from denserk.index.hits import NO_HIT, hit_keys, hits_of, in_order
+from tests.index.folders import whole_numbers
 
 MANY = 2600  # rows: more than a block, and no whole number of them
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -25,11 +29,6 @@ def reference(vectors, queries, depth, metric=Metric.INNER, size=1):
     best = passages.max(2)
     order = np.argsort(-best, axis=1, kind="stable")[:, :depth]
     return np.take_along_axis(best, order, 1), np.take_along_axis(rows, order, 1)
-
-
-def whole_numbers(seed, rows, dimension=6):
-    """Small whole numbers: inner products are exact in float32, in any order, and often equal."""
-    return np.random.default_rng(seed).integers(-3, 4, (rows, dimension)).astype(np.float32)
 
 
 def collection(kind, rows=MANY, dimension=24):
@@ -196,26 +195,6 @@ def test_the_error_bound_is_kept_and_needed(monkeypatch, kind, bound):
     assert scans == [40] if bound else scans[1] > 5
 
 
-@pytest.mark.parametrize("width", [5, 8, 24])
-def test_nonzero(width):
-    mask = torch.from_numpy(np.random.default_rng(2).random((31, width)) < 0.2)
-    for found, right in zip(nonzero(mask), mask.nonzero(as_tuple=True), strict=True):
-        assert (found == right).all()
-
-
-@pytest.mark.parametrize("products", [pair_products, gathered_products])
-@pytest.mark.parametrize("pairs", [0, 1, 200])
-def test_products_of_pairs(monkeypatch, products, pairs):
-    monkeypatch.setattr(exact, "PAIRS", 64)
-    draw = np.random.default_rng(1)
-    block, queries = (torch.from_numpy(draw.normal(size=(n, 33))).float() for n in (40, 9))
-    places = np.divmod(np.sort(draw.choice(360, pairs, replace=False)), 9)
-    rows, columns = map(torch.from_numpy, places)
-    found = products(block, queries, rows, columns)
-    right = (block.double() @ queries.double().T)[rows, columns]
-    torch.testing.assert_close(found.double(), right, rtol=1e-5, atol=1e-5)
-
-
 def test_more_rows_than_keys_hold_are_an_error():
     class Huge:
         shape = (2**32, 8)
@@ -229,3 +208,45 @@ def test_more_rows_than_keys_hold_are_an_error():
     with pytest.raises(UsageError, match=r"4,294,967,296 vectors") as error:
         ExactIndex(Huge())
     assert "denserk fuse" in (error.value.hint or "")
+
+
+def test_one_query_takes_one_thread(monkeypatch):
+    threads = []
+    scan = ExactIndex._scan
+
+    def counted(self, *arguments):
+        threads.append(torch.get_num_threads())
+        return scan(self, *arguments)
+
+    monkeypatch.setattr(ExactIndex, "_scan", counted)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    vectors, queries = collection("random")
+    for count in (1, 2):
+        ExactIndex(vectors).search(queries[:count], 5)
+    assert threads == [1, 2]
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
+
+
+SCORES = st.floats(width=32, allow_nan=False) | st.sampled_from([0.0, -0.0, 1.0, np.inf, -np.inf])
+
+
+@given(st.lists(st.tuples(SCORES, st.integers(0, 2**32 - 2)), max_size=20))
+def test_hits_in_order(pairs):
+    scores = np.array([s for s, _ in pairs], np.float32)
+    rows = np.array([r for _, r in pairs], np.int64)
+    right = sorted(zip(scores.tolist(), rows.tolist(), strict=True), key=lambda h: (-h[0], h[1]))
+    by_key = hits_of(np.sort(hit_keys(scores, rows)))
+    ordered = [part[0] for part in in_order(scores[None], rows[None])]
+    for found in (by_key, ordered):
+        assert list(zip(*(part.tolist() for part in found), strict=True)) == right
+
+
+def test_hits_beyond_32_bits_and_none():
+    large = np.array([[2**40, -1, 2**33]])
+    scores, rows = in_order(np.array([[1, -np.inf, 1]], np.float32), large)
+    assert (scores.tolist(), rows.tolist()) == ([[1, 1, -np.inf]], [[2**33, 2**40, -1]])
+    with pytest.raises(OverflowError, match="row 4,294,967,295 does not fit"):
+        hit_keys(np.ones(1, np.float32), np.array([2**32 - 1]))
+    assert hits_of(np.array([NO_HIT]))[1].tolist() == [-1]

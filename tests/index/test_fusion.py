@@ -14,7 +14,7 @@ from denserk.config.formats import RunFormat
 from denserk.config.fusion import FusionMethod, FusionSettings, Missing, Normalization
 from denserk.config.retrieval import RankingSettings, Ties
 from denserk.errors import InputError, UsageError
-from denserk.index.fusion import NORMALIZERS, fuse, normalized, reciprocal_ranks, weighted_scores
+from denserk.index.fusion import fuse, reciprocal_ranks, weighted_scores
 from denserk.index.searcher import ordered
 from denserk.io.runs import read_run_scores, write_run
 from tests.peers import run_pyserini
@@ -53,23 +53,10 @@ def test_weighted_scores(normalization, missing, expected):
     assert [fused[f"d{n}"] for n in range(1, 5)] == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("normalization", "value"),
-    [(Normalization.MIN_MAX, 1.0), (Normalization.ZMUV, 0.0), (Normalization.NONE, 7.5)],
-)
-def test_equal_scores(normalization, value):
-    assert normalized([7.5], normalization) == [value]
-    assert normalized([7.5] * 3, normalization) == [value] * 3
-
-
 def test_a_run_without_hits_adds_nothing():
     for missing in Missing:
         fused = weighted_scores([TERMS, []], [1, 1], Normalization.NONE, missing)
         assert fused == dict(TERMS)
-
-
-def test_every_normalization_has_its_function():
-    assert set(NORMALIZERS) == set(Normalization)
 
 
 RUNS = st.lists(
@@ -152,11 +139,6 @@ def test_queries_come_in_the_order_of_the_first_run_then_of_the_others(fused):
     assert run["q4"] == pytest.approx({"d1": 1 / 61})
 
 
-def test_the_rank_column_and_the_order_of_lines_mean_nothing_beside_scores(fused, tmp_path):
-    (tmp_path / "beir.trec").write_text("q1 Q0 d2 0 5 t\nq1 Q0 d1 0 9 t\n")
-    assert fused(str(tmp_path / "beir.trec"), VECTORS) == fused({"q1": WORDS["q1"]}, VECTORS)
-
-
 def test_runs_of_shards_become_the_run_of_all(fused, tmp_path):
     rows, one, all_of_them = random.Random(1), RankingSettings(ties=Ties.KEEP), RankingSettings()
     scores = {f"d{n}": rows.choice((-1.5, 0.25, 2.0)) for n in range(60)}
@@ -182,19 +164,13 @@ def test_equal_scores_fall_by_id_and_become_strict(fused):
     assert kept["d10"] == kept["d2"] == pytest.approx(1 / 61 + 1 / 62)
 
 
-def test_depths(fused):
+def test_depths_and_filters_before_runs_are_fused(fused):
     assert list(fused(WORDS, VECTORS, settings=RankingSettings(hits=1))["q1"]) == ["d2"]
     assert set(fused(WORDS, VECTORS, depth=1)["q1"]) == {"d1", "d2"}
-
-
-def test_the_query_itself_leaves_before_ranks_are_counted(fused):
-    run = {"q1": {"q1": 9.0, "d1": 5.0}}
-    found = fused(run, VECTORS, settings=RankingSettings(remove_query=True))["q1"]
+    own = {"q1": {"q1": 9.0, "d1": 5.0}}
+    found = fused(own, VECTORS, settings=RankingSettings(remove_query=True))["q1"]
     assert found["d1"] == pytest.approx(1 / 61)
     assert "q1" not in found
-
-
-def test_passages_become_documents_before_runs_are_fused(fused):
     passages = {"q1": {"d1#3": 9.0, "d1#0": 8.0, "d2#0": 7.0}}
     documents = {"q1": {"d2": 3.0}}
     found = fused(passages, documents, settings=RankingSettings(max_passage=True))["q1"]
@@ -213,31 +189,19 @@ def test_zmuv_counts_what_is_missing_as_the_last_hit_unless_told_otherwise(fused
 
 
 @pytest.mark.parametrize("form", RunFormat)
-def test_shapes_may_differ(fused, tmp_path, form):
+def test_formats_may_differ(fused, tmp_path, form):
     other = write(tmp_path / "other", VECTORS, form)
     assert fused(WORDS, other) == fused(WORDS, VECTORS)
 
 
-def test_the_manifest_names_the_runs(fused, tmp_path):
+def test_the_manifest_and_the_queries_that_a_run_lacks(fused, tmp_path):
+    heard = Heard()
     fused(WORDS, VECTORS, alpha=0.25)
     manifest = json.loads((tmp_path / "fused.manifest.json").read_text())
     assert manifest["settings"]["fusion"]["alpha"] == 0.25
     assert [run["queries"] for run in manifest["made_from"]["runs"]] == [3, 3]
     assert manifest["contents"]["queries"] == 4
-
-
-def test_queries_that_a_run_lacks_are_told(tmp_path):
-    names = write(tmp_path / "a", WORDS), write(tmp_path / "b", VECTORS)
-    warned: list[str] = []
-
-    class Listener(Heard):
-        def warn(self, text):
-            warned.append(text)
-
-    Listener()
-
-    fuse(names, str(tmp_path / "out"))
-    assert [line.partition(" lacks ")[2] for line in warned] == [
+    assert [line.partition(" lacks ")[2] for line in heard.warnings] == [
         "1 of 4 queries, which the other runs answer alone: q4",
         "1 of 4 queries, which the other runs answer alone: q2",
     ]

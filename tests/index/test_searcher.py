@@ -11,7 +11,7 @@ from denserk.index.exact import ExactIndex
 from denserk.index.index_folder import PassageIds
 from denserk.index.opening import open_vector_index
 from denserk.index.searcher import Searcher, ordered, strictly_decreasing
-from tests.index.test_engines import whole_numbers, write_flat
+from tests.index.folders import best, flat_folder, whole_numbers
 
 
 def by_hand(ids, vectors, query, settings, qid="q"):
@@ -25,18 +25,17 @@ def by_hand(ids, vectors, query, settings, qid="q"):
     return sorted(best.items(), key=lambda hit: hit[::-1], reverse=True)[: settings.kept]
 
 
-def mapped(folder, ids, size=1):
+def mapped(folder, ids):
     """The same ids from a file."""
     (folder / "docid").write_text("".join(f"{docid}\n" for docid in ids))
-    return PassageIds(folder / "docid", len(ids), size)
+    return PassageIds(folder / "docid", len(ids))
 
 
-@pytest.mark.parametrize("held", [lambda folder, ids, size=1: ids, mapped])
+@pytest.mark.parametrize("held", [lambda folder, ids: ids, mapped])
 @pytest.mark.parametrize("engine", [Engine.TORCH, Engine.FAISS])
 @pytest.mark.parametrize(
     "options",
     [
-        {"hits": 5},
         {"hits": 200},
         {"hits": 7, "query_batch": 3, "remove_query": True},
         {"hits": 9, "max_passage": True},
@@ -48,28 +47,24 @@ def test_every_engine_ranks_alike(tmp_path, engine, options, held):
     ids = [f"d{n % 40}#{n // 40}" for n in range(120)]
     qids = [f"d{n}#0" for n in range(10)]
     settings = SearchSettings(ties=Ties.KEEP, **options)
-    index = open_vector_index(write_flat(tmp_path / "i", vectors), engine, settings)
+    index = open_vector_index(flat_folder(tmp_path / "i", ids, vectors), engine, settings)
     found = dict(Searcher(index, held(tmp_path, ids), settings).search(qids, queries))
     assert list(found) == qids
     for qid, query in zip(qids, queries, strict=True):
         assert found[qid] == by_hand(ids, vectors, query, settings, qid)
 
 
-@pytest.mark.parametrize("held", [lambda folder, ids, size=1: ids, mapped])
 @pytest.mark.parametrize("engine", [Engine.TORCH, Engine.FAISS])
-def test_a_passage_scores_what_its_best_vector_scores(tmp_path, engine, held):
+def test_a_passage_scores_what_its_best_vector_scores(tmp_path, engine):
     vectors, queries = whole_numbers(3, 60, 3), whole_numbers(4, 5, 3)
-    ids = [f"p#{n // 3}#{n % 3}" for n in range(60)]
+    ids = [f"p#{n}" for n in range(20)]
+    folder = flat_folder(tmp_path / "i", ids, vectors, size=3)
     settings = SearchSettings(hits=6, ties=Ties.KEEP)
-    index = open_vector_index(
-        write_flat(tmp_path / "i", vectors), engine, settings, vectors_per_passage=3
-    )
-    searcher = Searcher(index, held(tmp_path, ids, 3), settings, vectors_per_passage=3)
-    found = searcher.search(list("abcde"), queries)
+    index = open_vector_index(folder, engine, settings, vectors_per_passage=3)
+    stored = PassageIds(tmp_path / "i" / "docid", 60, 3)
+    found = Searcher(index, stored, settings, vectors_per_passage=3).search(list("abcde"), queries)
     for (_, hits), query in zip(found, queries, strict=True):
-        best = (vectors @ query).reshape(20, 3).max(1)
-        everything = [(f"p#{passage}", float(score)) for passage, score in enumerate(best)]
-        assert hits == sorted(everything, key=lambda hit: hit[::-1], reverse=True)[:6]
+        assert hits == best(ids, vectors, query, 6, size=3)
 
 
 class Counting(ExactIndex):
@@ -116,20 +111,14 @@ def test_lowered_scores_keep_their_order_in_float32(scores):
     assert lowered[0] == scores[0]
 
 
-def test_no_hits_are_no_hits():
+def test_no_hits_and_an_empty_index():
     class Empty(Counting):
         def search(self, queries, depth):
             return np.full((1, depth), -np.inf, "f4"), np.full((1, depth), -1)
 
-    searcher = Searcher(Empty(np.ones((9, 1), "f4")), list("abcdefghi"), SearchSettings(hits=2))
-    assert dict(searcher.search(["q"], np.ones((1, 1), "f4"))) == {"q": []}
-
-
-def test_an_empty_index_answers_nothing():
-    index = ExactIndex(np.empty((0, 2), np.float32))
-    assert dict(Searcher(index, [], SearchSettings()).search(["q"], np.ones((1, 2), "f4"))) == {
-        "q": []
-    }
+    for index in (Empty(np.ones((9, 1), "f4")), ExactIndex(np.empty((0, 1), np.float32))):
+        searcher = Searcher(index, list("abcdefghi"), SearchSettings(hits=2))
+        assert dict(searcher.search(["q"], np.ones((1, 1), "f4"))) == {"q": []}
 
 
 def test_ties_fall_by_id_and_become_strict():

@@ -1,0 +1,76 @@
+"""Vectors, folders and indexes that the tests of this package make, and what a search must find."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from denserk.config.retrieval import IndexPaths, IndexSettings, IndexType, Metric
+from denserk.index.build import IndexResult, build_index
+from denserk.index.index_folder import part_names
+from denserk.io.block_journal import Block
+from denserk.io.flat_file import FlatWriter
+from denserk.io.manifest import Kind, Manifest, write_manifest
+from denserk.io.vector_folder import VectorFolderWriter
+
+MODEL = {"name": "m", "fingerprint": "1"}
+
+
+def whole_numbers(seed, rows, dimension=6):
+    """Small whole numbers: inner products are exact in float32, in any order, and often equal."""
+    return np.random.default_rng(seed).integers(-3, 4, (rows, dimension)).astype(np.float32)
+
+
+def vector_folder(
+    folder, ids, vectors, *, size=1, block=7, dtype="float32", settings=None, model=MODEL
+):
+    """A finished folder of vectors, as `denserk encode` writes it."""
+    folder.mkdir(parents=True)
+    manifest = Manifest(Kind.VECTORS, False, settings or {}, {"model": model} if model else {})
+    writer = VectorFolderWriter(folder, manifest, dtype)
+    for number, first in enumerate(range(0, len(ids), block)):
+        part = list(ids[first : first + block])
+        rows = vectors[first * size : (first + block) * size]
+        writer.write(Block(number, len(part), ""), part, rows)
+    writer.finish({"dimension": vectors.shape[1], "vectors_per_passage": size})
+    return str(folder)
+
+
+def flat_folder(folder, ids, vectors, *, size=1, metric=Metric.INNER):
+    """A flat index as Pyserini writes it; with denserk's manifest for several vectors."""
+    folder.mkdir(parents=True)
+    with (folder / "index").open("wb") as handle:
+        writer = FlatWriter(handle, metric)
+        writer.add(vectors)
+        writer.finish()
+    lines = [line for docid in ids for line in part_names(docid, size)]
+    (folder / "docid").write_text("".join(f"{line}\n" for line in lines))
+    if size > 1:
+        settings = {"engine": "faiss", "metric": metric}
+        contents = {"count": len(ids), "vectors_per_passage": size}
+        write_manifest(folder, Manifest(Kind.INDEX, True, settings, {"model": MODEL}, contents))
+    return str(folder)
+
+
+def index(output, *inputs, settings=None, factory=None, **paths: Any) -> IndexResult:
+    """Run `denserk index` with one thread, so that bytes repeat."""
+    settings = settings or IndexSettings(factory=factory, threads=1)
+    if settings.type is IndexType.BM25:
+        paths["corpus"] = str(inputs[0])
+    else:
+        paths["input"] = tuple(map(str, inputs))
+    return build_index(IndexPaths(output=str(output), **paths), settings)
+
+
+def best(ids, vectors, query, hits, *, size=1, metric=Metric.INNER):
+    """The best (id, score) pairs: every passage scored, sorted by score, then id, descending."""
+    scores = vectors.astype(np.float64) @ query
+    if metric is Metric.L2:
+        scores = -np.square(vectors.astype(np.float64) - query).sum(1)
+    pairs = zip(ids, scores.reshape(-1, size).max(1).tolist(), strict=True)
+    return sorted(pairs, key=lambda hit: hit[::-1], reverse=True)[:hits]
+
+
+def bytes_of(folder: Path, *names: str) -> list[bytes]:
+    """The bytes of files of a folder."""
+    return [(folder / name).read_bytes() for name in names]

@@ -1,0 +1,299 @@
+"""Indexes of faiss: types, training, memory, breadth, recall, and the BLAS kernels it loads."""
+
+import os
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from denserk.config.retrieval import IndexSettings, IndexType, Metric, SearchSettings
+from denserk.errors import InputError, UsageError
+from denserk.index import faiss_building, faiss_index, memory
+from denserk.index.exact import ExactIndex
+from denserk.index.faiss_building import (
+    _train,
+    build,
+    building_needs,
+    check_memory,
+    empty_index,
+    factory_string,
+)
+from denserk.index.faiss_index import CORE, FaissIndex, has_avx512, load_faiss
+from denserk.index.recall import measure_recall
+from denserk.io.flat_file import map_flat
+from tests.reporters import Heard
+
+faiss = pytest.importorskip("faiss")
+VECTORS = np.random.default_rng(0).normal(size=(700, 16)).astype(np.float32)
+SMALL: dict[str, Any] = {"M": 8, "pq_m": 4, "pq_nbits": 4, "nlist": 8, "threads": 1}
+RECALLS = {"flat": 1, "hnsw": 0.95, "ivf": 0.2, "pq": 0.2, "hnswpq": 0.1, "sq8": 0.9} | {
+    "sqfp16": 0.99
+}
+
+
+def built(path, vectors=VECTORS, **settings):
+    """Build an index; return the file."""
+    chosen = IndexSettings(**settings)
+    count, dimension = vectors.shape
+    build(vectors, path, chosen, *empty_index(count, dimension, chosen))
+    return path
+
+
+def recall(index, vectors=VECTORS, metric=Metric.INNER):
+    blocks = np.array_split(vectors, 3)
+    return measure_recall("index", index, lambda: blocks, 1, metric)
+
+
+@pytest.mark.parametrize("metric", Metric)
+@pytest.mark.parametrize("kind", RECALLS)
+def test_every_type_is_built_and_searched(tmp_path, kind, metric):
+    path = built(tmp_path / "index", type=IndexType(kind), metric=metric, **SMALL)
+    index = FaissIndex(path, SearchSettings())
+    assert (len(index), index.dimension) == VECTORS.shape
+    assert recall(index, metric=metric) >= RECALLS[kind]
+    if kind == "flat":
+        rows, found = map_flat(path)
+        assert (found, (rows == VECTORS).all()) == (metric, True)
+        assert str(path) in Path("/proc/self/maps").read_text()
+
+
+class Forgetful(ExactIndex):
+    """An index that finds every other row alone."""
+
+    def search(self, queries, depth):
+        """What exact search finds among the even rows, padded."""
+        scores, rows = ExactIndex(np.ascontiguousarray(VECTORS[::2])).search(queries, depth)
+        return scores, rows * 2
+
+
+def test_recall_is_a_share_of_the_exact_hits():
+    heard = Heard()
+    for metric in Metric:
+        assert recall(ExactIndex(VECTORS, metric), metric=metric) == 1
+    assert 0.3 < recall(Forgetful(VECTORS)) < 0.7
+    assert heard.notes[0] == "index: recall@10 1.000, for 100 of its own vectors as queries"
+
+
+def test_the_seed_decides_the_bytes(tmp_path):
+    for kind in (IndexType.HNSW, IndexType.IVF, IndexType.PQ):
+        one, same, other = (
+            built(tmp_path / name, type=kind, train_size=650, seed=seed, **SMALL).read_bytes()
+            for name, seed in (("a", 1), ("b", 1), ("c", 2))
+        )
+        assert one == same
+        assert (one == other) == (kind is IndexType.HNSW)
+
+
+def test_training_holds_the_sample_alone():
+    held = []
+
+    class Index(faiss.IndexPQ):  # type: ignore[name-defined, misc]
+        def train(self, sample):
+            held.append(tracemalloc.get_traced_memory()[0] - sample.nbytes)
+
+    vectors, index = np.zeros((400_000, 2), np.float32), Index(2, 1, 4)
+    tracemalloc.start()
+    try:
+        _train(index, index, vectors, IndexSettings(train_size=100_000), "PQ1x4")
+    finally:
+        tracemalloc.stop()
+    assert held[0] < 2 * 8 * 100_000  # the numbers of the rows, not those of all
+
+
+def test_breadth(tmp_path):
+    ivf = built(tmp_path / "ivf", type=IndexType.IVF, **SMALL)
+    recalls = [recall(FaissIndex(ivf, SearchSettings(nprobe=n))) for n in (1, 3, 8)]
+    assert recalls == sorted(recalls)
+    assert recalls[0] < recalls[-1] == 1
+    with pytest.raises(UsageError, match="--ef-search 9"):
+        FaissIndex(ivf, SearchSettings(ef_search=9))
+    inside = built(tmp_path / "inside", factory="PCA8,IVF8_HNSW4,Flat", threads=1)
+    FaissIndex(inside, SearchSettings(ef_search=9, nprobe=100))
+
+
+@pytest.mark.parametrize("factory", ["PQ4x4,RFlat", "IVF8,PQ4x4,RFlat", "PQ4x4,Refine(SQfp16)"])
+def test_a_refined_index_finds_more(tmp_path, factory):
+    plain = built(tmp_path / "plain", factory=factory.rpartition(",")[0], threads=1)
+    refined = built(tmp_path / "refined", factory=factory, threads=1)
+    found = [recall(FaissIndex(plain, SearchSettings(nprobe=8 if "IVF" in factory else None)))]
+    found += [recall(FaissIndex(refined, SearchSettings(k_factor=k))) for k in (1, None, 16)]
+    assert found[1] < found[2] <= found[3]
+    assert recall(FaissIndex(refined, SearchSettings())) == found[2]
+    with pytest.raises(UsageError, match="--set k-factor 2"):
+        FaissIndex(plain, SearchSettings(k_factor=2))
+
+
+def mapped_kib(path):
+    """KiB of a file that this process maps and has in memory."""
+    held, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if not line.split()[0].endswith(":"):
+            inside = line.endswith(str(path))
+        elif inside and line.startswith("Rss:"):
+            held += int(line.split()[1])
+    return held
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux's /proc")
+def test_a_search_releases_the_lists_that_it_visited(tmp_path, monkeypatch):
+    path = built(tmp_path / "index", factory="IVF8,Flat", threads=1)
+    index = FaissIndex(path, SearchSettings(nprobe=8))
+    for lists in index._mapped:
+        lists.prefetch_nthread = 0  # threads that read ahead may read on after a search
+    first = index.search(VECTORS[:3], 10)
+    assert mapped_kib(path) == 0
+    assert (index.search(VECTORS[:3], 10)[1] == first[1]).all()
+    monkeypatch.setattr(index, "_release", lambda: None)
+    index.search(VECTORS[:3], 10)
+    assert mapped_kib(path) > 0
+
+
+@pytest.mark.parametrize(
+    ("count", "settings", "expected"),
+    [
+        (1_000_000, {"type": IndexType.IVF}, "IVF4000,Flat"),
+        (10, {"type": IndexType.IVF}, "IVF1,Flat"),
+        (10, {"type": IndexType.IVF, "nlist": 7}, "IVF7,Flat"),
+        (10, {"type": IndexType.HNSWPQ}, "HNSW256_PQ192x8"),
+        (10, {"factory": "OPQ8,PQ8"}, "OPQ8,PQ8"),
+    ],
+)
+def test_factory_strings(count, settings, expected):
+    assert factory_string(IndexSettings(**settings), count, 768) == expected
+
+
+def test_a_quantiser_that_does_not_fit_is_rejected_with_one_that_does():
+    with pytest.raises(UsageError, match="192 does not divide the dimension 100") as error:
+        factory_string(IndexSettings(type=IndexType.PQ), 10, 100)
+    assert error.value.hint == "for example --set pq-m=100"
+
+
+@pytest.mark.parametrize("factory", ["PQ4x8", "IVF300,Flat", "PCA8,PQ4"])
+def test_too_few_vectors_to_train(tmp_path, factory):
+    with pytest.raises(InputError, match=r"200 training vectors.*at least (256|300), one per cen"):
+        built(tmp_path / "i", VECTORS[:200], factory=factory)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("factory", ["PQ1x8", "IVF99_HNSW4,PQ1x8", "HNSW4_PQ1x8"])
+def test_few_vectors_to_train_are_warned_of_once(tmp_path, capfd, factory):
+    heard = Heard()
+    built(tmp_path / "i", factory=factory, threads=1)
+    assert capfd.readouterr().err == ""
+    (warning,) = heard.warnings
+    assert warning.startswith("700 vectors train 256 centroids; 9,984 or more would")
+
+
+@pytest.mark.parametrize("factory", ["Bogus9", "PQ5", "IDMap,Flat"])
+def test_what_faiss_rejects_is_reported_without_its_source_code(tmp_path, factory):
+    with pytest.raises(UsageError, match=f"faiss rejects {factory}: ") as error:
+        built(tmp_path / "i", factory=factory)
+    assert ".cpp" not in error.value.message
+    assert "faiss::" not in error.value.message
+    assert not list(tmp_path.iterdir())
+
+
+MILLION = 1_000_000
+SAMPLE = 2 * 4 * 64 * 262_144
+
+
+def needs_of(factory, metric=Metric.INNER, count=MILLION, **settings):
+    chosen = IndexSettings(factory=factory, metric=metric, **settings)
+    found = building_needs(empty_index(count, 64, chosen)[1], count, chosen)
+    return {what.split()[-1]: size for what, size in found.items() if size}
+
+
+@pytest.mark.parametrize(
+    ("factory", "expected"),
+    [
+        ("HNSW8,Flat", {"index": 2 * MILLION * (256 + 4 * 17 + 8)}),
+        ("PCA32,PQ8", {"residuals": SAMPLE, "index": 2 * 8 * MILLION}),
+        (
+            "IVF16,PQ8,RFlat",
+            {"residuals": SAMPLE, "centroids": 16 * 256, "index": 2 * MILLION * (8 + 8 + 256)},
+        ),
+        (
+            "IVF65536_HNSW32,PQ8",
+            {
+                "residuals": SAMPLE,
+                "centroids": 65_536 * (256 + 4 * 65 + 8),
+                "lists": 2 * 16 * MILLION,
+            },
+        ),
+    ],
+)
+def test_the_memory_of_each_part(factory, expected, monkeypatch):
+    monkeypatch.setattr(faiss_building, "available_bytes", lambda: 1 << 40)
+    assert needs_of(factory) == expected
+
+
+def test_lists_do_not_grow_with_the_vectors(monkeypatch):
+    monkeypatch.setattr(faiss_building, "available_bytes", lambda: 1 << 30)
+    few, many = (needs_of("IVF16,PQ8", count=count) for count in (100 * MILLION, 1000 * MILLION))
+    assert few == many
+    assert few["lists"] == 2 * (1 << 30) // 8
+    assert needs_of("IVF16,PQ8", Metric.L2)["distances"] == 4 * 16 * 8 * 256
+
+
+def test_what_cannot_fit_is_rejected(monkeypatch):
+    def check(factory):
+        settings = IndexSettings(factory=factory, train_size=10_000)
+        check_memory(*empty_index(MILLION, 16, settings), MILLION, settings)
+
+    heard = Heard()
+    check("PQ4x4")
+    parts = "(the training sample and its residuals 1.3 MB, the index 4.0 MB)"
+    assert heard.notes == [f"building PQ4x4 needs 5.3 MB of memory {parts}"]
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
+    with pytest.raises(UsageError, match=r"and 0\.0 MB are available") as error:
+        check("PQ4x4")
+    assert "IVF4000,PQ2" in str(error.value.hint)
+    with pytest.raises(UsageError) as error:
+        check("IVF4000,PQ4x4")
+    assert error.value.hint == "give a smaller --set train-size, or fewer lists"
+
+
+@pytest.mark.parametrize(
+    ("info", "has"), [("flags\t: fpu avx512f sse\n", True), ("flags\t: fpu avx2\n", False)]
+)
+def test_what_linux_reports_of_the_processor(tmp_path, info, has):
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{info}")
+    assert has_avx512(tmp_path / "cpuinfo") is has
+    assert has_avx512(tmp_path / "absent") is False
+
+
+@pytest.mark.parametrize(
+    ("avx512", "given", "seen"),
+    [(True, None, "SkylakeX"), (True, "Zen", "Zen"), (False, None, None)],
+)
+def test_the_widest_kernels_unless_the_user_says_otherwise(monkeypatch, avx512, given, seen):
+    met = []
+    monkeypatch.setattr(faiss_index, "has_avx512", lambda: avx512)
+    monkeypatch.setattr(faiss_index, "require", lambda *_: met.append(os.environ.get(CORE)))
+    monkeypatch.delenv(CORE, raising=False)
+    if given:
+        monkeypatch.setenv(CORE, given)
+    load_faiss.cache_clear()
+    load_faiss()
+    load_faiss.cache_clear()
+    assert met == [seen]
+    assert os.environ.get(CORE) == given
+
+
+@pytest.mark.skipif(not has_avx512(), reason="no AVX-512")
+def test_openblas_takes_the_hint():
+    script = (
+        "from denserk.index.faiss_index import load_faiss; load_faiss()\n"
+        "from threadpoolctl import threadpool_info\n"
+        "print([d['architecture'] for d in threadpool_info() if 'faiss' in d['filepath']"
+        " and d['internal_api'] == 'openblas'])"
+    )
+    pytest.importorskip("threadpoolctl")
+    said = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert said.stdout.strip() in ("['SkylakeX']", "[]")
