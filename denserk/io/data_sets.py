@@ -43,11 +43,7 @@ class Place(NamedTuple):
 
 
 def locate(source: str) -> Place:
-    """Return where a source is: `irds:NAME`, `beir:NAME`, "-", a path, or an id of ir_datasets.
-
-    Raises:
-        UsageError: there is no such file, folder or dataset.
-    """
+    """Return where a source is: `irds:NAME`, `beir:NAME`, "-", a path, or an id of ir_datasets."""
     if source.startswith(IRDS):
         return Place(Path(), irds=source.removeprefix(IRDS))
     if source.startswith(BEIR):
@@ -156,14 +152,9 @@ def split_beir(name: str) -> tuple[str, str | None]:
 
 
 def beir_folder(name: str) -> Path:
-    """Return the folder of a BEIR dataset: $DENSERK_CACHE/beir or ./datasets, else downloaded.
+    """Return the folder of a BEIR dataset such as "cqadupstack/android".
 
-    Args:
-        name: the dataset, "scifact" or "cqadupstack/android".
-
-    Raises:
-        UsageError: it is not there, and the package that fetches it is missing.
-        DenserkError: it cannot be fetched.
+    It is looked for in $DENSERK_CACHE/beir and ./datasets, and else downloaded.
     """
     if not all(part.strip(".") and "\\" not in part for part in name.split("/")):
         raise UsageError(f"{BEIR}{name} is no name of a dataset", f"for example {BEIR}scifact")

@@ -35,15 +35,10 @@ TERMS = {
 
 
 def detect_kind(source: str, target: str) -> Kind:
-    """Return what a source holds: by its content, and where that leaves several, by the two names.
-
-    Raises:
-        UsageError: there is no such source, or neither settles it.
-    """
+    """Return what a source holds: by its content, else by its name and that of the target."""
     if source == STREAM:
-        raise UsageError(
-            "what standard input holds is not guessed", f"add --kind with one of {', '.join(Kind)}"
-        )
+        hint = f"add --kind with one of {', '.join(Kind)}"
+        raise UsageError("what standard input holds is not guessed", hint)
     path = Path(source)
     if ":" in source and not path.exists():
         possible: Set[Kind] = COLLECTION
@@ -71,8 +66,8 @@ def _of_folder(folder: Path) -> Set[Kind]:
         return COLLECTION
     if any(is_relation_file(name) for name in names):
         return {Kind.QUERIES}
-    files = (item for item in sorted(folder.iterdir()) if item.is_file())
-    first = next((item for item in files if not item.name.startswith(".")), None)
+    files = (folder / name for name in sorted(names) if not name.startswith("."))
+    first = next((file for file in files if file.is_file()), None)
     return _of_file(first) if first else set()
 
 

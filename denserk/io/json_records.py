@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 Format = TypeVar("Format", bound=StrEnum)
 Numbered = tuple[int, dict[str, Any]]  # the line on which an object starts, and the object
 
+NAMES: dict[type, str] = {str: "strings", dict: "objects"}
 CHUNK = 1 << 20  # bytes of an array that are read at once
 LONGEST = 1 << 26  # characters of an object, past which a quote or bracket was never closed
 # what stands before the first and the next object of an array, or ends it
@@ -43,11 +44,7 @@ def dump_json(value: Any) -> bytes:
 
 
 def read_objects(path: str | Path) -> Iterator[Numbered]:
-    """Yield (line number, object) of JSON lines; blank lines are skipped.
-
-    Raises:
-        InputError: a line is not JSON, or not an object.
-    """
+    """Yield (line number, object) of JSON lines; blank lines are skipped."""
     return parse_objects(read_lines(path), path)
 
 
@@ -98,9 +95,6 @@ def read_json(handle: BinaryIO, start: bytes, path: str | Path) -> Iterator[Numb
 def read_array(handle: BinaryIO, path: str | Path) -> Iterator[Numbered]:
     r"""Yield (line number, object) of a JSON array, which may be larger than the memory.
 
-    Raises:
-        InputError: the file is not one JSON array of objects, or breaks off.
-
     >>> import io
     >>> list(read_array(io.BytesIO(b'[{"a": 1},\n {"a": "]"}]'), "x.json"))
     [(1, {'a': 1}), (2, {'a': ']'})]
@@ -139,10 +133,8 @@ def _characters(handle: BinaryIO, path: str | Path) -> Iterator[str]:
 def _next_object(text: str, at: int, before: re.Pattern[str]) -> tuple[int, int, Any]:
     """Return where the next object of an array begins and ends, and its value.
 
-    Nothing is between begin and end where the array ends.
-
-    Raises:
-        ValueError: there is no object, perhaps because the text is cut off.
+    Nothing is between begin and end where the array ends. A ValueError says what is wrong, perhaps
+    because the text is cut off.
     """
     place = before.match(text, at)
     if place is None:
@@ -263,11 +255,7 @@ def list_keys(record: Iterable[str]) -> str:
 
 
 def as_text(value: Any, key: str, path: str | Path, line: int | None) -> str:
-    """Return the text under a key; null is an empty text.
-
-    Raises:
-        InputError: it is no text.
-    """
+    """Return the text under a key; null is an empty text."""
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -276,10 +264,9 @@ def as_text(value: Any, key: str, path: str | Path, line: int | None) -> str:
 
 
 def identifier(value: Any, path: str | Path, line: int | None, what: str) -> str:
-    """Return an id as a string; an integer keeps its digits. `what` is "passage" or "query".
+    """Return an id, a string without white space; an integer keeps its digits.
 
-    Raises:
-        InputError: it is empty, holds white space, or is neither a string nor an integer.
+    `what` is "passage" or "query", for the error.
 
     >>> identifier("007", "queries.tsv", 1, "query")
     '007'
@@ -345,22 +332,21 @@ class Fields:
             raise self.error(f"{key} {value!r}", "a finite number")
         return number
 
-    def items(self, key: str) -> list[Any]:
-        """Return a list; absent or null is empty."""
-        value = self.record.get(key)
-        if value is None:
+    def items(self, key: str, kind: type = object) -> list[Any]:
+        """Return a list of values of one type; absent or null is empty."""
+        values = self.record.get(key)
+        if values is None:
             return []
-        if not isinstance(value, list):
-            raise self.error(f"{type(value).__name__} as {key}", "a list")
-        return value
+        if not isinstance(values, list):
+            raise self.error(f"{type(values).__name__} as {key}", "a list")
+        for value in values:
+            if not isinstance(value, kind):
+                raise self.error(f"{type(value).__name__} in {key}", f"a list of {NAMES[kind]}")
+        return values
 
     def texts(self, key: str) -> tuple[str, ...]:
         """Return a list of strings."""
-        values = self.items(key)
-        for value in values:
-            if not isinstance(value, str):
-                raise self.error(f"{type(value).__name__} in {key}", "a list of strings")
-        return tuple(values)
+        return tuple(self.items(key, str))
 
     def identifiers(self, key: str) -> tuple[str, ...]:
         """Return a list of ids."""
@@ -368,9 +354,7 @@ class Fields:
 
     def objects(self, key: str) -> Iterator["Fields"]:
         """Yield the objects of a list."""
-        for value in self.items(key):
-            if not isinstance(value, dict):
-                raise self.error(f"{type(value).__name__} in {key}", "a list of objects")
+        for value in self.items(key, dict):
             yield Fields(value, self.path, self.line)
 
     def rest(self, known: Collection[str]) -> Mapping[str, Any]:

@@ -76,10 +76,7 @@ def draw_lines(
 def save_if_installed(draw: Callable[[], Any], what: str, path: Path | None) -> None:
     """Write a plot as PNG, PDF or SVG, by the suffix of its path, where matplotlib is installed.
 
-    Args:
-        draw: returns the axes.
-        what: what the plot shows, for the log ("curves").
-        path: the file; None draws nothing.
+    `draw` returns the axes; `what` the plot shows is logged ("curves"). No path, no plot.
     """
     if path is None:
         return
@@ -97,10 +94,7 @@ def save_if_installed(draw: Callable[[], Any], what: str, path: Path | None) -> 
 def as_svg(axes: Any, label: str, prefix: str) -> str:
     """Return a figure as an SVG element for an HTML page, whose CSS sets the colours.
 
-    Args:
-        axes: of the figure.
-        label: describes the plot to screen readers.
-        prefix: makes the element ids unique on the page.
+    The label describes it to screen readers; the prefix makes its ids unique on the page.
     """
     buffer = io.BytesIO()
     axes.figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})

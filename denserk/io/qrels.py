@@ -88,11 +88,7 @@ def read_qrels_map(
 
 
 def split_file(folder: Path, split: str | None) -> Path:
-    """Return the qrels of one split of a BEIR folder; without a split, of its only one.
-
-    Raises:
-        UsageError: there is no such split, or several and none is named.
-    """
+    """Return the qrels of one split of a BEIR folder; without a split, of its only one."""
     where = folder / "qrels"
     files = sorted(where.glob("*.tsv*")) if where.is_dir() else []
     names = {item.name.partition(".")[0]: item for item in files}

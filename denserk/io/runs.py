@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import count, groupby, islice
-from math import isfinite
+from math import isfinite, nan
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -31,11 +31,11 @@ from denserk.io.files import (
     endless_line,
     open_binary,
     read_all,
-    read_lines,
+    read_text_lines,
     whole_binary,
     write_errors,
 )
-from denserk.io.json_records import identifier, list_keys, parse_objects
+from denserk.io.json_records import Fields, list_keys, parse_objects
 from denserk.io.text_files import columns, display_name, is_number
 
 logger = logging.getLogger(__name__)
@@ -55,6 +55,7 @@ EMPTY = (b"  ", b" \n", b"\n ", b"\n\n")  # columns or lines
 
 Scores = Sequence[float] | NDArray[np.floating[Any]]
 Hit = tuple[int, str, str, float]  # line number, query, passage, score
+Row = tuple[int, str, str, str, str]  # line number, query, passage, rank, score
 Lines = Iterable[tuple[int, bytes]]  # numbered from 1
 
 
@@ -129,11 +130,12 @@ def read_run_tag(path: str | Path) -> str | None:
     """
     if str(path) == STREAM or not Path(path).is_file():
         return None
-    last: list[bytes] = []
-    for _, line in read_lines(path):
-        if line.strip() and not _is_comment(line):
-            last = line.split(None, 6)
-    return last[5].decode("utf-8", "replace") if len(last) > 5 and last[0][:1] != b"{" else None
+    last: list[str] = []
+    for _, line in read_text_lines(path):
+        parts = line.split(None, 6)
+        if parts and not _is_comment(parts):
+            last = parts
+    return last[5] if len(last) > 5 and not last[0].startswith("{") else None
 
 
 class RunLookup:
@@ -243,20 +245,20 @@ class _RunFile:
 
     def _detect(self, lines: Lines) -> RunFormat | None:
         """Return the format by the first lines; None if they are blank."""
-        first = list(islice((item for item in lines if item[1].strip()), LOOK))
+        rows = ((line, text.decode("utf-8", "replace").split()) for line, text in lines)
+        first = list(islice((row for row in rows if row[1]), LOOK))
         if not first:
             return None
-        hits = [item for item in first if not _is_comment(item[1])] or first
-        line, text = hits[0]
-        count = len(text.split())
-        if text.lstrip().startswith(b"{"):
+        hits = [row for row in first if not _is_comment(row[1])] or first
+        line, parts = hits[0]
+        if parts[0].startswith("{"):
             format = RunFormat.JSONL
-        elif count >= 6:  # text after the tag is ignored
+        elif len(parts) >= 6:  # text after the tag is ignored
             format = RunFormat.TREC
-        elif count == 3:
+        elif len(parts) == 3:
             format = RunFormat.MSMARCO if _are_ranks(hits) else RunFormat.TEVATRON
         else:
-            raise self._wrong_columns(line, count)
+            raise self._wrong_columns(line, len(parts))
         logger.info(f"{display_name(self.path)}: {format} run ({COLUMNS[format]})")
         return format
 
@@ -306,8 +308,7 @@ class _RunFile:
 
     def _parse(self, block: bytes, number: int) -> Iterator[RankedList]:
         """Parse lines one by one."""
-        lines = enumerate(block.split(b"\n"), number)
-        hits = self._json_hits(lines) if self.format is RunFormat.JSONL else self._hits(lines)
+        hits = self._hits(enumerate(block.split(b"\n"), number))
         try:
             for qid, group in groupby(hits, itemgetter(1)):
                 numbers, _, docids, scores = zip(*group, strict=True)
@@ -322,67 +323,53 @@ class _RunFile:
             self.skipped["a last line that is cut off"] += 1
 
     def _hits(self, lines: Lines) -> Iterator[Hit]:
-        """Yield the hits of numbered lines; blank lines and comments of TREC runs are skipped."""
-        trec, ranked = self.format is RunFormat.TREC, self.format is RunFormat.MSMARCO
-        for line, text in lines:
-            if trec and b"#" in text and _is_comment(text):
-                continue
+        rows = self._records(lines) if self.format is RunFormat.JSONL else self._columns(lines)
+        ranked = self.by_rank or self.format is RunFormat.MSMARCO
+        for line, qid, docid, rank, number in rows:
             try:
-                if trec:
-                    qid, _, docid, rank, number, tag, *more = text.decode().split()
-                    if more and _holds_a_blank(rank, tag):
-                        raise ValueError(tag)
-                else:
-                    qid, docid, number = text.decode().split()
-                    rank = number if ranked else ""
-                score = float(number)
-                if not isfinite(score):
-                    raise ValueError(number)
-                if ranked:
-                    score = -float(int(number))
+                score = -float(self._rank(line, qid, rank)) if ranked else float(number)
             except ValueError:
-                if text.strip():
-                    raise self._broken(line, text) from None
-            else:
-                yield line, qid, docid, self._by_rank(line, qid, rank) if self.by_rank else score
+                score = nan
+            if not isfinite(score):
+                raise self._error(line, f"score {number[:40]!r}", "a finite number")
+            yield line, qid, docid, score
 
-    def _json_hits(self, lines: Lines) -> Iterator[Hit]:
+    def _columns(self, lines: Lines) -> Iterator[Row]:
+        """Yield the columns of lines that are neither blank nor comments."""
+        trec, ranked = self.format is RunFormat.TREC, self.format is RunFormat.MSMARCO
+        for line, text in decode_lines(lines, self.path):
+            parts = text.split()
+            if not parts or (trec and _is_comment(parts)):
+                continue
+            if trec and (len(parts) == 6 or (len(parts) > 6 and not _are_shifted(parts))):
+                yield line, parts[0], parts[2], parts[3], parts[4]
+            elif not trec and len(parts) == 3:
+                yield line, parts[0], parts[1], parts[2] if ranked else "", parts[2]
+            else:
+                raise self._wrong_columns(line, len(parts))
+
+    def _records(self, lines: Lines) -> Iterator[Row]:
         for line, record in parse_objects(lines, self.path):
             if not {"qid", "docid", "score"} <= record.keys():
                 raise self._error(line, f"the keys {list_keys(record)}", COLUMNS[RunFormat.JSONL])
-            score = record["score"]
-            if type(score) not in (int, float) or not isfinite(score):
-                raise self._error(line, f"score {str(score)[:40]!r}", "a finite number")
-            qid = identifier(record["qid"], self.path, line, "query")
-            docid = identifier(record["docid"], self.path, line, "passage")
-            rank = str(record.get("rank", ""))
-            yield line, qid, docid, self._by_rank(line, qid, rank) if self.by_rank else float(score)
+            fields = Fields(record, self.path, line)
+            qid = fields.as_identifier(record["qid"], "query")
+            docid = fields.as_identifier(record["docid"], "passage")
+            yield line, qid, docid, str(record.get("rank", "")), repr(fields.number("score"))
 
-    def _by_rank(self, line: int, qid: str, spelled: str) -> float:
-        """Return the negative of a rank, which is unique in its query."""
-        hint = "--set order=score reads the scores"
+    def _rank(self, line: int, qid: str, spelled: str) -> int:
+        """Return a rank; where ranks order the hits it is unique in its query."""
+        hint = "if the third column is a score, name the format: tevatron"
+        if self.by_rank:
+            hint = "--set order=score reads the scores"
         if not (spelled.isascii() and spelled.isdecimal() and len(spelled) < 19):
             found = f"rank {spelled[:40]!r}" if spelled else "no rank"
             raise self._error(line, found, "a whole number", hint)
         rank = int(spelled)
-        if (first := self.ranks.setdefault((qid, rank), line)) != line:
+        if self.by_rank and (first := self.ranks.setdefault((qid, rank), line)) != line:
             found = f"rank {rank} of query {qid} again (first in line {first})"
             raise self._error(line, found, "each rank once a query", hint)
-        return -float(rank)
-
-    def _broken(self, line: int, text: bytes) -> InputError:
-        """Return the error about a line with the wrong columns or without a finite number."""
-        [(_, decoded)] = decode_lines([(line, text)], self.path)
-        parts = decoded.split()
-        trec = self.format is RunFormat.TREC
-        shifted = trec and len(parts) > 6 and _holds_a_blank(parts[3], parts[5])
-        if shifted or (len(parts) < 6 if trec else len(parts) != 3):
-            return self._wrong_columns(line, len(parts))
-        number = parts[4] if trec else parts[2]
-        if self.format is RunFormat.MSMARCO:
-            hint = "if the third column is a score, name the format: tevatron"
-            return self._error(line, f"rank {number[:40]!r}", "a whole number", hint)
-        return self._error(line, f"score {number[:40]!r}", "a finite number")
+        return rank
 
     def _wrong_columns(self, line: int, count: int) -> InputError:
         expected = COLUMNS[self.format] if self.format else " or ".join(COLUMNS.values())
@@ -395,44 +382,39 @@ class _RunFile:
         return InputError(self.path, line, found, expected, hint)
 
 
-def _are_ranks(lines: Lines) -> bool:
+def _are_ranks(rows: Iterable[tuple[int, list[str]]]) -> bool:
     """Return whether the third column counts 1, 2, 3, ... within each query.
 
-    >>> _are_ranks([(1, b"q1 d7 1"), (2, b"q1 d9 2"), (3, b"q2 d7 1")])
+    >>> _are_ranks([(1, ["q1", "d7", "1"]), (2, ["q1", "d9", "2"]), (3, ["q2", "d7", "1"])])
     True
-    >>> _are_ranks([(1, b"q1 d7 12"), (2, b"q1 d9 11")])
+    >>> _are_ranks([(1, ["q1", "d7", "12"]), (2, ["q1", "d9", "11"])])
     False
     """
-    count: Counter[bytes] = Counter()
-    for _, text in lines:
-        qid, *rest = text.split()
-        if len(rest) != 2:
+    counted: Counter[str] = Counter()
+    for _, parts in rows:
+        if len(parts) != 3:
             break
-        count[qid] += 1
-        if rest[1] != b"%d" % count[qid]:
+        counted[parts[0]] += 1
+        if parts[2] != str(counted[parts[0]]):
             return False
     return True
 
 
-def _is_comment(line: bytes) -> bool:
-    """Return whether a line of a TREC run is a comment of trec_eval 10: it starts with `#`.
+def _is_comment(parts: list[str]) -> bool:
+    """Return whether the columns of a line of a TREC run are a comment of trec_eval 10.
 
-    A hit of a query whose id starts with `#` is none: it has Q0 in its second column.
-
-    >>> [_is_comment(line) for line in (b"q1 Q0 d1 1 2.5 t", b" # k1 = 0.9", b"#1 Q0 d1 1 2.5 t")]
-    [False, True, False]
+    A comment starts with `#`, but a hit of such a query has Q0 in its second column.
     """
-    start = line.lstrip()
-    return start.startswith(b"#") and start.split(None, 2)[1:2] != [b"Q0"]
+    return parts[0].startswith("#") and parts[1:2] != ["Q0"]
 
 
-def _holds_a_blank(rank: str, tag: str) -> bool:
-    """Return whether a line has more than six columns because an id holds a blank.
+def _are_shifted(parts: list[str]) -> bool:
+    """Return whether there are more than six columns because an id holds a blank.
 
     Text after the tag is ignored, as in trec_eval. But where the fourth column is no rank, or the
     sixth is a number, the columns are shifted.
     """
-    return not rank.removeprefix("-").isdecimal() or is_number(tag)
+    return not parts[3].removeprefix("-").isdecimal() or is_number(parts[5])
 
 
 def _twice(qid: str, docid: str, path: str | Path, line: int) -> InputError:
@@ -447,10 +429,7 @@ def run_writer(
 ) -> Iterator[Callable[[str, Sequence[str], Scores], int]]:
     """Open a run for writing. It is written to a temporary file and renamed on success.
 
-    Args:
-        path: the file; "-" is standard output, `.gz` is compressed.
-        format: its format. MS MARCO's holds the first 1000 hits of a query.
-        tag: last column of a TREC run.
+    MS MARCO's format holds the first 1000 hits of a query; `tag` is the last column of TREC's.
 
     Yields:
         A function that writes a query with its passages, best first, and their scores, and returns
