@@ -68,14 +68,6 @@ def test_a_corpus_is_encoded_once_and_with_its_own_lengths(cache, tiny):
     assert Path("runs/dl19.trec").is_file()
 
 
-def test_a_group_is_followed_by_its_mean(cache, tiny):
-    for name in ("nfcorpus", "fiqa", "arguana", "scidocs", "scifact"):
-        write_beir(cache, name)
-    found = search(tiny, "beir-small")
-    assert [name for name, _ in found.rows()][5:] == ["beir-small"]
-    assert values(found, "beir-small") == pytest.approx(values(found, "beir/fiqa"))
-
-
 def test_resume_keeps_finished_sets_and_makes_the_others(cache, tiny):
     write_beir(cache, "scifact")
     search(tiny, "beir/scifact")
@@ -115,13 +107,6 @@ def test_another_model_or_depth_is_refused_unless_all_is_made_anew(cache, tiny):
     assert len(Path("runs/scifact.trec").read_text().splitlines()) == 9
 
 
-def test_vectors_go_once_their_runs_are_there(cache, tiny):
-    write_marco(cache)
-    search(tiny, "msmarco-dev", "dl19", choice=MakeSettings(discard_vectors=True))
-    assert not list(Path("runs/corpora").iterdir())
-    assert Path("runs/msmarco-dev.trec").is_file()
-
-
 def test_whatever_is_missing_is_told_before_anything_is_done(cache, tiny):
     write_beir(cache, "scifact")
     with pytest.raises(UsageError) as refused:
@@ -142,19 +127,3 @@ def test_the_command_prints_one_table(cache, tiny, capsys):
     ]
     assert command(["benchmark", "beir/scifact", "--runs", "runs", "--quiet"]) == 0
     assert capsys.readouterr().out.splitlines() == out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["dl19", "--model", "m"], "--model and --output"),
-        (["dl19", "--output", "o"], "--model and --output"),
-        (["dl19", "--model", "m", "--output", "-"], "--output -"),
-        (["dl91", "--model", "m", "--output", "o"], "did you mean dl19"),
-        (["dl19", "--runs", "r", "--hits", "5", "--bf16"], "--hits, --bf16"),
-        (["dl19", "--model", "m", "--output", "o", "-q"], "--per-query"),
-    ],
-)
-def test_what_does_not_go_together(arguments, told, capsys):
-    assert command(["benchmark", *arguments]) == 2
-    assert told in capsys.readouterr().err

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from denserk.commands.app import run
 from denserk.commands.console import ConsoleSettings, configure, show_error
 from denserk.errors import InputError
 from denserk.reporting import track
@@ -61,3 +62,8 @@ def test_plain_progress_prints_rate_and_rest(capsys, monkeypatch, total, of):
     assert first == f"encoding: 0{of} passages, 0 per second"
     left = r", 0 s left" if total else ""
     assert re.fullmatch(rf"encoding: 20{of} passages, \d+ per second{left}", second)
+
+
+def test_wrong_usage_is_reported_like_every_other_error(capsys):
+    assert run(["encode", "--no-such-option", "--log-json"]) == 2
+    assert json.loads(capsys.readouterr().err)["level"] == "error"

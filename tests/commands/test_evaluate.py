@@ -35,18 +35,6 @@ def test_one_run_prints_ir_measures_lines(arguments, capsys):
 
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize("piped", ["good.trec", "qrels.txt"])
-def test_one_of_them_may_be_standard_input(piped, capsys, monkeypatch):
-    class Stdin:
-        buffer = io.BytesIO(Path(piped).read_bytes())
-
-    monkeypatch.setattr(sys, "stdin", Stdin)
-    files = ["-" if name == piped else name for name in ("good.trec", "qrels.txt")]
-    assert run(["eval", *files, "-m", "RR@10", "--quiet"]) == 0
-    assert capsys.readouterr().out == "RR@10\t0.8333\n"
-
-
-@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(
     ("bounds", "status", "told"),
     [
@@ -65,25 +53,6 @@ def test_gates(bounds, status, told, capsys):
     out, err = capsys.readouterr()
     assert out.startswith("RR@10\t0.8333\n")
     assert err == told
-
-
-@pytest.mark.usefixtures("files")
-@pytest.mark.parametrize(
-    ("arguments", "status", "told"),
-    [
-        (["--run", "qrels.txt", "--qrels", "good.trec"], 1, "good.trec, line 1: found 6 columns"),
-        (["absent.trec", "qrels.txt"], 2, "absent.trec: no such file"),
-        (["good.trec", "qrels.txt", "-m", "ndcg@10 R"], 2, "ndcg@10 is unknown (nearest: nDCG@10"),
-        (["good.trec", "qrels.txt", "--min", "RR@10"], 2, "--min RR@10"),
-        (["corpus.jsonl", "qrels.txt"], 1, "corpus.jsonl, line 1: found the keys"),
-    ],
-)
-def test_refusals_are_one_line_and_a_hint(arguments, status, told, capsys):
-    assert run(["eval", *arguments, "--quiet"]) == status
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(f"error: {told}")
-    assert len(err.splitlines()) <= 2
 
 
 class Terminal(io.StringIO):
@@ -130,46 +99,6 @@ def answered(files):
         )
     )
     return ["--answers", "answers.jsonl", "--corpus", "corpus.jsonl", "--quiet"]
-
-
-@pytest.mark.usefixtures("answered")
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["qrels.txt", "--regex", "--num-workers", "2"], "--regex, --num-workers"),
-        (["qrels.txt", "--corpus", "corpus.jsonl"], "--corpus: only for --answers or --report"),
-        (
-            ["--answers", "answers.jsonl", "--corpus", "corpus.jsonl", "--qrels", "qrels.txt"],
-            "--answers and --qrels exclude each other",
-        ),
-        (
-            ["--answers", "answers.jsonl", "--corpus", "corpus.jsonl", "-m", "nDGC@10 R@5"],
-            "nDGC@10 is unknown (nearest: nDCG@10",
-        ),
-        (["qrels.txt", "--set", "topk=5,x"], "--set topk: found 'x', expected a whole number"),
-    ],
-)
-def test_refusals_about_answers(arguments, told, capsys):
-    assert run(["eval", "good.trec", *arguments, "--quiet"]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(f"error: {told}")
-
-
-@pytest.mark.usefixtures("files")
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["--topics", "queries.tsv"], "--topics is for --report or --write-dpr-json"),
-        (["--report", "qrels.txt"], "--report qrels.txt: a file; a folder is expected"),
-        (["--report", "page", "--set", "report-passages=0"], "report-passages=0: at least 1"),
-    ],
-)
-def test_pages_that_are_refused(arguments, told, capsys):
-    assert run(["eval", "good.trec", "qrels.txt", *arguments]) == 2
-    out, err = capsys.readouterr()
-    assert told in err
-    assert not out
 
 
 def test_several_suites_are_all_used(tmp_path, monkeypatch, capsys):

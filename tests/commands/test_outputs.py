@@ -281,13 +281,6 @@ def test_control_characters_and_endless_ids_do_not_reach_the_terminal(at, capfd)
     assert all(len(line) < 2000 for line in told.splitlines())
 
 
-def test_wrong_usage_is_reported_like_every_other_error(capfd):
-    assert run(["encode", "--no-such-option"]) == 2
-    assert capfd.readouterr().err.startswith("error: ")
-    assert run(["encode", "--no-such-option", "--log-json"]) == 2
-    assert json.loads(capfd.readouterr().err)["level"] == "error"
-
-
 def test_an_error_that_a_library_makes_of_a_signal_is_the_signal(at, monkeypatch, capfd):
     from denserk import errors
 

@@ -33,18 +33,3 @@ def test_one_split_of_beirs_queries(tiny, capsys, split, qids):
     Path("qrels/other.tsv").write_text("q1 0 d1 1\n")
     assert run([*encoded, "--resume"]) == 1
     assert "qrels" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("scifact")
-@pytest.mark.parametrize(
-    ("arguments", "status", "message"),
-    [
-        (["--topics", "queries.jsonl", "--qrels", "no.tsv"], 1, "no.tsv judges queries such as x"),
-        (["--encoded-queries", "v", "--qrels", "no.tsv"], 2, "--qrels needs --topics"),
-        (["--topics", "queries.jsonl", *["--qrels", "no.tsv"] * 2], 2, "--qrels takes one file"),
-    ],
-)
-def test_qrels_that_select_nothing(capsys, arguments, status, message):
-    Path("no.tsv").write_text("x 0 d1 1\n")
-    assert run(["search", "--index", "index", *arguments, "--output", "run", "--quiet"]) == status
-    assert message in capsys.readouterr().err

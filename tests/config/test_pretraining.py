@@ -101,7 +101,6 @@ def test_the_help_shows_what_recipes_set_otherwise():
         ("mlm", {"vocabulary_size": 5000}, {}, "--set vocabulary-size needs --architecture"),
         ("mlm", {"tokenizer": "t"}, {}, "--tokenizer needs --architecture"),
         ("mlm", {"expansions": "e"}, {}, "--expansions is for master; --objective is mlm"),
-        ("cocondenser", {}, {"fp16": True}, "--dtype float16"),
         ("mlm", {}, {"mlm_probability": 1.0}, "--mlm-probability 1.0: above 0, below 1"),
         ("mlm", {}, {"fields": ()}, "--fields is empty"),
         ("master", {}, {"tasks": ()}, "--set tasks is empty"),

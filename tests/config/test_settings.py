@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from denserk.commands.app import run
 from denserk.config.analysis import (
     AttentionEntropySettings,
     SentenceSimilaritySettings,
@@ -141,18 +140,6 @@ def test_an_address_with_a_secret_is_rejected_without_showing_it(uri):
         CollectionSettings(uri)
     assert "secret" not in caught.value.message
     assert "DENSERK_MILVUS_TOKEN" in (caught.value.hint or "")
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        ("index", "--input", "v", "--output", "i", "--set", "milvus-index=HNSW"),
-        ("search", "--index", "i", "--topics", "t", "--output", "o", "--collection", "c"),
-    ],
-)
-def test_options_of_milvus_are_not_ignored(line, capsys):
-    assert run(line) == 2
-    assert "is for Milvus\n  add --engine milvus" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "nDCG@10", "nDCG@10=", "=0.3", "nDCG@10=x", "map=nan"])

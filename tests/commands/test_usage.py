@@ -1,0 +1,87 @@
+"""Wrong usage and unreadable input: one error line with a hint, and nothing is written."""
+
+import shlex
+
+import pytest
+
+from denserk.commands.app import run
+
+TRAIN = "finetune --model m --train-data t --output out"
+SEARCH = "search --index i --encoded-queries q --output out"
+MINE = "mine-negatives --topics queries.tsv --qrels qrels.txt --corpus corpus.jsonl --output out"
+ANSWERED = "eval good.trec --answers answers.jsonl --corpus corpus.jsonl"
+
+
+@pytest.fixture
+def files(toy, monkeypatch):
+    monkeypatch.chdir(toy)
+    lines = ("q1 Q0 d3 1 3 t", "q2 Q0 d5 2 2 t", "q3 Q0 d4 2 2 t", "")
+    (toy / "good.trec").write_text("\n".join(lines))
+    (toy / "answers.jsonl").write_text('{"_id": "q1", "question": "q", "answers": ["boat"]}\n')
+    (toy / "no.tsv").write_text("x 0 d1 1\n")
+    return toy
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "told"),
+    [
+        # files
+        ("convert nothing.tsv out", 2, "nothing.tsv: no such file"),
+        ("convert - out", 2, "add --kind with one of corpus, queries"),
+        ("convert corpus.jsonl -", 2, "add --to with one of anserini, beir, tevatron"),
+        ("convert corpus.jsonl out --kind qrels --to trec", 1, "corpus.jsonl, line 1: found"),
+        ("eval --run qrels.txt --qrels good.trec", 1, "good.trec, line 1: found 6 columns"),
+        ("eval absent.trec qrels.txt", 2, "absent.trec: no such file"),
+        ("eval corpus.jsonl qrels.txt", 1, "corpus.jsonl, line 1: found the keys"),
+        ("eval good.trec qrels.txt --report qrels.txt", 2, "a file; a folder is expected"),
+        ("fuse good.trec --output out", 2, "two runs or more are needed"),
+        ("search --index s-* --topics t --output out", 2, "--index s-*: the pattern matches noth"),
+        (f"{MINE} --run qrels.txt", 1, "exchange run and qrels"),
+        (f"{MINE} --run good.trec --shard-num 9", 2, "--shard-num 9: there are 3 queries"),
+        (f"{MINE} --run good.trec --teacher nowhere/model", 1, "nowhere/model"),
+        (f"{MINE} --run good.trec --set answer-bearing=drop", 2, "add --answers"),
+        (f"{MINE} --run - --train -", 2, "standard input (-) can be only one of the inputs"),
+        # options that do nothing, or contradict each other
+        ("eval good.trec qrels.txt --regex --num-workers 2", 2, "--regex, --num-workers: only for"),
+        ("eval good.trec qrels.txt --corpus corpus.jsonl", 2, "--corpus: only for --answers or"),
+        ("eval good.trec qrels.txt --topics queries.tsv", 2, "--topics is for --report or"),
+        (f"{ANSWERED} --qrels qrels.txt", 2, "--answers and --qrels exclude each other"),
+        ("eval good.trec --qrels qrels.txt --qrels no.tsv", 2, "--qrels takes one file"),
+        (f"{SEARCH} --qrels no.tsv", 2, "--qrels needs --topics"),
+        ("benchmark dl19 --model m", 2, "--model and --output"),
+        ("benchmark dl19 --model m --output -", 2, "--output -"),
+        ("benchmark dl91 --model m --output out", 2, "did you mean dl19"),
+        ("benchmark dl19 --runs r --hits 5 --bf16", 2, "--hits, --bf16: only with --model"),
+        ("benchmark dl19 --model m --output out -q", 2, "--per-query: only for run files of one"),
+        (f"{TRAIN} --p-chunk 9", 2, "--p-chunk is a setting, not an option"),
+        (f"{TRAIN} --set p-chunks=9", 2, "no setting p-chunks; did you mean p-chunk?"),
+        ("index --input v --output out --set milvus-index=HNSW", 2, "is for Milvus"),
+        (f"{SEARCH} --collection c", 2, "--collection is for Milvus"),
+        # values
+        ("eval good.trec qrels.txt -m 'ndcg@10 R'", 2, "ndcg@10 is unknown (nearest: nDCG@10"),
+        (f"{ANSWERED} -m 'nDGC@10 R@5'", 2, "nDGC@10 is unknown (nearest: nDCG@10"),
+        ("eval good.trec qrels.txt -m 'P(rel=99999999999999999999)@5'", 2, "rel cannot be 99999"),
+        ("eval good.trec qrels.txt -m P@99999999999999999999", 2, "cutoff cannot be 99999"),
+        ("eval good.trec qrels.txt --min RR@10", 2, "--min RR@10"),
+        ("eval good.trec qrels.txt --set topk=5,x", 2, "--set topk: found 'x', expected a whole"),
+        ("fuse good.trec qrels.txt --weights 1,x --output out", 2, "--weights: found 'x', expect"),
+        (f"{SEARCH} --hits 99999999999999999999", 2, "--hits: 99999999999999999999 is out of"),
+        (f"{TRAIN} --seed 99999999999999999999", 2, "--seed: 99999999999999999999 is out of"),
+        (f"{TRAIN} --lr nan", 2, "--lr nan: a finite number"),
+        ("index --input v --output out --set M=2147483648", 2, "--set M: 2147483648 is out of"),
+        # spellings of earlier versions
+        ("search --fuse a b --output out", 2, "denserk search --fuse is now: denserk fuse RUN RUN"),
+        ("search --rerank=m --run a", 2, "--rerank is now: denserk rerank --model MODEL"),
+        ("eval --list_suites", 2, "eval --list-suites is now: denserk benchmark --list"),
+        ("expand --corpus a", 2, "denserk expand is now: denserk generate --corpus CORPUS"),
+    ],
+)
+def test_one_line_and_nothing_written(files, capsys, line, status, told):
+    before = sorted(files.iterdir())
+    assert run([*shlex.split(line), "--quiet"]) == status
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert told in err
+    assert len(err.splitlines()) <= 2
+    assert sorted(files.iterdir()) == before
