@@ -8,7 +8,7 @@ from denserk.config.benchmarks import benchmarks, find_benchmarks
 from denserk.errors import DenserkError, InputError, MissingExtraError, UsageError
 from denserk.io import data_sets
 from denserk.io.data_sets import download_errors, find_parts
-from denserk.records import Passage, Qrel, Query
+from denserk.records import Passage, Query
 from tests.reporters import Heard
 
 NAME = "denserk-toy/test"
@@ -25,28 +25,21 @@ def toy_irds(toy, tmp_path, monkeypatch):
     return package
 
 
+class Record(SimpleNamespace):
+    def _asdict(self):
+        return dict(self.__dict__)
+
+    def default_text(self):
+        return "all of it"
+
+
 def test_fields_of_a_record_find_their_places(monkeypatch):
-    class Record(SimpleNamespace):
-        def _asdict(self):
-            return dict(self.__dict__)
-
-        def default_text(self):
-            return "all of it"
-
-    records = {
-        "docs": [
-            Record(doc_id="1", title="h", abstract="a", year=1999, links=["x"]),
-            Record(doc_id="2", marked_up="m"),
-        ],
-        "queries": [
-            Record(query_id="q", text="t", answers=("a",)),
-            Record(query_id="r", lang="en"),
-        ],
-        "qrels": [Record(query_id="q", doc_id="1", relevance=2, iteration="0")],
-    }
-    dataset = SimpleNamespace(
-        **{f"{what}_iter": lambda what=what: records[what] for what in records}
-    )
+    docs = [
+        Record(doc_id="1", title="h", abstract="a", year=1999, links=["x"]),
+        Record(doc_id="2", marked_up="m"),
+    ]
+    queries = [Record(query_id="q", text="t", answers=("a",)), Record(query_id="r", lang="en")]
+    dataset = SimpleNamespace(docs_iter=lambda: docs, queries_iter=lambda: queries)
     monkeypatch.setattr(data_sets, "load_irds", lambda name, what: dataset)
     assert list(data_sets.irds_passages("x")) == [
         Passage("1", "a", "h", {"year": 1999}),
@@ -56,20 +49,15 @@ def test_fields_of_a_record_find_their_places(monkeypatch):
         Query("q", "t", ("a",)),
         Query("r", "all of it", (), {"lang": "en"}),
     ]
-    assert list(data_sets.irds_qrels("x")) == [Qrel("q", "1", 2)]
 
 
 @pytest.mark.usefixtures("toy_irds")
-def test_unknown_data_sets_are_told():
+def test_unknown_and_broken_data_sets_are_reported(tmp_path):
     with pytest.raises(UsageError, match=r"irds:no/such: ir_datasets has no dataset of that id"):
         list(data_sets.irds_passages("no/such"))
     assert not data_sets.knows_irds("no/such")
     with pytest.raises(UsageError, match=r"irds:beir/scifact has no qrels"):
         list(data_sets.irds_qrels("beir/scifact"))
-
-
-@pytest.mark.usefixtures("toy_irds")
-def test_a_failed_download_is_one_line(tmp_path):
     (tmp_path / "corpus.tsv").unlink()
     with pytest.raises(InputError, match=r"denserk-toy/test: found a dataset that cannot be read"):
         list(data_sets.irds_passages(NAME))

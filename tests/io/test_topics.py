@@ -13,6 +13,7 @@ from denserk.io.topics import (
     Context,
     dpr_json,
     pyserini_json,
+    read_questions,
     read_topics_file,
     write_queries,
 )
@@ -146,6 +147,19 @@ def test_any_answers_survive_their_literal(answers):
     assert topics.parse_answers(repr(answers)) == tuple(answers)
     doubled = repr(answers).replace('"', '""')
     assert topics.parse_answers(f'"{doubled}"') == tuple(answers)
+
+
+@pytest.mark.parametrize(
+    ("text", "answers"),
+    [
+        ('{"_id": "q1", "answers": ["a"]}\n{"_id": "q2", "answers": []}', {"q1": ("a",), "q2": ()}),
+        ('{"0": {"question": "who", "answers": ["a"], "contexts": []}}', {"0": ("a",)}),
+        ("who\t['a']", {"0": ("a",)}),
+    ],
+)
+def test_answers_without_their_question(tmp_path, text, answers):
+    (tmp_path / "a").write_text(text)
+    assert {q.qid: q.answers for q in read_questions(str(tmp_path / "a"))} == answers
 
 
 QUESTIONS = [
