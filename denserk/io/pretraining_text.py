@@ -11,6 +11,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,7 +75,8 @@ def read_documents(
         InputError: it is empty, or a line of it is broken.
     """
     for file in _files(source):
-        if _is_text(file, raw_text):
+        plain = file.removesuffix(".gz").endswith(TEXT_ENDING) and Path(file).is_file()
+        if plain or (file == STREAM and raw_text is not None):
             yield from _read_text(file, raw_text)
         elif key := _token_key(file):
             logger.info(f"{display_name(file)}: {key[1]}")
@@ -92,12 +94,6 @@ def _files(source: str) -> list[str]:
     if (folder / TOKENS).is_file():
         return [str(folder / TOKENS)]
     return [str(file) for file in corpus_files(folder, (*ENDINGS, TEXT_ENDING))]
-
-
-def _is_text(file: str, raw_text: RawText | None) -> bool:
-    if file == STREAM:
-        return raw_text is not None
-    return file.removesuffix(".gz").endswith(TEXT_ENDING) and Path(file).is_file()
 
 
 def _token_key(file: str) -> tuple[str, str] | None:
@@ -121,34 +117,18 @@ def _token_key(file: str) -> tuple[str, str] | None:
 
 
 def _read_text(file: str, raw_text: RawText | None) -> Iterator[Document]:
-    if raw_text is None:
-        raw_text = _detect(file)
+    if raw_text is None:  # without empty lines, each line is a document
+        with open_binary(file) as raw:
+            head = look_ahead(raw, file)[0].strip().replace(b"\r\n", b"\n")
+        raw_text = RawText.PARAGRAPHS if b"\n\n" in head else RawText.LINES
         logger.info(f"{display_name(file)}: plain text, documents are {raw_text}")
-    for number, lines in enumerate(_paragraphs(file, raw_text)):
-        yield Document(str(number), "", (lines,))
-
-
-def _detect(file: str) -> RawText:
-    """Detect whether empty lines end documents; without any, each line is a document."""
-    with open_binary(file) as raw:
-        head = look_ahead(raw, file)[0]
-    inner = head.strip().replace(b"\r\n", b"\n")
-    return RawText.PARAGRAPHS if b"\n\n" in inner else RawText.LINES
-
-
-def _paragraphs(file: str, raw_text: RawText) -> Iterator[str]:
-    if raw_text is RawText.LINES:
-        yield from (line for _, line in read_text_lines(file) if line.strip())
-        return
-    lines: list[str] = []
-    for _, line in read_text_lines(file):
-        if line.strip():
-            lines.append(line)
-        elif lines:
-            yield "\n".join(lines)
-            lines = []
-    if lines:
-        yield "\n".join(lines)
+    lines = (line for _, line in read_text_lines(file))
+    texts = (text for text in lines if text.strip())
+    if raw_text is RawText.PARAGRAPHS:
+        groups = groupby(lines, key=lambda line: bool(line.strip()))
+        texts = ("\n".join(group) for text, group in groups if text)
+    for number, text in enumerate(texts):
+        yield Document(str(number), "", (text,))
 
 
 def _read_records(file: str, key: str) -> Iterator[Document | TokenDocument]:

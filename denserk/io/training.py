@@ -22,7 +22,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, product
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -51,6 +50,7 @@ FIRST_COLUMNS = ("anchor", "query", "question", "sentence", "sentence1")
 SAMPLE = 100  # lines that decide between formats of columns
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 FILE_ENDINGS = (".jsonl", ".json", ".tsv", ".csv", ".txt", ".gz", ".parquet")
+Rows = Sequence[dict[str, Any] | list[str]]
 Losses = Counter[str]  # what a written format has no place for -> how many
 Candidates = tuple[Candidate, ...]
 Row = tuple[int, Mapping[str, Any]]
@@ -126,34 +126,33 @@ def random_negatives(example: TrainingExample, path: str | Path) -> Candidates:
     return _passages(Fields(example.extra, path, None), RANDOM_NEGATIVES)
 
 
-def _rows(
-    handle: BinaryIO, path: str | Path, expected: str, counts: Collection[int]
-) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, columns between tabs); blank lines are skipped."""
+def _rows(handle: BinaryIO, path: str | Path, expected: str) -> Iterator[tuple[Fields, list[str]]]:
+    """Yield the columns of lines, as many as `expected` begins with; blank lines are skipped."""
     for line, text in decode_lines(number_lines(handle, path), path):
         if text.strip():
-            row = text.split("\t")
-            if len(row) not in counts:
-                raise InputError(path, line, columns(len(row)), expected)
-            yield line, row
+            fields, row = Fields({}, path, line), text.split("\t")
+            if len(row) != int(expected[0]):
+                raise fields.error(columns(len(row)), expected)
+            yield fields, row
 
 
 def _read_triples(handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample]:
-    for line, row in _rows(handle, path, "3 columns: query id, positive id, negative id", (3,)):
-        fields = Fields({}, path, line)
+    for fields, row in _rows(handle, path, "3 columns: query id, positive id, negative id"):
         qid, positive, negative = (fields.as_identifier(v.strip(), "the id") for v in row)
         yield TrainingExample(qid, "", (Candidate(positive),), (Candidate(negative),))
 
 
 def _read_text_triples(handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample]:
     expected = "3 columns: query, positive text, negative text"
-    return (_of_texts(row) for _, row in _rows(handle, path, expected, (3,)))
+    return (_of_texts(row) for _, row in _rows(handle, path, expected))
 
 
-def _of_texts(texts: Sequence[str]) -> TrainingExample:
-    query, positive, *negatives = texts
-    others = tuple(Candidate(text=text) for text in negatives)
-    return TrainingExample("", query, (Candidate(text=positive),), others)
+def _read_negatives(handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample]:
+    expected = "2 columns: query id, negative ids with commas between them"
+    for fields, (qid, listed) in _rows(handle, path, expected):
+        ids = (part.strip() for part in listed.split(",") if part.strip())
+        negatives = tuple(Candidate(fields.as_identifier(docid, "the id")) for docid in ids)
+        yield TrainingExample(fields.as_identifier(qid.strip(), "the id"), "", (), negatives)
 
 
 def _read_st_triplet(handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample]:
@@ -163,33 +162,33 @@ def _read_st_triplet(handle: BinaryIO, path: str | Path) -> Iterator[TrainingExa
         for line, record in read_json(handle, b"", path):
             yield _of_row(Fields(record, path, line))
         return
-    lines = _rows(handle, path, "a header: anchor, positive[, negatives]", range(2, 1000))
-    line, header = next(lines, (1, ["", ""]))
-    _of_row(Fields(dict.fromkeys(header), path, line), header)
-    for number, row in lines:
-        if len(row) != len(header):
-            raise InputError(path, number, columns(len(row)), f"the header's {len(header)}")
-        yield _of_texts(row)
+    header: list[str] | None = None
+    for line, text in decode_lines(number_lines(handle, path), path):
+        row = text.split("\t")
+        if header is None and text.strip():
+            header = row
+            _of_row(Fields(dict.fromkeys(header, ""), path, line))
+        elif header and text.strip():
+            if len(row) != len(header):
+                raise InputError(path, line, columns(len(row)), f"the header's {len(header)}")
+            yield _of_texts(row)
 
 
-def _of_row(fields: Fields, texts: Sequence[str] | None = None) -> TrainingExample:
+def _of_texts(texts: Sequence[str]) -> TrainingExample:
+    query, positive, *negatives = texts
+    others = tuple(Candidate(text=text) for text in negatives)
+    return TrainingExample("", query, (Candidate(text=positive),), others)
+
+
+def _of_row(fields: Fields) -> TrainingExample:
     """Return the example of a row of named columns."""
     for key in LABELS:
         if key in fields.record:
             raise fields.error(f"the column {key}", "texts alone: anchor, positive, negatives")
-    texts = [fields.text(key) for key in fields.record] if texts is None else texts
-    if len(texts) < 2:
-        raise fields.error(columns(len(texts)), "at least 2: anchor, positive[, negatives]")
-    return _of_texts(texts)
-
-
-def _read_negatives(handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample]:
-    expected = "2 columns: query id, negative ids with commas between them"
-    for line, (qid, listed) in _rows(handle, path, expected, (2,)):
-        fields = Fields({}, path, line)
-        ids = (part.strip() for part in listed.split(",") if part.strip())
-        negatives = tuple(Candidate(fields.as_identifier(docid, "the id")) for docid in ids)
-        yield TrainingExample(fields.as_identifier(qid.strip(), "the id"), "", (), negatives)
+    if len(fields.record) < 2:
+        found = columns(len(fields.record))
+        raise fields.error(found, "at least 2: anchor, positive[, negatives]")
+    return _of_texts([fields.text(key) for key in fields.record])
 
 
 def join_neighbours(examples: Iterable[TrainingExample]) -> Iterator[TrainingExample]:
@@ -230,10 +229,6 @@ def _answers(example: TrainingExample) -> dict[str, Any]:
     return {"answers": list(example.answers)} if example.answers else {}
 
 
-def _score(candidate: Candidate) -> dict[str, Any]:
-    return {} if candidate.score is None else {"score": candidate.score}
-
-
 def _docids(candidates: Candidates) -> list[str]:
     return [candidate.docid for candidate in candidates]
 
@@ -243,58 +238,44 @@ def _extra(example: TrainingExample) -> dict[str, Any]:
     return {key: value for key, value in example.extra.items() if key != RANDOM_NEGATIVES}
 
 
-# Records and lines of a written format: (example, its number from 0, losses) -> objects or columns
+def _contents(candidate: Candidate) -> dict[str, Any]:
+    score = {} if candidate.score is None else {"score": candidate.score}
+    return {"title": candidate.title, "text": candidate.text, **score, **candidate.extra}
 
 
-def _to_tevatron(example: TrainingExample, number: int, losses: Losses) -> Iterator[dict[str, Any]]:
-    def passages(candidates: Candidates) -> list[dict[str, Any]]:
-        return [
-            {"docid": c.docid, "title": c.title, "text": c.text, **_score(c), **c.extra}
-            for c in candidates
-        ]
-
-    yield {
-        "query_id": example.qid,
-        "query": example.query,
-        **_answers(example),
-        "positive_passages": passages(example.positives),
-        "negative_passages": passages(example.negatives),
-        **example.extra,
-    }
+# Rows of a written format: (example, its number from 0, losses) -> JSON objects, or columns
 
 
-def _to_tevatron_ids(
-    example: TrainingExample, number: int, losses: Losses
-) -> Iterator[dict[str, Any]]:
-    yield {
-        "query_id": example.qid,
-        "query_text": example.query,
-        **_answers(example),
-        "positive_document_ids": _docids(example.positives),
-        "negative_document_ids": _docids(example.negatives),
-        **_extra(example),
-    }
+def _to_tevatron(example: TrainingExample, number: int, losses: Losses) -> Rows:
+    sides = ("positive_passages", example.positives), ("negative_passages", example.negatives)
+    record = {"query_id": example.qid, "query": example.query, **_answers(example)}
+    passages = {key: [{"docid": c.docid, **_contents(c)} for c in side] for key, side in sides}
+    return [record | passages | dict(example.extra)]
 
 
-def _to_dpr(example: TrainingExample, number: int, losses: Losses) -> Iterator[dict[str, Any]]:
+def _to_tevatron_ids(example: TrainingExample, number: int, losses: Losses) -> Rows:
+    record = {"query_id": example.qid, "query_text": example.query, **_answers(example)}
+    record["positive_document_ids"] = _docids(example.positives)
+    record["negative_document_ids"] = _docids(example.negatives)
+    return [record | _extra(example)]
+
+
+def _to_dpr(example: TrainingExample, number: int, losses: Losses) -> Rows:
     def contexts(candidates: Candidates) -> list[dict[str, Any]]:
-        return [
-            {"title": c.title, "text": c.text, **_score(c), **c.extra, "passage_id": c.docid}
-            for c in candidates
-        ]
+        return [{**_contents(c), "passage_id": c.docid} for c in candidates]
 
-    yield {
+    record = {
         **({} if example.qid == str(number) else {"query_id": example.qid}),
         "question": example.query,
         "answers": list(example.answers),
         "positive_ctxs": contexts(example.positives),
         RANDOM_NEGATIVES: [],
         "hard_negative_ctxs": contexts(example.negatives),
-        **example.extra,
     }
+    return [record | dict(example.extra)]
 
 
-def _to_flag(example: TrainingExample, number: int, losses: Losses) -> Iterator[dict[str, Any]]:
+def _to_flag(example: TrainingExample, number: int, losses: Losses) -> Rows:
     """Scores are written if every passage of an example has one."""
     scores = [c.score for c in all_candidates(example) if c.score is not None]
     scored = len(scores) == len(example.positives) + len(example.negatives) > 0
@@ -304,100 +285,87 @@ def _to_flag(example: TrainingExample, number: int, losses: Losses) -> Iterator[
         record[key] = [c.text for c in candidates]
         if scored:
             record[f"{key}_scores"] = [c.score for c in candidates]
-    yield record | _extra(example)
+    return [record | _extra(example)]
 
 
-def _to_st_ids(example: TrainingExample, number: int, losses: Losses) -> Iterator[dict[str, Any]]:
+def _to_st_ids(example: TrainingExample, number: int, losses: Losses) -> Rows:
     pos, neg = _docids(example.positives), _docids(example.negatives)
-    yield {"qid": example.qid, "pos": pos, "neg": {"denserk": neg}}
+    return [{"qid": example.qid, "pos": pos, "neg": {"denserk": neg}}]
 
 
-def _to_st_triplet(
-    example: TrainingExample, number: int, losses: Losses
-) -> Iterator[dict[str, Any]]:
-    for positive, negative in pairs(example, losses):
-        yield {"anchor": example.query, "positive": positive.text, "negative": negative.text}
+def _to_st_triplet(example: TrainingExample, number: int, losses: Losses) -> Rows:
+    return [
+        {"anchor": example.query, "positive": positive.text, "negative": negative.text}
+        for positive, negative in pairs(example, losses)
+    ]
 
 
-def _to_triples(example: TrainingExample, number: int, losses: Losses) -> Iterator[list[str]]:
-    for positive, negative in pairs(example, losses):
-        yield [example.qid, positive.docid, negative.docid]
+def _to_triples(example: TrainingExample, number: int, losses: Losses) -> Rows:
+    return [[example.qid, one.docid, other.docid] for one, other in pairs(example, losses)]
 
 
-def _to_text_triples(example: TrainingExample, number: int, losses: Losses) -> Iterator[list[str]]:
+def _to_text_triples(example: TrainingExample, number: int, losses: Losses) -> Rows:
     texts = (example.query, *(candidate.text for candidate in all_candidates(example)))
-    broken = sum(one_line(text) != text for text in texts)
-    losses["tabs and line ends inside texts"] += broken
-    for positive, negative in pairs(example, losses):
-        yield [one_line(text) for text in (example.query, positive.text, negative.text)]
+    losses["tabs and line ends inside texts"] += sum(one_line(text) != text for text in texts)
+    return [
+        [one_line(text) for text in (example.query, positive.text, negative.text)]
+        for positive, negative in pairs(example, losses)
+    ]
 
 
-def _to_negatives(example: TrainingExample, number: int, losses: Losses) -> Iterator[list[str]]:
+def _to_negatives(example: TrainingExample, number: int, losses: Losses) -> Rows:
     losses["positives"] += len(example.positives)
     docids = _docids(example.negatives)
-    for docid in docids:
-        if "," in docid:
-            raise DenserkError(
-                f"the passage id {docid} holds a comma, which separates ids in this format",
-                "write tevatron-ids or triples",
-            )
-    yield [example.qid, ",".join(docids)]
+    if any("," in docid for docid in docids):
+        raise DenserkError(
+            f"a passage id of query {example.qid} has a comma, which separates ids in this format",
+            "write tevatron-ids or triples",
+        )
+    return [[example.qid, ",".join(docids)]]
 
 
 class Format(NamedTuple):
-    """How a format is read and written.
+    """How a format is written and read.
 
     `carries` names the fields of examples and candidates that are written; a format that does not
-    carry "docid" alone needs texts. `keys` is set for JSON formats of one record an example.
+    carry "docid" alone needs texts. `keys` is set for JSON formats of one record an example; the
+    others are read line by line, and lines of one query joined.
     """
 
-    read: Callable[[BinaryIO, str | Path], Iterator[TrainingExample]]
-    write: Callable[[TrainingExample, int, Losses], Iterator[Any]]
-    carries: frozenset[str]
+    write: Callable[[TrainingExample, int, Losses], Rows]
+    carries: str
     keys: JsonKeys | None = None
+    read_lines: Callable[[BinaryIO, str | Path], Iterator[TrainingExample]] | None = None
 
-
-def _json(
-    write: Callable[[TrainingExample, int, Losses], Iterator[Any]], carries: str, keys: JsonKeys
-) -> Format:
-    return Format(keys.read, write, frozenset(carries.split()), keys)
-
-
-def _joined(
-    read: Callable[[BinaryIO, str | Path], Iterator[TrainingExample]],
-) -> Callable[[BinaryIO, str | Path], Iterator[TrainingExample]]:
-    return lambda handle, path: join_neighbours(read(handle, path))
+    def read(self, handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample]:
+        """Yield the examples of an input; `path` names it in errors."""
+        if self.keys is not None:
+            return self.keys.read(handle, path)
+        assert self.read_lines is not None
+        examples = self.read_lines(handle, path)
+        return examples if self.read_lines is _read_negatives else join_neighbours(examples)
 
 
 ALL = "query docid text title score answers extra candidate.extra random"
+PASSAGES = "positive_passages", "negative_passages", _passages
+IDS = "positive_document_ids", "negative_document_ids", _ids
+CONTEXTS = "positive_ctxs", "hard_negative_ctxs", _passages
 FORMATS: dict[TrainingFormat, Format] = {
-    TrainingFormat.TEVATRON: _json(
-        _to_tevatron,
-        ALL,
-        JsonKeys("query_id", "query", "positive_passages", "negative_passages", _passages),
+    TrainingFormat.TEVATRON: Format(_to_tevatron, ALL, JsonKeys("query_id", "query", *PASSAGES)),
+    TrainingFormat.TEVATRON_IDS: Format(
+        _to_tevatron_ids, "query docid answers extra", JsonKeys("query_id", "query_text", *IDS)
     ),
-    TrainingFormat.TEVATRON_IDS: _json(
-        _to_tevatron_ids,
-        "query docid answers extra",
-        JsonKeys("query_id", "query_text", "positive_document_ids", "negative_document_ids", _ids),
-    ),
-    TrainingFormat.DPR: _json(
-        _to_dpr,
-        ALL,
-        JsonKeys("query_id", "question", "positive_ctxs", "hard_negative_ctxs", _passages),
-    ),
-    TrainingFormat.FLAG: _json(
+    TrainingFormat.DPR: Format(_to_dpr, ALL, JsonKeys("query_id", "question", *CONTEXTS)),
+    TrainingFormat.FLAG: Format(
         _to_flag, "query text score answers extra", JsonKeys("", "query", "pos", "neg", _texts)
     ),
-    TrainingFormat.ST_IDS: _json(_to_st_ids, "docid", JsonKeys("qid", "query", "pos", "neg", _ids)),
-    TrainingFormat.ST_TRIPLET: Format(
-        _joined(_read_st_triplet), _to_st_triplet, frozenset({"query", "text"})
+    TrainingFormat.ST_IDS: Format(
+        _to_st_ids, "docid", JsonKeys("qid", "query", "pos", "neg", _ids)
     ),
-    TrainingFormat.TRIPLES: Format(_joined(_read_triples), _to_triples, frozenset({"docid"})),
-    TrainingFormat.TEXT_TRIPLES: Format(
-        _joined(_read_text_triples), _to_text_triples, frozenset({"query", "text"})
-    ),
-    TrainingFormat.NEGATIVES: Format(_read_negatives, _to_negatives, frozenset({"docid"})),
+    TrainingFormat.ST_TRIPLET: Format(_to_st_triplet, "query text", None, _read_st_triplet),
+    TrainingFormat.TRIPLES: Format(_to_triples, "docid", None, _read_triples),
+    TrainingFormat.TEXT_TRIPLES: Format(_to_text_triples, "query text", None, _read_text_triples),
+    TrainingFormat.NEGATIVES: Format(_to_negatives, "docid", None, _read_negatives),
 }
 # any of these keys in the first object decides; the first row that fits counts
 DECIDING_KEYS = (
@@ -409,27 +377,24 @@ DECIDING_KEYS = (
 )
 
 
-def need_texts(example: TrainingExample) -> None:
-    """Reject an example that knows its query or its passages by id alone."""
-    if not example.query:
+def check(example: TrainingExample, carried: Collection[str]) -> None:
+    """Raise an error for an example without the texts, or the ids, that a format needs."""
+    candidates = list(all_candidates(example))
+    if "text" not in carried:
+        if not all(candidate.docid for candidate in candidates):
+            raise DenserkError(
+                f"a passage of query {example.qid} has no id, and this format holds ids alone",
+                "write a format with texts: tevatron, dpr, flag, st-triplet or text-triples",
+            )
+    elif not example.query:
         raise DenserkError(
             f"query {example.qid} has no text, and this format holds texts",
             "add --queries, the file with the texts of the queries",
         )
-    known = any(candidate.docid for candidate in all_candidates(example))
-    if known and not any(c.text or c.title for c in all_candidates(example)):
+    elif any(c.docid for c in candidates) and not any(c.text or c.title for c in candidates):
         raise DenserkError(
             f"the passages of query {example.qid} are known by id alone; this format holds texts",
             "add --corpus, the file with the texts of the passages",
-        )
-
-
-def need_ids(example: TrainingExample) -> None:
-    """Reject an example with a passage that has no id."""
-    if not all(candidate.docid for candidate in all_candidates(example)):
-        raise DenserkError(
-            f"a passage of query {example.qid} has no id, and this format holds ids alone",
-            "write a format with texts: tevatron, dpr, flag, st-triplet or text-triples",
         )
 
 
@@ -443,21 +408,20 @@ def count_losses(example: TrainingExample, losses: Losses, carried: Collection[s
     {'titles': 1, 'answers': 1}
     """
     candidates = list(all_candidates(example))
-    for name, plural in (("docid", "passage ids"), ("text", "texts"), ("title", "titles")):
+    found = {
+        "docid": {"passage ids": sum(bool(c.docid) for c in candidates)},
+        "text": {"texts": sum(bool(c.text) for c in candidates)},
+        "title": {"titles": sum(bool(c.title) for c in candidates)},
+        "score": {"scores": sum(c.score is not None for c in candidates)},
+        "answers": {"answers": len(example.answers)},
+        "query": {"query texts": int(bool(example.query))},
+        "candidate.extra": Counter(key for c in candidates for key in c.extra),
+        "extra": Counter(_extra(example).keys()),
+        "random": {RANDOM_NEGATIVES: int(RANDOM_NEGATIVES in example.extra)},
+    }
+    for name, counts in found.items():
         if name not in carried:
-            losses[plural] += sum(map(bool, map(attrgetter(name), candidates)))
-    if "score" not in carried:
-        losses["scores"] += sum(candidate.score is not None for candidate in candidates)
-    if "answers" not in carried:
-        losses["answers"] += len(example.answers)
-    if "query" not in carried:
-        losses["query texts"] += bool(example.query)
-    if "candidate.extra" not in carried:
-        losses.update(key for candidate in candidates for key in candidate.extra)
-    if "extra" not in carried:
-        losses.update(example.extra.keys())
-    elif "random" not in carried:
-        losses[RANDOM_NEGATIVES] += RANDOM_NEGATIVES in example.extra
+            losses.update(counts)
 
 
 def write_training(
@@ -477,12 +441,13 @@ def write_training(
         DenserkError: an example lacks what the format needs: texts, or ids.
     """
     losses, count, format = Losses(), 0, FORMATS[form]
+    carried = format.carries.split()
     array = form is TrainingFormat.DPR and ".jsonl" not in Path(path).suffixes
     with whole_binary(path) as out:
         out.write(b"[\n" * array)
         for example in examples:
-            (need_texts if "text" in format.carries else need_ids)(example)
-            count_losses(example, losses, format.carries)
+            check(example, carried)
+            count_losses(example, losses, carried)
             for row in format.write(example, count, losses):
                 line = dump_json(row) if isinstance(row, dict) else _tab_line(row)
                 out.write((b",\n" * (count > 0) + line.rstrip(b"\n")) if array else line)
@@ -581,58 +546,41 @@ def _known(form: TrainingFormat | None, source: str | Path, *, empty: bool) -> T
 
 def _table(source: str) -> Iterator[Row] | None:
     """Return the rows of Parquet, of a saved dataset, or of one on the hub; None of other files."""
-    if Path(source).is_dir():
-        return enumerate(_saved_dataset(source), start=1)
-    if source.endswith(".parquet"):
-        return enumerate(_parquet_rows(source), start=1)
-    if source == STREAM or source.endswith(FILE_ENDINGS) or Path(source).exists():
-        return None
-    named = HUB_NAME.fullmatch(source) and not Path(source).parent.is_dir()
-    return enumerate(_hub_dataset(source), start=1) if named else None
+    if not Path(source).is_dir() and not source.endswith(".parquet"):
+        if source == STREAM or source.endswith(FILE_ENDINGS) or Path(source).exists():
+            return None
+        if not HUB_NAME.fullmatch(source) or Path(source).parent.is_dir():
+            return None
+    return enumerate(_dataset_rows(source), start=1)
 
 
-def _saved_dataset(source: str) -> Any:
-    from datasets import DatasetDict, load_from_disk
-
-    try:
-        found = load_from_disk(source)
-    except (FileNotFoundError, ValueError):
-        raise UsageError(
-            f"{source} is a folder without a dataset", "give a file, or a folder of save_to_disk"
-        ) from None
-    if not isinstance(found, DatasetDict):
-        return found
-    if "train" not in found:
-        raise UsageError(f"{source} has no split train: {', '.join(found)}", "give a split")
-    return found["train"]
-
-
-def _parquet_rows(source: str) -> Iterator[Mapping[str, Any]]:
+def _dataset_rows(source: str) -> Iterator[Mapping[str, Any]]:
     import pyarrow
+    from datasets import DatasetDict, load_dataset, load_from_disk
     from pyarrow import parquet
 
-    if not Path(source).exists():
-        raise UsageError(f"{source}: no such file")
     try:
-        with parquet.ParquetFile(source) as file:
-            for batch in file.iter_batches(batch_size=1024):
-                yield from batch.to_pylist()
-    except (pyarrow.ArrowException, OSError) as error:
-        found = f"a broken file ({str(error).splitlines()[0]})"
-        raise InputError(source, None, found, "a Parquet file") from None
-
-
-def _hub_dataset(source: str) -> Any:
-    from datasets import load_dataset
-
-    name, _, config = source.partition(":")
-    try:
-        return load_dataset(name, config or None, split="train", streaming=True)
-    except (OSError, ValueError) as error:
+        if source.endswith(".parquet") and not Path(source).is_dir():
+            if not Path(source).exists():
+                raise UsageError(f"{source}: no such file")
+            with parquet.ParquetFile(source) as file:
+                for batch in file.iter_batches(batch_size=1024):
+                    yield from batch.to_pylist()
+        elif Path(source).is_dir():
+            found: Any = load_from_disk(source)
+            yield from found["train"] if isinstance(found, DatasetDict) else found
+        else:
+            name, _, config = source.partition(":")
+            yield from load_dataset(name, config or None, split="train", streaming=True)
+    except (pyarrow.ArrowException, OSError, ValueError, KeyError) as error:
         reason = str(error).strip().partition("\n")[0]
+        if Path(source).is_file():
+            found = f"a broken file ({reason})"
+            raise InputError(source, None, found, "a Parquet file") from None
         raise UsageError(
-            f"{source}: no such file, and no dataset that could be read from the hub ({reason})",
-            "give a file, a folder of save_to_disk, or a dataset as NAME or NAME:CONFIG",
+            f"{source}: no such file, and no dataset that could be read ({reason})",
+            "give a file, a folder of save_to_disk with a split train, or a dataset of the hub as "
+            "NAME or NAME:CONFIG",
         ) from None
 
 

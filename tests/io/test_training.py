@@ -259,7 +259,7 @@ def test_negatives_by_system(tmp_path):
 
 
 def test_what_is_no_dataset(tmp_path, monkeypatch):
-    with pytest.raises(UsageError, match="is a folder without a dataset"):
+    with pytest.raises(UsageError, match="no dataset that could be read"):
         list(read_training(tmp_path))
     monkeypatch.setattr("datasets.load_dataset", refuse)
     with pytest.raises(UsageError, match=r"org/name: no such file, and no dataset .*not here"):
