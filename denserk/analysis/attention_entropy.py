@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from denserk.analysis.side_by_side import check, load
+from denserk.analysis.side_by_side import load_models
 from denserk.config.analysis import AttentionEntropySettings
 from denserk.config.encoding import ComputeSettings, Representation
 from denserk.config.formats import DETECTED, CorpusSettings
@@ -42,12 +42,9 @@ MAP_BYTES = 1 << 28
 
 @dataclass(frozen=True)
 class AttentionEntropy:
-    """The curve of one model, one value per layer from the first to the last.
+    """The curve of one model over so many passages, one value per layer from the first to the last.
 
     Attributes:
-        label: name of the model in tables and plots.
-        model: its folder or name.
-        passages: number of passages measured.
         entropy: mean over heads and passages, in nats.
         deviation: standard deviation over passages of the mean over heads.
     """
@@ -68,26 +65,19 @@ def attention_entropy(
 
     With untied query and passage encoders, the passage encoder is measured.
 
-    Args:
-        settings: models, passages and outputs.
-        corpus: how passages are read.
-        compute: device, precision and batches.
-
     Raises:
-        UsageError, ModelError: a model or the corpus does not exist, or the model has no [CLS].
+        ModelError: a model has no [CLS].
         InputError: the corpus is broken or holds no text.
         DenserkError: the attention of a model is not a number.
-        OutputError: table or plot cannot be written.
     """
-    check(settings)
-    passages = _sample(settings, corpus)
     text: dict[str, Any] = {"passage_max_length": settings.max_length}
     text |= {"fields": settings.fields} if settings.fields else {}
     text |= {"join": settings.join} if settings.join is not None else {}
     states = {"representation": Representation.MEAN}  # any pooling: no embeddings are made
-    found = []
-    for label, model in settings.labelled:
-        encoder = load(label, model, states, text, compute, eager=True)
+    models = load_models(settings, states, text, compute, eager=True)
+    passages = _sample(settings, corpus)
+    found, rows = [], []
+    for label, model, encoder in models:
         values = _entropies(label, encoder, passages)
         if not np.isfinite(values).all():
             raise DenserkError(
@@ -95,7 +85,10 @@ def attention_entropy(
             )
         mean, deviation = tuple(values.mean(0).tolist()), tuple(values.std(0).tolist())
         found.append(AttentionEntropy(label, model, len(passages), mean, deviation))
-    write_rows(settings.output, [HEADER, *_rows(found, settings)])
+        source = (label, model, settings.corpus, len(passages), settings.seed, settings.max_length)
+        for layer, numbers in enumerate(zip(mean, deviation, strict=True), start=1):
+            rows.append([*map(str, (*source, layer)), *(f"{number:.6f}" for number in numbers)])
+    write_rows(settings.output, [HEADER, *rows])
     save_if_installed(lambda: plot(found), "the curves", settings.picture)
     return found
 
@@ -191,14 +184,3 @@ def _entropies(
             entropies[members] = layer_entropies(backbone, batch.to(encoder.device))
             progress.advance(len(members))
     return entropies
-
-
-def _rows(
-    found: Sequence[AttentionEntropy], settings: AttentionEntropySettings
-) -> Iterator[tuple[str, ...]]:
-    """Yield the rows under `HEADER`, one per model and layer."""
-    for curve in found:
-        source = (curve.label, curve.model, settings.corpus, str(curve.passages))
-        for layer, values in enumerate(zip(curve.entropy, curve.deviation, strict=True), start=1):
-            numbers = (settings.seed, settings.max_length, layer)
-            yield *source, *map(str, numbers), *(f"{value:.6f}" for value in values)

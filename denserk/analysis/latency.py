@@ -2,16 +2,16 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from denserk.analysis.side_by_side import check, load
+from denserk.analysis.side_by_side import load_models
 from denserk.config.analysis import QueryLatencySettings
 from denserk.config.encoding import ComputeSettings
 from denserk.data.sampling import choose_records
@@ -23,8 +23,6 @@ from denserk.records import Query
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 PERCENTILES = (1, 50, 99)
 HEADER = (
@@ -38,9 +36,6 @@ class QueryLatency:
     """The times of one model.
 
     Attributes:
-        label: name of the model in tables and plots.
-        model: its folder or name.
-        dimension: of its embeddings.
         device: where it ran; a GPU with its name.
         threads: CPU threads.
         times: (N,) milliseconds, one per batch, in the order measured.
@@ -66,27 +61,24 @@ def query_latency(
 
     A time runs from the text of a query to its embedding in CPU memory, tokenization included.
     Without a batch size, queries are encoded one at a time.
-
-    Args:
-        settings: models, queries and outputs.
-        representation: overrides of the model's own pooling.
-        text: overrides of the model's own text settings.
-        compute: device, precision and threads.
-
-    Raises:
-        UsageError, ModelError: a model, the queries or the device does not exist.
-        InputError: the queries are broken.
-        OutputError: table or plot cannot be written.
     """
-    check(settings)
+    models = load_models(settings, representation, text, compute)
     queries = choose_records(read_queries(settings.topics), settings.sample, settings.seed)
     size = compute.batch_size or 1
     batches = as_batches(queries, size)
-    found = []
-    for label, model in settings.labelled:
-        encoder = load(label, model, representation, text, compute)
-        found.append(_measure(label, model, encoder, batches, settings.warm_up))
-    write_rows(settings.output, [HEADER, *(_row(each, settings, compute) for each in found)])
+    found, rows = [], []
+    for label, model, encoder in models:
+        each = _measure(label, model, encoder, batches, settings.warm_up)
+        found.append(each)
+        chosen = (settings.seed, settings.warm_up, size, each.device, each.threads)
+        rows.append(
+            [
+                *map(str, (label, model, settings.topics, len(each.times) * size, *chosen)),
+                *map(str, (compute.precision, each.dimension)),
+                *(f"{value:.4f}" for value in (*each.percentiles, each.times.mean())),
+            ]
+        )
+    write_rows(settings.output, [HEADER, *rows])
     what = "a query" if size == 1 else f"{size} queries"
     quantity = f"milliseconds to encode {what}, tokenization included"
     times = {each.label: each.times for each in found}
@@ -137,26 +129,6 @@ def plot(times: Mapping[str, NDArray[np.float64]], quantity: str) -> Any:
     return axes
 
 
-def time_each(
-    work: Callable[[T], object], items: Iterable[T], finish: Callable[[], object]
-) -> NDArray[np.float64]:
-    """Return the wall-clock seconds of the work on each of N items: (N,).
-
-    Args:
-        work: what is timed.
-        items: its arguments.
-        finish: waits for the device, before the clock starts and before it stops.
-    """
-    seconds = []
-    for item in items:
-        finish()
-        start = time.perf_counter()
-        work(item)
-        finish()
-        seconds.append(time.perf_counter() - start)
-    return np.array(seconds)
-
-
 def percentiles(
     times: NDArray[np.float64], wanted: Sequence[float] = PERCENTILES
 ) -> tuple[float, ...]:
@@ -177,9 +149,15 @@ def _measure(
     for batch in islice(cycle(batches), warm_up):
         encoder.encode_queries(batch)
     with track(f"encoding with {label}", len(batches), "batches") as progress:
-        finish = (lambda: torch.cuda.synchronize(device)) if on_gpu else (lambda: None)
-        times = 1000 * time_each(encoder.encode_queries, batches, finish)
+        milliseconds = []
+        for batch in batches:
+            if on_gpu:
+                torch.cuda.synchronize(device)
+            start = time.perf_counter()
+            encoder.encode_queries(batch)  # ends with vectors in CPU memory
+            milliseconds.append(1000 * (time.perf_counter() - start))
         progress.advance(len(batches))
+    times = np.array(milliseconds)
     name = f"{device} ({torch.cuda.get_device_name(device)})" if on_gpu else str(device)
     threads = encoder.threads_for(len(batches[0]))
     logger.info(
@@ -188,17 +166,3 @@ def _measure(
         "tokenization included"
     )
     return QueryLatency(label, model, encoder.dimension, name, threads, times, percentiles(times))
-
-
-def _row(
-    found: QueryLatency, settings: QueryLatencySettings, compute: ComputeSettings
-) -> tuple[str, ...]:
-    """Return the row of one model under `HEADER`."""
-    size = compute.batch_size or 1
-    chosen = (settings.seed, settings.warm_up, size, found.device, found.threads)
-    measured = (*found.percentiles, found.times.mean())
-    return (
-        *(found.label, found.model, settings.topics, str(len(found.times) * size)),
-        *map(str, (*chosen, compute.precision, found.dimension)),
-        *(f"{value:.4f}" for value in measured),
-    )

@@ -52,17 +52,11 @@ def sentence_similarity(
 ) -> list[SentenceSimilarity]:
     """Measure models on pairs or triplets of sentences; write the table if asked to.
 
-    Args:
-        settings: models, sentences and output.
-        representation: overrides of the model's own pooling.
-        text: overrides of the model's own text settings; those of passages apply to sentences.
-        compute: device, precision and batches.
+    The text settings of passages apply to sentences.
 
     Raises:
-        UsageError, ModelError: a model or the data does not exist or does not fit.
         InputError: the data is broken, or its labels are all the same.
         DenserkError: an embedding is not a number.
-        OutputError: the table cannot be written.
     """
     found = []
     for name in settings.model:

@@ -1,6 +1,6 @@
-"""What analyses of several models share: check the models first, load them by label."""
+"""Models that an analysis compares: all are looked for first, then loaded one by one."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from denserk.config.analysis import SeveralModels
@@ -11,30 +11,29 @@ from denserk.models.checkpoints import find_model
 from denserk.models.text_encoder import TextEncoder
 
 
-def check(settings: SeveralModels) -> None:
-    """Look for every model, and for matplotlib if a plot was asked for, before measuring.
+def load_models(
+    settings: SeveralModels,
+    representation: Mapping[str, Any],
+    text: Mapping[str, Any],
+    compute: ComputeSettings,
+    *,
+    eager: bool = False,
+) -> Iterator[tuple[str, str, TextEncoder]]:
+    """Return (label, model, encoder) of every model; errors begin with its label.
 
     Raises:
         UsageError: there is no such model.
-        MissingExtraError: matplotlib is not installed.
+        MissingExtraError: a plot was asked for, and matplotlib is not installed.
     """
     if settings.plot is not None:
         require("matplotlib", "drawing plots")
     for _, model in settings.labelled:
         find_model(model)
 
+    def load(label: str, model: str) -> TextEncoder:
+        try:
+            return TextEncoder.load(model, representation, text, compute, eager=eager)
+        except UsageError as error:
+            raise UsageError(f"{label}: {error.message}", error.hint) from None
 
-def load(
-    label: str,
-    model: str,
-    representation: Mapping[str, Any],
-    text: Mapping[str, Any],
-    compute: ComputeSettings,
-    *,
-    eager: bool = False,
-) -> TextEncoder:
-    """Load a model; errors about its settings begin with its label."""
-    try:
-        return TextEncoder.load(model, representation, text, compute, eager=eager)
-    except UsageError as error:
-        raise UsageError(f"{label}: {error.message}", error.hint) from None
+    return ((label, model, load(label, model)) for label, model in settings.labelled)

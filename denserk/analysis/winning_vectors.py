@@ -5,7 +5,8 @@ Lukasiewicz, 2025). The share of a vector is the share of query-passage pairs in
 highest product; among equals the first wins, as in training (in MLR: the last layer).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,20 +15,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from denserk.analysis.query_passage_pairs import Pairs, choose_pairs
-from denserk.analysis.side_by_side import check, load
+from denserk.analysis.side_by_side import load_models
 from denserk.config.analysis import WinningVectorSettings
 from denserk.config.encoding import ComputeSettings, Reduction, Representation
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.data.batches import by_length, pad
-from denserk.errors import DenserkError, ModelError
+from denserk.data.sampling import choose_records
+from denserk.errors import DenserkError, MismatchError, ModelError
+from denserk.io.corpus import find_passages
 from denserk.io.plots import new_axes, save_if_installed
-from denserk.io.text_files import write_rows
+from denserk.io.qrels import read_qrels
+from denserk.io.runs import read_run
+from denserk.io.text_files import some, write_rows
+from denserk.io.topics import read_queries
 from denserk.models.pooling import PassageVectors
 from denserk.models.representation import MultiVector
 from denserk.models.text_encoder import NOTHING, TextEncoder
-from denserk.records import Passage
+from denserk.records import Passage, Query, best_first
 from denserk.reporting import track
+
+logger = logging.getLogger(__name__)
 
 HEADER = ("label", "model", "passages", "queries", "pairs", "kind", "vector", "wins", "share")
 BLOCK = 1024  # passages encoded at once
@@ -37,14 +44,10 @@ KEPT_APART = (Reduction.SELF_CONTRASTIVE, Reduction.MULTI_VECTOR)
 
 @dataclass(frozen=True)
 class WinningVectors:
-    """How often each vector of one model won.
+    """How often each vector of one model won in query-passage pairs.
 
     Attributes:
-        label: name of the model in tables and plots.
-        model: its folder or name.
         passages: which ones: `positive` or `retrieved`.
-        queries: number of queries.
-        pairs: number of query-passage pairs.
         kind: what a vector stands for: `layer` or `token`.
         wins: vector -> number of pairs that it won; layers ascending.
     """
@@ -73,29 +76,94 @@ def winning_vectors(
 
     Memory grows with the pairs, not with the corpus.
 
-    Args:
-        settings: models, queries, passages and outputs.
-        representation: overrides of the model's own pooling.
-        text: overrides of the model's own text settings.
-        compute: device, precision and batches.
-        corpus: how passages are read.
-
     Raises:
-        UsageError, ModelError: an input or a model does not exist, or is a single-vector model.
-        InputError: an input is broken.
+        ModelError: a model gives a passage one vector.
         MismatchError: queries, passages and relevance judgments have nothing in common.
         DenserkError: an embedding is not a number.
-        OutputError: table or plot cannot be written.
     """
-    check(settings)
+    models = load_models(settings, representation, text, compute)
     pairs = choose_pairs(settings, text.get("fields"), corpus)
-    found = []
-    for label, model in settings.labelled:
-        encoder = load(label, model, representation, text, compute)
-        found += _measure(label, model, encoder, pairs)
-    write_rows(settings.output, [HEADER, *(row for each in found for row in _rows(each))])
+    found = [each for one in models for each in _measure(*one, pairs)]
+    rows = [
+        [*map(str, (*list(vars(each).values())[:-1], name, wins)), f"{wins / each.pairs:.6f}"]
+        for each in found
+        for name, wins in each.wins.items()
+    ]
+    write_rows(settings.output, [HEADER, *rows])
     save_if_installed(lambda: plot(found), "the shares", settings.picture)
     return found
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of a query and a passage, in one set or several.
+
+    Attributes:
+        queries: the queries drawn.
+        passages: all that the pairs need, in the order of the corpus.
+        sets: `positive` or `retrieved` -> (N, 2) row of the query and row of the passage,
+            ordered by the passage.
+    """
+
+    queries: Sequence[Query]
+    passages: Sequence[Passage]
+    sets: Mapping[str, NDArray[np.int64]]
+
+
+def choose_pairs(
+    settings: WinningVectorSettings, fields: Sequence[str] | None, corpus: CorpusSettings
+) -> Pairs:
+    """Return the pairs that every model is measured on.
+
+    Raises:
+        MismatchError: none of the queries has a passage, or the corpus has none of them.
+    """
+    named: dict[str, dict[str, list[str]]] = {}
+    if settings.qrels is not None:
+        positive = named.setdefault("positive", {})
+        for qrel in read_qrels(settings.qrels):
+            if qrel.relevance >= settings.relevance_level:
+                positive.setdefault(qrel.qid, []).append(qrel.docid)
+    if settings.run is not None:
+        retrieved = named.setdefault("retrieved", {})
+        for hits in read_run(settings.run):
+            ranked = best_first(zip(hits.docids, hits.scores, strict=True))
+            retrieved[hits.qid] = [docid for docid, _ in ranked[: settings.depth]]
+    where = " and ".join(name for name in (settings.qrels, settings.run) if name)
+    asked = (
+        query
+        for query in read_queries(settings.topics)
+        if all(query.qid in docids for docids in named.values())
+    )
+    queries = choose_records(asked, settings.sample, settings.seed)
+    if not queries:
+        raise MismatchError(
+            f"no query of {settings.topics} has a passage in {where}",
+            "are the queries those of another split?",
+        )
+    wanted = {d for docids in named.values() for query in queries for d in docids[query.qid]}
+    passages = find_passages(settings.corpus, wanted, corpus, fields)
+    if lacking := wanted - passages.keys():
+        logger.warning(
+            f"passages that {settings.corpus} does not hold are left out: {len(lacking):,} of "
+            f"{len(wanted):,} ({some(sorted(lacking))})"
+        )
+    row_of = {docid: row for row, docid in enumerate(passages)}
+    sets = {}
+    for name, docids in named.items():
+        rows = sorted(
+            (row_of[docid], row)
+            for row, query in enumerate(queries)
+            for docid in docids[query.qid]
+            if docid in row_of
+        )
+        if not rows:
+            raise MismatchError(
+                f"{settings.corpus} holds none of the {name} passages of {where}",
+                f"it should hold {some(sorted(wanted))}",
+            )
+        sets[name] = np.array(rows, dtype=np.int64)[:, ::-1]
+    return Pairs(queries, list(passages.values()), sets)
 
 
 def share_table(found: Sequence[WinningVectors]) -> tuple[list[str], list[list[str]]]:
@@ -169,6 +237,8 @@ def _measure(label: str, model: str, encoder: TextEncoder, pairs: Pairs) -> list
         for first in range(0, len(pairs.passages), BLOCK):
             block = pairs.passages[first : first + BLOCK]
             for name, won, size in _wins(encoder, queries, block, first, pairs.sets):
+                if size == 1:
+                    raise _one_vector(label)
                 if (won < 0).any():
                     raise DenserkError(
                         f"{model}: an embedding is not a number (NaN)", "use --dtype float32"
@@ -190,24 +260,18 @@ def _measure(label: str, model: str, encoder: TextEncoder, pairs: Pairs) -> list
 
 def _multi_vector(label: str, encoder: TextEncoder) -> MultiVector:
     """Return the pooling of a multi-vector model."""
-    maker, chosen = encoder.passage_side.encoder.representation, encoder.representation
-    one = "gives a passage one vector: there is no maximum to win"
-    if not isinstance(maker, MultiVector):
-        raise ModelError(
-            f"{label}: {chosen.representation} {one}",
-            "use a model trained with --representation mlr, me-bert or colbert",
-        )
-    if chosen.reduction not in KEPT_APART:
-        raise ModelError(
-            f"{label}: --reduction {chosen.reduction} makes one vector of a passage's several: "
-            "there is no maximum to win",
-            f"--reduction {' or '.join(KEPT_APART)} leaves them apart",
-        )
-    if chosen.representation is Representation.MLR and len(maker.layers) == 1:
-        raise ModelError(f"{label}: --layers {maker.layers[0]} {one}")
-    if chosen.representation is Representation.ME_BERT and chosen.vectors == 1:
-        raise ModelError(f"{label}: --set vectors=1 {one}")
+    maker = encoder.passage_side.encoder.representation
+    if not isinstance(maker, MultiVector) or encoder.representation.reduction not in KEPT_APART:
+        raise _one_vector(label)
     return maker
+
+
+def _one_vector(label: str) -> ModelError:
+    return ModelError(
+        f"{label} gives a passage one vector: there is no maximum to win",
+        "use a model trained with --representation mlr, me-bert or colbert, and --reduction "
+        f"{' or '.join(KEPT_APART)}",
+    )
 
 
 @torch.inference_mode()
@@ -237,10 +301,3 @@ def _wins(
                 mine = queries[inside[:, 0]].to(encoder.device)
                 won = winners(mine, vectors.of(inner.to(encoder.device)))
                 yield name, won.cpu().numpy(), vectors.values.shape[1]
-
-
-def _rows(found: WinningVectors) -> Iterable[tuple[str, ...]]:
-    """Yield the rows of one model under `HEADER`."""
-    source = (found.label, found.model, found.passages, str(found.queries), str(found.pairs))
-    for name, share in found.shares().items():
-        yield *source, found.kind, name, str(found.wins[name]), f"{share:.6f}"

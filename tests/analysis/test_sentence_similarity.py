@@ -7,13 +7,12 @@ import pytest
 from denserk.analysis import sentence_similarity as analysis
 from denserk.analysis.sentence_similarity import (
     HEADER,
-    figure_of,
     score_examples,
     sentence_similarity,
     spearman,
 )
 from denserk.config.analysis import SentenceSimilaritySettings
-from denserk.errors import DenserkError, InputError, OutputError
+from denserk.errors import InputError
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage
 
@@ -33,20 +32,6 @@ def test_triplets_score_where_the_positive_is_nearer():
         [[[0, 0], [3, 4], [0, 6]], [[0, 0], [3, 4], [5, 0]], [[0, 0], [9, 0], [1, 0]]]
     )
     assert score_examples(vectors.astype(np.float32)).tolist() == [1, 0, 0]
-
-
-def test_figures():
-    assert figure_of(np.array([1.0, 0.0, 1.0, 1.0]), None) == ("accuracy", 0.75)
-    name, value = figure_of(np.array([1.0, 2.0]), np.array([0.0, 5.0]))
-    assert name == "spearman"
-    assert value == pytest.approx(1)
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_what_is_no_number_stays_none(size):
-    vectors = np.ones((2, size, 4))
-    vectors[1, 1, 2] = np.nan
-    assert np.isnan(score_examples(vectors)).tolist() == [False, True]
 
 
 PAIRS = [
@@ -143,25 +128,3 @@ def test_labels_that_are_all_the_same(tiny, tmp_path):
     data = write_pairs(tmp_path / "pairs.tsv", [("a cat", "a dog", 3.0), ("sun", "moon", 3.0)])
     with pytest.raises(InputError, match="found only the label 3; expected labels that differ"):
         measured(tiny(), data)
-
-
-def test_vectors_that_are_no_numbers(tiny, tmp_path, monkeypatch):
-    def broken(self, texts):
-        return np.full((len(texts), self.dimension), np.nan, dtype=np.float32)
-
-    monkeypatch.setattr(TextEncoder, "encode_sentences", broken)
-    with pytest.raises(DenserkError, match="an embedding is not a number"):
-        measured(tiny(), write_pairs(tmp_path / "pairs.tsv"))
-    with pytest.raises(DenserkError, match="an embedding is not a number"):
-        measured(tiny(), write_triplets(tmp_path / "triplets.jsonl"))
-
-
-def test_a_table_that_cannot_be_written(tiny, tmp_path):
-    (tmp_path / "file").write_text("")
-    settings = SentenceSimilaritySettings(
-        model=(str(tiny()),),
-        data=write_pairs(tmp_path / "pairs.tsv"),
-        output=str(tmp_path / "file" / "table.csv"),
-    )
-    with pytest.raises(OutputError, match="cannot be written"):
-        sentence_similarity(settings)

@@ -1,36 +1,28 @@
 import csv
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from denserk.analysis import winning_vectors as analysis
 from denserk.analysis.winning_vectors import (
     HEADER,
-    KEPT_APART,
     WinningVectors,
+    choose_pairs,
     plot,
-    share_table,
-    vector_names,
     winners,
     winning_vectors,
 )
 from denserk.config.analysis import WinningVectorSettings
-from denserk.config.encoding import (
-    ComputeSettings,
-    Reduction,
-    Representation,
-    RepresentationSettings,
-)
+from denserk.config.encoding import ComputeSettings
+from denserk.config.formats import DETECTED
 from denserk.data.batches import pad
-from denserk.errors import DenserkError, ModelError, UsageError
+from denserk.errors import MismatchError, ModelError
 from denserk.io.plots import style
 from denserk.models.pooling import PassageVectors, max_similarity, vector_scores
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from tests.conftest import PASSAGES, QRELS, QUERIES
+from tests.reporters import Heard
 
 
 def literal_winner(query, vectors, mask):
@@ -56,31 +48,6 @@ def test_winners_are_those_of_the_maximum():
     best = max_similarity(scores[:, None])
     free = winners(queries, PassageVectors(values))
     assert torch.equal(scores.gather(1, free[:, None]), best)
-
-
-def test_what_is_no_number_wins_as_none():
-    values = torch.tensor([[[1.0], [float("nan")]], [[1.0], [2.0]]])
-    assert winners(torch.ones(2, 1), PassageVectors(values)).tolist() == [-1, 1]
-
-
-@pytest.mark.parametrize(
-    ("kind", "by_cls", "names"),
-    [
-        ("mlr", True, ["12", "10", "0"]),
-        ("me-bert", True, ["0", "1", "2"]),
-        ("me-bert", False, ["mean", "0", "1"]),
-        ("colbert", True, ["0", "1", "2"]),
-    ],
-)
-def test_vectors_are_named_as_they_stand(kind, by_cls, names):
-    maker: Any = SimpleNamespace(
-        settings=RepresentationSettings(Representation(kind)), by_cls=by_cls, layers=(12, 10, 0)
-    )
-    assert vector_names(maker, 3) == names
-
-
-def test_reductions_either_keep_vectors_apart_or_make_one():
-    assert set(Reduction) - set(KEPT_APART) == {Reduction.AVERAGE, Reduction.SCALAR_MIX}
 
 
 POSITIVE = [(qid, docid) for qid, judged in QRELS.items() for docid in judged]
@@ -119,8 +86,7 @@ def literal(folder, representation, pairs, names):
     return wins
 
 
-@pytest.mark.parametrize("reduction", ["multi-vector", "self-contrastive"])
-@pytest.mark.parametrize("tokens", [1, 8192])
+@pytest.mark.parametrize(("reduction", "tokens"), [("multi-vector", 8192), ("self-contrastive", 1)])
 def test_layers_that_win_are_counted_pair_by_pair(tiny, toy, reduction, tokens):
     made = MLR | {"reduction": reduction}
     compute = ComputeSettings(device="cpu", batch_tokens=tokens)
@@ -152,13 +118,6 @@ def test_tokens_that_win_are_counted_pair_by_pair(tiny, toy, kind, made, names):
     assert found.kind == "token"
 
 
-def test_blocks_change_nothing(tiny, toy, monkeypatch):
-    given = {"representation": ME_BERT, "run": str(toy / "run.trec")}
-    whole = counted(toy, tiny(), **given)
-    monkeypatch.setattr(analysis, "BLOCK", 2)
-    assert counted(toy, tiny(), **given) == whole
-
-
 def test_table_and_plot(tiny, toy):
     pytest.importorskip("matplotlib")
     found = counted(toy, f"a={tiny()}", f"b={tiny(seed=8)}")
@@ -175,42 +134,18 @@ def test_table_and_plot(tiny, toy):
     assert (toy / "l.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_table_of_shares():
-    found = WinningVectors("m", "runs/m", "positive", 3, 8, "layer", {"10": 2, "12": 6})
-    assert share_table([found]) == (
-        ["model", "passages", "pairs", "vector", "wins", "share"],
-        [
-            ["m", "positive", "8", "layer 10", "2", "0.2500"],
-            ["m", "positive", "8", "layer 12", "6", "0.7500"],
-        ],
-    )
-
-
 @pytest.mark.parametrize(
-    ("made", "said"),
+    "made",
     [
-        ({"representation": "cls"}, "m: cls gives a passage one vector: there is no maximum"),
-        ({"representation": "mean"}, "m: mean gives a passage one vector"),
-        (MLR | {"reduction": "average"}, "m: --reduction average makes one vector of"),
-        (MLR | {"layers": [2]}, "m: --layers 2 gives a passage one vector"),
-        (ME_BERT | {"vectors": 1}, "m: --set vectors=1 gives a passage one vector"),
+        {"representation": "cls"},
+        MLR | {"reduction": "average"},
+        MLR | {"layers": [2]},
+        ME_BERT | {"vectors": 1},
     ],
 )
-def test_a_single_vector_has_no_maximum_to_win(tiny, toy, made, said):
-    with pytest.raises(ModelError, match=said):
+def test_a_single_vector_has_no_maximum_to_win(tiny, toy, made):
+    with pytest.raises(ModelError, match="m gives a passage one vector: there is no maximum"):
         counted(toy, f"m={tiny()}", representation=made)
-
-
-def test_vectors_that_are_no_numbers(tiny, toy, monkeypatch):
-    monkeypatch.setattr(analysis, "winners", lambda queries, _: torch.full((len(queries),), -1))
-    with pytest.raises(DenserkError, match="an embedding is not a number"):
-        counted(toy, tiny())
-
-
-def test_every_model_is_looked_for_first(tiny, toy, monkeypatch):
-    monkeypatch.setattr(analysis, "choose_pairs", pytest.fail)
-    with pytest.raises(UsageError, match="none: no such folder"):
-        counted(toy, tiny(), toy / "none")
 
 
 def test_a_row_of_bars_for_each_set_at_the_places_of_all_names():
@@ -234,11 +169,71 @@ def test_a_row_of_bars_for_each_set_at_the_places_of_all_names():
     assert first.get_title("left") == "a $x$, positive: 4 pairs"
 
 
-@pytest.mark.parametrize("count", [1, 17, 128])
-def test_many_bars_lose_some_names(count):
-    pytest.importorskip("matplotlib")
-    wins = {str(i): 1 for i in range(count)}
-    with style():
-        axes = plot([WinningVectors("m", "m", "positive", 1, count, "token", wins)])
-    assert len(axes.patches) == count
-    assert min(count, 2) <= len(axes.get_xticks()) <= 24
+RUN = "q1 Q0 d5 1 1 t\nq1 Q0 d3 2 3 t\nq1 Q0 d1 3 2 t\nq3 Q0 d10 1 1 t\nq3 Q0 d1 2 1 t\n"
+
+
+def chosen(toy, **more):
+    (toy / "run.trec").write_text(RUN)
+    given = {"model": ("m",), "topics": str(toy / "queries.tsv"), **more}
+    settings = WinningVectorSettings(corpus=str(toy / "corpus.jsonl"), **given)
+    pairs = choose_pairs(settings, None, DETECTED)
+    named = {
+        name: [(pairs.queries[q].qid, pairs.passages[p].docid) for q, p in rows]
+        for name, rows in pairs.sets.items()
+    }
+    for rows in pairs.sets.values():
+        assert (np.diff(rows[:, 1]) >= 0).all()
+    return named
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [(1, [("q2", "d1"), ("q1", "d3"), ("q3", "d4"), ("q2", "d5")]), (2, [("q2", "d1")])],
+)
+def test_positives_from_a_grade_on(toy, level, expected):
+    found = chosen(toy, qrels=str(toy / "qrels.txt"), relevance_level=level)
+    assert found == {"positive": expected}
+
+
+@pytest.mark.parametrize(
+    ("depth", "expected"),
+    [
+        (1, [("q1", "d3"), ("q3", "d10")]),
+        (2, [("q1", "d1"), ("q3", "d1"), ("q1", "d3"), ("q3", "d10")]),
+    ],
+)
+def test_the_best_of_a_run_by_score_then_by_name(toy, depth, expected):
+    assert chosen(toy, run=str(toy / "run.trec"), depth=depth) == {"retrieved": expected}
+
+
+def test_both_look_at_the_same_queries(toy):
+    found = chosen(toy, qrels=str(toy / "qrels.txt"), run=str(toy / "run.trec"), depth=1)
+    assert found == {
+        "positive": [("q1", "d3"), ("q3", "d4")],
+        "retrieved": [("q1", "d3"), ("q3", "d10")],
+    }
+
+
+def test_passages_that_are_nowhere_are_told(toy):
+    told = Heard()
+    (toy / "more.txt").write_text("q1 0 d3 1\nq1 0 x1 1\nq2 0 x2 1\n")
+    found = chosen(toy, qrels=str(toy / "more.txt"))
+    assert found == {"positive": [("q1", "d3")]}
+    corpus = toy / "corpus.jsonl"
+    assert told.warnings == [
+        f"passages that {corpus} does not hold are left out: 2 of 3 ('x1', 'x2')"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("qrels", "said"),
+    [
+        ("zz 0 d1 1\n", "no query of .* has a passage in .*other.txt"),
+        ("q1 0 d1 0\n", "no query of .* has a passage in"),
+        ("q1 0 x1 1\n", "corpus.jsonl holds none of the positive passages of"),
+    ],
+)
+def test_nothing_in_common(toy, qrels, said):
+    (toy / "other.txt").write_text(qrels)
+    with pytest.raises(MismatchError, match=said):
+        chosen(toy, qrels=str(toy / "other.txt"))

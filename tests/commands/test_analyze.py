@@ -87,5 +87,5 @@ def test_layers_that_win(tiny, toy, capsys):
 def test_a_single_vector_model_is_refused_with_the_reason(tiny, toy, capsys):
     assert layers(toy, "--model", f"m={tiny()}") == 1
     told = capsys.readouterr().err
-    assert "m: cls gives a passage one vector: there is no maximum to win" in told
+    assert "m gives a passage one vector: there is no maximum to win" in told
     assert "Traceback" not in told
