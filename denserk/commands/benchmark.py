@@ -34,7 +34,7 @@ from denserk.config.benchmarks import (
     list_benchmarks,
 )
 from denserk.config.encoding import (
-    PUBLISHED_MODELS,
+    PUBLISHED_TEXT,
     ComputeSettings,
     EncodeSettings,
     RepresentationSettings,
@@ -242,15 +242,7 @@ def make_runs(
 ) -> None:
     """Encode, index and search benchmarks, one after the other.
 
-    Args:
-        names: benchmarks and groups.
-        model: model of passages and queries.
-        output: the folder of the runs.
-        choice: number of hits, and handling of existing runs.
-        representation: fields of RepresentationSettings that override the model's.
-        text: fields of TextSettings that override the benchmarks' and the model's.
-        corpus: options for reading the corpora.
-        compute: device and precision.
+    `representation` and `text` override the model's settings, `text` also the benchmarks'.
 
     Raises:
         UsageError: parts of benchmarks are missing (all are named), or the folder is not empty and
@@ -264,8 +256,7 @@ def make_runs(
     found = find_parts(asked)
     name, folder = find_model(model)
     stored = read_model_folder(folder)
-    entry = next((one for one in PUBLISHED_MODELS if one.hub_name == name), None)
-    states_join = stored.told or "join" in (entry.text if entry else NOTHING)
+    states_join = stored.told or "join" in PUBLISHED_TEXT.get(name, NOTHING)
     job = _Job(
         *(Path(output), name, stored.fingerprint(), stored.passage.max_length, states_join),
         *(choice, representation, text, corpus, compute),

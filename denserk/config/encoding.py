@@ -1,9 +1,7 @@
 """Options of encoding: model, representation, text, computation and output."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from denserk.config.formats import TopicsFormat
 from denserk.config.options import (
@@ -16,55 +14,21 @@ from denserk.config.options import (
 )
 from denserk.errors import UsageError
 
-
-@dataclass(frozen=True)
-class PublishedModel:
-    """A published model with a short name for --model.
-
-    `text` holds the fields of `TextSettings` that the model folder does not record.
-    """
-
-    name: str
-    hub_name: str
-    summary: str
-    text: Mapping[str, Any] = field(default_factory=dict)
-
-
-# Used by the help, by error messages and by model loading.
-PUBLISHED_MODELS = (
-    PublishedModel(
-        "agg",
-        "castorini/aggretriever-cocondenser",
-        "Aggretriever on coCondenser, trained on MS MARCO",
-    ),
-    PublishedModel(
-        "agg-distilbert",
-        "castorini/aggretriever-distilbert",
-        "Aggretriever on DistilBERT, trained on MS MARCO",
-    ),
-    PublishedModel(
-        "cocondenser",
-        "Luyu/co-condenser-marco-retriever",
-        "coCondenser with [CLS] vectors, trained on MS MARCO with titles",
-        text={"join": "sep"},
-    ),
-    PublishedModel(
-        "minilm",
-        "sentence-transformers/all-MiniLM-L6-v2",
-        "small general sentence encoder, mean pooling, unit length",
-    ),
-)
+# Short names of published models for --model -> names on the hub.
+PUBLISHED = {
+    "agg": "castorini/aggretriever-cocondenser",
+    "agg-distilbert": "castorini/aggretriever-distilbert",
+    "cocondenser": "Luyu/co-condenser-marco-retriever",
+    "minilm": "sentence-transformers/all-MiniLM-L6-v2",
+}
+# Fields of `TextSettings` that these models' folders do not record.
+PUBLISHED_TEXT = {PUBLISHED["cocondenser"]: {"join": "sep"}}
 
 # Representation names without published weights -> the message for them.
 WITHOUT_WEIGHTS = {"mlr": "no weights of multi-layer representations are published; train a model"}
 
 # Former short name -> present one.
 RENAMED = {"cls": "cocondenser", "mean": "minilm"}
-
-
-def published(name: str) -> PublishedModel | None:
-    """Return the published model of a short name, or None."""
-    return next((model for model in PUBLISHED_MODELS if model.name == name), None)
 
 
 class ModelLayout(StrEnum):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, PretrainedConfig
 from transformers.utils import logging as transformers_logging
 
-from denserk.config.encoding import PUBLISHED_MODELS, RENAMED, WITHOUT_WEIGHTS, published
+from denserk.config.encoding import PUBLISHED, RENAMED, WITHOUT_WEIGHTS
 from denserk.data.tokenization import TOKENIZER_FILES
 from denserk.errors import InputError, ModelError, UsageError
 from denserk.io.files import read_errors, read_file, whole_binary
@@ -64,18 +64,18 @@ def find_model(model: str, option: str = "--model", beside: Sequence[str] = ()) 
         UsageError: it is none of the three, or a name without published weights.
         ModelError: the hub does not give it, or cannot be reached and the cache does not have it.
     """
-    entry = published(model)
+    published = PUBLISHED.get(model)
     if Path(model).is_dir():
-        if entry is not None:
-            logger.info(f"{option} {model}: the folder {model}/ is used, not {entry.hub_name}")
+        if published is not None:
+            logger.info(f"{option} {model}: the folder {model}/ is used, not {published}")
         return model, Path(model)
     if model in WITHOUT_WEIGHTS:
         raise UsageError(f"{option} {model}: {WITHOUT_WEIGHTS[model]}")
     if model in RENAMED:
         raise UsageError(f"{option} {model} is now called {option} {RENAMED[model]}")
-    if entry is not None:
-        logger.info(f"{model} is {entry.hub_name}")
-        model = entry.hub_name
+    if published is not None:
+        logger.info(f"{model} is {published}")
+        model = published
     elif not HUB_NAME.fullmatch(model) or model.startswith("."):
         raise UsageError(f"{option} {model}: no such folder")
     return model, _download(model, beside)
@@ -102,7 +102,7 @@ def _download(name: str, beside: Sequence[str]) -> Path:
         )
     offline = constants.HF_HUB_OFFLINE
     reached = "HF_HUB_OFFLINE is set" if offline else "the hub could not be reached"
-    short = f", no short name ({', '.join(m.name for m in PUBLISHED_MODELS)})"
+    short = f", no short name ({', '.join(PUBLISHED)})"
     raise ModelError(
         f"{name} is no folder{'' if '/' in name else short}, not in the hub's cache "
         f"({constants.HF_HUB_CACHE}), and {reached}",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from denserk.config.encoding import (
-    PUBLISHED_MODELS,
+    PUBLISHED_TEXT,
     Backend,
     ComputeSettings,
     Dtype,
@@ -201,8 +201,7 @@ class TextEncoder:
             logger.info(
                 f"{name} does not say how its vectors are made: taking {chosen.representation}"
             )
-        entry = next((m for m in PUBLISHED_MODELS if m.hub_name == name), None)
-        told = override(stored.text, entry.text if entry else NOTHING)
+        told = override(stored.text, PUBLISHED_TEXT.get(name, NOTHING))
         limit = stored.passage.max_length
         fitted = fit_lengths(told, text, limit)
         return cls(name, stored, fingerprint, chosen, fitted, compute, eager=eager)

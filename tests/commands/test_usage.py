@@ -41,6 +41,7 @@ def files(toy, monkeypatch):
         (f"{MINE} --run good.trec --teacher nowhere/model", 1, "nowhere/model"),
         (f"{MINE} --run good.trec --set answer-bearing=drop", 2, "add --answers"),
         (f"{MINE} --run - --train -", 2, "standard input (-) can be only one of the inputs"),
+        ("rerank --model m --run - --topics t --corpus - --output out", 2, "standard input (-)"),
         # options that do nothing, or contradict each other
         ("eval good.trec qrels.txt --regex --num-workers 2", 2, "--regex, --num-workers: only for"),
         ("eval good.trec qrels.txt --corpus corpus.jsonl", 2, "--corpus: only for --answers or"),

@@ -6,7 +6,7 @@ from huggingface_hub import constants
 from huggingface_hub.errors import RepositoryNotFoundError
 
 from denserk.commands.app import run
-from denserk.config.encoding import PUBLISHED_MODELS
+from denserk.config.encoding import PUBLISHED
 from denserk.errors import ModelError, UsageError
 from denserk.models import checkpoints
 from denserk.models.checkpoints import find_model
@@ -37,11 +37,11 @@ def test_a_folder_is_itself(tmp_path):
 
 
 @pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
-@pytest.mark.parametrize("model", PUBLISHED_MODELS, ids=lambda m: m.name)
-def test_a_short_name_is_found_in_the_cache(tmp_path, model, weights):
-    snapshot = cached(tmp_path, model.hub_name, "config.json", weights)
-    assert find_model(model.name) == (model.hub_name, snapshot)
-    assert find_model(model.hub_name) == (model.hub_name, snapshot)
+@pytest.mark.parametrize(("name", "hub_name"), PUBLISHED.items())
+def test_a_short_name_is_found_in_the_cache(tmp_path, name, hub_name, weights):
+    snapshot = cached(tmp_path, hub_name, "config.json", weights)
+    assert find_model(name) == (hub_name, snapshot)
+    assert find_model(hub_name) == (hub_name, snapshot)
 
 
 @pytest.mark.parametrize("name", ["agg", "someone/some-model", "unknown"])

@@ -8,7 +8,7 @@ import pytest
 from denserk.commands.app import run as command
 from denserk.config.encoding import ComputeSettings
 from denserk.config.retrieval import RerankPaths, RerankSettings
-from denserk.errors import InputError, ModelError, UsageError
+from denserk.errors import InputError, ModelError
 from denserk.io.manifest import Kind, beside, file_sha256, read_manifest
 from denserk.models.cross_encoder import PairScorer, begin_reranker
 from denserk.records import Passage, Query
@@ -193,11 +193,6 @@ def test_the_query_itself_is_left_out(asked, toy):
     run = write(toy / "in.trec", {"q1": ["q1", "d3", "d2"]})
     found = asked(RerankSettings(remove_query=True, depth=2), run=run)
     assert sorted(docid for docid, _ in found["q1"]) == ["d2", "d3"]
-
-
-def test_standard_input_is_one_input():
-    with pytest.raises(UsageError, match="standard input"):
-        RerankPaths(model="r", run="-", topics="t", corpus="-", output="o")
 
 
 def test_from_the_command_line(asked, toy, tiny_reranker, capfd):
