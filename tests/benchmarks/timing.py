@@ -1,99 +1,100 @@
-"""What the benchmarks share: child processes, watched from outside."""
+"""What the benchmarks share: child processes watched from outside, medians, and goals."""
 
-import multiprocessing
 import os
 import statistics
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 DENSERK = str(Path(sys.executable).with_name("denserk"))
-"""The console script of this interpreter's environment."""
-
-
-LOOKS = 200
-"""Looks a second at what memory a process holds."""
 
 
 class Child(NamedTuple):
-    """What a child process used.
-
-    Attributes:
-        seconds: by the clock.
-        peak_mib: its largest resident set, pages of mapped files among it.
-        cpu_seconds: of a CPU.
-        own_mib: the most that was seen of its own memory (RssAnon), which no file stands behind.
-    """
+    """Resources that a child process used; `peak_mib` includes mapped pages of files."""
 
     seconds: float
-    peak_mib: float
     cpu_seconds: float
-    own_mib: float
+    peak_mib: float
 
 
-def resident(kind: str, process: int | str = "self") -> float:
-    """MiB of a process that are its own (RssAnon) or those of files it maps (RssFile)."""
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next((int(line.split()[1]) for line in lines if line.startswith(kind)), 0) / 1024
+def watch(command: Sequence[str], *, count: int = 1) -> Child:
+    """Run a command, or `count` copies at once, to the end; their sums, and the longest time.
 
-
-@contextmanager
-def largest(kind: str, process: int | str = "self", looks: int = LOOKS) -> Iterator[list[float]]:
-    """The most MiB of a kind that a process held while the block ran, looked at many times."""
-    found, ended = [0.0], threading.Event()
-
-    def look() -> None:
-        while not ended.wait(1 / looks):
-            found[0] = max(found[0], resident(kind, process))
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield found
-    finally:
-        ended.set()
-        thread.join()
-
-
-def watch(command: Sequence[str]) -> Child:
-    """Runs a command to its end, its output thrown away.
-
-    The caller should be small itself: Linux counts the moment between fork and exec as the child's.
+    In each argument {} is the number of the copy. Call this from a small process: Linux counts the
+    moment between fork and exec as the child's.
 
     Raises:
-        SystemExit: the command failed; what it said on stderr is the message.
+        SystemExit: the command failed; its stderr is the message.
     """
     start = time.perf_counter()
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
-    assert process.stderr is not None
-    with largest("RssAnon", process.pid) as own:
+    running = [
+        subprocess.Popen(
+            [word.replace("{}", str(number)) for word in command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        for number in range(count)
+    ]
+    cpu = peak = 0.0
+    for process in running:
+        assert process.stderr is not None
         said = process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise SystemExit(f"{' '.join(command)}\n{said.decode()}")
-    cpu_seconds = usage.ru_utime + usage.ru_stime
-    peak_mib = usage.ru_maxrss / 1024
-    return Child(time.perf_counter() - start, peak_mib, cpu_seconds, own[0])
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != 0:
+            raise SystemExit(f"{' '.join(command)}\n{said.decode()}")
+        cpu += usage.ru_utime + usage.ru_stime
+        peak += usage.ru_maxrss / 1024
+    return Child(time.perf_counter() - start, cpu, peak)
 
 
-def apart(work: Callable[..., float], *given: Any) -> float:
-    """Does a piece of work in a process of its own, so that this one stays small."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(work, given)
+def cpu_seconds(work: Callable[[], Any]) -> float:
+    """CPU seconds of this process for a piece of work."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
 
 
-def medians(work: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """The median of each piece of work, one of each a round, so that all meet the same machine."""
-    seconds: dict[str, list[float]] = {name: [] for name in work}
-    for _ in range(rounds):
+def medians(
+    work: Mapping[str, Callable[[], Any]],
+    rounds: int,
+    measure: Callable[[Callable[[], Any]], float] = cpu_seconds,
+) -> dict[str, float]:
+    """Median of each piece of work, one of each a round after one that is not counted."""
+    found: dict[str, list[float]] = {name: [] for name in work}
+    for _ in range(rounds + 1):
         for name, piece in work.items():
-            seconds[name].append(piece())
-    return {name: statistics.median(found) for name, found in seconds.items()}
+            found[name].append(measure(piece))
+    return {name: statistics.median(times[1:]) for name, times in found.items()}
+
+
+class Goals:
+    """Prints one line for each goal, and exits with 1 if one is missed."""
+
+    def __init__(self) -> None:
+        self.missed: list[str] = []
+
+    def at_least(self, goal: str, what: str, value: float, bound: float) -> None:
+        """Print a ratio that should be large."""
+        self._show(goal, what, value, f">= {bound:g}", value >= bound)
+
+    def at_most(self, goal: str, what: str, value: float, bound: float) -> None:
+        """Print a value that should be small."""
+        self._show(goal, what, value, f"<= {bound:g}", value <= bound)
+
+    def _show(self, goal: str, what: str, value: float, bound: str, met: bool) -> None:
+        print(f"{goal:4} {what:62} {value:9.3g}  {bound:9} {'' if met else 'missed'}", flush=True)
+        self.missed += [] if met else [f"{goal} {what}"]
+
+    def finish(self) -> None:
+        """Exit with status 1 if a goal was missed.
+
+        Raises:
+            SystemExit: one was.
+        """
+        if self.missed:
+            raise SystemExit(f"missed: {'; '.join(self.missed)}")

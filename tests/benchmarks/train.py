@@ -1,24 +1,18 @@
-"""What a training step costs beside the usual one, and whether it learns the same.
+"""Goal P9: a training step on a CPU beside the usual one.
 
-    python -m tests.benchmarks.training [--rounds 5] [--steps 50] [--threads 1]
+    python -m tests.benchmarks.train [--rounds 5] [--steps 50] [--threads 1]
 
 The usual step is in float32, pads queries to 32 tokens and passages to 128, and projects every
 position to the vocabulary, as transformers' masked-LM model does. denserk's is what `finetune
---bf16` and `pretrain --bf16` run: bfloat16 products, real tokens alone, queries and passages in one
-pass, labelled positions projected alone. Both begin with the same weights of DistilBERT's shape and
-end with the same clipping and AdamW. Ids are random and texts as long as MS MARCO's; a query is
-words of its passage, so that there is something to learn.
-
-Seconds are those of the CPU, the clock's stand beside them. The exit status is 1 where a step falls
-below its claim, or where the losses of a run of --steps steps end more than 1 % apart: without
-dropout, which draws otherwise on other paddings, and with a smaller model, four layers of 256.
+--bf16` and `pretrain --bf16` run. Both start from the same random weights of DistilBERT's size and
+end with the same clipping and AdamW; texts are as long as MS MARCO's. Ratios are of CPU time. Runs
+of --steps steps of a smaller model without dropout must end with losses within 1 %.
 """
 
 import argparse
 import random
 import statistics
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeVar
 
@@ -36,28 +30,16 @@ from denserk.losses.retrieval import RetrievalObjective
 from denserk.models.backbone import Backbone
 from denserk.models.encoder import Encoder, Retriever
 from denserk.training.steps import PretrainingStep, RetrievalStep
+from tests.benchmarks.timing import Goals, medians
 
 VOCABULARY, FIRST = 30522, 1000
-QUERY, PASSAGE = 32, 128
-"""Tokens that the usual step pads to."""
-CONTRASTIVE = ((2, 4), (8, 8))
-"""Queries, and passages of each."""
-MASKED = (8, 64)
-"""Texts."""
+QUERY, PASSAGE = 32, 128  # tokens that the usual step pads to
+CONTRASTIVE = ((2, 4), (8, 8))  # queries, and passages of each
+MASKED = (8, 64)  # texts
 RATE = 0.15
 LR = 5e-5
-LAST = 5
-"""Steps at the end of a run whose mean loss is compared."""
-APART = 0.01
-CLAIMS = {"contrastive": 3.0, "masked LM": 4.5}
+LAST = 5  # steps at the end of a run whose mean loss is compared
 T = TypeVar("T")
-
-
-class Took(NamedTuple):
-    """Seconds of the CPU and of the clock."""
-
-    cpu: float
-    clock: float
 
 
 class Learner(NamedTuple):
@@ -186,51 +168,26 @@ def update(learner: Learner, gradients: Callable[[], Tensor]) -> float:
     return loss.item()
 
 
-def medians(learner: Learner, rounds: int) -> tuple[Took, Took]:
-    """The usual step and denserk's, one of each a round after one that is not counted."""
-    found: dict[str, list[Took]] = {"usual": [], "own": []}
-    for number in range(rounds + 1):
-        for name, gradients in (("usual", learner.usual), ("own", learner.denserk)):
-            cpu, clock = time.process_time(), time.perf_counter()
-            update(learner, gradients)
-            if number:
-                took = Took(time.process_time() - cpu, time.perf_counter() - clock)
-                found[name].append(took)
-    usual, own = (
-        Took(*(statistics.median(column) for column in zip(*each, strict=True)))
-        for each in found.values()
-    )
-    return usual, own
+def speeds(goals: Goals, rounds: int) -> None:
+    """Time both steps on batches of two sizes."""
+    draw = random.Random(1)
 
-
-def speeds(rounds: int) -> list[str]:
-    """Prints the table; returns what falls below its claim."""
-    print(f"{'':26}{'CPU seconds':>20}{'clock':>16}{'tokens/CPU s':>18}")
-    print(f"{'':26}{'usual':>10}{'denserk':>10}{'usual':>8}{'own':>8}{'usual':>9}{'own':>9}  ratio")
-    draw, short = random.Random(1), []
-
-    def row(kind: str, name: str, learner: Learner, tokens: int) -> None:
-        usual, own = medians(learner, rounds)
-        ratio = usual.cpu / own.cpu
-        print(
-            f"{name:26}{usual.cpu:>10.2f}{own.cpu:>10.2f}{usual.clock:>8.2f}{own.clock:>8.2f}"
-            f"{tokens / usual.cpu:>9,.0f}{tokens / own.cpu:>9,.0f}{ratio:>6.1f}x",
-            flush=True,
-        )
-        if ratio < CLAIMS[kind]:
-            short.append(f"{name}: {ratio:.2f}, claimed {CLAIMS[kind]}")
+    def compare(name: str, learner: Learner, bound: float) -> None:
+        work = {
+            "usual": lambda: update(learner, learner.usual),
+            "denserk": lambda: update(learner, learner.denserk),
+        }
+        found = medians(work, rounds)
+        what = f"{name}, x the padded float32 step"
+        goals.at_least("P9", what, found["usual"] / found["denserk"], bound)
 
     for queries, passages in CONTRASTIVE:
         batch = retrieval_batch(draw, queries, passages)
-        tokens = int(batch.queries.attention_mask.sum() + batch.passages.attention_mask.sum())
         learner = contrastive(backbone(6, 768, 0.1), always(batch))
-        row("contrastive", f"contrastive {queries} x {passages}", learner, tokens)
+        compare(f"contrastive, {queries} queries of {passages} passages", learner, 3)
     for count in MASKED:
         texts = masked_batch(draw, count)
-        tokens = int(texts.texts.tokens.attention_mask.sum())
-        learner = masked(backbone(6, 768, 0.1), always(texts))
-        row("masked LM", f"masked LM {count}", learner, tokens)
-    return short
+        compare(f"masked LM, {count} texts", masked(backbone(6, 768, 0.1), always(texts)), 3.5)
 
 
 def losses(make: Callable[[], Learner], usual: bool, steps: int) -> list[float]:
@@ -239,9 +196,8 @@ def losses(make: Callable[[], Learner], usual: bool, steps: int) -> list[float]:
     return [update(learner, learner.usual if usual else learner.denserk) for _ in range(steps)]
 
 
-def curves(steps: int) -> list[str]:
-    """Prints where runs of both kinds begin and end; returns those that end apart."""
-    apart = []
+def curves(goals: Goals, steps: int) -> None:
+    """Compare the last losses of runs of both kinds."""
 
     def learner_of_pairs() -> Learner:
         draw = random.Random(2)
@@ -251,19 +207,11 @@ def curves(steps: int) -> list[str]:
         draw = random.Random(3)
         return masked(backbone(4, 256, 0.0), lambda: masked_batch(draw, 16))
 
-    makers: Mapping[str, Callable[[], Learner]] = {
-        "contrastive": learner_of_pairs,
-        "masked LM": learner_of_texts,
-    }
-    print(f"\nlosses of {steps} steps  first   last {LAST}: usual    denserk   apart")
+    makers = {"contrastive": learner_of_pairs, "masked LM": learner_of_texts}
     for name, make in makers.items():
-        usual, own = (losses(make, each, steps) for each in (True, False))
-        ends = [statistics.fmean(found[-LAST:]) for found in (usual, own)]
-        distance = abs(ends[1] / ends[0] - 1)
-        print(f"{name:18}{usual[0]:>9.4f}{ends[0]:>19.4f}{ends[1]:>11.4f}{distance:>8.2%}")
-        if distance > APART:
-            apart.append(f"{name}: losses end {distance:.2%} apart")
-    return apart
+        ends = [statistics.fmean(losses(make, usual, steps)[-LAST:]) for usual in (True, False)]
+        what = f"{name}, relative difference of the last losses"
+        goals.at_most("P9", what, abs(ends[1] / ends[0] - 1), 0.01)
 
 
 if __name__ == "__main__":
@@ -271,8 +219,9 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--threads", type=int, default=1)
-    told = parser.parse_args()
-    torch.set_num_threads(told.threads)
-    wrong = [*curves(told.steps), *speeds(told.rounds)]
-    if wrong:
-        raise SystemExit("\n".join(wrong))
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    goals = Goals()
+    curves(goals, given.steps)
+    speeds(goals, given.rounds)
+    goals.finish()

