@@ -56,9 +56,6 @@ VOWEL_CONSONANT = regex.compile("(?:[aeiou]|(?<=[^aeiou])y)(?:[^aeiouy]|(?<=[aei
 class Analyzer:
     """Splits text into terms.
 
-    Raises:
-        UsageError: there is no stemmer of that name.
-
     >>> Analyzer(Bm25Settings())("The dog's 3.5 barking friends aren't in U.S. houses")
     ['dog', '3.5', 'bark', 'friend', "aren't", 'u.', 'hous']
     """
@@ -131,11 +128,7 @@ class Bm25Builder:
         self._analyze = Analyzer(settings)
 
     def build(self, folder: Path, passages: Iterable[tuple[str, str]]) -> dict[str, Any]:
-        """Index (id, text) pairs; return the counts of passages and of distinct terms.
-
-        Raises:
-            InputError: no passage has a term.
-        """
+        """Index (id, text) pairs; return the counts of passages and of distinct terms."""
         logger.info("the terms of the corpus are held in memory, 4 bytes each")
         numbers: dict[str, int] = {}
         held: list[array[int]] = []
@@ -162,11 +155,7 @@ class Bm25Builder:
 
 
 class Bm25Index:
-    """An open index of `Bm25Builder`, its scores memory-mapped; queries are analysed alike.
-
-    Raises:
-        InputError: a file of bm25s is missing or broken.
-    """
+    """An open index of `Bm25Builder`, its scores memory-mapped; queries are analysed alike."""
 
     is_exhaustive = True
 

@@ -100,12 +100,6 @@ def build_index(
 ) -> IndexResult:
     """Build an index.
 
-    Args:
-        paths: inputs and output folder.
-        settings: the type of index.
-        bm25: analysis and weights of terms, for a BM25 index.
-        corpus: format of the corpus, for a BM25 index.
-
     Raises:
         UsageError: options do not go together, or an input does not exist.
         InputError: an id occurs twice, a vector is not finite, there is nothing to index, or too
@@ -176,9 +170,6 @@ def _start(paths: IndexPaths, manifest: Manifest) -> tuple[Path, Manifest | None
 
 def with_engine(settings: IndexSettings) -> IndexSettings:
     """Return settings that name their engine: the one given, or the default.
-
-    Raises:
-        MissingExtraError: the type of index needs faiss, which is not installed.
 
     >>> with_engine(IndexSettings(type=IndexType.BM25)).engine
     <Engine.BM25S: 'bm25s'>

@@ -38,28 +38,18 @@ GOOD_TRAINING = 39  # training vectors per centroid that faiss asks for
 FLOAT = LINK = 4
 ID_BYTES = 8
 GROWTH = 2  # an array that grows is copied into a larger one: both are there for a moment
-TABLE_BYTES = 1 << 31  # faiss leaves out tables of distances that are larger
 # least size of the inverted lists that are written to a file while an index is filled
 LEAST_SPILL = 32 << 20
 
 
-def factory_string(settings: IndexSettings, count: int, dimension: int) -> str:
+def factory_string(settings: IndexSettings, count: int) -> str:
     """Return the factory string that faiss makes an index from.
 
-    Raises:
-        UsageError: the number of sub-quantisers does not divide the dimension.
-
-    >>> factory_string(IndexSettings(type=IndexType.IVF), 10_000, 384)
+    >>> factory_string(IndexSettings(type=IndexType.IVF), 10_000)
     'IVF256,Flat'
     """
     if settings.factory:
         return settings.factory
-    if settings.type in (IndexType.PQ, IndexType.HNSWPQ) and dimension % settings.pq_m:
-        best = _divisor(dimension, settings.pq_m)
-        raise UsageError(
-            f"--set pq-m={settings.pq_m} does not divide the dimension {dimension}",
-            f"for example --set pq-m={best}",
-        )
     lists = settings.nlist or max(1, min(int(4 * count**0.5), count // GOOD_TRAINING))
     quantiser = f"PQ{settings.pq_m}x{settings.pq_nbits}"
     return {
@@ -73,18 +63,9 @@ def factory_string(settings: IndexSettings, count: int, dimension: int) -> str:
     }[settings.type]
 
 
-def _divisor(number: int, most: int) -> int:
-    """Return the largest divisor of a number up to `most`."""
-    return next(m for m in range(min(most, number), 0, -1) if number % m == 0)
-
-
 def empty_index(count: int, dimension: int, settings: IndexSettings) -> tuple[str, Any]:
-    """Return a factory string, and the index that faiss makes of it.
-
-    Raises:
-        UsageError: faiss does not know the factory string, or rejects the metric.
-    """
-    faiss, factory = load_faiss(), factory_string(settings, count, dimension)
+    """Return a factory string, and the index that faiss makes of it."""
+    faiss, factory = load_faiss(), factory_string(settings, count)
     metric = faiss.METRIC_INNER_PRODUCT if settings.metric is Metric.INNER else faiss.METRIC_L2
     with _faiss_rejections(factory):
         index = faiss.index_factory(dimension, factory, metric)
@@ -125,15 +106,12 @@ def mergeable_ivf(index: Any) -> Any:
 
 
 def check_memory(factory: str, index: Any, count: int, settings: IndexSettings) -> None:
-    """Log the memory that filling an empty index with `count` vectors needs.
-
-    Raises:
-        UsageError: the machine has less.
-    """
+    """Log the memory that filling an empty index with `count` vectors needs."""
     if mergeable_ivf(index) is not None:
         hint = "give a smaller --set train-size, or fewer lists"
     else:
-        lists, codes = max(1, int(4 * count**0.5)), _divisor(index.d, max(1, index.d // 8))
+        lists = max(1, int(4 * count**0.5))
+        codes = next(m for m in range(max(1, index.d // 8), 0, -1) if index.d % m == 0)
         hint = f'give --factory "IVF{lists},PQ{codes}": lists go to the disk while it is filled'
     require_memory(f"building {factory}", building_needs(index, count, settings), hint)
 
@@ -149,9 +127,6 @@ def building_needs(index: Any, count: int, settings: IndexSettings) -> Counter[s
     for ivf in inner_indexes(index):
         if isinstance(ivf, faiss.IndexIVF):
             needs["the centroids"] += ivf.nlist * _row_bytes(ivf.quantizer)
-        if isinstance(ivf, faiss.IndexIVFPQ) and ivf.metric_type == faiss.METRIC_L2:
-            table = FLOAT * ivf.nlist * ivf.pq.M * ivf.pq.ksub
-            needs["tables of distances"] += table if table <= TABLE_BYTES else 0
     held = GROWTH * count * _row_bytes(index)
     if settings.device == "cpu" and mergeable_ivf(index) is not None:
         needs["inverted lists"] = min(held, GROWTH * spill_bytes())
@@ -189,17 +164,6 @@ def build(
 
     Vectors are added in blocks. Inverted lists that grow large are written to files; codes and
     graphs of other types are held in memory.
-
-    Args:
-        vectors: the vectors.
-        path: the index file.
-        settings: threads, device, training sample.
-        factory: the factory string of `index`.
-        index: an empty index.
-
-    Raises:
-        InputError: too few vectors to train on.
-        UsageError: faiss rejects the vectors.
     """
     faiss = load_faiss()
     if settings.threads:
@@ -316,9 +280,6 @@ def merge_files(index: Any, files: Sequence[Path], path: Path) -> None:
         index: the template of all files, of a `mergeable_ivf` type.
         files: in the order of the vectors; their ids, from 0 in each, are renumbered.
         path: the index file. Lists too large for memory go to a second file beside it.
-
-    Raises:
-        InputError: faiss cannot read a file.
     """
     sizes = [file.stat().st_size for file in files]
     needed, available = sum(sizes) + max(sizes), available_bytes()

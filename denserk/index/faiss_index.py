@@ -1,11 +1,8 @@
 """faiss: loading it, its errors and parts, and searching exact and approximate indexes with it."""
 
-import ctypes
 import logging
-import mmap
 import os
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -35,9 +32,6 @@ def load_faiss() -> Any:
     The BLAS inside its wheel is older than many processors, and takes an unknown one for one
     without AVX-512. It chooses its kernels when it is loaded: here the widest that there are,
     unless OPENBLAS_CORETYPE is set.
-
-    Raises:
-        MissingExtraError: it is not installed.
     """
     hint = CORE not in os.environ and has_avx512()
     if hint:
@@ -84,17 +78,15 @@ def read_index(path: Path) -> Any:
 
     An index whose lists have their own file names that file. The file beside the index is opened
     instead, so that a folder can be moved (as by IO_FLAG_ONDISK_SAME_DIR, which prints to stdout).
-
-    Raises:
-        InputError: the file is not an index of faiss, or the lists are missing.
     """
     faiss = load_faiss()
     with faiss_errors(path):
         if is_flat(path):
             return faiss.read_index(str(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
         index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
-        for lists in lists_on_disk(index):
-            if lists.filename:
+        for part in inner_indexes(index):
+            lists = faiss.downcast_InvertedLists(part.invlists) if hasattr(part, "invlists") else 0
+            if isinstance(lists, faiss.OnDiskInvertedLists) and lists.filename:
                 found = lists_file(path).stat().st_size if lists_file(path).exists() else 0
                 if found < lists.totsize:  # faiss would read past the end of the file
                     raise RuntimeError(f"{lists_file(path).name} has {found:,} bytes")
@@ -114,20 +106,8 @@ def inner_indexes(index: Any) -> Iterator[Any]:
             yield from inner_indexes(inner)
 
 
-def lists_on_disk(index: Any) -> list[Any]:
-    """Return the inverted lists of an index that are not in memory."""
-    faiss = load_faiss()
-    held = [part.invlists for part in inner_indexes(index) if hasattr(part, "invlists")]
-    lists = [faiss.downcast_InvertedLists(each) for each in held]
-    return [each for each in lists if isinstance(each, faiss.OnDiskInvertedLists)]
-
-
 def on_gpu(index: Any, device: str) -> Any:
-    """Return an index on a GPU of faiss, or None if faiss has no GPU version of it.
-
-    Raises:
-        UsageError: this faiss sees no such GPU.
-    """
+    """Return an index on a GPU of faiss, or None if faiss has no GPU version of it."""
     faiss, number = load_faiss(), int(device.partition(":")[2] or 0)
     if not hasattr(faiss, "StandardGpuResources") or faiss.get_num_gpus() <= number:
         raise UsageError(
@@ -148,21 +128,7 @@ def _gpu_resources() -> Any:
 
 
 class FaissIndex:
-    """An index that faiss searches; flat rows and inverted lists stay in its file, mapped.
-
-    A search releases the lists that it visited. Their pages, which stay in the file cache, would
-    else count as the process's memory until the system wants them back.
-
-    Args:
-        path: the file.
-        settings: how wide approximate indexes search.
-        device: "cpu", or a GPU that faiss sees.
-        threads: CPU threads.
-
-    Raises:
-        InputError: the file is not an index of faiss.
-        UsageError: a breadth is given that this index does not have.
-    """
+    """An index that faiss searches; flat rows and inverted lists stay in its file, mapped."""
 
     def __init__(
         self, path: Path, settings: SearchSettings, device: str = "cpu", threads: int | None = None
@@ -173,7 +139,6 @@ class FaissIndex:
             faiss.omp_set_num_threads(threads)
         self._index = read_index(path)
         self._sign = 1.0 if self._index.metric_type == faiss.METRIC_INNER_PRODUCT else -1.0
-        self._mapped = lists_on_disk(self._index)
         parts = list(inner_indexes(self._index))
         self._graphs = [part for part in parts if isinstance(part, faiss.IndexHNSW)]
         lists = [part for part in parts if isinstance(part, faiss.IndexIVF)]
@@ -216,13 +181,4 @@ class FaissIndex:
                 scores, rows = index.search(np.ascontiguousarray(queries, dtype=np.float32), depth)
         finally:
             self._faiss.omp_set_num_threads(threads)
-        self._release()
         return in_order((self._sign * scores).astype(np.float32), rows)
-
-    def _release(self) -> None:
-        """Release the pages of lists in memory, where the system can."""
-        if sys.platform == "linux":
-            advise = ctypes.CDLL(None).madvise
-            for lists in self._mapped:
-                place, size = ctypes.c_void_p(int(lists.ptr)), ctypes.c_size_t(lists.totsize)
-                advise(place, size, mmap.MADV_DONTNEED)

@@ -49,12 +49,7 @@ class Template:
         return str(self.manifest.contents["factory"])
 
     def settings(self, given: IndexSettings) -> IndexSettings:
-        """Return the settings given, completed by those that the index was trained with.
-
-        Raises:
-            UsageError: another type, or another option of training, was given.
-            MismatchError: another metric was given.
-        """
+        """Return the settings given, completed by those that the index was trained with."""
         made, default = from_json(IndexSettings, self.manifest.settings), IndexSettings()
         values = {name: getattr(made, name) for name in TRAINED}
         for name, value in values.items():
@@ -75,13 +70,7 @@ class Template:
 
 
 def read_template(name: str) -> Template:
-    """Read an index folder without its vectors; inverted lists stay on the disk.
-
-    Raises:
-        UsageError: there is no such folder, denserk did not write it, or its index is not trained.
-        MismatchError: it is unfinished, a BM25 index, or its index has not the vectors it should.
-        InputError: faiss cannot read it.
-    """
+    """Read an index folder without its vectors; inverted lists stay on the disk."""
     manifest, path = read_manifest(name, Kind.INDEX), Path(name) / INDEX
     check_index(Path(name), manifest)
     if not path.is_file():
@@ -116,13 +105,7 @@ def is_approximate(name: str) -> bool:
 
 
 def open_parts(names: Sequence[str]) -> list[Template]:
-    """Check index folders that are to be merged; only the first keeps its index in memory.
-
-    Raises:
-        UsageError: one is not an index, or of a type that cannot be merged.
-        MismatchError: they have different templates, or one is unfinished.
-        InputError: faiss cannot read one.
-    """
+    """Check index folders that are to be merged; only the first keeps its index in memory."""
     parts: list[Template] = []
     for name in names:
         part = read_template(name)
@@ -143,11 +126,7 @@ def open_parts(names: Sequence[str]) -> list[Template]:
 
 
 def merge_folders(parts: Sequence[Template], folder: Path) -> None:
-    """Merge index folders into the first one's template: write the files `docid` and `index`.
-
-    Raises:
-        InputError: an id occurs twice, or faiss cannot read a file.
-    """
+    """Merge index folders into the first one's template: write the files `docid` and `index`."""
     size = vectors_per_passage(parts[0].manifest)
     ids = UniqueIds()
     with whole_text(folder / DOCID) as out, track("merging ids", None, "passages") as progress:

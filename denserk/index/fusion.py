@@ -58,12 +58,6 @@ def fuse(
 ) -> FusionResult:
     """Fuse runs into one; queries keep the order of the first run, then of the others.
 
-    Args:
-        paths: the runs.
-        output: the fused run.
-        fusion: method and weights.
-        settings: depth, filters, ties, and format of the fused run.
-
     Raises:
         UsageError: fewer than two runs, another number of weights, or a file does not exist.
         InputError: a run is broken or empty, or has only ranks while scores are to be added.

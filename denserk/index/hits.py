@@ -95,9 +95,6 @@ def check_rows(count: int) -> None:
 def hit_keys(scores: NDArray[np.float32], rows: NDArray[np.integer]) -> Keys:
     """Return the keys of hits.
 
-    Raises:
-        OverflowError: a row does not fit into a key.
-
     >>> keys = np.sort(hit_keys(np.float32([1, -2, 3, 1]), np.array([7, 0, 1, 5])))
     >>> [part.tolist() for part in hits_of(keys)]
     [[3.0, 1.0, 1.0, -2.0], [1, 5, 7, 0]]

@@ -37,10 +37,6 @@ class PassageIds(Sequence[str]):
         rows: expected number of lines. A small file is checked now, a large one with the first
             access: the time to open an index does not grow with its ids.
         size: lines per passage; above 1, they end in "#" and the number of the vector.
-
-    Raises:
-        UsageError: the file does not exist.
-        MismatchError: it has another number of lines.
     """
 
     def __init__(self, path: Path, rows: int | None = None, size: int = 1) -> None:
@@ -111,13 +107,7 @@ def vectors_per_passage(manifest: Manifest | None) -> int:
 
 
 def read_index_manifest(folder: str | Path) -> tuple[Manifest | None, Engine]:
-    """Read and check the manifest of an index folder; None if another tool wrote the index.
-
-    Raises:
-        UsageError: the folder does not exist, or is not an index.
-        MismatchError: it is unfinished, or not an index.
-        InputError: its ids are broken, or a file was changed.
-    """
+    """Read and check the manifest of an index folder; None if another tool wrote the index."""
     path = Path(folder)
     foreign = None
     if not (path / NAME).exists():

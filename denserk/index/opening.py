@@ -25,7 +25,7 @@ from denserk.index.index_folder import (
 )
 from denserk.index.lucene import LuceneIndex
 from denserk.index.memory import require_memory
-from denserk.index.searcher import SPARE, Searcher
+from denserk.index.searcher import SPARE, Ids, Searcher
 from denserk.index.shards import (
     ChainedVectors,
     Shard,
@@ -60,7 +60,7 @@ class OpenedIndex:
 
     names: Sequence[str]
     index: SearchableIndex
-    ids: Sequence[str]
+    ids: Ids
     manifests: Sequence[Manifest | None]
     is_bm25: bool = False
     kind: str = "index"
@@ -167,19 +167,6 @@ def open_vector_index(
 
     A flat index is searched by torch if faiss is not installed, on a GPU, and if the CPU is fast in
     bfloat16: the file is the same.
-
-    Args:
-        folder: an index folder.
-        engine: what built it.
-        settings: how it is searched.
-        device: "cpu", "cuda" or "cuda:N".
-        threads: CPU threads.
-        vectors_per_passage: how many consecutive rows are one passage.
-        bfloat16: the CPU multiplies bfloat16 much faster than float32.
-
-    Raises:
-        MissingExtraError: it needs faiss, which is not installed.
-        UsageError: the folder has no index, or an option does not apply to it.
     """
     path = Path(folder) / INDEX
     if not path.is_file():

@@ -21,15 +21,7 @@ def measure_recall(
     seed: int,
     metric: Metric = Metric.INNER,
 ) -> float:
-    """Log and return the recall@10 of an index, with some of its own vectors as queries.
-
-    Args:
-        what: name of the index in the log.
-        index: the index.
-        blocks: reads its vectors, in (n, D) blocks; called twice.
-        seed: draws the queries.
-        metric: of the index.
-    """
+    """Log and return the recall@10 of an index, with some of its own vectors as queries."""
     count = len(index)
     drawn = np.random.default_rng(seed).choice(count, min(QUERIES, count), replace=False)
     rows, first, found = np.sort(drawn), 0, []
@@ -40,10 +32,9 @@ def measure_recall(
     queries = np.concatenate(found)
     depth = min(DEPTH, count)
     exact = _exact(queries, blocks(), metric, depth)
-    # one by one: faiss releases the pages of an index on disk after every search
-    hits = [index.search(query[None], depth)[1][0] for query in queries]
-    shared = [len(set(one) & set(other)) for one, other in zip(exact.tolist(), hits, strict=True)]
-    recall = sum(shared) / exact.size
+    hits = index.search(queries, depth)[1]
+    pairs = zip(exact.tolist(), hits.tolist(), strict=True)
+    recall = sum(len(set(one) & set(other)) for one, other in pairs) / exact.size
     logger.info(
         f"{what}: recall@{depth} {recall:.3f}, for {len(queries)} of its own vectors as queries"
     )

@@ -1,7 +1,7 @@
 """Ranking: passage ids of the rows that an index finds, ties, passages merged into documents."""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -17,6 +17,7 @@ from denserk.records import best_first
 
 logger = logging.getLogger(__name__)
 
+Ids = Sequence[str] | Mapping[int, str]  # passage ids of rows
 Hits = list[tuple[str, float]]  # (passage id, score), best first
 Ranked = tuple[list[str], Scores]  # K passage ids and their (K,) scores, best first
 
@@ -71,12 +72,6 @@ def ordered(
 ) -> Hits:
     """Rank K scored passages of a query: best first, equal scores by descending id.
 
-    Args:
-        docids: their ids.
-        scores: their scores.
-        settings: depth, documents, ties.
-        ties: counts equal scores.
-
     >>> ordered(["d1", "d2", "d3"], [1.0, 1.0, 5.0], RankingSettings(hits=2))
     [('d3', 5.0), ('d2', 1.0)]
     """
@@ -122,7 +117,7 @@ class Searcher:
     def __init__(
         self,
         index: SearchableIndex,
-        ids: Sequence[str],
+        ids: Ids,
         settings: SearchSettings,
         vectors_per_passage: int = 1,
         *,

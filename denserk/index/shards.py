@@ -110,12 +110,7 @@ class ShardIds(Sequence[str]):
         return self.passages(np.array([row]))[0]
 
     def passages(self, rows: Rows) -> list[str]:
-        """Return the passage ids of (K,) rows.
-
-        Raises:
-            InputError: a file of ids is missing.
-            MismatchError: two of the passages have the same id.
-        """
+        """Return the passage ids of (K,) rows."""
         passages, places = np.unique(rows // self._size, return_inverse=True)
         files = np.searchsorted(self._firsts, passages, side="right") - 1
         names: list[str] = []
@@ -182,12 +177,7 @@ def is_vector_folder(name: str) -> bool:
 
 
 def inspect_shard(name: str, open_index: OpenIndex) -> Shard:
-    """Inspect one folder; an approximate index is opened for its size.
-
-    Raises:
-        UsageError: it does not exist, or is neither an index nor a vector folder.
-        MismatchError: it is unfinished, or a BM25 index.
-    """
+    """Inspect one folder; an approximate index is opened for its size."""
     manifest: Manifest | None
     if is_vector_folder(name):
         folder = open_vectors(name)
@@ -219,11 +209,7 @@ def inspect_shard(name: str, open_index: OpenIndex) -> Shard:
 
 
 def common_metric(shards: Sequence[Shard]) -> Metric:
-    """Return the metric of the indexes; inner product if there are only vector folders.
-
-    Raises:
-        MismatchError: two shards differ in metric, dimension or vectors per passage.
-    """
+    """Return the metric of the indexes; inner product if there are only vector folders."""
     require_same("dimensions", [(shard.name, shard.dimension) for shard in shards])
     require_same("vectors per passage", [(shard.name, shard.size) for shard in shards])
     known = [(shard.name, shard.metric) for shard in shards if shard.metric is not None]
@@ -232,13 +218,7 @@ def common_metric(shards: Sequence[Shard]) -> Metric:
 
 
 class ShardedIndex:
-    """Shards as one index; rows are numbered through all of them, exact shards first.
-
-    Args:
-        shards: of one dimension and number of vectors per passage.
-        open_exact: creates the exact engine over vectors.
-        open_index: opens an approximate index, for every batch of queries again.
-    """
+    """Shards as one index; rows are numbered through all of them, exact shards first."""
 
     def __init__(
         self,

@@ -40,11 +40,7 @@ def _by_number(path: str) -> list[tuple[int, str]]:
 
 
 def expanded(inputs: Sequence[str], option: str = "--input") -> list[str]:
-    """Return the inputs of `option`, patterns replaced by the sorted names that they match.
-
-    Raises:
-        UsageError: a pattern matches nothing, or an input is named twice.
-    """
+    """Return the inputs of `option`, patterns replaced by the sorted names that they match."""
     found: list[str] = []
     for name in inputs:
         if name == STREAM or Path(name).exists() or not glob.has_magic(name):
@@ -63,17 +59,7 @@ def expanded(inputs: Sequence[str], option: str = "--input") -> list[str]:
 def open_sources(
     inputs: Sequence[str], allow_pickle: bool = False, others_elsewhere: bool = False
 ) -> list[VectorSource]:
-    """Open every input before anything is written.
-
-    Args:
-        inputs: names and patterns.
-        allow_pickle: whether pickles are read.
-        others_elsewhere: do not warn of missing shards.
-
-    Raises:
-        UsageError: an input does not exist, or does not hold vectors.
-        MismatchError: inputs differ in vectors per passage, or shards in their block size.
-    """
+    """Open every input before anything is written."""
     opened = [read_vector_blocks(name, allow_pickle=allow_pickle) for name in expanded(inputs)]
     require_same("vectors per passage", [(s.name, s.vectors_per_passage) for s in opened])
     check_shards(
@@ -95,9 +81,6 @@ def check_shards(
     """Reject shards of one corpus, given with their names, whose block sizes differ.
 
     Shards are whole blocks, so such shards overlap or leave passages out.
-
-    Raises:
-        MismatchError: block sizes differ.
     """
     first: dict[int, tuple[str, Any]] = {}
     ids: set[tuple[int, Any]] = set()
@@ -139,11 +122,7 @@ class UniqueIds(IdLedger):
         self._begins.append((self.count, source))
 
     def refuse_repeat(self, id_at: Callable[[int], str]) -> None:
-        """Check the ids once all are taken; `id_at` returns the one at a position.
-
-        Raises:
-            InputError: an id occurs twice.
-        """
+        """Check the ids once all are taken; `id_at` returns the one at a position."""
         if (repeat := self.first_repeat()) is None:
             return
         first, second = repeat
@@ -176,12 +155,7 @@ def written_id(lines: TextIO, position: int, size: int) -> str:
 
 
 def gather(sources: Sequence[VectorSource], vectors: Path, metric: Metric) -> Gathered:
-    """Stream vectors into a flat file and their ids into `docid` beside it, one block in memory.
-
-    Raises:
-        InputError: an id occurs twice, a number is not finite, there is no vector, or the sources
-            differ in their dimension.
-    """
+    """Stream vectors into a flat file and their ids into `docid` beside it, one block in memory."""
     size, ids = sources[0].vectors_per_passage, UniqueIds()
     with (
         whole_text(vectors.with_name(DOCID)) as lines,

