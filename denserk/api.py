@@ -322,7 +322,7 @@ def mine_negatives(
     *,
     topics: "TextsLike | None" = None,
     qrels: "RunLike | None" = None,
-    train: "PathName | Records | None" = None,
+    train: "PathName | Records | pd.DataFrame | None" = None,
     corpus: "TextsLike | None" = None,
     output: PathName | None = None,
     **options: Any,
@@ -348,7 +348,7 @@ def mine_negatives(
 
 def finetune(
     model: PathName,
-    train_data: "PathName | Records | Sequence[PathName]",
+    train_data: "PathName | Records | Sequence[PathName] | pd.DataFrame",
     output: PathName,
     *,
     corpus: "TextsLike | None" = None,
@@ -364,13 +364,12 @@ def finetune(
     from denserk.commands.finetune import finetune as command
 
     with _scratch() as folder:
-        files: list[Any] = [train_data] if isinstance(train_data, str | PathLike) else [*train_data]
-        if not all(isinstance(each, str | PathLike) for each in files):
-            files = list(_stored_inputs(folder, train=train_data).values())
+        files: Any = [train_data] if isinstance(train_data, str | PathLike) else train_data
+        if not (isinstance(files, Sequence) and all(isinstance(f, str | PathLike) for f in files)):
+            files = _stored_inputs(folder, train=train_data).values()
         texts = _stored_inputs(folder, corpus=corpus, queries=queries)
-        command(
-            model=str(model), train_data=[*map(str, files)], output=str(output), **texts, **options
-        )
+        given = {"model": str(model), "train_data": [str(file) for file in files], **texts}
+        command(**given, output=str(output), **options)
     return Path(output)
 
 

@@ -137,8 +137,9 @@ def test_mining_and_training(model, index, tiny, tmp_path, capsys):
         tiny(), train, tmp_path / "m", representation="cls", group_size=2, negative="top", **FAST
     )
     assert denserk.Encoder.load(folder).encode_queries("cat").shape == (model.dimension,)
+    frame = pytest.importorskip("pandas").DataFrame(train)
     again = denserk.finetune(
-        tiny(), train, tmp_path / "again", config=folder / "config.yaml", lr=1e-5
+        tiny(), frame, tmp_path / "again", config=folder / "config.yaml", lr=1e-5
     )
     assert (again / "config.yaml").read_text().count("max-steps: 2") == 1
     assert capsys.readouterr().out == ""

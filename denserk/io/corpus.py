@@ -221,9 +221,6 @@ def split_contents(
     Fields that the record has as keys are taken from there; otherwise `contents` is split. One
     delimiter more than needed at the end is ignored.
 
-    Raises:
-        InputError: there are not as many parts as fields.
-
     >>> passage = Passage("d1", "River\nthe old river")
     >>> split_contents(passage, ["title", "text"], "\n", "corpus.jsonl", 1)[:3]
     ('d1', 'the old river', 'River')

@@ -106,11 +106,7 @@ def read_queries(
 
 
 def read_questions(source: str) -> Iterator[Query]:
-    """Yield questions with their answers; the text is empty if a file has ids and answers alone.
-
-    Raises:
-        InputError: it holds no answers, a line of it is broken, or an id occurs twice.
-    """
+    """Yield questions with their answers; the text is empty if a file has ids and answers alone."""
     found = False
     for query in _unique(_queries(source, None, textless=True), source):
         found = found or bool(query.answers)
@@ -154,14 +150,8 @@ def read_topics_file(
 ) -> Iterator[Query]:
     """Yield the queries of one file ("-" is standard input), in its order.
 
-    Args:
-        path: the file.
-        form: its format; None detects it.
-        textless: only answers are needed: JSON records may lack the question, and two columns are
-            question and answers.
-
-    Raises:
-        InputError: it holds no queries, or a line of it is broken.
+    With `textless` only answers are needed: JSON records may lack the question, and two columns are
+    question and answers.
     """
     with open_binary(path) as raw:
         head, handle = look_ahead(raw, path)
@@ -234,19 +224,17 @@ def read_tsv(lines: Lines, path: str | Path) -> Iterator[Query]:
 
 def read_dpr(lines: Lines, path: str | Path) -> Iterator[Query]:
     """Yield `question <tab> list of answers` lines; the id is the position from 0."""
-    rows = ((line, row) for line, row in lines if row.strip())
+    rows = ((line, row.split("\t")) for line, row in lines if row.strip())
     for position, (line, row) in enumerate(rows):
-        question, *others = row.split("\t")
-        if len(others) != 1:
-            found = f"{columns(len(others) + 1)} between tabs"
+        if len(row) != 2:
+            found = f"{columns(len(row))} between tabs"
             raise InputError(path, line, found, "2: question, list of answers")
-        [column] = others
         try:
-            answers = parse_answers(column)
+            answers = parse_answers(row[1])
         except ValueError:
             expected = "a list of strings, ['...', '...']"
-            raise InputError(path, line, f"answers {column[:60]!r}", expected) from None
-        yield Query(str(position), unquote(question), answers)
+            raise InputError(path, line, f"answers {row[1][:60]!r}", expected) from None
+        yield Query(str(position), unquote(row[0]), answers)
 
 
 def is_answer_list(column: str) -> bool:
