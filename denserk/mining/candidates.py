@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from denserk.config.mining import WITHOUT_TEXTS, AnswerBearing, MiningPaths, MiningSettings
-from denserk.errors import InputError, UsageError
-from denserk.evaluation.answers import match_answers
+from denserk.config.mining import MiningPaths, MiningSettings
+from denserk.errors import InputError
 from denserk.io.passage_texts import PassageTexts, ScratchRecords
 from denserk.io.qrels import read_qrels
 from denserk.io.runs import RankedList, read_run
@@ -25,19 +24,14 @@ from denserk.mining.guards import (
     Drops,
     Hit,
     Pool,
-    TextOverlap,
     choose,
     count_ties,
     guard_hits,
     merge_pools,
     rank_hits,
-    words,
 )
-from denserk.records import Candidate, Passage, TrainingExample
+from denserk.records import Candidate, TrainingExample
 from denserk.reporting import track
-
-NAMED = 5  # ids that an error names
-Pairs = list[tuple[Hit, Passage]]
 
 
 class MiningQueries:
@@ -56,12 +50,7 @@ class MiningQueries:
         self.answered = self.without_ids = 0
 
     def read(self, paths: MiningPaths, min_relevance: int, left_out: Counter[str]) -> None:
-        """Read training data, or topics and qrels.
-
-        Args:
-            paths: the inputs.
-            min_relevance: grade from which a judged passage is a positive.
-            left_out: counts what is left out.
+        """Read training data, or topics and qrels; count what is left out.
 
         Raises:
             InputError: an input is broken, or no query has a positive.
@@ -143,22 +132,11 @@ def _examples(paths: MiningPaths, relevant: dict[str, list[str]]) -> Iterator[Tr
         yield example._replace(query=example.query or texts.get(example.qid, ""))
 
 
-def first_ids(ids: Iterable[str]) -> str:
-    """Return the first few distinct ids, for an error."""
-    some: dict[str, None] = {}
-    for each in ids:
-        some[each] = None
-        if len(some) > NAMED:
-            break
-    names = list(some)
-    return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
-
-
 class MiningPools:
-    """Each query's hits that the guards of rank and score let pass.
+    """Each query's hits that the guards of rank and score let pass, in a temporary file.
 
     Args:
-        path: the temporary file.
+        path: the file.
         queries: the queries.
         numbers: those of this shard.
         runs: number of runs.
@@ -239,76 +217,3 @@ class MiningPools:
     def close(self) -> None:
         """Close the temporary file."""
         self._records.close()
-
-
-class TextGuards:
-    """Guards that compare a hit's text with the positives and the answers.
-
-    Args:
-        paths: the inputs.
-        settings: the guards.
-        queries: the queries.
-        drops: counts what is dropped.
-
-    Attributes:
-        needed: whether any guard reads texts.
-        reads_texts: whether a guard or the output format needs texts.
-        noticed: counts what is worth a message.
-
-    Raises:
-        UsageError: a guard needs a corpus or answers, and there are none.
-    """
-
-    def __init__(
-        self, paths: MiningPaths, settings: MiningSettings, queries: MiningQueries, drops: Drops
-    ) -> None:
-        self._settings, self._drops = settings, drops
-        default = AnswerBearing.DROP if paths.answers else AnswerBearing.KEEP
-        self._bearing = settings.answer_bearing or default
-        self._without_ids = queries.without_ids > 0
-        self._compares = self._without_ids or settings.compares_texts
-        self.noticed: Counter[str] = Counter()
-        reads_answers = self._bearing is not AnswerBearing.KEEP
-        self.needed = self._compares or reads_answers or settings.teacher is not None
-        if self.needed and paths.corpus is None:
-            positives = "positives have no ids"
-            why = positives if self._without_ids else "a guard reads the texts of hits"
-            raise UsageError(f"{why}, and there is no corpus", "add --corpus")
-        if reads_answers and not queries.answered:
-            raise UsageError(
-                f"--answer-bearing {self._bearing}: no query has answers",
-                "add --answers, a file of questions with their answers",
-            )
-        self.reads_texts = self.needed or paths.output_format not in WITHOUT_TEXTS
-
-    def divide(self, example: TrainingExample, pairs: Pairs) -> tuple[Pairs, Pairs]:
-        """Divide a query's hits, with their passages, into possible negatives and new positives."""
-        if self._compares:
-            overlap = TextOverlap([candidate.text for candidate in example.positives])
-            pairs = [pair for pair in pairs if not self._repeats(overlap, pair[1].text)]
-        if self._bearing is AnswerBearing.KEEP:
-            return pairs, []
-        self.noticed["queries without an answer"] += not example.answers
-        texts = [passage.text for _, passage in pairs]
-        bearing, unusable = match_answers(example.answers, texts, regex=self._settings.regex)
-        self.noticed["answers without a word, or no regular expression"] += len(unusable)
-        found = [pair for pair, bears in zip(pairs, bearing, strict=True) if bears]
-        others = [pair for pair, bears in zip(pairs, bearing, strict=True) if not bears]
-        if self._bearing is AnswerBearing.PROMOTE:
-            return others, found
-        self._drops["answer"] += len(found)
-        return others, []
-
-    def _repeats(self, overlap: TextOverlap, text: str) -> bool:
-        """Return whether a text repeats a positive; count it by reason."""
-        limit = self._settings.near_duplicate
-        found = words(text)
-        if self._without_ids and overlap.equals(found):
-            self._drops["positives"] += 1
-        elif self._settings.drop_literal and overlap.contains(found):
-            self._drops["literal"] += 1
-        elif limit is not None and overlap.most_shared(found) >= limit:
-            self._drops["near-duplicate"] += 1
-        else:
-            return False
-        return True

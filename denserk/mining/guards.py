@@ -32,8 +32,8 @@ class Hit(NamedTuple):
 class Ranked(NamedTuple):
     """All hits of a query in one run, best first."""
 
-    docids: Sequence[str]
-    scores: Sequence[float]
+    docids: list[str]
+    scores: list[float]
 
 
 class Pool(NamedTuple):
@@ -49,11 +49,10 @@ def rank_hits(docids: Sequence[str], scores: Sequence[float]) -> Ranked:
     """Sort hits by score, equal scores by passage id, both descending.
 
     >>> rank_hits(["d2", "d1", "d3"], [1.0, 1.0, 2.0]).docids
-    ('d3', 'd2', 'd1')
+    ['d3', 'd2', 'd1']
     """
-    if not scores or (not count_ties(scores) and sorted(scores, reverse=True) == scores):
-        return Ranked(docids, scores)
-    return Ranked(*zip(*best_first(zip(docids, scores, strict=True)), strict=True))
+    ranked = best_first(zip(docids, scores, strict=True))
+    return Ranked([docid for docid, _ in ranked], [score for _, score in ranked])
 
 
 def count_ties(scores: Sequence[float]) -> int:
@@ -90,14 +89,9 @@ def guard_scores(
     settings: MiningSettings,
     drops: Drops,
 ) -> tuple[list[int], list[int]]:
-    """Return the places whose scores pass, and those that score too much.
+    """Return the places in `scores` that pass, and those that score too much; count the dropped.
 
-    Args:
-        scores: of all hits.
-        places: the hits to check, as places in `scores`.
-        best_positive: the score of the best positive, None where it is not among the hits.
-        settings: the guards.
-        drops: counts what is dropped.
+    `best_positive` is the score of the best positive, None where it is not among the hits.
 
     >>> guard_scores([9.0, 8.0, 1.0], [0, 1, 2], 10.0, MiningSettings(absolute_margin=2), Drops())
     ([1, 2], [0])
@@ -119,15 +113,9 @@ def guard_scores(
 def guard_hits(
     ranked: Ranked, positives: Collection[str], settings: MiningSettings, drops: Drops
 ) -> tuple[list[int], list[str]]:
-    """Apply the guards of rank and score to a query's hits in one run.
+    """Apply the guards of rank and score to a query's hits in one run, and count the dropped.
 
     With a teacher, its scores are guarded later instead.
-
-    Args:
-        ranked: all hits, best first.
-        positives: ids that are never negatives.
-        settings: the guards.
-        drops: counts what is dropped.
 
     Returns:
         The places of the hits that pass, and the ids that are suspected of being relevant.
@@ -135,11 +123,9 @@ def guard_hits(
     docids = ranked.docids[: settings.depth]
     places = [place for place, docid in enumerate(docids) if docid not in positives]
     drops["positives"] += len(docids) - len(places)
-    high = 0
-    while high < len(places) and places[high] < settings.range_min:
-        high += 1
-    drops["range-min"] += high
-    suspected, places = places[:high], places[high:]
+    suspected = [place for place in places if place < settings.range_min]
+    drops["range-min"] += len(suspected)
+    places = places[len(suspected) :]
     if settings.teacher is None:
         best = None
         if settings.has_margin:
@@ -174,11 +160,7 @@ def choose(count: int, qid: str, settings: MiningSettings) -> list[int]:
 
 
 def merge_pools(pools: Sequence[tuple[int, Pool]], drops: Drops) -> list[Hit]:
-    """Merge the hits of all runs by rank, then by run; each passage once.
-
-    Args:
-        pools: numbers of runs, and the hits that passed in each.
-        drops: counts what is dropped.
+    """Merge (run, hits that passed) by rank, then by run; each passage once; count the dropped.
 
     >>> pools = [
     ...     (0, Pool(["d1", "d2"], [1, 2], [9.0, 8.0], [])),
@@ -224,20 +206,6 @@ def trigrams(found: Sequence[str]) -> Trigrams:
     return frozenset(zip(found, found[1:], found[2:], strict=False))
 
 
-def jaccard(one: Trigrams, other: Trigrams) -> float:
-    """Return the Jaccard coefficient of two sets; 0 where both are empty.
-
-    >>> jaccard(trigrams("abcd"), trigrams("xabc"))
-    0.3333333333333333
-    """
-    both = len(one & other)
-    return both / (len(one) + len(other) - both) if both else 0.0
-
-
-def _spaced(found: Sequence[str]) -> str:
-    return f" {' '.join(found)} "
-
-
 class TextOverlap:
     """Compares texts, for example a query's positives, with the words of many others.
 
@@ -246,12 +214,12 @@ class TextOverlap:
 
     def __init__(self, texts: Sequence[str]) -> None:
         own = [found for found in map(words, texts) if found]
-        self._texts = {_spaced(found) for found in own}
+        self._texts = {f" {' '.join(found)} " for found in own}
         self._trigrams = [trigrams(found) for found in own]
 
     def equals(self, found: Sequence[str]) -> bool:
         """Return whether the words are those of one of the texts."""
-        return _spaced(found) in self._texts
+        return f" {' '.join(found)} " in self._texts
 
     def contains(self, found: Sequence[str]) -> bool:
         """Return whether one of the texts contains the words in sequence, or the reverse.
@@ -259,10 +227,11 @@ class TextOverlap:
         >>> TextOverlap(["the old river"]).contains(words("See: The old  river."))
         True
         """
-        text = _spaced(found)
+        text = f" {' '.join(found)} "
         return bool(found) and any(text in own or own in text for own in self._texts)
 
     def most_shared(self, found: Sequence[str]) -> float:
         """Return the largest Jaccard coefficient of trigrams with one of the texts."""
         theirs = trigrams(found)
-        return max((jaccard(theirs, own) for own in self._trigrams), default=0.0)
+        shares = (len(theirs & own) / len(theirs | own) for own in self._trigrams)
+        return max(shares, default=0.0)

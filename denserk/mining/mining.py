@@ -2,17 +2,18 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from denserk.config.encoding import ComputeSettings
 from denserk.config.formats import DETECTED, CorpusSettings
-from denserk.config.mining import MiningPaths, MiningSettings
+from denserk.config.mining import WITHOUT_TEXTS, AnswerBearing, MiningPaths, MiningSettings
 from denserk.config.options import as_json
 from denserk.errors import InputError, UsageError
+from denserk.evaluation.answers import match_answers
 from denserk.io.corpus import read_passages
 from denserk.io.manifest import (
     Kind,
@@ -24,41 +25,35 @@ from denserk.io.manifest import (
 )
 from denserk.io.outputs import scratch_folder
 from denserk.io.passage_texts import PassageTexts
-from denserk.io.text_files import display_name
+from denserk.io.text_files import display_name, some
 from denserk.io.training import write_training
-from denserk.mining.candidates import MiningPools, MiningQueries, TextGuards, first_ids
-from denserk.mining.guards import Drops, Hit, choose, guard_scores
-from denserk.mining.teacher import load_teacher, scored
+from denserk.mining.candidates import MiningPools, MiningQueries
+from denserk.mining.guards import Drops, Hit, TextOverlap, choose, guard_scores, words
+from denserk.mining.teacher import scored
 from denserk.records import Candidate, Passage, TrainingExample
 from denserk.reporting import track
+
+if TYPE_CHECKING:
+    from denserk.models.cross_encoder import PairScorer
 
 logger = logging.getLogger(__name__)
 
 NOTHING: Mapping[str, Any] = {}
 Examples = Iterator[TrainingExample]
+Pairs = list[tuple[Hit, Passage]]
 
 
 @dataclass
 class MiningResult:
-    """Counts of a mining run.
-
-    Attributes:
-        queries: queries written.
-        negatives: negatives written.
-        promoted: hits that became positives.
-        short: queries with fewer negatives than asked for.
-        dropped: hits that were dropped, by reason.
-        left_out: inputs that were left out, by reason.
-        noticed: what else is worth a message.
-    """
+    """Counts of a mining run: what was written, and by reason what was not."""
 
     queries: int = 0
     negatives: int = 0
-    promoted: int = 0
-    short: int = 0
-    dropped: Drops = field(default_factory=Counter)
-    left_out: Counter[str] = field(default_factory=Counter)
-    noticed: Counter[str] = field(default_factory=Counter)
+    promoted: int = 0  # hits that became positives
+    short: int = 0  # queries with fewer negatives than asked for
+    dropped: Drops = field(default_factory=Counter)  # hits
+    left_out: Counter[str] = field(default_factory=Counter)  # inputs
+    noticed: Counter[str] = field(default_factory=Counter)  # what else is worth a message
 
     def log(self, wanted: int) -> None:
         """Log the counts that are not zero; `wanted` is the number of negatives per query."""
@@ -93,19 +88,21 @@ def mine_negatives(
         corpus: how the passages are read.
         text: fields of `TextSettings` that replace those of the teacher.
         compute: where and how a teacher scores.
-
-    Raises:
-        UsageError: an input or a setting is not available.
-        InputError: an input is broken, or does not fit the others.
     """
     with scratch_folder("mining") as scratch, ExitStack() as files:
         mining = _Mining(paths, settings, Path(scratch), files)
-        rescore = mining.rescoring(text, compute)
+        teacher = None
+        if settings.teacher is not None:
+            from denserk.models.cross_encoder import PairScorer  # needs torch
+
+            teacher = PairScorer.load(settings.teacher, text, None, compute)
         mining.read(corpus)
-        candidates = rescore(mining.candidates())
+        candidates = mining.candidates()
+        if teacher is not None:
+            candidates = mining.rescored(candidates, teacher)
         forget_manifest(paths.output)
         write_training(paths.output, mining.chosen(candidates), paths.output_format)
-    mining.result.noticed = mining.pools.noticed + mining.guards.noticed
+    mining.result.noticed += mining.pools.noticed
     mining.result.log(settings.num_negatives)
     if has_manifest(paths.output):
         _write_manifest(paths, settings, corpus, mining.result)
@@ -127,13 +124,28 @@ class _Mining:
         queries = self._queries = files.enter_context(closing(MiningQueries(scratch / "queries")))
         queries.read(paths, settings.min_relevance, left_out)
         self._numbers = _shard(len(queries), settings)
-        self.guards = TextGuards(paths, settings, queries, drops)
+        default = AnswerBearing.DROP if paths.answers else AnswerBearing.KEEP
+        self._bearing = settings.answer_bearing or default
+        reads_answers = self._bearing is not AnswerBearing.KEEP
+        self._without_ids = queries.without_ids > 0
+        self._compares = self._without_ids or settings.compares_texts
+        guarded = self._compares or reads_answers or settings.teacher is not None
+        if guarded and paths.corpus is None:
+            positives = "positives have no ids"
+            why = positives if self._without_ids else "a guard reads the texts of hits"
+            raise UsageError(f"{why}, and there is no corpus", "add --corpus")
+        if reads_answers and not queries.answered:
+            raise UsageError(
+                f"--answer-bearing {self._bearing}: no query has answers",
+                "add --answers, a file of questions with their answers",
+            )
+        self._reads_texts = guarded or paths.output_format not in WITHOUT_TEXTS
         self.pools = MiningPools(
             scratch / "hits",
             queries,
             self._numbers,
             runs=len(paths.run),
-            final=len(paths.run) == 1 and not self.guards.needed,
+            final=len(paths.run) == 1 and not guarded,
             settings=settings,
             drops=drops,
         )
@@ -147,7 +159,7 @@ class _Mining:
             self.pools.read(run, self._paths, self._texts if source is not None else None)
         absent = self.pools.absent()
         if absent and strict:
-            names = first_ids(self._queries.example(number).qid for number in absent)
+            names = some(self._queries.example(number).qid for number in absent)
             raise InputError(
                 ", ".join(self._paths.run),
                 None,
@@ -167,7 +179,7 @@ class _Mining:
                 source,
                 None,
                 f"no passages with {self._texts.missing:,} of the ids that runs and training data "
-                f"name ({first_ids(needed)})",
+                f"name ({some(needed)})",
                 "the corpus that was searched",
                 "add --skip-missing to leave such passages out",
             )
@@ -188,7 +200,7 @@ class _Mining:
                 continue
             hits = self.pools.hits(number)
             example = self._queries.example(number)
-            if self.guards.reads_texts:
+            if self._reads_texts:
                 example = self._with_texts(example, hits)
             else:
                 example = example._replace(negatives=tuple(Candidate(h.docid) for h in hits))
@@ -212,7 +224,7 @@ class _Mining:
         passages = self._texts.get([hit.docid for hit in hits])
         pairs = [(h, p) for h, p in zip(hits, passages, strict=True) if p is not None]
         self.result.dropped["not in the corpus"] += len(hits) - len(pairs)
-        pairs, promoted = self.guards.divide(example._replace(positives=tuple(positives)), pairs)
+        pairs, promoted = self._divide(example._replace(positives=tuple(positives)), pairs)
         self.result.promoted += len(promoted)
         gold = positives if self._settings.keep_gold else ()
         return example._replace(
@@ -224,26 +236,48 @@ class _Mining:
         source = {"rank": hit.rank, "run": display_name(self._paths.run[hit.run])}
         return Candidate(hit.docid, passage.text, passage.title, hit.score, source)
 
-    def rescoring(
-        self, text: Mapping[str, Any], compute: ComputeSettings
-    ) -> Callable[[Examples], Examples]:
-        """Return what replaces the runs' scores by the teacher's, and guards by those."""
-        settings = self._settings
-        if settings.teacher is None:
-            return lambda examples: examples
-        teacher = load_teacher(settings.teacher, text, compute)
+    def _divide(self, example: TrainingExample, pairs: Pairs) -> tuple[Pairs, Pairs]:
+        """Divide a query's hits, with their passages, into possible negatives and new positives."""
+        if self._compares:
+            overlap = TextOverlap([candidate.text for candidate in example.positives])
+            pairs = [pair for pair in pairs if not self._repeats(overlap, pair[1].text)]
+        if self._bearing is AnswerBearing.KEEP:
+            return pairs, []
+        texts = [passage.text for _, passage in pairs]
+        matches, unusable = match_answers(example.answers, texts, regex=self._settings.regex)
+        noticed = self.result.noticed
+        noticed["queries without an answer"] += not example.answers
+        noticed["answers without a word, or no regular expression"] += len(unusable)
+        found = [pair for pair, bears in zip(pairs, matches, strict=True) if bears]
+        others = [pair for pair, bears in zip(pairs, matches, strict=True) if not bears]
+        if self._bearing is AnswerBearing.PROMOTE:
+            return others, found
+        self.result.dropped["answer"] += len(found)
+        return others, []
+
+    def _repeats(self, overlap: TextOverlap, text: str) -> bool:
+        """Return whether a text repeats a positive; count it by reason."""
+        limit, found = self._settings.near_duplicate, words(text)
+        reason = None
+        if self._without_ids and overlap.equals(found):
+            reason = "positives"
+        elif self._settings.drop_literal and overlap.contains(found):
+            reason = "literal"
+        elif limit is not None and overlap.most_shared(found) >= limit:
+            reason = "near-duplicate"
+        if reason is not None:
+            self.result.dropped[reason] += 1
+        return reason is not None
+
+    def rescored(self, examples: Examples, teacher: "PairScorer") -> Examples:
+        """Replace the runs' scores by the teacher's, and guard by those."""
         source = self._paths.train or self._paths.topics or ""
-
-        def rescored(examples: Examples) -> Examples:
-            for example in scored(map(_keep_run_scores, examples), teacher, source):
-                best = max(candidate.score or 0.0 for candidate in example.positives)
-                scores = [candidate.score or 0.0 for candidate in example.negatives]
-                places, _ = guard_scores(
-                    scores, range(len(scores)), best, settings, self.result.dropped
-                )
-                yield example._replace(negatives=tuple(example.negatives[p] for p in places))
-
-        return rescored
+        for example in scored(map(_keep_run_scores, examples), teacher.score, source):
+            best = max(candidate.score or 0.0 for candidate in example.positives)
+            scores = [candidate.score or 0.0 for candidate in example.negatives]
+            drops = self.result.dropped
+            places, _ = guard_scores(scores, range(len(scores)), best, self._settings, drops)
+            yield example._replace(negatives=tuple(example.negatives[p] for p in places))
 
     def chosen(self, examples: Examples) -> Examples:
         """Yield the queries with the negatives that they keep."""
@@ -302,14 +336,8 @@ def _write_manifest(
     made_from["runs"] = [source(run) for run in paths.run]
     made_from["corpus"] = {"name": paths.corpus, **as_json(corpus)}
     contents = {
-        "queries": result.queries,
-        "negatives": result.negatives,
-        "promoted": result.promoted,
-        "short": result.short,
-        "dropped": dict(+result.dropped),
-        "left_out": dict(+result.left_out),
-        "noticed": dict(+result.noticed),
-        "sha256": file_sha256(paths.output),
-    }
+        name: dict(+value) if isinstance(value, Counter) else value
+        for name, value in vars(result).items()
+    } | {"sha256": file_sha256(paths.output)}
     asked = as_json(settings) | {"output_format": paths.output_format.value}
     write_manifest(paths.output, Manifest(Kind.TRAINING, True, asked, made_from, contents))

@@ -1,35 +1,21 @@
 """A teacher's scores of each query with each of its positives and negatives."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.config.encoding import ComputeSettings
 from denserk.errors import InputError
 from denserk.io.training import RANDOM_NEGATIVES, all_candidates, random_negatives
 from denserk.records import Candidate, Passage, Query, TrainingExample
 
+# of query i with passage i: (P,)
+Score = Callable[[Sequence[Query], Sequence[Passage]], NDArray[np.float32]]
 SCORED_TOGETHER = 4096  # pairs that are sorted by length into batches
 
 
-class Teacher(Protocol):
-    """A model that scores pairs, such as a cross-encoder."""
-
-    def score(self, queries: Sequence[Query], passages: Sequence[Passage]) -> NDArray[np.float32]:
-        """Return the score of query i with passage i: (P,)."""
-
-
-def load_teacher(model: str, text: Mapping[str, Any], compute: ComputeSettings) -> Teacher:
-    """Load a cross-encoder from a folder or the hub; see `PairScorer.load`."""
-    from denserk.models.cross_encoder import PairScorer  # needs torch
-
-    return PairScorer.load(model, text, None, compute)
-
-
 def scored(
-    examples: Iterable[TrainingExample], teacher: Teacher, source: str
+    examples: Iterable[TrainingExample], score: Score, source: str
 ) -> Iterator[TrainingExample]:
     """Yield the examples, in order, with a score for every positive and negative.
 
@@ -38,7 +24,7 @@ def scored(
 
     Args:
         examples: training data with texts.
-        teacher: gives the scores.
+        score: gives the scores, as a cross-encoder does.
         source: names the training data in errors.
 
     Raises:
@@ -54,9 +40,9 @@ def scored(
         held.append(example)
         pairs += len(example.positives) + len(example.negatives)
         if pairs >= SCORED_TOGETHER:
-            yield from _scored(held, teacher, source)
+            yield from _scored(held, score, source)
             held, pairs = [], 0
-    yield from _scored(held, teacher, source)
+    yield from _scored(held, score, source)
 
 
 def _check_texts(example: TrainingExample, source: str) -> None:
@@ -75,7 +61,7 @@ def _check_texts(example: TrainingExample, source: str) -> None:
 
 
 def _scored(
-    examples: Sequence[TrainingExample], teacher: Teacher, source: str
+    examples: Sequence[TrainingExample], score: Score, source: str
 ) -> Iterator[TrainingExample]:
     if not examples:
         return
@@ -84,7 +70,7 @@ def _scored(
         for example in examples
         for c in all_candidates(example)
     ]
-    scores = teacher.score([query for query, _ in pairs], [passage for _, passage in pairs])
+    scores = score([query for query, _ in pairs], [passage for _, passage in pairs])
     for place in np.flatnonzero(~np.isfinite(scores))[:1]:
         query, passage = pairs[place]
         raise InputError(

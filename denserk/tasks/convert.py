@@ -111,10 +111,11 @@ def _training(job: _Job) -> int:
                 f"--teacher gives scores, for which {job.form} has no place",
                 f"add --to with one of {', '.join(WITH_SCORES)}",
             )
-        from denserk.mining.teacher import load_teacher, scored  # torch is for models alone
+        from denserk.mining.teacher import scored
+        from denserk.models.cross_encoder import PairScorer  # torch is for models alone
 
-        teacher = load_teacher(settings.teacher, job.text, job.compute)
-        examples = scored(examples, teacher, job.source)
+        teacher = PairScorer.load(settings.teacher, job.text, None, job.compute)
+        examples = scored(examples, teacher.score, job.source)
     return training.write_training(job.target, _counted(examples, "examples"), job.form)
 
 

@@ -1,4 +1,3 @@
-import gzip
 import io
 import json
 import random
@@ -16,7 +15,7 @@ from denserk.config.mining import AnswerBearing, MiningPaths, MiningSettings, Sa
 from denserk.io.manifest import Kind, beside, file_sha256, read_manifest
 from denserk.io.training import read_training
 from denserk.mining.mining import mine_negatives
-from denserk.mining.teacher import load_teacher
+from denserk.models.cross_encoder import PairScorer
 from denserk.records import Passage, Query
 from tests.conftest import PASSAGES, QRELS, QUERIES
 from tests.mining.toy_runs import ALL, RUN, ids, negatives, run_text
@@ -98,14 +97,6 @@ def test_texts_of_queries_known_by_id_and_judgements_beside_training_data(mine, 
     assert ids(examples["q2"].positives) == ["d1"]  # d5 is judged relevant, and so no negative
 
 
-def test_judged_queries_without_a_text_are_counted(mine, toy):
-    (toy / "qrels.txt").write_text("q1 0 d3 1\nq7 0 d1 1\n")
-    result, examples = mine()
-    assert list(examples) == ["q1"]
-    left_out = {"judged queries without a text": 1, "queries without a positive": 2}
-    assert +result.left_out == left_out
-
-
 def test_rows_of_one_query_become_one(mine, toy):
     rows = TRAIN[TrainingFormat.TEVATRON]
     halves = [{**rows[1], "positive_passages": [p]} for p in rows[1]["positive_passages"]]
@@ -133,11 +124,6 @@ def test_every_shape_is_written_and_read_again(form, mine):
     assert [len(example.negatives) for example in examples] == [3, 3, 2]
 
 
-def test_ids_need_no_corpus(mine):
-    _, examples = mine(corpus=None, output_format=TrainingFormat.TEVATRON_IDS)
-    assert negatives(examples) == EXPECTED
-
-
 def test_several_runs_are_merged_by_rank(mine, toy):
     (toy / "other.trec").write_text(run_text({"q1": {"d4": 0.5, "d1": 0.4, "d5": 0.3}}))
     result, examples = mine(run=("run.trec", "other.trec"))
@@ -150,14 +136,6 @@ def test_several_runs_are_merged_by_rank(mine, toy):
     ]
     assert result.dropped["in several runs"] == 1
     assert negatives(examples)["q2"] == EXPECTED["q2"]
-
-
-def test_what_one_run_suspects_is_no_negative_of_another(mine, toy):
-    (toy / "other.trec").write_text(run_text({"q1": {"d4": 0.5, "d1": 0.4}}))
-    settings = MiningSettings(num_negatives=9, range_min=2)
-    result, examples = mine(settings, run=("run.trec", "other.trec"))
-    assert negatives(examples)["q1"] == ["d2"]
-    assert result.dropped["suspected in another run"] == 1
 
 
 @pytest.mark.parametrize(
@@ -248,7 +226,7 @@ def test_likeness_to_a_positive(mine, toy):
 def test_a_teachers_scores_stand_in_for_the_runs(mine, tiny_reranker):
     model, compute = str(tiny_reranker()), ComputeSettings(device="cpu")
     _, every = mine(MiningSettings(num_negatives=9, teacher=model))
-    teacher = load_teacher(model, {}, compute)
+    teacher = PairScorer.load(model, compute=compute)
     limits = {}
     for qid, example in every.items():
         for candidate in (*example.positives, *example.negatives):
@@ -341,11 +319,6 @@ def test_laws(seed, count, parts, tmp_path_factory):
             assert int(example.qid[1:]) not in holds[docid]
 
 
-def test_other_seeds_draw_others(mine):
-    few = [MiningSettings(num_negatives=1, seed=seed) for seed in range(8)]
-    assert len({json.dumps(negatives(mine(settings)[1])) for settings in few}) > 1
-
-
 def test_streams(mine, monkeypatch, toy):
     expected, _ = mine()
     made = (toy / "mined.jsonl").read_bytes()
@@ -358,11 +331,3 @@ def test_streams(mine, monkeypatch, toy):
     assert mine_negatives(paths, ALL).negatives == expected.negatives
     assert pipe.getvalue() == made.replace(b"run.trec", b"standard input")
     assert not beside("-").exists()
-
-
-def test_packed_output(mine, toy):
-    mine()
-    mine(output="mined.jsonl.gz")
-    assert (
-        gzip.decompress((toy / "mined.jsonl.gz").read_bytes()) == (toy / "mined.jsonl").read_bytes()
-    )
