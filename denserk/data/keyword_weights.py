@@ -29,12 +29,7 @@ WORDS = datasets.Features(
 
 
 class WordCounter:
-    """Numbers and counts the words of texts.
-
-    Args:
-        vocabulary: the tokenizer's entries.
-        names: the entries' names, by id.
-    """
+    """Numbers and counts the words of texts."""
 
     def __init__(self, vocabulary: SubwordTokens, names: Sequence[str]) -> None:
         self._vocabulary, self._names = vocabulary, names
@@ -64,16 +59,7 @@ class WordCounter:
 
 
 class KeywordWeights:
-    """Keyword weights from the corpus' own counts or from a table.
-
-    Args:
-        words: the rows of a `WordCounter` over the passages, opened.
-        passages: number of passages.
-        settings: the kind of weight, the table, and the weight of fragments.
-
-    Raises:
-        UsageError: there is no such table.
-    """
+    """Keyword weights from the corpus' own counts or from a table."""
 
     def __init__(self, words: datasets.Dataset, passages: int, settings: MaskingSettings) -> None:
         self._fragments = settings.weigh_fragments

@@ -51,9 +51,6 @@ class SubwordTokens(NamedTuple):
 
         WordPiece marks tokens that continue a word ("##"); byte-level vocabularies (RoBERTa) mark
         those that begin one. The first token of a text always begins a word.
-
-        Raises:
-            ModelError: the tokenizer has no [CLS], [SEP], [MASK] or padding.
         """
         roles = ("cls_token_id", "sep_token_id", "mask_token_id", "pad_token_id")
         lacking = [role.removesuffix("_id") for role in roles if getattr(tokenizer, role) is None]

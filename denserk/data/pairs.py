@@ -94,14 +94,6 @@ class PairJoiner:
     """Joins tokenised queries and passages as the tokenizer joins their texts.
 
     Each text was truncated to its own limit; beyond the joint limit, the passage is truncated.
-
-    Args:
-        tokenizer: a fast tokenizer of transformers.
-        text: the limits of query and passage.
-        pairs: the joint limit, and whether the model takes token types.
-
-    Raises:
-        UsageError: the joint limit leaves no room for a passage beside the longest query.
     """
 
     def __init__(self, tokenizer: Any, text: TextSettings, pairs: PairSettings) -> None:

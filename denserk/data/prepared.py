@@ -65,12 +65,7 @@ def open_rows(path: Path) -> datasets.Dataset:
 
 
 class Lists:
-    """A column of lists of numbers, memory-mapped.
-
-    Args:
-        data: what `open_rows` opened.
-        column: its name.
-    """
+    """A column of lists of numbers, memory-mapped."""
 
     def __init__(self, data: datasets.Dataset, column: str) -> None:
         self._data, self._column = data.select_columns(column), column
@@ -104,13 +99,7 @@ def token_lists(vocabulary_size: int) -> datasets.List:
 def plan_of(
     settings: Mapping[str, Any], inputs: Mapping[str, str], kind: Kind = Kind.TRAINING
 ) -> Manifest:
-    """Return the manifest of prepared data as far as it is known beforehand.
-
-    Args:
-        settings: what decides how the inputs are prepared, as JSON.
-        inputs: the name of each input, by what it is for.
-        kind: of data.
-    """
+    """Return the manifest of prepared data as far as it is known beforehand."""
     made_from = {use: {"name": name, "sha256": checksum(name)} for use, name in inputs.items()}
     return Manifest(kind, complete=False, settings=settings, made_from=made_from)
 
@@ -152,9 +141,6 @@ def prepare_folder(
         write: writes the files of a folder, given another one for temporary files; returns the
             manifest's contents.
         again: see `is_prepared`.
-
-    Raises:
-        UsageError, MismatchError: see `is_prepared`.
     """
     if is_prepared(folder, plan, again=again):
         return

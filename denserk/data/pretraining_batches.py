@@ -175,14 +175,7 @@ class MasterRow(NamedTuple):
 
 
 class MasterMasker:
-    """Masks passages for MASTER's encoder and decoders.
-
-    Args:
-        store: prepared passages.
-        masker: masks texts.
-        tasks: the decoders' tasks.
-        npr: what NPR's decoder recovers.
-    """
+    """Masks passages for MASTER's encoder and decoders."""
 
     def __init__(
         self, store: PretrainingStore, masker: Masker, tasks: frozenset[MasterTask], npr: NprKind
@@ -262,11 +255,7 @@ class MasterMasker:
 
 
 def refuse_generated(tasks: frozenset[MasterTask]) -> None:
-    """Raise an error for tasks on generated text.
-
-    Raises:
-        UsageError: there are such tasks.
-    """
+    """Raise an error for tasks on generated text."""
     generated = sorted(tasks & {MasterTask.DOR, MasterTask.GOR})
     if generated:
         rest = ",".join(task for task in MasterTask if task in tasks and task not in generated)
@@ -293,11 +282,6 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
             cocondenser.
         tasks: of master.
         options: see `ScheduleOptions`.
-
-    Raises:
-        MismatchError: the text was prepared for another objective, or by another tokenizer.
-        UsageError: the batch size does not divide among the processes; tasks need expansions.
-        InputError: the text makes no batch.
     """
 
     def __init__(

@@ -89,9 +89,6 @@ class Layout(StrEnum):
 class PretrainingStore:
     """Prepared text, memory-mapped: blocks, documents or passages, depending on the layout.
 
-    Args:
-        folder: what `prepare` wrote.
-
     Attributes:
         layout: what an item is.
         contents: the manifest's counts.
@@ -103,9 +100,6 @@ class PretrainingStore:
         queries, next: expansions of passages.
         word_numbers: of passages: the word that each token belongs to.
         words: of passages: the words by number, with their counts.
-
-    Raises:
-        MismatchError: it holds something else.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -489,15 +483,6 @@ def write_tokens(
 
     `tokens.jsonl` has one document a line, as `pretraining_text` reads it; of passages,
     `word-frequencies.json` has the words' counts, as --set frequency-dict reads them.
-
-    Args:
-        store: the prepared text.
-        folder: the output.
-        tokenizer_name: named in the manifest.
-        separator: the id after each query of an expansion.
-
-    Raises:
-        UsageError, MismatchError: the folder holds something else.
     """
     source = read_manifest(store.folder, Kind.PRETRAINING)
     settings = {**source.settings, "name": tokenizer_name}

@@ -112,13 +112,6 @@ class TextTokenizer:
 
     A text is truncated at its end; of a pair, the longer part first. Nothing is padded. Threads may
     tokenise at the same time if they use the same limit.
-
-    Args:
-        tokenizer: a fast tokenizer of transformers.
-        settings: fields, join, lengths, prefixes.
-
-    Raises:
-        ModelError: the settings join by the separator, and the tokenizer has none.
     """
 
     def __init__(self, tokenizer: Any, settings: TextSettings) -> None:

@@ -66,17 +66,8 @@ class ScheduledBatches(Dataset[Batch]):
     by starting at its next step, loader workers change nothing, and the parts of all ranks, one
     after another, are the batch that a single process gets.
 
-    Args:
-        items: of the run.
-        batch_size: items of a step, over all processes.
-        seed: of the run.
-        options: see `ScheduleOptions`.
-
     Attributes:
         steps_per_epoch: 0 where the items make no batch.
-
-    Raises:
-        UsageError: the batch size does not divide among the processes.
     """
 
     def __init__(
@@ -117,11 +108,7 @@ class ScheduledBatches(Dataset[Batch]):
         return step // self.steps_per_epoch
 
     def part(self, step: int) -> Items:
-        """Return this process's part of the items of a step.
-
-        Raises:
-            IndexError: the run has no such step.
-        """
+        """Return this process's part of the items of a step."""
         if not 0 <= step < self._steps:
             raise IndexError(f"step {step} of {self._steps}")
         epoch = self.epoch_of(step)
@@ -140,11 +127,7 @@ class ScheduledBatches(Dataset[Batch]):
         """Return the batch of items at their visit in an epoch."""
 
     def __getitem__(self, step: int) -> Batch:
-        """Return this process's part of the batch of a step.
-
-        Raises:
-            IndexError: the run has no such step.
-        """
+        """Return this process's part of the batch of a step."""
         return self.assemble(self.part(step), self.epoch_of(step))
 
 
@@ -158,10 +141,6 @@ class TrainingBatches(ScheduledBatches[TrainingBatch]):
         with_scores: batches carry the teacher's scores. Queries without negatives, whose random
             passages no teacher has seen, are left out then.
         options: see `ScheduleOptions`.
-
-    Raises:
-        UsageError: the batch size does not divide among the processes.
-        InputError: the data makes no batch, or lacks scores.
     """
 
     def __init__(
@@ -294,12 +273,7 @@ class PairTrainingBatch(NamedTuple):
 
 
 class PairTrainingBatches(Dataset[PairTrainingBatch]):
-    """`TrainingBatches` with each query joined with each of its passages.
-
-    Args:
-        batches: the queries and passages of each step.
-        joiner: joins them.
-    """
+    """`TrainingBatches` with each query joined with each of its passages."""
 
     def __init__(self, batches: TrainingBatches, joiner: PairJoiner) -> None:
         self._batches, self._joiner = batches, joiner
@@ -332,14 +306,7 @@ def _unpadded(batch: TokenBatch) -> list[NDArray[np.int64]]:
 
 
 class SentenceBatches(ScheduledBatches[SentenceBatch]):
-    """The batches of a run on pairs or triplets; the last one of an epoch may be smaller.
-
-    Args:
-        store: the prepared data.
-        sampling: which examples, and the seed of their order.
-        batch_size: examples of a step, over all processes.
-        options: see `ScheduleOptions`.
-    """
+    """The batches of a run on pairs or triplets; the last one of an epoch may be smaller."""
 
     def __init__(
         self,

@@ -71,9 +71,6 @@ class TrainingStore:
 
     An item is the number of an example, from 0, in the order of the files.
 
-    Args:
-        folder: what `prepare` wrote.
-
     Attributes:
         qids: query ids by item.
         queries: token ids by item.
@@ -81,9 +78,6 @@ class TrainingStore:
         positives, negatives: rows of passages by item.
         scores: of an item's positives, then of its negatives.
         positive_counts, negative_counts: (N,).
-
-    Raises:
-        MismatchError: it holds something else.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -376,9 +370,6 @@ def _no_text(source: str, what: str, flag: str) -> InputError:
 class SentenceStore:
     """Prepared pairs or triplets, memory-mapped.
 
-    Args:
-        folder: what `prepare_sentences` wrote.
-
     Attributes:
         size: sentences of an example, 2 or 3; those of example i begin at row size * i.
         sentences: token ids by row.
@@ -412,20 +403,7 @@ def prepare_sentences(
     label_scale: float = 1.0,
     again: bool = True,
 ) -> SentenceStore:
-    """Prepare pairs or triplets, or open what an earlier call prepared from the same inputs.
-
-    Args:
-        sources: files in order; "-" is standard input.
-        folder: the output.
-        tokenizer: tokenises sentences.
-        size: 2 for pairs with labels, 3 for triplets.
-        label_scale: the largest absolute label.
-        again: rebuild outdated data; False makes it an error.
-
-    Raises:
-        MismatchError: `folder` was made otherwise.
-        InputError: a file has another format, or a label exceeds the scale.
-    """
+    """Prepare pairs or triplets, or open what an earlier call prepared from the same inputs."""
     scale = label_scale if size == 2 else None
     settings = {"format": FORMAT, "size": size, "label_scale": scale}
     plan = plan_of(settings | {"sentence": rules_of(tokenizer)}, numbered("file", sources))

@@ -23,16 +23,7 @@ POSITIONS = 512  # maximum sequence length of a new model
 
 
 def train_vocabulary(texts: Callable[[], Iterator[str]], size: int, source: str) -> Tokenizer:
-    """Train a lower-casing WordPiece tokenizer as BERT's.
-
-    Args:
-        texts: starts a pass over the texts; there are two.
-        size: most entries, special tokens included.
-        source: names the texts in errors.
-
-    Raises:
-        InputError: there is no text.
-    """
+    """Train a lower-casing WordPiece tokenizer as BERT's."""
     alphabet, continuing = _characters(texts(), min(MOST_CHARACTERS, size // 4))
     if not alphabet:
         raise InputError(source, None, "no text to train a vocabulary on", "some text")
@@ -98,14 +89,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, positions: int = POSITION
 def new_model(
     architecture: Architecture, vocabulary_size: int, seed: int, positions: int = POSITIONS
 ) -> BertForMaskedLM:
-    """Return a randomly initialised BERT with its MLM head.
-
-    Args:
-        architecture: its size.
-        vocabulary_size: of the tokenizer.
-        seed: of the weights; torch's global generator is left unchanged.
-        positions: maximum sequence length.
-    """
+    """Return a randomly initialised BERT with its MLM head."""
     layers, hidden = SIZES[architecture]
     config = BertConfig(
         vocab_size=vocabulary_size,

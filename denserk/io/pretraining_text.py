@@ -70,9 +70,6 @@ def read_documents(
         corpus_settings: how the passages of a corpus are read.
         fields: fields of a passage that are read.
         raw_text: where a document of plain text ends; None detects it.
-
-    Raises:
-        InputError: it is empty, or a line of it is broken.
     """
     for file in _files(source):
         plain = file.removesuffix(".gz").endswith(TEXT_ENDING) and Path(file).is_file()
@@ -170,11 +167,7 @@ class Expansion(NamedTuple):
 
 
 def read_expansions(path: str | Path) -> Iterator[Expansion]:
-    """Yield the expansions of a file, in its order.
-
-    Raises:
-        InputError: a line is broken, or has no id.
-    """
+    """Yield the expansions of a file, in its order."""
     for line, record in read_objects(path):
         fields = Fields(record, path, line)
         docid = fields.identifier("docid")
@@ -191,9 +184,6 @@ def append_queries(passages: Iterable[Passage], path: str | Path) -> Iterator[Pa
     Args:
         passages: in the order of their corpus.
         path: expansions in the same order; those of some passages may be missing.
-
-    Raises:
-        InputError: an expansion does not belong to a passage that is still to come.
     """
     expansions = read_expansions(path)
     coming = next(expansions, None)

@@ -39,9 +39,6 @@ def read_sentences(source: str | Path, size: int | None = None) -> Iterator[Sent
     Args:
         source: a file, plain or gzip by suffix; "-" is standard input.
         size: 2 for pairs, 3 for triplets; None detects it by the first row.
-
-    Raises:
-        InputError: the file holds something else, or a row lacks a sentence or a finite label.
     """
     with open_binary(source) as handle:
         first, rows = peek(_named_rows(handle, source, size))

@@ -429,16 +429,8 @@ def write_training(
 ) -> int:
     """Write training examples; what the format cannot carry is counted and logged once.
 
-    Args:
-        path: the file, which appears whole or not at all; "-" is standard output.
-        examples: what to write.
-        form: the format; DPR is written as an array unless the path ends in .jsonl.
-
     Returns:
         The number of examples.
-
-    Raises:
-        DenserkError: an example lacks what the format needs: texts, or ids.
     """
     losses, count, format = Losses(), 0, FORMATS[form]
     carried = format.carries.split()
@@ -516,9 +508,6 @@ def read_training(
             `datasets` saved; or a dataset on the Hugging Face hub, NAME or NAME:CONFIG, of which
             the split `train` is read.
         form: its format; None detects it, and logs what was detected.
-
-    Raises:
-        InputError: the format is unknown, or the source does not keep to it.
     """
     rows = _table(str(source))
     if rows is not None:
