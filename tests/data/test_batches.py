@@ -32,18 +32,6 @@ def test_a_batch_ends_only_when_the_next_text_does_not_fit(lengths, budget):
         assert (len(batch) + 1) * lengths[batch[0]] > budget
 
 
-@given(LENGTHS, st.integers(40, 400), st.integers(1, 200))
-def test_a_batch_that_holds_enough_ends_where_shorter_texts_begin(lengths, budget, enough):
-    batches = list(by_length(lengths, budget, enough=enough))
-    assert [i for batch in batches for i in batch] == [
-        i for batch in by_length(lengths, budget) for i in batch
-    ]
-    for batch in batches:
-        held = [lengths[i] for i in batch]
-        before_the_last_length = held.index(held[-1])
-        assert before_the_last_length * held[0] < enough
-
-
 @given(LENGTHS, st.integers(1, 100), st.none() | st.integers(1, 9), st.none() | st.integers(1, 99))
 def test_a_plan_holds_every_text_once(lengths, budget, size, enough):
     ids = [[100 * number + token for token in range(n)] for number, n in enumerate(lengths)]

@@ -122,11 +122,6 @@ def test_laws_of_every_text(store, masking, epoch):
         assert keeps_keyword_law(reading, 0.5) or not reading[0]
 
 
-def test_the_paper_has_one_pass_and_the_released_code_three(store):
-    assert list(assembled(store, PAPER, tasks=frozenset({MasterTask.CMP}))[0].passes) == []
-    assert sorted(assembled(store, RELEASED)[0].passes) == ["cmp", "npr"]
-
-
 def test_masks_differ_from_text_to_text_task_to_task_and_epoch_to_epoch(tmp_path):
     store = store_of(tmp_path, [{"text": ids_of("moon sun star night day " * 6)}] * 2)
     tasks = frozenset({MasterTask.MKP, MasterTask.CMP})

@@ -3,19 +3,17 @@
 import json
 import math
 import pickle
-from itertools import chain, pairwise, repeat
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from denserk.config.pretraining import PretrainingObjective, RawText, Spans, TextUnitSettings
-from denserk.data.pretraining_data import FREQUENCIES, PretrainingStore, pack, prepare, write_tokens
+from denserk.data.pretraining_data import FREQUENCIES, PretrainingStore, prepare, write_tokens
 from denserk.errors import DenserkError, InputError, MismatchError, UsageError
 from denserk.io.manifest import Kind, Manifest, read_manifest, write_manifest
 from denserk.io.pretraining_text import TOKENS, Expansion
@@ -74,13 +72,6 @@ def packed(sentences, room):
             block = []
         block = block + sentence
     return [*blocks, block] if block else blocks
-
-
-@given(
-    st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=12), max_size=20), st.integers(1, 15)
-)
-def test_packing_restated(sentences, limit):
-    assert pack(sentences, repeat(limit)) == packed(sentences, limit)
 
 
 @pytest.mark.parametrize("max_length", [8, 12, 40])
@@ -147,13 +138,6 @@ def test_documents_without_any_text(tmp_path):
     with pytest.raises(InputError):
         prepared(source, tmp_path / "p", MLM)
     assert not (tmp_path / "p").exists()
-
-
-def test_fixed_windows(tmp_path):
-    source = jsonl(tmp_path / "c.jsonl", {"_id": "1", "text": "the old moon. the sun rises"})
-    store = prepared(source, tmp_path / "p", COCONDENSER, max_length=5, spans=Spans.FIXED)
-    whole = tokens("the old moon. the sun rises")
-    assert rows(store) == [whole[:3], whole[3:6], whole[6:]]
 
 
 @pytest.mark.parametrize("spans", Spans)

@@ -40,11 +40,6 @@ def test_an_empty_title_leaves_no_trace(join, title):
     assert tokens("bert", Passage("d", "runs", title), join=join) == ["[CLS] runs [SEP]"]
 
 
-@pytest.mark.parametrize("join", [" ", "sep", "pair"])
-def test_an_empty_text_is_its_special_tokens(join):
-    assert tokens("bert", Passage("d", ""), join=join) == ["[CLS] [SEP]"]
-
-
 def test_fields_are_taken_in_the_order_asked_for():
     passage = Passage("d", "runs", "river", {"url": "north"})
     settings = TextSettings(fields=("text", "url", "absent", "title"), passage_prefix="the ")

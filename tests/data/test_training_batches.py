@@ -122,17 +122,6 @@ def test_groups_are_what_the_laws_say(store, positive_choice, negative_choice, p
         torch.testing.assert_close(batch.teacher, torch.tensor(scores, dtype=torch.float32))
 
 
-def test_shapes(store):
-    batch = TrainingBatches(store, SamplingSettings(3), 4)[0]
-    longest = max(map(len, texts(batch.passages)))
-    assert batch.passages.input_ids.shape == batch.passages.attention_mask.shape == (12, longest)
-    assert batch.queries.input_ids.shape == (4, max(map(len, texts(batch.queries))))
-    numbers = (batch.passages.input_ids, batch.items, batch.groups, batch.keys)
-    assert {each.dtype for each in numbers} == {torch.int64}
-    assert batch.teacher is None
-    assert plain(to_device(batch, "cpu")) == plain(batch)
-
-
 @pytest.mark.parametrize("world", [2, 6])
 def test_the_parts_of_all_ranks_are_the_batch(store, world):
     settings = SamplingSettings(3)
@@ -336,27 +325,6 @@ def test_every_epoch_has_its_own_order(options, sizes):
         assert part == order_items(NUMBERED, 9, epoch).tolist()[4 * place : 4 * place + 4]
 
 
-def test_without_shuffling_the_order_is_the_given_one():
-    schedule = Numbers(NUMBERED, 11, 9, epochs=2, shuffle=False)
-    assert [schedule.part(step).tolist() for step in (0, 1)] == [NUMBERED.tolist()] * 2
-
-
-@pytest.mark.parametrize("world", [2, 4])
-def test_ranks_share_the_items_of_a_step(world):
-    options: dict[str, Any] = {"epochs": 2, "keep_last": True}
-    whole = Numbers(NUMBERED, 4, 1, **options)
-    ranks = [Numbers(NUMBERED, 4, 1, rank=rank, world=world, **options) for rank in range(world)]
-    for step in range(len(whole)):
-        parts = np.concatenate([rank.part(step) for rank in ranks])
-        assert parts.tolist() == whole.part(step).tolist()
-
-
-@pytest.mark.parametrize("step", [-1, 2])
-def test_no_such_step(step):
-    with pytest.raises(IndexError, match=f"step {step} of 2"):
-        Numbers(NUMBERED, 4, 1).part(step)
-
-
 @pytest.fixture(params=[2, 3], ids=["pairs", "triplets"])
 def examples(request, write, tmp_path, tokenizer):
     """Eleven pairs or triplets."""
@@ -384,25 +352,6 @@ def test_every_example_once_an_epoch_in_its_own_order(examples):
         labels = [float(item % 6) for item in items] if examples.size == 2 else None
         assert sentences_of(batches[step]) == (wanted, labels, items)
         assert sentences_of(to_device(batches[step], "cpu")) == (wanted, labels, items)
-
-
-@pytest.mark.parametrize("world", [2, 4])
-def test_the_parts_of_sentences_are_the_batch(examples, world):
-    whole = SentenceBatches(examples, SamplingSettings(seed=5), 4, epochs=2)
-    ranks = [
-        SentenceBatches(examples, SamplingSettings(seed=5), 4, epochs=2, rank=r, world=world)
-        for r in range(world)
-    ]
-    for step in range(len(whole)):
-        parts = [sentences_of(rank[step]) for rank in ranks]
-        expected = sentences_of(whole[step])
-        assert list(chain(*(part[0] for part in parts))) == expected[0]
-        assert list(chain(*(part[2] for part in parts))) == expected[2]
-
-
-def test_a_part_may_be_empty(examples):
-    empty = SentenceBatches(examples, SamplingSettings(seed=5), 4, rank=0, world=4)[2]
-    assert sentences_of(empty) == ([], [] if examples.size == 2 else None, [])
 
 
 TOKENIZERS = {kind: tiny_tokenizer(kind, VOCABULARY) for kind in RERANKERS}
@@ -442,26 +391,12 @@ def test_the_passage_is_cut_to_the_joint_limit(kind, limit):
     assert pair.ids.tolist() == transformers_own(kind, query, passage, limit)["input_ids"]
 
 
-def test_each_text_is_cut_to_its_own_limit_first():
-    text = TextSettings(query_max_length=5, passage_max_length=6)
-    _, pair = pair_of("bert", "the cat and the dog", "a red boat on blue water", text)
-    expected = TOKENIZERS["bert"]("the cat and", "a red boat on")["input_ids"]
-    assert pair.ids.tolist() == expected
-
-
 def test_a_limit_without_room_for_a_passage():
     tokenizer, text = TOKENIZERS["roberta"], TextSettings(query_max_length=8)
     PairJoiner(tokenizer, text, PairSettings(max_length=11))
     with pytest.raises(UsageError, match="--pair-max-length 10 leaves no room") as refusal:
         PairJoiner(tokenizer, text, PairSettings(max_length=10))
     assert refusal.value.hint == "at least 11, or a smaller --query-max-length"
-
-
-def test_without_a_limit_of_its_own_a_pair_is_as_long_as_its_texts_may_be():
-    joiner, _ = pair_of("bert", "cat", "dog", TextSettings())
-    assert joiner.limit == 32 + 128 - 1
-    roberta, _ = pair_of("roberta", "cat", "dog", TextSettings())
-    assert roberta.limit == 32 + 128
 
 
 def test_a_batch_is_padded_and_its_parts_are_as_wide_as_they_need():

@@ -8,12 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForMaskedLM, AutoTokenizer, BertTokenizer
+from transformers import AutoTokenizer, BertTokenizer
 
 from denserk.config.pretraining import Architecture
 from denserk.data.vocabulary import new_model, save_tokenizer, train_vocabulary
 from denserk.errors import InputError
-from tests.conftest import PASSAGES, SPECIALS, WORDS
+from tests.conftest import PASSAGES, SPECIALS
 
 TEXTS = [f"{title}. {text}" for title, text in PASSAGES.values()] + [
     "The river-bank's boats: 3 fished, 12 didn't!",
@@ -83,22 +83,6 @@ def test_texts_are_split_as_bert_splits_them(text):
 SPLITTING = (tokenizer := trained()), BertTokenizer(vocab=tokenizer.get_vocab())
 
 
-def test_frequent_words_become_whole():
-    tokenizer = trained(size=2000)
-    assert tokenizer.encode("The moon RISES").tokens == ["[CLS]", "the", "moon", "rises", "[SEP]"]
-    assert not any("[UNK]" in tokenizer.encode(text).tokens for text in TEXTS)
-
-
-def test_a_small_corpus_has_fewer_entries_and_a_size_is_kept():
-    assert len(entries(trained(["ab ab"], 1000))) < 12
-    assert len(entries(trained(size=120))) == 120
-
-
-def test_rare_characters_are_unknown():
-    tokenizer = trained(["abcde " * 9 + "z"], 20)  # room for five characters
-    assert tokenizer.encode("abc z").tokens[1:-1][-1] == "[UNK]"
-
-
 @pytest.mark.parametrize("texts", [[], [""], [" \n\t"]])
 def test_without_text_there_is_no_vocabulary(texts):
     with pytest.raises(InputError, match="texts: found no text to train a vocabulary on"):
@@ -146,12 +130,3 @@ def test_weights_are_drawn_from_the_seed_alone():
     name = "bert.encoder.layer.0.output.dense.weight"
     assert not torch.equal(first[name], other[name])
     assert first[name].std().item() == pytest.approx(0.02, rel=0.02)
-
-
-def test_a_new_model_is_saved_and_loaded_as_any_other(tmp_path):
-    model = new_model(Architecture.TINY, len(WORDS), seed=1, positions=32)
-    model.save_pretrained(tmp_path)
-    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path)
-    assert loaded.config.max_position_embeddings == 32
-    weights, saved = model.state_dict(), loaded.state_dict()
-    assert all(torch.equal(weights[name], saved[name]) for name in weights)

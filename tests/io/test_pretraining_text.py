@@ -1,13 +1,11 @@
 """Text to pre-train on, in every shape that it may have."""
 
-import gzip
-import io
 import json
 
 import pytest
 
 from denserk.config.pretraining import RawText
-from denserk.errors import InputError, UsageError
+from denserk.errors import InputError
 from denserk.io.pretraining_text import (
     Document,
     Expansion,
@@ -61,20 +59,6 @@ def test_plain_text_by_word_of_mouth(tmp_path):
     assert parts(source, raw_text=RawText.PARAGRAPHS) == [("one.\ntwo.",)]
 
 
-def test_plain_text_compressed(tmp_path):
-    with gzip.open(tmp_path / "c.txt.gz", "wt") as out:
-        out.write("one.\ntwo.\n")
-    assert parts(str(tmp_path / "c.txt.gz")) == [("one.",), ("two.",)]
-
-
-def test_standard_input(monkeypatch):
-    class Stdin:
-        buffer = io.BytesIO(b"one.\ntwo.\n")
-
-    monkeypatch.setattr("sys.stdin", Stdin)
-    assert parts("-", raw_text=RawText.LINES) == [("one.",), ("two.",)]
-
-
 def test_a_corpus_gives_its_fields_in_order(tmp_path):
     records = [
         {"_id": "1", "title": " T ", "text": "a text", "url": "u"},
@@ -84,14 +68,6 @@ def test_a_corpus_gives_its_fields_in_order(tmp_path):
     found = list(read_documents(source))
     assert found == [Document("1", "T", ("T", "a text")), Document("2", "", ())]
     assert parts(source, fields=("text", "url"))[0] == ("a text", "u")
-
-
-def test_tab_separated_passages(tmp_path):
-    source = written(tmp_path / "c.tsv", "1\ta text\n2\tanother\n")
-    assert list(read_documents(source)) == [
-        Document("1", "", ("a text",)),
-        Document("2", "", ("another",)),
-    ]
 
 
 def test_spans_of_documents(tmp_path):
@@ -142,13 +118,6 @@ def test_what_are_no_token_ids(tmp_path, record):
         list(read_documents(source))
 
 
-@pytest.mark.parametrize("record", [{"spans": "a"}, {"spans": ["a", 1]}, {"text": "a"}])
-def test_what_are_no_spans(tmp_path, record):
-    source = jsonl(tmp_path / "c.jsonl", {"spans": ["a"]}, record)
-    with pytest.raises(InputError, match=r"c.jsonl, line 2: "):
-        list(read_documents(source))
-
-
 def test_a_folder_is_its_files_by_name(tmp_path):
     written(tmp_path / "b.txt", "two.\nthree.\n")
     jsonl(tmp_path / "a.jsonl", {"_id": "1", "text": "one."})
@@ -156,19 +125,6 @@ def test_a_folder_is_its_files_by_name(tmp_path):
     written(tmp_path / "manifest.json", "{}")
     written(tmp_path / "notes.md", "no.\n")
     assert parts(str(tmp_path)) == [("one.",), ("two.",), ("three.",)]
-
-
-def test_a_folder_of_token_ids(tmp_path):
-    jsonl(tmp_path / "tokens.jsonl", {"text": [5]})
-    jsonl(tmp_path / "a.jsonl", {"_id": "1", "text": "no."})
-    (found,) = read_documents(str(tmp_path))
-    assert isinstance(found, TokenDocument)
-
-
-def test_a_folder_without_text(tmp_path):
-    written(tmp_path / "notes.md", "no.\n")
-    with pytest.raises(UsageError, match="holds no corpus"):
-        list(read_documents(str(tmp_path)))
 
 
 MADE = [
@@ -181,14 +137,6 @@ MADE = [
 def test_a_round_trip(tmp_path, name):
     assert write_expansions(tmp_path / name, MADE) == 2
     assert list(read_expansions(tmp_path / name)) == MADE
-
-
-def test_what_is_absent_is_empty(tmp_path):
-    (tmp_path / "x.jsonl").write_text('{"docid": 7}\n{"docid": "8", "queries": null, "next": []}\n')
-    assert list(read_expansions(tmp_path / "x.jsonl")) == [
-        Expansion("7", (), ()),
-        Expansion("8", (), ()),
-    ]
 
 
 @pytest.mark.parametrize(

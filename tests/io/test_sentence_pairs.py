@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from denserk.errors import DenserkError, InputError, UsageError
+from denserk.errors import DenserkError, InputError
 from denserk.io.sentence_pairs import read_sentences
 from denserk.records import SentenceExample
 from tests.mangling import mangled
@@ -132,11 +132,6 @@ def test_what_is_refused(read, data, size, message):
     with pytest.raises(InputError) as caught:
         read(data, size)
     assert message in caught.value.message
-
-
-def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(UsageError, match="no such file"):
-        list(read_sentences(tmp_path / "none"))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)

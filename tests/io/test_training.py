@@ -3,12 +3,10 @@ import io
 import json
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from datasets import Dataset, DatasetDict
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from denserk.config.conversion import TrainingFormat
 from denserk.errors import DenserkError, InputError, UsageError
@@ -49,10 +47,6 @@ def bare(candidates, carried):
     return [Candidate(**{name: getattr(c, name) for name in carried}) for c in candidates]
 
 
-def test_the_table_holds_every_shape():
-    assert set(FORMATS) == set(TrainingFormat) == set(CARRIED)
-
-
 @pytest.mark.parametrize("form", TrainingFormat)
 def test_what_a_shape_carries_comes_back_and_the_shape_is_told(form, tmp_path):
     where = tmp_path / "train.gz"
@@ -75,23 +69,6 @@ def test_the_full_shapes_lose_nothing(form, tmp_path):
     write_training(tmp_path / "t.json", EXAMPLES, form)
     assert notes.notes == []
     assert list(read_training(tmp_path / "t.json")) == EXAMPLES
-
-
-def test_losses_are_told_once(tmp_path):
-    notes = Heard()
-    write_training(tmp_path / "t", EXAMPLES, TrainingFormat.ST_TRIPLET)
-    assert notes.notes == [
-        "left out, as st-triplet has no place for them: passage ids: 5, titles: 2, scores: 3, "
-        "answers: 1, rank: 1, prompt: 1"
-    ]
-
-
-@pytest.mark.parametrize("form", TrainingFormat)
-def test_a_broken_example_leaves_no_file(form, tmp_path):
-    nothing = TrainingExample("q3", "", (Candidate(),), ())
-    with pytest.raises(DenserkError):
-        write_training(tmp_path / "t", [EXAMPLES[0], nothing], form)
-    assert list(tmp_path.iterdir()) == []
 
 
 LINES = {
@@ -119,18 +96,6 @@ LINES = {
 @pytest.mark.parametrize(("form", "head"), [(f, head) for f in LINES for head in LINES[f]])
 def test_shapes_are_told_by_their_beginning(form, head):
     assert detect_training(head) is form
-
-
-def test_an_unknown_shape_is_answered_with_the_known_ones(tmp_path):
-    (tmp_path / "t").write_text("one line\n")
-    with pytest.raises(InputError, match="tevatron, tevatron-ids, dpr"):
-        next(read_training(tmp_path / "t"))
-
-
-def test_standard_input_is_detected_too(monkeypatch):
-    data = b'{"query": "q", "pos": ["a"], "neg": []}\n'
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(data)))
-    assert [e.positives for e in read_training("-")] == [(Candidate(text="a"),)]
 
 
 @pytest.mark.parametrize(
@@ -176,32 +141,6 @@ def test_mangled_files_are_refused_or_read(form, told, tmp_path_factory):
                 assert isinstance(example, TrainingExample)
 
     check()
-
-
-WORD = st.text("abcdé 0", min_size=1, max_size=6).map(str.strip).filter(bool)
-ID = st.text("abc01-", min_size=1, max_size=4)
-
-
-@given(
-    st.lists(
-        st.tuples(ID, st.sets(ID, min_size=1), st.sets(ID, min_size=1)), min_size=1, max_size=4
-    )
-)
-def test_triples_of_ids_give_back_the_lists(rows):
-    data = io.BytesIO()
-    rows = [
-        row
-        for row, before in zip(rows, [None, *rows], strict=False)
-        if not before or row[0] != before[0]
-    ]
-    for qid, positives, negatives in rows:
-        for positive in positives:
-            for negative in negatives:
-                data.write(f"{qid}\t{positive}\t{negative}\n".encode())
-    data.seek(0)
-    back = FORMATS[TrainingFormat.TRIPLES].read(data, "x.tsv")
-    found = [(e.qid, {c.docid for c in e.positives}, {c.docid for c in e.negatives}) for e in back]
-    assert found == rows
 
 
 COLUMNS = [
@@ -324,17 +263,6 @@ def test_the_name_chooses_array_or_lines(name, is_array, tmp_path):
     }
     assert entries[1]["query_id"] == "q7"
     assert read_as(TrainingFormat.DPR, text.encode(), name) == [DPR_EXAMPLE, other]
-
-
-def test_an_empty_array_is_written_and_read(tmp_path):
-    assert write_training(tmp_path / "t.json", [], TrainingFormat.DPR) == 0
-    assert json.loads((tmp_path / "t.json").read_text()) == []
-    assert read_as(TrainingFormat.DPR, (tmp_path / "t.json").read_bytes(), "t") == []
-
-
-def test_a_broken_entry_is_named_by_its_line():
-    with pytest.raises(InputError, match="t, line 3: found int as question"):
-        read_as(TrainingFormat.DPR, b'[\n{"question": "a"},\n{"question": 3}]', "t")
 
 
 FULL = TrainingExample(
