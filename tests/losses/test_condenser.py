@@ -82,12 +82,3 @@ def test_defaults(tiny):
 def test_layers_that_are_not_there(tiny, skip_from):
     with pytest.raises(ModelError, match=f"layer {skip_from}: the backbone has layers 0"):
         Condenser(backbone_of(tiny()), skip_from=skip_from)
-
-
-def test_a_head_without_a_skip_sees_late_states_alone(tiny):
-    backbone = backbone_of(tiny())
-    objective = Condenser(backbone, skip_from=2).double().eval()
-    batch = only(random_texts(backbone, [6, 4]))
-    late = backbone(batch.texts.tokens)
-    expected = backbone.run_layers(objective.head, late, batch.texts.tokens.attention_mask)
-    assert objective.states(batch)[1]["head"].allclose(expected)

@@ -96,15 +96,6 @@ def test_tasks_go_with_their_passes(tiny, tasks, names):
     assert all(terms[name].total.equal(reference[name].total) for name in names)
 
 
-def test_decoders_are_separate_or_one(tiny):
-    backbone = backbone_of(tiny())
-    sizes = [
-        sum(p.numel() for p in Master(backbone, shared=shared).decoders.parameters())
-        for shared in (False, True)
-    ]
-    assert sizes[0] == len(TASKS) * sizes[1]
-
-
 def test_rows_without_a_term(tiny):
     backbone = backbone_of(tiny())
     objective = Master(backbone, tasks=["npr"]).double().eval()

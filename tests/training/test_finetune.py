@@ -109,19 +109,6 @@ def test_the_backbone_loads_in_transformers(tiny, train, tmp_path):
     assert not told["missing_keys"]
 
 
-def test_every_weight_that_takes_part_moves(tiny, train, tmp_path):
-    settings = typed(REPRESENTATIONS["mlr-mix"][0])
-    tune(tmp_path / "out", tiny("bert"), train, **settings, max_steps=2)
-    stored = read_model_folder(tiny("bert")).passage
-    before = {name.removeprefix("bert."): tensor for name, tensor in stored.tensors.items()}
-    after = load_file(tmp_path / "out" / "model.safetensors")
-    new = {name: tensor for name, tensor in after.items() if name not in before}
-    assert [name for name in new if not name.startswith("scalar_mix.")] == []
-    assert all(tensor.any() for tensor in new.values())  # begun at zero
-    assert new
-    assert [n for n in after if n in before and torch.equal(before[n], after[n])] == []
-
-
 def test_a_shared_start_may_be_untied_and_goes_on_so(tiny, train, tmp_path):
     tune(tmp_path / "one", tiny("bert"), train, **typed(AGG), untie=True, max_steps=2)
     query, passage = (
@@ -205,19 +192,3 @@ def test_mixed_precision(tiny, train, tmp_path, precision):
     tensors = load_file(tmp_path / "out" / "model.safetensors")
     assert {tensor.dtype for tensor in tensors.values()} == {torch.float32}
     assert all(tensor.isfinite().all() for tensor in tensors.values())
-
-
-def test_unused_parameters_are_left_alone(tiny, train, tmp_path):
-    """The mix of an untied query encoder takes no part: decay must not move it."""
-    settings = typed(REPRESENTATIONS["mlr-mix"][0])
-    tune(tmp_path / "out", tiny("bert"), train, **settings, untie=True, weight_decay=0.5)
-    query = load_file(tmp_path / "out" / "query" / "model.safetensors")
-    passage = load_file(tmp_path / "out" / "document" / "model.safetensors")
-    names = [name for name in query if name.startswith("scalar_mix")]
-    assert names
-    fresh = read_model_folder(tiny("bert")).begin(
-        read_model_folder(tmp_path / "out").representation, untie=False
-    )
-    for name in names:
-        assert torch.equal(query[name], fresh.passage.representation.state_dict()[name])
-        assert not torch.equal(query[name], passage[name])

@@ -51,66 +51,6 @@ def command(tiny, tmp_path, capsys):
     return finetune
 
 
-def by_id(example):
-    """The example with ids in place of its passages' texts."""
-    for key in ("positive_passages", "negative_passages"):
-        for passage in example[key]:
-            passage.pop("text")
-    return example
-
-
-def corpus_of(examples, path):
-    passages = [p for e in examples for p in (*e["positive_passages"], *e["negative_passages"])]
-    path.write_bytes(b"".join(orjson.dumps(p) + b"\n" for p in passages))
-    return path
-
-
-def test_fewer_negatives_than_asked_are_counted(command, lines):
-    lines[3]["negative_passages"] = lines[3]["negative_passages"][:1]
-    status, told = command(lines)
-    assert status == 0
-    short = "warning: queries with fewer than the 2 negatives of --group-size 3, {}: 1 of 8 (the "
-    assert short.format("the missing ones masked") in told
-    status, told = command(lines, "--set", "fill-negatives=repeat", "--overwrite")
-    assert status == 0
-    assert short.format("drawn with replacement") in told
-
-
-def test_a_docid_outside_the_corpus(command, lines, tmp_path):
-    corpus = corpus_of(lines[:5], tmp_path / "corpus.jsonl")
-    lines = [by_id(line) for line in lines]
-    status, told = command(lines, "--corpus", str(corpus))
-    assert status == 1
-    assert re.search(r"error: .*train.jsonl: found the id d5-0 of query q5", told)
-    assert "--skip-missing" in told
-    status, told = command(lines, "--corpus", str(corpus), "--resume", None, "--skip-missing")
-    assert status == 0
-    assert "left out: 12\n" in told
-
-
-@pytest.mark.parametrize(
-    ("content", "phrase"),
-    [
-        (b"", "train.jsonl"),
-        (orjson.dumps(inline(0, 1, 3)) + b'\n{"query": "cut off', "train.jsonl, line 2"),
-        (b"\xff\xfe\x00\n", "train.jsonl"),
-    ],
-    ids=["empty", "broken", "binary"],
-)
-def test_files_that_are_no_training_data(command, content, phrase):
-    status, told = command(content)
-    assert status == 1
-    assert re.search(f"^error: .*{phrase}", told, re.MULTILINE)
-
-
-def test_a_teachers_score_is_missing(command, lines):
-    del lines[4]["negative_passages"][1]["score"]
-    status, told = command(lines, "--distillation", "kl")
-    assert status == 1
-    assert "found no teacher's score of passage d4-2 for query q4" in told
-    assert "denserk convert" in told
-
-
 @pytest.mark.parametrize("lr", ["1e30", "1e6"])
 def test_weights_that_exploded_are_no_model(command, lines, tmp_path, lr):
     """The loss before the last update is finite: the weights after it are looked at."""

@@ -3,7 +3,6 @@ from math import log
 from typing import Any
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from denserk.config.encoding import PairSettings
@@ -20,7 +19,7 @@ from denserk.config.training import (
 )
 from denserk.errors import UsageError
 from denserk.models.cross_encoder import read_reranker
-from denserk.training.finetune import finetune, reranker_training, trains_reranker
+from denserk.training.finetune import finetune, trains_reranker
 from tests.conftest import PASSAGES, QUERIES
 
 CROSS_ENCODER = {"representation": "cross-encoder"}
@@ -85,34 +84,6 @@ def test_a_run_learns_validates_and_saves_what_search_takes(tiny, train, tmp_pat
     assert any({"loss_listwise", "loss_agreement"} <= entry.keys() for entry in history)
 
 
-def test_a_resumed_run_has_the_weights_of_an_uninterrupted_one(tiny, train, tmp_path):
-    whole = a_run(tiny(), train, tmp_path / "whole")
-    finetune(whole)
-    halved = a_run(tiny(), train, tmp_path / "halved")
-    with pytest.MonkeyPatch.context() as patch:
-        stop_after(patch, 4)
-        with pytest.raises(KeyboardInterrupt):
-            finetune(halved)
-    again = a_run(tiny(), train, tmp_path / "halved", files={"resume": True})
-    assert finetune(again).first_step == 4
-    found = weights(tmp_path / "halved")
-    assert all(found[name].equal(tensor) for name, tensor in weights(tmp_path / "whole").items())
-
-
-def stop_after(patch, steps):
-    from denserk.training.steps import RerankingStep
-
-    counted, plain = [0], RerankingStep.__call__
-
-    def call(self, *arguments):
-        counted[0] += 1
-        if counted[0] > steps:
-            raise KeyboardInterrupt
-        return plain(self, *arguments)
-
-    patch.setattr(RerankingStep, "__call__", call)
-
-
 @pytest.mark.parametrize("kind", ["bert", "distilbert"])
 def test_a_published_reranker_is_trained_on(tiny_reranker, train, tmp_path, kind):
     run = a_run(tiny_reranker(kind), train, tmp_path / "r", representation={})
@@ -122,19 +93,6 @@ def test_a_published_reranker_is_trained_on(tiny_reranker, train, tmp_path, kind
     assert before.keys() == after.keys()
     assert not after["classifier.weight"].equal(before["classifier.weight"])
     assert read_reranker(tmp_path / "r").pairs.token_types == (kind == "bert")
-
-
-def test_the_head_is_drawn_by_the_run_s_seed(tiny, train, tmp_path):
-    def head(seed):
-        sampling = SamplingSettings(group_size=6, seed=seed)
-        training = reranker_training(a_run(tiny(), train, tmp_path, sampling=sampling))
-        return training.model.get_parameter("model.classifier.weight").detach()
-
-    torch.manual_seed(1)
-    first = head(5)
-    torch.manual_seed(2)
-    assert head(5).equal(first)
-    assert not head(6).equal(first)
 
 
 @pytest.mark.parametrize(

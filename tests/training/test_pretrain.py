@@ -139,13 +139,6 @@ TERMS = {
 }
 
 
-@pytest.mark.parametrize("preset", MasterPreset)
-def test_terms_of_master_are_those_of_its_preset(tiny, data, tmp_path, preset):
-    options = options_of(data, "master", preset=preset, max_steps=1)
-    train(tmp_path / "out", data["corpus"], "master", tiny(), **options)
-    assert [terms.keys() for terms in losses(tmp_path / "out")] == [TERMS[preset]]
-
-
 @pytest.mark.parametrize(
     ("options", "terms"),
     [

@@ -1,7 +1,6 @@
 """Bad models, bad text and bad luck: one clear error each, the right status, nothing lost."""
 
 import io
-import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,12 +74,6 @@ def test_t5_is_refused_with_the_reason(command, tiny):
     assert "start from a BERT, RoBERTa, DistilBERT or ModernBERT" in " ".join(told.split())
 
 
-def test_electra_has_no_head(command, tiny):
-    status, told = command(model=tiny("electra"))
-    assert status == 1
-    assert "no masked-language-model head" in errors(told)[0]
-
-
 def test_two_encoders_are_refused(command, tiny, tmp_path):
     passage = read_model_folder(tiny()).passage.build(RepresentationSettings())
     query = read_model_folder(tiny(seed=8)).passage.build(RepresentationSettings())
@@ -126,17 +119,6 @@ def test_a_model_that_will_not_do_costs_nothing(command, tiny, tmp_path):
         assert command("--overwrite", model=model)[0] == 1
     assert command()[0] == 2  # neither --resume nor --overwrite
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
-
-
-def test_passages_of_one_word_have_no_second_half(command, tmp_path):
-    texts = ["cat" if number % 2 else "the cat eats" for number in range(8)]
-    lines = [json.dumps({"_id": str(number), "text": text}) for number, text in enumerate(texts)]
-    words = tmp_path / "words.jsonl"
-    words.write_text("\n".join(lines))
-    assert command(objective="master", tasks="npr", npr="half", corpus=words)[0] == 0
-    words.write_text("\n".join(lines[1::2]))  # no second half in the whole batch
-    options = {"objective": "master", "tasks": "npr", "npr": "half", "corpus": words}
-    assert command(**options, output=tmp_path / "next")[0] == 0
 
 
 def test_tokens_of_another_tokenizer(command, tmp_path):

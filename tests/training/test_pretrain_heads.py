@@ -111,14 +111,6 @@ def test_master_continues_with_its_decoders(trained, data, tmp_path, published):
     assert_close(load_file(folder / MASTER_FILE), load_file(tmp_path / "out" / MASTER_FILE))
 
 
-def test_fewer_tasks_take_their_decoders_alone(trained, data, tmp_path):
-    folder = trained("master", expansions=data["expansions"], preset=MasterPreset.RELEASED)
-    begun(tmp_path / "out", data["corpus"], "master", folder, tasks=("mkp", "npr"))
-    before, after = load_file(folder / MASTER_FILE), load_file(tmp_path / "out" / MASTER_FILE)
-    kept = {n: t for n, t in before.items() if n.startswith(("mkp_decoder", "npr_decoder"))}
-    assert_close(kept, after)
-
-
 @pytest.mark.parametrize(
     ("options", "phrase"),
     [({"decoders": Decoders.SHARED}, "shared_decoder"), ({"n_head_layers": 3}, "mkp_decoder.2")],

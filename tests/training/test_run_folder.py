@@ -107,8 +107,3 @@ def test_every_quantity_has_its_curve():
     assert labels[2:] == ["RR@10", "dev-loss"]
     one = [{key: v for key, v in entry.items() if key != "loss_b"} for entry in HISTORY]
     assert len(drawn(one)[0][0]) == 1  # one part is the loss itself
-
-
-@pytest.mark.parametrize("history", [[], HISTORY[:1], HISTORY[1:2]], ids=["none", "loss", "dev"])
-def test_short_logs_are_drawn_too(history):
-    assert len(drawn(history)[0]) == 2 + 2 * ("eval_RR@10" in history[0] if history else 0)

@@ -242,23 +242,6 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path, error):
     assert json.loads((folder / "checkpoint-4" / "trainer_state.json").read_text())["step"] == 4
 
 
-def test_another_error_is_not_taken_for_a_full_disk(tmp_path):
-    def save(where):
-        raise RuntimeError("CUDA error")
-
-    with pytest.raises(RuntimeError, match="CUDA error"):
-        run(trainer(tmp_path, save=save))
-
-
-def test_a_finished_run_is_only_loaded(tmp_path):
-    whole = trainer(tmp_path)
-    run(whole)
-    again = trainer(tmp_path, stop_at=0)
-    assert run(again, resume=True) == 10
-    assert torch.equal(weights(again), weights(whole))
-    assert again.history == whole.history
-
-
 def test_a_checkpoint_of_another_version_is_rejected(tmp_path):
     (tmp_path / "checkpoints" / "checkpoint-4").mkdir(parents=True)
     with pytest.raises(MismatchError, match="earlier version of denserk"):

@@ -14,15 +14,7 @@ from denserk.errors import InputError
 from denserk.models.cross_encoder import Reranker
 from denserk.models.stored_model import StoredEncoder
 from denserk.training.finetune import prepare_queries
-from denserk.training.validation import (
-    DevSet,
-    encode_tokens,
-    in_batch_loss,
-    measure,
-    measure_groups,
-    reciprocal_ranks,
-    score_blocks,
-)
+from denserk.training.validation import DevSet, measure, measure_groups, reciprocal_ranks
 from tests.conftest import PASSAGES as TEXTS
 from tests.conftest import VOCABULARY
 from tests.data.conftest import inline
@@ -87,22 +79,6 @@ def test_without_groups_only_retrieval_is_measured(tiny):
     assert measure(model, collection, 2, 1.0).keys() == {"RR@10"}
 
 
-def test_blocks_cover_all_queries_in_order(tiny):
-    model = retriever(tiny("bert"), REPRESENTATIONS["cls"]).eval()
-    with torch.no_grad():
-        (_, whole), *none = score_blocks(model, DEV, 5, CPU)
-        parts = list(score_blocks(model, DEV, 2, CPU))
-    assert none == []
-    assert [len(scores) for _, scores in parts] == [2, 2, 1]
-    torch.testing.assert_close(torch.cat([scores for _, scores in parts]), whole)
-
-
-def test_texts_keep_their_order_whatever_their_length():
-    texts = [[1] * length for length in (3, 9000, 1, 5, 5)]
-    found = encode_tokens(lambda batch: batch.attention_mask.sum(1, keepdim=True), texts, 0, CPU)
-    assert found.tolist() == [[3.0], [9000.0], [1.0], [5.0], [5.0]]
-
-
 @pytest.mark.parametrize(
     ("relevant", "expected"),
     [([0], 1.0), ([3], 1 / 2), ([4], 1 / 3), ([4, 3], 1 / 2), ([1], 1 / 4)],
@@ -116,12 +92,6 @@ def test_nothing_counts_after_the_tenth():
     scores = torch.arange(12.0, 0.0, -1.0).unsqueeze(0)
     assert reciprocal_ranks(scores, [[9]]) == [1 / 10]
     assert reciprocal_ranks(scores, [[10]]) == [0.0]
-
-
-def test_loss_is_over_the_groups_passages_alone():
-    scores = torch.tensor([[1.0, 9.0, 0.0, 2.0]])
-    loss = in_batch_loss(scores, torch.tensor([[3, 0]]), 0.5).item()
-    assert loss == pytest.approx(math.log(math.exp(4) + math.exp(2)) - 4)
 
 
 def test_measures_are_within_a_query_s_group(tiny):
@@ -167,10 +137,6 @@ def collection(toy, qrels="qrels.txt"):
         "dev_topics": str(toy / "queries.tsv"),
         "dev_qrels": str(toy / qrels),
     }
-
-
-def test_nothing_asked_is_nothing_measured(tmp_path, tokenizers):
-    assert sets(tmp_path, tokenizers) == []
 
 
 def test_groups_are_the_first_positive_and_the_top_negatives(tmp_path, tokenizers):

@@ -1,0 +1,145 @@
+"""Both commands under torchrun: as one process, only the first writes, a killed one is made up."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.conftest import VOCABULARY
+from tests.faults import ranks
+from tests.tiny_models import write_tiny
+from tests.training.finetuning import write_examples
+from tests.training.pretraining import write_corpus, write_expansions
+
+WATCHED = """
+import os, sys
+from pathlib import Path
+
+output, report, arguments = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
+written = set()
+
+def watch(event, given):
+    if event == "open" and isinstance(given[0], str) and given[2] & (os.O_WRONLY | os.O_RDWR):
+        written.add(given[0])
+    if event in ("os.rename", "os.remove", "os.rmdir"):
+        written.add(os.fspath(given[0]))
+
+sys.addaudithook(watch)
+from denserk.commands.app import run
+status = run(arguments)
+rank = os.environ.get("RANK", "0")
+within = sorted(Path(name).name for name in written if str(output) in name)
+(report / f"written-{rank}").write_text("\\n".join(within))
+sys.exit(status)
+"""
+TORCHRUN = [
+    *(str(Path(sys.executable).with_name("torchrun")), "--standalone"),
+    *("--nproc-per-node", "2"),
+]
+FINETUNE = ("finetune", "--train-data", "train.jsonl", "--group-size", "3", "--model", "model")
+PRETRAIN = ("pretrain", "--corpus", "corpus.jsonl", "--max-length", "16")
+RUNS = {
+    "agg": (
+        *(*FINETUNE, "--representation", "agg", "--agg-dim", "20", "--cls-dim", "6"),
+        *("--dev-data", "dev.jsonl", "--best-by", "avg-rank", "--eval-steps", "4"),
+    ),
+    "mlr": (
+        *(*FINETUNE, "--representation", "mlr", "--untie", "--grad-cache", "--set", "q-chunk=1"),
+        *("--set", "p-chunk=2", "--gradient-accumulation-steps", "2"),
+    ),
+    "cocondenser": (
+        *(*PRETRAIN, "--objective", "cocondenser", "--model", "model", "--cache-chunk-size", "2"),
+        *("--set", "keep-steps=3"),
+    ),
+    "master": (
+        *(*PRETRAIN, "--objective", "master", "--model", "model"),
+        *("--expansions", "expansions.jsonl"),
+    ),
+    "nothing": (
+        *(*PRETRAIN, "--objective", "retromae", "--architecture", "tiny"),
+        *("--set", "vocabulary-size=200", "--set", "tokenize-to=tokens"),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """A folder with data, and a model without dropout."""
+    folder = tmp_path_factory.mktemp("start")
+    write_examples(folder / "train.jsonl", range(24))
+    write_examples(folder / "dev.jsonl", range(30, 36))
+    write_corpus(folder / "corpus.jsonl")
+    write_expansions(folder / "expansions.jsonl")
+    write_tiny(folder / "model", "bert", VOCABULARY)
+    config = folder / "model" / "config.json"
+    rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+    config.write_text(json.dumps(json.loads(config.read_text()) | rates))
+    (folder / "watched.py").write_text(WATCHED)
+    return folder
+
+
+def log_of(folder):
+    return json.loads((folder / "training.json").read_text())["log"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", RUNS)
+def test_two_processes_are_one(start, tmp_path, kind):
+    options = ("--batch-size", "4", "--max-steps", "8", "--save-steps", "4", "--lr", "1e-3")
+    one, two = tmp_path / "one", tmp_path / "two"
+    for launch, output in (([sys.executable], one), (TORCHRUN, two)):
+        command = [*launch, "watched.py", str(output), ".", *RUNS[kind], *options]
+        done = subprocess.run(
+            [*command, "--device", "cpu", "--output", str(output)],
+            cwd=start, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    assert (start / "written-0").read_text()
+    assert (start / "written-1").read_text() == ""
+    assert done.stderr.count(f"{two}: 8 steps") == 1
+    models = sorted(path.relative_to(one) for path in one.glob("**/*.safetensors"))
+    assert len(models) > 1
+    for name in models if kind != "nothing" else ():  # a model from nothing has dropout
+        expected, found = load_file(one / name), load_file(two / name)
+        assert expected.keys() == found.keys()
+        # the softmax is blind to key biases: their gradient is rounding, which Adam makes large
+        for tensor in [name for name in expected if not name.endswith("key.bias")]:
+            torch.testing.assert_close(found[tensor], expected[tensor], rtol=0, atol=2e-5)
+    tolerance = 0.05 if kind == "nothing" else 1e-3
+    for expected, found in zip(log_of(one), log_of(two), strict=True):
+        for name in expected:
+            if name.startswith(("loss", "eval", "step")):
+                assert found[name] == pytest.approx(expected[name], rel=tolerance), name
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("kind", ["agg", "cocondenser"])
+def test_a_killed_rank_is_made_up_for(start, tmp_path, kind):
+    one, two = tmp_path / "one", tmp_path / "two"
+    options = ("--batch-size", "4", "--max-steps", "20", "--save-steps", "5", "--device", "cpu")
+    work = ["-m", "denserk", *RUNS[kind], *options, "--set", "logging-steps=1", "--output"]
+    several = [*TORCHRUN, *work, str(two)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # as torchrun sets it
+    subprocess.run([sys.executable, *work, str(one)], cwd=start, check=True, env=environment)
+    process = subprocess.Popen(several, cwd=start)
+    while not any((two / "checkpoints").glob("checkpoint-1?")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.kill(ranks(process.pid)[1], signal.SIGKILL)
+    assert process.wait() == 1
+    assert not (two / "config.json").exists()
+    subprocess.run([*several, "--resume"], cwd=start, check=True)
+    losses = [
+        {entry["step"]: entry["loss"] for entry in log_of(folder) if "loss" in entry}
+        for folder in (one, two)
+    ]
+    assert list(losses[1]) == list(range(1, 21))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6, abs=1e-6)
