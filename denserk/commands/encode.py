@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
     "encode",
     common=(
         "model corpus topics qrels output output_format resume overwrite shard_id "
-        "shard_num representation l2_norm passage_max_length query_max_length device dtype "
+        "shard_num representation l2_norm passage_max_length query_max_length device dtype int8 "
         "batch_size threads"
     ),
     examples=(
