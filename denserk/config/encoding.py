@@ -78,12 +78,9 @@ class AggKind(StrEnum):
     AVERAGE = "average"
 
 
-class AggLayout(StrEnum):
-    """Assignments of vocabulary entries to slices."""
-
-    STRIDED = "strided"  # Round robin over token ids, as in the released code
-    PAIRED = "paired"  # agg+ over the slices of agg*, as the paper describes
-    RANDOM = "random"  # Seeded random slices, as the paper describes
+# Slices of vocabulary entries: round robin over token ids, as in the released code; agg+ over the
+# slices of agg*, as the paper describes; or seeded random slices, as the paper describes.
+AggLayout = StrEnum("AggLayout", "STRIDED PAIRED RANDOM")
 
 
 class TermWeight(StrEnum):
@@ -95,13 +92,9 @@ class TermWeight(StrEnum):
     ONE = "one"  # All weights are 1; the model has no weight layer (Table 8, row 2)
 
 
-class MlmHead(StrEnum):
-    """Sources of the distribution over the vocabulary."""
-
-    PRETRAINED = "pretrained"  # The backbone's pre-trained masked-language-model head
-    # Randomly initialised head, decoder tied to the word embeddings; for training only
-    FRESH = "fresh"
-    NONE = "none"  # No head: a token's weight is assigned to the token itself (Table 8, row 3)
+# Distribution over the vocabulary: the backbone's pre-trained MLM head; a randomly initialised one,
+# tied to the word embeddings, for training only; or none, which gives a token's weight to itself.
+MlmHead = StrEnum("MlmHead", "PRETRAINED FRESH NONE")
 
 
 class AggOrder(StrEnum):
@@ -115,12 +108,8 @@ class AggOrder(StrEnum):
 Dtype = StrEnum("Dtype", "FLOAT32 BFLOAT16 FLOAT16")
 
 
-class Backend(StrEnum):
-    """Libraries that compute a model."""
-
-    AUTO = "auto"  # OpenVINO on a CPU where it is installed, else torch
-    TORCH = "torch"
-    OPENVINO = "openvino"
+# Libraries that compute a model; auto: OpenVINO on a CPU where it is installed, else torch.
+Backend = StrEnum("Backend", "AUTO TORCH OPENVINO")
 
 
 # Precision of stored vectors.

@@ -6,12 +6,8 @@ from enum import StrEnum
 from denserk.config.options import Settings, option
 from denserk.errors import UsageError
 
-
-class FusionMethod(StrEnum):
-    """Fusion methods."""
-
-    RRF = "rrf"  # Reciprocal rank fusion: sum of weight / (rrf-k + rank)
-    LINEAR = "linear"  # Sum of weight x normalised score
+# Sum of weight / (rrf-k + rank), reciprocal rank fusion; or sum of weight x normalised score.
+FusionMethod = StrEnum("FusionMethod", "RRF LINEAR")
 
 
 class Normalization(StrEnum):
@@ -22,11 +18,9 @@ class Normalization(StrEnum):
     NONE = "none"  # No normalisation
 
 
-class Missing(StrEnum):
-    """Scores of passages that a run did not return."""
-
-    ZERO = "zero"  # 0, as in Pyserini, ranx and trectools
-    LOWEST = "lowest"  # The normalised score of the run's last hit; 0 under min-max
+# Score of a passage that a run did not return: 0, as in Pyserini, ranx and trectools, or the
+# normalised score of the run's last hit (0 under min-max).
+Missing = StrEnum("Missing", "ZERO LOWEST")
 
 
 @dataclass(frozen=True)

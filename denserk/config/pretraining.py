@@ -53,12 +53,9 @@ SIZES = {
 }
 
 
-class MasterPreset(StrEnum):
-    """Variants of MASTER."""
-
-    PAPER = "paper"  # The paper: one encoder pass, TF-IDF keywords, neighbouring passages
-    # The released code: three passes, inverse corpus frequency, halves of a passage
-    RELEASED = "released"
+# MASTER as its paper (one encoder pass, TF-IDF keywords, neighbouring passages) or released code
+# (three passes, inverse corpus frequency, halves of a passage).
+MasterPreset = StrEnum("MasterPreset", "PAPER RELEASED")
 
 
 class MasterTask(StrEnum):
@@ -78,12 +75,9 @@ class KeywordWeight(StrEnum):
     INVERSE_FREQUENCY = "inverse-frequency"  # 1 / count in the corpus
 
 
-class NprKind(StrEnum):
-    """Targets of NPR's decoder."""
-
-    # Neighbouring passage of the document; `half` where documents are unknown
-    NEIGHBOUR = "neighbour"
-    HALF = "half"  # Second half of the passage; a separate encoder pass reads the first half
+# Target of NPR's decoder: the neighbouring passage (a half where documents are unknown), or the
+# second half of the passage, of which a separate encoder pass reads the first.
+NprKind = StrEnum("NprKind", "NEIGHBOUR HALF")
 
 
 # Segmentation of documents: whole sentences up to the maximum length, or windows of it.

@@ -38,11 +38,8 @@ Engine = StrEnum("Engine", "FAISS TORCH BM25S LUCENE MILVUS")
 BM25_ENGINES = (Engine.BM25S, Engine.LUCENE)
 
 
-class Metric(StrEnum):
-    """Similarity measures of vectors."""
-
-    INNER = "inner"  # Inner product; higher is closer
-    L2 = "l2"  # Squared Euclidean distance; scores are negated, so higher is closer
+# Similarity: inner product, or negated squared Euclidean distance; higher is closer.
+Metric = StrEnum("Metric", "INNER L2")
 
 
 # Stop words of BM25: Lucene's 33 English ones, or none.

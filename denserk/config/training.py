@@ -8,33 +8,19 @@ from denserk.config.encoding import PrecisionSettings
 from denserk.config.options import REQUIRED, DeviceSettings, ResumeSettings, Settings, option
 from denserk.errors import UsageError
 
-
-class PositiveChoice(StrEnum):
-    """Selection of a query's positive."""
-
-    # In turn: (query + seed + epoch) modulo the number of positives (Tevatron, Condenser)
-    ROTATE = "rotate"
-    FIRST = "first"  # Always the first (DPR, MLR)
-    RANDOM = "random"  # Sampled at each visit (MASTER)
+# Positive of a query: in turn, (query + seed + epoch) modulo their number (Tevatron, Condenser);
+# always the first (DPR, MLR); or sampled at each visit (MASTER).
+PositiveChoice = StrEnum("PositiveChoice", "ROTATE FIRST RANDOM")
 
 
-class NegativeChoice(StrEnum):
-    """Selection of a query's hard negatives."""
-
-    # Shuffle once per query, then move a window each epoch: no repeats until all are used
-    WINDOW = "window"
-    SHUFFLE = "shuffle"  # Shuffle at each visit
-    TOP = "top"  # Always the first of the list
+# Hard negatives of a query: shuffled once, then a window that moves each epoch, without repeats
+# until all are used; shuffled at each visit; or the first of the list.
+NegativeChoice = StrEnum("NegativeChoice", "WINDOW SHUFFLE TOP")
 
 
-class FillNegatives(StrEnum):
-    """Handling of queries with fewer negatives than --group-size needs."""
-
-    # Mask missing negatives. A passage of several groups is encoded and counted once.
-    MASK = "mask"
-    # Sample the query's negatives with replacement; duplicates are encoded and counted, as in the
-    # papers' code
-    REPEAT = "repeat"
+# Queries with too few negatives: mask the missing ones (a passage of several groups is encoded and
+# counted once), or sample with replacement, as in the papers' code (duplicates are counted).
+FillNegatives = StrEnum("FillNegatives", "MASK REPEAT")
 
 
 class Objective(StrEnum):

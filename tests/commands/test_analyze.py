@@ -1,7 +1,7 @@
 import pytest
 
 from denserk.commands.app import run
-from tests.analysis.test_sentence_similarity import write_pairs, write_triplets
+from tests.analysis.test_sentence_similarity import write_pairs
 
 
 @pytest.mark.parametrize("command", ["sentence-similarity", "sentence_similarity"])
@@ -13,16 +13,6 @@ def test_pairs(tiny, tmp_path, capsys, command):
     assert header == ["model", "data", "kind", "count", "measure", "value"]
     assert row[:5] == [model, data, "pairs", "5", "spearman"]
     assert -1 <= float(row[5]) <= 1
-
-
-def test_a_table_as_csv_on_standard_output(tiny, tmp_path, capsys):
-    data, model = write_triplets(tmp_path / "t.jsonl"), str(tiny())
-    line = ["analyze", "sentence-similarity", "--model", model, "--data", data, "--output", "-"]
-    assert run([*line, "--quiet"]) == 0
-    out = capsys.readouterr().out.splitlines()
-    assert out[0] == "model,data,kind,count,measure,value"
-    assert out[1].startswith(f"{model},{data},triplets,3,accuracy,0.")
-    assert len(out) == 2
 
 
 def entropy(tmp_path, *arguments):

@@ -30,18 +30,6 @@ def asked(monkeypatch):
     return runs
 
 
-def test_the_preset_is_told_before_it_starts(asked, capsys):
-    assert run(["finetune", *BASIC, "--preset", "aggretriever-marco", "--lr", "0.1"]) == 0
-    told = capsys.readouterr()
-    lines = told.err.splitlines()
-    assert told.out == ""
-    assert lines[0] == "preset aggretriever-marco: MS MARCO: BM25 negatives, all training queries"
-    assert any(line == "  * lr 0.1 (preset: 5e-06)" for line in lines)
-    assert lines[-1] == "o: 1,234 steps, loss 0.5000"
-    assert asked[0].optimizer.lr == 0.1
-    assert asked[0].representation["agg_dim"] == 640
-
-
 @pytest.mark.parametrize(
     ("words", "section", "field", "value"),
     [

@@ -70,7 +70,6 @@ RERANK += ["--corpus", "corpus.jsonl"]
 CONVERT = ["convert", "model", "--kind", "model", "--representation", "cls"]
 FOLDERS = {
     "encode": [*ENCODE, "--output"],
-    "pyserini-faiss": [*ENCODE, "--output-format", "pyserini-faiss", "--output"],
     "index": ["index", "--input", "vectors", "--output"],
     "bm25": ["index", "--corpus", "corpus.jsonl", "--type", "bm25", "--output"],
     "convert vectors": ["convert", "vectors", "--to", "pyserini-faiss"],
@@ -80,7 +79,6 @@ FOLDERS = {
 }
 FILES = {
     "search": ["search", "--index", "index", "--topics", "queries.tsv", "--output"],
-    "encode jsonl": [*ENCODE, "--output-format", "jsonl", "--output"],
     "fuse": ["fuse", "a.trec", "b.trec", "--output"],
     "rerank": [*RERANK, "--output"],
     "mine": [*MINE, "--output"],
@@ -88,7 +86,6 @@ FILES = {
 }
 INPUTS = {
     "search": "queries.tsv",
-    "encode jsonl": "corpus.jsonl",
     "fuse": "a.trec",
     "rerank": "a.trec",
     "mine": "a.trec",

@@ -4,8 +4,6 @@ from denserk.commands.app import run
 from denserk.config.pretraining import MasterTask, NprKind
 from denserk.training import pretrain as task
 from denserk.training.run_folder import TrainingResult
-from tests.commands.test_finetune import in_a_terminal
-from tests.training.pretraining import write_corpus
 
 BASIC = ("--objective", "master", "--model", "m", "--corpus", "c.jsonl", "--output", "o")
 
@@ -37,19 +35,3 @@ def asked(monkeypatch):
 def test_options_under_the_names_that_users_know(asked, words, section, field, value):
     assert run(["pretrain", *BASIC, *words]) == 0
     assert getattr(getattr(asked[0], section), field) == value
-
-
-@pytest.mark.slow
-def test_a_terminal_sees_the_bar_and_the_parts(tiny, tmp_path):
-    shown = in_a_terminal(
-        [
-            *("pretrain", "--objective", "condenser", "--model", str(tiny("bert"))),
-            *("--corpus", write_corpus(tmp_path / "c.jsonl"), "--output", str(tmp_path / "out")),
-            *("--batch-size", "4", "--max-length", "16", "--max-steps", "4"),
-            *("--set", "logging-steps=1", "--device", "cpu"),
-        ],
-        80,
-    )
-    assert "4/4" in shown
-    assert "(head " in shown
-    assert ", late " in shown
