@@ -64,11 +64,7 @@ _LINE = record(_FIELDS, {"end": whole(), "sha256": mapping(TEXT)})
 
 
 def read_journal(folder: Path) -> list[Block]:
-    """Read the finished blocks of all processes; a last line cut short by a kill is no block.
-
-    Raises:
-        InputError: another line is broken.
-    """
+    """Read the finished blocks of all processes; a last line cut short by a kill is no block."""
     found: dict[int, Block] = {}
     hint = "start over with --overwrite"
     for where in [folder / JOURNAL, *sorted(folder.glob(OTHERS))]:

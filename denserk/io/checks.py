@@ -73,12 +73,7 @@ class IdLedger:
 
 
 def check_vectors(folder: Path, manifest: Manifest, blocks: Sequence[Block]) -> None:
-    """Check a vector folder's journal and ids against its manifest.
-
-    Raises:
-        InputError: a file is missing or was changed, or a line is no id.
-        MismatchError: counts disagree, or blocks are missing.
-    """
+    """Check a vector folder's journal and ids against its manifest."""
     require_fields(folder, manifest, "contents", "count", "dimension", "dtype")
     contents, numbers = manifest.contents, [block.number for block in blocks]
     if "journal_sha256" in contents:
@@ -102,11 +97,7 @@ def check_vectors(folder: Path, manifest: Manifest, blocks: Sequence[Block]) -> 
 
 
 def check_index(folder: Path, manifest: Manifest | None) -> None:
-    """Check an index folder's ids and the sizes of its files; without a manifest, its ids alone.
-
-    Raises:
-        InputError: a file is missing or was changed, a line is no id, or an id stands twice.
-    """
+    """Check an index folder's ids and the sizes of its files; without a manifest, its ids alone."""
     contents = {} if manifest is None else manifest.contents
     if manifest is not None:
         require_fields(folder, manifest, "contents", "count")
@@ -125,11 +116,7 @@ def check_index(folder: Path, manifest: Manifest | None) -> None:
 def verify_folders(names: Iterable[str]) -> None:
     """Compare every file of finished vector folders and indexes with its checksum.
 
-    Args:
-        names: folders; what is none, or has no checksums, is reported.
-
-    Raises:
-        InputError: a file is missing or was changed.
+    What is no such folder, or has no checksums, is reported.
     """
     for name in names:
         sums = _checksums(Path(name))

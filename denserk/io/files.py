@@ -24,11 +24,7 @@ LONGEST_LINE = 1 << 28
 
 @contextmanager
 def open_binary(path: str | Path) -> Iterator[BinaryIO]:
-    """Open an input for reading; `.gz` is decompressed, "-" is standard input.
-
-    Raises:
-        UsageError: the file does not exist, or is a folder.
-    """
+    """Open an input for reading; `.gz` is decompressed, "-" is standard input."""
     if str(path) == STREAM:
         yield sys.stdin.buffer
         return
@@ -59,13 +55,17 @@ def read_failure(path: str | Path, line: int | None, error: BaseException) -> In
     return InputError(path, line, found, "a whole gzip file", hint)
 
 
-def number_lines(handle: BinaryIO, path: str | Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of an open input like `read_lines`; `path` names it in errors.
+@contextmanager
+def read_errors(path: str | Path) -> Iterator[None]:
+    """Turn a failed read of a file into an `InputError`, also where an output is being written."""
+    try:
+        yield
+    except READ_FAILURES as error:
+        raise read_failure(path, None, error) from None
 
-    Raises:
-        InputError: the file cannot be read, is truncated, is not gzip despite its suffix, or has a
-            line longer than `LONGEST_LINE`.
-    """
+
+def number_lines(handle: BinaryIO, path: str | Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of an open input like `read_lines`; `path` names it in errors."""
     number = 0
     try:
         for number, line in enumerate(iter(partial(handle.readline, LONGEST_LINE), b""), start=1):
@@ -127,10 +127,8 @@ def rewound(head: bytes, rest: BinaryIO) -> BinaryIO:
 
 def read_all(handle: BinaryIO, path: str | Path, size: int = -1) -> bytes:
     """Return the rest of an open input, or its next `size` bytes; `path` names it in errors."""
-    try:
+    with read_errors(path):
         return handle.read(size)
-    except READ_FAILURES as error:
-        raise read_failure(path, None, error) from None
 
 
 def read_text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
@@ -141,11 +139,7 @@ def read_text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
 def decode_lines(
     numbered: Iterable[tuple[int, bytes]], path: str | Path
 ) -> Iterator[tuple[int, str]]:
-    """Numbered lines, decoded from UTF-8; `path` names them in errors.
-
-    Raises:
-        InputError: a line is not UTF-8.
-    """
+    """Decode numbered lines from UTF-8; `path` names them in errors."""
     for number, line in numbered:
         try:
             yield number, line.decode("utf-8")
@@ -255,15 +249,6 @@ def write_lines(path: str | Path, lines: Iterable[str], header: str = "") -> int
             out.write(line)
             count += 1
     return count
-
-
-@contextmanager
-def read_errors(path: str | Path) -> Iterator[None]:
-    """Turn a failed read of a file into an `InputError`, also where an output is being written."""
-    try:
-        yield
-    except OSError as error:
-        raise read_failure(path, None, error) from None
 
 
 def read_file(path: str | Path) -> bytes:

@@ -65,11 +65,7 @@ def is_flat(path: Path) -> bool:
 
 
 def map_flat(path: Path) -> tuple[NDArray[np.float32], Metric]:
-    """Return the memory-mapped (N, D) rows of a flat index, and their metric.
-
-    Raises:
-        InputError: the file is not a flat index, or is truncated.
-    """
+    """Return the memory-mapped (N, D) rows of a flat index, and their metric."""
     with read_errors(path), path.open("rb") as handle:
         header, size = handle.read(HEADER.size), path.stat().st_size
         if header[:4] not in MAGIC.values() or len(header) < HEADER.size:

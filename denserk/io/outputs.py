@@ -112,12 +112,7 @@ def _matches(name: str, patterns: str) -> bool:
 def refuse_occupied(
     folder: str | Path, *, overwrite: bool, resume: bool = False, resumable: bool = True
 ) -> None:
-    """Raise an error for an output folder whose content may not be replaced or continued.
-
-    Raises:
-        UsageError: it is a file, is not empty without --overwrite or --resume, or holds something
-            that denserk did not write.
-    """
+    """Raise a UsageError for an output folder whose content may not be replaced or continued."""
     path = Path(folder)
     if path.exists() and not path.is_dir():
         raise UsageError(f"{folder} is a file; a folder is expected", "choose another --output")
@@ -229,14 +224,8 @@ def claim(
 ) -> Iterator[None]:
     """Lock outputs while they are written; pipes, devices and `-` are not locked.
 
-    Args:
-        outputs: files or folders.
-        inputs: existing files and folders that the command reads.
-        overwrite: existing outputs may be replaced.
-        resume: existing outputs may be resumed.
-
     Raises:
-        UsageError: an output is an input, contains one or exists.
+        UsageError: an output is one of the inputs, contains one, or exists.
         OutputError: another process writes it, or it cannot be locked.
     """
     targets = [Path(name) for name in outputs if str(name) != STREAM and not is_special(Path(name))]

@@ -11,7 +11,6 @@ Blocks hold `block_size` passages in corpus order and are numbered through the w
 folders of shards 0..N-1 together have the blocks of one unsharded run.
 """
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -78,11 +77,7 @@ class VectorFolderWriter:
         self.finished = dict(begin_vectors(folder, manifest) if begun is None else begun)
 
     def write(self, block: Block, ids: Sequence[str], vectors: NDArray[np.floating[Any]]) -> None:
-        """Write n ids and (n, D) vectors; float16 storage rounds to nearest.
-
-        Raises:
-            InputError: a vector is not finite, or out of the range of float16.
-        """
+        """Write n ids and (n, D) vectors; float16 storage rounds to nearest."""
         with np.errstate(over="ignore"):
             stored = np.ascontiguousarray(vectors, dtype=self._dtype)
         refuse_non_finite(self._folder, ids, stored)
@@ -136,11 +131,7 @@ class VectorFolder:
         return int(self.manifest.contents.get("vectors_per_passage", 1))
 
     def blocks(self) -> Iterator[tuple[list[str], Vectors]]:
-        """Yield (n ids, (n * vectors_per_passage, D) memory-mapped vectors) in corpus order.
-
-        Raises:
-            InputError: a block is missing or does not match the journal.
-        """
+        """Yield (n ids, (n * vectors_per_passage, D) memory-mapped vectors) in corpus order."""
         for block in self.finished:
             ids = [line.rstrip() for _, line in read_text_lines(self.ids_of(block))]
             yield ids, self.map_block(block)
@@ -155,13 +146,8 @@ class VectorFolder:
         Args:
             block: one of `finished`.
             private: copy-on-write, because torch wants writable arrays.
-
-        Raises:
-            InputError: it is missing, or does not match the journal.
         """
         where = self.folder / f"{block.name}.npy"
-        if not os.path.lexists(where):
-            raise InputError(where, None, "nothing", "a block of vectors", "encode again")
         vectors = map_array(where, "c" if private else "r")
         shape = (block.count * self.vectors_per_passage, self.dimension)
         dtype = self.manifest.contents["dtype"]
@@ -172,13 +158,7 @@ class VectorFolder:
 
 
 def open_vectors(folder: str | Path) -> VectorFolder:
-    """Open a finished folder.
-
-    Raises:
-        UsageError: it is not a folder of vectors.
-        InputError: journal or ids are broken, or were changed.
-        MismatchError: it is unfinished, or blocks are missing.
-    """
+    """Open a finished folder, and check its journal and ids."""
     path = Path(folder)
     manifest = read_manifest(path, Kind.VECTORS)
     blocks = tuple(sorted(read_journal(path), key=lambda block: block.number))

@@ -51,23 +51,13 @@ Sink = Callable[[VectorBlock], object]  # appends a block to an output
 
 
 def refuse_non_finite(where: str | Path, ids: Sequence[str], vectors: Vectors) -> None:
-    """Reject vectors that hold NaN or infinity; the error names the first id.
-
-    Args:
-        where: names the vectors in the error.
-        ids: n ids.
-        vectors: (n * vectors per passage, D).
-    """
+    """Reject (n * vectors per passage, D) vectors with NaN or infinity, by the first of n ids."""
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         first = ids[int(np.argmin(finite)) * len(ids) // len(vectors)]
-        raise InputError(
-            where,
-            None,
-            f"a vector of {first} that is not finite in {vectors.dtype}",
-            "numbers in range",
-            "try --dtype float32 and --vector-dtype float32",
-        )
+        found = f"a vector of {first} that is not finite in {vectors.dtype}"
+        hint = "try --dtype float32 and --vector-dtype float32"
+        raise InputError(where, None, found, "numbers in range", hint)
 
 
 def check_dimension(block: VectorBlock, expected: int, path: str | Path) -> int:
@@ -83,11 +73,7 @@ def check_dimension(block: VectorBlock, expected: int, path: str | Path) -> int:
 def checked_block(
     ids: Sequence[Any], vectors: NDArray[Any], texts: list[str] | None, path: str | Path
 ) -> VectorBlock:
-    """Return a block of valid ids and finite numbers; integers and doubles become float32.
-
-    Raises:
-        InputError: an id is not valid, a number is not finite, or ids and rows differ in number.
-    """
+    """Return a block of valid ids and finite numbers; integers and doubles become float32."""
     if vectors.ndim != 2 or len(ids) != len(vectors) or vectors.shape[1] == 0:
         found = f"an array of shape {vectors.shape} with {len(ids)} ids"
         raise InputError(path, None, found, "one vector an id")
@@ -145,11 +131,7 @@ MANIFEST = "denserk_manifest"
 
 
 def read_json_manifest(handle: BinaryIO, path: str | Path) -> tuple[bytes, Manifest | None]:
-    """Read the first line of an open input, and the manifest it may carry.
-
-    Raises:
-        InputError: the manifest is broken.
-    """
+    """Read the first line of an open input, and the manifest it may carry."""
     _, line = next(number_lines(handle, path), (1, b""))
     try:
         record = orjson.loads(line)
@@ -161,11 +143,7 @@ def read_json_manifest(handle: BinaryIO, path: str | Path) -> tuple[bytes, Manif
 
 
 def read_json_lines(handle: BinaryIO, path: str | Path) -> Iterator[VectorBlock]:
-    """Read blocks of vectors of an open input; `path` names it in errors.
-
-    Raises:
-        InputError: a line has no id or no vector, or vectors differ in length.
-    """
+    """Read blocks of vectors of an open input; `path` names it in errors."""
     rows = _json_rows(handle, path)
     while part := list(islice(rows, ROWS)):
         ids, vectors, texts = zip(*part, strict=True)
@@ -208,7 +186,7 @@ def json_lines_sink(
         path: the file; "-" is standard output.
         key: name of the id: id, docid or qid.
         contents: write the text, empty if there is none.
-        manifest: settings and inputs, which the first record carries.
+        manifest: the first record carries it.
     """
     extra = {} if manifest is None else {MANIFEST: asdict(replace(manifest, contents={}))}
 
@@ -231,11 +209,7 @@ ROW_GROUP = 65_536
 
 
 def read_parquet(path: str | Path) -> Iterator[VectorBlock]:
-    """Read blocks of vectors of one file.
-
-    Raises:
-        InputError: it is not Parquet, or lacks the columns.
-    """
+    """Read blocks of vectors of one file."""
     import pyarrow as arrow
     from pyarrow import parquet
 
@@ -245,31 +219,17 @@ def read_parquet(path: str | Path) -> Iterator[VectorBlock]:
             key = next((name for name in ID_KEYS[:3] if name in names), None)
             if key is None or "vector" not in names:
                 raise InputError(path, None, f"columns {', '.join(names)}", "docid and vector")
-            texts = [name for name in ("contents",) if name in names]
+            texts = ["contents"] if "contents" in names else []
             for batch in file.iter_batches(ROWS, columns=[key, "vector", *texts]):
-                vectors = _matrix(batch.column("vector"), path)
+                rows = batch.column("vector")
+                width = len(rows[0])
+                lists = rows.cast(arrow.list_(rows.type.value_type, width))  # of one length
+                vectors = lists.flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
                 held = batch.column("contents").to_pylist() if texts else None
                 yield checked_block(batch.column(key).to_pylist(), vectors, held, path)
-    except (arrow.ArrowException, OSError) as error:
+    except (arrow.ArrowException, OSError, TypeError, ValueError) as error:
         found = f"a broken file ({str(error).splitlines()[0]})"
-        raise InputError(path, None, found, "a Parquet file") from None
-
-
-def _matrix(column: Any, path: str | Path) -> NDArray[Any]:
-    """Return the (n, D) array of a column of lists."""
-    from pyarrow import compute
-
-    try:
-        lengths = compute.list_value_length(column).unique().to_pylist()
-    except NotImplementedError:  # it holds no lists
-        raise InputError(path, None, f"vectors of {column.type}", "lists of numbers") from None
-    if len(lengths) != 1 or None in lengths:
-        found = f"vectors of {', '.join(sorted(map(str, lengths)))} numbers"
-        raise InputError(path, None, found, "vectors of one length")
-    flat = column.flatten()
-    if flat.null_count:
-        raise InputError(path, None, "a vector with a hole", "numbers")
-    return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(column), -1)
+        raise InputError(path, None, found, "Parquet with vectors of one length") from None
 
 
 @contextmanager
@@ -310,13 +270,10 @@ INDEX, IDS = "index", "docid"
 def read_flat(folder: Path, size: int = 1) -> Iterator[VectorBlock]:
     """Read blocks of vectors of a folder with `index` and `docid`; the index is memory-mapped.
 
-    Args:
-        folder: the folder.
-        size: vectors per passage; above 1, lines end in "#" and a number.
+    With `size` vectors per passage, ids of more than one end in "#" and a number.
 
     Raises:
-        InputError: the index is not flat (others do not hold the original vectors), or vectors
-            and ids differ in number.
+        InputError: the index is not flat: others do not hold the original vectors.
     """
     rows, _ = map_flat(folder / INDEX)
     lines = read_text_lines(folder / IDS)
@@ -392,12 +349,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_pickle(path: str | Path) -> Iterator[VectorBlock]:
-    """Read blocks of vectors.
-
-    Raises:
-        InputError: it is another kind of pickle, or calls a name that is not allowed.
-        MissingExtraError: it holds a frame, and pandas is not installed.
-    """
+    """Read blocks of vectors; a pickle that calls a name that is not allowed is an InputError."""
     try:
         with open_binary(path) as handle:
             value = _Unpickler(handle).load()
@@ -447,12 +399,7 @@ def tevatron_sink(path: str | Path) -> Iterator[Sink]:
 
 @contextmanager
 def pyserini_queries_sink(folder: str | Path, *, overwrite: bool) -> Iterator[Sink]:
-    """Yield a function that appends queries with their texts, by which Pyserini finds them.
-
-    Raises:
-        MissingExtraError: pandas is not installed.
-        UsageError: the vectors come without texts.
-    """
+    """Yield a function that appends queries with their texts, by which Pyserini finds them."""
     pandas = require("pandas", "Pyserini's folder of encoded queries")
     blocks: list[VectorBlock] = []
     with whole_folder(folder, overwrite=overwrite, export=True) as temporary:
@@ -479,11 +426,7 @@ BROKEN_ARRAY = (
 
 
 def map_array(path: str | Path, mode: Literal["r", "c"] = "r") -> NDArray[Any]:
-    """Memory-map a .npy file.
-
-    Raises:
-        InputError: it cannot be read, or is not a NumPy array.
-    """
+    """Memory-map a .npy file."""
     try:
         with read_errors(path):
             array: NDArray[Any] = np.load(path, mmap_mode=mode, allow_pickle=False)

@@ -63,11 +63,7 @@ class VectorSource:
     vectors_per_passage: int = 1
 
     def blocks(self) -> Iterator[VectorBlock]:
-        """Yield blocks of n ids and (n * vectors_per_passage, D) vectors in order.
-
-        Raises:
-            InputError: the source is broken, mixes dimensions, or holds no vectors.
-        """
+        """Yield blocks of n ids and (n * vectors_per_passage, D) vectors, of one dimension."""
         dimension = 0
         for block in self.read():
             dimension = check_dimension(block, dimension, self.name)
@@ -152,13 +148,7 @@ def _open_file(source: str) -> VectorSource:
 
 
 def read_vector_blocks(source: str, *, allow_pickle: bool = False) -> VectorSource:
-    """Open vectors of any format: a folder, a file, or JSON lines from standard input ("-").
-
-    Raises:
-        UsageError: the source does not exist, holds no vectors, or is a pickle without
-            `allow_pickle`.
-        InputError: the format is unknown.
-    """
+    """Open vectors of any format: a folder, a file, or JSON lines from standard input ("-")."""
     is_folder = source != STREAM and Path(source).is_dir()
     opened = _open_folder(Path(source)) if is_folder else _open_file(source)
     if opened.form == "pickle" and not allow_pickle:
@@ -188,11 +178,7 @@ class VectorWriter:
     def write(
         self, ids: Sequence[str], vectors: Vectors, texts: Sequence[str] | None = None
     ) -> None:
-        """Append n ids, (n, D) vectors, and n texts for the formats that hold them.
-
-        Raises:
-            InputError: a vector is not finite, dimensions differ, or an id holds white space.
-        """
+        """Append n ids, (n, D) vectors, and n texts for the formats that hold them."""
         if not len(ids):
             return
         held = None if texts is None else list(texts)
@@ -229,9 +215,6 @@ def open_writer(
         overwrite: whether a folder that is not empty is replaced.
         queries: the vectors are of queries: Anserini's lines then call the id `qid`.
         manifest: what made the vectors; JSON lines carry it.
-
-    Raises:
-        UsageError: the folder is not empty, or the format cannot be written to a stream.
     """
     if output == STREAM and form not in JSON_LINES:
         raise UsageError(

@@ -123,11 +123,12 @@ def test_parquet_files_have_anserinis_columns_and_at_most_so_many_rows(tmp_path,
     ("columns", "said"),
     [
         ({"docid": ["a"], "text": ["b"]}, "found columns docid, text; expected docid and vector"),
-        ({"docid": ["a", "b"], "vector": [[1.0], [1.0, 2.0]]}, "vectors of 1, 2 numbers"),
-        ({"docid": ["a", "b"], "vector": [[1.0], None]}, "vectors of 1, None numbers"),
-        ({"docid": ["a"], "vector": [[1.0, None]]}, "a vector with a hole"),
-        ({"docid": ["a"], "vector": [["x"]]}, "numbers"),
-        ({"docid": ["a"], "vector": [1.0]}, "vectors of double"),
+        ({"docid": ["a", "b"], "vector": [[1.0], [1.0, 2.0]]}, "all the expected size"),
+        ({"docid": ["a", "b"], "vector": [[1.0], None]}, "with 2 ids"),
+        ({"docid": ["a", "b"], "vector": [None, [1.0]]}, "expected Parquet with vectors"),
+        ({"docid": ["a"], "vector": [[1.0, None]]}, "not finite"),
+        ({"docid": ["a"], "vector": [["x"]]}, "vectors of object"),
+        ({"docid": ["a"], "vector": [1.0]}, "expected Parquet with vectors"),
     ],
 )
 def test_other_columns_are_rejected(columns, said, tmp_path):
