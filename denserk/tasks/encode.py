@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from denserk.config.encoding import (
     Backend,
@@ -57,9 +57,8 @@ from denserk.training.distributed import (
     world,
 )
 
-Records = Sequence[Passage] | Sequence[Query]
-J = TypeVar("J")
-T = TypeVar("T")
+Records = Sequence[Any]  # passages, or queries
+Blocks = Iterable[tuple[int, Records]]  # with their numbers
 # Passages a block where --block-size is not given. A CPU makes 4,096 in minutes, which a kill would
 # cost; a GPU makes them in a second, and 512 would not fill it.
 BLOCK_SIZES = {"cpu": 512, "cuda": 4096}
@@ -212,15 +211,15 @@ def encode(
     Raises:
         UsageError, InputError, MismatchError, OutputError, ModelError: see `denserk.errors`.
     """
-    if launched() and settings.source == STREAM:
-        raise UsageError(
-            "torchrun: a stream can be read by one process only", "write it to a file first"
-        )
-    if launched() and settings.output_format is not VectorFormat.NPY:
-        raise UsageError(
-            f"torchrun: --output-format {settings.output_format} is written by one process only",
-            "use --output-format npy, and denserk convert afterwards",
-        )
+    if launched():
+        alone = "by one process only; start it without torchrun"
+        if settings.source == STREAM:
+            raise UsageError(f"a stream can be read {alone}", "write it to a file first")
+        if settings.output_format is not VectorFormat.NPY:
+            raise UsageError(
+                f"--output-format {settings.output_format} is written {alone}",
+                "use --output-format npy, and denserk convert afterwards",
+            )
     device = device_of_rank(compute.device)
     with process_group(device):
         return _encode(settings, corpus, representation, text, replace(compute, device=device))
@@ -262,119 +261,45 @@ def _encode(
     manifest = _manifest(encoder, settings, corpus, compute)
     blocks = texts.blocks(size, bounds)
     with track("encoding", size_of_shard(count, size, bounds), texts.unit) as progress:
-        work = _Work(settings, encoder, progress)
         if blocked:
-            return _encode_blocks(work, _writer(settings, manifest, encoder), blocks)
-        return _encode_stream(work, replace(manifest, complete=True), blocks)
+            return _encode_folder(settings, encoder, manifest, blocks, progress)
+        return _encode_stream(settings, encoder, manifest, blocks, progress)
 
 
-@dataclass(frozen=True)
-class _Work:
-    """An encoder at work on passages or on queries."""
-
-    settings: EncodeSettings
-    encoder: TextEncoder
-    progress: Progress
-
-    @property
-    def vectors_each(self) -> int:
-        """How many vectors one text has; a query has one."""
-        return self.encoder.vectors_per_passage if self.settings.topics is None else 1
-
-    def plan(self, records: Sequence[Any]) -> PlannedTexts:
-        if self.settings.topics is None:
-            return self.encoder.plan_passages(records)
-        return self.encoder.plan_queries(records)
-
-    def run(
-        self,
-        items: Iterable[T],
-        prepare: Callable[[T], tuple[J, int, PlannedTexts | None]],
-        finish: Callable[[J, Vectors], object],
-    ) -> EncodeResult:
-        """Encode items; reading, tokenising and writing overlap with the model.
-
-        Args:
-            items: what is encoded, in order.
-            prepare: returns an item's description, its number of texts, and what the model gets
-                (None: nothing is to be encoded).
-            finish: takes the description and the vectors.
-        """
-        of_passages = self.settings.topics is None
-        begin = self.encoder.begin_passages if of_passages else self.encoder.begin_queries
-
-        def write(made: tuple[J, ComingVectors]) -> None:
-            job, vectors = made
-            finish(job, vectors.array())
-
-        result, start = EncodeResult(dimension=self.encoder.dimension), time.perf_counter()
-        with (
-            closing(ahead(prepare, items, self.settings.workers)) as ready,
-            behind(write) as hand_over,
-        ):
-            for job, count, planned in ready:
-                if planned is None:
-                    self.progress.advance(count)
-                    if not result.encoded:  # time counts from the first text that is encoded
-                        start = time.perf_counter()
-                    continue
-                hand_over((job, begin(planned, self.progress.advance)))
-                result.encoded += planned.count
-                result.tokens += planned.tokens
-                result.positions += planned.positions
-        result.count = result.encoded
-        result.seconds = time.perf_counter() - start if result.encoded else 0.0
-        return result
+def _vectors_each(settings: EncodeSettings, encoder: TextEncoder) -> int:
+    """Return how many vectors one text has; a query has one."""
+    return encoder.vectors_per_passage if settings.topics is None else 1
 
 
-def _encode_blocks(
-    work: _Work, writer: VectorFolderWriter, blocks: Iterable[tuple[int, Records]]
+def _encode_folder(
+    settings: EncodeSettings,
+    encoder: TextEncoder,
+    manifest: Manifest,
+    blocks: Blocks,
+    progress: Progress,
 ) -> EncodeResult:
-    """Write the resumable folder: finished blocks are compared with the input and passed over."""
-    settings, text = work.settings, work.encoder.text
-    before, seen = frozenset(writer.finished), set[int]()
+    """Write the resumable folder."""
+    writer = _writer(settings, manifest, encoder)
+    before = dict(writer.finished)
 
-    def prepare(
-        one: tuple[int, Records, bool],
-    ) -> tuple[tuple[Block, list[str]], int, PlannedTexts | None]:
-        number, records, own = one
-        seen.add(number)
-        ids, planned = [record[0] for record in records], None
-        if not own:
-            return (Block(number, len(ids), ""), ids), len(ids), None
-        digest = texts_sha256([record[0], *_parts(record, text)] for record in records)
-        block = Block(number, len(ids), digest)
-        finished = writer.finished.get(number)
-        if finished is None:
-            planned = work.plan(records)
-        elif finished != block:
-            raise MismatchError(
-                f"{block.name} of {settings.output} was made from other texts than "
-                f"{settings.source} holds there now",
-                "start over with --overwrite",
-            )
-        return (block, ids), len(ids), planned
+    def write(block: Block, records: Records, vectors: Vectors) -> None:
+        writer.write(block, [record[0] for record in records], vectors)
 
-    items = dealt(blocks, before, *world())
-    result = work.run(items, prepare, lambda job, vectors: writer.write(*job, vectors))
-    if extra := sorted(writer.finished.keys() - seen):
-        raise MismatchError(
-            f"{settings.output} holds block {extra[0]}, past the end of {settings.source}",
-            "start over with --overwrite",
-        )
+    result = _encode_blocks(settings, encoder, blocks, before, write, progress)
     made = {n: block for n, block in writer.finished.items() if n not in before}
     if world()[1] > 1:
-        work.progress.note("waiting for the other processes")
+        progress.note("waiting for the other processes")
     everybody = gather_objects((made, result))
 
     def finish() -> EncodeResult:
         for blocks, _ in everybody:
             writer.finished |= blocks
-        sizes = {"dimension": result.dimension, "vectors_per_passage": work.vectors_each}
+        each = _vectors_each(settings, encoder)
+        whole = writer.finish({"dimension": encoder.dimension, "vectors_per_passage": each})
         parts = [part for _, part in everybody]
         return EncodeResult(
-            writer.finish(sizes).contents["count"],
-            result.dimension,
+            whole.contents["count"],
+            encoder.dimension,
             encoded=sum(part.encoded for part in parts),
             seconds=max(part.seconds for part in parts),
             tokens=sum(part.tokens for part in parts),
@@ -385,34 +310,92 @@ def _encode_blocks(
 
 
 def _encode_stream(
-    work: _Work, manifest: Manifest, blocks: Iterable[tuple[int, Records]]
+    settings: EncodeSettings,
+    encoder: TextEncoder,
+    manifest: Manifest,
+    blocks: Blocks,
+    progress: Progress,
 ) -> EncodeResult:
     """Write another tool's format, whole or not at all; several vectors of d1 are d1#0, d1#1."""
-    settings, text, each = work.settings, work.encoder.text, work.vectors_each
+    each = _vectors_each(settings, encoder)
 
-    def prepare(
-        numbered: tuple[int, Records],
-    ) -> tuple[tuple[list[str], list[str]], int, PlannedTexts]:
-        _, records = numbered
+    def write(_: Block, records: Records, vectors: Vectors) -> None:
         names = [record[0] for record in records]
-        contents = [" ".join(filter(None, _parts(record, text))) for record in records]
+        contents = [" ".join(filter(None, _parts(record, encoder.text))) for record in records]
         if each > 1:
             names = [f"{name}#{i}" for name in names for i in range(each)]
             contents = [content for content in contents for _ in range(each)]
-        return (names, contents), len(records), work.plan(records)
-
-    def finish(described: tuple[list[str], list[str]], vectors: Vectors) -> None:
-        names, contents = described
         stored = vectors.astype(settings.vector_dtype.value, copy=False)
         refuse_non_finite(settings.output, names, stored)
-        writer.write(names, stored, contents)
+        out.write(names, stored, contents)
 
-    is_query = settings.topics is not None
     with open_writer(
         settings.output,
         settings.output_format,
         overwrite=settings.overwrite,
-        queries=is_query,
-        manifest=manifest,
-    ) as writer:
-        return work.run(blocks, prepare, finish)
+        queries=settings.topics is not None,
+        manifest=replace(manifest, complete=True),
+    ) as out:
+        return _encode_blocks(settings, encoder, blocks, {}, write, progress)
+
+
+def _encode_blocks(
+    settings: EncodeSettings,
+    encoder: TextEncoder,
+    blocks: Blocks,
+    finished: Mapping[int, Block],
+    write: Callable[[Block, Records, Vectors], None],
+    progress: Progress,
+) -> EncodeResult:
+    """Encode this process' blocks; reading, tokenising and writing overlap with the model.
+
+    Finished blocks are compared with the input and passed over.
+    """
+    of_passages = settings.topics is None
+    plan: Callable[[Any], PlannedTexts]
+    plan = encoder.plan_passages if of_passages else encoder.plan_queries
+    begin = encoder.begin_passages if of_passages else encoder.begin_queries
+    seen: set[int] = set()
+
+    def prepare(dealt: tuple[int, Records, bool]) -> tuple[Block, Records, PlannedTexts | None]:
+        number, records, own = dealt
+        seen.add(number)
+        if not own:
+            return Block(number, len(records), ""), records, None
+        digest = texts_sha256([record[0], *_parts(record, encoder.text)] for record in records)
+        block = Block(number, len(records), digest)
+        if number not in finished:
+            return block, records, plan(records)
+        if finished[number] != block:
+            raise MismatchError(
+                f"{block.name} of {settings.output} was made from other texts than "
+                f"{settings.source} holds there now",
+                "start over with --overwrite",
+            )
+        return block, records, None
+
+    def finish(made: tuple[Block, Records, ComingVectors]) -> None:
+        block, records, vectors = made
+        write(block, records, vectors.array())
+
+    result, start = EncodeResult(dimension=encoder.dimension), time.perf_counter()
+    shares = dealt(blocks, finished, *world())
+    with closing(ahead(prepare, shares, settings.workers)) as ready, behind(finish) as hand_over:
+        for block, records, planned in ready:
+            if planned is None:
+                progress.advance(block.count)
+                if not result.encoded:  # time counts from the first text that is encoded
+                    start = time.perf_counter()
+                continue
+            hand_over((block, records, begin(planned, progress.advance)))
+            result.encoded += planned.count
+            result.tokens += planned.tokens
+            result.positions += planned.positions
+    if extra := sorted(finished.keys() - seen):
+        raise MismatchError(
+            f"{settings.output} holds block {extra[0]}, past the end of {settings.source}",
+            "start over with --overwrite",
+        )
+    result.count = result.encoded
+    result.seconds = time.perf_counter() - start if result.encoded else 0.0
+    return result
