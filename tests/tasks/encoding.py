@@ -16,6 +16,7 @@ class StandIn:
 
     dimension = 4
     vectors_per_passage = 1
+    int8 = None
     asked = 0
 
     def __init__(self, name, text, compute):
