@@ -9,20 +9,18 @@ CONTENTS = {
     Kind.CORPUS: [
         b'{"_id": "d1", "title": "", "text": "one"}',
         b'{"id": "d1", "contents": "one"}',
-        b'{"docid": "d1", "text": "one"}',
         b"id\ttext\ttitle\n1\tone\thead\n",
         b'[{"id": "d1", "contents": "one"}]',
     ],
     Kind.QUERIES: [
         b'{"query_id": "1", "query": "who"}',
-        b'{"qid": "1", "title": "who"}',
         b'{"id": "1", "title": "who"}',
         b'{"question": "who", "answers": ["she"]}',
         b'{"0": {"question": "who"}}',
         b'[{"question": "who", "answers": []}]',
         b"who\t['she']\n",
     ],
-    Kind.QRELS: [b"q1 0 d1 1\n", b"q1\t0\td1\t1\n", b"query-id\tcorpus-id\tscore\nq1\td1\t1\n"],
+    Kind.QRELS: [b"q1 0 d1 1\n", b"query-id\tcorpus-id\tscore\nq1\td1\t1\n"],
     Kind.RUN: [
         b"q1 Q0 d1 1 2.5 tag\n",
         b'{"qid": "q1", "docid": "d1", "rank": 1, "score": 2.5}',
@@ -49,7 +47,6 @@ def test_contents_give_their_kind_away(kind, data, tmp_path):
     ("source", "data", "target", "kind"),
     [
         ("collection.tsv", b"1\tone two\n", "out", Kind.CORPUS),
-        ("q.tsv", b"1\tone two\n", "queries.jsonl", Kind.QUERIES),
         ("x.jsonl", b'{"_id": "1", "text": "one"}', "corpus.tsv", Kind.CORPUS),
         ("qrels.x.tsv", b"1\t2\t3\n", "out", Kind.QRELS),
         ("run.x.tsv", b"1\t2\t1\n", "out", Kind.RUN),

@@ -18,8 +18,7 @@ BEIR = "query-id\tcorpus-id\tscore\n007\td1\t2\nq2\td1\t0\n007\td2\t-1\n"
         (TREC.replace(" ", "\t").replace("\n", "\r\n"), "trec qrels (4 columns)"),
         ("\n" + TREC.replace(" 0 ", " Q0 "), "trec qrels (4 columns)"),
         (BEIR, "beir qrels (3 columns)"),
-        (BEIR.partition("\n")[2], "beir qrels (3 columns)"),
-        (BEIR + "q2 d1 0\n", "beir qrels (3 columns)"),
+        (BEIR.partition("\n")[2] + "q2 d1 0\n", "beir qrels (3 columns)"),
     ],
 )
 def test_judgments(tmp_path, text, told):
