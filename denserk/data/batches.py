@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -116,10 +115,8 @@ def pad(ids: Sequence[Sequence[int] | NDArray[np.integer[Any]]], pad_id: int) ->
     lengths = np.array([len(text) for text in ids])
     filled = np.full((len(ids), int(lengths.max(initial=0))), pad_id, dtype=np.int64)
     mask = np.arange(filled.shape[1]) < lengths[:, None]
-    if len(ids) and isinstance(ids[0], np.ndarray):
+    if len(ids):
         filled[mask] = np.concatenate(ids)
-    else:
-        filled[mask] = np.fromiter(chain.from_iterable(ids), np.int64, int(lengths.sum()))
     return TokenBatch(torch.from_numpy(filled), torch.from_numpy(mask))
 
 
