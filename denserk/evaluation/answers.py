@@ -174,9 +174,6 @@ def judging(settings: AnswerSettings) -> Iterator[Judge]:
 def choose_answer_measures(texts: Iterable[str]) -> tuple[Measure, ...]:
     """Parse measures, and reject those that answers cannot give.
 
-    Raises:
-        UsageError: some are unknown or impossible.
-
     >>> [str(measure) for measure in choose_answer_measures(["success.5,20 MRR@10"])]
     ['Success@5', 'Success@20', 'RR@10']
     """
@@ -222,14 +219,9 @@ def evaluate_answers(
         topics: queries with the texts of the questions, if `answers` lacks them and they are
             written.
 
-    Returns:
-        The measures asked for and those of the minimum values, over all questions.
-
     Raises:
-        UsageError: a measure is unknown or impossible with answers, or there is no such file.
         InputError: a file is broken, or the corpus lacks passages.
         MismatchError: a run has no query in common with the questions.
-        OutputError: an output cannot be written.
     """
     settings = settings or EvaluationSettings()
     asked = [*settings.measures, *(f"Success@{depth}" for depth in matching.topk)]

@@ -58,7 +58,6 @@ def evaluate_benchmark(
         matching: how answers are matched, if the benchmark has answers.
 
     Raises:
-        UsageError: a measure is not understood, or a part of the benchmark is missing.
         MismatchError: a run was made for another benchmark or corpus.
     """
     settings = settings or EvaluationSettings()
@@ -125,7 +124,6 @@ def evaluate_benchmarks(
 
     Raises:
         UsageError: a folder has no run of any benchmark, or a part of a benchmark is missing.
-        MismatchError: a run was made for another benchmark or corpus.
     """
     asked = find_benchmarks(names)
     called = short_names(folders)

@@ -65,10 +65,6 @@ def evaluate(
 
     Returns:
         The measures asked for, and those of the minimum values; `check_minimums` checks a result.
-
-    Raises:
-        UsageError: a measure or minimum value is not understood, or there is no such file.
-        MismatchError: a run has no query in common with the qrels.
     """
     settings = settings or EvaluationSettings()
     choice = parse_measures(settings.measures or DEFAULT_MEASURES, settings.relevance_level)
@@ -96,11 +92,7 @@ def evaluate(
 
 
 def read_hits(path: str, settings: EvaluationSettings) -> dict[str, dict[str, float]]:
-    """Read the hits of a run that are evaluated: query id -> passage id -> score.
-
-    Raises:
-        InputError: a line is broken, or has no rank where ranks order the hits.
-    """
+    """Read the hits of a run that are evaluated: query id -> passage id -> score."""
     run = read_run_scores(path, by_rank=settings.order is RunOrder.RANK)
     if settings.remove_query:
         run = {qid: {d: s for d, s in hits.items() if d != qid} for qid, hits in run.items()}
@@ -110,11 +102,7 @@ def read_hits(path: str, settings: EvaluationSettings) -> dict[str, dict[str, fl
 
 
 def minimums(settings: EvaluationSettings) -> list[tuple[Measure, float]]:
-    """Return the minimum values that `settings.min` asks for.
-
-    Raises:
-        UsageError: one is not understood, or a name stands for several measures.
-    """
+    """Return the minimum values that `settings.min` asks for."""
     found = []
     for name, value in map(parse_bound, settings.min):
         measures = parse_measures([name], settings.relevance_level).measures
@@ -128,11 +116,7 @@ def minimums(settings: EvaluationSettings) -> list[tuple[Measure, float]]:
 
 
 def check_minimums(result: EvaluationResult, settings: EvaluationSettings) -> None:
-    """Check that every run reaches the minimum values; NaN does not.
-
-    Raises:
-        GateError: with every measure, its value, and the bound.
-    """
+    """Raise a GateError unless every run reaches the minimum values; NaN does not."""
     phrases = []
     for run in result.runs:
         whose = f"{run.name}: " if len(result.runs) > 1 else ""

@@ -138,7 +138,7 @@ def write_report(
         runs: the files it was made from, in its order.
         sources: the qrels, and where the texts are.
         settings: where the page goes, and how much it shows.
-        evaluation: how missing queries and queries' own passages were treated.
+        evaluation: how hits and missing queries were treated.
     """
     evaluation = evaluation or EvaluationSettings()
     measure, reference, level = main_measure(result), reference_of(result), _level(result)
@@ -200,11 +200,7 @@ def write_report(
 
 
 def write_benchmarks_report(result: BenchmarksResult, settings: PageSettings) -> Path:
-    """Write the page of runs on several benchmarks, in-domain against zero-shot; return its path.
-
-    Raises:
-        UsageError: it cannot be there.
-    """
+    """Write the page of runs on several benchmarks and return its path."""
     with style():
         figure, lacking = transfer_figure(result)
     return _write(

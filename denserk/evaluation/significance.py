@@ -78,13 +78,10 @@ def compare(
     A run and the baseline are compared on the queries that both have a value for.
 
     Args:
-        runs: the values of each run by its name.
+        runs: the values of each run by its name, that of the baseline among them.
         measures: what they hold.
-        baseline: the name of a run among them.
+        baseline: its name.
         settings: test, correction, level.
-
-    Raises:
-        UsageError: there is no other run.
     """
     others = [name for name in runs if name != baseline]
     if not others:

@@ -14,7 +14,6 @@ from denserk.analysis.attention_entropy import (
     attention_entropy,
     layer_entropies,
     layer_table,
-    plot,
     row_entropy,
 )
 from denserk.config.analysis import AttentionEntropySettings
@@ -23,7 +22,6 @@ from denserk.data.batches import pad
 from denserk.data.sampling import choose_items
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import ModelError
-from denserk.io import plots
 from denserk.models.model_folder import save_model
 from denserk.models.stored_model import StoredEncoder, read_model_folder
 from denserk.models.text_encoder import TextEncoder
@@ -172,15 +170,3 @@ def test_of_separate_encoders_that_of_passages_is_measured(tiny, toy, tmp_path):
 def test_a_t5_has_no_cls(tiny, toy, tmp_path):
     with pytest.raises(ModelError, match=r"a t5 backbone has no \[CLS\] token"):
         measured(tmp_path, tiny("t5"), corpus=str(toy / "corpus.jsonl"))
-
-
-def test_every_model_has_its_curve_and_its_name():
-    pytest.importorskip("matplotlib")
-    curves = {"a $x$": (1.0, 2.0, 3.0), "_b": (3.0, 2.5)}
-    with plots.style():
-        axes = plot([analysis.AttentionEntropy(n, n, 1, v, v) for n, v in curves.items()])
-    assert [tuple(line.get_ydata()) for line in axes.lines] == list(curves.values())
-    assert [list(line.get_xdata()) for line in axes.lines] == [[1, 2, 3], [1, 2]]
-    assert [text.get_text() for text in axes.figure.legends[0].texts] == list(curves)
-    looks = {(line.get_marker(), line.get_linestyle()) for line in axes.lines}
-    assert len(looks) == 2

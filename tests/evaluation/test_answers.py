@@ -294,22 +294,6 @@ def test_several_runs_ties_and_questions_without_hits():
 
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("who\t['a']\nwhat\t['b\n", r"test.qa.csv, line 2: found answers \"\['b\""),
-        ("who\t__import__('os')\n", 'line 1: found answers "__import__'),
-        ("who\t[1]\n", r"line 1: found answers '\[1\]'"),
-        ("who\t[]\n", "found no answers"),
-    ],
-)
-def test_broken_answers_are_named_with_their_line(text, told):
-    Path("test.qa.csv").write_text(text)
-    with pytest.raises(InputError, match=told):
-        evaluated()
-
-
-@pytest.mark.usefixtures("files")
-@pytest.mark.parametrize(
     ("options", "told"),
     [
         ({"settings": EvaluationSettings(relevance_level=2)}, "--relevance-level: a passage hol"),

@@ -85,13 +85,6 @@ def test_a_run_of_another_suite_or_corpus_is_refused(cache, made, asked):
     assert refused.value.hint == f"denserk benchmark {made} --runs run.trec"
 
 
-def test_a_run_that_says_nothing_is_taken_for_titled_with_a_word(cache):
-    write_marco(cache)
-    told = Heard()
-    evaluate_benchmark(["run.trec"], benchmarks()["msmarco-titled-dev"])
-    assert any("assumed to be" in note for note in told.notes)
-
-
 def test_only_what_is_asked_for_is_compared(cache):
     write_marco(cache)
     told = Heard()
@@ -185,19 +178,6 @@ def test_the_command_prints_the_papers_rows_below(cache, capsys):
     assert (rows[0]["system"], rows[0]["values"]) == ("BM25", {"nDCG@10": 0.506})
     assert command([*arguments, "--format", "trec_eval"]) == 2
     assert "--against" in capsys.readouterr().err
-
-
-def test_the_page_of_one_benchmark_has_a_baseline_and_texts(cache, capsys):
-    write_marco(cache)
-    Path("other.trec").write_text("q1 Q0 d1 1 3 t\n")
-    runs = ["--runs", "run.trec", "--runs", "other.trec", "--baseline", "other.trec"]
-    assert command(["benchmark", "dl19", *runs, "--report", "page"]) == 0
-    assert "other\tnDCG@10\t" in capsys.readouterr().out
-    page = Path("page/index.html").read_text("utf-8")
-    assert "TREC" in page
-    assert "difference from other" in page
-    assert command(["benchmark", "dl19", *runs, "--report", "page"]) == 2
-    assert "add --overwrite" in capsys.readouterr().err
 
 
 def test_a_real_run_by_its_suite(cache, shared_data, capsys):

@@ -52,15 +52,6 @@ def test_its_own_test_run(shared_data: Path, measures: str, file: str) -> None:
     )
 
 
-def test_that_rounding_can_move_one_topic_from_0_to_1(tmp_path: Path) -> None:
-    """Recall 0.60 of two passages is 1.2: trec_eval 10 asks for one of them, 9 for both."""
-    (tmp_path / "qrels").write_text("q 0 a 1\nq 0 b 1\n")
-    (tmp_path / "run").write_text("q Q0 a 1 1 t\n")
-    ours = measured(tmp_path / "run", tmp_path / "qrels", "iprec_at_recall.0.5,0.6")
-    assert ours["iprec_at_recall_0.50", "q"] == "1.0000"
-    assert ours["iprec_at_recall_0.60", "q"] == "0.0000"  # 1.0000 in trec_eval 10
-
-
 def test_every_topic_of_a_real_run_at_level_2(shared_data: Path) -> None:
     folder = shared_data / "dl-hard"
     with gzip.open(folder / "bm25.eval.gz", "rt") as lines:
