@@ -139,20 +139,14 @@ def _cross(layer: Any, queries: Tensor, states: Tensor, seen: Tensor) -> Tensor:
     return result
 
 
-def _run_absolute(model: Any, layers: Iterable[nn.Module], states: Tensor, mask: Tensor) -> Tensor:
-    """Layers that know nothing of positions, which the embeddings have (BERT)."""
-    bias = create_bidirectional_mask(model.config, states, mask)
-    for layer in layers:
-        states = layer(states, bias)
-    return states
-
-
-def _run_modernbert(
-    model: Any, layers: Iterable[nn.Module], states: Tensor, mask: Tensor
-) -> Tensor:
-    """Layers with rotary positions, and the encoder's own norm after the last."""
+def _run(model: Any, layers: Iterable[nn.Module], states: Tensor, mask: Tensor) -> Tensor:
+    """Run new layers; ModernBERT's have rotary positions, and its own norm follows the last."""
     encoder = model.base_model
     bias = create_bidirectional_mask(model.config, states, mask)
+    if not hasattr(encoder, "rotary_emb"):
+        for layer in layers:
+            states = layer(states, bias)
+        return states
     places = torch.arange(states.shape[1], device=states.device).unsqueeze(0)
     for layer in layers:
         rotary = encoder.rotary_emb(states, places, layer.attention_type)
@@ -166,7 +160,7 @@ _BERT = Architecture(
     head=("cls.predictions.",),
     transform=_TRANSFORMS["bert"],
     layers="encoder.layer",
-    run=_run_absolute,
+    run=_run,
     cross=_cross,
     parts=_bert_parts,
 )
@@ -175,7 +169,7 @@ _ROBERTA = Architecture(
     head=("lm_head.",),
     transform=_TRANSFORMS["roberta"],
     layers="encoder.layer",
-    run=_run_absolute,
+    run=_run,
     cross=_cross,
     offset=True,
     parts=_bert_parts,
@@ -192,7 +186,7 @@ ARCHITECTURES = {
             head=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
             transform=_TRANSFORMS["distilbert"],
             layers="transformer.layer",
-            run=_run_absolute,
+            run=_run,
             cross=_cross,
             parts=_distilbert_parts,
             activation=lambda config: str(config.activation),
@@ -204,7 +198,7 @@ ARCHITECTURES = {
             head=("head.", "decoder."),
             transform=_TRANSFORMS["modernbert"],
             layers="layers",
-            run=_run_modernbert,
+            run=_run,
         ),
         Architecture("mpnet", head=("lm_head.",), transform=_TRANSFORMS["roberta"], offset=True),
         Architecture("deberta-v2", head=("cls.predictions.",), transform=_TRANSFORMS["bert"]),

@@ -17,12 +17,7 @@ from denserk.models.openvino import Compiled, compile_function
 
 
 class Backbone(nn.Module):
-    """A transformer, with its MLM head where one is asked for.
-
-    Args:
-        model: of transformers: a bare encoder, or a masked-language model.
-        with_head: which of the two it is.
-    """
+    """A transformer: a bare encoder, or a masked-language model (`with_head`)."""
 
     def __init__(self, model: Any, *, with_head: bool) -> None:
         super().__init__()
@@ -40,12 +35,9 @@ class Backbone(nn.Module):
         with_head: bool,
         may_lack_head: bool = False,
     ) -> "Backbone":
-        """Build the backbone of a folder from its tensors.
+        """Build the backbone of a folder from its tensors, with its MLM head or without.
 
-        With `may_lack_head`, an MLM head that is not among the tensors is randomly initialised.
-
-        Raises:
-            ModelError: there is no such encoder, or tensors are missing or do not fit.
+        With `may_lack_head`, a head that is not among the tensors is randomly initialised.
         """
         kind = config.model_type
         auto: Any = AutoModelForMaskedLM if with_head else AutoModel

@@ -59,10 +59,6 @@ def find_model(model: str, option: str = "--model", beside: Sequence[str] = ()) 
         model: a folder, a short name, or a name on the hub; the first that exists is taken.
         option: the option that named it.
         beside: further files to download where they exist.
-
-    Raises:
-        UsageError: it is none of the three, or a name without published weights.
-        ModelError: the hub does not give it, or cannot be reached and the cache does not have it.
     """
     published = PUBLISHED.get(model)
     if Path(model).is_dir():
@@ -111,12 +107,7 @@ def _download(name: str, beside: Sequence[str]) -> Path:
 
 
 def read_json(path: Path, rule: Rule = OBJECT) -> Any:
-    """Read a small JSON file, an object unless the rule says otherwise.
-
-    Raises:
-        ModelError: there is no such file.
-        InputError: the file cannot be read or holds something else.
-    """
+    """Read a small JSON file, an object unless the rule says otherwise."""
     if not path.exists():
         raise ModelError(f"{path} is missing")
     try:
@@ -149,11 +140,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of one file to the CPU; nothing in it is executed.
-
-    Raises:
-        ModelError: the file is absent, cut short, or holds more than tensors.
-    """
+    """Read the tensors of one file to the CPU; nothing in it is executed."""
     if not path.exists():
         raise ModelError(f"{path} is missing")
     with read_errors(path), path.open("rb") as handle:
@@ -207,15 +194,7 @@ def read_model_type(folder: Path) -> str:
 
 
 def read_config(folder: Path, model_type: str | None = None) -> PretrainedConfig:
-    """Read the configuration of a folder's model.
-
-    Args:
-        folder: with config.json.
-        model_type: take it for this type instead of its own.
-
-    Raises:
-        ModelError: there is none, or transformers rejects it.
-    """
+    """Read the configuration of a folder's model, as of `model_type` where one is given."""
     kind, path = model_type or read_model_type(folder), folder / CONFIG
     if kind not in CONFIG_MAPPING:
         raise ModelError(f"{path}: transformers does not know the model_type {kind[:60]!r}")
@@ -244,12 +223,8 @@ def load_model(
         auto: one of transformers' Auto classes.
         folder: for messages.
         config: of the model.
-        tensors: by name; those that the model does not use may stand among them.
+        tensors: by name; heads of other tasks may stand among them.
         may_lack: first parts of names that may be missing, and are then initialised randomly.
-
-    Raises:
-        ModelError: transformers makes no model of the configuration, or tensors are missing or of
-            another shape.
     """
     with _explained(f"{folder / CONFIG}: transformers makes no model of it"), torch.device("meta"):
         shell = auto.from_config(config)

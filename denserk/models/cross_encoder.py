@@ -31,7 +31,7 @@ from denserk.data.batches import by_length
 from denserk.data.pairs import Pair, PairBatch, PairJoiner, Template
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.errors import ModelError, UsageError
-from denserk.models.architectures import Architecture, architecture_of
+from denserk.models.architectures import architecture_of
 from denserk.models.checkpoints import (
     CONFIG,
     find_model,
@@ -74,32 +74,19 @@ class Reranker(nn.Module):
         self.is_linear = not type(model).__name__.endswith(PUBLISHED)
 
     @property
-    def config(self) -> Any:
-        """The configuration."""
-        return self.model.config
-
-    @property
-    def architecture(self) -> Architecture:
-        """The row of the table of architectures."""
-        return architecture_of(self.config.model_type)
-
-    @property
     def max_length(self) -> int | None:
         """The longest input it has positions for, special tokens included."""
-        return self.architecture.positions(self.config)
+        config = self.model.config
+        return architecture_of(config.model_type).positions(config)
 
     @classmethod
     def begin(cls, stored: StoredEncoder, seed: int) -> "Reranker":
-        """Build a reranker to train: an encoder's weights, and a new linear head.
-
-        Raises:
-            ModelError: the backbone has no [CLS], or its weights are not those of its config.json.
-        """
+        """Build a reranker to train: an encoder's weights, and a new linear head."""
         _refuse_backbone(stored.config.model_type)
         config = copy.deepcopy(stored.config)
         config.num_labels = 1
-        auto, lacking = AutoModelForTokenClassification, (HEAD,)
-        model = load_model(auto, stored.folder, config, stored.tensors, may_lack=lacking)
+        folder, tensors = stored.folder, stored.tensors
+        model = load_model(AutoModelForTokenClassification, folder, config, tensors, (HEAD,))
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             model.classifier.weight.normal_(0.0, INITIAL_DEVIATION, generator=generator)
@@ -189,12 +176,7 @@ class StoredReranker:
     ) -> "StoredReranker":
         """Return the same weights with other lengths and texts, within the model's positions.
 
-        Args:
-            text: fields of `TextSettings` that replace the folder's own.
-            pair_max_length: tokens of a whole input; None leaves what the folder says.
-
-        Raises:
-            UsageError: a length that was asked for goes beyond the model.
+        A UsageError names a length that was asked for and goes beyond them; None asks for none.
         """
         limit = self.reranker.max_length
         if pair_max_length is not None and limit is not None and pair_max_length > limit:
@@ -262,11 +244,7 @@ def read_reranker(folder: Path) -> StoredReranker:
 
 
 def begin_reranker(folder: Path, seed: int) -> StoredReranker:
-    """A reranker to train: one that is there, or an encoder with a new linear head.
-
-    Args:
-        folder: a model's folder, whatever its layout.
-        seed: draws the new head.
+    """Return a folder's reranker to train, or its encoder with a new linear head drawn by `seed`.
 
     Raises:
         ModelError: it holds no model that can be trained so.
@@ -287,15 +265,9 @@ def begin_reranker(folder: Path, seed: int) -> StoredReranker:
 
 
 class PairScorer:
-    """A loaded cross-encoder.
+    """A loaded cross-encoder: pairs of a query and a passage in, scores out.
 
-    Attributes:
-        name: what the model is called: a folder, or a name on the hub.
-        text: how records become text.
-        pairs: how two texts become one input.
-        tokenizer: makes token ids of queries and of passages.
-        joiner: makes one input of both.
-        device: the device in use.
+    `tokenizer` makes token ids of queries and of passages, `joiner` one input of both.
     """
 
     def __init__(self, name: str, stored: StoredReranker, compute: ComputeSettings) -> None:
@@ -304,7 +276,7 @@ class PairScorer:
         self.name, self.compute = name, compute
         self.text, self.pairs = stored.text, stored.pairs
         self.fingerprint = stored.fingerprint()
-        self.backbone = stored.reranker.architecture.model_type
+        self.backbone = stored.reranker.model.config.model_type
         self.tokenizer, self.joiner = stored.tokenizer(), stored.joiner()
         self.device = choose_device(compute.device)
         dtype = choose_dtype(compute.dtype, self.device)
@@ -318,17 +290,13 @@ class PairScorer:
         pair_max_length: int | None = None,
         compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
     ) -> "PairScorer":
-        """Load a cross-encoder.
+        """Load a cross-encoder from a folder, or by its name on the hub.
 
         Args:
             model: a folder, or a name on the hub.
             text: fields of `TextSettings` that replace what the folder says about itself.
             pair_max_length: tokens of a whole input; None leaves what the folder says.
             compute: where and how.
-
-        Raises:
-            UsageError: the model, the device or a setting is not there to choose.
-            ModelError: the model cannot be loaded, or is no cross-encoder.
         """
         name, folder = find_model(model)
         stored = read_reranker(folder).fit(text, pair_max_length)

@@ -46,10 +46,6 @@ class TextGenerator:
         sampling: how tokens are drawn.
         compute: device, dtype and batch size.
         allow_pickle: also read pytorch_model.bin (tensors only).
-
-    Raises:
-        UsageError: the model or the device does not exist.
-        ModelError: the model cannot be loaded or has the wrong architecture.
     """
 
     def __init__(
@@ -110,9 +106,6 @@ class TextGenerator:
         """Sample texts for each of `texts`, cut to `longest` tokens; an empty text gets none.
 
         Samples without text are dropped.
-
-        Raises:
-            ModelError: a batch does not fit in memory, or the model's logits are not finite.
         """
         found: list[list[str]] = [[] for _ in texts]
         filled = [place for place, text in enumerate(texts) if text]
@@ -170,20 +163,13 @@ def _load(option: str, name: str, folder: Path, *, allow_pickle: bool) -> Any:
     """Load a folder's model in float32 on the CPU."""
     kind = read_model_type(folder)
     causal = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys() - MODEL_FOR_MASKED_LM_MAPPING_NAMES.keys()
-    known: dict[str, tuple[str, Any, Any]] = {
-        QUERIES: (
-            "sequence-to-sequence",
-            MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-            AutoModelForSeq2SeqLM,
-        ),
-        CONTINUATIONS: ("causal", causal, AutoModelForCausalLM),
-    }
-    expected, kinds, auto = known[option]
-    if kind not in kinds:
-        others = [other for other, (_, names, _) in known.items() if kind in names]
+    known = {QUERIES: MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.keys(), CONTINUATIONS: causal}
+    auto: Any = AutoModelForCausalLM if option == CONTINUATIONS else AutoModelForSeq2SeqLM
+    if kind not in known[option]:
+        expected = "causal" if option == CONTINUATIONS else "sequence-to-sequence"
+        others = [f"give it as {other}" for other, kinds in known.items() if kind in kinds]
         raise ModelError(
-            f"{option} {name} is a {kind} model; a {expected} model is expected",
-            f"give it as {others[0]}" if others else None,
+            f"{option} {name} is a {kind} model; a {expected} model is expected", *others
         )
     if not allow_pickle and weight_files(folder)[-1].suffix == ".bin":
         raise ModelError(

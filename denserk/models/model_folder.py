@@ -199,19 +199,11 @@ pipeline_tag: sentence-similarity
 
 # Dense retrieval model
 
-Saved by denserk {version}.
+Saved by denserk {version}; `denserk encode --model PATH` makes its vectors.
 
 | | |
 |---|---|
 {rows}
-
-With denserk:
-
-```
-denserk encode --model PATH --corpus corpus.jsonl --output vectors
-denserk index --input vectors --output index
-denserk search --index index --topics queries.tsv --output run.trec
-```
 
 {opening}
 """
@@ -225,33 +217,29 @@ queries = model.encode_query(["a query"])
 passages = model.encode_document(["a passage"])
 scores = model.similarity(queries, passages)
 ```"""
-JOINS = {
-    " ": "joined by a space",
-    SEPARATOR: "joined by the tokenizer's separator token",
-    PAIR: "as a sentence pair",
-}
+JOINS = {" ": "joined by a space", PAIR: "as a sentence pair"}
+JOINS[SEPARATOR] = "joined by the tokenizer's separator token"
 
 
 def _model_card(
     encoder: Encoder, text: TextSettings, base: str, *, tied: bool, standard: bool
 ) -> str:
     """Return README.md of a saved model, in Markdown under the metadata block of the hub."""
-
-    def read(length: int, prefix: str) -> str:
-        return f"at most {length} tokens" + (f", prefix {_code(prefix)}" if prefix else "")
-
     local = Path(base).is_dir()
     settings, count = encoder.settings, encoder.vectors_per_passage
     scaled = ", L2-normalised" if settings.l2_norm else ""
-    size = f"{encoder.dimension} dimensions" + (f", {count} per passage" if count > 1 else "")
+    several = f", {count} per passage" if count > 1 else ""
+    size = f"{encoder.dimension} dimensions{several}"
     rows = {
-        "Base model": _code(Path(base).resolve().name if local else base) if base else "",
+        "Base model": base and _code(Path(base).resolve().name if local else base),
         "Architecture": encoder.backbone.architecture.model_type,
         "Encoders": "" if tied else "one for queries, one for passages (untied)",
         "Embedding": f"`{settings.representation}`{scaled}, {size}",
         "Similarity": "dot product",
-        "Query": read(text.query_max_length, text.query_prefix),
-        "Passage": read(text.passage_max_length, text.passage_prefix),
+        "Query": f"at most {text.query_max_length} tokens",
+        "Query prefix": text.query_prefix and _code(text.query_prefix),
+        "Passage": f"at most {text.passage_max_length} tokens",
+        "Passage prefix": text.passage_prefix and _code(text.passage_prefix),
     }
     opening = OPENING.format(
         installed="" if standard else ", where denserk is installed",
@@ -261,14 +249,9 @@ def _model_card(
         joined = JOINS.get(text.join, f"joined by {_code(text.join)}")
         opening += f"\n\nA passage is its {' and '.join(text.fields)}, {joined}."
     if standard and text.query_max_length != text.passage_max_length:
-        opening += (
-            f"\n\n`encode_query` reads {text.query_max_length} tokens; `encode` reads "
-            f'{text.passage_max_length}, with `prompt_name="query"` too.'
-        )
+        opening += f"\n\n`encode` reads {text.passage_max_length} tokens of queries, too."
     if count > 1:
-        opening = (
-            f"sentence-transformers cannot open it: a passage has {count} embeddings, not one."
-        )
+        opening = "sentence-transformers, with one embedding per text, cannot open it."
     return CARD.format(
         metadata=f"base_model: {base}\n" if base and not local else "",
         version=__version__,
@@ -290,9 +273,8 @@ PUBLISHED_FILE = "model.pt"
 class HeadLayout:
     """Location and names of the heads of a pre-training objective, beside the backbone.
 
-    `file` is denserk's, with keys `{head}.{layer}.…`; `heads` are those that it may hold.
-    `published` maps the names in the authors' `model.pt` to denserk's; `ignored` are tensors of no
-    head.
+    `heads` are those that denserk's `file` may hold. `published` maps the names in the authors'
+    `model.pt` to denserk's; `ignored` are tensors of no head.
     """
 
     file: str
@@ -331,10 +313,8 @@ def save_heads(folder: Path, layout: HeadLayout, heads: Mapping[str, nn.Module])
 def load_heads(folder: Path, layout: HeadLayout, heads: Mapping[str, nn.Module]) -> Path | None:
     """Load the heads of an objective in place from a folder, denserk's or the authors'.
 
-    Heads of the file that are not asked for are ignored.
-
-    Returns:
-        The file that was read; None where there is none, and the layers stay as they are.
+    Heads of the file that are not asked for are ignored. Return the file that was read, or None
+    where there is none.
 
     Raises:
         ModelError: the file is unreadable, lacks a layer, or has other shapes.
@@ -386,10 +366,6 @@ def convert_model(
         representation: fields of `RepresentationSettings` that replace what the source says about
             itself; the authors' layout does not record its dimensions.
         text: the same for `TextSettings`.
-
-    Raises:
-        ModelError: the source cannot be loaded, or the layout cannot hold it; all reasons are
-            given.
     """
     name, folder = find_model(source)
     stored = read_model_folder(folder)

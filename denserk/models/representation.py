@@ -190,9 +190,6 @@ class Aggretriever(nn.Module):
 def storage_order(layers: Sequence[int], last: int) -> tuple[int, ...]:
     """Return a model's layers in the order in which their vectors stand; by default the last two.
 
-    Raises:
-        ModelError: a layer the model does not have, one named twice, or a set without the last.
-
     >>> storage_order([10, 12], 12)
     (12, 10)
     """

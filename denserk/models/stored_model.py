@@ -91,13 +91,9 @@ OBJECTS = Rule(
 
 @dataclass(frozen=True)
 class StoredEncoder:
-    """One encoder's weights, not yet a model.
+    """One encoder's weights, not yet a model: the transformer's, and `heads` of a representation.
 
-    Attributes:
-        folder: with its config.json and tokenizer.
-        config: of the transformer.
-        tensors: the transformer's, as the folder names them.
-        heads: the representation's own.
+    `folder` has its config.json and its tokenizer.
     """
 
     folder: Path
@@ -107,15 +103,7 @@ class StoredEncoder:
 
     @classmethod
     def read(cls, folder: Path, heads: Mapping[str, Tensor] | None = None) -> "StoredEncoder":
-        """Read a transformers folder; names of published layouts are undone.
-
-        Args:
-            folder: with config.json and weights.
-            heads: the representation's own tensors, where they do not lie among the weights.
-
-        Raises:
-            ModelError: it is no model of text, or cannot be read.
-        """
+        """Read a transformers folder, `heads` from elsewhere; names of published layouts go."""
         kind = read_model_type(folder)
         if kind not in TEXT_MODELS:
             raise ModelError(
@@ -155,22 +143,14 @@ class StoredEncoder:
         return any(name.startswith(self.architecture.head) for name in self.tensors)
 
     def build(self, settings: RepresentationSettings) -> Encoder:
-        """Build the encoder, every weight taken from the folder.
-
-        Raises:
-            ModelError: the folder lacks what the settings need, or cannot do it.
-        """
+        """Build the encoder, every weight taken from the folder; else raise a ModelError."""
         refuse_architecture(settings, self.architecture)
         with_head = needs_mlm_head(settings)
-        if with_head and settings.mlm_head is MlmHead.FRESH:
+        if with_head and (settings.mlm_head is MlmHead.FRESH or not self.has_mlm_head):
+            lacks = f"{self.folder} was saved without its masked-language-model head"
+            reason = lacks if settings.mlm_head is not MlmHead.FRESH else "--set mlm-head=fresh"
             raise ModelError(
-                "--mlm-head fresh is for training: a new head is random, and so are its vectors",
-                "leave it out, or choose --set mlm-head=none",
-            )
-        if with_head and not self.has_mlm_head:
-            raise ModelError(
-                f"{self.folder} was saved without its masked-language-model head, "
-                "and a new one would be random",
+                f"{reason}: a new one is random, and for training alone",
                 "choose another --representation, or a folder with the head",
             )
         encoder, new = self._encoder(settings)
@@ -187,19 +167,12 @@ class StoredEncoder:
 
         A new MLM head is initialised as transformers does for the backbone, its decoder tied to
         the word embeddings.
-
-        Raises:
-            ModelError: the backbone cannot do it, or tensors are missing.
         """
         refuse_architecture(settings, self.architecture)
         fresh = settings.mlm_head is MlmHead.FRESH or not self.has_mlm_head
         if fresh and needs_mlm_head(settings):
-            logger.info(
-                "a new masked-language-model head in place of the pretrained one"
-                if self.has_mlm_head
-                else f"{self.folder} has no masked-language-model head: a new one, tied to the "
-                "word embeddings, is trained; --set mlm-head=none does without"
-            )
+            why = "" if self.has_mlm_head else f", for {self.folder} has none"
+            logger.info(f"a new masked-language-model head, tied to the word embeddings{why}")
         encoder, new = self._encoder(settings, fresh=fresh)
         if new:
             logger.info(f"randomly initialised: {', '.join(new)}")
@@ -217,11 +190,7 @@ class StoredEncoder:
         return encoder, sorted(own.keys() - kept.keys())
 
     def begin_masked_lm(self) -> Backbone:
-        """Build the backbone with its MLM head, to pre-train; a missing head is initialised.
-
-        Raises:
-            ModelError: the backbone has no [CLS] token or no MLM head, or tensors are missing.
-        """
+        """Build the backbone with its MLM head, to pre-train; a missing head is initialised."""
         if not self.architecture.has_cls or self.architecture.transform is None:
             lacks = "masked-language-model head" if self.architecture.has_cls else "[CLS] token"
             raise ModelError(
@@ -229,12 +198,10 @@ class StoredEncoder:
                 f"has no {lacks}",
                 "start from a BERT, RoBERTa, DistilBERT or ModernBERT",
             )
-        if not self.has_mlm_head:
-            logger.info(
-                f"{self.folder} has no masked-language-model head to start from: a new one, tied "
-                "to the word embeddings"
-            )
-        return self._with_head(fresh=not self.has_mlm_head).train()
+        fresh = not self.has_mlm_head
+        if fresh:
+            logger.info(f"{self.folder} has no masked-language-model head: a new one is trained")
+        return self._with_head(fresh=fresh).train()
 
     def bare(self) -> Backbone:
         """Build the encoder without an MLM head, every weight taken from the folder."""
@@ -295,11 +262,7 @@ def encoder_files(folder: Path) -> list[Path]:
 
 
 def read_own_file(folder: Path) -> tuple[RepresentationSettings, TextSettings, PairSettings]:
-    """Read a folder's denserk.json.
-
-    Raises:
-        ModelError: a later version of denserk wrote it, or it is broken.
-    """
+    """Read a folder's denserk.json."""
     told = read_json(folder / DENSERK_FILE)
     version = told.get("format_version")
     if version != FORMAT_VERSION:
