@@ -150,7 +150,7 @@ def test_what_would_give_other_vectors_is_an_error(tiny, tmp_path, opened):
 def test_several_embeddings_per_passage_do_not_open(tiny, tmp_path, opened, name):
     options = ("--representation", name, "--reduction", "multi-vector", "--set", "vectors=2")
     folder = finetuned(tiny(), tmp_path / "m", tmp_path, *options)
-    assert "sentence-transformers cannot open it" in (folder / "README.md").read_text()
+    assert "with one embedding per text, cannot open it" in (folder / "README.md").read_text()
     with pytest.raises(ValueError, match="trust_remote_code=True"):
         opened(folder)
     with pytest.raises(ModelError, match=r"2 embeddings per passage.*open it with denserk"):

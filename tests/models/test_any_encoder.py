@@ -1,6 +1,7 @@
 """Encoders and decoders that transformers' AutoModel loads, through encode, training and saving."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -52,19 +53,13 @@ def states_of(folder, kind, text):
     return output.hidden_states[-1][0]
 
 
-POOLINGS = {
-    "cls": lambda states: states[0],
-    "mean": lambda states: states.mean(0),
-    "max": lambda states: states.amax(0),
-    "last": lambda states: states[-1],
-}
+POOLINGS = {"cls": lambda h: h[0], "mean": lambda h: h.mean(0), "last": lambda h: h[-1]}
 
 
-@pytest.mark.parametrize("kind", [*OTHERS, "qwen3"])
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize(
+    ("kind", "pooling"), [*((k, "cls") for k in OTHERS), ("mpnet", "mean"), ("qwen3", "last")]
+)
 def test_vectors_are_the_states_of_transformers_pooled_by_hand(other, kind, pooling):
-    if (kind, pooling) == ("qwen3", "cls"):
-        pytest.skip("a decoder has no [CLS]")
     folder = other(kind)
     expected = [POOLINGS[pooling](states_of(folder, kind, text)) for text in TEXTS]
     assert torch.stack(expected).std(0).min() > 0.01
@@ -166,19 +161,12 @@ def test_layers_of_modernbert_are_those_of_its_encoder(other):
         StoredEncoder.read(other("mpnet")).begin_masked_lm().new_layers(1)
 
 
-@pytest.mark.parametrize("kind", [*OTHERS, "qwen3"])
+@pytest.mark.parametrize("kind", ["modernbert", "dpr-question", "qwen3"])
 def test_missing_weights_are_an_error(other, kind, tmp_path):
-    folder = tmp_path / "m"
-    folder.mkdir()
-    for path in other(kind).iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
+    folder = shutil.copytree(other(kind), tmp_path / "m")
     tensors = load_file(folder / "model.safetensors")
-    lost = next(
-        name
-        for name in tensors
-        if "layer" in name and "head" not in name and name.endswith("weight")
-    )
-    del tensors[lost]
+    names = (n for n in tensors if "layer" in n and "head" not in n and n.endswith("weight"))
+    del tensors[next(names)]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelError, match=r"missing: .*layer.*weight"):
         TextEncoder.load(str(folder), compute=CPU)

@@ -46,33 +46,19 @@ MADE = "config.json: transformers makes no model of it"
 SHAPE = "the weights are not those of its config.json"
 CONFIGS = [
     ({"hidden_act": "nonsense"}, MADE),
-    ({"hidden_act": None}, MADE),
     ({"hidden_size": 0}, MADE),
-    ({"hidden_size": -16}, MADE),
     ({"hidden_size": "16"}, MADE),
     ({"hidden_size": 32}, SHAPE),
     ({"hidden_size": 32768}, "describes a model of"),
-    ({"num_attention_heads": 0}, MADE),
     ({"num_attention_heads": 3}, MADE),
-    ({"num_attention_heads": 1.5}, MADE),
-    ({"num_hidden_layers": 1}, SHAPE),
     ({"num_hidden_layers": 3}, SHAPE),
     ({"num_hidden_layers": 10_000_000}, "10,000,000 layers"),
-    ({"num_hidden_layers": 900, "intermediate_size": 10_000}, "describes a model of"),
-    ({"num_hidden_layers": -1}, "-1 layers"),
-    ({"intermediate_size": [32]}, MADE),
     ({"vocab_size": 10_000_000_000}, "describes a model of"),
-    ({"vocab_size": None}, MADE),
-    ({"max_position_embeddings": 10_000_000_000}, "describes a model of"),
     ({"max_position_embeddings": True}, MADE),
-    ({"type_vocab_size": "two"}, MADE),
     ({"model_type": ["bert"]}, "model_type"),
-    ({"model_type": None}, "model_type"),
     ({"model_type": "nonsense"}, "the backbone 'nonsense' is not supported"),
     ({"pad_token_id": 10_000}, MADE),
-    ({"pad_token_id": {}}, MADE),
     ({"hidden_dropout_prob": 3}, MADE),
-    ({"layer_norm_eps": "small"}, MADE),
     ({"id2label": [1]}, MADE),
     ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, "cannot be"),
 ]
@@ -85,7 +71,7 @@ def test_a_broken_config_is_one_line(model, refused, values, named):
     assert named in line
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"model_type": ', "[" * 100_000, '{"a": "\ud800"}'])
+@pytest.mark.parametrize("text", ["", "[]", "[" * 100_000, '{"a": "\ud800"}'])
 def test_a_config_that_is_no_object(model, refused, text):
     (model / "config.json").write_text(text, errors="surrogatepass")
     assert "config.json" in refused()
@@ -167,15 +153,23 @@ def test_weights_that_may_not_be_read(model, refused):
 
 class _Evil:
     def __reduce__(self):
-        return os.system, ("true",)
+        return print, ("executed",)
 
 
-def test_a_pickle_of_weights_that_asks_for_more(model, refused):
+def test_pickles_are_read_for_tensors_alone(model, refused, capfd):
     """The reason is denserk's; torch's own goes on to say how the file is opened all the same."""
-    (model / "model.safetensors").unlink()
-    torch.save({"a": _Evil()}, model / "pytorch_model.bin")
+    weights = model / "model.safetensors"
+    weights.write_bytes(pickle.dumps(_Evil()))
+    assert "model.safetensors cannot be read" in refused()
+    weights.unlink()
+    weights = model / "pytorch_model.bin"
+    torch.save({"a": _Evil()}, weights)
     line = refused()
-    assert "it asks for posix.system, which is no tensor" in line
+    assert "it asks for print, which is no tensor" in line
     assert "weights_only" not in line
-    (model / "pytorch_model.bin").write_bytes(pickle.dumps(np.zeros(3)))
-    assert "weights_only" not in refused()
+    for content in (b"", b"junk", pickle.dumps(_Evil()), pickle.dumps(np.zeros(3))):
+        weights.write_bytes(content)
+        assert "weights_only" not in refused()
+    torch.save({"step": 3}, weights)
+    assert "something other than named tensors" in refused()
+    assert "executed" not in capfd.readouterr().out

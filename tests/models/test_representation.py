@@ -1,3 +1,8 @@
+"""Representations against the papers' equations, spec example vectors and transformers' states."""
+
+import json
+
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -6,36 +11,75 @@ from denserk.config.encoding import (
     AggKind,
     AggLayout,
     AggOrder,
+    ComputeSettings,
+    EncodeSettings,
     MlmHead,
+    Reduction,
     Representation,
     RepresentationSettings,
     TermWeight,
 )
+from denserk.config.formats import CorpusSettings
+from denserk.config.retrieval import IndexPaths, SearchPaths, SearchSettings
 from denserk.data.batches import pad
-from denserk.errors import ModelError
+from denserk.errors import ModelError, UsageError
+from denserk.index.build import build_index
+from denserk.index.search import search
+from denserk.losses.functional import contrastive_loss
 from denserk.models import lexical
-from denserk.models.representation import NEEDS_CLS, POOLINGS, SEVERAL_VECTORS, needs_mlm_head
+from denserk.models.pooling import (
+    PassageVectors,
+    max_similarity,
+    pool_cls,
+    pool_last,
+    pool_max,
+    pool_mean,
+    vector_scores,
+)
+from denserk.models.representation import (
+    NEEDS_CLS,
+    ScalarMix,
+    average_vectors,
+    first_tokens,
+    storage_order,
+)
 from denserk.models.slice_layout import SliceLayout
 from denserk.models.stored_model import read_model_folder
+from denserk.models.text_encoder import TextEncoder
+from denserk.records import Passage, Query
+from denserk.tasks.encode import encode
 from tests import oracles
+from tests.conftest import PASSAGES, QUERIES
 from tests.tiny_models import MASKED_LM, WITH_HEADS
 
 TEXTS = [[2, 9, 14, 30, 8, 3], [2, 17, 3], [2, 3], [2, 9, 9, 9, 40, 41, 42, 3]]
-CASES = [
-    {},
-    {"agg_kind": AggKind.PLUS},
-    {"agg_kind": AggKind.PLUS, "agg_layout": AggLayout.PAIRED},
-    {"agg_layout": AggLayout.RANDOM, "agg_seed": 5},
-    {"agg_kind": AggKind.NONE},
-    {"term_weight": TermWeight.SIGNED},
-    {"term_weight": TermWeight.ABS},
-    {"term_weight": TermWeight.ONE, "cls_dim": 0},
-    {"mlm_head": MlmHead.NONE},
-    {"agg_order": AggOrder.AGG_CLS, "cls_dim": 16},
-    {"agg_kind": AggKind.LINEAR},
-    {"agg_kind": AggKind.AVERAGE},
-    {"agg_dim": 0},
-]
+BATCH = pad(TEXTS, pad_id=0)
+STATES = torch.tensor(
+    [[[1.0, -2.0], [3.0, -6.0], [9.0, 9.0]], [[1.0, 1.0], [2.0, -1.0], [6.0, -3.0]]]
+)
+MASK = torch.tensor([[True, True, False], [True, True, True]])
+
+
+@pytest.mark.parametrize(
+    ("pool", "expected"),
+    [
+        (pool_cls, [[1.0, -2.0], [1.0, 1.0]]),
+        (pool_mean, [[2.0, -4.0], [3.0, -1.0]]),
+        (pool_max, [[3.0, -2.0], [6.0, 1.0]]),
+        (pool_last, [[3.0, -6.0], [6.0, -3.0]]),
+    ],
+)
+def test_pooling_leaves_padding_out(pool, expected):
+    assert pool(STATES, MASK).tolist() == expected
+    spoiled = STATES.masked_fill(~MASK.unsqueeze(-1), torch.nan)
+    assert pool(spoiled, MASK).tolist() == expected
+
+
+def test_a_mean_in_low_precision_is_summed_in_float32():
+    hidden = torch.full((1, 512, 1), 1.0, dtype=torch.bfloat16)
+    hidden[0, 0] = 300.0
+    mask = torch.ones(1, 512, dtype=torch.bool)
+    assert pool_mean(hidden, mask).item() == pytest.approx((300 + 511) / 512)
 
 
 def literal(kind, folder, settings, heads, ids):
@@ -74,8 +118,24 @@ def literal(kind, folder, settings, heads, ids):
     return agg + cls if settings.agg_order is AggOrder.AGG_CLS else cls + agg
 
 
-@pytest.mark.parametrize("options", CASES, ids=str)
-@pytest.mark.parametrize("kind", WITH_HEADS)
+CASES = [
+    *((kind, {}) for kind in WITH_HEADS),
+    ("bert", {"agg_kind": AggKind.PLUS}),
+    ("bert", {"agg_kind": AggKind.PLUS, "agg_layout": AggLayout.PAIRED}),
+    ("bert", {"agg_layout": AggLayout.RANDOM, "agg_seed": 5}),
+    ("bert", {"agg_kind": AggKind.NONE}),
+    ("bert", {"term_weight": TermWeight.SIGNED}),
+    ("roberta", {"term_weight": TermWeight.ABS}),
+    ("bert", {"term_weight": TermWeight.ONE, "cls_dim": 0}),
+    ("distilbert", {"mlm_head": MlmHead.NONE}),
+    ("bert", {"agg_order": AggOrder.AGG_CLS, "cls_dim": 16}),
+    ("bert", {"agg_kind": AggKind.LINEAR}),
+    ("bert", {"agg_kind": AggKind.AVERAGE}),
+    ("bert", {"agg_dim": 0}),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), CASES, ids=str)
 def test_aggretriever_is_the_paper_s_equations(kind, options, tiny, tiny_agg, monkeypatch):
     stored = read_model_folder(tiny_agg(kind, **options))
     settings = stored.representation
@@ -90,11 +150,6 @@ def test_aggretriever_is_the_paper_s_equations(kind, options, tiny, tiny_agg, mo
     torch.testing.assert_close(encoder(batch).detach(), encoded, rtol=0, atol=1e-6)
 
 
-def test_every_representation_has_its_row():
-    rows = {*POOLINGS, *SEVERAL_VECTORS, Representation.AGG}
-    assert rows == set(Representation) - {Representation.CROSS_ENCODER}
-
-
 @pytest.mark.parametrize("representation", NEEDS_CLS)
 def test_t5_has_no_cls(tiny, representation):
     stored = read_model_folder(tiny("t5"))
@@ -103,44 +158,170 @@ def test_t5_has_no_cls(tiny, representation):
     assert "--representation mean" in str(caught.value.hint)
 
 
-@pytest.mark.parametrize(
-    ("options", "needed"),
-    [
-        ({}, True),
-        ({"agg_kind": AggKind.AVERAGE}, False),
-        ({"agg_dim": 0}, False),
-        ({"agg_dim": 0, "agg_kind": AggKind.NONE}, True),
-        ({"mlm_head": MlmHead.NONE}, False),
-        ({"mlm_head": MlmHead.FRESH}, True),
-    ],
-)
-def test_when_the_head_is_needed(options, needed):
-    assert needs_mlm_head(RepresentationSettings(Representation.AGG, **options)) is needed
-
-
-def test_an_untrained_term_weight_is_refused(tiny):
-    stored = read_model_folder(tiny("bert"))
-    with pytest.raises(ModelError, match=r"no trained cls_proj\.bias, .*tok_proj\.weight"):
-        stored.build(RepresentationSettings(Representation.AGG))
+def test_vectors_are_never_made_through_random_layers(tiny, tiny_agg):
+    agg = RepresentationSettings(Representation.AGG, agg_dim=20, cls_dim=8)
+    fresh = RepresentationSettings(Representation.AGG, mlm_head=MlmHead.FRESH)
+    mixed = RepresentationSettings(Representation.MLR, reduction=Reduction.SCALAR_MIX)
+    for folder, settings, told in (
+        (tiny("bert"), agg, r"no trained cls_proj\.bias, .*tok_proj\.weight"),
+        (tiny("bert"), mixed, r"no trained scalar_mix\.scalar_parameters"),
+        (tiny("bert", head=False), agg, "saved without its masked-language-model head"),
+        (tiny_agg("bert"), fresh, "mlm-head=fresh: a new one is random"),
+        (tiny_agg("bert", cls_dim=6), agg, "size mismatch for cls_proj.weight"),
+    ):
+        with pytest.raises(ModelError, match=told):
+            read_model_folder(folder).build(settings)
     weightless = RepresentationSettings(
         Representation.AGG, term_weight=TermWeight.ONE, cls_dim=0, agg_dim=20
     )
-    assert stored.build(weightless)[1].dimension == 20
+    assert read_model_folder(tiny("bert")).build(weightless)[1].dimension == 20
 
 
-def test_a_fresh_head_is_for_training(tiny_agg):
-    stored = read_model_folder(tiny_agg("bert"))
-    with pytest.raises(ModelError, match="fresh is for training"):
-        stored.build(RepresentationSettings(Representation.AGG, mlm_head=MlmHead.FRESH))
+def states_of(folder, model=transformers.AutoModel):
+    mask = BATCH.attention_mask.long()
+    with torch.no_grad():
+        return (
+            model.from_pretrained(folder)
+            .eval()(BATCH.input_ids, mask, output_hidden_states=True)
+            .hidden_states
+        )
 
 
-def test_another_dimension_than_the_trained_one_is_refused(tiny_agg):
-    stored = read_model_folder(tiny_agg("bert", cls_dim=6))
-    with pytest.raises(ModelError, match=r"size mismatch for cls_proj.weight"):
-        stored.build(RepresentationSettings(Representation.AGG, cls_dim=8, agg_dim=20))
+def encoder(folder, representation, **settings):
+    return read_model_folder(folder).passage.build(
+        RepresentationSettings(Representation(representation), **settings)
+    )
 
 
-def test_a_folder_without_its_head_is_refused(tiny):
-    stored = read_model_folder(tiny("bert", head=False))
-    with pytest.raises(ModelError, match="saved without its masked-language-model head"):
-        stored.build(RepresentationSettings(Representation.AGG))
+def test_mlr_is_the_cls_of_each_layer_last_first(tiny):
+    states = states_of(tiny())
+    made = encoder(tiny(), "mlr", layers=(0, 1, 2), reduction=Reduction.MULTI_VECTOR)
+    with torch.no_grad():
+        found, query = made.stored_vectors(BATCH), made(BATCH)
+    for place, layer in enumerate((2, 1, 0)):
+        torch.testing.assert_close(found[:, place], states[layer][:, 0], rtol=0, atol=1e-5)
+    torch.testing.assert_close(query, states[2][:, 0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("normed", [False, True])
+def test_mlr_on_t5_means_over_tokens(tiny, normed):
+    states = states_of(tiny("t5"), transformers.T5EncoderModel)
+    reduction = Reduction.MULTI_VECTOR
+    made = encoder(tiny("t5"), "mlr", reduction=reduction, norm_intermediate=normed)
+    with torch.no_grad():
+        found = made.stored_vectors(BATCH)
+        norm = made.backbone.encoder.encoder.final_layer_norm
+        middle = norm(states[1]) if normed else states[1]
+    for row, real in enumerate(BATCH.attention_mask):
+        expected = torch.stack([states[2][row][real].mean(0), middle[row][real].mean(0)])
+        torch.testing.assert_close(found[row], expected, rtol=0, atol=1e-5)
+
+
+def test_what_each_reduction_trains_and_keeps(tiny):
+    last, before = (states_of(tiny())[layer][:, 0] for layer in (2, 1))
+    expected = {
+        Reduction.SELF_CONTRASTIVE: (torch.stack([last, before], 1), last.unsqueeze(1)),
+        Reduction.MULTI_VECTOR: (torch.stack([last, before], 1),) * 2,
+        Reduction.AVERAGE: (((last + before) / 2).unsqueeze(1),) * 2,
+    }
+    for reduction, (trained, kept) in expected.items():
+        made = encoder(tiny(), "mlr", reduction=reduction)
+        with torch.no_grad():
+            torch.testing.assert_close(made.passage_vectors(BATCH).values, trained)
+            torch.testing.assert_close(made.stored_vectors(BATCH), kept)
+        assert made.vectors_per_passage == kept.shape[1]
+
+
+def test_me_bert_repeats_the_first_vector_of_a_short_passage_and_colbert_averages(tiny):
+    hidden = states_of(tiny())[2]
+    with torch.no_grad():
+        several = encoder(tiny(), "me-bert", vectors=4, reduction=Reduction.MULTI_VECTOR)
+        found = several.stored_vectors(BATCH)
+        averaged = encoder(tiny(), "colbert", reduction=Reduction.AVERAGE).stored_vectors(BATCH)
+    torch.testing.assert_close(found[0], hidden[0, :4])
+    torch.testing.assert_close(found[1], hidden[1][[0, 1, 2, 0]])
+    for row, real in enumerate(BATCH.attention_mask):
+        torch.testing.assert_close(averaged[row, 0], hidden[row][real].mean(0))
+    with pytest.raises(UsageError, match="--reduction"):
+        RepresentationSettings(Representation.COLBERT, reduction=Reduction.SCALAR_MIX)
+
+
+def test_search_over_several_vectors_is_the_maximum(tiny, toy):
+    override = {"representation": "me-bert", "vectors": 3, "reduction": "multi-vector"}
+    cpu = ComputeSettings(device="cpu")
+    settings = EncodeSettings(
+        model=str(tiny()), corpus=str(toy / "corpus.jsonl"), output=str(toy / "v"), block_size=4
+    )
+    encode(settings, CorpusSettings(), override, {}, cpu)
+    build_index(IndexPaths(input=(str(toy / "v"),), output=str(toy / "idx")))
+    run = toy / "run.trec"
+    paths = SearchPaths(index=(str(toy / "idx"),), topics=str(toy / "queries.tsv"), output=str(run))
+    search(paths, SearchSettings(hits=4), compute=cpu)
+    model = TextEncoder.load(str(tiny()), override, {}, cpu)
+    passages = [Passage(d, text, title) for d, (title, text) in PASSAGES.items()]
+    vectors = model.encode_passages(passages).reshape(len(passages), 3, -1)
+    queries = model.encode_queries([Query(*pair) for pair in QUERIES.items()])
+    best = np.einsum("qd,psd->qps", queries, vectors).max(2)
+    found = [line.split() for line in run.read_text().splitlines()]
+    for row, qid in enumerate(QUERIES):
+        order = sorted(range(len(passages)), key=lambda p: (-best[row, p], passages[p].docid))[:4]
+        lines = [line for line in found if line[0] == qid]
+        assert [line[2] for line in lines] == [passages[p].docid for p in order]
+        np.testing.assert_allclose([float(line[4]) for line in lines], best[row, order], rtol=1e-5)
+
+
+def test_storage_order():
+    for layers, order in (([], (12, 11)), ([12], (12,)), ([0, 6, 12], (12, 6, 0))):
+        assert storage_order(layers, 12) == order
+    for impossible in ([10, 11], [12, 13], [-1, 12], [12, 12]):
+        with pytest.raises(ModelError, match="--layers"):
+            storage_order(impossible, 12)
+
+
+@pytest.fixture
+def example(specs):
+    return json.loads((specs / "mlr_example.json").read_text())
+
+
+def test_reductions_of_the_example(example):
+    losses = example["losses"]
+    queries, documents = (
+        torch.tensor(losses[name], dtype=torch.float64) for name in ("query_vectors", "doc_vectors")
+    )
+    mix = ScalarMix(3).double()
+    torch.testing.assert_close(mix(documents), average_vectors(documents))
+    mix.scalar_parameters.data = torch.tensor(
+        losses["scalar_mix"]["parameters"], dtype=torch.float64
+    )
+    for name, found in (
+        ("average_pooling", average_vectors(documents)),
+        ("scalar_mix", mix(documents).detach()),
+    ):
+        expected = torch.tensor(losses[name]["doc_vectors"], dtype=torch.float64)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+        loss = contrastive_loss(queries @ found.T, torch.tensor(losses["targets"]))
+        assert loss.item() == pytest.approx(losses[name]["loss"], abs=1e-6)
+
+
+def test_token_vectors_of_the_example(example):
+    case = example["t5_mean_pooling"]
+    states = torch.tensor([case["token_states"]])
+    for part in (case, case["all_padding_case"]):
+        mean = pool_mean(states, torch.tensor([part["attention_mask"]]).bool())
+        assert mean[0].tolist() == part["mean_vector"]
+    case = example["token_level_variant"]
+    mask = torch.tensor([case["attention_mask"]]).bool()
+    passage = PassageVectors(torch.tensor([case["token_vectors"]]), mask)
+    scores = vector_scores(torch.tensor([case["query"]]), passage.values)
+    assert max_similarity(scores, passage.mask).item() == case["max_sim"]
+
+
+def test_first_tokens():
+    found = first_tokens(STATES, MASK, 4, by_cls=True)
+    assert found.mask is not None
+    assert found.mask.tolist() == [[True, True, False, False], [True, True, True, False]]
+    torch.testing.assert_close(found.values[:, :3], STATES)
+    without_cls = first_tokens(STATES, MASK, 2, by_cls=False)
+    assert without_cls.values[0].tolist() == [[2.0, -4.0], [1.0, -2.0]]  # the mean comes first
+    average = average_vectors(torch.tensor([[[1.0], [3.0], [9.0]]]), MASK[:1])
+    assert average.item() == 2.0

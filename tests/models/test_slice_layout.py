@@ -18,16 +18,15 @@ def test_every_probe_of_the_released_layouts(specs):
     probes = json.loads((specs / "aggretriever_example.json").read_text())["layout_probes"]
     seen = 0
     for probe in probes:
-        layout = SliceLayout.build(
-            probe["vocab_size"], probe["agg_dim"], KINDS[probe["kind"]], STRIDED, 0
-        )
+        size, dimension = probe["vocab_size"], probe["agg_dim"]
+        layout = SliceLayout.build(size, dimension, KINDS[probe["kind"]], STRIDED, 0)
         assert (layout.modulus, layout.dropped, layout.appended) == (
             probe["modulus"],
             probe["dropped_ids"],
             probe["padded_columns"],
         )
         for item in probe["ids"]:
-            alone, expected = torch.zeros(probe["vocab_size"]), torch.zeros(probe["agg_dim"])
+            alone, expected = torch.zeros(size), torch.zeros(dimension)
             alone[item["id"]] = 1.0
             if item["slice"] is not None:
                 expected[item["slice"]] = item["sign"]
@@ -40,11 +39,8 @@ def test_every_probe_of_the_released_layouts(specs):
     ("dimension", "kind", "modulus", "dropped", "appended"),
     [
         (640, AggKind.STAR, 1280, 0, 198),
-        (768, AggKind.STAR, 1536, 0, 198),
         (512, AggKind.STAR, 1024, 826, 0),
-        (256, AggKind.STAR, 512, 314, 0),
         (128, AggKind.STAR, 256, 58, 0),
-        (640, AggKind.PLUS, 640, 442, 0),
         (768, AggKind.PLUS, 768, 570, 0),
         (1536, AggKind.PLUS, 1536, 0, 198),
     ],
@@ -52,30 +48,25 @@ def test_every_probe_of_the_released_layouts(specs):
 def test_the_remainder_of_the_bert_vocabulary(dimension, kind, modulus, dropped, appended):
     layout = SliceLayout.build(30522, dimension, kind, STRIDED, 0)
     assert (layout.modulus, layout.dropped, layout.appended) == (modulus, dropped, appended)
+    roberta = SliceLayout.build(50265, dimension, kind, STRIDED, 0)  # no other loses an id
+    assert (roberta.dropped, roberta.appended) == (0, -50265 % modulus)
 
 
-@pytest.mark.parametrize("kind", [AggKind.STAR, AggKind.PLUS])
-def test_folding_drops_what_the_bert_layout_drops(kind):
-    layout = SliceLayout.build(30522, 128, kind, STRIDED, 0)
-    scores = torch.rand(30522, generator=torch.Generator().manual_seed(1))
-    assert layout.fold(scores).tolist() == folded(scores.tolist(), layout)
+SIZES = [(10, 5), (23, 5), (250, 9), (7, 16)]
+CASES = [(kind, layout, *size) for kind in KINDS.values() for layout in AggLayout for size in SIZES]
 
 
-def test_other_vocabularies_lose_no_id():
-    roberta = SliceLayout.build(50265, 640, AggKind.STAR, STRIDED, 0)
-    assert (roberta.dropped, roberta.appended) == (0, 1280 - 345)
-
-
-@pytest.mark.parametrize("kind", [AggKind.STAR, AggKind.PLUS])
-@pytest.mark.parametrize("layout", list(AggLayout))
-@pytest.mark.parametrize(("vocabulary", "dimension"), [(10, 5), (23, 5), (250, 9), (7, 16)])
-@pytest.mark.parametrize("signed", [False, True])
-def test_folding_is_what_the_places_say(kind, layout, vocabulary, dimension, signed):
+@pytest.mark.parametrize(
+    ("kind", "layout", "vocabulary", "dimension"),
+    [*CASES, *((kind, STRIDED, 30522, 128) for kind in KINDS.values())],
+)
+def test_folding_is_what_the_paper_says(kind, layout, vocabulary, dimension):
     made = SliceLayout.build(vocabulary, dimension, kind, layout, seed=5)
     numbers = random.Random(1)
-    scores = [numbers.random() - 0.5 * signed for _ in range(vocabulary)]
-    got = made.fold(torch.tensor([scores], dtype=torch.float64))
-    assert got.tolist() == [folded(scores, made)]
+    for offset in (0, 0.5):  # signed term weights make negative scores
+        scores = [numbers.random() - offset for _ in range(vocabulary)]
+        got = made.fold(torch.tensor([scores], dtype=torch.float64))
+        assert got.tolist() == [folded(scores, made)]
 
 
 @given(st.lists(st.floats(0, 1, width=32), min_size=12, max_size=12))
@@ -98,9 +89,3 @@ def test_the_random_layout_is_its_seed_and_covers_every_id():
     layout = SliceLayout.build(10, 5, AggKind.STAR, AggLayout.RANDOM, 42)
     assert layout.order == (1, 0, 6, 4, 7, 9, 5, 8, 3, 2)
     assert layout.fold(torch.arange(10.0)).tolist() == [1.0, 6.0, -9.0, -8.0, 3.0]
-
-
-def test_it_describes_itself():
-    assert SliceLayout.build(30522, 512, AggKind.STAR, STRIDED, 0).describe() == (
-        "30522 ids in 512 slices, ids 0 to 825 dropped, 0 zeros appended"
-    )
