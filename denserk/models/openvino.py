@@ -7,9 +7,10 @@ they use stubs of their own, so that package is hidden from them.
 
 import contextlib
 import io
+import logging
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,18 @@ def _import(module: str, purpose: str) -> Any:
 
 def _openvino() -> Any:
     return _import("openvino", "the backend openvino")
+
+
+@contextlib.contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """Let a logger show errors alone: tracing reads properties that warn."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 class _Traced(nn.Module):
@@ -145,7 +158,7 @@ def compile_function(
     Raises:
         ModelError: OpenVINO cannot convert the function, or its results differ from torch's.
     """
-    with torch.no_grad(), warnings.catch_warnings():
+    with torch.no_grad(), warnings.catch_warnings(), _silent("transformers"):
         warnings.simplefilter("ignore")  # of tracing: the results are compared below
         expected = function(*example)
         try:
