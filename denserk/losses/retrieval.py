@@ -90,12 +90,8 @@ class RetrievalObjective:
     ) -> dict[str, Tensor]:
         """Return the weighted terms by name; their sum is the loss.
 
-        Args:
-            queries: (B, D).
-            passages: values (P, S, D).
-            candidates: which passages are a query's own, and which stand in its softmax.
-            teacher: (B, N) scores of each query's own passages, where there is a teacher; minus
-                infinity where a group has no passage.
+        queries: (B, D), passages: (P, S, D), teacher: (B, N) scores of each query's own passages,
+        minus infinity where a group has no passage.
         """
         terms = {}
         if weight := self.settings.weight_of_contrastive:

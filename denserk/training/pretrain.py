@@ -245,7 +245,7 @@ def start_folder(run: PretrainRun, folder: Path, *, again: bool = True) -> Path:
 
     Args:
         run: the settings.
-        folder: where a randomly initialised model is written; reused if its settings are equal.
+        folder: of a randomly initialised model; used again if its settings are equal.
         again: replace one with other settings; False raises an error.
 
     Raises:

@@ -94,10 +94,6 @@ def train(
         chosen: the settings as JSON, by settings class.
         kind: of the prepared data.
         validation: how often, and what is best.
-
-    Raises:
-        UsageError, InputError, ModelError, MismatchError, OutputError, DenserkError: see
-            `denserk.errors`.
     """
     settings, optimizer = getattr(run, command), run.optimizer
     output = Path(settings.output)
@@ -161,13 +157,7 @@ def share_of_batches(run: FinetuneRun | PretrainRun) -> dict[str, Any]:
 
 
 def record_of(settings: Mapping[str, Any], output: Path, kind: Kind) -> dict[str, Any]:
-    """Return the contents of training.json: settings, fingerprints of the data, versions.
-
-    Args:
-        settings: as JSON, by settings class.
-        output: the run's folder, with its prepared data.
-        kind: of the data.
-    """
+    """Return the contents of training.json: settings, fingerprints of the data, versions."""
     packages = {"torch": torch.__version__, "transformers": transformers.__version__}
     folders = [name for name in (DATA, DEV_DATA) if (output / name).is_dir()]
     return {

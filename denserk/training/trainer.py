@@ -130,16 +130,8 @@ def torch_write_errors(folder: Path) -> Iterator[None]:
 class Trainer:
     """Runs a step over batches.
 
-    Args:
-        training: model and step.
-        batches: item i is this process's share of batch i; with `steps_per_epoch`.
-        optimizer: learning rate, precision, how often to log and save.
-        output: the run's folder; takes checkpoints and best weights.
-        device: where to train.
-        seed: of dropout.
-        validation: how often, and what is best.
-        measure: measures by name; None for no validation.
-        reports: takes each entry of the log too.
+    Item i of `batches`, which has `steps_per_epoch`, is this process's share of batch i. `output`
+    takes checkpoints and best weights, `reports` each entry of the log.
 
     Attributes:
         step_number: updates done.
