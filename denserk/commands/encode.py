@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
     common=(
         "model corpus topics qrels output output_format resume overwrite shard_id "
         "shard_num representation l2_norm passage_max_length query_max_length device dtype int8 "
-        "batch_size threads"
+        "batch_size"
     ),
     examples=(
         "denserk encode --model minilm --corpus corpus.jsonl --output vectors/",
