@@ -16,20 +16,6 @@ from transformers.models.auto.modeling_auto import (
 
 
 @dataclass(frozen=True)
-class LayerParts:
-    """The parts of one layer: attention, norm, feed-forward, norm, each with a residual."""
-
-    query: nn.Linear
-    key: nn.Linear
-    value: nn.Linear
-    attended: nn.Linear
-    attended_norm: nn.LayerNorm
-    inner: nn.Linear
-    outer: nn.Linear
-    norm: nn.LayerNorm
-
-
-@dataclass(frozen=True)
 class Architecture:
     """An architecture: what denserk must know of it beyond what AutoModel does.
 
@@ -44,8 +30,6 @@ class Architecture:
         run: new layers over states (B, T, H) and a mask (B, T).
         cross: a layer whose queries are of other states than its keys and values (RetroMAE).
         offset: whether positions are counted from the padding id on, as in RoBERTa.
-        parts: what one layer computes with, `activation` the name of its activation; for the
-            optimised CPU forward.
     """
 
     model_type: str
@@ -56,8 +40,6 @@ class Architecture:
     run: Callable[[Any, Iterable[nn.Module], Tensor, Tensor], Tensor] | None = None
     cross: Callable[[Any, Tensor, Tensor, Tensor], Tensor] | None = None
     offset: bool = False
-    parts: Callable[[Any], LayerParts] | None = None
-    activation: Callable[[PretrainedConfig], str] = lambda config: str(config.hidden_act)
 
     @property
     def has_cls(self) -> bool:
@@ -88,34 +70,6 @@ _TRANSFORMS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     ),
     "modernbert": lambda model, hidden: model.head(hidden),
 }
-
-
-def _bert_parts(layer: Any) -> LayerParts:
-    own, after = layer.attention.self, layer.attention.output
-    return LayerParts(
-        own.query,
-        own.key,
-        own.value,
-        after.dense,
-        after.LayerNorm,
-        layer.intermediate.dense,
-        layer.output.dense,
-        layer.output.LayerNorm,
-    )
-
-
-def _distilbert_parts(layer: Any) -> LayerParts:
-    own = layer.attention
-    return LayerParts(
-        own.q_lin,
-        own.k_lin,
-        own.v_lin,
-        own.out_lin,
-        layer.sa_layer_norm,
-        layer.ffn.lin1,
-        layer.ffn.lin2,
-        layer.output_layer_norm,
-    )
 
 
 def _cross(layer: Any, queries: Tensor, states: Tensor, seen: Tensor) -> Tensor:
@@ -162,7 +116,6 @@ _BERT = Architecture(
     layers="encoder.layer",
     run=_run,
     cross=_cross,
-    parts=_bert_parts,
 )
 _ROBERTA = Architecture(
     "roberta",
@@ -172,7 +125,6 @@ _ROBERTA = Architecture(
     run=_run,
     cross=_cross,
     offset=True,
-    parts=_bert_parts,
 )
 _T5 = Architecture("t5", final_norm="encoder.final_layer_norm")
 ARCHITECTURES = {
@@ -188,11 +140,7 @@ ARCHITECTURES = {
             layers="transformer.layer",
             run=_run,
             cross=_cross,
-            parts=_distilbert_parts,
-            activation=lambda config: str(config.activation),
         ),
-        # the discriminator; ELECTRA's MLM head belongs to its generator
-        Architecture("electra", layers="encoder.layer", parts=_bert_parts),
         Architecture(
             "modernbert",
             head=("head.", "decoder."),

@@ -227,10 +227,6 @@ def test_open_or_wrong_choices_are_answered_with_the_possible_ones(
     assert hint in str(caught.value.hint)
 
 
-def test_every_kind_has_its_conversion():
-    assert set(CONVERSIONS) == set(Kind)
-
-
 def test_texts_are_converted_without_torch(toy, tmp_path):
     program = (
         "import sys\n"
