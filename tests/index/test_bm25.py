@@ -53,13 +53,6 @@ def test_scores_are_those_of_the_formula(tmp_path, k1, b, query):
         assert (scores[i][len(order) :] == -np.inf).all()
 
 
-def test_queries_are_stemmed_as_passages_are(tmp_path):
-    index = built(tmp_path, ["houses of cats", "boats"])
-    _, rows = index.search(np.array(["the housing of a cat", "of the", "?"], dtype=object), 2)
-    assert rows.tolist() == [[0, -1], [-1, -1], [-1, -1]]
-    assert len(index) == 2
-
-
 def test_broken_files_are_refused(tmp_path):
     built(tmp_path, TEXTS)
     (tmp_path / "params.index.json").write_text("{")

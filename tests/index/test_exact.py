@@ -108,20 +108,6 @@ def test_ties_passages_and_distances(monkeypatch, bfloat16, metric, size, thread
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("bfloat16", [True, False])
-@pytest.mark.parametrize("count", [2, 40])
-@pytest.mark.parametrize("depth", [50, 1000])
-def test_float16(bfloat16, count, depth, device):
-    vectors, queries = collection("random")
-    stored = vectors.astype(np.float16)
-    index = ExactIndex(stored, device=device, bfloat16=bfloat16)
-    scores, rows = index.search(queries[:count], depth)
-    right = reference(stored, queries[:count], depth)
-    assert (rows == right[1]).mean() > 0.999  # near ties may swap
-    np.testing.assert_allclose(scores, right[0], atol=1e-5)
-
-
 @pytest.mark.parametrize(("rows", "depth"), [(0, 3), (1, 3), (50, 80)])
 def test_fewer_passages_than_asked_for(rows, depth):
     vectors, queries = whole_numbers(1, rows), whole_numbers(2, 2)

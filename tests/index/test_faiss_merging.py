@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -332,21 +330,3 @@ def test_flat_indexes_are_vectors(tmp_path, size):
     merged, one = (read_manifest(tmp_path / n, Kind.INDEX) for n in ("merged", "one"))
     assert merged.contents == one.contents  # with the checksums of index and docid
     assert merged.made_from["model"] == one.made_from["model"]
-
-
-@pytest.mark.slow
-def test_machines_index_their_shards_and_one_merges_them(tmp_path):
-    """Each command is a process of its own, as on machines that share a file system."""
-
-    def run(*words):
-        command = [sys.executable, "-m", "denserk", "index", "--threads", "1", *words]
-        subprocess.run(command, cwd=tmp_path, check=True, stderr=subprocess.DEVNULL)
-
-    shards = write_shards(tmp_path)
-    index(tmp_path / "trained", shards[2], factory="PCA4,IVF9,SQ8")
-    for n in range(3):
-        filling = ("--trained-as", "trained", "--input", f"shards/{n}")
-        run(*filling, "--output", f"parts/{n}")
-    run("--input", "parts/*", "--output", "whole")
-    run("--trained-as", "trained", "--input", "shards/*", "--output", "one")
-    assert hits(tmp_path / "whole") == hits(tmp_path / "one")

@@ -53,12 +53,6 @@ def test_weighted_scores(normalization, missing, expected):
     assert [fused[f"d{n}"] for n in range(1, 5)] == pytest.approx(expected, abs=1e-12)
 
 
-def test_a_run_without_hits_adds_nothing():
-    for missing in Missing:
-        fused = weighted_scores([TERMS, []], [1, 1], Normalization.NONE, missing)
-        assert fused == dict(TERMS)
-
-
 RUNS = st.lists(
     st.dictionaries(st.sampled_from([f"d{n}" for n in range(8)]), st.integers(-50, 50), max_size=8),
     min_size=2,

@@ -3,7 +3,6 @@
 import gzip
 import json
 import math
-import shutil
 from collections import Counter
 
 import numpy as np
@@ -36,7 +35,7 @@ from denserk.index.search import search
 from denserk.io.runs import read_run_scores
 from tests.conftest import PASSAGES
 from tests.index.test_bm25 import TEXTS, by_hand
-from tests.peers import java_home, run_anserini, run_pyserini
+from tests.peers import java_home, run_pyserini
 
 LUCENE = IndexSettings(type=IndexType.BM25, engine=Engine.LUCENE, threads=1)
 
@@ -265,34 +264,3 @@ def test_one_byte_is_all_that_parts_lucene_from_bm25s(shared_data, tmp_path, wit
             score = literal(passages, mean, length_of, split(text))
             hits = runs[engine][qid]
             assert list(hits.values()) == pytest.approx([score(d) for d in hits], abs=1e-4)
-    _same_with_exact_lengths(corpus, queries, runs[Engine.BM25S], tmp_path)
-
-
-def _same_with_exact_lengths(corpus, queries, own, folder):
-    """Anserini's own index of exact lengths has bm25s's scores, to the four decimals it tells."""
-    texts = folder / "texts"
-    texts.mkdir()
-    with gzip.open(corpus, "rt", encoding="utf-8") as records, (texts / "t.jsonl").open("w") as out:
-        for record in map(json.loads, records):
-            contents = f"{record['title']} {record['text']}"
-            out.write(json.dumps({"id": record["_id"], "contents": contents}) + "\n")
-    topics = folder / "titles.jsonl"
-    topics.write_text(
-        "".join(json.dumps({"id": q, "title": text}) + "\n" for q, text in queries.items())
-    )
-    run_anserini(
-        "index.IndexCollection",
-        *("-collection", "JsonCollection", "-input", texts, "-index", folder / "exact"),
-        *("-threads", "1", "-bm25.accurate"),
-        folder=folder,
-    )
-    shutil.rmtree(texts)
-    run_anserini(
-        "search.SearchCollection",
-        *("-index", folder / "exact", "-topics", topics, "-topicReader", "JsonString"),
-        *("-output", folder / "exact.trec", "-hits", "200", "-bm25.accurate"),
-        folder=folder,
-    )
-    theirs = read_run_scores(folder / "exact.trec")
-    for qid, hits in own.items():
-        assert list(hits.values()) == pytest.approx([theirs[qid][d] for d in hits], abs=6e-5)

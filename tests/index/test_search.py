@@ -1,5 +1,4 @@
 import json
-import pickle
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,6 @@ from denserk.commands.app import run as command
 from denserk.config.encoding import ComputeSettings, EncodeSettings
 from denserk.config.formats import CorpusSettings, RunFormat
 from denserk.config.retrieval import (
-    Engine,
     IndexPaths,
     IndexSettings,
     IndexType,
@@ -132,16 +130,6 @@ def test_topics_say_which_encoded_queries_and_in_which_order(toy, model):
         ranked(toy, index, encoded_queries=encoded, topics=str(toy / "more.tsv"))
 
 
-def test_engines_agree(toy, model):
-    vectors = vectors_of(toy, model, "v")
-    runs = [
-        ranked(toy, index_of(toy, vectors, engine.value, engine=engine))
-        for engine in (Engine.FAISS, Engine.TORCH)
-    ]
-    for qid, hits in runs[0].items():
-        assert [docid for docid, _ in hits] == [docid for docid, _ in runs[1][qid]]
-
-
 def test_words_need_no_model(toy):
     index = bm25_of(toy)
     found = ranked(toy, index)
@@ -251,13 +239,6 @@ def test_an_index_of_another_tool(toy, model):
     assert ranked(toy, index, model=str(model)) == own
 
 
-def test_ids_and_vectors_must_be_as_many(toy, model):
-    index = index_of(toy, vectors_of(toy, model, "v"))
-    (toy / "index" / "docid").write_text("d1\n")
-    with pytest.raises(InputError, match="docid: found 3 bytes; expected 19 bytes"):
-        ranked(toy, index)
-
-
 def test_query_vectors_that_repeat_or_come_from_passages(toy, model):
     index = index_of(toy, vectors_of(toy, model, "v"))
     (toy / "q.jsonl").write_text('{"qid": "q1", "vector": [1, 2]}\n' * 2)
@@ -274,31 +255,6 @@ def test_query_vectors_that_repeat_or_come_from_passages(toy, model):
         settings=SearchSettings(hits=6, remove_query=True),
     )
     assert all(qid not in dict(hits) and len(hits) == 5 for qid, hits in without.items())
-
-
-def test_pickled_queries_only_when_asked_for(toy, model):
-    index = index_of(toy, vectors_of(toy, model, "v"))
-    vectors = np.load(toy / "v" / "block-00000.npy")[:2]
-    (toy / "q.pkl").write_bytes(pickle.dumps((vectors, ["q1", "q2"])))
-    with pytest.raises(UsageError, match="holds pickles"):
-        ranked(toy, index, encoded_queries=str(toy / "q.pkl"))
-    found = ranked(toy, index, encoded_queries=str(toy / "q.pkl"), allow_pickle=True)
-    assert list(found) == ["q1", "q2"]
-
-
-@pytest.mark.parametrize("paths", [{}, {"topics": "t", "model": "m", "encoded_queries": "q"}])
-def test_paths_that_contradict_each_other(paths):
-    with pytest.raises(UsageError, match=r"no queries|exclude each other"):
-        SearchPaths(index=("i",), output="o", **paths)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"hits": 0}, {"tag": "two words"}, {"tag": ""}, {"nprobe": 0}, {"max_passage_delimiter": ""}],
-)
-def test_settings_out_of_range(settings):
-    with pytest.raises(UsageError, match="--"):
-        SearchSettings(**settings)
 
 
 def test_the_command_line_tells_what_was_done(toy, capfd):
