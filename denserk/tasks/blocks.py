@@ -162,6 +162,8 @@ def refuse_other_run(
             described.pop("name", None)  # a folder may have moved
             if described.get("plain") is False:  # written by earlier versions
                 del described["plain"]
+        if "backend" in new:
+            old.setdefault("backend", "torch")  # of earlier versions
         found += differences(old, new, f"{key}.")
     if found:
         raise MismatchError(

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denserk.tasks.blocks import ahead, behind
+from denserk.errors import MismatchError
+from denserk.io.manifest import Kind, Manifest
+from denserk.tasks.blocks import ahead, behind, refuse_other_run
 
 
 class Broken(Exception):
@@ -131,3 +133,12 @@ def test_no_thread_stays():
         next(ready)
     feed(str, [1])
     assert threading.active_count() == before
+
+
+def test_a_run_of_an_earlier_version_is_resumed_by_torch():
+    def made(**model):
+        return Manifest(Kind.VECTORS, False, {}, {"model": {"fingerprint": "1", **model}})
+
+    refuse_other_run("vectors", made(), made(backend="torch"), ["model"])
+    with pytest.raises(MismatchError, match="backend"):
+        refuse_other_run("vectors", made(), made(backend="openvino"), ["model"])
