@@ -54,7 +54,7 @@ from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json, given_fields, plain
 from denserk.config.retrieval import IndexPaths, IndexSettings, SearchPaths, SearchSettings
 from denserk.errors import MismatchError, UsageError
-from denserk.io.data_sets import download_errors, find_parts
+from denserk.io.data_sets import find_parts
 from denserk.io.files import write_errors
 from denserk.io.manifest import (
     NAME,
@@ -352,8 +352,7 @@ def _search(job: _Job, benchmark: Benchmark, parts: Mapping[str, str]) -> None:
     asked = SearchPaths(
         index=(str(index),), topics=parts["topics"], model=job.model, output=str(run)
     )
-    with download_errors(benchmark, "topics", parts["topics"]):
-        search(asked, rules, job.representation, text, job.compute, own_precision=True)
+    search(asked, rules, job.representation, text, job.compute, own_precision=True)
     made = read_manifest(run, Kind.RUN)
     write_manifest(run, replace(made, made_from={**made.made_from, "suite": _origin(benchmark)}))
 
@@ -370,7 +369,6 @@ def _index(job: _Job, benchmark: Benchmark, source: str, text: Mapping[str, Any]
     asked = EncodeSettings(
         model=job.model, corpus=source, output=str(vectors), resume=vectors.is_dir()
     )
-    with download_errors(benchmark, "corpus", source):
-        encode(asked, job.corpus, job.representation, text, job.compute)
+    encode(asked, job.corpus, job.representation, text, job.compute)
     build_index(IndexPaths(input=(str(vectors),), output=str(index), resume=True), IndexSettings())
     return index

@@ -65,6 +65,13 @@ class Benchmark:
     metrics: Mapping[str, str] = field(default_factory=dict)  # papers' name of a measure -> measure
 
     @property
+    def sources(self) -> dict[str, Source]:
+        """Return the sources of corpus, topics, qrels and answers, without those it lacks."""
+        parts = {"corpus": self.corpus.source, "topics": self.topics}
+        others = {"qrels": self.qrels, "answers": self.answers}
+        return parts | {name: source for name, source in others.items() if source is not None}
+
+    @property
     def short(self) -> str:
         """Return the name used in file names, such as cqadupstack-android."""
         return self.name.removeprefix("beir/").replace("/", "-")

@@ -32,7 +32,7 @@ from denserk.evaluation.results import (
     PublishedRow,
     published_measures,
 )
-from denserk.io.data_sets import download_errors, find_parts
+from denserk.io.data_sets import find_parts
 from denserk.io.files import STREAM
 from denserk.io.manifest import Kind, beside, read_manifest
 
@@ -71,15 +71,13 @@ def evaluate_benchmark(
     )
     if benchmark.answers is None:
         qrels = find_parts([benchmark], ["qrels"])[benchmark.name]["qrels"]
-        with download_errors(benchmark, "qrels", qrels):
-            result = evaluate(runs, qrels, settings)
+        result = evaluate(runs, qrels, settings)
     else:
         from denserk.evaluation.answers import evaluate_answers
 
         parts = find_parts([benchmark], ["answers", "corpus"])[benchmark.name]
         matching = replace(matching, regex=matching.regex or benchmark.regex)
-        with download_errors(benchmark, "corpus", parts["corpus"]):
-            result = evaluate_answers(runs, parts["answers"], parts["corpus"], settings, matching)
+        result = evaluate_answers(runs, parts["answers"], parts["corpus"], settings, matching)
     names = set(map(str, result.measures))
     cut = [
         replace(row, values={name: value for name, value in row.values.items() if name in names})

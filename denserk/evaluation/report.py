@@ -27,7 +27,7 @@ from denserk.evaluation.results import BenchmarksResult, EvaluationResult
 from denserk.evaluation.tables import Cell, Table, tables
 from denserk.extras import require
 from denserk.io.corpus import find_passages
-from denserk.io.data_sets import find_parts, is_here
+from denserk.io.data_sets import find_parts, local_copy
 from denserk.io.files import STREAM, whole_text, write_errors
 from denserk.io.manifest import Kind, Manifest, beside, read_manifest
 from denserk.io.plots import INKS, as_svg, draw_lines, new_axes, style
@@ -113,14 +113,13 @@ def page_in(settings: PageSettings, inputs: Iterable[str] = ()) -> Path:
 
 def sources_of(benchmark: Benchmark, given: ReportSources) -> ReportSources:
     """Return the parts of a benchmark; queries and passages only where they are on this disk."""
-    shown = [part for part in ("topics", "corpus") if is_here(benchmark, part)]
-    parts = find_parts([benchmark], ["qrels", *shown]).get(benchmark.name, {})
+    parts = find_parts([benchmark], ["qrels"]).get(benchmark.name, {})
     return replace(
         given,
         title=benchmark.title,
         qrels=parts.get("qrels"),
-        topics=given.topics or parts.get("topics"),
-        corpus=given.corpus or parts.get("corpus"),
+        topics=given.topics or local_copy(benchmark.topics),
+        corpus=given.corpus or local_copy(benchmark.corpus.source),
     )
 
 

@@ -8,7 +8,6 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -164,15 +163,9 @@ def beir_folder(name: str) -> Path:
             logger.info(f"{BEIR}{name}: {place}")
             return place
     archive = name.partition("/")[0]
-    put = f"or unpack {archive}.zip so that {kept / name} holds corpus.jsonl"
-    if not installed("beir"):
-        raise UsageError(
-            f"{BEIR}{name} is not in {kept / name} and {place}, and the package beir, which "
-            "fetches it, is missing",
-            f"pip install ir_datasets beir, {put}",
-        )
+    put = f"unpack {archive}.zip so that {kept / name} holds corpus.jsonl"
+    util = require("beir.util", f"{BEIR}{name}, which is not in {kept / name} and {place},")
     logger.info(f"{BEIR}{name}: fetching into {kept}")
-    util = require("beir.util", f"the collection {BEIR}{name}")
     with write_errors(kept):
         kept.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=f".{archive}.", suffix=".part", dir=kept) as temporary:
@@ -188,13 +181,7 @@ def beir_folder(name: str) -> Path:
     return kept / name
 
 
-def _source(benchmark: Benchmark, part: str) -> Source | None:
-    """Return the source of a part, None if the benchmark has no such part."""
-    source = benchmark.corpus.source if part == "corpus" else getattr(benchmark, part)
-    return source if isinstance(source, Source) else None
-
-
-def _local_copy(source: Source) -> str | None:
+def local_copy(source: Source) -> str | None:
     """Return the name of a source that is on this disk, else None."""
     places = [cache_folder() / path for path in source.paths]
     if source.name is not None and source.name.startswith(BEIR):
@@ -202,12 +189,6 @@ def _local_copy(source: Source) -> str | None:
         return source.name if any(place.is_dir() for place in (*places, folder)) else None
     found = (path for place in places for path in (place, place.with_name(f"{place.name}.gz")))
     return next((str(path) for path in found if path.exists()), None)
-
-
-def is_here(benchmark: Benchmark, part: str) -> bool:
-    """Return whether a part of a benchmark is on this disk."""
-    source = _source(benchmark, part)
-    return source is not None and _local_copy(source) is not None
 
 
 def find_parts(
@@ -222,17 +203,17 @@ def find_parts(
     """
     found: dict[str, dict[str, str]] = {}
     missing: dict[Path, list[str]] = {}
-    fetch = ""
+    hint = "put them there"
     for benchmark in chosen:
-        for part in parts:
-            if (source := _source(benchmark, part)) is None:
+        for part, source in benchmark.sources.items():
+            if part not in parts:
                 continue
-            name = _local_copy(source)
+            name = local_copy(source)
             if name is None and source.fetched and source.name is not None:
                 if installed("beir" if source.name.startswith(BEIR) else "ir_datasets"):
                     name = source.name
                 else:
-                    fetch = ", or pip install ir_datasets beir, which fetches what is public"
+                    hint = "put them there, or pip install ir_datasets beir for what is public"
             if name is not None:
                 found.setdefault(benchmark.name, {})[part] = name
             else:
@@ -240,21 +221,5 @@ def find_parts(
                 missing.setdefault(place, []).append(f"{part} of {benchmark.name}")
     if missing:
         listed = ", ".join(f"{place} ({', '.join(lacks)})" for place, lacks in missing.items())
-        raise UsageError(f"not on this disk: {listed}", f"put them there{fetch}")
+        raise UsageError(f"not on this disk: {listed}", hint)
     return found
-
-
-@contextmanager
-def download_errors(benchmark: Benchmark, part: str, source: str) -> Iterator[None]:
-    """Where ir_datasets cannot download a part, raise an error that says where to put it."""
-    try:
-        yield
-    except InputError as error:
-        known = _source(benchmark, part)
-        if str(error.path) != source.removeprefix(IRDS) or error.__cause__ is None or known is None:
-            raise  # it was there, and is broken
-        place = cache_folder() / known.paths[0]
-        raise DenserkError(
-            f"{part} of {benchmark.name}: not at {place}, and ir_datasets could not fetch {source}",
-            "put it there; --traceback shows what went wrong",
-        ) from error

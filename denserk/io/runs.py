@@ -35,7 +35,7 @@ from denserk.io.files import (
     whole_binary,
     write_errors,
 )
-from denserk.io.json_records import Fields, list_keys, parse_objects
+from denserk.io.json_records import identifier, list_keys, parse_objects
 from denserk.io.text_files import columns, display_name, is_number
 
 logger = logging.getLogger(__name__)
@@ -50,12 +50,17 @@ COLUMNS = {
     RunFormat.TEVATRON: "3 columns: qid, docid, score",
     RunFormat.JSONL: "JSON lines with qid, docid, score",
 }
+LINES = {  # of query, passage, rank, score and tag
+    RunFormat.TREC: "{} Q0 {} {} {:.9g} {}\n",
+    RunFormat.MSMARCO: "{}\t{}\t{}\n",
+    RunFormat.TEVATRON: "{0}\t{1}\t{3:.9g}\n",
+    RunFormat.JSONL: '{{"qid":{},"docid":{},"rank":{},"score":{:.9g}}}\n',
+}
 CLEAN = bytes(range(ord("!"), 0x7F)) + b" \n"  # characters of a block that pyarrow may split
 EMPTY = (b"  ", b" \n", b"\n ", b"\n\n")  # columns or lines
 
 Scores = Sequence[float] | NDArray[np.floating[Any]]
 Hit = tuple[int, str, str, float]  # line number, query, passage, score
-Row = tuple[int, str, str, str, str]  # line number, query, passage, rank, score
 Lines = Iterable[tuple[int, bytes]]  # numbered from 1
 
 
@@ -308,7 +313,9 @@ class _RunFile:
 
     def _parse(self, block: bytes, number: int) -> Iterator[RankedList]:
         """Parse lines one by one."""
-        hits = self._hits(enumerate(block.split(b"\n"), number))
+        numbered = enumerate(block.split(b"\n"), number)
+        records = self.format is RunFormat.JSONL
+        hits = self._records(numbered) if records else self._columns(numbered)
         try:
             for qid, group in groupby(hits, itemgetter(1)):
                 numbers, _, docids, scores = zip(*group, strict=True)
@@ -322,40 +329,43 @@ class _RunFile:
                 raise InputError(self.path, error.line, found, "a whole file", hint) from None
             self.skipped["a last line that is cut off"] += 1
 
-    def _hits(self, lines: Lines) -> Iterator[Hit]:
-        rows = self._records(lines) if self.format is RunFormat.JSONL else self._columns(lines)
-        ranked = self.by_rank or self.format is RunFormat.MSMARCO
-        for line, qid, docid, rank, number in rows:
-            try:
-                score = -float(self._rank(line, qid, rank)) if ranked else float(number)
-            except ValueError:
-                score = nan
-            if not isfinite(score):
-                raise self._error(line, f"score {number[:40]!r}", "a finite number")
-            yield line, qid, docid, score
-
-    def _columns(self, lines: Lines) -> Iterator[Row]:
-        """Yield the columns of lines that are neither blank nor comments."""
+    def _columns(self, lines: Lines) -> Iterator[Hit]:
+        """Yield the hits of lines that are neither blank nor comments."""
         trec, ranked = self.format is RunFormat.TREC, self.format is RunFormat.MSMARCO
         for line, text in decode_lines(lines, self.path):
             parts = text.split()
             if not parts or (trec and _is_comment(parts)):
                 continue
             if trec and (len(parts) == 6 or (len(parts) > 6 and not _are_shifted(parts))):
-                yield line, parts[0], parts[2], parts[3], parts[4]
+                qid, _, docid, rank, score = parts[:5]
             elif not trec and len(parts) == 3:
-                yield line, parts[0], parts[1], parts[2] if ranked else "", parts[2]
+                qid, docid, score = parts
+                rank = score if ranked else ""
             else:
                 raise self._wrong_columns(line, len(parts))
+            yield line, qid, docid, self._score(line, qid, rank, score)
 
-    def _records(self, lines: Lines) -> Iterator[Row]:
+    def _records(self, lines: Lines) -> Iterator[Hit]:
+        """Yield the hits of JSON lines."""
         for line, record in parse_objects(lines, self.path):
             if not {"qid", "docid", "score"} <= record.keys():
                 raise self._error(line, f"the keys {list_keys(record)}", COLUMNS[RunFormat.JSONL])
-            fields = Fields(record, self.path, line)
-            qid = fields.as_identifier(record["qid"], "query")
-            docid = fields.as_identifier(record["docid"], "passage")
-            yield line, qid, docid, str(record.get("rank", "")), repr(fields.number("score"))
+            qid = identifier(record["qid"], self.path, line, "query")
+            docid = identifier(record["docid"], self.path, line, "passage")
+            score = self._score(line, qid, str(record.get("rank", "")), str(record["score"]))
+            yield line, qid, docid, score
+
+    def _score(self, line: int, qid: str, rank: str, score: str) -> float:
+        """Return the score of a hit, or its negative rank where ranks count."""
+        if self.by_rank or self.format is RunFormat.MSMARCO:
+            return -float(self._rank(line, qid, rank))
+        try:
+            value = float(score)
+        except ValueError:
+            value = nan
+        if not isfinite(value):
+            raise self._error(line, f"score {score[:40]!r}", "a finite number")
+        return value
 
     def _rank(self, line: int, qid: str, spelled: str) -> int:
         """Return a rank; where ranks order the hits it is unique in its query."""
@@ -436,6 +446,7 @@ def run_writer(
         the number of lines. It raises an OutputError if a score is not finite.
     """
     depth = MSMARCO_DEPTH if format is RunFormat.MSMARCO else None
+    line = LINES[format]
     with whole_binary(path) as out:
 
         def write(qid: str, docids: Sequence[str], scores: Scores) -> int:
@@ -443,30 +454,13 @@ def run_writer(
             for docid, score in zip(docids, values, strict=False):
                 if not isfinite(score):
                     raise OutputError(f"query {qid}: the score of passage {docid} is {score}")
-            out.write(_lines(qid, docids, values, format, tag).encode())
+            if format is RunFormat.JSONL:
+                qid, docids = _quoted(qid), [_quoted(docid) for docid in docids]
+            lines = [line.format(qid, *hit, tag) for hit in zip(docids, count(1), values)]
+            out.write("".join(lines).encode())
             return len(values)
 
         yield write
-
-
-def _lines(
-    qid: str, docids: Sequence[str], scores: Sequence[float], format: RunFormat, tag: str
-) -> str:
-    hits = zip(docids, count(1), scores)
-    match format:
-        case RunFormat.TREC:
-            lines = [f"{qid} Q0 {docid} {rank} {score:.9g} {tag}\n" for docid, rank, score in hits]
-        case RunFormat.MSMARCO:
-            lines = [f"{qid}\t{docid}\t{rank}\n" for docid, rank, _ in hits]
-        case RunFormat.TEVATRON:
-            lines = [f"{qid}\t{docid}\t{score:.9g}\n" for docid, _, score in hits]
-        case RunFormat.JSONL:
-            start = f'{{"qid":{_quoted(qid)},"docid":'
-            lines = [
-                f'{start}{_quoted(docid)},"rank":{rank},"score":{score:.9g}}}\n'
-                for docid, rank, score in hits
-            ]
-    return "".join(lines)
 
 
 def _quoted(text: str) -> str:

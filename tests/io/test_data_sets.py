@@ -7,7 +7,7 @@ import pytest
 from denserk.config.benchmarks import benchmarks, find_benchmarks
 from denserk.errors import DenserkError, InputError, MissingExtraError, UsageError
 from denserk.io import data_sets
-from denserk.io.data_sets import download_errors, find_parts
+from denserk.io.data_sets import find_parts
 from denserk.records import Passage, Query
 from tests.reporters import Heard
 
@@ -63,13 +63,6 @@ def test_unknown_and_broken_data_sets_are_reported(tmp_path):
         list(data_sets.irds_passages(NAME))
 
 
-def test_without_ir_datasets(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ir_datasets", None)
-    with pytest.raises(MissingExtraError) as refusal:
-        list(data_sets.irds_passages("msmarco-passage"))
-    assert refusal.value.hint == "pip install ir_datasets"
-
-
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """An empty working folder, with a cache of its own."""
@@ -94,7 +87,6 @@ def test_a_beir_archive_is_fetched_into_the_cache(here, monkeypatch, parts):
         (Path(folder) / "toy.zip").write_text("")
 
     util = SimpleNamespace(download_and_unzip=download_and_unzip)
-    monkeypatch.setattr(data_sets, "installed", lambda module: True)
     monkeypatch.setattr(data_sets, "require", lambda module, purpose: util)
     assert data_sets.beir_folder(parts) == here / "cache" / "beir" / parts
     assert [path.name for path in (here / "cache" / "beir").iterdir()] == ["toy"]
@@ -119,7 +111,6 @@ def test_a_beir_archive_that_cannot_be_fetched(here, monkeypatch, name, told):
             raise ConnectionError("no\nroute")
 
     util = SimpleNamespace(download_and_unzip=download_and_unzip)
-    monkeypatch.setattr(data_sets, "installed", lambda module: True)
     monkeypatch.setattr(data_sets, "require", lambda module, purpose: util)
     notes = Heard()
     with pytest.raises(DenserkError, match=told) as failure:
@@ -127,10 +118,17 @@ def test_a_beir_archive_that_cannot_be_fetched(here, monkeypatch, name, told):
     assert failure.value.exit_status == 1
     assert notes.notes == [f"beir:{name}: fetching into {here}/cache/beir"]
     assert not list((here / "cache" / "beir").iterdir())
-    monkeypatch.setattr(data_sets, "installed", lambda module: False)
-    with pytest.raises(UsageError, match=r"is not in .*the package beir.* is missing") as refusal:
-        data_sets.beir_folder(name)
-    assert f"so that {here}/cache/beir/{name} holds corpus.jsonl" in str(refusal.value.hint)
+    assert f"so that {here}/cache/beir/{name} holds corpus.jsonl" in str(failure.value.hint)
+
+
+def test_packages_that_are_missing(here, monkeypatch):
+    for package in ("ir_datasets", "beir.util"):
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtraError) as refusal:
+        list(data_sets.irds_passages("msmarco-passage"))
+    assert refusal.value.hint == "pip install ir_datasets"
+    with pytest.raises(MissingExtraError, match=f"not in {here}/cache/beir/toy .* package beir"):
+        data_sets.beir_folder("toy")
 
 
 DEV = benchmarks()["msmarco-dev"]
@@ -171,17 +169,3 @@ def test_what_nobody_fetches_is_listed_all_at_once(cache, monkeypatch):
     with pytest.raises(UsageError, match=r"collection\.tsv .corpus of msmarco-dev") as refused:
         find_parts([DEV])
     assert "pip install ir_datasets beir" in (refused.value.hint or "")
-
-
-def test_only_what_could_not_be_fetched_is_told_with_its_place(cache):
-    source = "irds:msmarco-passage/dev/small"
-    broken = InputError("msmarco-passage/dev/small", None, "an id with a space", "one without")
-    with pytest.raises(InputError), download_errors(DEV, "qrels", source):
-        raise broken
-    with pytest.raises(InputError), download_errors(DEV, "qrels", source):
-        raise InputError("run.trec", 3, "5 columns", "6 columns") from OSError()
-    with (
-        pytest.raises(DenserkError, match=r"qrels of msmarco-dev: not at .*qrels\.dev\.small\.tsv"),
-        download_errors(DEV, "qrels", source),
-    ):
-        raise broken from ConnectionError()

@@ -72,7 +72,7 @@ def test_formats(tmp_path, caplog, text, format, expected):
         ("q d 1\nq e x\n", "r, line 2: found score 'x'"),
         ('{"qid": "q", "docid": "d"}\n', "r, line 1: found the keys qid, docid; expected JSON"),
         ('{"qid": "q", "docid": "d e", "score": 1}\n', "r, line 1: found the passage id 'd e'"),
-        ('{"qid": "q", "docid": "d", "score": true}\n', "r, line 1: found score True"),
+        ('{"qid": "q", "docid": "d", "score": true}\n', "r, line 1: found score 'True'"),
         ('{"qid": "q", "docid": "d", "score": 1}\n[]\n', "line 2: found JSON list"),
         (LINE + "q1 Q0 d2", r"line 2: found a last line that is cut off \(3 columns\); expected"),
         (LINE + "q1 Q0 d\x001 2 1.5 tag\nq1 d2\n", "line 3: found 2 columns; expected 6 columns"),
