@@ -271,19 +271,21 @@ class TextEncoder:
         """Write the model that `quantize` made into a folder."""
         self._quantized.save(folder / INT8_MODEL)
 
-    def use_int8(self, folder: Path, recorded: Mapping[str, Any]) -> None:
-        """Encode passages, and queries if they share the encoder, by what `save_int8` wrote.
+    def use_int8(self, folder: Path, recorded: Mapping[str, Any], *, queries: bool = False) -> None:
+        """Encode one side by what `save_int8` wrote, both sides if they share the encoder.
 
         Args:
             folder: vectors or index.
             recorded: `int8` of the model's description in the folder's manifest.
+            queries: the side is that of queries.
 
         Raises:
             ModelError: the files are missing, or others than the recorded ones.
         """
         if file_sha256(folder / INT8_WEIGHTS) != recorded.get("sha256"):
             raise ModelError(f"{folder / INT8_WEIGHTS} is not the model that made {folder}")
-        self._passages.encoder.backbone.compiled = Compiled.read(folder / INT8_MODEL)
+        side = self._queries if queries else self._passages
+        side.encoder.backbone.compiled = Compiled.read(folder / INT8_MODEL)
         self.int8 = dict(recorded)
 
     @property

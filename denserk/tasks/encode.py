@@ -148,12 +148,13 @@ def _block_size(settings: EncodeSettings, begun: Manifest | None, device: str) -
 
 
 def _int8(
-    folder: Path, texts: Texts, encoder: TextEncoder, begun: Manifest | None
+    settings: EncodeSettings, texts: Texts, encoder: TextEncoder, begun: Manifest | None
 ) -> dict[str, Any] | None:
     """Make the encoder int8: as the folder that is continued has it, else by its first texts."""
     recorded = begun.made_from["model"].get("int8") if begun else None
+    folder = Path(settings.output)
     if recorded and (folder / INT8_WEIGHTS).exists():
-        encoder.use_int8(folder, recorded)
+        encoder.use_int8(folder, recorded, queries=settings.topics is not None)
     else:
         encoder.quantize(list(islice(texts.read(), CALIBRATION_TEXTS + CERTIFICATION_TEXTS)))
     return encoder.int8
@@ -187,7 +188,8 @@ def _writer(
     if rank:
         refuse_other_run(settings.output, first, manifest, ["model"])
         if encoder.int8:
-            encoder.use_int8(Path(settings.output), encoder.int8)
+            folder = Path(settings.output)
+            encoder.use_int8(folder, encoder.int8, queries=settings.topics is not None)
     folder, dtype = Path(settings.output), settings.vector_dtype.value
     return VectorFolderWriter(folder, manifest, dtype, finished, rank)
 
@@ -255,9 +257,7 @@ def _encode(
     bounds = blocks_of_shard(count, size, settings.shard_id, settings.shard_num)
     encoder = TextEncoder.load(settings.model, representation, text, compute)
     if settings.int8:
-        encoder.int8 = from_main_process(
-            lambda: _int8(Path(settings.output), texts, encoder, begun)
-        )
+        encoder.int8 = from_main_process(lambda: _int8(settings, texts, encoder, begun))
     manifest = _manifest(encoder, settings, corpus, compute)
     blocks = texts.blocks(size, bounds)
     with track("encoding", size_of_shard(count, size, bounds), texts.unit) as progress:
