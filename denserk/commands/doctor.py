@@ -17,7 +17,8 @@ from denserk.extras import installed
 
 PURPOSES = {  # of the extras, without those for developers and alternatives
     "": "core",
-    "cpu": "faiss indexes",
+    "cpu": "faiss indexes, OpenVINO",
+    "int8": "encode --int8",
     "bm25": "BM25 indexes",
     "lucene": "Lucene indexes",
     "benchmarks": "datasets by name",
