@@ -25,10 +25,10 @@ from denserk.config.pretraining import (
     PretrainingObjective,
 )
 from denserk.data.batches import MaskedTexts, PretrainingBatch, pad
-from denserk.data.keyword_weights import KeywordWeights
 from denserk.data.masking import (
     IGNORED,
     Ids,
+    KeywordWeights,
     Mask,
     SubwordTokens,
     budget,

@@ -26,8 +26,7 @@ from denserk.config.encoding import TextSettings
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.options import as_json
 from denserk.config.pretraining import PretrainingObjective, Spans, TextUnitSettings
-from denserk.data.keyword_weights import WORDS, WordCounter
-from denserk.data.masking import SubwordTokens, entries_of
+from denserk.data.masking import WORDS, SubwordTokens, WordCounter, entries_of
 from denserk.data.prepared import (
     FORMAT,
     Lists,

@@ -13,8 +13,14 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from denserk.config.training import FillNegatives, SamplingSettings
-from denserk.data.batches import SentenceBatch, TokenBatch, TrainingBatch, pad
-from denserk.data.pairs import PairBatch, PairJoiner
+from denserk.data.batches import (
+    PairBatch,
+    PairJoiner,
+    SentenceBatch,
+    TokenBatch,
+    TrainingBatch,
+    pad,
+)
 from denserk.data.sampling import (
     Items,
     choose_items,

@@ -27,8 +27,7 @@ from denserk.config.encoding import (
     TextSettings,
 )
 from denserk.config.options import as_json
-from denserk.data.batches import by_length
-from denserk.data.pairs import Pair, PairBatch, PairJoiner, Template
+from denserk.data.batches import Pair, PairBatch, PairJoiner, Template, by_length
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.errors import ModelError, UsageError
 from denserk.models.architectures import architecture_of

@@ -24,12 +24,12 @@ from torch.utils.checkpoint import checkpoint
 from denserk.config.training import CacheSettings, ObjectiveSettings, RerankingSettings
 from denserk.data.batches import (
     MaskedTexts,
+    PairBatch,
     PretrainingBatch,
     SentenceBatch,
     TokenBatch,
     TrainingBatch,
 )
-from denserk.data.pairs import PairBatch
 from denserk.data.training_batches import PairTrainingBatch
 from denserk.losses.functional import (
     cosine_mse,

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from denserk.config.finetuning import FinetuneRun
 from denserk.config.training import NegativeChoice, PositiveChoice, SamplingSettings
-from denserk.data.batches import TokenBatch, by_length, pad
-from denserk.data.pairs import PairJoiner
+from denserk.data.batches import PairJoiner, TokenBatch, by_length, pad
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import TrainingBatches
 from denserk.data.training_data import TrainingStore

@@ -1,85 +1,44 @@
-"""Masks of a text against the papers' laws and numbers."""
+"""Masks, word counts and keyword weights, against plain counts and the papers' formulas."""
 
 import json
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from denserk.config.pretraining import KeywordWeight, MaskingSettings
 from denserk.data.masking import (
     IGNORED,
+    MISSING,
     NO_WORD,
+    KeywordWeights,
     SubwordTokens,
-    budget,
+    WordCounter,
     corrupt,
-    entries_of,
     fill_budgets,
     keyword_mask,
     uniform_masks,
     words_of,
 )
-from denserk.errors import ModelError
-from tests.conftest import VOCABULARY
-from tests.tiny_models import tiny_tokenizer
-
-TOKENIZER = tiny_tokenizer("bert", VOCABULARY)
-NAMES = entries_of(TOKENIZER)
-ENTRIES = SubwordTokens.of(TOKENIZER)
-DRAWS = 4000
-
-
-def words_from(tokens):
-    """Word numbers of written-out tokens."""
-    words, number, inside = [], -1, False
-    for token in tokens:
-        special = token.startswith("[")
-        if not special and not (token.startswith("##") and inside):
-            number += 1
-        inside = not special
-        words.append(NO_WORD if special else number)
-    return np.array(words)
-
-
-def matches(masks, distribution):
-    """Every frequency is within five standard deviations of its probability."""
-    found, counts = np.unique(masks.astype(int), axis=0, return_counts=True)
-    drawn = {tuple(mask.tolist()): count for mask, count in zip(found, counts, strict=True)}
-    expected = {tuple(case["mask"]): case["probability"] for case in distribution}
-    assert drawn.keys() <= expected.keys()
-    for mask, probability in expected.items():
-        deviation = math.sqrt(probability * (1 - probability) * DRAWS)
-        assert abs(drawn.get(mask, 0) - probability * DRAWS) <= 5 * deviation + 1
-
-
-def test_uniform_masks_of_the_example(specs):
-    for case in json.loads((specs / "condenser_example.json").read_text())["whole_word_mask"]:
-        words = words_from(case["tokens"])
-        limit = budget(case["mask_rate"], len(words))
-        assert limit == case["budget"]
-        rng = np.random.default_rng(1)
-        matches(uniform_masks(words, limit, rng, DRAWS), case["distribution"])
-
-
-def test_keyword_masks_of_the_example(specs):
-    for case in json.loads((specs / "master_example.json").read_text())["keyword_masking"]:
-        words, weights = words_from(case["tokens"]), np.array(case["weights"], dtype=float)
-        rng = np.random.default_rng(2)
-        masks = [keyword_mask(words, weights, case["mask_rate"], rng) for _ in range(DRAWS)]
-        matches(np.array(masks), case["distribution"])
-
+from denserk.data.pretraining_batches import Crop
+from denserk.errors import InputError, ModelError, UsageError
+from tests.data.prepared_texts import ENTRIES, NAMES, ids_of, names_of_words, store_of, words_from
 
 TEXTS = st.lists(st.integers(0, len(NAMES) - 1), max_size=40).map(
     lambda ids: np.array(ids, dtype=np.int64)
 )
-RATES = st.sampled_from([0.15, 0.3, 0.5, 0.9])
-SEEDS = st.integers(0, 2**32)
 
 
 @given(TEXTS)
 def test_words_are_runs_of_a_beginning_and_what_continues_it(text):
-    assert words_of(text, ENTRIES).tolist() == words_from([NAMES[i] for i in text]).tolist()
+    words = words_of(text, ENTRIES)
+    places = [
+        np.flatnonzero(words == number).tolist() for number in range(words.max(initial=-1) + 1)
+    ]
+    assert places == words_from(text)
     alone = words_of(text, ENTRIES.singly())
     assert alone[alone != NO_WORD].tolist() == list(range((alone != NO_WORD).sum()))
 
@@ -101,34 +60,6 @@ def walked(sizes, limit):
 def test_budgets_are_filled_as_by_a_walk(sizes, limit):
     found = fill_budgets(np.array(sizes), limit)
     assert found.tolist() == [walked(row, limit) for row in sizes]
-
-
-def by_word(mask, words):
-    """Whether each word is masked; no word is masked in part, and no special token."""
-    assert not mask[words == NO_WORD].any()
-    parts = [mask[words == number] for number in range(words.max(initial=-1) + 1)]
-    assert all(len(set(part.tolist())) == 1 for part in parts)
-    return [(bool(part[0]), len(part)) for part in parts]
-
-
-@given(TEXTS, RATES, SEEDS)
-def test_uniform_masks_keep_the_law(text, rate, seed):
-    words, limit = words_of(text, ENTRIES), budget(rate, len(text))
-    for mask in uniform_masks(words, limit, np.random.default_rng(seed), 3):
-        left = limit - mask.sum()
-        assert left >= 0
-        assert all(size > left for masked, size in by_word(mask, words) if not masked)
-
-
-@given(TEXTS, RATES, SEEDS)
-def test_keyword_masks_cover_the_budget(text, rate, seed):
-    words = words_of(text, ENTRIES)
-    weights = 1 / np.arange(1.0, words.max(initial=-1) + 2)
-    mask = keyword_mask(words, weights, rate, np.random.default_rng(seed))
-    found = by_word(mask, words)
-    if found:
-        limit = budget(rate, int((words != NO_WORD).sum()))
-        assert mask.sum() >= limit > mask.sum() - max(size for masked, size in found if masked)
 
 
 def test_keywords_without_weight_come_last():
@@ -188,3 +119,111 @@ def test_a_vocabulary_without_a_mask_is_rejected():
     tokenizer.mask_token_id = None
     with pytest.raises(ModelError, match="the tokenizer has no mask_token, which masking needs"):
         SubwordTokens.of(tokenizer)
+
+
+CORPUS = [
+    "the capital of fran ##ce [SEP] the river of the capital",
+    "the guitar ##ist ##s of fran ##ce",
+    "the moon",
+]
+WORDS = [names_of_words(ids_of(text)) for text in CORPUS]
+INVERSE = KeywordWeight.INVERSE_FREQUENCY
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from(ids_of("moon fran ##ce ##ist [SEP] [UNK] a")), min_size=1),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_counts_are_those_of_a_plain_count(texts):
+    counter = WordCounter(ENTRIES, NAMES)
+    numbers = [counter.add(text) for text in texts]
+    rows = list(counter.rows())
+    words = list(map(names_of_words, texts))
+    occurrences = Counter(word for text in words for word in text)
+    holding = Counter(word for text in words for word in set(text))
+    expected = {word: (occurrences[word], holding[word]) for word in occurrences}
+    assert rows[0] == {"word": "", "count": 0, "texts": 0}
+    assert {row["word"]: (row["count"], row["texts"]) for row in rows[1:]} == expected
+    for text, own, found in zip(texts, words, numbers, strict=True):
+        by_place = [""] * len(text)
+        for word, places in zip(own, words_from(text), strict=True):
+            for place in places:
+                by_place[place] = word
+        assert [rows[number]["word"] for number in found] == by_place
+
+
+@pytest.fixture
+def store(tmp_path):
+    return store_of(tmp_path, [{"text": ids_of(text)} for text in CORPUS])
+
+
+def weights_of(store, settings, row, start=0, end=None):
+    """The weights of the words of a text's part."""
+    text, numbers = store.texts[row], store.word_numbers[row]
+    crop = Crop(text, start, len(text) if end is None else end)
+    weigh = KeywordWeights(store.words, len(store), settings)
+    words = words_of(crop.ids, ENTRIES)
+    return weigh(numbers[crop.start : crop.end], words, **crop.fragments(ENTRIES)).tolist()
+
+
+def test_tfidf(store):
+    holding = Counter(word for text in WORDS for word in set(text))
+    for row, words in enumerate(WORDS):
+        expected = [words.count(w) * math.log(len(CORPUS) / holding[w]) for w in words]
+        assert weights_of(store, MaskingSettings(), row) == pytest.approx(expected)
+
+
+def test_inverse_frequency(store):
+    counts = Counter(word for text in WORDS for word in text)
+    for row, words in enumerate(WORDS):
+        found = weights_of(store, MaskingSettings(keyword_weight=INVERSE), row)
+        assert found == pytest.approx([1 / counts[w] for w in words])
+
+
+def test_a_table_of_ones_own(store, tmp_path):
+    table = tmp_path / "frequencies.json"
+    table.write_text(json.dumps({"the": 1000, "fran##ce": 10}))
+    settings = MaskingSettings(keyword_weight=INVERSE, frequency_dict=str(table))
+    expected = {"the": 0.001, "fran##ce": 0.1}
+    assert weights_of(store, settings, 0) == [expected.get(word, MISSING) for word in WORDS[0]]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "whole", "cut"),
+    [
+        (0, 3, [1 / 5, 1.0], [1 / 5, MISSING]),  # the guitar ##ist
+        (2, 5, [1.0, 1 / 3], [MISSING, 1 / 3]),  # ##ist ##s of
+        (3, 6, [1.0, 1 / 3, 1 / 2], [MISSING, 1 / 3, MISSING]),  # ##s of fran
+        (4, 7, [1 / 3, 1 / 2], [1 / 3, 1 / 2]),  # of fran ##ce
+        (6, 7, [1 / 2], [MISSING]),  # ##ce
+    ],
+)
+def test_fragments_weigh_what_their_word_weighs_or_one(store, start, end, whole, cut):
+    for weigh, expected in ((True, whole), (False, cut)):
+        settings = MaskingSettings(keyword_weight=INVERSE, weigh_fragments=weigh)
+        assert weights_of(store, settings, 1, start, end) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"the": 0}', '{"the": 1.5}', '{"the": true}', "{"])
+def test_what_is_no_table(store, tmp_path, text):
+    table = tmp_path / "frequencies.json"
+    table.write_text(text)
+    settings = MaskingSettings(keyword_weight=INVERSE, frequency_dict=str(table))
+    with pytest.raises(InputError, match=r"expected a.* (object|JSON)"):
+        KeywordWeights(store.words, len(store), settings)
+    table.unlink()
+    with pytest.raises(UsageError, match=r"--frequency-dict .*frequencies.json: no such file"):
+        KeywordWeights(store.words, len(store), settings)
+
+
+def test_crops_are_windows_from_a_uniform_place():
+    text, rng = np.arange(10), np.random.default_rng(0)
+    crops = [Crop.draw(text, 7, rng) for _ in range(4000)]
+    starts, counts = np.unique([crop.start for crop in crops], return_counts=True)
+    assert starts.tolist() == [0, 1, 2, 3]
+    assert (abs(counts - 1000) < 5 * math.sqrt(4000 * 3 / 16)).all()
+    assert all(crop.ids.tolist() == list(range(crop.start, crop.start + 7)) for crop in crops)
+    assert Crop.draw(text, 12, rng).ids.tolist() == text.tolist()

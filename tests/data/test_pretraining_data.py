@@ -2,7 +2,6 @@
 
 import json
 import math
-import pickle
 from itertools import chain, pairwise
 from pathlib import Path
 
@@ -13,9 +12,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from denserk.config.pretraining import PretrainingObjective, RawText, Spans, TextUnitSettings
-from denserk.data.pretraining_data import FREQUENCIES, PretrainingStore, prepare, write_tokens
+from denserk.data.pretraining_data import FREQUENCIES, prepare, write_tokens
 from denserk.errors import DenserkError, InputError, MismatchError, UsageError
-from denserk.io.manifest import Kind, Manifest, read_manifest, write_manifest
+from denserk.io.manifest import Kind, Manifest, write_manifest
 from denserk.io.pretraining_text import TOKENS, Expansion
 from tests.conftest import VOCABULARY
 from tests.data.prepared_texts import COCONDENSER, CONDENSER, MASTER, MLM, SEP, ids_of, store_of
@@ -235,12 +234,6 @@ def test_prepared_text_is_used_again_until_something_differs(corpus, tmp_path):
     prepared(corpus, folder, MASTER, OTHER)
     notes = [note for note in heard.notes if note.startswith(f"{folder} is prepared again: ")]
     assert ["corpus 1.sha256" in notes[0], "tokenizer was" in notes[1]] == [True, True]
-    assert len(notes) == 2
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "letter.txt").write_text("dear all")
-    with pytest.raises(UsageError):
-        prepared(corpus, tmp_path / "mine", MLM)
-    assert (tmp_path / "mine" / "letter.txt").read_text() == "dear all"
 
 
 def test_passages_find_their_expansions(corpus, tmp_path):
@@ -305,19 +298,6 @@ def test_neighbours(tmp_path, told, neighbours):
     assert store.contents["with_neighbour"] == sum(number != 0 for number in neighbours)
 
 
-@pytest.mark.parametrize(
-    ("objective", "record", "items"),
-    [(MLM, {"text": [7]}, "blocks"), (COCONDENSER, {"spans": [[7], [8]]}, "documents")],
-)
-def test_a_store_says_what_it_holds(tmp_path, objective, record, items):
-    store = store_of(tmp_path, [record] * 3, objective)
-    again = pickle.loads(pickle.dumps(store))
-    assert (len(store), store.items, len(again), again.items) == (3, items, 3, items)
-    assert again.texts[0].tolist() == [7]
-    with pytest.raises(UsageError):
-        PretrainingStore(tmp_path)
-
-
 @pytest.mark.parametrize(("entries", "dtype"), [(65_536, np.uint16), (65_537, np.int32)])
 def test_large_vocabularies_take_four_bytes(tmp_path, entries, dtype):
     words = [f"w{number}" for number in range(entries - 5)]
@@ -356,12 +336,6 @@ def test_tokens_that_are_written_are_read_back(tmp_path, objective):
         for each in (store, again)
     )
     assert one == other
-    manifest = read_manifest(folder, Kind.TOKENS)
-    assert manifest.settings == {
-        **read_manifest(store.folder, Kind.PRETRAINING).settings,
-        "name": "a model",
-    }
-    assert manifest.contents == {"documents": len(store)}
 
 
 def test_frequencies_are_those_of_merged_words(tmp_path):

@@ -10,17 +10,11 @@ import pytest
 
 from denserk.config.encoding import TextSettings
 from denserk.data import training_data
-from denserk.data.prepared import checksum, is_prepared, plan_of, rules_of
+from denserk.data.prepared import is_prepared, plan_of
 from denserk.data.tokenization import TextTokenizer
-from denserk.data.training_data import (
-    SentenceStore,
-    TrainingInputs,
-    TrainingStore,
-    prepare,
-    prepare_sentences,
-)
+from denserk.data.training_data import SentenceStore, TrainingInputs, prepare, prepare_sentences
 from denserk.errors import InputError, MismatchError, OutputError, UsageError
-from denserk.io.manifest import Kind, Manifest, read_manifest, write_manifest
+from denserk.io.manifest import Kind, Manifest, write_manifest
 from denserk.io.training import read_training
 from denserk.records import Passage, Query
 from tests.conftest import PASSAGES, QUERIES, VOCABULARY
@@ -94,11 +88,7 @@ def sources(toy):
     return {"corpus": str(toy / "corpus.jsonl"), "queries": str(toy / "queries.tsv")}
 
 
-@pytest.mark.parametrize("batch", [256, 3])
-def test_files_follow_each_other_and_ids_find_their_texts(
-    write, made, toy, sources, tokenizer, monkeypatch, batch
-):
-    monkeypatch.setattr(training_data, "BATCH", batch)
+def test_files_follow_each_other_and_ids_find_their_texts(write, made, toy, sources, tokenizer):
     by_id = [ids_of("q1", ["d3"], ["d1", "d10", "d2"]), ids_of("q2", ["d1", "d5"], ["d3"])]
     triples = toy / "triples.tsv"
     triples.write_text("q3\td4\td1\nq3\td4\td2\n")
@@ -145,14 +135,6 @@ def test_random_negatives_stand_in_for_hard_ones(write, made, tokenizer):
     [(_, _, negatives)] = texts(store).values()
     assert negatives == tokenizer.passages([Passage("8", "the moon")])
     assert heard.warnings == ["queries without a hard negative use their random ones: 1"]
-
-
-def test_queries_without_positives_are_left_out_and_counted(write, made):
-    heard = Heard()
-    store = made(write([inline(0, 0, 3), inline(1, 1, 0), inline(2, 1, 3)]))
-    assert store.qids.to_pylist() == ["q1", "q2"]
-    assert heard.warnings == ["queries without a positive are left out: 1"]
-    assert store.contents["without_negatives"] == 1
 
 
 def test_missing_ids_are_named_or_counted(write, made, sources):
@@ -208,18 +190,6 @@ def test_an_empty_file_is_rejected(write, made, form):
         made(write([inline(0, 1, 1)]), write([], "empty.jsonl"), form=form)
 
 
-def test_a_missing_score_is_named(write, made):
-    lines = [inline(0, 1, 1, scored=True), inline(1, 1, 2, scored=True)]
-    del lines[1]["negative_passages"][1]["score"]
-    store = made(write(lines))
-    assert store.contents["unscored"] == 1
-    with pytest.raises(
-        InputError, match="no teacher's score of passage d1-2 for query q1"
-    ) as error:
-        store.refuse_unscored()
-    assert "--teacher" in (error.value.hint or "")
-
-
 @pytest.fixture
 def train(write):
     return write([inline(query, 1, 3, scored=True) for query in range(4)])
@@ -242,8 +212,6 @@ def test_nothing_is_prepared_twice(train, tmp_path, tokenizer, monkeypatch):
         ({"text": "other"}, "file 1.sha256 was"),
         ({"length": 17}, "passage.passage_max_length was 16, now 17"),
         ({"words": [*VOCABULARY[:-2], *VOCABULARY[:-3:-1]]}, "passage.tokenizer was"),
-        ({"files": 2}, "file 2 was None"),
-        ({"skip": True}, "skip_missing was False, now True"),
     ],
 )
 def test_what_differs_is_logged_and_prepared_again(train, tmp_path, tokenizer, change, told):
@@ -254,8 +222,7 @@ def test_what_differs_is_logged_and_prepared_again(train, tmp_path, tokenizer, c
     settings = TextSettings(query_max_length=12, passage_max_length=change.get("length", 16))
     backend = tiny_tokenizer("bert", change.get("words", VOCABULARY))
     changed = TextTokenizer(backend, settings)
-    files = [train] * change.get("files", 1)
-    inputs, heard = TrainingInputs(files, skip_missing="skip" in change), Heard()
+    inputs, heard = TrainingInputs([train]), Heard()
     again = prepare(inputs, folder, tokenizer, changed)
     assert told in heard.notes[0]
     fresh = prepare(inputs, tmp_path / "fresh", tokenizer, changed)
@@ -284,25 +251,11 @@ def test_other_folders_are_left_alone(train, made, tmp_path):
     (folder / "notes.txt").write_text("dear diary")
     with pytest.raises(UsageError, match="it is not training data that denserk wrote"):
         made(train)
-    with pytest.raises(UsageError, match="it is not training data that denserk wrote"):
-        TrainingStore(folder)
-    write_manifest(folder, Manifest(Kind.INDEX, complete=True))
-    with pytest.raises(MismatchError, match="holds index, not training data"):
-        made(train)
     write_manifest(folder, Manifest(Kind.TRAINING, complete=True, settings={"layout": 2}))
     with pytest.raises(MismatchError, match="was prepared by another version of denserk") as error:
         made(train)
     assert "--overwrite" in (error.value.hint or "")
     assert (folder / "notes.txt").read_text() == "dear diary"
-
-
-def test_the_manifest_says_what_it_was_made_from(train, made, toy):
-    manifest = read_manifest(made(train, corpus=str(toy)).folder, Kind.TRAINING)
-    assert manifest.made_from["file 1"]["name"] == train
-    names = {"corpus.jsonl", "qrels.txt", "queries.tsv"}
-    assert set(manifest.made_from["corpus"]["sha256"]) == names
-    assert manifest.settings["passage"]["passage_max_length"] == 16
-    assert (manifest.contents["examples"], manifest.contents["passages"]) == (4, 16)
 
 
 def test_standard_input_is_never_taken_for_the_same(train, made, monkeypatch):
@@ -314,23 +267,9 @@ def test_standard_input_is_never_taken_for_the_same(train, made, monkeypatch):
     assert "standard input may hold something else" in heard.notes[1]
 
 
-def test_a_store_is_its_folder_to_another_process(train, made):
-    store = made(train)
-    packed = pickle.dumps(store)
-    assert len(packed) < 500
-    other = pickle.loads(packed)
-    assert str(other.qids[3]) == "q3"
-    assert other.negatives[3].tolist() == store.negatives[3].tolist() == [13, 14, 15]
-
-
-def test_plans_tell_sources_and_tokenizers_apart(tmp_path):
-    (tmp_path / "a").write_bytes(b"a")
-    digest = checksum(str(tmp_path / "a"))
-    assert checksum(str(tmp_path)) == {"a": digest}
-    assert checksum("beir:scifact") is checksum("-") is None
+def test_a_resumed_run_never_prepares_again(tmp_path):
     plan = plan_of({"size": 2}, {"file 1": "irds:x"})
     folder = tmp_path / "prepared"
-    assert not is_prepared(folder, plan)
     folder.mkdir()
     write_manifest(folder, plan)
     with pytest.raises(MismatchError, match="unfinished"):
@@ -340,45 +279,23 @@ def test_plans_tell_sources_and_tokenizers_apart(tmp_path):
     with pytest.raises(MismatchError, match="made otherwise: size was 2, now 3"):
         is_prepared(folder, plan_of({"size": 3}, {"file 1": "irds:x"}), again=False)
 
-    def rules(kind, **settings):
-        return rules_of(TextTokenizer(tiny_tokenizer(kind, VOCABULARY), TextSettings(**settings)))
-
-    assert rules("bert")["tokenizer"] != rules("roberta")["tokenizer"]
-    assert rules("bert") != rules("bert", passage_prefix="p: ")
-
-
-def sentences(store):
-    return [store.sentences[row].tolist() for row in range(len(store.sentences))]
-
 
 def test_pairs(write, tmp_path, tokenizer):
     files = [write(pairs(7), "a.jsonl"), write(pairs(3), "b.jsonl")]
     store = prepare_sentences(files, tmp_path / "data", tokenizer, size=2, label_scale=5)
     given = [*pairs(7), *pairs(3)]
-    assert (len(store), store.size, store.pad_id) == (10, 2, tokenizer.pad_id)
+    assert (len(store), store.pad_id) == (10, tokenizer.pad_id)
     assert store.labels.tolist() == [float(pair["label"]) for pair in given]
     wanted = [pair[name] for pair in given for name in ("sentence1", "sentence2")]
-    assert sentences(store) == sentences(pickle.loads(pickle.dumps(store)))
-    assert sentences(store) == tokenizer.sentences(wanted)
-    assert read_manifest(tmp_path / "data", Kind.TRAINING).contents == {"examples": 10}
+    found = pickle.loads(pickle.dumps(store)).sentences.take(range(20))
+    assert [ids.tolist() for ids in found] == tokenizer.sentences(wanted)
 
 
 def test_triplets(write, tmp_path, tokenizer):
     store = prepare_sentences([write(triplets(5))], tmp_path / "data", tokenizer, size=3)
-    assert (len(store), store.size, len(store.labels)) == (5, 3, 0)
+    assert (len(store), len(store.labels)) == (5, 0)
     wanted = [text for row in triplets(5) for text in row.values()]
-    assert sentences(store) == tokenizer.sentences(wanted)
-
-
-def test_sentences_are_prepared_once(write, tmp_path, tokenizer, monkeypatch):
-    file, folder, heard = write(pairs(3)), tmp_path / "data", Heard()
-    prepare_sentences([file], folder, tokenizer, size=2, label_scale=5)
-    with monkeypatch.context() as patch:
-        patch.setattr(training_data, "read_sentences", None)
-        prepare_sentences([file], folder, tokenizer, size=2, label_scale=5)
-    assert heard.notes == []
-    prepare_sentences([file], folder, tokenizer, size=2, label_scale=6)
-    assert heard.notes == [f"{folder} is prepared again: label_scale was 5, now 6"]
+    assert [ids.tolist() for ids in store.sentences.take(range(15))] == tokenizer.sentences(wanted)
 
 
 @pytest.mark.parametrize("label", [1.5, -1.25])

@@ -28,23 +28,10 @@ EXAMPLES = [
         "q2", "red fish", (Candidate("d4", "fish"),), (Candidate("d1", "the cat runs"),)
     ),
 ]
-TEXTS = {"text"}
-IDS = {"docid"}
-CARRIED = {
-    TrainingFormat.TEVATRON: {"docid", "text", "title", "score", "extra"},
-    TrainingFormat.TEVATRON_IDS: IDS,
-    TrainingFormat.DPR: {"docid", "text", "title", "score", "extra"},
-    TrainingFormat.ST_TRIPLET: TEXTS,
-    TrainingFormat.FLAG: TEXTS,
-    TrainingFormat.ST_IDS: IDS,
-    TrainingFormat.TRIPLES: IDS,
-    TrainingFormat.TEXT_TRIPLES: TEXTS,
-    TrainingFormat.NEGATIVES: IDS,
-}
 
 
-def bare(candidates, carried):
-    return [Candidate(**{name: getattr(c, name) for name in carried}) for c in candidates]
+def names(candidates, field):
+    return [getattr(candidate, field) for candidate in candidates]
 
 
 @pytest.mark.parametrize("form", TrainingFormat)
@@ -54,21 +41,14 @@ def test_what_a_shape_carries_comes_back_and_the_shape_is_told(form, tmp_path):
     notes = Heard()
     back = list(read_training(where))
     assert notes.notes == [f"{where}: training data in the format {form}"]
-    carried = CARRIED[form]
+    if form in (TrainingFormat.TEVATRON, TrainingFormat.DPR):
+        assert back == EXAMPLES
+    carried = "text" if "text" in FORMATS[form].carries else "docid"
     for example, other in zip(EXAMPLES, back, strict=True):
-        assert bare(other.negatives, carried) == bare(example.negatives, carried)
+        assert names(other.negatives, carried) == names(example.negatives, carried)
         if form is not TrainingFormat.NEGATIVES:
-            assert bare(other.positives, carried) == bare(example.positives, carried)
-        if carried == TEXTS or form in (TrainingFormat.TEVATRON, TrainingFormat.DPR):
-            assert other.query == example.query
-
-
-@pytest.mark.parametrize("form", [TrainingFormat.TEVATRON, TrainingFormat.DPR])
-def test_the_full_shapes_lose_nothing(form, tmp_path):
-    notes = Heard()
-    write_training(tmp_path / "t.json", EXAMPLES, form)
-    assert notes.notes == []
-    assert list(read_training(tmp_path / "t.json")) == EXAMPLES
+            assert names(other.positives, carried) == names(example.positives, carried)
+        assert other.query == example.query or carried == "docid"
 
 
 LINES = {
@@ -120,17 +100,12 @@ def test_genuine_files_come_back_as_they_were(name, count, negatives, form, shar
     assert parsed(tmp_path / name) == parsed(source)
 
 
-def _written(form, tmp_path_factory):
-    where = tmp_path_factory.mktemp("good") / "t"
-    write_training(where, EXAMPLES, form)
-    return where.read_bytes()
-
-
 @pytest.mark.parametrize("form", TrainingFormat)
 @pytest.mark.parametrize("told", [True, False])
 def test_mangled_files_are_refused_or_read(form, told, tmp_path_factory):
-    data = _written(form, tmp_path_factory)
-    where = tmp_path_factory.mktemp("bad") / "t"
+    where = tmp_path_factory.mktemp("mangled") / "t"
+    write_training(where, EXAMPLES, form)
+    data = where.read_bytes()
 
     @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(mangled(data))
@@ -239,17 +214,11 @@ DPR_EXAMPLE = TrainingExample(
 )
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        json.dumps([DPR_ENTRY, DPR_ENTRY], indent=4),
-        f"{json.dumps(DPR_ENTRY)}\n{json.dumps(DPR_ENTRY)}\n",
-    ],
-    ids=["array", "lines"],
-)
-def test_both_forms_read_alike_and_questions_count_from_0(data):
-    examples = read_as(TrainingFormat.DPR, data.encode(), "t")
-    assert examples == [DPR_EXAMPLE, DPR_EXAMPLE._replace(qid="1")]
+def test_both_forms_read_alike_and_questions_count_from_0():
+    line = json.dumps(DPR_ENTRY)
+    for data in (json.dumps([DPR_ENTRY, DPR_ENTRY], indent=4), f"{line}\n{line}\n"):
+        examples = read_as(TrainingFormat.DPR, data.encode(), "t")
+        assert examples == [DPR_EXAMPLE, DPR_EXAMPLE._replace(qid="1")]
 
 
 @pytest.mark.parametrize(("name", "is_array"), [("t.json", True), ("t.jsonl", False)])
@@ -407,20 +376,14 @@ def test_files_as_they_are_read(form, data, expected):
     ("form", "data", "message"),
     [
         (TrainingFormat.TRIPLES, b"1\t2\t3\n1\t2\n", "t, line 2: found 2 columns; expected 3"),
-        (TrainingFormat.TRIPLES, b"1\t2 3\t4\n", "t, line 1: found the"),
-        (TrainingFormat.TEXT_TRIPLES, b"a\tb\n", "t, line 1: found 2 columns"),
         (TrainingFormat.TEXT_TRIPLES, b"a\tb\t\xff\n", "a byte that is not UTF-8 (0xff)"),
         (TrainingFormat.ST_TRIPLET, b"anchor\tpositive\nq\ta\tb\n", "t, line 2: found 3 columns"),
         (TrainingFormat.ST_TRIPLET, b"q\tpositive\tlabel\n1\t2\t3\n", "found the column label"),
-        (TrainingFormat.ST_TRIPLET, b'{"a": "q", "b": "p", "score": 1}', "found the column score"),
         (TrainingFormat.ST_TRIPLET, b'{"a": "q"}', "line 1: found 1 column"),
         (TrainingFormat.NEGATIVES, b"1\t2\t3\n", "found 3 columns; expected 2"),
         (TrainingFormat.TEVATRON, b'{}\n{"query_id": "a b"}', "line 2: found the query_id id"),
-        (TrainingFormat.TEVATRON, b'{"positive_passages": {}}', "found dict as positive_passages"),
         (TrainingFormat.TEVATRON, b'{"negative_passages": ["x"]}', "found str in negative_pass"),
         (TrainingFormat.TEVATRON, b'{"negative_passages": [{"text": 3}]}', "found int as text"),
-        (TrainingFormat.TEVATRON, b'{"answers": [3]}', "found int in answers"),
-        (TrainingFormat.TEVATRON_IDS, b'{"positive_document_ids": [2.5]}', "positive_document_ids"),
         (
             TrainingFormat.FLAG,
             b'{"query": "q", "neg": ["a", "b"], "neg_scores": [1]}',

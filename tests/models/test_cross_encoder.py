@@ -15,7 +15,7 @@ from denserk.config.encoding import (
     RepresentationSettings,
     TextSettings,
 )
-from denserk.data.pairs import PairJoiner
+from denserk.data.batches import PairJoiner
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import DenserkError, ModelError, OutputError, UsageError
 from denserk.models.cross_encoder import (

@@ -6,7 +6,7 @@ import torch
 
 from denserk.config.encoding import PairSettings, TextSettings
 from denserk.config.training import CacheSettings, RerankingSettings
-from denserk.data.pairs import PairJoiner
+from denserk.data.batches import PairJoiner
 from denserk.data.tokenization import load_tokenizer
 from denserk.data.training_batches import PairTrainingBatch
 from denserk.models.cross_encoder import Reranker

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from denserk.config.encoding import PairSettings, TextSettings
-from denserk.data.batches import pad
-from denserk.data.pairs import PairJoiner
+from denserk.data.batches import PairJoiner, pad
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.errors import InputError
 from denserk.models.cross_encoder import Reranker
