@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from denserk.analysis.side_by_side import load_models
+from denserk.analysis.side_by_side import load_models, passage_batches
 from denserk.config.analysis import AttentionEntropySettings
 from denserk.config.encoding import ComputeSettings, Representation
 from denserk.config.formats import DETECTED, CorpusSettings
-from denserk.data.batches import TokenBatch, by_length, pad
+from denserk.data.batches import TokenBatch
 from denserk.data.sampling import choose_records
 from denserk.errors import DenserkError, InputError, ModelError
 from denserk.io.corpus import read_passages
@@ -78,7 +78,7 @@ def attention_entropy(
     passages = _sample(settings, corpus)
     found, rows = [], []
     for label, model, encoder in models:
-        values = _entropies(label, encoder, passages)
+        values = _entropies(label, encoder, passages, settings.max_length)
         if not np.isfinite(values).all():
             raise DenserkError(
                 f"{model}: the attention is not a number (NaN)", "use --dtype float32"
@@ -163,24 +163,18 @@ def _sample(settings: AttentionEntropySettings, corpus: CorpusSettings) -> list[
 
 
 def _entropies(
-    label: str, encoder: TextEncoder, passages: Sequence[Passage]
+    label: str, encoder: TextEncoder, passages: Sequence[Passage], max_length: int
 ) -> NDArray[np.float64]:
     """Return the entropies of all passages, in their order: (P, L)."""
-    side = encoder.passage_side
-    backbone = side.encoder.backbone
+    backbone = encoder.passage_side.encoder.backbone
     if not backbone.architecture.has_cls:
         raise ModelError(
             f"{label}: a {backbone.architecture.model_type} backbone has no [CLS] token, whose "
             "attention is measured"
         )
-    ids = side.tokenizer.passages(passages)
-    lengths = [len(text) for text in ids]
-    column = 4 * backbone.last_layer * backbone.heads * max(lengths)
+    column = 4 * backbone.last_layer * backbone.heads * max_length
     tokens = min(encoder.batch_tokens, MAP_BYTES // column)
-    entropies = np.empty((len(ids), backbone.last_layer))
-    with track(f"attention of {label}", len(ids), "passages") as progress:
-        for members in by_length(lengths, tokens, encoder.compute.batch_size):
-            batch = pad([ids[i] for i in members], side.tokenizer.pad_id)
-            entropies[members] = layer_entropies(backbone, batch.to(encoder.device))
-            progress.advance(len(members))
+    entropies = np.empty((len(passages), backbone.last_layer))
+    for places, batch in passage_batches(encoder, passages, label, tokens):
+        entropies[places] = layer_entropies(backbone, batch)
     return entropies

@@ -65,7 +65,9 @@ def query_latency(
     models = load_models(settings, representation, text, compute)
     queries = choose_records(read_queries(settings.topics), settings.sample, settings.seed)
     size = compute.batch_size or 1
-    batches = as_batches(queries, size)
+    # an incomplete last batch counts only if it is the only one
+    full = range(0, len(queries) - size + 1, size)
+    batches = [queries[first : first + size] for first in full] or [queries]
     found, rows = [], []
     for label, model, encoder in models:
         each = _measure(label, model, encoder, batches, settings.warm_up)
@@ -84,16 +86,6 @@ def query_latency(
     times = {each.label: each.times for each in found}
     save_if_installed(lambda: plot(times, quantity), "the times", settings.picture)
     return found
-
-
-def as_batches(queries: Sequence[Query], size: int) -> list[Sequence[Query]]:
-    """Split queries into batches of one size; an incomplete last batch counts only if alone.
-
-    >>> [len(batch) for batch in as_batches([Query(str(i), "?") for i in range(7)], 3)]
-    [3, 3]
-    """
-    full = range(0, len(queries) - size + 1, size)
-    return [queries[first : first + size] for first in full] or [queries]
 
 
 def latency_table(found: Sequence[QueryLatency]) -> tuple[list[str], list[list[str]]]:

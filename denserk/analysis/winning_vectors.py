@@ -6,7 +6,7 @@ highest product; among equals the first wins, as in training (in MLR: the last l
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from denserk.analysis.side_by_side import load_models
+from denserk.analysis.side_by_side import load_models, passage_batches
 from denserk.config.analysis import WinningVectorSettings
 from denserk.config.encoding import ComputeSettings, Reduction, Representation
 from denserk.config.formats import DETECTED, CorpusSettings
-from denserk.data.batches import by_length, pad
 from denserk.data.sampling import choose_records
 from denserk.errors import DenserkError, MismatchError, ModelError
 from denserk.io.corpus import find_passages
@@ -32,12 +31,10 @@ from denserk.models.pooling import PassageVectors
 from denserk.models.representation import MultiVector
 from denserk.models.text_encoder import NOTHING, TextEncoder
 from denserk.records import Passage, Query, best_first
-from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
 HEADER = ("label", "model", "passages", "queries", "pairs", "kind", "vector", "wins", "share")
-BLOCK = 1024  # passages encoded at once
 # reductions that keep several vectors apart, at least in training
 KEPT_APART = (Reduction.SELF_CONTRASTIVE, Reduction.MULTI_VECTOR)
 
@@ -59,10 +56,6 @@ class WinningVectors:
     pairs: int
     kind: str
     wins: Mapping[str, int]
-
-    def shares(self) -> dict[str, float]:
-        """Return the wins of each vector as a share of the pairs."""
-        return {name: count / self.pairs for name, count in self.wins.items()}
 
 
 def winning_vectors(
@@ -101,8 +94,7 @@ class Pairs:
     Attributes:
         queries: the queries drawn.
         passages: all that the pairs need, in the order of the corpus.
-        sets: `positive` or `retrieved` -> (N, 2) row of the query and row of the passage,
-            ordered by the passage.
+        sets: `positive` or `retrieved` -> (N, 2) row of the query and row of the passage.
     """
 
     queries: Sequence[Query]
@@ -151,18 +143,18 @@ def choose_pairs(
     row_of = {docid: row for row, docid in enumerate(passages)}
     sets = {}
     for name, docids in named.items():
-        rows = sorted(
-            (row_of[docid], row)
+        rows = [
+            (row, row_of[docid])
             for row, query in enumerate(queries)
             for docid in docids[query.qid]
             if docid in row_of
-        )
+        ]
         if not rows:
             raise MismatchError(
                 f"{settings.corpus} holds none of the {name} passages of {where}",
                 f"it should hold {some(sorted(wanted))}",
             )
-        sets[name] = np.array(rows, dtype=np.int64)[:, ::-1]
+        sets[name] = np.array(rows, dtype=np.int64)
     return Pairs(queries, list(passages.values()), sets)
 
 
@@ -170,9 +162,12 @@ def share_table(found: Sequence[WinningVectors]) -> tuple[list[str], list[list[s
     """Return header and rows of a table of shares, one row per vector."""
     header = ["model", "passages", "pairs", "vector", "wins", "share"]
     rows = [
-        [each.label, each.passages, str(each.pairs), f"{each.kind} {name}", str(wins), f"{s:.4f}"]
+        [
+            *(each.label, each.passages, str(each.pairs), f"{each.kind} {name}", str(wins)),
+            f"{wins / each.pairs:.4f}",
+        ]
         for each in found
-        for (name, wins), s in zip(each.wins.items(), each.shares().values(), strict=True)
+        for name, wins in each.wins.items()
     ]
     return header, rows
 
@@ -183,7 +178,7 @@ def plot(found: Sequence[WinningVectors]) -> Any:
     order = sorted(names, key=lambda name: (name.isdecimal(), name.zfill(9)))
     axes = new_axes(min(max(4, 0.42 * len(order) + 0.8), 9), 1.15 * len(found) + 0.5, len(found))
     for row, each in zip(np.atleast_1d(axes), found, strict=True):
-        heights = [100 * each.shares().get(name, 0.0) for name in order]
+        heights = [100 * each.wins.get(name, 0) / each.pairs for name in order]
         bars = row.bar(range(len(order)), heights, width=0.7, color="0.35")
         if len(order) <= 16:
             row.bar_label(bars, [f"{h:.1f}" if h else "" for h in heights], fontsize=7)
@@ -228,76 +223,47 @@ def vector_names(representation: MultiVector, count: int) -> list[str]:
     return [str(position) for position in range(count)]
 
 
+@torch.inference_mode()
 def _measure(label: str, model: str, encoder: TextEncoder, pairs: Pairs) -> list[WinningVectors]:
     """Count for one model, for each set of pairs."""
-    maker = _multi_vector(label, encoder)
-    queries = torch.from_numpy(encoder.encode_queries(pairs.queries))
+    single = ModelError(
+        f"{label} gives a passage one vector: there is no maximum to win",
+        "use a model trained with --representation mlr, me-bert or colbert, and --reduction "
+        f"{' or '.join(KEPT_APART)}",
+    )
+    side = encoder.passage_side.encoder
+    pooling = side.representation
+    if not isinstance(pooling, MultiVector) or encoder.representation.reduction not in KEPT_APART:
+        raise single
+    queries = torch.from_numpy(encoder.encode_queries(pairs.queries)).to(encoder.device)
     counts = {name: np.zeros(0, dtype=np.int64) for name in pairs.sets}
-    with track(f"encoding with {label}", len(pairs.passages), "passages") as progress:
-        for first in range(0, len(pairs.passages), BLOCK):
-            block = pairs.passages[first : first + BLOCK]
-            for name, won, size in _wins(encoder, queries, block, first, pairs.sets):
-                if size == 1:
-                    raise _one_vector(label)
-                if (won < 0).any():
-                    raise DenserkError(
-                        f"{model}: an embedding is not a number (NaN)", "use --dtype float32"
-                    )
-                more = np.bincount(won, minlength=max(size, len(counts[name])))
-                more[: len(counts[name])] += counts[name]
-                counts[name] = more
-            progress.advance(len(block))
-    is_layers = maker.settings.representation is Representation.MLR
+    row_of = np.full(len(pairs.passages), -1)  # in the batch
+    for places, batch in passage_batches(encoder, pairs.passages, label, encoder.batch_tokens):
+        vectors = side.passage_vectors(batch)
+        size = vectors.values.shape[1]
+        if size == 1:
+            raise single
+        row_of[places] = np.arange(len(places))
+        for name, chosen in pairs.sets.items():
+            inside = chosen[row_of[chosen[:, 1]] >= 0]
+            if not len(inside):
+                continue
+            rows = torch.from_numpy(row_of[inside[:, 1]]).to(encoder.device)
+            won = winners(queries[inside[:, 0]], vectors.of(rows)).cpu().numpy()
+            if (won < 0).any():
+                raise DenserkError(
+                    f"{model}: an embedding is not a number (NaN)", "use --dtype float32"
+                )
+            more = np.bincount(won, minlength=max(size, len(counts[name])))
+            more[: len(counts[name])] += counts[name]
+            counts[name] = more
+        row_of[places] = -1
+    is_layers = pooling.settings.representation is Representation.MLR
     found = []
     for name, wins in counts.items():
-        named = list(zip(vector_names(maker, len(wins)), wins.tolist(), strict=True))
+        named = list(zip(vector_names(pooling, len(wins)), wins.tolist(), strict=True))
         chosen = pairs.sets[name]
         queries_here, kind = len(np.unique(chosen[:, 0])), "layer" if is_layers else "token"
         ordered = dict(reversed(named) if is_layers else named)
         found.append(WinningVectors(label, model, name, queries_here, len(chosen), kind, ordered))
     return found
-
-
-def _multi_vector(label: str, encoder: TextEncoder) -> MultiVector:
-    """Return the pooling of a multi-vector model."""
-    maker = encoder.passage_side.encoder.representation
-    if not isinstance(maker, MultiVector) or encoder.representation.reduction not in KEPT_APART:
-        raise _one_vector(label)
-    return maker
-
-
-def _one_vector(label: str) -> ModelError:
-    return ModelError(
-        f"{label} gives a passage one vector: there is no maximum to win",
-        "use a model trained with --representation mlr, me-bert or colbert, and --reduction "
-        f"{' or '.join(KEPT_APART)}",
-    )
-
-
-@torch.inference_mode()
-def _wins(
-    encoder: TextEncoder,
-    queries: Tensor,
-    block: Sequence[Passage],
-    first: int,
-    sets: Mapping[str, NDArray[np.int64]],
-) -> Iterator[tuple[str, NDArray[np.int64], int]]:
-    """Yield (set, winning vector of each pair, S) for a block of passages from row `first` on."""
-    side = encoder.passage_side
-    within = {}
-    for name, rows in sets.items():  # rows are ordered by the passage
-        start, stop = np.searchsorted(rows[:, 1], (first, first + len(block)))
-        within[name] = rows[start:stop]
-    ids = side.tokenizer.passages(block)
-    plan = by_length([len(text) for text in ids], encoder.batch_tokens, encoder.compute.batch_size)
-    for members in plan:
-        batch = pad([ids[i] for i in members], side.tokenizer.pad_id).to(encoder.device)
-        vectors = side.encoder.passage_vectors(batch)
-        place = {first + int(row): number for number, row in enumerate(members)}
-        for name, chosen in within.items():
-            inside = chosen[np.isin(chosen[:, 1], list(place))]
-            if len(inside):
-                inner = torch.tensor([place[row] for row in inside[:, 1].tolist()])
-                mine = queries[inside[:, 0]].to(encoder.device)
-                won = winners(mine, vectors.of(inner.to(encoder.device)))
-                yield name, won.cpu().numpy(), vectors.values.shape[1]
