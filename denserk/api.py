@@ -12,7 +12,7 @@ import json
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -23,10 +23,18 @@ from numpy.typing import NDArray
 
 from denserk.config.encoding import ComputeSettings, RepresentationSettings, TextSettings
 from denserk.config.evaluation import EvaluationSettings
+from denserk.config.formats import CorpusFormat, QrelsFormat, TopicsFormat
 from denserk.config.options import typed_values
 from denserk.config.retrieval import SearchSettings
 from denserk.extras import require
-from denserk.records import Passage, Query
+from denserk.io.corpus import write_passages
+from denserk.io.files import write_lines
+from denserk.io.json_records import write_objects
+from denserk.io.manifest import refuse_other_model
+from denserk.io.qrels import write_qrels
+from denserk.io.runs import read_run_scores
+from denserk.io.topics import read_queries, write_queries
+from denserk.records import Passage, Qrel, Query
 
 PathName = str | PathLike[str]
 Vectors = NDArray[np.float32]
@@ -54,8 +62,6 @@ class Run(dict[str, dict[str, float]]):
     @classmethod
     def load(cls, path: PathName) -> Self:
         """Read a run in any format that `denserk eval` reads."""
-        from denserk.io.runs import read_run_scores
-
         return cls(read_run_scores(str(path)))
 
     @classmethod
@@ -65,8 +71,6 @@ class Run(dict[str, dict[str, float]]):
 
     def save(self, path: PathName, *, tag: str = "denserk") -> None:
         """Write a TREC run. The file appears whole or not at all."""
-        from denserk.io.files import write_lines
-
         write_lines(str(path), _run_lines(self, tag))
 
     def to_pandas(self) -> "pd.DataFrame":
@@ -92,8 +96,7 @@ class Encoder:
     def load(cls, name: PathName, **options: Any) -> Self:
         """Load a model: a short name such as "minilm", a folder, or a name on the Hugging Face hub.
 
-        The options are those of `denserk encode` about the model, for example
-        representation="mean", l2_norm=True, query_prefix="query: ", device="cuda".
+        Options as in `denserk encode`: representation="mean", l2_norm=True, device="cuda", ...
         """
         from denserk.models.text_encoder import TextEncoder
 
@@ -117,7 +120,9 @@ class Encoder:
         """
         if isinstance(passages, str | Mapping):
             return np.asarray(self.encode_passages([passages])[0])
-        rows = self._encoder.encode_passages([_passage(p) for p in passages])
+        rows = self._encoder.encode_passages(
+            [_passage("", {"text": p} if isinstance(p, str) else p) for p in passages]
+        )
         several = self._encoder.vectors_per_passage
         return rows if several == 1 else rows.reshape(len(passages), several, -1)
 
@@ -171,27 +176,19 @@ class Index:
                 writer.write(names, vectors.astype(np.float32, copy=False), [""] * len(names))
         folder = str(output or scratch.path / "index")
         index(input=[source], type=type, output=folder, **options)
-        return cls._open([folder], scratch)
+        opened = cls.open(folder)
+        opened._scratch = scratch
+        return opened
 
     @classmethod
     def open(cls, path: PathName | Sequence[PathName], **options: Any) -> Self:
-        """Open an index folder, a folder of vectors, or several of them as one index.
-
-        The options are those of `denserk search` about the computation: device, threads.
-        """
-        paths = [path] if isinstance(path, str | PathLike) else path
-        return cls._open([str(each) for each in paths], **options)
-
-    @classmethod
-    def _open(
-        cls, folders: Sequence[str], scratch: "_OwnFolder | None" = None, **options: Any
-    ) -> Self:
+        """Open an index or a folder of vectors, or several as one; options: device, threads."""
         from denserk.index.opening import open_index
 
+        paths = [path] if isinstance(path, str | PathLike) else path
         (compute,) = _split(options, ComputeSettings)
-        made = cls(open_index(folders, SearchSettings(), ComputeSettings(**compute)))
-        made._scratch = scratch
-        return made
+        folders = [str(each) for each in paths]
+        return cls(open_index(folders, SearchSettings(), ComputeSettings(**compute)))
 
     def __len__(self) -> int:
         return len(self._opened.index) // self._opened.vectors_per_passage
@@ -211,7 +208,7 @@ class Index:
                 queries, or (N, D) vectors.
             model: encodes the queries; by default the model that encoded the passages.
             hits: passages returned for a query.
-            options: further options of `denserk search`, such as remove_query=True.
+            options: of `denserk search`, such as remove_query=True.
         """
         (settings,) = _split(options, SearchSettings)
         qids, asked = self._asked(queries, model)
@@ -233,7 +230,6 @@ class Index:
             return qids, np.array(texts, dtype=object)
         if not isinstance(model, Encoder):
             model = self._encoder(model)
-        from denserk.io.manifest import refuse_other_model
 
         what = f"{self._opened.name} and the queries of {model.name}"
         made, asked = self._opened.model, model._encoder.description()
@@ -260,24 +256,19 @@ class BM25(Index):
     def build(  # type: ignore[override]
         cls, corpus: "TextsLike", *, output: PathName | None = None, **options: Any
     ) -> Self:
-        """Index the terms of a corpus; options as in `denserk index`: k1, b, stemmer, ...
-
-        A corpus is a file or name that `denserk index --corpus` takes, texts by id, a list of dicts
-        with `id` (or `docid`, `_id`), `title` and `text`, or a DataFrame.
-        """
+        """Index the terms of a corpus; options as in `denserk index`: k1, b, stemmer, ..."""
         from denserk.commands.index import index
 
         scratch = _OwnFolder()
         folder = str(output or scratch.path / "index")
         index(**_stored_inputs(scratch.path, corpus=corpus), type="bm25", output=folder, **options)
-        return cls._open([folder], scratch)
+        opened = cls.open(folder)
+        opened._scratch = scratch
+        return opened
 
 
 def fuse(runs: "Sequence[RunLike]", **options: Any) -> Run:
-    """Fuse two or more runs, by reciprocal ranks unless `method` says otherwise.
-
-    The options are those of `denserk fuse`: method, weights, rrf_k, normalization, hits, ...
-    """
+    """Fuse runs; options as in `denserk fuse`: method, weights, rrf_k, normalization, ..."""
     from denserk.commands.fuse import fuse as command
 
     with _scratch() as folder:
@@ -298,7 +289,7 @@ def evaluate(
         run: a run, or {name: run} for several.
         qrels: relevance judgments; also a name such as "beir:scifact".
         measures: "nDCG@10 R@100" or a list; nDCG@10, RR@10 and R@100 by default.
-        options: options of `denserk eval` about the measures: relevance_level, max_hits, ...
+        options: relevance_level, max_hits, ... of `denserk eval`.
 
     Returns:
         {measure: mean over the judged queries}; for several runs {name: {measure: mean}}.
@@ -327,14 +318,10 @@ def mine_negatives(
     output: PathName | None = None,
     **options: Any,
 ) -> list[dict[str, Any]]:
-    """Mine hard negatives from one or more runs over training queries.
+    """Mine hard negatives from one or more runs; return training examples for `finetune`.
 
-    The queries are `topics` with `qrels`, or training data (`train`). The options are those of
-    `denserk mine-negatives`: depth, num_negatives, range_min, ...
-
-    Returns:
-        Training examples in Tevatron's format, which `finetune` takes as `train_data`; `output`
-        keeps them in a file, too.
+    The queries are `topics` with `qrels`, or training data (`train`). `output` also writes the
+    examples to a file. Options as in `denserk mine-negatives`: depth, num_negatives, ...
     """
     from denserk.commands.mine_negatives import mine_negatives as command
 
@@ -357,9 +344,8 @@ def finetune(
 ) -> Path:
     """Train a retriever or a cross-encoder; return `output`, which `Encoder.load` takes.
 
-    Training data is a file, several files, or a list of examples as `mine_negatives` returns them;
-    `corpus` and `queries` hold the texts that it names by id. The options are those and the
-    settings of `denserk finetune`: representation, lr, epochs, preset, ...
+    Training data is one or more files, or examples as `mine_negatives` returns them; `corpus` and
+    `queries` hold the texts that it names by id. Options as in `denserk finetune`: lr, epochs, ...
     """
     from denserk.commands.finetune import finetune as command
 
@@ -381,10 +367,9 @@ def pretrain(
     model: PathName | None = None,
     **options: Any,
 ) -> Path:
-    """Pre-train a backbone on a corpus; return `output`.
+    """Pre-train a backbone by mlm, condenser, cocondenser, master or retromae; return `output`.
 
-    The objective is mlm, condenser, cocondenser, master or retromae. Without a model to start from,
-    architecture="tiny" is a randomly initialised BERT. The options are those and the settings of
+    Without a model to start from, architecture="tiny" is a randomly initialised BERT. Options as in
     `denserk pretrain`: max_length, lr, batch_size, ...
     """
     from denserk.commands.pretrain import pretrain as command
@@ -415,13 +400,11 @@ def _is_hits(value: Any) -> bool:
 
 
 def _records(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a DataFrame or a list of mappings."""
     rows = value.to_dict("records") if hasattr(value, "to_dict") else value
     yield from ({str(name): cell for name, cell in row.items()} for row in rows)
 
 
 def _first(row: Mapping[str, Any], names: Sequence[str]) -> Any:
-    """Return the value of the first of several keys that a record has."""
     for name in names:
         if name in row:
             return row[name]
@@ -447,70 +430,35 @@ def _run_lines(run: Any, tag: str = "denserk") -> Iterator[str]:
             yield f"{qid} Q0 {docid} {rank} {float(score)!r} {tag}\n"
 
 
-def _qrels_lines(qrels: Any) -> Iterator[str]:
-    """Yield the lines of TREC qrels."""
+def _qrels(qrels: Any) -> Iterator[Qrel]:
     for qid, judged in _as_scores(qrels).items():
-        for docid, relevance in judged.items():
-            yield f"{qid} 0 {docid} {int(relevance)}\n"
+        yield from (Qrel(qid, docid, int(relevance)) for docid, relevance in judged.items())
 
 
-def _record_lines(records: Any) -> Iterator[str]:
-    for record in _records(records):
-        yield json.dumps(dict(record), ensure_ascii=False) + "\n"
-
-
-def _passage(record: str | Mapping[str, Any]) -> Passage:
-    """Return a passage, without an id, from its text or its fields."""
-    if isinstance(record, str):
-        return Passage("", record)
-    rest = {name: value for name, value in record.items() if name not in ("text", "title")}
-    text = _first(record, ("text", "contents"))
-    return Passage("", str(text), str(record.get("title") or ""), rest)
-
-
-def _rows(value: Any, ids: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Yield ids with texts or records; the ids of a list of texts count from 0."""
+def _rows(value: Any, ids: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield records by id, a text as {"text": text}; the ids of a list of texts count from 0."""
     if isinstance(value, Mapping):
-        yield from ((str(id), record) for id, record in value.items())
+        rows: Iterable[tuple[Any, Any]] = value.items()
     elif not hasattr(value, "to_dict") and all(isinstance(each, str) for each in value):
-        yield from ((str(number), text) for number, text in enumerate(value))
+        rows = enumerate(value)
     else:
-        yield from ((str(_first(row, ids)), row) for row in _records(value))
+        rows = ((_first(row, ids), row) for row in _records(value))
+    for id, row in rows:
+        yield str(id), {"text": row} if isinstance(row, str) else row
 
 
-def _corpus_lines(corpus: Any) -> Iterator[str]:
-    """Yield a corpus as BEIR's JSON lines."""
-    for docid, record in _rows(corpus, _DOCID):
-        _, text, title, rest = _passage(record)
-        known = {name: value for name, value in rest.items() if name not in _DOCID}
-        line = {"_id": docid, "title": title, "text": text, **known}
-        yield json.dumps(line, ensure_ascii=False) + "\n"
+def _passage(docid: str, record: Mapping[str, Any]) -> Passage:
+    rest = {name: v for name, v in record.items() if name not in ("text", "title", *_DOCID)}
+    text, title = _first(record, ("text", "contents")), record.get("title")
+    return Passage(docid, str(text), str(title or ""), rest)
 
 
 def _queries(queries: Any) -> Iterator[Query]:
-    """Yield queries from whatever holds them."""
     if isinstance(queries, PathLike) or (isinstance(queries, str) and Path(queries).exists()):
-        from denserk.io.topics import read_queries
-
         yield from read_queries(str(queries))
         return
     for qid, record in _rows([queries] if isinstance(queries, str) else queries, _QID):
-        yield Query(qid, str(record if isinstance(record, str) else _first(record, _QUERY)))
-
-
-def _query_lines(queries: Any) -> Iterator[str]:
-    """Yield queries as BEIR's JSON lines."""
-    for query in _queries(queries):
-        yield json.dumps({"_id": query.qid, "text": query.text}, ensure_ascii=False) + "\n"
-
-
-_LINES = {
-    "corpus": _corpus_lines,
-    "topics": _query_lines,
-    "queries": _query_lines,
-    "qrels": _qrels_lines,
-    "train": _record_lines,
-}
+        yield Query(qid, str(_first(record, _QUERY)))
 
 
 @contextmanager
@@ -519,23 +467,33 @@ def _scratch() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _stored(value: Any, path: Path, lines: Callable[[Any], Iterator[str]]) -> str:
-    """Return the path of a file; write an object in memory to `path` first."""
+def _stored(option: str, value: Any, path: Path) -> str:
+    """Return the path of a command's input; write an object in memory to `path` first."""
     if isinstance(value, str | PathLike):
         return str(value)
-    with path.open("w", encoding="utf-8") as out:
-        out.writelines(lines(value))
+    match option:
+        case "run":
+            write_lines(path, _run_lines(value))
+        case "qrels":
+            write_qrels(path, _qrels(value), QrelsFormat.TREC)
+        case "corpus":
+            passages = (_passage(docid, record) for docid, record in _rows(value, _DOCID))
+            write_passages(path, passages, CorpusFormat.BEIR)
+        case "train":
+            write_objects(path, _records(value))
+        case _:
+            write_queries(path, _queries(value), TopicsFormat.BEIR)
     return str(path)
 
 
 def _stored_inputs(folder: Path, **values: Any) -> dict[str, str]:
     """Return the paths of a command's inputs by option, without those that are None."""
     return {
-        name: _stored(value, folder / f"{name}.jsonl", _LINES[name])
+        name: _stored(name, value, folder / f"{name}.jsonl")
         for name, value in values.items()
         if value is not None
     }
 
 
 def _stored_runs(runs: Sequence[Any], folder: Path) -> list[str]:
-    return [_stored(run, folder / f"run{i}.trec", _run_lines) for i, run in enumerate(runs)]
+    return [_stored("run", run, folder / f"run{i}.trec") for i, run in enumerate(runs)]
