@@ -1,3 +1,5 @@
+import gzip
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,9 +9,12 @@ import pytest
 from denserk.config.benchmarks import benchmarks, find_benchmarks
 from denserk.errors import DenserkError, InputError, MissingExtraError, UsageError
 from denserk.io import data_sets
+from denserk.io.corpus import read_passages, refuse_duplicates
 from denserk.io.data_sets import find_parts
-from denserk.records import Passage, Query
-from tests.reporters import Heard
+from denserk.io.qrels import read_qrels, read_qrels_map
+from denserk.io.topics import read_queries, read_questions
+from denserk.records import Passage, Qrel, Query
+from tests.conftest import PASSAGES, QRELS, QUERIES
 
 NAME = "denserk-toy/test"
 
@@ -74,22 +79,7 @@ def here(tmp_path, monkeypatch):
 @pytest.mark.parametrize("place", ["cache/beir/toy", "datasets/toy"])
 def test_a_beir_folder_is_found(here, place):
     (here / place).mkdir(parents=True)
-    notes = Heard()
     assert data_sets.beir_folder("toy").resolve() == here / place
-    assert notes.notes[0].startswith("beir:toy: ")
-
-
-@pytest.mark.parametrize("parts", ["toy", "toy/android"])
-def test_a_beir_archive_is_fetched_into_the_cache(here, monkeypatch, parts):
-    def download_and_unzip(url, folder):
-        assert url.endswith("/toy.zip")
-        (Path(folder) / parts).mkdir(parents=True)
-        (Path(folder) / "toy.zip").write_text("")
-
-    util = SimpleNamespace(download_and_unzip=download_and_unzip)
-    monkeypatch.setattr(data_sets, "require", lambda module, purpose: util)
-    assert data_sets.beir_folder(parts) == here / "cache" / "beir" / parts
-    assert [path.name for path in (here / "cache" / "beir").iterdir()] == ["toy"]
 
 
 @pytest.mark.parametrize("name", ["../secret", "a/../../secret", "..", "a\\b", ""])
@@ -100,25 +90,26 @@ def test_a_name_of_beir_leads_nowhere_else(here, name):
         data_sets.beir_folder(name)
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [("toy", "beir:toy cannot be fetched: no route"), ("cake", "cake holds no such dataset")],
-)
-def test_a_beir_archive_that_cannot_be_fetched(here, monkeypatch, name, told):
+def test_a_beir_archive_is_fetched_into_the_cache(here, monkeypatch):
     def download_and_unzip(url, folder):
-        (Path(folder) / "half").mkdir()
-        if "toy" in url:
+        archive = Path(url).stem
+        if archive == "none":
             raise ConnectionError("no\nroute")
+        (Path(folder) / archive.replace("cake", "half") / "android").mkdir(parents=True)
 
     util = SimpleNamespace(download_and_unzip=download_and_unzip)
     monkeypatch.setattr(data_sets, "require", lambda module, purpose: util)
-    notes = Heard()
-    with pytest.raises(DenserkError, match=told) as failure:
-        data_sets.beir_folder(name)
-    assert failure.value.exit_status == 1
-    assert notes.notes == [f"beir:{name}: fetching into {here}/cache/beir"]
-    assert not list((here / "cache" / "beir").iterdir())
-    assert f"so that {here}/cache/beir/{name} holds corpus.jsonl" in str(failure.value.hint)
+    kept = here / "cache" / "beir"
+    for name, told in [
+        ("none", "beir:none cannot be fetched: no route"),
+        ("cake", "the archive of cake holds no such dataset"),
+    ]:
+        with pytest.raises(DenserkError, match=told) as failure:
+            data_sets.beir_folder(name)
+        assert f"so that {kept / name} holds corpus.jsonl" in str(failure.value.hint)
+    assert not list(kept.iterdir())
+    assert data_sets.beir_folder("toy/android") == kept / "toy" / "android"
+    assert [path.name for path in kept.iterdir()] == ["toy"]
 
 
 def test_packages_that_are_missing(here, monkeypatch):
@@ -134,28 +125,23 @@ def test_packages_that_are_missing(here, monkeypatch):
 DEV = benchmarks()["msmarco-dev"]
 
 
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("DENSERK_CACHE", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
+def test_a_local_copy_goes_before_the_name(here, monkeypatch):
     monkeypatch.setattr(data_sets, "installed", lambda module: True)
-    return tmp_path
-
-
-def test_a_local_copy_goes_before_the_name(cache):
     names = find_parts([DEV])["msmarco-dev"]
     assert names == {
         "corpus": "irds:msmarco-passage",
         "topics": "irds:msmarco-passage/dev/small",
         "qrels": "irds:msmarco-passage/dev/small",
     }
-    local = cache / "msmarco" / "qrels.dev.small.tsv.gz"
-    local.parent.mkdir()
+    local = here / "cache" / "msmarco" / "qrels.dev.small.tsv.gz"
+    local.parent.mkdir(parents=True)
     local.touch()
     assert find_parts([DEV], ["qrels"]) == {"msmarco-dev": {"qrels": str(local)}}
 
 
-def test_what_nobody_fetches_is_listed_all_at_once(cache, monkeypatch):
+def test_what_nobody_fetches_is_listed_all_at_once(here, monkeypatch):
+    cache = here / "cache"
+    monkeypatch.setattr(data_sets, "installed", lambda module: True)
     with pytest.raises(UsageError) as refused:
         find_parts(find_benchmarks(["beir/robust04", "squad-test", "dl20-titled"]))
     robust = "corpus of beir/robust04, topics of beir/robust04, qrels of beir/robust04"
@@ -169,3 +155,129 @@ def test_what_nobody_fetches_is_listed_all_at_once(cache, monkeypatch):
     with pytest.raises(UsageError, match=r"collection\.tsv .corpus of msmarco-dev") as refused:
         find_parts([DEV])
     assert "pip install ir_datasets beir" in (refused.value.hint or "")
+
+
+COUNTS = {
+    "squad": (2067, 9249, {"train": 8172, "dev": 1077}),
+    "scifact": (5183, 1109, {"train": 919, "test": 339}),
+    "cranfield": (1400, 225, {"test": 1837}),
+    "marco-dl19": (11843, 43, {"test": 3983}),
+}
+TOPICS = {
+    "msmarco-dev.queries.tsv.gz": (6980, 0),
+    "dl19.queries.tsv": (43, 0),
+    "nq-test.dpr.tsv.gz": (3610, 3610),
+    "trivia-test.dpr.tsv.gz": (11313, 11313),
+    "curated-test.dpr.jsonl.gz": (694, 694),
+}
+
+
+def beir(folder):
+    """The toy collection as a BEIR folder."""
+    (folder / "qrels").mkdir(parents=True)
+    corpus = [{"_id": d, "title": h, "text": t} for d, (h, t) in PASSAGES.items()]
+    (folder / "corpus.jsonl").write_text("\n".join(map(json.dumps, corpus)))
+    queries = "\n".join(json.dumps({"_id": q, "text": t}) for q, t in QUERIES.items())
+    (folder / "queries.jsonl.gz").write_bytes(gzip.compress(queries.encode()))
+    for split, qids in {"test": ["q1", "q2"], "dev": ["q3"]}.items():
+        rows = [f"{q}\t{d}\t{r}" for q in qids for d, r in QRELS[q].items()]
+        (folder / "qrels" / f"{split}.tsv").write_text(
+            "\n".join(["query-id\tcorpus-id\tscore", *rows])
+        )
+    return folder
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_real_collections(shared_data, name):
+    passages, queries, judgements = COUNTS[name]
+    folder = shared_data / name
+    assert sum(1 for _ in read_passages(str(folder))) == passages
+    assert sum(1 for _ in read_queries(str(folder))) == queries
+    for split, count in judgements.items():
+        qrels = list(read_qrels(str(folder / "qrels" / f"{split}.tsv")))
+        assert len(qrels) == count
+
+
+@pytest.mark.parametrize("name", TOPICS)
+def test_real_topics(shared_data, name):
+    queries = list(read_queries(str(shared_data / "topics" / name)))
+    assert (len(queries), sum(bool(query.answers) for query in queries)) == TOPICS[name]
+
+
+def test_a_beir_folder_and_its_name(here):
+    folder = str(beir(here / "datasets" / "toy"))
+    for source in (folder, "beir:toy"):
+        assert [passage.docid for passage in read_passages(source)] == list(PASSAGES)
+        assert {query.qid: query.text for query in read_queries(source)} == QUERIES
+        with pytest.raises(UsageError, match=r"several splits .there: test, dev") as refusal:
+            read_qrels_map(source)
+        assert (refusal.value.hint or "").endswith("datasets/toy/qrels/test.tsv")
+    assert [query.qid for query in read_queries("beir:toy/dev")] == ["q3"]
+    assert list(read_qrels("beir:toy/dev")) == [Qrel("q3", "d4", 1)]
+    with pytest.raises(UsageError, match=r"no split train .there: test, dev"):
+        read_qrels_map("beir:toy/train")
+    (here / "datasets" / "toy" / "qrels" / "dev.tsv").unlink()
+    assert read_qrels_map(folder) == {q: QRELS[q] for q in ("q1", "q2")}
+
+
+@pytest.mark.usefixtures("toy_irds")
+@pytest.mark.parametrize("source", [NAME, f"irds:{NAME}"])
+def test_a_data_set_by_its_id(source):
+    assert len(list(read_passages(source))) == 2
+    assert {query.qid: query.text for query in read_queries(source)} == QUERIES
+    assert read_qrels_map(source) == QRELS
+
+
+def test_a_folder_is_read_by_name(tmp_path):
+    (tmp_path / "b.tsv").write_text("d10\tten\nd2\ttwo\n")
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"id": "d1", "contents": "one"}'))
+    for other in ("manifest.json", ".hidden.tsv", "notes.md"):
+        (tmp_path / other).write_text("x")
+    read = list(read_passages(str(tmp_path)))
+    assert read == [Passage("d1", "one"), Passage("d10", "ten"), Passage("d2", "two")]
+
+
+def test_entity_questions(tmp_path):
+    for relation in ("P170", "P17"):
+        (tmp_path / f"{relation}.test.json").write_text('[{"question": "who", "answers": ["a"]}]')
+    queries = list(read_queries(str(tmp_path)))
+    assert [(q.qid, q.answers, q.extra) for q in queries] == [
+        ("P17-0", ("a",), {"relation": "P17"}),
+        ("P170-0", ("a",), {"relation": "P170"}),
+    ]
+    (tmp_path / "P17.dev.json").write_text('[{"question": "who", "answers": ["a"]}]')
+    with pytest.raises(InputError, match=r"found the query id P17-0 twice"):
+        list(read_queries(str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("read", "told"),
+    [
+        (read_passages, "no passages"),
+        (read_queries, "no queries"),
+        (read_qrels, "no judgments"),
+        (read_questions, "no answers"),
+    ],
+)
+def test_sources_that_hold_nothing(tmp_path, read, told):
+    (tmp_path / "f").write_text("\n")
+    with pytest.raises(InputError, match=f"found {told}"):
+        list(read(str(tmp_path / "f")))
+    with pytest.raises(UsageError, match=r"none/f: no such file or folder") as refusal:
+        list(read("none/f"))
+    assert refusal.value.hint == "if it is a dataset of ir_datasets, write irds:none/f"
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UsageError, match=r"holds no|no qrels"):
+        list(read(str(tmp_path / "folder")))
+
+
+def test_an_id_that_comes_twice(tmp_path):
+    passages = [Passage("a", ""), Passage("b", ""), Passage("a", "")]
+    watched = refuse_duplicates(lambda: iter(passages), "c.tsv")
+    assert [next(watched).docid for _ in passages] == ["a", "b", "a"]
+    with pytest.raises(InputError, match=r"c.tsv: found the id a twice: passages 1 and 3"):
+        next(watched)
+    assert list(refuse_duplicates(lambda: iter(passages[:2]), "c.tsv")) == passages[:2]
+    (tmp_path / "q").write_text("q1\ta\nq1\tb\n")
+    with pytest.raises(InputError, match=r"found the query id q1 twice"):
+        list(read_queries(str(tmp_path / "q")))

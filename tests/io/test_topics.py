@@ -174,36 +174,24 @@ QUESTIONS = [
 ]
 
 
-def written(path, opened, questions=QUESTIONS):
-    with opened(path) as write:
-        for query, contexts in questions:
-            write(query, contexts)
-    return json.loads(path.read_text("utf-8"))
-
-
-def read_back(path):
-    assert [(q.qid, q.text, q.answers) for q in read_topics_file(path)] == [
-        (query.qid, query.text, query.answers) for query, _ in QUESTIONS
-    ]
-
-
-def test_dpr(tmp_path):
-    first, second = written(tmp_path / "d.json", dpr_json)
-    read_back(tmp_path / "d.json")
-    assert first["question"] == 'who said "é"?'
-    assert first["answers"] == ["a", "b's"]
+def test_questions_with_contexts(tmp_path):
+    found = {}
+    for name, opened in (("dpr", dpr_json), ("pyserini", pyserini_json)):
+        path = tmp_path / name
+        with opened(path) as write:
+            for query, contexts in QUESTIONS:
+                write(query, contexts)
+        assert [(q.qid, q.text, q.answers) for q in read_topics_file(path)] == [
+            (query.qid, query.text, query.answers) for query, _ in QUESTIONS
+        ]
+        found[name] = json.loads(path.read_text("utf-8"))
+    first, second = found["dpr"]
     assert first["ctxs"] == [
         {"id": "d1", "title": "A Title", "text": "a\ntext", "score": "82.5", "has_answer": True},
         {"id": "d2", "title": "", "text": "other", "score": "0.333333333", "has_answer": False},
     ]
     assert second == {"question": "why", "answers": [], "ctxs": []}
-
-
-def test_pyserini(tmp_path):
-    found = written(tmp_path / "p.json", pyserini_json)
-    read_back(tmp_path / "p.json")
-    assert list(found) == ["0", "1"]
-    assert found["0"]["contexts"] == [
+    assert found["pyserini"]["0"]["contexts"] == [
         {"docid": "d1", "score": "82.5", "text": "A Title\na text", "has_answer": True},
         {"docid": "d2", "score": "0.333333333", "text": "\nother", "has_answer": False},
     ]
