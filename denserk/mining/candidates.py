@@ -7,7 +7,6 @@ into shards changes what a query gets.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import numpy as np
 import orjson
@@ -35,14 +34,10 @@ from denserk.reporting import track
 
 
 class MiningQueries:
-    """Queries with their positives, each query once, numbered in the order of their input.
+    """Queries with their positives, each query once, numbered in the order of their input."""
 
-    Args:
-        path: the temporary file.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._records = ScratchRecords(path)
+    def __init__(self, records: ScratchRecords) -> None:
+        self._records = records
         self._rows: list[int] = []
         self._more: dict[int, list[int]] = {}
         self.number_of: dict[str, int] = {}
@@ -115,10 +110,6 @@ class MiningQueries:
         kept = tuple(answers) if len(rows) > 1 else tuple(found[0].answers)
         return found[0]._replace(positives=tuple(positives.values()), negatives=(), answers=kept)
 
-    def close(self) -> None:
-        """Close the temporary file."""
-        self._records.close()
-
 
 def _examples(paths: MiningPaths, relevant: dict[str, list[str]]) -> Iterator[TrainingExample]:
     queries = read_queries(paths.topics, paths.topics_format) if paths.topics is not None else ()
@@ -136,7 +127,7 @@ class MiningPools:
     """Each query's hits that the guards of rank and score let pass, in a temporary file.
 
     Args:
-        path: the file.
+        records: the file.
         queries: the queries.
         numbers: those of this shard.
         runs: number of runs.
@@ -147,7 +138,7 @@ class MiningPools:
 
     def __init__(
         self,
-        path: Path,
+        records: ScratchRecords,
         queries: MiningQueries,
         numbers: range,
         *,
@@ -158,7 +149,7 @@ class MiningPools:
     ) -> None:
         self._queries, self._numbers, self._final = queries, numbers, final
         self._settings, self._drops = settings, drops
-        self._records = ScratchRecords(path)
+        self._records = records
         self._rows = np.full((len(numbers), runs), -1, dtype=np.int64)
         self.noticed: Counter[str] = Counter()
 
@@ -213,7 +204,3 @@ class MiningPools:
         """Return the queries that no run contains."""
         lacking = np.flatnonzero((self._rows < 0).all(axis=1))
         return [self._numbers[place] for place in lacking.tolist()]
-
-    def close(self) -> None:
-        """Close the temporary file."""
-        self._records.close()

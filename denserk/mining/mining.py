@@ -24,7 +24,7 @@ from denserk.io.manifest import (
     write_manifest,
 )
 from denserk.io.outputs import scratch_folder
-from denserk.io.passage_texts import PassageTexts
+from denserk.io.passage_texts import PassageTexts, ScratchRecords
 from denserk.io.text_files import display_name, some
 from denserk.io.training import write_training
 from denserk.mining.candidates import MiningPools, MiningQueries
@@ -121,7 +121,11 @@ class _Mining:
         self._paths, self._settings = paths, settings
         self.result = MiningResult()
         drops, left_out = self.result.dropped, self.result.left_out
-        queries = self._queries = files.enter_context(closing(MiningQueries(scratch / "queries")))
+        records = [
+            files.enter_context(closing(ScratchRecords(scratch / name)))
+            for name in ("queries", "hits")
+        ]
+        queries = self._queries = MiningQueries(records[0])
         queries.read(paths, settings.min_relevance, left_out)
         self._numbers = _shard(len(queries), settings)
         default = AnswerBearing.DROP if paths.answers else AnswerBearing.KEEP
@@ -141,7 +145,7 @@ class _Mining:
             )
         self._reads_texts = guarded or paths.output_format not in WITHOUT_TEXTS
         self.pools = MiningPools(
-            scratch / "hits",
+            records[1],
             queries,
             self._numbers,
             runs=len(paths.run),
@@ -149,7 +153,6 @@ class _Mining:
             settings=settings,
             drops=drops,
         )
-        files.enter_context(closing(self.pools))
         self._texts = files.enter_context(closing(PassageTexts(scratch / "passages")))
 
     def read(self, corpus: CorpusSettings) -> None:

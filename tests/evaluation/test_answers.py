@@ -69,26 +69,6 @@ def test_a_match_is_a_contiguous_sequence_of_tokens(answers, text):
     assert match_answers(answers, [text]).matches == [slow_match(answers, text)]
 
 
-@pytest.mark.parametrize(
-    ("answers", "text", "matches"),
-    [
-        (["new york"], "In New\n York.", True),
-        (["new york"], "In New, York.", False),
-        (["york"], "in yorkshire", False),
-        (["U.S."], "the U.S. army", True),
-        (["U.S."], "the US army", False),
-        (["Beyoncé"], "beyonce\u0301 sang", True),
-        (["Beyonce"], "Beyoncé sang", False),
-        (["ΟΔΟΣ"], "η οδος", True),
-        (["$5"], "for $ 5", True),
-        (["no", "yes"], "yes.", True),
-        ([], "anything", False),
-    ],
-)
-def test_matches(answers, text, matches):
-    assert match_answers(answers, [text]).matches == [matches]
-
-
 @given(st.lists(st.sampled_from(["a+", "^b", r"\d{2}", "é", "(", "[z", ""])), st.text("aAbBéÉ12\n"))
 def test_patterns_are_searched_for(patterns, text):
     expected = False
@@ -101,18 +81,6 @@ def test_patterns_are_searched_for(patterns, text):
     found = match_answers(patterns, [text], regex=True)
     assert found.matches == [expected]
     assert set(found.unusable) == set(patterns) & {"(", "[z"}
-
-
-@pytest.mark.parametrize(
-    ("answers", "options", "verdict"),
-    [
-        (("b c", " "), {}, Verdict([True, False], [" "])),
-        (("x", " "), {"strict": True}, Verdict([True, True], [" "])),
-        ((r"\bb\s", "("), {"regex": True}, Verdict([True, False], ["("])),
-    ],
-)
-def test_answers_that_cannot_be_looked_for(answers, options, verdict):
-    assert match_answers(answers, ("a b c", "d"), **options) == verdict
 
 
 ANSWERED = [(f"answer {number}",) for number in range(20)], [("an Answer\n1", "none")] * 20
@@ -142,7 +110,7 @@ def test_a_process_that_is_killed_is_told(monkeypatch):
         judges(*ANSWERED)
 
 
-@pytest.mark.parametrize("wrong", ["nDCG@10", "AP R@5", "Judged@10", "RR", "P(rel=2)@5", "NumQ"])
+@pytest.mark.parametrize("wrong", ["nDCG@10", "AP R@5", "P(rel=2)@5"])
 def test_answers_judge_the_first_hits_alone(wrong):
     with pytest.raises(UsageError, match="answers judge only the first hits") as refusal:
         choose_answer_measures([f"{wrong} Success@5 MRR@10"])
@@ -270,9 +238,8 @@ def test_entity_questions_keep_their_relations():
 
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize("run", ["a Q0 1 1 3 t\n", "\n"])
-def test_a_run_over_other_questions(run):
-    Path("mine.trec").write_text(run)
+def test_a_run_over_other_questions():
+    Path("mine.trec").write_text("a Q0 1 1 3 t\n")
     with pytest.raises(MismatchError, match=r"no hits for the questions '0', '1', '2', \.\.\."):
         evaluated()
 
@@ -297,7 +264,6 @@ def test_several_runs_ties_and_questions_without_hits():
     ("options", "told"),
     [
         ({"settings": EvaluationSettings(relevance_level=2)}, "--relevance-level: a passage hol"),
-        ({"runs": ()}, "no run is named"),
         ({"runs": ("mine.trec", "b.trec"), "write_dpr_json": "d.json"}, "d.json: the passages of"),
         ({"answers": "ids.jsonl", "write_dpr_json": "d.json"}, "ids.jsonl lacks the text of 1 of"),
     ],

@@ -45,17 +45,6 @@ def runs_folder(name, *stems, text=RUN):
     return name
 
 
-def test_judgements_and_measures_come_by_the_name(cache):
-    write_marco(cache)
-    result = evaluate_benchmark(["run.trec"], benchmarks()["msmarco-dev"])
-    assert [str(measure) for measure in result.measures] == ["RR@10", "R@50", "R@1000"]
-    assert result.runs[0].summary["RR@10"] == pytest.approx((1 + 1 + 1 / 2) / 3)
-    asked = evaluate_benchmark(
-        ["run.trec"], benchmarks()["msmarco-dev"], EvaluationSettings(("P@1",))
-    )
-    assert [str(measure) for measure in asked.measures] == ["P@1"]
-
-
 def test_beirs_rule_of_the_querys_own_id_holds_without_being_asked_for(cache):
     write_beir(cache, "arguana")
     Path("run.trec").write_text("q1 Q0 q1 1 9 t\n" + RUN)

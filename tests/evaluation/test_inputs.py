@@ -54,13 +54,9 @@ def test_neither(here: Path, text: str, told: str) -> None:
     ("files", "runs", "qrels", "expected"),
     [
         (["run", "qrels", "run2"], [], None, (["run", "run2"], "qrels")),
-        (["qrels2", "run3"], [], None, (["run3"], "qrels2")),
         (["-", "qrels"], [], None, (["-"], "qrels")),
         (["run", "-"], [], None, (["run"], "-")),
-        (["pipe", "qrels"], [], None, (["pipe"], "qrels")),
-        ([], ["-"], "qrels", (["-"], "qrels")),
         (["run2"], ["run"], "qrels", (["run2", "run"], "qrels")),
-        (["qrels"], ["run"], None, (["run"], "qrels")),
         (["run"], [], "beir:scifact/test", (["run"], "beir:scifact/test")),
         ([], ["run"], "run3", (["run"], "run3")),
     ],
@@ -74,12 +70,10 @@ def test_every_file_finds_its_part(
 @pytest.mark.parametrize(
     ("files", "runs", "qrels", "told"),
     [
-        (["run", "run2"], [], None, "no qrels file given"),
         (["-"], [], None, "no qrels file given"),
         ([], [], "qrels", "no run given beside the qrels qrels"),
         (["run", "qrels2"], [], "qrels", "several qrels files given: qrels2, qrels"),
         (["run", "qrels", "run"], [], None, "run: given twice"),
-        (["absent", "qrels"], [], None, "absent: no such file"),
     ],
 )
 def test_refusals(files: list[str], runs: list[str], qrels: str | None, told: str) -> None:

@@ -197,15 +197,6 @@ def test_manifests_know_texts(result: EvaluationResult, files: Path) -> None:
     assert PASSAGES["d1"][1] not in page_of(result, ReportSources("toy", "qrels.txt"))
 
 
-def test_recall_is_of_the_measures_grade_and_their_queries(files: Path) -> None:
-    (files / "bad.trec").write_text("q2 Q0 d5 1 3 t\n")  # of grade 1
-    settings = EvaluationSettings(("RR@10 R(rel=2)@2",), complete=False)
-    result = evaluate(list(RUNS), "qrels.txt", settings)
-    page = page_of(result, ReportSources("t", "qrels.txt"), settings)
-    assert "relevant passages of grade 2 or higher" in page
-    assert '<th scope="row">1</th><td class="number">0.3333</td><td class="number">0.0000' in page
-
-
 def test_queries_own_passages_are_left_out_as_they_were(files: Path) -> None:
     (files / "good.trec").write_text("q1 Q0 q1 1 3 t\nq1 Q0 d3 2 2 t\n")
     settings = replace(FEW, remove_query=True)
@@ -360,11 +351,3 @@ def test_the_page_in_a_browser(opened: Any) -> None:
     assert opened.get_attribute("#moved-3", "open") is None
     opened.click("#queries a[href='#moved-3']")
     opened.wait_for_selector("#moved-3[open]")
-    for scheme in ("light", "dark"):
-        opened.emulate_media(color_scheme=scheme)
-        told = opened.evaluate(
-            "(({color, backgroundColor: b}) => [color, b])(getComputedStyle(document.body))"
-        )
-        text, paper = (sum(map(int, one[4:-1].split(","))) for one in told)
-        assert abs(text - paper) > 500
-        assert (text > paper) == (scheme == "dark")

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from denserk.config.benchmarks import Paper, find_benchmarks
+from denserk.config.benchmarks import find_benchmarks
 from denserk.config.evaluation import OutputFormat, ReportSettings
 from denserk.errors import UsageError
-from denserk.evaluation.benchmarks import published_rows
 from denserk.evaluation.evaluator import Evaluator
 from denserk.evaluation.measures import parse_measures
 from denserk.evaluation.results import BenchmarksResult, EvaluationResult
@@ -155,20 +154,6 @@ def test_means_over_relations(form: OutputFormat, report: dict[str, Any], lines:
     runs = tuple(replace(run, over_relations={"RR@10": 0.6}) for run in whole.runs)
     text = render(replace(whole, runs=runs), ReportSettings(**report), form)
     assert [line for line in text.splitlines() if line in lines] == lines
-
-
-def test_published_rows_stand_below_with_the_measures_of_the_runs_first() -> None:
-    rows = published_rows(Paper.MASTER, "msmarco-titled-dev")[:1]
-    whole = replace(result("good", measures="Success@1000 RR@10"), published=rows)
-    table = tables(whole, ReportSettings())[1]
-    assert table.header == (
-        *("paper", "row", "system", "setting", "Success@1000", "RR@10", "Success@50"),
-    )
-    assert texts(table) == [["master", "T2.1", "BM25", "as printed", "0.857", "0.185", "0.585"]]
-    line = render(whole, ReportSettings(), OutputFormat.TSV).splitlines()[2]
-    assert line == "master\tmsmarco-titled-dev\tT2.1\tBM25\tas printed\tRR@10\t0.185"
-    with pytest.raises(UsageError, match="--format trec_eval has no lines for"):
-        render(whole, ReportSettings(), OutputFormat.TREC_EVAL)
 
 
 def one(measures: str = "P@1", **found: int) -> EvaluationResult:

@@ -1,5 +1,4 @@
 from collections import Counter
-from math import inf
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,6 @@ from denserk.mining.guards import (
     guard_hits,
     merge_pools,
     rank_hits,
-    score_limit,
     words,
 )
 
@@ -82,22 +80,6 @@ def test_with_a_teacher_the_runs_scores_are_no_guard():
     settings = MiningSettings(max_score=1.0, absolute_margin=1.0, range_min=1, teacher="model")
     ranked = rank_hits(["d1", "d2", "d3"], [9.0, 8.0, 7.0])
     assert guard_hits(ranked, {"d3"}, settings, Counter()) == ([1], ["d1"])
-
-
-@pytest.mark.parametrize(
-    ("given", "best", "limit"),
-    [
-        ({}, None, inf),
-        ({"max_score": 3.0}, None, 3.0),
-        ({"absolute_margin": 0.5}, 4.0, 3.5),
-        ({"relative_margin": 0.05}, 20.0, 19.0),
-        ({"relative_margin": 0.05}, -20.0, -21.0),
-        ({"relative_margin": 0.5, "absolute_margin": 3.0, "max_score": 4.5}, 8.0, 4.0),
-        ({"absolute_margin": 0.0}, None, -inf),
-    ],
-)
-def test_the_limit_of_a_score(given, best, limit):
-    assert score_limit(best, MiningSettings(**given)) == limit
 
 
 @given(st.integers(0, 50), st.integers(1, 20), st.text(max_size=3), st.integers(0, 9))
@@ -171,7 +153,6 @@ def test_a_literal_match_is_a_contiguous_part(one, other):
     [
         ("THE old - river", True, True),
         ("See (the old river)!", True, False),
-        ("old", True, False),
         ("the old rivers", False, False),
         ("...", False, False),
     ],

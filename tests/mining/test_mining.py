@@ -115,15 +115,6 @@ def test_positives_without_ids_are_known_by_their_text(mine, toy):
     assert result.dropped["positives"] == 1
 
 
-@pytest.mark.parametrize("form", TrainingFormat)
-def test_every_shape_is_written_and_read_again(form, mine):
-    result, _ = mine()
-    again, _ = mine(output="out.jsonl", output_format=form)
-    assert (again.queries, again.negatives) == (result.queries, result.negatives)
-    examples = list(read_training("out.jsonl", form))
-    assert [len(example.negatives) for example in examples] == [3, 3, 2]
-
-
 def test_several_runs_are_merged_by_rank(mine, toy):
     (toy / "other.trec").write_text(run_text({"q1": {"d4": 0.5, "d1": 0.4, "d5": 0.3}}))
     result, examples = mine(run=("run.trec", "other.trec"))
@@ -164,12 +155,6 @@ def answers(toy):
     return "answers.jsonl"
 
 
-def test_passages_with_an_answer_are_dropped(mine, toy):
-    result, examples = mine(answers=answers(toy))
-    assert negatives(examples) == {"q1": ["d1"], "q2": ["d2", "d4"], "q3": ["d5", "d3"]}
-    assert result.dropped["answer"] == 3
-
-
 def test_passages_with_an_answer_become_positives(mine, toy):
     settings = MiningSettings(num_negatives=9, answer_bearing=AnswerBearing.PROMOTE)
     result, examples = mine(settings, answers=answers(toy))
@@ -181,9 +166,6 @@ def test_passages_with_an_answer_become_positives(mine, toy):
     assert negatives(examples) == {"q1": ["d1"], "q2": ["d2", "d4"], "q3": ["d5", "d3"]}
     assert examples["q1"].positives[1].extra == {"rank": 2, "run": "run.trec"}
     assert result.promoted == 3
-
-
-def test_the_gold_passage_may_make_way_for_promoted_ones(mine, toy):
     settings = MiningSettings(answer_bearing=AnswerBearing.PROMOTE, keep_gold=False)
     result, examples = mine(settings, answers=answers(toy))
     assert {q: ids(e.positives) for q, e in examples.items()} == {"q1": ["d10", "d2"], "q2": ["d3"]}

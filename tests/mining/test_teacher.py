@@ -7,7 +7,6 @@ from denserk.config.conversion import ConversionSettings, TrainingFormat
 from denserk.config.encoding import ComputeSettings
 from denserk.errors import InputError
 from denserk.io.training import read_training
-from denserk.mining import teacher as teaching
 from denserk.mining.teacher import scored
 from denserk.models.cross_encoder import PairScorer
 from denserk.records import Candidate, Passage, Query, TrainingExample
@@ -20,11 +19,7 @@ CPU = ComputeSettings(device="cpu")
 class Lengths:
     """Scores a pair by the lengths of its texts."""
 
-    def __init__(self):
-        self.calls: list[int] = []
-
     def score(self, queries, passages):
-        self.calls.append(len(queries))
         pairs = zip(queries, passages, strict=True)
         return np.array([len(q.text) + len(p.text) / 100 for q, p in pairs], dtype=np.float32)
 
@@ -44,9 +39,7 @@ def near(*values):
     return [pytest.approx(value, rel=1e-6) for value in values]
 
 
-@pytest.mark.parametrize("together", [1, 100])
-def test_every_positive_and_negative_gets_its_score(monkeypatch, together):
-    monkeypatch.setattr(teaching, "SCORED_TOGETHER", together)
+def test_every_positive_and_negative_gets_its_score():
     given = [example("1", "ab", ["c"], ["de", "f"]), example("2", "abc", ["de"], [])]
     found = list(scored(given, Lengths().score, "train"))
     assert scores_of(found) == [("1", near(2.01), near(2.02, 2.01)), ("2", near(3.02), [])]
@@ -56,22 +49,6 @@ def test_every_positive_and_negative_gets_its_score(monkeypatch, together):
         "1-f",
         "2-de",
     ]
-
-
-def test_a_few_examples_are_held_at_once(monkeypatch):
-    monkeypatch.setattr(teaching, "SCORED_TOGETHER", 4)
-    teacher, taken = Lengths(), []
-
-    def stream():
-        for number in range(6):
-            taken.append(number)
-            yield example(str(number), "q", ["a"], ["b", "c"])
-
-    found = scored(stream(), teacher.score, "train")
-    next(found)
-    assert taken == [0, 1]
-    assert len(list(found)) == 5
-    assert teacher.calls == [6, 6, 6]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +91,7 @@ def train(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("form", ["tevatron", "dpr", "flag"])
+@pytest.mark.parametrize("form", ["tevatron", "flag"])
 def test_convert_writes_a_cross_encoder_s_scores(tmp_path, train, tiny_reranker, form):
     target = tmp_path / "scored.json"
     settings = ConversionSettings(to_format=form, teacher=str(tiny_reranker()))
