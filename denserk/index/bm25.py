@@ -54,11 +54,7 @@ VOWEL_CONSONANT = regex.compile("(?:[aeiou]|(?<=[^aeiou])y)(?:[^aeiouy]|(?<=[aei
 
 
 class Analyzer:
-    """Splits text into terms.
-
-    >>> Analyzer(Bm25Settings())("The dog's 3.5 barking friends aren't in U.S. houses")
-    ['dog', '3.5', 'bark', 'friend', "aren't", 'u.', 'hous']
-    """
+    """Splits text into terms."""
 
     def __init__(self, settings: Bm25Settings) -> None:
         self._stop = STOP_WORDS if settings.stopwords is StopWords.LUCENE else frozenset()

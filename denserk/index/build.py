@@ -79,17 +79,11 @@ class IndexResult:
 
 
 class _Plan(NamedTuple):
-    """Content of an index folder, checked before anything is written.
+    """Content of an index folder, checked before anything is written."""
 
-    Attributes:
-        settings: settings in the manifest.
-        made_from: inputs in the manifest.
-        fill: writes index and ids into the folder; returns the contents of the manifest.
-    """
-
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]  # in the manifest
     made_from: Mapping[str, Any]
-    fill: Callable[[Path], dict[str, Any]]
+    fill: Callable[[Path], dict[str, Any]]  # writes index and ids; returns the manifest's contents
 
 
 def build_index(
@@ -169,11 +163,7 @@ def _start(paths: IndexPaths, manifest: Manifest) -> tuple[Path, Manifest | None
 
 
 def with_engine(settings: IndexSettings) -> IndexSettings:
-    """Return settings that name their engine: the one given, or the default.
-
-    >>> with_engine(IndexSettings(type=IndexType.BM25)).engine
-    <Engine.BM25S: 'bm25s'>
-    """
+    """Return settings that name their engine: the one given, or the default."""
     engine = settings.engine
     if engine is None and settings.type is IndexType.BM25:
         engine = Engine.BM25S

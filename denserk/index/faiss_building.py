@@ -43,11 +43,7 @@ LEAST_SPILL = 32 << 20
 
 
 def factory_string(settings: IndexSettings, count: int) -> str:
-    """Return the factory string that faiss makes an index from.
-
-    >>> factory_string(IndexSettings(type=IndexType.IVF), 10_000)
-    'IVF256,Flat'
-    """
+    """Return the factory string that faiss makes an index from."""
     if settings.factory:
         return settings.factory
     lists = settings.nlist or max(1, min(int(4 * count**0.5), count // GOOD_TRAINING))

@@ -56,12 +56,7 @@ def fuse(
     fusion: FusionSettings = FusionSettings(),  # noqa: B008  (frozen)
     settings: RankingSettings = RankingSettings(),  # noqa: B008
 ) -> FusionResult:
-    """Fuse runs into one; queries keep the order of the first run, then of the others.
-
-    Raises:
-        UsageError: fewer than two runs, another number of weights, or a file does not exist.
-        InputError: a run is broken or empty, or has only ranks while scores are to be added.
-    """
+    """Fuse runs into one; queries keep the order of the first run, then of the others."""
     if len(paths) < 2:
         raise UsageError("two runs or more are needed", "for example denserk fuse a.trec b.trec")
     if paths.count(STREAM) > 1:
@@ -69,7 +64,12 @@ def fuse(
     weights = fusion.weights_of(len(paths))
     forget_manifest(output)
     with scratch_folder("fuse") as scratch:
-        runs = [_open(path, scratch, fusion) for path in paths]
+        runs = [RunLookup(path, scratch) for path in paths]
+        for run in runs:
+            if run.format is None:
+                raise InputError(run.path, None, "an empty run", "at least one hit")
+            if run.format is RunFormat.MSMARCO and fusion.method is FusionMethod.LINEAR:
+                raise InputError(run.path, None, "ranks, no scores", "scores", "give --method rrf")
         qids = list(dict.fromkeys(qid for run in runs for qid in run.queries))
         for run in runs:
             has = set(run.queries)
@@ -98,18 +98,6 @@ def fuse(
             chosen = {**as_json(settings), "fusion": as_json(fusion)}
             write_manifest(output, Manifest(Kind.RUN, True, chosen, {"runs": made_from}, counts))
     return result
-
-
-def _open(path: str, scratch: Path, fusion: FusionSettings) -> RunLookup:
-    """Open a run that can be fused."""
-    run = RunLookup(path, scratch)
-    if run.format is None:
-        raise InputError(path, None, "an empty run", "at least one hit")
-    if run.format is RunFormat.MSMARCO and fusion.method is FusionMethod.LINEAR:
-        raise InputError(
-            path, None, "ranks, no scores", "scores for --method linear", "give --method rrf"
-        )
-    return run
 
 
 def _answers(
@@ -148,12 +136,7 @@ def _answers(
 def reciprocal_ranks(
     runs: Sequence[Hits], weights: Sequence[float], k: float = 60
 ) -> dict[str, float]:
-    """Sum weight / (k + rank) of each passage over the runs that have it; ranks count from 1.
-
-    >>> fused = reciprocal_ranks([[("d1", 9.0), ("d2", 5.0)], [("d2", 0.3)]], [1, 1])
-    >>> fused == {"d1": 1 / 61, "d2": 1 / 62 + 1 / 61}
-    True
-    """
+    """Sum weight / (k + rank) of each passage over the runs that have it; ranks count from 1."""
     parts: dict[str, list[float]] = {}
     for hits, weight in zip(runs, weights, strict=True):
         for rank, (docid, _) in enumerate(hits, start=1):
@@ -170,9 +153,6 @@ def weighted_scores(
     """Sum weight x normalised score of each passage over the runs.
 
     A run without a hit for the query adds nothing, whatever `missing` is.
-
-    >>> weighted_scores([[("d1", 9.0), ("d2", 5.0)], [("d2", 0.3)]], [0.5, 0.25])
-    {'d1': 0.5, 'd2': 0.25}
     """
     parts: dict[str, list[float]] = {docid: [] for hits in runs for docid, _ in hits}
     for hits, weight in zip(runs, weights, strict=True):
@@ -189,11 +169,7 @@ def weighted_scores(
 
 
 def normalized(scores: Sequence[float], normalization: Normalization) -> list[float]:
-    """Normalise the scores of one query in one run.
-
-    >>> normalized([3.0, 2.0, 1.0], Normalization.MIN_MAX)
-    [1.0, 0.5, 0.0]
-    """
+    """Normalise the scores of one query in one run."""
     low, high = min(scores), max(scores)
     if normalization is Normalization.NONE:
         return list(scores)

@@ -98,11 +98,7 @@ def run_anserini(main: str, *arguments: str | Path) -> tuple[bool, str]:
 
 
 def fault(log: str) -> str:
-    r"""Return the last fault that a log of Java names, or its last line.
-
-    >>> fault("INFO x\nException in thread main java.io.IOException: No space left\n\tat y(A:1)")
-    'java.io.IOException: No space left'
-    """
+    """Return the last fault that a log of Java names, or its last line."""
     lines = [line for line in log.splitlines() if line.strip()]
     return (FAULT.findall(log) or lines or ["no log"])[-1].strip()
 

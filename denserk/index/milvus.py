@@ -325,15 +325,7 @@ class CollectionResult:
 def build_collection(
     paths: IndexPaths, settings: IndexSettings, milvus: MilvusIndexSettings
 ) -> CollectionResult:
-    """Load vectors into a collection of Milvus, or resume an interrupted load.
-
-    Raises:
-        UsageError: options do not go together, an input does not exist, or the collection does.
-        InputError: an id occurs twice, a vector is not finite, or there is nothing to load.
-        MismatchError: the inputs do not belong together, or --resume finds other settings.
-        ServerError: the server does not answer, or rejects a request.
-        OutputError: the server has no room.
-    """
+    """Load vectors into a collection of Milvus, or resume an interrupted load."""
     began = time.perf_counter()
     _reject_folder_options(paths, settings)
     if paths.verify:

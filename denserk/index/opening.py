@@ -47,23 +47,14 @@ GPU_NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
 @dataclass(frozen=True)
 class OpenedIndex:
-    """An index that is ready to be searched.
+    """An index that is ready to be searched."""
 
-    Attributes:
-        names: its folders, as they were given.
-        index: the engine.
-        ids: the passage id of each row.
-        manifests: the manifest of each folder; None if another tool wrote it.
-        is_bm25: queries are texts.
-        kind: what messages call the folders.
-    """
-
-    names: Sequence[str]
+    names: Sequence[str]  # of its folders, as they were given
     index: SearchableIndex
     ids: Ids
-    manifests: Sequence[Manifest | None]
+    manifests: Sequence[Manifest | None]  # of each folder; None if another tool wrote it
     is_bm25: bool = False
-    kind: str = "index"
+    kind: str = "index"  # what messages call the folders
 
     @property
     def name(self) -> str:
@@ -115,11 +106,6 @@ def open_index(
         settings: how they are searched.
         compute: device and number of threads.
         encodes: a model encodes the queries, so torch is imported in any case.
-
-    Raises:
-        UsageError: a folder does not exist or is not an index, or the memory does not suffice.
-        MismatchError: shards differ in model, metric or dimension.
-        InputError: a folder is broken.
     """
     names = expanded(indexes, "--index")
     if len(names) > 1 or is_vector_folder(names[0]):
@@ -262,7 +248,5 @@ def _require_memory(shards: Sequence[Shard], settings: SearchSettings) -> None:
         "the largest approximate index": max(shard.held_bytes for shard in shards),
     }
     fewer = f"--query-batch {max(settings.query_batch // 8, 1)}"
-    hint = (
-        f"search fewer queries at once, for example {fewer}, or less deep; or search vectors and "
-    )
-    require_memory("searching", needs, f"{hint}flat indexes: they stay on disk")
+    hint = f"search fewer queries at once, for example {fewer}, or less deep, or a flat index"
+    require_memory("searching", needs, hint)

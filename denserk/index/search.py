@@ -102,11 +102,6 @@ def search(
         own_precision: encode queries in the precision of `compute`, even if it is the default;
             otherwise the default is replaced by the precision that the index was encoded in.
 
-    Raises:
-        UsageError: options do not go together, or a file does not exist.
-        InputError: index, queries or vectors are broken.
-        MismatchError: queries and index were encoded by different models or settings.
-        ServerError: a server does not answer, or rejects a request.
     """
     own_precision |= (compute.dtype, compute.head_dtype) != (Dtype.FLOAT32, None)
     given = (representation, text), compute, own_precision
@@ -225,18 +220,13 @@ def _in_precision_of(opened: OpenedIndex, compute: ComputeSettings, own: bool) -
     wanted = replace(compute, dtype=dtype, head_dtype=own_head, fp16=False, bf16=False)
     if wanted.precision == compute.precision:
         return compute
-    impossible = on_cpu and dtype is Dtype.FLOAT16
-    if own or impossible:
-        why = "as a CPU computes no float16" if impossible and not own else "as --dtype says"
-        logger.info(
-            f"queries are encoded in {compute.precision}, {why}; the {opened.kind} was encoded in "
-            f"{wanted.precision}"
-        )
-        return compute
-    logger.info(
-        f"queries are encoded in {wanted.precision}, as the {opened.kind} was; --dtype chooses "
-        "another precision"
-    )
+    if own or (on_cpu and dtype is Dtype.FLOAT16):
+        wanted, other = compute, wanted
+        why = "as --dtype says" if own else "as a CPU computes no float16"
+        why += f"; the {opened.kind} was encoded in {other.precision}"
+    else:
+        why = f"as the {opened.kind} was; --dtype chooses another precision"
+    logger.info(f"queries are encoded in {wanted.precision}, {why}")
     return wanted
 
 

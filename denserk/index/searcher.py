@@ -49,12 +49,7 @@ class TieCount:
 
 
 def strictly_decreasing(scores: Scores) -> Scores:
-    """Lower tied scores, (K,) float32 in descending order, to the next lower float32.
-
-    >>> import numpy as np
-    >>> strictly_decreasing(np.array([2, 1, 1, 1], dtype=np.float32)).tolist()
-    [2.0, 1.0, 0.9999999403953552, 0.9999998807907104]
-    """
+    """Lower tied scores, (K,) float32 in descending order, to the next lower float32."""
     if (scores[1:] < scores[:-1]).all():
         return scores
     lowered = scores.copy()
@@ -70,11 +65,7 @@ def ordered(
     settings: RankingSettings,
     ties: TieCount | None = None,
 ) -> Hits:
-    """Rank K scored passages of a query: best first, equal scores by descending id.
-
-    >>> ordered(["d1", "d2", "d3"], [1.0, 1.0, 5.0], RankingSettings(hits=2))
-    [('d3', 5.0), ('d2', 1.0)]
-    """
+    """Rank K scored passages of a query: best first, equal scores by descending id."""
     best = _best_of_each(zip(docids, scores, strict=True), settings)
     hits = list(islice(best_first(best.items()), settings.kept))
     found = np.array([score for _, score in hits])
@@ -101,17 +92,8 @@ class Searcher:
 
     Equal scores are ordered by descending id, also at the cut: an exhaustive index is searched
     deeper until the last score fetched is below the last one kept. The same deepening finds enough
-    passages if several rows belong to one.
-
-    Args:
-        index: an open index.
-        ids: the passage id of each row.
-        settings: depth, filters, ties.
-        vectors_per_passage: how many consecutive rows are one passage.
-        engine_order: keep the engine's own order of equal scores.
-
-    Attributes:
-        ties: count of equal scores so far.
+    passages if several rows belong to one. `engine_order` keeps the engine's own order of equal
+    scores; `ties` counts them.
     """
 
     def __init__(

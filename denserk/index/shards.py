@@ -48,12 +48,6 @@ class ChainedVectors:
     """(N, D) vectors of many files, of which a few are mapped at a time.
 
     Rows have the type of the files if all have the same, else float32.
-
-    >>> one, other = np.eye(2, dtype=np.float32), np.zeros((1, 2), np.float32)
-    >>> files = [VectorFile(len(a), a.dtype, lambda a=a: a) for a in (one, other)]
-    >>> chained = ChainedVectors(files, 2)
-    >>> chained.shape, chained[1:3].tolist(), chained[np.array([2, 0])].tolist()
-    ((3, 2), [[0.0, 1.0], [0.0, 0.0]], [[0.0, 0.0], [1.0, 0.0]])
     """
 
     def __init__(self, files: Sequence[VectorFile], dimension: int) -> None:
@@ -138,26 +132,15 @@ class ShardIds(Sequence[str]):
 
 @dataclass(frozen=True)
 class Shard:
-    """One folder, inspected but not read.
-
-    Attributes:
-        name: the folder, as it was given.
-        manifest: its manifest; None if another tool wrote it.
-        rows: number of vectors.
-        dimension: D.
-        size: vectors per passage.
-        metric: the metric; None for a vector folder.
-        files: the vectors to search exactly; empty for an approximate index.
-        ids: its files of ids.
-    """
+    """One folder, inspected but not read."""
 
     name: str
-    manifest: Manifest | None
+    manifest: Manifest | None  # None if another tool wrote it
     rows: int
     dimension: int
-    size: int
-    metric: Metric | None
-    files: Sequence[VectorFile]
+    size: int  # vectors per passage
+    metric: Metric | None  # None for a vector folder
+    files: Sequence[VectorFile]  # vectors to search exactly; empty for an approximate index
     ids: Sequence[IdFile]
 
     @property

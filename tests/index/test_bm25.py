@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -17,20 +18,18 @@ TEXTS = ["a cat sat", "the cat and the dog and the cat", "", "a fish", "dog dog 
 PLAIN: dict[str, Any] = {"stemmer": "none", "stopwords": StopWords.NONE}
 
 
-def by_hand(texts, query, k1, b):
-    """Lucene's formula as printed, over lists of words."""
-    passages = [text.split() for text in texts]
-    mean = sum(map(len, passages)) / len(passages)
-    scores = []
-    for passage in passages:
-        score = 0.0
-        for word in query.split():
-            n = sum(word in other for other in passages)
-            tf = passage.count(word)
-            if tf:
-                idf = math.log(1 + (len(passages) - n + 0.5) / (n + 0.5))
-                score += idf * tf / (tf + k1 * (1 - b + b * len(passage) / mean))
-        scores.append(score)
+def by_hand(texts, query, k1, b, length_of=int):
+    """Lucene's formula as printed, over words; `length_of` rounds the length of a passage."""
+    passages = [Counter(text.split()) for text in texts]
+    count = len(passages)
+    mean = sum(passage.total() for passage in passages) / count
+    scores = [0.0] * count
+    for word in query.split():
+        n = sum(word in passage for passage in passages)
+        idf = math.log(1 + (count - n + 0.5) / (n + 0.5))
+        for place, passage in enumerate(passages):
+            tf, length = passage[word], length_of(passage.total())
+            scores[place] += idf * tf / (tf + k1 * (1 - b + b * length / mean)) if tf else 0
     return scores
 
 

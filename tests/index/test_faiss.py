@@ -1,7 +1,6 @@
 """Indexes of faiss: types, training, memory, breadth, recall, and the BLAS kernels it loads."""
 
 import os
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from denserk.errors import InputError, UsageError
 from denserk.index import faiss_building, faiss_index, memory
 from denserk.index.exact import ExactIndex
 from denserk.index.faiss_building import (
-    _train,
     build,
     building_needs,
     check_memory,
@@ -84,22 +82,6 @@ def test_the_seed_decides_the_bytes(tmp_path):
         )
         assert one == same
         assert (one == other) == (kind is IndexType.HNSW)
-
-
-def test_training_holds_the_sample_alone():
-    held = []
-
-    class Index(faiss.IndexPQ):  # type: ignore[name-defined, misc]
-        def train(self, sample):
-            held.append(tracemalloc.get_traced_memory()[0] - sample.nbytes)
-
-    vectors, index = np.zeros((400_000, 2), np.float32), Index(2, 1, 4)
-    tracemalloc.start()
-    try:
-        _train(index, index, vectors, IndexSettings(train_size=100_000), "PQ1x4")
-    finally:
-        tracemalloc.stop()
-    assert held[0] < 2 * 8 * 100_000  # the numbers of the rows, not those of all
 
 
 def test_breadth(tmp_path):

@@ -1,7 +1,6 @@
 """Fusion against sums written out, laws that hold for any runs, files, and Pyserini's fusion."""
 
 import json
-import math
 import random
 import tracemalloc
 from typing import Any
@@ -74,30 +73,6 @@ def test_the_order_of_the_runs_changes_nothing(runs, random):
             for order in (pairs, shuffled)
         )
         assert one == other
-
-
-@given(RUNS, st.sampled_from(list(Missing)))
-def test_scores_are_the_sums_of_the_definition(runs, missing):
-    lists = [best_first(run) for run in runs]
-    for normalization in Normalization:
-        fused = weighted_scores(lists, [1] * len(lists), normalization, missing)
-        assert set(fused) == {docid for run in runs for docid in run}
-        for docid, score in fused.items():
-            total = 0.0
-            for run in filter(None, runs):
-                values = list(run.values())
-                low, mean = min(values), sum(values) / len(values)
-                spread = math.sqrt(sum((v - mean) ** 2 for v in values) / len(values))
-                value = run.get(docid, low if missing is Missing.LOWEST else None)
-                if value is None:
-                    continue
-                if normalization is Normalization.NONE:
-                    total += value
-                elif normalization is Normalization.ZMUV:
-                    total += (value - mean) / spread if spread else 0
-                elif docid in run:
-                    total += (value - low) / (max(values) - low) if spread else 1
-            assert score == pytest.approx(total, abs=1e-9)
 
 
 WORDS = {"q1": {"d1": 9.0, "d2": 5.0}, "q2": {"d3": 2.0}, "q3": {"d1": 1.0}}

@@ -97,68 +97,31 @@ def test_pyserini_opens_a_quantized_index_with_encoded_queries(encoded, own_run,
         np.testing.assert_allclose([*hits.values()], [*theirs[qid].values()], atol=2e-6)
 
 
-@pytest.fixture(scope="module")
-def anserini_run(encoded, tmp_path_factory):
-    """`anserini_run(kind, form)`: denserk's vectors in a Lucene index, and its run as mappings."""
-
-    def searched(kind, form, *options):
-        folder = tmp_path_factory.mktemp(f"{kind}-{form}")
-        run_anserini(
-            f"index.Index{kind}DenseVectors",
-            *("-collection", FORMATS[form], "-input", encoded / form, "-index", folder / "lucene"),
-            *("-generator", "DenseVectorDocumentGenerator", "-threads", "1"),
-            folder=folder,
-        )
-        run_anserini(
-            f"search.Search{kind}DenseVectors",
-            *("-index", folder / "lucene", "-topics", encoded / "queries.jsonl"),
-            *("-topicReader", "JsonStringVector", "-topicField", "vector", "-threads", "1"),
-            *("-hits", str(HITS), "-output", folder / "theirs", *options),
-            folder=folder,
-        )
-        return read_run_scores(folder / "theirs")
-
-    return searched
-
-
-def lucene_score(product):
-    """An inner product as Lucene keeps it, which has no negative scores."""
-    return (1 + product) / 2
-
-
-def assert_scores(theirs, exact):
-    """Every hit has the score that exact search gives its passage."""
+@pytest.mark.peer
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMATS)
+def test_lucenes_flat_index_ranks_as_exact_search(encoded, own_run, tmp_path, form):
+    run_anserini(
+        "index.IndexFlatDenseVectors",
+        *("-collection", FORMATS[form], "-input", encoded / form, "-index", tmp_path / "lucene"),
+        *("-generator", "DenseVectorDocumentGenerator", "-threads", "1"),
+        folder=tmp_path,
+    )
+    run_anserini(
+        "search.SearchFlatDenseVectors",
+        *("-index", tmp_path / "lucene", "-topics", encoded / "queries.jsonl"),
+        *("-topicReader", "JsonStringVector", "-topicField", "vector", "-threads", "1"),
+        *("-hits", str(HITS), "-output", tmp_path / "theirs"),
+        folder=tmp_path,
+    )
+    exact, theirs = own_run(PASSAGES), read_run_scores(tmp_path / "theirs")
     assert theirs.keys() == exact.keys()
     for qid, hits in theirs.items():
-        expected = [lucene_score(exact[qid][docid]) for docid in hits]
-        np.testing.assert_allclose([*hits.values()], expected, atol=2e-6)
-
-
-@pytest.mark.peer
-@pytest.mark.slow
-@pytest.mark.parametrize("form", FORMATS)
-def test_lucenes_flat_index_ranks_as_exact_search(own_run, anserini_run, form):
-    exact = own_run(PASSAGES)
-    theirs = anserini_run("Flat", form)
-    assert_scores(theirs, exact)
-    for qid, hits in theirs.items():  # what is equal up to Lucene's six decimals may change places
-        best = [lucene_score(score) for score in [*exact[qid].values()][:HITS]]
+        # Lucene has no negative scores; what is equal up to six decimals may change places
+        own = [(1 + exact[qid][docid]) / 2 for docid in hits]
+        best = [(1 + score) / 2 for score in [*exact[qid].values()][:HITS]]
+        np.testing.assert_allclose([*hits.values()], own, atol=2e-6)
         np.testing.assert_allclose([*hits.values()], best, atol=2e-6)
-
-
-@pytest.mark.peer
-@pytest.mark.slow
-@pytest.mark.parametrize("form", FORMATS)
-def test_lucenes_graph_finds_most_of_exact_search(
-    own_run, anserini_run, form, record_testsuite_property
-):
-    exact = own_run(PASSAGES)
-    theirs = anserini_run("Hnsw", form, "-efSearch", str(HITS))
-    assert_scores(theirs, exact)
-    shared = sum(len(theirs[qid].keys() & [*hits][:HITS]) for qid, hits in exact.items())
-    overlap = shared / (HITS * QUERIES)
-    record_testsuite_property(f"overlap at {HITS}, {form} in a Lucene graph", overlap)
-    assert overlap >= 0.9
 
 
 SEARCH_AGGRETRIEVER = """

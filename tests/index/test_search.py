@@ -6,7 +6,7 @@ import pytest
 
 from denserk.commands.app import run as command
 from denserk.config.encoding import ComputeSettings, EncodeSettings
-from denserk.config.formats import CorpusSettings, RunFormat
+from denserk.config.formats import CorpusSettings
 from denserk.config.retrieval import (
     IndexPaths,
     IndexSettings,
@@ -137,6 +137,8 @@ def test_words_need_no_model(toy):
     assert [docid for docid, _ in found["q2"]] == ["d5", "d1"]  # equal scores
     with pytest.raises(UsageError, match=r"--model m: .* is a BM25 index"):
         ranked(toy, index, model="m")
+    with pytest.raises(UsageError, match=r"ef-search 9: .* is a BM25 index"):
+        ranked(toy, index, settings=SearchSettings(ef_search=9))
 
 
 def test_queries_without_hits_are_told(toy):
@@ -148,7 +150,9 @@ def test_queries_without_hits_are_told(toy):
 
 def test_the_run_has_a_manifest(toy, model):
     index = index_of(toy, vectors_of(toy, model, "v"))
-    ranked(toy, index)
+    ranked(toy, index, settings=SearchSettings(hits=4, tag="mine"))
+    lines = (toy / "run.trec").read_text().splitlines()
+    assert all(line.endswith(" mine") for line in lines)
     manifest = read_manifest(toy / "run.trec", Kind.RUN)
     assert beside(toy / "run.trec").name == "run.trec.manifest.json"
     assert min(manifest.contents["seconds"].values()) >= 0
@@ -166,22 +170,6 @@ def test_the_run_has_a_manifest(toy, model):
     made = read_manifest(toy / "index", Kind.INDEX).made_from["model"]
     assert manifest.made_from["model"]["fingerprint"] == made["fingerprint"]
     assert manifest.settings["hits"] == 4
-
-
-@pytest.mark.parametrize(
-    ("form", "columns"), [(RunFormat.TREC, 6), (RunFormat.MSMARCO, 3), (RunFormat.TEVATRON, 3)]
-)
-def test_shapes_and_tag(toy, form, columns):
-    ranked_settings = SearchSettings(output_format=form, tag="mine")
-    search(
-        SearchPaths(
-            index=(bm25_of(toy),), topics=str(toy / "queries.tsv"), output=str(toy / "run")
-        ),
-        ranked_settings,
-    )
-    lines = (toy / "run").read_text().splitlines()
-    assert {len(line.split()) for line in lines} == {columns}
-    assert all(line.endswith(" mine") for line in lines) == (form is RunFormat.TREC)
 
 
 @pytest.mark.parametrize("output", ["-", "/dev/null"])
@@ -210,23 +198,6 @@ def test_another_dimension_is_refused_even_when_forced(toy, model):
     (toy / "q.jsonl").write_text('{"qid": "q1", "vector": [1, 2, 3]}\n')
     with pytest.raises(MismatchError, match=r"of 16 dimensions, .*q.jsonl makes 3"):
         ranked(toy, index, encoded_queries=str(toy / "q.jsonl"), force=True)
-    assert not (toy / "run.trec").exists()
-
-
-def test_settings_of_the_index_hold_for_its_queries(toy, model):
-    chosen = {"representation": "mean", "l2_norm": True}
-    index = index_of(toy, vectors_of(toy, model, "v", **chosen))
-    assert ranked(toy, index) == ranked(toy, index, model=str(model), representation=chosen)
-    with pytest.raises(MismatchError, match="l2_norm was True, now False"):
-        ranked(toy, index, representation={"l2_norm": False})
-
-
-def test_an_unfinished_index_is_refused(toy, model):
-    index = index_of(toy, vectors_of(toy, model, "v"))
-    where = toy / "index" / "manifest.json"
-    where.write_text(where.read_text().replace('"complete": true', '"complete": false'))
-    with pytest.raises(MismatchError, match="unfinished"):
-        ranked(toy, index)
     assert not (toy / "run.trec").exists()
 
 
@@ -270,14 +241,6 @@ def test_the_command_line_tells_what_was_done(toy, capfd):
         ["q3", "Q0", "d4", "1"],
     ]
     assert "-: 3 queries, 3 hits, " in told.err
-
-
-@pytest.mark.parametrize("option", ["ef_search", "nprobe", "k_factor"])
-def test_options_of_approximate_indexes_are_not_ignored_by_bm25(toy, option):
-    given: dict[str, Any] = {option: 9}
-    name = f"{option.replace('_', '-')} 9"
-    with pytest.raises(UsageError, match=f"{name}: .*bm25 is a BM25 index"):
-        ranked(toy, bm25_of(toy), settings=SearchSettings(**given))
 
 
 def in_precision(toy, index, capsys, *options):

@@ -11,7 +11,7 @@ from denserk.index.exact import ExactIndex
 from denserk.index.index_folder import PassageIds
 from denserk.index.opening import open_vector_index
 from denserk.index.searcher import Searcher, ordered, strictly_decreasing
-from tests.index.folders import best, flat_folder, whole_numbers
+from tests.index.folders import flat_folder, whole_numbers
 
 
 def by_hand(ids, vectors, query, settings, qid="q"):
@@ -52,19 +52,6 @@ def test_every_engine_ranks_alike(tmp_path, engine, options, held):
     assert list(found) == qids
     for qid, query in zip(qids, queries, strict=True):
         assert found[qid] == by_hand(ids, vectors, query, settings, qid)
-
-
-@pytest.mark.parametrize("engine", [Engine.TORCH, Engine.FAISS])
-def test_a_passage_scores_what_its_best_vector_scores(tmp_path, engine):
-    vectors, queries = whole_numbers(3, 60, 3), whole_numbers(4, 5, 3)
-    ids = [f"p#{n}" for n in range(20)]
-    folder = flat_folder(tmp_path / "i", ids, vectors, size=3)
-    settings = SearchSettings(hits=6, ties=Ties.KEEP)
-    index = open_vector_index(folder, engine, settings, vectors_per_passage=3)
-    stored = PassageIds(tmp_path / "i" / "docid", 60, 3)
-    found = Searcher(index, stored, settings, vectors_per_passage=3).search(list("abcde"), queries)
-    for (_, hits), query in zip(found, queries, strict=True):
-        assert hits == best(ids, vectors, query, 6, size=3)
 
 
 class Counting(ExactIndex):
