@@ -279,7 +279,7 @@ class RetroMae(PretrainingObjective):
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__(backbone)
-        if backbone.architecture.cross is None:
+        if not hasattr(backbone.encoder.embeddings, "position_embeddings"):
             raise ModelError(
                 f"RetroMAE's decoder reads absolute positions, which a "
                 f"{backbone.architecture.model_type} backbone does not have",

@@ -1,14 +1,12 @@
 """Table of architectures: what denserk must know of each beyond what AutoModel does."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PretrainedConfig
-from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
@@ -26,9 +24,7 @@ class Architecture:
         head: first parts of the names of the masked-language-model head's tensors.
         transform: that head up to its last layer, the decoder.
         final_norm: path of the norm after the last layer (T5).
-        layers: path of the encoder's layers, for those that new decoder layers are made after.
-        run: new layers over states (B, T, H) and a mask (B, T).
-        cross: a layer whose queries are of other states than its keys and values (RetroMAE).
+        layers: path of the encoder's layers, where denserk can add decoder layers of their kind.
         offset: whether positions are counted from the padding id on, as in RoBERTa.
     """
 
@@ -37,8 +33,6 @@ class Architecture:
     transform: Callable[[Any, Tensor], Tensor] | None = None
     final_norm: str = ""
     layers: str = ""
-    run: Callable[[Any, Iterable[nn.Module], Tensor, Tensor], Tensor] | None = None
-    cross: Callable[[Any, Tensor, Tensor, Tensor], Tensor] | None = None
     offset: bool = False
 
     @property
@@ -72,58 +66,14 @@ _TRANSFORMS: dict[str, Callable[[Any, Tensor], Tensor]] = {
 }
 
 
-def _cross(layer: Any, queries: Tensor, states: Tensor, seen: Tensor) -> Tensor:
-    """Layer of BERT or DistilBERT whose queries, and residual, are not its keys' states."""
-    named = hasattr(layer.attention, "self")  # BERT's names, or DistilBERT's
-    own = layer.attention.self if named else layer.attention
-    linears = (own.query, own.key, own.value) if named else (own.q_lin, own.k_lin, own.v_lin)
-    query, key, value = (
-        linear(part).unflatten(-1, (-1, own.attention_head_size)).transpose(1, 2)
-        for linear, part in zip(linears, (queries, states, states), strict=True)
-    )
-    dropout = own.dropout.p if layer.training else 0.0
-    context = F.scaled_dot_product_attention(query, key, value, seen.unsqueeze(1), dropout)
-    context = context.transpose(1, 2).flatten(2)
-    result: Tensor
-    if named:
-        result = layer.feed_forward_chunk(layer.attention.output(context, queries))
-    else:
-        attended = layer.sa_layer_norm(own.out_lin(context) + queries)
-        result = layer.output_layer_norm(layer.ffn(attended) + attended)
-    return result
-
-
-def _run(model: Any, layers: Iterable[nn.Module], states: Tensor, mask: Tensor) -> Tensor:
-    """Run new layers; ModernBERT's have rotary positions, and its own norm follows the last."""
-    encoder = model.base_model
-    bias = create_bidirectional_mask(model.config, states, mask)
-    if not hasattr(encoder, "rotary_emb"):
-        for layer in layers:
-            states = layer(states, bias)
-        return states
-    places = torch.arange(states.shape[1], device=states.device).unsqueeze(0)
-    for layer in layers:
-        rotary = encoder.rotary_emb(states, places, layer.attention_type)
-        states = layer(states, attention_mask=bias, position_embeddings=rotary)
-    normed: Tensor = encoder.final_norm(states)
-    return normed
-
-
 _BERT = Architecture(
-    "bert",
-    head=("cls.predictions.",),
-    transform=_TRANSFORMS["bert"],
-    layers="encoder.layer",
-    run=_run,
-    cross=_cross,
+    "bert", head=("cls.predictions.",), transform=_TRANSFORMS["bert"], layers="encoder.layer"
 )
 _ROBERTA = Architecture(
     "roberta",
     head=("lm_head.",),
     transform=_TRANSFORMS["roberta"],
     layers="encoder.layer",
-    run=_run,
-    cross=_cross,
     offset=True,
 )
 _T5 = Architecture("t5", final_norm="encoder.final_layer_norm")
@@ -138,15 +88,12 @@ ARCHITECTURES = {
             head=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
             transform=_TRANSFORMS["distilbert"],
             layers="transformer.layer",
-            run=_run,
-            cross=_cross,
         ),
         Architecture(
             "modernbert",
             head=("head.", "decoder."),
             transform=_TRANSFORMS["modernbert"],
             layers="layers",
-            run=_run,
         ),
         Architecture("mpnet", head=("lm_head.",), transform=_TRANSFORMS["roberta"], offset=True),
         Architecture("deberta-v2", head=("cls.predictions.",), transform=_TRANSFORMS["bert"]),

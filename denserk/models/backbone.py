@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForTextEncoding, PretrainedConfig
+from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES
 
 from denserk.data.batches import TokenBatch, pad
@@ -146,7 +148,7 @@ class Backbone(nn.Module):
         Raises:
             ModelError: denserk does not know the layers of this architecture.
         """
-        if self.architecture.run is None:
+        if not self.architecture.layers:
             raise ModelError(
                 f"a {self.architecture.model_type} backbone cannot be given decoder layers",
                 "start from a BERT, RoBERTa, DistilBERT or ModernBERT, or pre-train with "
@@ -162,18 +164,43 @@ class Backbone(nn.Module):
 
     def run_layers(self, layers: Iterable[nn.Module], states: Tensor, mask: Tensor) -> Tensor:
         """Run layers of `new_layers` one after the other: (B, T, H), mask (B, T) -> (B, T, H)."""
-        assert self.architecture.run is not None
-        return self.architecture.run(self.model, layers, states, mask)
+        bias = create_bidirectional_mask(self.config, states, mask)
+        if not hasattr(self.encoder, "rotary_emb"):
+            for layer in layers:
+                states = layer(states, bias)
+            return states
+        # ModernBERT: rotary positions, and a norm after the last layer
+        places = torch.arange(states.shape[1], device=states.device).unsqueeze(0)
+        for layer in layers:
+            rotary = self.encoder.rotary_emb(states, places, layer.attention_type)
+            states = layer(states, attention_mask=bias, position_embeddings=rotary)
+        normed: Tensor = self.encoder.final_norm(states)
+        return normed
 
-    def run_cross_layer(
-        self, layer: nn.Module, queries: Tensor, states: Tensor, seen: Tensor
-    ) -> Tensor:
+    def run_cross_layer(self, layer: Any, queries: Tensor, states: Tensor, seen: Tensor) -> Tensor:
         """Run a layer whose queries, and so its residual, differ from the states it attends to.
+
+        The layer is BERT's, RoBERTa's or DistilBERT's.
 
         queries, states: (B, T, H); seen: (B, T, T) bool, whether query i sees state j -> (B, T, H).
         """
-        assert self.architecture.cross is not None
-        return self.architecture.cross(layer, queries, states, seen)
+        is_bert = hasattr(layer.attention, "self")  # BERT's names, or DistilBERT's
+        own = layer.attention.self if is_bert else layer.attention
+        linears = (own.query, own.key, own.value) if is_bert else (own.q_lin, own.k_lin, own.v_lin)
+        query, key, value = (
+            linear(part).unflatten(-1, (-1, own.attention_head_size)).transpose(1, 2)
+            for linear, part in zip(linears, (queries, states, states), strict=True)
+        )
+        dropout = own.dropout.p if layer.training else 0.0
+        context = F.scaled_dot_product_attention(query, key, value, seen.unsqueeze(1), dropout)
+        context = context.transpose(1, 2).flatten(2)
+        result: Tensor
+        if is_bert:
+            result = layer.feed_forward_chunk(layer.attention.output(context, queries))
+        else:
+            attended = layer.sa_layer_norm(own.out_lin(context) + queries)
+            result = layer.output_layer_norm(layer.ffn(attended) + attended)
+        return result
 
     def vocabulary_logits(self, hidden: Tensor) -> Tensor:
         """The MLM head: (..., H) -> (..., V)."""

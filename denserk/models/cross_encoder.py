@@ -9,7 +9,7 @@ classifiers with one label (AutoModelForSequenceClassification), loaded with the
 import copy
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +65,18 @@ UNLIMITED = 100_000
 
 
 class Reranker(nn.Module):
-    """A cross-encoder around a token or sequence classifier of transformers with one label."""
+    """A token or sequence classifier of transformers with one label, and what makes its inputs.
 
-    def __init__(self, model: Any) -> None:
+    Attributes:
+        folder: where its tokenizer is.
+        text: how queries and passages become text.
+        pairs: how both become one input.
+    """
+
+    def __init__(self, model: Any, folder: Path, text: TextSettings, pairs: PairSettings) -> None:
         super().__init__()
         self.model: Any = model
+        self.folder, self.text, self.pairs = folder, text, pairs
         self.is_linear = not type(model).__name__.endswith(PUBLISHED)
 
     @property
@@ -79,7 +86,12 @@ class Reranker(nn.Module):
         return architecture_of(config.model_type).positions(config)
 
     @classmethod
-    def begin(cls, stored: StoredEncoder, seed: int) -> "Reranker":
+    def begin(
+        cls,
+        stored: StoredEncoder,
+        seed: int,
+        text: TextSettings = TextSettings(),  # noqa: B008  (frozen)
+    ) -> "Reranker":
         """Build a reranker to train: an encoder's weights, and a new linear head."""
         _refuse_backbone(stored.config.model_type)
         config = copy.deepcopy(stored.config)
@@ -90,7 +102,7 @@ class Reranker(nn.Module):
         with torch.no_grad():
             model.classifier.weight.normal_(0.0, INITIAL_DEVIATION, generator=generator)
             model.classifier.bias.zero_()
-        return cls(model).train()
+        return cls(model, folder, text, PairSettings()).train()
 
     def forward(self, batch: PairBatch) -> Tensor:
         """The scores of pairs: (P, T) ids -> (P,) float32 at least, not squashed."""
@@ -116,29 +128,6 @@ class Reranker(nn.Module):
         )
         return self
 
-
-def _refuse_backbone(model_type: str) -> None:
-    if not architecture_of(model_type).has_cls:
-        raise ModelError(
-            f"--representation cross-encoder scores [CLS], which a {model_type} backbone does not "
-            "have",
-            "start from a BERT, ELECTRA, RoBERTa or DistilBERT encoder",
-        )
-
-
-@dataclass(frozen=True)
-class StoredReranker:
-    """A reranker with its tokenizer and the settings of its inputs.
-
-    `folder` holds its tokenizer. `told` is True if the folder itself names the lengths.
-    """
-
-    folder: Path
-    reranker: Reranker
-    text: TextSettings
-    pairs: PairSettings
-    told: bool = True
-
     def tokenizer(self) -> TextTokenizer:
         """Return the tokenizer of queries and passages."""
         return TextTokenizer(load_tokenizer(self.folder), self.text)
@@ -148,47 +137,55 @@ class StoredReranker:
         return PairJoiner(load_tokenizer(self.folder), self.text, self.pairs)
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of weights, tokenizer and configuration."""
+        """Return the SHA-256 of the folder's weights, tokenizer and configuration."""
         own = [path for path in [self.folder / DENSERK_FILE] if path.is_file()]
         return fingerprint(self.folder, (*own, *encoder_files(self.folder)))
 
     def save(self, folder: Path) -> None:
         """Save it; config.json comes last, so that an interrupted save loads nowhere."""
-        model, limit = self.reranker.model, self.reranker.max_length
-        write_tensors(folder / WEIGHTS_FILE, model.state_dict())
-        save_tokenizer(folder, load_tokenizer(self.folder), self.joiner().limit, limit)
+        write_tensors(folder / WEIGHTS_FILE, self.model.state_dict())
+        save_tokenizer(folder, load_tokenizer(self.folder), self.joiner().limit, self.max_length)
         write_own_file(
             folder,
-            model.config.model_type,
+            self.model.config.model_type,
             representation=RepresentationSettings(Representation.CROSS_ENCODER),
             text=self.text,
             pairs=self.pairs,
         )
-        write_config(folder, model, hidden_states=False)
+        write_config(folder, self.model, hidden_states=False)
 
     def load(self, folder: Path) -> None:
         """Load the weights from a folder that `save` wrote."""
-        self.reranker.load_state_dict(read_reranker(folder).reranker.state_dict())
+        self.load_state_dict(read_reranker(folder).state_dict())
 
     def fit(
         self, text: Mapping[str, Any] = NOTHING, pair_max_length: int | None = None
-    ) -> "StoredReranker":
-        """Return the same weights with other lengths and texts, within the model's positions.
+    ) -> "Reranker":
+        """Set other lengths and texts, within the model's positions, and return the same model.
 
         A UsageError names a length that was asked for and goes beyond them; None asks for none.
         """
-        limit = self.reranker.max_length
+        limit = self.max_length
         if pair_max_length is not None and limit is not None and pair_max_length > limit:
             raise UsageError(
                 f"--pair-max-length {pair_max_length}: the model has {limit} positions",
                 f"at most {limit}",
             )
-        pairs = replace(self.pairs, max_length=pair_max_length or self.pairs.max_length)
-        fitted = replace(self, text=fit_lengths(self.text, text, limit), pairs=pairs)
-        if limit is not None and fitted.joiner().limit > limit:
+        self.pairs = replace(self.pairs, max_length=pair_max_length or self.pairs.max_length)
+        self.text = fit_lengths(self.text, text, limit)
+        if limit is not None and self.joiner().limit > limit:
             logger.info(f"query and passage together are cut to {limit} tokens, the positions")
-            fitted = replace(fitted, pairs=replace(pairs, max_length=limit))
-        return fitted
+            self.pairs = replace(self.pairs, max_length=limit)
+        return self
+
+
+def _refuse_backbone(model_type: str) -> None:
+    if not architecture_of(model_type).has_cls:
+        raise ModelError(
+            f"--representation cross-encoder scores [CLS], which a {model_type} backbone does not "
+            "have",
+            "start from a BERT, ELECTRA, RoBERTa or DistilBERT encoder",
+        )
 
 
 def is_reranker(folder: Path) -> bool:
@@ -204,7 +201,7 @@ def _is_published(folder: Path) -> bool:
     return isinstance(names, list) and str(*names[:1]).endswith(PUBLISHED)
 
 
-def read_reranker(folder: Path) -> StoredReranker:
+def read_reranker(folder: Path) -> Reranker:
     """Read a reranker.
 
     Raises:
@@ -226,12 +223,13 @@ def read_reranker(folder: Path) -> StoredReranker:
         )
     published = _is_published(folder)
     auto = AutoModelForSequenceClassification if published else AutoModelForTokenClassification
-    reranker = Reranker(load_model(auto, folder, config, read_weights(folder)))
+    model = load_model(auto, folder, config, read_weights(folder))
     if (folder / DENSERK_FILE).is_file():
         _, text, pairs = read_own_file(folder)
-        return StoredReranker(folder, reranker, text, pairs)
+        return Reranker(model, folder, text, pairs)
     tokenizer = load_tokenizer(folder)  # decides about lengths and token types
-    limits = (int(tokenizer.model_max_length), reranker.max_length)
+    positions = architecture_of(kind).positions(config)
+    limits = (int(tokenizer.model_max_length), positions)
     longest = min((limit for limit in limits if limit and limit < UNLIMITED), default=None)
     types = (
         "token_type_ids" in tokenizer.model_input_names
@@ -239,19 +237,17 @@ def read_reranker(folder: Path) -> StoredReranker:
         and getattr(config, "type_vocab_size", 1) > 1
     )
     text = TextSettings(passage_max_length=longest or TextSettings().passage_max_length)
-    return StoredReranker(folder, reranker, text, PairSettings(longest, types), told=False)
+    return Reranker(model, folder, text, PairSettings(longest, types))
 
 
-def begin_reranker(folder: Path, seed: int) -> StoredReranker:
+def begin_reranker(folder: Path, seed: int) -> Reranker:
     """Return a folder's reranker to train, or its encoder with a new linear head drawn by `seed`.
 
     Raises:
         ModelError: it holds no model that can be trained so.
     """
     if is_reranker(folder):
-        stored = read_reranker(folder)
-        stored.reranker.train()
-        return stored
+        return read_reranker(folder).train()
     model = read_model_folder(folder)
     if not model.shared:
         raise ModelError(
@@ -259,8 +255,7 @@ def begin_reranker(folder: Path, seed: int) -> StoredReranker:
             f"start from one of them, for example {model.passage.folder}",
         )
     logger.info("new, from random weights: the linear layer that scores [CLS]")
-    reranker = Reranker.begin(model.passage, seed)
-    return StoredReranker(model.passage.folder, reranker, model.text, PairSettings())
+    return Reranker.begin(model.passage, seed, model.text)
 
 
 class PairScorer:
@@ -269,17 +264,17 @@ class PairScorer:
     `tokenizer` makes token ids of queries and of passages, `joiner` one input of both.
     """
 
-    def __init__(self, name: str, stored: StoredReranker, compute: ComputeSettings) -> None:
+    def __init__(self, name: str, reranker: Reranker, compute: ComputeSettings) -> None:
         if compute.threads is not None:
             torch.set_num_threads(compute.threads)
         self.name, self.compute = name, compute
-        self.text, self.pairs = stored.text, stored.pairs
-        self.fingerprint = stored.fingerprint()
-        self.backbone = stored.reranker.model.config.model_type
-        self.tokenizer, self.joiner = stored.tokenizer(), stored.joiner()
+        self.text, self.pairs = reranker.text, reranker.pairs
+        self.fingerprint = reranker.fingerprint()
+        self.backbone = reranker.model.config.model_type
+        self.tokenizer, self.joiner = reranker.tokenizer(), reranker.joiner()
         self.device = choose_device(compute.device)
         dtype = choose_dtype(compute.dtype, self.device)
-        self._reranker = stored.reranker.to(self.device).compute_in(dtype).eval()
+        self._reranker = reranker.to(self.device).compute_in(dtype).eval()
 
     @classmethod
     def load(
@@ -298,14 +293,14 @@ class PairScorer:
             compute: where and how.
         """
         name, folder = find_model(model)
-        stored = read_reranker(folder).fit(text, pair_max_length)
-        if not stored.told:
+        scorer = cls(name, read_reranker(folder).fit(text, pair_max_length), compute)
+        if not (folder / DENSERK_FILE).is_file():
             logger.info(
-                f"{name} does not say how its texts are made: {', '.join(stored.text.fields)} of "
-                f"{stored.text.passage_max_length} tokens, queries of "
-                f"{stored.text.query_max_length}, {stored.joiner().limit} in all"
+                f"{name} does not say how its texts are made: {', '.join(scorer.text.fields)} of "
+                f"{scorer.text.passage_max_length} tokens, queries of "
+                f"{scorer.text.query_max_length}, {scorer.joiner.limit} in all"
             )
-        return cls(name, stored, compute)
+        return scorer
 
     def description(self) -> dict[str, Any]:
         """The model and its settings, as plain JSON for manifests."""

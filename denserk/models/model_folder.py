@@ -4,9 +4,9 @@ import copy
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -269,18 +269,17 @@ def _code(text: str) -> str:
 PUBLISHED_FILE = "model.pt"
 
 
-@dataclass(frozen=True)
-class HeadLayout:
-    """Location and names of the heads of a pre-training objective, beside the backbone.
+class HeadLayout(NamedTuple):
+    """Names of the heads of a pre-training objective in denserk's file and in the authors'.
 
-    `heads` are those that denserk's `file` may hold. `published` maps the names in the authors'
-    `model.pt` to denserk's; `ignored` are tensors of no head.
+    `published` maps the names in the authors' `model.pt` to denserk's; `ignored` are tensors of no
+    head.
     """
 
     file: str
-    heads: frozenset[str]
-    published: Mapping[str, str] = field(default_factory=dict)
-    ignored: frozenset[str] = frozenset()
+    heads: tuple[str, ...]
+    published: Mapping[str, str] = NOTHING
+    ignored: tuple[str, ...] = ()
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -289,20 +288,17 @@ class HeadLayout:
 
 
 CONDENSER = HeadLayout(
-    "condenser_head.safetensors", frozenset({"head"}), {"c_head": "head"}, frozenset({"co_target"})
+    "condenser_head.safetensors", ("head",), {"c_head": "head"}, ignored=("co_target",)
 )
-MASTER = HeadLayout(
-    "master_decoders.safetensors",
-    frozenset(f"{name}_decoder" for name in ("mkp", "cmp", "npr", "dor", "gor", "shared")),
-    {
-        "c_head": "mkp_decoder",
-        "overlap_head": "cmp_decoder",
-        "next_head": "npr_decoder",
-        "query_head": "dor_decoder",
-        "gpt_head": "gor_decoder",
-    },
-)
-RETROMAE = HeadLayout("retromae_decoder.safetensors", frozenset({"decoder"}))
+_MASTER = {
+    "c_head": "mkp_decoder",
+    "overlap_head": "cmp_decoder",
+    "next_head": "npr_decoder",
+    "query_head": "dor_decoder",
+    "gpt_head": "gor_decoder",
+}
+MASTER = HeadLayout("master_decoders.safetensors", (*_MASTER.values(), "shared_decoder"), _MASTER)
+RETROMAE = HeadLayout("retromae_decoder.safetensors", ("decoder",))
 
 
 def save_heads(folder: Path, layout: HeadLayout, heads: Mapping[str, nn.Module]) -> None:

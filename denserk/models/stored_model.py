@@ -142,52 +142,47 @@ class StoredEncoder:
         """True if the MLM head was saved."""
         return any(name.startswith(self.architecture.head) for name in self.tensors)
 
-    def build(self, settings: RepresentationSettings) -> Encoder:
-        """Build the encoder, every weight taken from the folder; else raise a ModelError."""
-        refuse_architecture(settings, self.architecture)
-        with_head = needs_mlm_head(settings)
-        if with_head and (settings.mlm_head is MlmHead.FRESH or not self.has_mlm_head):
-            lacks = f"{self.folder} was saved without its masked-language-model head"
-            reason = lacks if settings.mlm_head is not MlmHead.FRESH else "--set mlm-head=fresh"
-            raise ModelError(
-                f"{reason}: a new one is random, and for training alone",
-                "choose another --representation, or a folder with the head",
-            )
-        encoder, new = self._encoder(settings)
-        if new:
-            raise ModelError(
-                f"{self.folder} holds no trained {', '.join(new)}: "
-                f"--representation {settings.representation} would be random",
-                "train it first, or choose another --representation or another --model",
-            )
-        return encoder.eval()
-
-    def begin(self, settings: RepresentationSettings) -> Encoder:
-        """Build the encoder to train from this folder; what is missing is randomly initialised.
+    def build(self, settings: RepresentationSettings, *, train: bool = False) -> Encoder:
+        """Build the encoder; to `train`, what the folder lacks is randomly initialised.
 
         A new MLM head is initialised as transformers does for the backbone, its decoder tied to
         the word embeddings.
+
+        Raises:
+            ModelError: weights are missing (unless they are to be trained), or do not fit.
         """
         refuse_architecture(settings, self.architecture)
-        fresh = settings.mlm_head is MlmHead.FRESH or not self.has_mlm_head
-        if fresh and needs_mlm_head(settings):
-            why = "" if self.has_mlm_head else f", for {self.folder} has none"
-            logger.info(f"a new masked-language-model head, tied to the word embeddings{why}")
-        encoder, new = self._encoder(settings, fresh=fresh)
-        if new:
-            logger.info(f"randomly initialised: {', '.join(new)}")
-        return encoder.train()
-
-    def _encoder(
-        self, settings: RepresentationSettings, *, fresh: bool = False
-    ) -> tuple[Encoder, list[str]]:
-        """The encoder, and the names of its own tensors that the folder does not have."""
-        backbone = self._with_head(fresh=fresh) if needs_mlm_head(settings) else self.bare()
+        backbone = self.bare()
+        if not needs_mlm_head(settings):
+            backbone = self.bare()
+        else:
+            asked = settings.mlm_head is MlmHead.FRESH
+            fresh = asked or not self.has_mlm_head
+            lacks = f"{self.folder} was saved without its masked-language-model head"
+            if fresh and not train:
+                raise ModelError(
+                    f"{'--set mlm-head=fresh' if asked else lacks}: a new one is random, and for "
+                    "training alone",
+                    "choose another --representation, or a folder with the head",
+                )
+            if fresh:
+                why = "" if self.has_mlm_head else f", for {self.folder} has none"
+                logger.info(f"a new masked-language-model head, tied to the word embeddings{why}")
+            backbone = self._with_head(fresh=fresh)
         encoder = Encoder(backbone, settings)
         own = encoder.representation.state_dict()
         kept = {name: self.heads[name] for name in own if name in self.heads}
         fill(self.folder, encoder.representation, {**own, **kept})
-        return encoder, sorted(own.keys() - kept.keys())
+        new = ", ".join(sorted(own.keys() - kept.keys()))
+        if new and not train:
+            raise ModelError(
+                f"{self.folder} holds no trained {new}: "
+                f"--representation {settings.representation} would be random",
+                "train it first, or choose another --representation or another --model",
+            )
+        if new:
+            logger.info(f"randomly initialised: {new}")
+        return encoder.train(train)
 
     def begin_masked_lm(self) -> Backbone:
         """Build the backbone with its MLM head, to pre-train; a missing head is initialised."""
@@ -249,9 +244,9 @@ class StoredModel:
 
     def begin(self, settings: RepresentationSettings, *, untie: bool) -> Retriever:
         """Build both encoders for training; `untie` gives each side weights of its own."""
-        passage = self.passage.begin(settings)
+        passage = self.passage.build(settings, train=True)
         if not self.shared:
-            return Retriever(self.query.begin(settings), passage)
+            return Retriever(self.query.build(settings, train=True), passage)
         return Retriever(copy.deepcopy(passage) if untie else passage, passage)
 
 

@@ -262,19 +262,19 @@ def objective_of(
 def reranker_training(run: FinetuneRun) -> Training:
     """Load the cross-encoder of a run, or give an encoder a new linear head."""
     _, folder = find_model(run.finetune.model)
-    stored = begin_reranker(folder, run.sampling.seed).fit(run.text, run.reranking.pair_max_length)
-    model, joiner = stored.reranker, stored.joiner()
+    model = begin_reranker(folder, run.sampling.seed).fit(run.text, run.reranking.pair_max_length)
+    joiner = model.joiner()
 
     def prepare(output: Path) -> tuple[Any, Measure | None]:
-        queries, dev = prepare_queries(run, output, (stored.tokenizer(), stored.tokenizer()))
+        queries, dev = prepare_queries(run, output, (model.tokenizer(), model.tokenizer()))
         batches = PairTrainingBatches(queries, joiner)
         logger.info(estimate(batches[0], model, run))
         return batches, partial(measure_groups, model, joiner, dev[0]) if dev else None
 
     representation = RepresentationSettings(Representation.CROSS_ENCODER)
-    resolved = {"representation": as_json(representation), "text": as_json(stored.text)}
+    resolved = {"representation": as_json(representation), "text": as_json(model.text)}
     step = RerankingStep(model, run.reranking, run.cache)
-    return Training(model, step, stored.save, stored.load, prepare, resolved)
+    return Training(model, step, model.save, model.load, prepare, resolved)
 
 
 def prepare_sentences_of(

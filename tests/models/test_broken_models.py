@@ -1,7 +1,6 @@
 """Broken and crafted model folders, through the command that people use first."""
 
 import json
-import os
 import pickle
 import shutil
 from pathlib import Path
@@ -47,19 +46,14 @@ SHAPE = "the weights are not those of its config.json"
 CONFIGS = [
     ({"hidden_act": "nonsense"}, MADE),
     ({"hidden_size": 0}, MADE),
-    ({"hidden_size": "16"}, MADE),
     ({"hidden_size": 32}, SHAPE),
     ({"hidden_size": 32768}, "describes a model of"),
-    ({"num_attention_heads": 3}, MADE),
     ({"num_hidden_layers": 3}, SHAPE),
     ({"num_hidden_layers": 10_000_000}, "10,000,000 layers"),
     ({"vocab_size": 10_000_000_000}, "describes a model of"),
-    ({"max_position_embeddings": True}, MADE),
     ({"model_type": ["bert"]}, "model_type"),
     ({"model_type": "nonsense"}, "the backbone 'nonsense' is not supported"),
     ({"pad_token_id": 10_000}, MADE),
-    ({"hidden_dropout_prob": 3}, MADE),
-    ({"id2label": [1]}, MADE),
     ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, "cannot be"),
 ]
 
@@ -142,13 +136,6 @@ def test_files_that_cannot_be_read(model, refused, name):
     line = refused()
     assert "Input/output error" in line
     assert "is missing" not in line
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_weights_that_may_not_be_read(model, refused):
-    (model / "model.safetensors").chmod(0)
-    line = refused()
-    assert "model.safetensors: found a file that cannot be read (Permission denied)" in line
 
 
 class _Evil:

@@ -30,7 +30,6 @@ from denserk.models.stored_model import StoredEncoder, read_model_folder
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from tests.conftest import PASSAGES, QUERIES
-from tests.reporters import Heard
 from tests.tiny_models import RERANKERS
 
 CPU = ComputeSettings(device="cpu")
@@ -93,7 +92,7 @@ def test_there_is_no_dropout_between_encoder_and_head(tiny):
 @pytest.mark.parametrize("kind", RERANKERS)
 def test_bfloat16_keeps_the_last_layers_in_float32(tiny, tiny_reranker, kind):
     folder = tiny_reranker(kind)
-    exact, short = (read_reranker(folder).reranker for _ in range(2))
+    exact, short = (read_reranker(folder) for _ in range(2))
     batch = batch_of(folder)
     with torch.no_grad():
         expected, got = exact(batch), short.compute_in(torch.bfloat16)(batch)
@@ -122,8 +121,8 @@ def test_lost_weights_are_named_and_old_names_and_unused_parts_are_not(tiny_rera
 
     batch = batch_of(folder)
     with torch.no_grad():
-        got = read_reranker(rewritten("a")).reranker(batch)
-        torch.testing.assert_close(got, read_reranker(folder).reranker(batch), rtol=0, atol=1e-6)
+        got = read_reranker(rewritten("a"))(batch)
+        torch.testing.assert_close(got, read_reranker(folder)(batch), rtol=0, atol=1e-6)
     lost = next(name for name in tensors if name.startswith("classifier"))
     del tensors[lost]
     with pytest.raises(ModelError, match=f"missing: {lost}"):
@@ -135,42 +134,42 @@ def test_what_was_saved_is_read_again_and_loads_in_transformers(tiny, tmp_path, 
     stored = saved(tmp_path / "r", tiny(kind), join="sep")
     again = read_reranker(tmp_path / "r")
     assert is_reranker(tmp_path / "r")
-    assert (again.told, again.text, again.pairs) == (True, stored.text, PairSettings())
+    assert (again.text, again.pairs) == (stored.text, PairSettings())
     batch = stored.joiner().batch([stored.joiner().join([2, 9, 3], [2, 8, 9, 3])])
-    stored.reranker.eval()
+    stored.eval()
     with torch.no_grad():
-        expected = stored.reranker(batch)
-        assert again.reranker(batch).equal(expected)
+        expected = stored(batch)
+        assert again(batch).equal(expected)
         model = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "r").eval()
         logits = model(batch.tokens.input_ids, batch.tokens.attention_mask).logits
-        for parameter in stored.reranker.parameters():
+        for parameter in stored.parameters():
             parameter.add_(1)
     torch.testing.assert_close(logits[:, 0, 0], expected, rtol=0, atol=1e-6)
     assert AutoTokenizer.from_pretrained(tmp_path / "r").model_max_length == stored.joiner().limit
     stored.load(tmp_path / "r")  # as from a checkpoint
-    assert stored.reranker(batch).equal(expected)
+    assert stored(batch).equal(expected)
 
 
 @pytest.mark.parametrize("kind", RERANKERS)
 def test_a_published_reranker_keeps_its_head_lengths_and_token_types(tiny_reranker, tmp_path, kind):
     published = read_reranker(tiny_reranker(kind))
     types = kind in ("bert", "electra")
-    assert (published.told, published.joiner().limit) == (False, 64)
+    assert published.joiner().limit == 64
     assert published.pairs == PairSettings(max_length=64, token_types=types)
     assert published.text == TextSettings(passage_max_length=64)
     published.save(tmp_path / "r")
     again = read_reranker(tmp_path / "r")
     assert (again.text, again.pairs) == (published.text, published.pairs)
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "r")
-    state = published.reranker.model.state_dict()
+    state = published.model.state_dict()
     assert model.state_dict().keys() == state.keys()
     assert all(tensor.equal(state[name]) for name, tensor in model.state_dict().items())
 
 
 def test_training_goes_on_from_a_reranker_or_from_a_retriever(tiny, tiny_reranker, tmp_path):
     saved(tmp_path / "r", tiny())
-    assert begin_reranker(tmp_path / "r", seed=9).reranker.is_linear
-    published = begin_reranker(tiny_reranker(), seed=9).reranker
+    assert begin_reranker(tmp_path / "r", seed=9).is_linear
+    published = begin_reranker(tiny_reranker(), seed=9)
     assert (published.is_linear, published.training) == (False, True)
     retriever = read_model_folder(tiny())
     query, passage = (retriever.passage.build(RepresentationSettings()) for _ in range(2))
@@ -183,15 +182,17 @@ def test_training_goes_on_from_a_reranker_or_from_a_retriever(tiny, tiny_reranke
 
 
 def test_lengths_fit_the_positions(tiny):
-    stored = begin_reranker(tiny("roberta"), seed=3)
-    assert stored.reranker.max_length == 64
-    assert stored.fit(SHORT).joiner().limit == 8 + 16
-    assert stored.fit(SHORT, 20).joiner().limit == 20
-    assert stored.fit().joiner().limit == 64  # 32 + 128 tokens, cut to the positions
+    def fitted(text=None, pair_max_length=None):
+        return begin_reranker(tiny("roberta"), seed=3).fit(text or {}, pair_max_length)
+
+    assert fitted(SHORT).max_length == 64
+    assert fitted(SHORT).joiner().limit == 8 + 16
+    assert fitted(SHORT, 20).joiner().limit == 20
+    assert fitted().joiner().limit == 64  # 32 + 128 tokens, cut to the positions
     with pytest.raises(UsageError, match="--pair-max-length 65: the model has 64 positions"):
-        stored.fit(pair_max_length=65)
+        fitted(pair_max_length=65)
     with pytest.raises(UsageError, match="--passage-max-length 65"):
-        stored.fit({"passage_max_length": 65})
+        fitted({"passage_max_length": 65})
 
 
 def test_what_is_no_reranker_and_no_retriever(tiny, tiny_reranker, tmp_path):
@@ -255,25 +256,6 @@ def test_scores_are_those_of_transformers_whatever_the_batch(tiny_reranker, kind
         assert got.dtype == np.float32
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
     torch.set_num_threads(threads)
-
-
-def test_texts_and_lengths_may_be_replaced(tiny_reranker):
-    folder, heard = str(tiny_reranker()), Heard()
-    scorer = PairScorer.load(folder, compute=CPU)
-    assert heard.notes == [
-        f"{folder} does not say how its texts are made: title, text of 64 tokens, queries of 32, "
-        "64 in all"
-    ]
-    assert scorer.description()["pairs"] == {"max_length": 64, "token_types": True}
-    assert scorer.score([], []).shape == (0,)
-    plain = scorer.score(ASKED, GIVEN)
-    untitled = PairScorer.load(folder, {"fields": ["text"]}, compute=CPU).score(ASKED, GIVEN)
-    without = [passage._replace(title="") for passage in GIVEN]
-    np.testing.assert_array_equal(untitled, scorer.score(ASKED, without))
-    assert (untitled != plain).any()
-    short = PairScorer.load(folder, {"query_max_length": 5}, 9, CPU)
-    assert short.joiner.limit == 9
-    assert (short.score(ASKED, GIVEN) != plain).any()
 
 
 @pytest.mark.peer

@@ -35,23 +35,6 @@ def test_every_probe_of_the_released_layouts(specs):
     assert seen == 120
 
 
-@pytest.mark.parametrize(
-    ("dimension", "kind", "modulus", "dropped", "appended"),
-    [
-        (640, AggKind.STAR, 1280, 0, 198),
-        (512, AggKind.STAR, 1024, 826, 0),
-        (128, AggKind.STAR, 256, 58, 0),
-        (768, AggKind.PLUS, 768, 570, 0),
-        (1536, AggKind.PLUS, 1536, 0, 198),
-    ],
-)
-def test_the_remainder_of_the_bert_vocabulary(dimension, kind, modulus, dropped, appended):
-    layout = SliceLayout.build(30522, dimension, kind, STRIDED, 0)
-    assert (layout.modulus, layout.dropped, layout.appended) == (modulus, dropped, appended)
-    roberta = SliceLayout.build(50265, dimension, kind, STRIDED, 0)  # no other loses an id
-    assert (roberta.dropped, roberta.appended) == (0, -50265 % modulus)
-
-
 SIZES = [(10, 5), (23, 5), (250, 9), (7, 16)]
 CASES = [(kind, layout, *size) for kind in KINDS.values() for layout in AggLayout for size in SIZES]
 

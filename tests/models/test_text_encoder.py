@@ -1,20 +1,17 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from denserk.config.encoding import ComputeSettings, Dtype, Representation, TextSettings
-from denserk.config.options import as_json
+from denserk.config.encoding import ComputeSettings, Dtype, TextSettings
 from denserk.data.batches import TokenBatch
 from denserk.errors import ModelError, UsageError
 from denserk.models.backbone import Backbone
 from denserk.models.devices import on_threads
 from denserk.models.text_encoder import TextEncoder, fit_lengths
 from denserk.records import Passage, Query
-from tests.reporters import Heard
 from tests.tiny_models import BACKBONES, HIDDEN
 
 WORDS = ["river", "bank", "money", "water", "fish", "boat", "tree"]
@@ -38,8 +35,10 @@ def assert_same(got, expected):
 @pytest.mark.parametrize("kind", BACKBONES)
 @pytest.mark.parametrize("representation", ["mean", "max", "last"])
 def test_vectors_do_not_depend_on_their_batch(tiny, kind, representation):
-    encoder = TextEncoder.load(str(tiny(kind)), {"representation": representation}, compute=CPU)
+    compute = ComputeSettings(device="cpu", batch_tokens=40)
+    encoder = TextEncoder.load(str(tiny(kind)), {"representation": representation}, compute=compute)
     together = encoder.encode_passages(PASSAGES)
+    assert encoder.encode_passages([]).shape == (0, HIDDEN)
     assert together.shape == (25, HIDDEN)
     assert together.dtype == np.float32
     assert_same(together, alone(encoder, PASSAGES))
@@ -51,22 +50,6 @@ def test_aggretriever_vectors_do_not_depend_on_their_batch(tiny_agg, kind, optio
     encoder = TextEncoder.load(str(tiny_agg(kind)), options, compute=CPU)
     together = encoder.encode_passages(PASSAGES)
     assert_same(together, alone(encoder, PASSAGES))
-
-
-@pytest.mark.parametrize(
-    "compute",
-    [
-        ComputeSettings(device="cpu", batch_tokens=1),
-        ComputeSettings(device="cpu", batch_tokens=40),
-        ComputeSettings(device="cpu", batch_size=3, threads=1),
-    ],
-)
-def test_batches_change_nothing(tiny, compute):
-    expected = TextEncoder.load(str(tiny()), compute=CPU).encode_passages(PASSAGES)
-    threads = torch.get_num_threads()
-    got = TextEncoder.load(str(tiny()), compute=compute).encode_passages(PASSAGES)
-    torch.set_num_threads(threads)
-    assert_same(got, expected)
 
 
 def test_one_text_alone_is_encoded_on_one_thread(tiny, monkeypatch):
@@ -112,35 +95,6 @@ def test_queries_and_passages_of_equal_text_have_equal_vectors(tiny):
     assert (prefixed.encode_queries([Query("q", "red boat")]) != query).any()
 
 
-def test_nothing_to_encode_is_an_empty_array(tiny):
-    assert TextEncoder.load(str(tiny()), compute=CPU).encode_passages([]).shape == (0, HIDDEN)
-
-
-def test_length_one(tiny):
-    encoder = TextEncoder.load(
-        str(tiny()), {"representation": Representation.MEAN, "l2_norm": True}, compute=CPU
-    )
-    norms = np.linalg.norm(encoder.encode_passages(PASSAGES), axis=1)
-    np.testing.assert_allclose(norms, 1, atol=1e-6)
-
-
-def test_it_describes_itself_in_plain_json(tiny):
-    encoder = TextEncoder.load(str(tiny()), {"representation": "mean"}, compute=CPU)
-    told = json.loads(json.dumps(encoder.description()))
-    assert told == {
-        "name": str(tiny()),
-        "fingerprint": encoder.fingerprint,
-        "backbone": "bert",
-        "dimension": HIDDEN,
-        "backend": "torch",
-        "dtype": "float32",
-        "head_dtype": "float32",
-        "representation": as_json(encoder.representation),
-        "text": as_json(encoder.text),
-    }
-    assert told["representation"]["representation"] == "mean"
-
-
 def test_low_precision_stays_near(tiny_agg):
     folder = str(tiny_agg("bert"))
     low = ComputeSettings(device="cpu", dtype=Dtype.BFLOAT16)
@@ -152,38 +106,10 @@ def test_low_precision_stays_near(tiny_agg):
     assert (exact != near).any()
 
 
-def test_loading_tells_what_it_chose(tiny, tiny_agg):
-    def notes(folder: Path, **representation: str) -> list[str]:
-        heard: list[str] = []
-
-        class Notes(Heard):
-            def note(self, text: str) -> None:
-                heard.append(text)
-
-        Notes()
-
-        TextEncoder.load(str(folder), representation, SHORT, CPU)
-        return heard
-
-    silent = f"{tiny()} does not say how its vectors are made: taking cls"
-    assert notes(tiny()) == [silent]
-    assert notes(tiny(), representation="mean") == []
-    layout = "agg: 124 ids in 20 slices, no id dropped, 36 zeros appended"
-    assert notes(tiny_agg()) == [layout]
-
-
 def test_lengths_fit_the_model():
-    notes: list[str] = []
-
-    class Notes(Heard):
-        def note(self, text: str) -> None:
-            notes.append(text)
-
     told = TextSettings()
     assert fit_lengths(told, {}, None) == told
-    Notes()
     assert fit_lengths(told, {}, 64).passage_max_length == 64
-    assert notes == ["passage-max-length 128 becomes 64, the positions that the model has"]
     with pytest.raises(UsageError, match="--passage-max-length 65: the model has 64 positions"):
         fit_lengths(told, {"passage_max_length": 65}, 64)
 
