@@ -419,11 +419,12 @@ def transfer_figure(result: BenchmarksResult) -> tuple[Figure | None, str]:
     """Return the plot of in-domain against zero-shot effectiveness, or why there is none."""
     home = next((name for name in IN_DOMAIN if name in result.results), None)
     away = [name for name in result.results if name.startswith("beir/") and name not in IN_DOMAIN]
+    lacking = (
+        "In-domain against zero-shot is not drawn: it needs a folder with runs on MS MARCO "
+        f"({' or '.join(IN_DOMAIN)}) and on all other BEIR datasets, with a shared measure."
+    )
     if home is None or not away:
-        return None, (
-            "In-domain against zero-shot is not drawn: it needs a run on MS MARCO "
-            f"({' or '.join(IN_DOMAIN)}) and runs on other BEIR datasets."
-        )
+        return None, lacking
     measures = [list(map(str, result.results[name].measures)) for name in away]
     shared = [m for m in measures[0] if all(m in others for others in measures)]
     inside, outside = str(result.results[home].measures[0]), (shared or [""])[0]
@@ -437,10 +438,7 @@ def transfer_figure(result: BenchmarksResult) -> tuple[Figure | None, str]:
         y = math.fsum(value(name, run, outside) for name in away) / len(away)
         points[run] = [] if math.isnan(x + y) else [(x, y)]
     if not any(points.values()):
-        return None, (
-            "In-domain against zero-shot is not drawn: no folder has all runs, or the datasets "
-            "share no measure."
-        )
+        return None, lacking
     left = [name for name, found in points.items() if not found]
     without = f" Without {', '.join(left)}: not on every dataset." if left else ""
     axes = _named_lines(points)

@@ -87,7 +87,6 @@ def test_refusals(files: list[str], runs: list[str], qrels: str | None, told: st
     [
         (["run.txt", "run.trec"], ["run.txt", "run.trec"]),
         (["a/run.txt", "b/run.txt", "tasb.run"], ["a/run", "b/run", "tasb"]),
-        (["results.test", "-"], ["results.test", "stdin"]),
         ([".run"], [".run"]),
         (["out/run.bm25.v1.2.jsonl.gz"], ["run.bm25.v1.2"]),
     ],

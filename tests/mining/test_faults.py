@@ -32,12 +32,6 @@ FAULTS = {
         {"a passage twice for a query": 1},
         ["q1", "q2", "q3"],
     ),
-    "a run that is cut": (
-        {"run": run_text(RUN)[:-7]},
-        "run.trec, line 12: found a last line that is cut off (5 columns); expected a whole file",
-        {"a last line that is cut off": 1},
-        ["q1", "q2", "q3"],
-    ),
 }
 
 

@@ -132,9 +132,7 @@ def test_several_runs_are_merged_by_rank(mine, toy):
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"depth": 3}, {"q1": ["d10", "d1"], "q2": ["d2"], "q3": ["d5", "d3"]}),
         ({"range_min": 2}, {"q1": ["d1", "d2"], "q2": ["d4", "d3"], "q3": ["d3"]}),
-        ({"min_score": 4.0}, {"q1": ["d10", "d1", "d2"], "q3": ["d5", "d3"]}),
         ({"relative_margin": 0.2}, {"q1": ["d1", "d2"], "q2": ["d4", "d3"]}),
         (
             {"num_negatives": 1, "sampling_strategy": SamplingStrategy.TOP},
