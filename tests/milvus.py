@@ -7,8 +7,13 @@ import numpy as np
 import pytest
 
 from denserk.config.encoding import VectorFormat
-from denserk.config.milvus import CollectionSettings, MilvusIndexSettings
-from denserk.config.retrieval import Engine, IndexPaths, IndexSettings
+from denserk.config.retrieval import (
+    CollectionSettings,
+    Engine,
+    IndexPaths,
+    IndexSettings,
+    MilvusIndexSettings,
+)
 from denserk.index.milvus import CollectionResult, build_collection
 from denserk.io.vectors import open_writer
 

@@ -7,8 +7,8 @@ import typer
 
 from denserk.commands.app import app
 from denserk.commands.options import Overrides, command
-from denserk.config.conversion import ConversionSettings
 from denserk.config.encoding import ComputeSettings, RepresentationSettings, TextSettings
+from denserk.config.formats import ConversionSettings
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,7 @@ import typer
 
 from denserk.commands.app import app
 from denserk.commands.options import command
-from denserk.config.fusion import FusionSettings
-from denserk.config.retrieval import RankingSettings, RunOutput
+from denserk.config.retrieval import FusionSettings, RankingSettings, RunOutput
 
 logger = logging.getLogger(__name__)
 

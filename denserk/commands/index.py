@@ -6,8 +6,13 @@ from typing import Any
 from denserk.commands.app import app
 from denserk.commands.options import command
 from denserk.config.formats import CorpusSettings
-from denserk.config.milvus import MilvusIndexSettings
-from denserk.config.retrieval import Bm25Settings, Engine, IndexPaths, IndexSettings
+from denserk.config.retrieval import (
+    Bm25Settings,
+    Engine,
+    IndexPaths,
+    IndexSettings,
+    MilvusIndexSettings,
+)
 
 logger = logging.getLogger(__name__)
 

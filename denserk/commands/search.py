@@ -6,8 +6,7 @@ from typing import Any
 from denserk.commands.app import app
 from denserk.commands.options import Given, Overrides, command
 from denserk.config.encoding import ComputeSettings, RepresentationSettings, TextSettings
-from denserk.config.milvus import CollectionSettings
-from denserk.config.retrieval import SearchPaths, SearchSettings
+from denserk.config.retrieval import CollectionSettings, SearchPaths, SearchSettings
 
 logger = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, get_type_hints
 
 from denserk.config.encoding import RepresentationSettings, TextSettings
 from denserk.config.formats import CorpusSettings
-from denserk.config.options import as_json, as_type, option, spelled, typed_values
+from denserk.config.options import Settings, as_json, as_type, option, spelled, typed_values
 from denserk.config.recipes import flatten, paper_sections, read_yaml
 from denserk.config.training import (
     CacheSettings,
@@ -144,7 +144,6 @@ PATHS = frozenset(
     | {"dev_data", "dev_corpus", "dev_topics", "dev_qrels", "skip_missing", "resume"}
     | {"overwrite"}
 )
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -165,13 +164,13 @@ class FinetuneRun:
     """
 
     finetune: FinetuneSettings
-    corpus: CorpusSettings = field(default_factory=CorpusSettings)
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     cache: CacheSettings = field(default_factory=CacheSettings)
     reranking: RerankingSettings = field(default_factory=RerankingSettings)
     validation: ValidationSettings = field(default_factory=ValidationSettings)
+    corpus: CorpusSettings = field(default_factory=CorpusSettings)
     representation: Given = field(default_factory=dict)
     text: Given = field(default_factory=dict)
     preset: Preset | None = None
@@ -201,20 +200,15 @@ class FinetuneRun:
 
     def config(self) -> dict[str, Any]:
         """Return the resolved settings as --config reads them."""
-        groups = {name: group for name, group in self.as_json().items() if name != "preset"}
-        return flatten(groups.values())
+        return flatten(group for group in self.as_json().values() if isinstance(group, dict))
 
     def as_json(self) -> dict[str, Any]:
         """Return the resolved settings as plain JSON."""
-        groups = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {
-            "preset": self.preset and self.preset.name,
-            **{
-                name: as_json(group) for name, group in groups.items() if isinstance(group, CLASSES)
-            },
-            "corpus": as_json(self.corpus),
-            "representation": dict(self.representation),
-            "text": dict(self.text),
+        parts = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {"preset": self.preset and self.preset.name} | {
+            name: dict(part) if isinstance(part, Mapping) else as_json(part)
+            for name, part in parts.items()
+            if isinstance(part, Mapping | Settings)
         }
 
 
@@ -252,18 +246,11 @@ def resolve_run(preset_name: str | None, corpus: CorpusSettings, given: Given) -
         start = f"; the preset starts from {preset.start}" if preset.start else ""
         raise UsageError(f"{' and '.join(missing)} must be given{start}", "denserk finetune --help")
 
-    def build(cls: type[T]) -> T:
-        return cls(**merged[cls])
-
+    hints = get_type_hints(FinetuneRun)
+    groups: Given = {name: cls(**merged[cls]) for name, cls in hints.items() if cls in merged}
     return FinetuneRun(
-        finetune=build(FinetuneSettings),
+        **groups,
         corpus=corpus,
-        sampling=build(SamplingSettings),
-        objective=build(ObjectiveSettings),
-        optimizer=build(OptimizerSettings),
-        cache=build(CacheSettings),
-        reranking=build(RerankingSettings),
-        validation=build(ValidationSettings),
         representation=merged[RepresentationSettings],
         text=merged[TextSettings],
         preset=preset if preset_name else None,

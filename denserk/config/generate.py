@@ -19,10 +19,19 @@ class Sampling(NamedTuple):
     """Sampling parameters of `model.generate`; `top_k` 0 and `top_p` 1 are off."""
 
     samples: int
-    max_tokens: int
     top_k: int = 0
     top_p: float = 1.0
     temperature: float = 1.0
+    max_tokens: int = 64
+
+
+class SampledSettings(Settings):
+    """Base of the settings of one kind of text; its first fields are those of `Sampling`."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """Return the sampling parameters."""
+        return Sampling(*list(vars(self).values())[: len(Sampling._fields)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +64,7 @@ class GenerateSettings(ShardSettings, ResumeSettings):
 
 
 @dataclass(frozen=True)
-class QuerySettings(Settings):
+class QuerySettings(SampledSettings):
     """Queries."""
 
     num_queries: int = option(10, "--queries-per-passage", at_least=1)
@@ -71,20 +80,9 @@ class QuerySettings(Settings):
     query_prompt: str = option("", rare=True)
     """Prompt in front of each passage, for models trained with one."""
 
-    @property
-    def sampling(self) -> Sampling:
-        """Return the sampling parameters."""
-        return Sampling(
-            self.num_queries,
-            self.query_max_tokens,
-            self.query_top_k,
-            self.query_top_p,
-            self.query_temperature,
-        )
-
 
 @dataclass(frozen=True)
-class ContinuationSettings(Settings):
+class ContinuationSettings(SampledSettings):
     """Continuations."""
 
     num_continuations: int = option(1, at_least=1)
@@ -97,17 +95,6 @@ class ContinuationSettings(Settings):
     """Sampling temperature."""
     continuation_max_tokens: int = option(128, rare=True, at_least=1)
     """Maximum tokens of a continuation."""
-
-    @property
-    def sampling(self) -> Sampling:
-        """Return the sampling parameters."""
-        return Sampling(
-            self.num_continuations,
-            self.continuation_max_tokens,
-            self.continuation_top_k,
-            self.continuation_top_p,
-            self.continuation_temperature,
-        )
 
 
 @dataclass(frozen=True)

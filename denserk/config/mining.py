@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from denserk.config.conversion import TrainingFormat
-from denserk.config.formats import QrelsFormat, RunFormat, TopicsFormat
+from denserk.config.formats import QrelsFormat, RunFormat, TopicsFormat, TrainingFormat
 from denserk.config.options import REQUIRED, OverwriteSettings, ShardSettings, option
 from denserk.errors import UsageError
 

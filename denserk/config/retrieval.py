@@ -1,8 +1,12 @@
-"""Options of indexing, search and reranking."""
+"""Options of indexing, search, reranking, fusion and Milvus collections."""
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
+from urllib.parse import urlsplit
 
 from denserk.config.formats import RunFormat as RunFormat
 from denserk.config.formats import TopicsFormat
@@ -12,7 +16,9 @@ from denserk.config.options import (
     ResumeSettings,
     Settings,
     TagSettings,
+    given_fields,
     option,
+    spelled,
 )
 from denserk.errors import UsageError
 
@@ -268,3 +274,131 @@ class SearchSettings(RankingSettings):
         values = (self.ef_search, self.nprobe, self.k_factor)
         given = zip(("--ef-search", "--nprobe", "--set k-factor"), values, strict=True)
         return {name: value for name, value in given if value is not None}
+
+
+# Sum of weight / (rrf-k + rank), reciprocal rank fusion; or sum of weight x normalised score.
+FusionMethod = StrEnum("FusionMethod", "RRF LINEAR")
+
+
+class Normalization(StrEnum):
+    """Score normalisations, applied per query and run."""
+
+    MIN_MAX = "min-max"  # Scale scores to 0..1; equal scores become 1
+    ZMUV = "zmuv"  # Zero mean and unit variance; equal scores become 0
+    NONE = "none"  # No normalisation
+
+
+# Score of a passage that a run did not return: 0, as in Pyserini, ranx and trectools, or the
+# normalised score of the run's last hit (0 under min-max).
+Missing = StrEnum("Missing", "ZERO LOWEST")
+
+
+@dataclass(frozen=True)
+class FusionSettings(Settings):
+    """Fusion."""
+
+    method: FusionMethod = option(FusionMethod.RRF, "--fusion")
+    """Fusion method."""
+    rrf_k: int = option(60, "--rrf.k", at_least=0)
+    """rrf: constant added to each rank; larger values flatten the differences between ranks."""
+    weights: tuple[float, ...] | None = option(None, shown_default="1 for each run", at_least=0)
+    """Weights of the runs, in the order given."""
+    alpha: float | None = option(None, excludes="weights", at_least=0, at_most=1)
+    """Weight of the first of two runs, from 0 to 1; the second gets the rest."""
+    normalization: Normalization = option(Normalization.MIN_MAX, "--norm")
+    """linear: score normalisation, per query and run."""
+    missing: Missing | None = option(None, shown_default="zero; lowest with zmuv")
+    """linear: score of a passage that a run did not return."""
+    depth: int | None = option(None, "--fuse-depth", shown_default="all", at_least=1)
+    """Hits per query used from each run."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weights is not None and not any(self.weights):
+            raise UsageError("--weights: one must be above 0")
+
+    def weights_of(self, count: int) -> tuple[float, ...]:
+        """Return the weight of each of `count` runs; other numbers of weights are a UsageError."""
+        if self.alpha is not None:
+            if count != 2:
+                raise UsageError(f"--alpha is for two runs, not {count}", "give --weights")
+            return self.alpha, 1 - self.alpha
+        if self.weights is None:
+            return (1.0,) * count
+        if len(self.weights) != count:
+            raise UsageError(f"--weights has {len(self.weights)} weights for {count} runs")
+        return self.weights
+
+
+# environment variable with an API key, or "user:password"; its value is never logged or stored
+TOKEN = "DENSERK_MILVUS_TOKEN"
+
+
+@dataclass(frozen=True)
+class CollectionSettings(Settings):
+    """Milvus: for --engine milvus."""
+
+    uri: str | None = option(
+        None, "--milvus-uri", metavar="FILE.db|http://HOST:PORT", shown_default="no Milvus"
+    )
+    """Local file ending in .db, or server address; credentials come from DENSERK_MILVUS_TOKEN."""
+    collection: str | None = option(None, metavar="NAME")
+    """Collection name."""
+    milvus_params: tuple[str, ...] | None = option(None, shown_default="Milvus's own", rare=True)
+    """Index or search parameters by Milvus's names, such as M=32,efConstruction=200."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parts = urlsplit(self.uri or "a.db")
+        if "@" in (self.uri or "") or parts.query or parts.fragment:
+            raise UsageError(
+                "--uri contains credentials, which would be written to logs and manifests",
+                f"give the address only, and set {TOKEN} in the environment",
+            )
+        if parts.scheme not in (("",) if self.is_embedded else ("http", "https", "tcp", "unix")):
+            raise UsageError(
+                f"--uri {self.uri}: neither a file ending in .db nor the address of a server",
+                "for example ./passages.db or http://localhost:19530",
+            )
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,254}", self.collection or "_"):
+            raise UsageError(f"--collection {self.collection}: at most 255 letters, digits and _")
+        _ = self.parameters
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the collection is in a local file."""
+        return (self.uri or ".db").endswith(".db")
+
+    @property
+    def place(self) -> str:
+        """Return the collection's name and address, for messages."""
+        return f"collection {self.collection} of {self.uri}"
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Return the parameters as Milvus expects them: numbers and booleans where they are."""
+        found: dict[str, Any] = {}
+        for part in self.milvus_params or ():
+            name, _, text = part.partition("=")
+            if not (name and text):
+                raise UsageError(f"--set milvus-params={part}: not NAME=VALUE", "for example M=32")
+            try:
+                found[name] = json.loads(text)
+            except ValueError:
+                found[name] = text
+        return found
+
+    def reject_without_milvus(self) -> None:
+        """Raise a UsageError if an option of Milvus is given for another engine."""
+        for name in given_fields(self):
+            raise UsageError(f"{spelled(name, type(self))} is for Milvus", "add --engine milvus")
+
+
+@dataclass(frozen=True)
+class MilvusIndexSettings(CollectionSettings):
+    """Milvus: for --engine milvus."""
+
+    milvus_index: str = option("FLAT", metavar="FLAT|HNSW|IVF_FLAT|...", rare=True)
+    """Index type by Milvus's name."""
+    milvus_batch: int | None = option(None, shown_default="8 MiB", rare=True, at_least=1)
+    """Passages per insert request."""

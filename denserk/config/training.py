@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from denserk.config.conversion import TrainingFormat
 from denserk.config.encoding import PrecisionSettings
+from denserk.config.formats import TrainingFormat
 from denserk.config.options import REQUIRED, DeviceSettings, ResumeSettings, Settings, option
 from denserk.errors import UsageError
 

@@ -20,8 +20,7 @@ import orjson
 from datasets import Dataset, Features, List, Value
 from numpy.typing import NDArray
 
-from denserk.config.conversion import TrainingFormat
-from denserk.config.formats import DETECTED, CorpusSettings
+from denserk.config.formats import DETECTED, CorpusSettings, TrainingFormat
 from denserk.config.options import as_json
 from denserk.data.prepared import (
     FORMAT,

@@ -18,9 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from denserk.config.formats import RunFormat
-from denserk.config.fusion import FusionMethod, FusionSettings, Missing, Normalization
 from denserk.config.options import as_json
-from denserk.config.retrieval import RankingSettings, Ties
+from denserk.config.retrieval import (
+    FusionMethod,
+    FusionSettings,
+    Missing,
+    Normalization,
+    RankingSettings,
+    Ties,
+)
 from denserk.errors import InputError, UsageError
 from denserk.index.searcher import Hits, TieCount, ordered
 from denserk.io.files import STREAM

@@ -21,9 +21,16 @@ from typing import Any
 
 import numpy as np
 
-from denserk.config.milvus import TOKEN, CollectionSettings, MilvusIndexSettings
 from denserk.config.options import spelled
-from denserk.config.retrieval import Engine, IndexPaths, IndexSettings, SearchSettings
+from denserk.config.retrieval import (
+    TOKEN,
+    CollectionSettings,
+    Engine,
+    IndexPaths,
+    IndexSettings,
+    MilvusIndexSettings,
+    SearchSettings,
+)
 from denserk.errors import MismatchError, OutputError, ServerError, UsageError
 from denserk.extras import require
 from denserk.index.hits import Rows, Scores, Vectors, in_order, padding

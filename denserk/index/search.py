@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.encoding import Backend, ComputeSettings, Dtype
-from denserk.config.milvus import CollectionSettings
 from denserk.config.options import as_json
-from denserk.config.retrieval import Engine, SearchPaths, SearchSettings
+from denserk.config.retrieval import CollectionSettings, Engine, SearchPaths, SearchSettings
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index.hits import VectorIndex
 from denserk.index.milvus import MilvusIndex

@@ -9,9 +9,15 @@ from typing import Any
 
 import orjson
 
-from denserk.config.conversion import Kind, TrainingFormat
 from denserk.config.encoding import VectorFormat
-from denserk.config.formats import CorpusFormat, QrelsFormat, RunFormat, TopicsFormat
+from denserk.config.formats import (
+    CorpusFormat,
+    Kind,
+    QrelsFormat,
+    RunFormat,
+    TopicsFormat,
+    TrainingFormat,
+)
 from denserk.errors import UsageError
 from denserk.io.files import BOM, STREAM, look_ahead, open_binary
 from denserk.io.manifest import NAME as MANIFEST

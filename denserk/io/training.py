@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
-from denserk.config.conversion import TrainingFormat
+from denserk.config.formats import TrainingFormat
 from denserk.errors import DenserkError, InputError, UsageError
 from denserk.io.files import (
     BOM,

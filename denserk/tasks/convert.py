@@ -11,9 +11,15 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from denserk.config.conversion import ConversionSettings, Kind, TrainingFormat
 from denserk.config.encoding import ComputeSettings, ModelLayout, VectorFormat
-from denserk.config.formats import CorpusSettings, QrelsFormat, RunFormat
+from denserk.config.formats import (
+    ConversionSettings,
+    CorpusSettings,
+    Kind,
+    QrelsFormat,
+    RunFormat,
+    TrainingFormat,
+)
 from denserk.errors import InputError, UsageError
 from denserk.io import corpus, qrels, runs, topics, training
 from denserk.io.block_journal import Block

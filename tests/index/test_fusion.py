@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from denserk.config.formats import RunFormat
-from denserk.config.fusion import FusionMethod, FusionSettings, Missing, Normalization
-from denserk.config.retrieval import RankingSettings, Ties
+from denserk.config.retrieval import (
+    FusionMethod,
+    FusionSettings,
+    Missing,
+    Normalization,
+    RankingSettings,
+    Ties,
+)
 from denserk.errors import InputError, UsageError
 from denserk.index.fusion import fuse, reciprocal_ranks, weighted_scores
 from denserk.index.searcher import ordered

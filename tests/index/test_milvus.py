@@ -17,8 +17,14 @@ import pytest
 from denserk.commands.app import run
 from denserk.config.encoding import ComputeSettings, EncodeSettings
 from denserk.config.formats import CorpusSettings
-from denserk.config.milvus import CollectionSettings, MilvusIndexSettings
-from denserk.config.retrieval import IndexPaths, IndexSettings, SearchSettings, Ties
+from denserk.config.retrieval import (
+    CollectionSettings,
+    IndexPaths,
+    IndexSettings,
+    MilvusIndexSettings,
+    SearchSettings,
+    Ties,
+)
 from denserk.errors import (
     InputError,
     MismatchError,

@@ -1,7 +1,13 @@
 import pytest
 
-from denserk.config.conversion import Kind, TrainingFormat
-from denserk.config.formats import CorpusFormat, QrelsFormat, RunFormat, TopicsFormat
+from denserk.config.formats import (
+    CorpusFormat,
+    Kind,
+    QrelsFormat,
+    RunFormat,
+    TopicsFormat,
+    TrainingFormat,
+)
 from denserk.errors import UsageError
 from denserk.io.detect import detect_kind, format_by_name
 

@@ -8,7 +8,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 from hypothesis import HealthCheck, given, settings
 
-from denserk.config.conversion import TrainingFormat
+from denserk.config.formats import TrainingFormat
 from denserk.errors import DenserkError, InputError, UsageError
 from denserk.io.training import FORMATS, detect_training, read_training, write_training
 from denserk.records import Candidate, TrainingExample

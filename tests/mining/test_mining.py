@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import settings as budget
 from hypothesis import strategies as st
 
-from denserk.config.conversion import TrainingFormat
 from denserk.config.encoding import ComputeSettings
+from denserk.config.formats import TrainingFormat
 from denserk.config.mining import AnswerBearing, MiningPaths, MiningSettings, SamplingStrategy
 from denserk.io.manifest import Kind, beside, file_sha256, read_manifest
 from denserk.io.training import read_training

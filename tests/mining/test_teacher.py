@@ -3,8 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from denserk.config.conversion import ConversionSettings, TrainingFormat
 from denserk.config.encoding import ComputeSettings
+from denserk.config.formats import ConversionSettings, TrainingFormat
 from denserk.errors import InputError
 from denserk.io.training import read_training
 from denserk.mining.teacher import scored

@@ -26,7 +26,7 @@ def load(folder, option, *, samples=2, tokens=TOKENS, top_k=0, allow_pickle=Fals
     return TextGenerator(
         option,
         str(folder),
-        Sampling(samples, tokens, top_k=top_k, top_p=0.9),
+        Sampling(samples, max_tokens=tokens, top_k=top_k, top_p=0.9),
         ComputeSettings(**{"device": "cpu", **compute}),
         allow_pickle=allow_pickle,
     )

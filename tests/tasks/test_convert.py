@@ -6,9 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from denserk.config.conversion import ConversionSettings, Kind, TrainingFormat
 from denserk.config.encoding import VectorFormat
-from denserk.config.formats import CorpusFormat, QrelsFormat, RunFormat, TopicsFormat
+from denserk.config.formats import (
+    ConversionSettings,
+    CorpusFormat,
+    Kind,
+    QrelsFormat,
+    RunFormat,
+    TopicsFormat,
+    TrainingFormat,
+)
 from denserk.errors import DenserkError, InputError, UsageError
 from denserk.io.corpus import read_passages
 from denserk.io.manifest import Kind as ManifestKind
@@ -209,7 +216,7 @@ def test_open_or_wrong_choices_are_answered_with_the_possible_ones(
 def test_texts_are_converted_without_torch(toy, tmp_path):
     program = (
         "import sys\n"
-        "from denserk.config.conversion import ConversionSettings\n"
+        "from denserk.config.formats import ConversionSettings\n"
         "from denserk.tasks.convert import convert\n"
         f"convert({str(toy / 'corpus.jsonl')!r}, {str(tmp_path / 'collection.tsv')!r}, "
         "ConversionSettings())\n"

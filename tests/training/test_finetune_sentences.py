@@ -5,7 +5,7 @@ import pytest
 
 from denserk.analysis.sentence_similarity import sentence_similarity
 from denserk.config.analysis import SentenceSimilaritySettings
-from denserk.config.conversion import TrainingFormat
+from denserk.config.formats import TrainingFormat
 from denserk.config.training import DevMetric, Distillation, Objective
 from denserk.errors import DenserkError, InputError, UsageError
 from denserk.training.finetune import finetune
