@@ -74,22 +74,6 @@ def test_shown_commands_parse(arguments, capsys):
     parse(arguments)
 
 
-def test_the_readme_shows_commands():
-    assert len(list(commands(ROOT / "README.md"))) > 5
-
-
-def test_the_readme_opens_with_the_two_commands():
-    assert [line for line in shown(ROOT / "README.md") if line.startswith("bash ")][:2] == [
-        *TWO_COMMANDS
-    ]
-
-
-@pytest.mark.parametrize("command", TWO_COMMANDS)
-def test_the_two_commands_are_what_ci_runs(command):
-    assert (ROOT / command.split()[1]).is_file()
-    assert command in (ROOT / ".ci" / "run").read_text()
-
-
 def anchors(page):
     """The anchors of a page's headings, as they are made of their words."""
     heads = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)

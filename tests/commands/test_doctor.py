@@ -54,11 +54,6 @@ def test_each_package_that_is_missing_has_its_fix(extra, complete, capsys):
         assert f"\n  {Requirement(line).name:<20} missing" in head
 
 
-def test_how_threads_wait(monkeypatch, capsys):
-    monkeypatch.setenv("GOMP_SPINCOUNT", "9")
-    assert "\n  GOMP_SPINCOUNT       9\n" in told(capsys)[0]
-
-
 def test_java_that_is_not_where_java_home_says(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert fixes_of(capsys, f"unset JAVA_HOME, or set it to a JDK ({tmp_path}/bin/java")

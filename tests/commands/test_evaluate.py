@@ -35,24 +35,14 @@ def test_one_run_prints_ir_measures_lines(arguments, capsys):
 
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize(
-    ("bounds", "status", "told"),
-    [
-        (["RR@10=0.8"], 0, ""),
-        (["RR@10=0.9"], 1, "error: RR@10 is 0.8333, under 0.9\n"),
-        (
-            ["RR@10=0.9", "P_1=0.7"],
-            1,
-            "error: RR@10 is 0.8333, under 0.9; P@1 is 0.6667, under 0.7\n",
-        ),
-    ],
-)
-def test_gates(bounds, status, told, capsys):
-    gates = [argument for bound in bounds for argument in ("--min", bound)]
-    assert run(["eval", "good.trec", "qrels.txt", "-m", "RR@10", "--quiet", *gates]) == status
+def test_gates(capsys):
+    command = ["eval", "good.trec", "qrels.txt", "-m", "RR@10", "--quiet"]
+    assert run([*command, "--min", "RR@10=0.8"]) == 0
+    capsys.readouterr()
+    assert run([*command, "--min", "RR@10=0.9", "--min", "P_1=0.7"]) == 1
     out, err = capsys.readouterr()
     assert out.startswith("RR@10\t0.8333\n")
-    assert err == told
+    assert err == "error: RR@10 is 0.8333, under 0.9; P@1 is 0.6667, under 0.7\n"
 
 
 class Terminal(io.StringIO):

@@ -6,14 +6,12 @@ import pytest
 from denserk.commands.app import run
 from denserk.config.benchmarks import (
     Group,
-    Paper,
     benchmarks,
     find_benchmark,
     find_benchmarks,
     groups,
     groups_within,
 )
-from denserk.errors import UsageError
 
 
 def test_every_benchmark_can_be_measured():
@@ -70,32 +68,6 @@ def test_a_papers_mean_is_the_mean_of_its_own_sets(number, specs):
     for system in systems:
         own = {r["dataset"]: float(r["value"]) for r in rows if (r["row"], r["system"]) == system}
         assert own[label] == pytest.approx(sum(own[m] for m in members) / number, abs=0.0011)
-
-
-@pytest.mark.parametrize(
-    ("name", "paper", "metric", "measure"),
-    [
-        ("msmarco-dev", Paper.AGGRETRIEVER, "MAP", "AP"),
-        ("msmarco-titled-dev", Paper.CONDENSER, "R@1K", "R@1000"),
-        ("msmarco-titled-dev", Paper.MASTER, "R@50", "Success@50"),
-        ("dl20", Paper.AGGRETRIEVER, "R@1K", "R(rel=2)@1000"),
-        ("nq-test", Paper.MASTER, "R@100", "Success@100"),
-        ("beir/nq", Paper.AGGRETRIEVER, "train_queries", None),
-    ],
-)
-def test_what_the_papers_call_a_measure(name, paper, metric, measure):
-    assert benchmarks()[name].measure_of(paper, metric) == measure
-
-
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [("dl91", "dl19"), ("scifact", "beir/scifact"), ("android", "beir/cqadupstack/android")],
-)
-def test_an_unknown_name_is_answered_with_the_nearest(name, near):
-    with pytest.raises(UsageError) as rejected:
-        find_benchmark(name)
-    assert near in (rejected.value.hint or "")
-    assert find_benchmark("beir:scifact") is benchmarks()["beir/scifact"]
 
 
 def test_the_listing_has_every_benchmark_and_its_papers(capsys):

@@ -5,26 +5,18 @@ from typing import Any
 
 import pytest
 
-from denserk.config.encoding import TextSettings
 from denserk.config.finetuning import (
     CLASSES,
     OWNERS,
     PATHS,
     apply,
     find_preset,
-    list_presets,
     presets,
     resolve_run,
 )
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import from_json
-from denserk.config.training import (
-    DevMetric,
-    Distillation,
-    ObjectiveSettings,
-    OptimizerSettings,
-    SamplingSettings,
-)
+from denserk.config.training import DevMetric, OptimizerSettings, SamplingSettings
 from denserk.errors import UsageError
 
 PLACES = {"model": "m", "train_data": ("t.jsonl",), "output": "o"}
@@ -59,13 +51,6 @@ def test_every_preset_makes_a_run_that_describes_itself(preset):
         assert {name: getattr(built, name) for name in own} == own
 
 
-def test_values_are_typed():
-    distil = find_preset("master-marco-distil")
-    assert apply(distil, ObjectiveSettings)["distillation"] is Distillation.KL
-    assert apply(distil, TextSettings)["fields"] == ("title", "text")
-    assert ObjectiveSettings(**apply(distil, ObjectiveSettings)).weight_of_contrastive == 0.2
-
-
 @pytest.mark.parametrize(
     ("name", "cls", "given", "gone"),
     [
@@ -89,16 +74,6 @@ def test_an_unknown_name_is_answered_with_the_nearest(typed, nearest):
     with pytest.raises(UsageError, match=f"no preset is called '{typed}'") as caught:
         find_preset(typed)
     assert nearest in str(caught.value.hint)
-
-
-def test_the_listing():
-    rows = {row[0]: row for row in list_presets()}
-    assert list(rows) == list(presets())
-    assert rows["mlr-beir"][2:4] == (
-        "representation mlr, batch-size 128, group-size 2, query-max-length 32, "
-        "passage-max-length 144, lr 1e-05, warmup-ratio 0.05, epochs 10",
-        "Shitao/RetroMAE",
-    )
 
 
 def test_without_a_preset_defaults_stand():

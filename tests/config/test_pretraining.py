@@ -97,13 +97,7 @@ def test_the_help_shows_what_recipes_set_otherwise():
 @pytest.mark.parametrize(
     ("objective", "settings", "options", "told"),
     [
-        ("mlm", {"model": None}, {}, "give --model or --architecture"),
-        ("mlm", {"vocabulary_size": 5000}, {}, "--set vocabulary-size needs --architecture"),
-        ("mlm", {"tokenizer": "t"}, {}, "--tokenizer needs --architecture"),
         ("mlm", {"expansions": "e"}, {}, "--expansions is for master; --objective is mlm"),
-        ("mlm", {}, {"mlm_probability": 1.0}, "--mlm-probability 1.0: above 0, below 1"),
-        ("mlm", {}, {"fields": ()}, "--fields is empty"),
-        ("master", {}, {"tasks": ()}, "--set tasks is empty"),
         ("master", {}, {"cmp_encoder_rate": 0.5}, "one encoder pass has one rate"),
         ("master", {}, {"frequency_dict": "f"}, "TF-IDF needs document frequencies"),
     ],
