@@ -206,7 +206,7 @@ def _plan_merge(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetting
     made_from: dict[str, Any] = {
         "indexes": [{"name": p.name, "sha256": p.manifest.contents["sha256"]} for p in parts],
         "vectors": [name for made in manifests for name in made.made_from.get("vectors", [])],
-        "model": common_model(parts),
+        "model": common_model((p.name, p.manifest) for p in parts),
     }
 
     def fill(folder: Path) -> dict[str, Any]:
@@ -232,7 +232,7 @@ def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetti
     sources = open_sources(inputs, paths.allow_pickle, others_elsewhere=template is not None)
     made_from: dict[str, Any] = {
         "vectors": [s.name for s in sources],
-        "model": common_model(sources),
+        "model": common_model((s.name, s.manifest) for s in sources),
     }
     if template is not None:
         refuse_other_model(

@@ -347,7 +347,10 @@ def build_collection(
             "milvus_params": milvus.parameters,
             "metric": "inner",
         },
-        {"vectors": [source.name for source in sources], "model": common_model(sources)},
+        {
+            "vectors": [source.name for source in sources],
+            "model": common_model((source.name, source.manifest) for source in sources),
+        },
     )
     with closing(Collection(milvus, create=True)) as collection:
         found = _existing(collection, paths, manifest)

@@ -216,8 +216,9 @@ def _open_shards(
 
     shards = [inspect_shard(name, approximate) for name in names]
     metric, size = common_metric(shards), shards[0].size
-    common_model([shard for shard in shards if model_of(shard.manifest)] or shards)
-    check_shards([(shard.name, shard.manifest) for shard in shards])
+    manifests = [(shard.name, shard.manifest) for shard in shards]
+    common_model([pair for pair in manifests if model_of(pair[1])] or manifests)
+    check_shards(manifests)
     for name, given in settings.index_options.items():
         if all(shard.files for shard in shards):
             raise UsageError(f"{name} {given}: every shard is searched exactly")

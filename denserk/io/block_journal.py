@@ -14,10 +14,10 @@ from typing import Any
 
 import orjson
 
-from denserk.errors import InputError, UsageError
+from denserk.errors import InputError
 from denserk.io.files import read_file, whole_binary, write_errors
 from denserk.io.manifest import Manifest, beside, write_manifest
-from denserk.io.outputs import UNFINISHED
+from denserk.io.outputs import unfinished_folder
 from denserk.io.schema import TEXT, mapping, record, require, whole
 
 JOURNAL = "blocks.jsonl"
@@ -101,33 +101,6 @@ def append_to_journal(folder: Path, block: Block, name: str = JOURNAL) -> None:
     """Add a finished block."""
     with write_errors(folder), (folder / name).open("ab") as journal:
         journal.write(_line(block))
-
-
-def unfinished_folder(output: str | Path) -> Path:
-    """Return the folder of a file of lines that is not complete.
-
-    >>> unfinished_folder("out/expansions.jsonl").name
-    'expansions.jsonl.unfinished'
-    """
-    return Path(f"{output}{UNFINISHED}")
-
-
-def refuse_occupied_file(output: str | Path, *, overwrite: bool, resume: bool) -> None:
-    """Reject an output that exists or was begun, unless a flag says what becomes of it."""
-    path, unfinished = Path(output), unfinished_folder(output)
-    if path.exists() and not path.is_file():
-        raise UsageError(f"{output} is no file; a file is expected", "choose another --output")
-    if overwrite or resume:
-        return
-    if unfinished.exists():
-        raise UsageError(
-            f"{output} was begun and not finished (its part is in {unfinished})",
-            "add --resume to continue it, --overwrite to start over, or choose another output",
-        )
-    if path.exists():
-        raise UsageError(
-            f"{output} exists", "add --overwrite to replace it, or choose another output"
-        )
 
 
 class ResumableLines:

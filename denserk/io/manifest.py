@@ -7,11 +7,11 @@ vectors -> index -> run, so each step can reject what does not match.
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -258,21 +258,12 @@ def refuse_other_model(
         raise MismatchError(f"{what} were not made alike: {'; '.join(found)}", hint)
 
 
-class Made(Protocol):
-    """A source of vectors or an index, with its manifest if it has one."""
+def common_model(sources: Iterable[tuple[str, Manifest | None]]) -> Description | None:
+    """Return the model that encoded all vectors, given the sources' names and manifests.
 
-    @property
-    def name(self) -> str:
-        """Name in messages."""
-
-    @property
-    def manifest(self) -> Manifest | None:
-        """Its manifest."""
-
-
-def common_model(sources: Sequence[Made]) -> Description | None:
-    """Return the model that encoded all vectors; None if a manifest does not name it."""
-    models = [(source.name, model_of(source.manifest)) for source in sources]
+    None if a manifest does not name it.
+    """
+    models = [(name, model_of(manifest)) for name, manifest in sources]
     first, made = models[0]
     for name, model in models[1:]:
         refuse_other_model(made, model, f"{first} and {name}", "index vectors of one model")

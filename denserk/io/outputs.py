@@ -31,7 +31,6 @@ from denserk.io.files import (
 
 MANIFEST, TRAINING, MODEL = "manifest.json", "training.json", "denserk.json"
 EXPORT = ".denserk"  # lists the files of a folder in another tool's format
-UNFINISHED = ".unfinished"  # suffix of the folder beside a file that is written block by block
 SCRATCH = "denserk-"  # prefix of temporary folders
 MODEL_FILES = """
     denserk.json config.json generation_config.json README.md modules.json model.pt
@@ -131,6 +130,33 @@ def refuse_occupied(
         raise UsageError(
             f"{folder} holds {foreign.relative_to(path)}, which denserk did not write",
             f"choose another output, or remove {folder} yourself",
+        )
+
+
+def unfinished_folder(output: str | Path) -> Path:
+    """Return the folder of a file that is written block by block, until it is complete.
+
+    >>> unfinished_folder("out/expansions.jsonl").name
+    'expansions.jsonl.unfinished'
+    """
+    return Path(f"{output}.unfinished")
+
+
+def refuse_occupied_file(output: str | Path, *, overwrite: bool, resume: bool) -> None:
+    """Reject an output file that exists or was begun, unless a flag says what becomes of it."""
+    path, unfinished = Path(output), unfinished_folder(output)
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{output} is no file; a file is expected", "choose another --output")
+    if overwrite or resume:
+        return
+    if unfinished.exists():
+        raise UsageError(
+            f"{output} was begun and not finished (its part is in {unfinished})",
+            "add --resume to continue it, --overwrite to start over, or choose another output",
+        )
+    if path.exists():
+        raise UsageError(
+            f"{output} exists", "add --overwrite to replace it, or choose another output"
         )
 
 
@@ -234,10 +260,8 @@ def claim(
         for target in targets:
             refuse_inputs(target, read, resume=resume)
             stack.enter_context(_locked(target))
-            if target.is_file() and not (overwrite or resume):
-                raise UsageError(
-                    f"{target} exists", "add --overwrite to replace it, or choose another output"
-                )
+            if not target.is_dir():
+                refuse_occupied_file(target, overwrite=overwrite, resume=resume)
             _remove_leftovers(target)
         try:
             yield
@@ -251,7 +275,7 @@ def claim(
 def _is_begun(target: Path) -> bool:
     """Return whether --resume can continue the output."""
     return (
-        target.with_name(target.name + UNFINISHED).is_dir()
+        unfinished_folder(target).is_dir()
         or _json(target / MANIFEST).get("complete") is False
         or any((target / "checkpoints").glob("checkpoint-*"))
     )

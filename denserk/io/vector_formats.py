@@ -142,6 +142,12 @@ def read_json_manifest(handle: BinaryIO, path: str | Path) -> tuple[bytes, Manif
     return line, decoded(orjson.dumps(record[MANIFEST]), f"{path}, line 1, {MANIFEST}")
 
 
+def read_json_file(path: str | Path) -> Iterator[VectorBlock]:
+    """Read blocks of vectors of a file."""
+    with open_binary(path) as handle:
+        yield from read_json_lines(handle, path)
+
+
 def read_json_lines(handle: BinaryIO, path: str | Path) -> Iterator[VectorBlock]:
     """Read blocks of vectors of an open input; `path` names it in errors."""
     rows = _json_rows(handle, path)

@@ -37,6 +37,7 @@ SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet", ".pkl", ".pi
 # first bytes of files, and their format
 MAGIC = ((b"PAR1", "parquet"), (b"\x93NUMPY", "array"), (b"\x80", "pickle"), (b"{", "JSON lines"))
 READERS = {
+    "JSON lines": formats.read_json_file,
     "parquet": formats.read_parquet,
     "pickle": formats.read_pickle,
     "array": formats.read_array,
@@ -70,14 +71,6 @@ class VectorSource:
             yield block
         if not dimension:
             raise InputError(self.name, None, "no vectors", "at least one")
-
-
-def _read_file(path: Path, form: str) -> Iterator[VectorBlock]:
-    if form in READERS:
-        yield from READERS[form](path)
-    else:
-        with open_binary(path) as handle:
-            yield from formats.read_json_lines(handle, path)
 
 
 def _detect(path: Path) -> str:
@@ -123,9 +116,8 @@ def _open_folder(folder: Path) -> VectorSource:
     found = sorted({_detect(path) for path in paths})
     if len(found) > 1:
         raise InputError(folder, None, f"files of {' and '.join(found)}", "one format")
-    return VectorSource(
-        name, found[0], lambda: (b for path in paths for b in _read_file(path, found[0]))
-    )
+    read_each = READERS[found[0]]
+    return VectorSource(name, found[0], lambda: (b for path in paths for b in read_each(path)))
 
 
 def _read_own(folder: VectorFolder) -> Iterator[VectorBlock]:
@@ -138,7 +130,7 @@ def _open_file(source: str) -> VectorSource:
     """Open a file, or JSON lines from standard input."""
     path = Path(source)
     form = "JSON lines" if source == STREAM else _detect(path)
-    read, manifest = partial(_read_file, path, form), None
+    read, manifest = partial(READERS[form], path), None
     if form == "JSON lines":
         with open_binary(source) as handle:
             line, manifest = formats.read_json_manifest(handle, source)

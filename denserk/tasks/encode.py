@@ -160,24 +160,16 @@ def _int8(
     return encoder.int8
 
 
-def _continue(folder: Path, manifest: Manifest) -> None:
-    """Refuses to continue a folder that was begun with other settings or another model."""
-    if not (folder / NAME).exists():
-        return
-    begun = read_manifest(folder, Kind.VECTORS, unfinished=True)
-    refuse_other_run(folder, begun, manifest, ["model"])
-
-
 def _writer(
-    settings: EncodeSettings, manifest: Manifest, encoder: TextEncoder
+    settings: EncodeSettings, manifest: Manifest, encoder: TextEncoder, begun: Manifest | None
 ) -> VectorFolderWriter:
-    """Return this process' writer of the folder, which the main process has begun."""
+    """Return this process' writer of the folder, which the main process prepares."""
+    folder = Path(settings.output)
 
     def begin() -> tuple[Manifest, dict[int, Block]]:
-        folder = prepare_folder(
-            settings.output, overwrite=settings.overwrite, resume=settings.resume
-        )
-        _continue(folder, manifest)
+        prepare_folder(folder, overwrite=settings.overwrite, resume=settings.resume)
+        if begun is not None:
+            refuse_other_run(folder, begun, manifest, ["model"])
         finished = begin_vectors(folder, manifest)
         if settings.int8 and not (folder / INT8_WEIGHTS).exists():
             encoder.save_int8(folder)
@@ -186,12 +178,10 @@ def _writer(
     first, finished = from_main_process(begin)
     rank, _ = world()
     if rank:
-        refuse_other_run(settings.output, first, manifest, ["model"])
+        refuse_other_run(folder, first, manifest, ["model"])
         if encoder.int8:
-            folder = Path(settings.output)
             encoder.use_int8(folder, encoder.int8, queries=settings.topics is not None)
-    folder, dtype = Path(settings.output), settings.vector_dtype.value
-    return VectorFolderWriter(folder, manifest, dtype, finished, rank)
+    return VectorFolderWriter(folder, manifest, settings.vector_dtype.value, finished, rank)
 
 
 def encode(
@@ -262,7 +252,8 @@ def _encode(
     blocks = texts.blocks(size, bounds)
     with track("encoding", size_of_shard(count, size, bounds), texts.unit) as progress:
         if blocked:
-            return _encode_folder(settings, encoder, manifest, blocks, progress)
+            writer = _writer(settings, manifest, encoder, begun)
+            return _encode_folder(settings, encoder, writer, blocks, progress)
         return _encode_stream(settings, encoder, manifest, blocks, progress)
 
 
@@ -274,12 +265,11 @@ def _vectors_each(settings: EncodeSettings, encoder: TextEncoder) -> int:
 def _encode_folder(
     settings: EncodeSettings,
     encoder: TextEncoder,
-    manifest: Manifest,
+    writer: VectorFolderWriter,
     blocks: Blocks,
     progress: Progress,
 ) -> EncodeResult:
     """Write the resumable folder."""
-    writer = _writer(settings, manifest, encoder)
     before = dict(writer.finished)
 
     def write(block: Block, records: Records, vectors: Vectors) -> None:

@@ -12,11 +12,12 @@ from denserk.config.generate import GenerateSettings, GenerateTextSettings, samp
 from denserk.config.options import as_json
 from denserk.data.tokenization import passage_input
 from denserk.errors import MismatchError
-from denserk.io.block_journal import Block, ResumableLines, begun_manifest, refuse_occupied_file
+from denserk.io.block_journal import Block, ResumableLines, begun_manifest
 from denserk.io.corpus import read_passages
 from denserk.io.files import STREAM, whole_binary
 from denserk.io.json_records import dump_json
 from denserk.io.manifest import Kind, Manifest, read_manifest
+from denserk.io.outputs import refuse_occupied_file
 from denserk.io.pretraining_text import Expansion
 from denserk.models.generation import CONTINUATIONS, QUERIES, TextGenerator
 from denserk.records import Passage

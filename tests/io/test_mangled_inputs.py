@@ -19,6 +19,7 @@ from denserk.io import runs
 from denserk.io.corpus import read_passages
 from denserk.io.qrels import read_qrels
 from denserk.io.topics import read_queries, read_questions
+from denserk.io.vector_formats import read_json_file
 
 SAMPLES = (
     b'{"_id": "d1", "title": "h", "text": "a", "more": [1, null]}\n{"_id": "d2", "text": "b"}\n',
@@ -34,6 +35,7 @@ SAMPLES = (
     b"query-id\tcorpus-id\tscore\nq1\td1\t1\n",
     b"q1 Q0 d1 1 12.5 tag\nq1 Q0 d2 2 1e-3 tag\n",
     b"q1\td1\t1\nq1\td2\t2\n",
+    b'{"id":"a","contents":"","vector":[0.5,1.0]}\n' * 3,
 )
 PIECES = (
     *(b"\t", b"\n", b"\r", b'"', b"{", b"}", b"[", b"]", b":", b",", b"\\", b"\x00", b"\xff"),
@@ -45,6 +47,7 @@ READERS = {
     "queries": read_queries,
     "answers": read_questions,
     "qrels": read_qrels,
+    "vectors": read_json_file,
     "runs": runs.read_run,
     "whole runs": runs.read_run_scores,
     "named fields": lambda path: read_passages(path, fields=("title", "text")),

@@ -36,14 +36,6 @@ def test_round_trip(tmp_path, dtype):
         np.testing.assert_array_equal(vectors, expected)
 
 
-def test_order_of_writing_leaves_no_trace(tmp_path):
-    there = write(tmp_path / "there", (0, 1))
-    back = write(tmp_path / "back", (1, 0))
-    assert {f.name: f.read_bytes() for f in there.iterdir()} == {
-        f.name: f.read_bytes() for f in back.iterdir()
-    }
-
-
 def test_an_unfinished_folder_is_refused_and_can_be_continued(tmp_path):
     folder = write(tmp_path / "v", (0,), finish=False)
     with pytest.raises(MismatchError, match="unfinished"):
@@ -62,14 +54,6 @@ def test_what_float16_cannot_hold_is_rejected(tmp_path):
     writer = VectorFolderWriter(tmp_path, MANIFEST, "float16")
     with pytest.raises(InputError, match="vector of a that is not finite in float16"):
         writer.write(Block(0, 1, ""), ["a"], np.array([[1e6]], np.float32))
-
-
-@pytest.mark.parametrize("damage", ["cut", "missing"])
-def test_a_damaged_block_is_named(tmp_path, damage):
-    file = write(tmp_path / "v") / "block-00001.npy"
-    file.write_bytes(file.read_bytes()[:-4]) if damage == "cut" else file.unlink()
-    with pytest.raises(InputError, match="block-00001"):
-        list(open_vectors(tmp_path / "v").blocks())
 
 
 def test_a_gap_is_told(tmp_path):

@@ -1,16 +1,13 @@
 import io
 import sys
-from contextlib import suppress
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
 
 from denserk.config.encoding import VectorFormat
-from denserk.errors import DenserkError, InputError, UsageError
+from denserk.errors import InputError, UsageError
 from denserk.io.vectors import open_writer, read_vector_blocks
-from tests.mangling import mangled
 from tests.peers import run_pyserini
 from tests.reporters import Heard
 
@@ -53,18 +50,6 @@ def test_a_writer_stopped_in_the_middle_leaves_nothing(form, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folders_are_replaced_only_when_asked(tmp_path):
-    form = VectorFormat.PARQUET
-    write(tmp_path / "v", form)
-    with pytest.raises(UsageError) as caught:
-        write(tmp_path / "v", form)
-    assert "--overwrite" in str(caught.value.hint)
-    assert "--resume" not in str(caught.value.hint)
-    write(tmp_path / "v", form, VECTORS[:10], IDS[:10], TEXTS[:10], overwrite=True)
-    source = read_vector_blocks(str(tmp_path / "v"), allow_pickle=True)
-    assert gathered(source)[0] == IDS[:10]
-
-
 @pytest.mark.parametrize("form", [VectorFormat.ANSERINI_JSONL, VectorFormat.JSONL])
 def test_lucene_needs_unit_length_and_is_warned_of_once(form, tmp_path):
     for vectors, count in ((3 * UNIT, form is VectorFormat.ANSERINI_JSONL), (UNIT, 0)):
@@ -72,12 +57,6 @@ def test_lucene_needs_unit_length_and_is_warned_of_once(form, tmp_path):
         write(tmp_path / f"v{count}", form, vectors, overwrite=True)
         assert len(heard.warnings) == count
         assert all("d0 has a vector of length 3; " in said for said in heard.warnings)
-
-
-def test_queries_for_anserini_are_called_qid(tmp_path):
-    write(tmp_path / "v", VectorFormat.ANSERINI_JSONL, queries=True)
-    first = (tmp_path / "v").read_text().splitlines()[0]
-    assert first.startswith('{"qid":"d0","vector":[')
 
 
 def test_json_lines_go_through_pipes(monkeypatch):
@@ -139,15 +118,6 @@ def test_what_holds_no_vectors_is_refused(name, data, error, tmp_path):
     source = where.parent if "/" in name else where
     with pytest.raises(error):
         list(read_vector_blocks(str(source)).blocks())
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=mangled(b'{"id":"a","contents":"","vector":[0.5,1.0]}\n' * 3))
-def test_mangled_json_lines_are_refused_or_read(data, tmp_path):
-    (tmp_path / "v.jsonl").write_bytes(data)
-    with suppress(DenserkError):
-        for ids, vectors, _ in read_vector_blocks(str(tmp_path / "v.jsonl")).blocks():
-            assert len(ids) == len(vectors)
 
 
 @pytest.mark.peer

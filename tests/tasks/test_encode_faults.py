@@ -99,50 +99,72 @@ def test_a_full_device(tiny, capsys, corpus):
     assert "no room left" in line
 
 
+def command(model, corpus, output, size, *more):
+    files = ["--model", str(model), "--corpus", str(corpus), "--output", str(output)]
+    return [*COMMAND, *files, "--block-size", str(size), *more]
+
+
+@pytest.fixture
+def encoded(tiny, corpus):
+    """A function that encodes the corpus in a process and returns what it reports."""
+
+    def encode(output, *more, size=50, status=0, **how):
+        done = subprocess.run(
+            command(tiny(), corpus, output, size, *more), capture_output=True, text=True, **how
+        )
+        assert done.returncode == status, done.stderr
+        return done.stderr
+
+    return encode
+
+
 @pytest.mark.slow
-def test_a_file_size_limit_loses_no_finished_block(tiny, tmp_path, corpus):
-    command = [*COMMAND, "--model", str(tiny()), "--corpus", str(corpus), "--block-size", "100"]
-    subprocess.run([*command, "--output", str(tmp_path / "whole")], check=True, capture_output=True)
+def test_a_file_size_limit_loses_no_finished_block(encoded, tmp_path):
+    encoded(tmp_path / "whole")
     size = (tmp_path / "whole" / "block-00000.npy").stat().st_size
-    limited = subprocess.run(
-        [*command, "--output", str(tmp_path / "v"), "--vector-dtype", "float32"],
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: limit_file_size(size - 1),
-    )
-    assert limited.returncode == 1
-    assert "the file would grow past its size limit" in limited.stderr
-    assert "Traceback" not in limited.stderr
-    subprocess.run(
-        [*command, "--output", str(tmp_path / "v"), "--resume"], check=True, capture_output=True
-    )
+    said = encoded(tmp_path / "v", status=1, preexec_fn=lambda: limit_file_size(size - 1))
+    assert "the file would grow past its size limit" in said
+    assert "Traceback" not in said
+    encoded(tmp_path / "v", "--resume")
     assert contents(tmp_path / "v") == contents(tmp_path / "whole")
 
 
 @pytest.mark.slow
-def test_killed_and_resumed_gives_the_same_bytes(tiny, tmp_path, corpus):
-    command = [*COMMAND, "--model", str(tiny()), "--corpus", str(corpus), "--block-size", "10"]
-    subprocess.run([*command, "--output", str(tmp_path / "whole")], check=True, capture_output=True)
-    process = subprocess.Popen(
-        [*command, "--output", str(tmp_path / "v")], stderr=subprocess.DEVNULL
-    )
+def test_killed_and_resumed_gives_the_same_bytes(encoded, tiny, corpus, tmp_path):
+    encoded(tmp_path / "whole", size=10)
+    process = subprocess.Popen(command(tiny(), corpus, tmp_path / "v", 10))
     while not (tmp_path / "v" / "block-00003.npy").exists():
         assert process.poll() is None
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (tmp_path / "v" / "block-00039.docid").exists()
-    subprocess.run(
-        [*command, "--output", str(tmp_path / "v"), "--resume"], check=True, capture_output=True
-    )
+    encoded(tmp_path / "v", "--resume", size=10)
     assert contents(tmp_path / "v") == contents(tmp_path / "whole")
 
 
 @pytest.mark.slow
+def test_a_full_disk_loses_no_finished_block(encoded, tmp_path):
+    encoded(tmp_path / "whole")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=40k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no tmpfs can be mounted here")
+    try:
+        assert "no room left on the disk" in encoded(disk / "v", status=1)
+        assert (disk / "v" / "block-00001.npy").exists()
+        subprocess.run(["mount", "-o", "remount,size=10m", str(disk)], check=True)
+        encoded(disk / "v", "--resume")
+        assert contents(disk / "v") == contents(tmp_path / "whole")
+    finally:
+        subprocess.run(["umount", str(disk)], check=False)
+
+
+@pytest.mark.slow
 def test_a_closed_pipe_ends_quietly(tiny, corpus):
-    output = ["--output", "-", "--output-format", "jsonl", "--block-size", "50", "--quiet"]
     process = subprocess.Popen(
-        [*COMMAND, "--model", str(tiny()), "--corpus", str(corpus), *output],
+        command(tiny(), corpus, "-", 50, "--output-format", "jsonl", "--quiet"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -155,30 +177,3 @@ def test_a_closed_pipe_ends_quietly(tiny, corpus):
     process.stderr.close()
     assert process.wait() == 141
     assert said == b""
-
-
-@pytest.mark.slow
-def test_a_full_disk_loses_no_finished_block(tiny, tmp_path, corpus):
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=40k", "tmpfs", str(disk)], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("no tmpfs can be mounted here")
-    command = [*COMMAND, "--model", str(tiny()), "--corpus", str(corpus), "--block-size", "50"]
-    try:
-        full = subprocess.run(
-            [*command, "--output", str(disk / "v")], capture_output=True, text=True
-        )
-        assert full.returncode == 1
-        assert "no room left on the disk" in full.stderr
-        assert (disk / "v" / "block-00001.npy").exists()
-        subprocess.run(["mount", "-o", "remount,size=10m", str(disk)], check=True)
-        resumed = [*command, "--output", str(disk / "v"), "--resume"]
-        subprocess.run(resumed, check=True, capture_output=True)
-        whole = [*command, "--output", str(tmp_path / "whole")]
-        subprocess.run(whole, check=True, capture_output=True)
-        assert contents(disk / "v") == contents(tmp_path / "whole")
-    finally:
-        subprocess.run(["umount", str(disk)], check=False)

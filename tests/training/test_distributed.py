@@ -1,6 +1,7 @@
 """Two processes together compute what one computes alone."""
 
 import contextlib
+import pickle
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,16 @@ from torch import nn
 from torch.multiprocessing.spawn import spawn
 
 from denserk.config.training import CacheSettings
-from denserk.training.distributed import gather, sum_gradients, widen, widest, world
+from denserk.errors import InputError, UsageError
+from denserk.training.distributed import (
+    device_of_rank,
+    gather,
+    launched,
+    sum_gradients,
+    widen,
+    widest,
+    world,
+)
 from denserk.training.steps import RetrievalStep
 from tests.training import test_reranking_step as reranking
 from tests.training import test_sentence_step as sentences
@@ -140,6 +150,34 @@ def test_collectives(two):
             "absent": None,
             "late": [[1.0, 1.0]],
         }
+
+
+def test_the_launch_and_the_device_of_a_rank(monkeypatch):
+    """An incomplete environment is rejected; under torchrun each process takes its own GPU."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="RANK is not set"):
+        launched()
+    told = {"RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    assert device_of_rank("cpu") == device_of_rank("auto") == "cpu"
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert device_of_rank("cpu") == "cpu"
+    assert device_of_rank("auto") == device_of_rank("cuda") == "cuda:1"
+    with pytest.raises(UsageError, match="takes the GPU of its rank"):
+        device_of_rank("cuda:0")
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(UsageError, match="cuda:2: this machine shows 2 GPUs"):
+        device_of_rank("auto")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert device_of_rank("cuda:0") == "cuda:0"
+
+
+def test_errors_travel():
+    error = InputError("run.trec", 3, "a", "b", "c")
+    found = pickle.loads(pickle.dumps(error))
+    assert (type(found), str(found), found.hint, found.line) == (InputError, str(error), "c", 3)
 
 
 def test_one_process_alone():
