@@ -46,7 +46,7 @@ class OptionSpec:
         needs: other fields, separated by spaces; one of them must be given, too.
         excludes: other fields that must not be given, too.
         either: exactly one of this field and those is given.
-        of: the pre-training objectives that have the option, separated by spaces; empty: all.
+        of: the objectives or models whose training has the option, separated by spaces; empty: all.
     """
 
     names: tuple[str, ...] = ()
@@ -131,6 +131,17 @@ def given_fields(settings: Any) -> list[str]:
     """Return the names of the fields that differ from their defaults."""
     fields = dataclasses.fields(settings)
     return [field.name for field in fields if getattr(settings, field.name) != field.default]
+
+
+def unused_options(trained: str, *groups: Any) -> list[str]:
+    """Return the given options that the training of `trained` does not have (`of`)."""
+    return [
+        spec.flag(name)
+        for settings in groups
+        for name in given_fields(settings)
+        if (spec := spec_of(settings.__dataclass_fields__[name])).of
+        and trained not in spec.of.split()
+    ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,10 @@ from denserk.config.formats import TrainingFormat
 from denserk.config.options import REQUIRED, DeviceSettings, ResumeSettings, Settings, option
 from denserk.errors import UsageError
 
+# Kinds of training that have an option (`of`), beside the objectives on sentences.
+BI_ENCODER, CROSS_ENCODER = "bi-encoder", "cross-encoder"
+RANKING = f"{BI_ENCODER} {CROSS_ENCODER}"
+
 # Positive of a query: in turn, (query + seed + epoch) modulo their number (Tevatron, Condenser);
 # always the first (DPR, MLR); or sampled at each visit (MASTER).
 PositiveChoice = StrEnum("PositiveChoice", "ROTATE FIRST RANDOM")
@@ -54,27 +58,27 @@ class ObjectiveSettings(Settings):
 
     objective: Objective = Objective.RETRIEVAL
     """Training objective."""
-    temperature: float = option(1.0, above=0)
+    temperature: float = option(1.0, above=0, of=BI_ENCODER)
     """Temperature by which scores are divided."""
-    contrastive: ContrastiveKind = option(ContrastiveKind.IN_BATCH, rare=True)
+    contrastive: ContrastiveKind = option(ContrastiveKind.IN_BATCH, rare=True, of=BI_ENCODER)
     """Negatives: passages of the batch, or also its queries (full, as in SimLM)."""
-    cls_weight: float = option(0.5, rare=True, at_least=0)
+    cls_weight: float = option(0.5, rare=True, at_least=0, of=BI_ENCODER)
     """agg: weight of the loss on the [CLS] part."""
-    agg_weight: float = option(0.5, rare=True, at_least=0)
+    agg_weight: float = option(0.5, rare=True, at_least=0, of=BI_ENCODER)
     """agg: weight of the loss on the lexical part."""
-    layer_weight: float = option(1.0, "--lambda", rare=True, at_least=0)
+    layer_weight: float = option(1.0, "--lambda", rare=True, at_least=0, of=BI_ENCODER)
     """Self-contrastive pooling: weight of the loss over the positive's own vectors."""
-    layer_temperature: float = option(1.0, rare=True, above=0)
+    layer_temperature: float = option(1.0, rare=True, above=0, of=BI_ENCODER)
     """Self-contrastive pooling: temperature of the loss over the positive's own vectors."""
-    distillation: Distillation | None = option(None, shown_default="no teacher")
+    distillation: Distillation | None = option(None, shown_default="no teacher", of=BI_ENCODER)
     """Knowledge distillation loss on the teacher scores in the training data."""
     contrastive_weight: float | None = option(
-        None, shown_default="1; 0.2 beside --distillation", rare=True, at_least=0
+        None, shown_default="1; 0.2 beside --distillation", rare=True, at_least=0, of=BI_ENCODER
     )
     """Weight of the contrastive loss."""
-    label_scale: float = option(1.0, rare=True, above=0)
+    label_scale: float = option(1.0, rare=True, above=0, of="cosine-mse")
     """cosine-mse: label of equal sentences, e.g. 5 for labels from 0 to 5."""
-    margin: float = option(5.0, rare=True, at_least=0)
+    margin: float = option(5.0, rare=True, at_least=0, of="triplet")
     """triplet: margin in Euclidean distance."""
 
     @property
@@ -88,10 +92,10 @@ class ObjectiveSettings(Settings):
 class RerankingSettings(Settings):
     """Cross-encoder."""
 
-    r_drop: float = option(0.0, rare=True, at_least=0)
+    r_drop: float = option(0.0, rare=True, at_least=0, of=CROSS_ENCODER)
     """cross-encoder: weight of R-Drop, the consistency loss of two dropout passes; 0 is off."""
     pair_max_length: int | None = option(
-        None, "--rerank-max-len", shown_default="sum of both limits", at_least=5
+        None, "--rerank-max-len", shown_default="sum of both limits", at_least=5, of=CROSS_ENCODER
     )
     """cross-encoder: maximum tokens of query and passage together; the passage is truncated."""
 
@@ -100,15 +104,15 @@ class RerankingSettings(Settings):
 class SamplingSettings(Settings):
     """Sampling."""
 
-    group_size: int = option(8, "--train-group-size", "--train-n-passages", at_least=1)
+    group_size: int = option(8, "--train-group-size", "--train-n-passages", at_least=1, of=RANKING)
     """Passages per query: one positive and hard negatives."""
-    positive: PositiveChoice = option(PositiveChoice.ROTATE, rare=True)
+    positive: PositiveChoice = option(PositiveChoice.ROTATE, rare=True, of=RANKING)
     """Positive of a query: in turn, always the first, or sampled."""
-    negative: NegativeChoice = option(NegativeChoice.WINDOW, rare=True)
+    negative: NegativeChoice = option(NegativeChoice.WINDOW, rare=True, of=RANKING)
     """Hard negatives of a query: moving window, shuffled each time, or the first."""
-    negative_pool: int | None = option(None, shown_default="all", rare=True, at_least=1)
+    negative_pool: int | None = option(None, shown_default="all", rare=True, at_least=1, of=RANKING)
     """Use only the first N negatives of each query."""
-    fill_negatives: FillNegatives = option(FillNegatives.MASK, rare=True)
+    fill_negatives: FillNegatives = option(FillNegatives.MASK, rare=True, of=RANKING)
     """Queries with fewer negatives than --group-size needs: mask the missing or repeat some."""
     train_queries: int | None = option(None, shown_default="all", at_least=1)
     """Train on N queries (pairs, triplets), sampled with --seed."""
@@ -126,7 +130,7 @@ class CacheSettings(Settings):
 
     grad_cache: bool = False
     """Gradient cache: compute large batches in chunks, with the same result and less memory."""
-    q_chunk: int = option(4, "--gc-q-chunk-size", rare=True, at_least=1)
+    q_chunk: int = option(4, "--gc-q-chunk-size", rare=True, at_least=1, of=BI_ENCODER)
     """Queries per chunk."""
     p_chunk: int = option(32, "--gc-p-chunk-size", rare=True, at_least=1)
     """Passages per chunk."""
@@ -197,11 +201,11 @@ class ValidationSettings(Settings):
 
     dev_data: str | None = option(None, metavar="FILE")
     """Held-out training data for dev-loss, avg-rank, spearman or accuracy."""
-    dev_corpus: str | None = option(None, metavar="FILE|DIR|NAME")
+    dev_corpus: str | None = option(None, metavar="FILE|DIR|NAME", of=BI_ENCODER)
     """Passages to search for RR@10, instead of the passages of --dev-data."""
-    dev_topics: str | None = option(None, metavar="FILE|DIR|NAME")
+    dev_topics: str | None = option(None, metavar="FILE|DIR|NAME", of=BI_ENCODER)
     """Queries to search in --dev-corpus."""
-    dev_qrels: str | None = option(None, metavar="FILE|NAME")
+    dev_qrels: str | None = option(None, metavar="FILE|NAME", of=BI_ENCODER)
     """Relevance judgments (qrels) of --dev-topics."""
     eval_steps: int | None = option(None, shown_default="once an epoch")
     """Steps between validations."""
@@ -233,19 +237,19 @@ class FinetuneSettings(ResumeSettings, DeviceSettings):
         REQUIRED, "--train", "--dataset-path", metavar="FILE", repeat=True
     )
     """Training data in any format (docs/formats/training.md); repeatable."""
-    train_format: TrainingFormat | None = option(None, shown_default="detected")
+    train_format: TrainingFormat | None = option(None, shown_default="detected", of=RANKING)
     """Format of the training data."""
-    corpus: str | None = option(None, metavar="FILE|DIR|NAME")
+    corpus: str | None = option(None, metavar="FILE|DIR|NAME", of=RANKING)
     """Corpus with the texts of passages given by id."""
-    queries: str | None = option(None, metavar="FILE|DIR|NAME")
+    queries: str | None = option(None, metavar="FILE|DIR|NAME", of=RANKING)
     """Topics with the texts of queries given by id."""
-    qrels: str | None = option(None, metavar="FILE|NAME")
+    qrels: str | None = option(None, metavar="FILE|NAME", of=RANKING)
     """Qrels with the positives of queries whose training data has negatives only."""
     output: str = option(REQUIRED, "--output-dir", metavar="DIR")
     """Model folder; checkpoints and logs are written inside."""
-    untie: bool = option(False, "--untie-encoder")
+    untie: bool = option(False, "--untie-encoder", of=BI_ENCODER)
     """Train separate (untied) query and passage encoders."""
-    negatives_x_device: bool = option(True, rare=True)
+    negatives_x_device: bool = option(True, rare=True, of=BI_ENCODER)
     """Share in-batch negatives across processes."""
-    skip_missing: bool = False
+    skip_missing: bool = option(False, of=RANKING)
     """Skip and count passages missing from the corpus instead of stopping."""

@@ -7,7 +7,6 @@ therefore finds these characters and numbers them by code point.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +21,9 @@ MOST_CHARACTERS = 1000  # size of the alphabet; rarer characters become [UNK]
 POSITIONS = 512  # maximum sequence length of a new model
 
 
-def train_vocabulary(texts: Callable[[], Iterator[str]], size: int, source: str) -> Tokenizer:
+def train_vocabulary(
+    texts: Callable[[], Iterator[str]], size: int, source: str, positions: int = POSITIONS
+) -> PreTrainedTokenizerFast:
     """Train a lower-casing WordPiece tokenizer as BERT's."""
     alphabet, continuing = _characters(texts(), min(MOST_CHARACTERS, size // 4))
     if not alphabet:
@@ -45,7 +46,15 @@ def train_vocabulary(texts: Callable[[], Iterator[str]], size: int, source: str)
         pair=f"{cls} $A {sep} $B:1 {sep}:1",
         special_tokens=[(token, tokenizer.token_to_id(token)) for token in (cls, sep)],
     )
-    return tokenizer
+    names: dict[str, Any] = {f"{role}_token": token for role, token in SPECIALS.items()}
+    made: Callable[..., PreTrainedTokenizerFast] = PreTrainedTokenizerFast
+    return made(
+        tokenizer_object=tokenizer,
+        model_max_length=positions,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        do_lower_case=True,
+        **names,
+    )
 
 
 def _bert(model: models.Model) -> Tokenizer:
@@ -70,20 +79,6 @@ def _characters(texts: Iterator[str], most: int) -> tuple[list[str], list[str]]:
     ranked = sorted(printed, key=lambda character: (-counts[character], character))
     alphabet = sorted(ranked[:most])
     return alphabet, [character for character in alphabet if character in continuing]
-
-
-def save_tokenizer(tokenizer: Tokenizer, folder: Path, positions: int = POSITIONS) -> None:
-    """Save a tokenizer for transformers, with its special tokens."""
-    names: dict[str, Any] = {f"{role}_token": token for role, token in SPECIALS.items()}
-    made: Callable[..., Any] = PreTrainedTokenizerFast
-    fast = made(
-        tokenizer_object=tokenizer,
-        model_max_length=positions,
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-        do_lower_case=True,
-        **names,
-    )
-    fast.save_pretrained(folder)
 
 
 def new_model(

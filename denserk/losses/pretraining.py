@@ -81,15 +81,11 @@ class PretrainingObjective(nn.Module, ABC):
         """Return how many tokens each term asks for, without a forward pass."""
         return {name: (asked != IGNORED).sum() for name, asked in self.labels(batch).items()}
 
-    def with_cls(self, batch: PretrainingBatch) -> tuple[Tensor, dict[str, TokenLoss]]:
-        """Return the [CLS] states (B, H) and the terms, from one forward pass."""
+    def forward(self, batch: PretrainingBatch) -> tuple[Tensor, dict[str, TokenLoss]]:
+        """Return the last [CLS] states (B, H), and the terms by name; each has weight 1."""
         cls, states = self.states(batch)
         asked = self.labels(batch)
         return cls, {n: token_loss(self.backbone, hidden, asked[n]) for n, hidden in states.items()}
-
-    def forward(self, batch: PretrainingBatch) -> dict[str, TokenLoss]:
-        """Return the terms by name; each has weight 1."""
-        return self.with_cls(batch)[1]
 
 
 class MaskedLanguageModel(PretrainingObjective):

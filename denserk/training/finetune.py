@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,15 @@ from denserk.config.encoding import (
     RepresentationSettings,
 )
 from denserk.config.finetuning import FinetuneRun
-from denserk.config.options import as_json, spelled
-from denserk.config.training import DevMetric, Objective, ObjectiveSettings
+from denserk.config.formats import CorpusSettings
+from denserk.config.options import as_json, given_fields, spelled, unused_options
+from denserk.config.training import (
+    BI_ENCODER,
+    CROSS_ENCODER,
+    DevMetric,
+    Objective,
+    ObjectiveSettings,
+)
 from denserk.data.batches import TokenBatch, to_device
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.data.training_batches import (
@@ -68,15 +74,7 @@ USUAL_TEMPERATURE = 0.05
 # Sentences of an example, and what held-out examples measure beside the loss.
 SENTENCES = {Objective.COSINE_MSE: 2, Objective.TRIPLET: 3}
 MEASURES = {Objective.COSINE_MSE: DevMetric.SPEARMAN, Objective.TRIPLET: DevMetric.ACCURACY}
-RETRIEVAL_MEASURES = {DevMetric.RR_10, DevMetric.AVERAGE_RANK}
-# Settings that do nothing there; given, they are an error.
-UNUSED_BY_RERANKERS = ("untie", "distillation", "temperature", "contrastive", "dev_corpus")
-UNUSED_BY_SENTENCES = (
-    *("untie", "negatives_x_device", "train_format", "corpus", "queries", "qrels", "skip_missing"),
-    *("group_size", "positive", "negative", "negative_pool", "fill_negatives", "temperature"),
-    *("layer_temperature", "contrastive", "distillation", "contrastive_weight"),
-    *("dev_corpus", "dev_topics", "dev_qrels"),
-)
+RANKED = (DevMetric.RR_10, DevMetric.AVERAGE_RANK)
 # Held-out examples of sentences that are measured at once.
 BLOCK = 64
 # For the estimate of memory: bytes of a process before training; of a weight (itself, its gradient
@@ -93,9 +91,9 @@ def finetune(run: FinetuneRun) -> TrainingResult:
     """
     for note in run.notes:
         logger.info(note)
-    reranks = run.objective.objective not in SENTENCES and trains_reranker(run)
-    refuse_unused(run, reranks=reranks)
-    build = reranker_training if reranks else retriever_training
+    trained = what_is_trained(run)
+    refuse_unused(run, trained)
+    build = reranker_training if trained == CROSS_ENCODER else retriever_training
     return train(
         "finetune",
         run,
@@ -106,50 +104,44 @@ def finetune(run: FinetuneRun) -> TrainingResult:
     )
 
 
-def trains_reranker(run: FinetuneRun) -> bool:
-    """Whether a run trains a cross-encoder: as given, or because its --model is one."""
+def what_is_trained(run: FinetuneRun) -> str:
+    """Return an objective on sentences, or bi-encoder or cross-encoder, as given or as --model."""
+    if run.objective.objective in SENTENCES:
+        return run.objective.objective
     asked = run.representation.get("representation")
-    if asked is None:
-        return is_reranker(find_model(run.finetune.model)[1])
-    return bool(asked == Representation.CROSS_ENCODER)
+    reranks = (
+        is_reranker(find_model(run.finetune.model)[1])
+        if asked is None
+        else (asked == Representation.CROSS_ENCODER)
+    )
+    return CROSS_ENCODER if reranks else BI_ENCODER
 
 
-def refuse_unused(run: FinetuneRun, *, reranks: bool) -> None:
-    """Raise UsageError for settings that the objective or a cross-encoder does not use."""
+def refuse_unused(run: FinetuneRun, trained: str) -> None:
+    """Raise UsageError for settings that the training of `trained` does not use."""
     objective, best_by = run.objective.objective, run.validation.best_by
-    measured = {MEASURES[objective]} if objective in SENTENCES else RETRIEVAL_MEASURES
-    if best_by not in {None, DevMetric.LOSS, *measured}:
+    measured = {DevMetric.LOSS, *([MEASURES[objective]] if objective in MEASURES else RANKED)}
+    if best_by not in {None, *measured}:
         raise UsageError(
             f"--best-by {best_by} is not measured under --objective {objective}",
-            f"--best-by {' or '.join(sorted({DevMetric.LOSS, *measured}))}",
+            f"--best-by {' or '.join(sorted(measured))}",
         )
-    unused: Sequence[str] = ()
+    if trained == CROSS_ENCODER and run.sampling.group_size < 2:
+        raise UsageError(
+            "--group-size 1 leaves nothing to tell the positive from",
+            "a cross-encoder has no in-batch negatives: give at least 2",
+        )
+    groups = (run.finetune, run.sampling, run.objective, run.cache, run.reranking, run.validation)
+    unused = unused_options(trained, *groups)
     if objective in SENTENCES:
-        unused = UNUSED_BY_SENTENCES
-        why = f"not under --objective {objective}, which has no queries and passages"
-    elif reranks:
-        unused = UNUSED_BY_RERANKERS
-        why = "a cross-encoder makes no vectors, and scores a query's own passages alone"
-        if run.sampling.group_size < 2:
-            raise UsageError(
-                "--group-size 1 leaves nothing to tell the positive from",
-                "a cross-encoder has no in-batch negatives: give at least 2",
-            )
-    given = [
-        spelled(field.name, type(part))
-        for part in (run.finetune, run.sampling, run.objective, run.validation)
-        for field in fields(part)
-        if field.name in unused and getattr(part, field.name) != field.default
-    ]
-    if reranks:
-        given += [
-            spelled(name, RepresentationSettings)
-            for name in sorted(run.representation.keys() - {"representation"})
-        ]
-    elif unused and run.representation.get("representation") == Representation.CROSS_ENCODER:
-        given.append("--representation cross-encoder")
-    if given:
-        raise UsageError(f"{', '.join(given)}: {why}", "leave out what is named")
+        unused += [spelled(name, CorpusSettings) for name in given_fields(run.corpus)]
+        if run.representation.get("representation") == Representation.CROSS_ENCODER:
+            unused.append("--representation cross-encoder")
+    elif trained == CROSS_ENCODER:
+        others = sorted(run.representation.keys() - {"representation"})
+        unused += [spelled(name, RepresentationSettings) for name in others]
+    if unused:
+        raise UsageError(f"{', '.join(unused)}: not used by {trained}", "leave out what is named")
 
 
 def prepare_queries(
@@ -331,19 +323,14 @@ def estimate(batch: Any, model: nn.Module, run: FinetuneRun) -> str:
     """Describe what a step encodes, and about how much memory training takes."""
     parts = {"pairs": batch.pairs.tokens} if hasattr(batch, "pairs") else batch._asdict()
     shapes = {name: t.input_ids.shape for name, t in parts.items() if isinstance(t, TokenBatch)}
-    positions = sum(count * width for count, width in shapes.values())
-    if run.cache.grad_cache:
-        chunks = {"queries": run.cache.q_chunk}
-        limits = {
-            name: Limits.of(run.cache, chunks.get(name, run.cache.p_chunk)) for name in shapes
-        }
-        positions = max(
-            width * min(count, limits[name].most(width) or count)
-            for name, (count, width) in shapes.items()
-        )
+    positions = []
+    for name, (count, width) in shapes.items():
+        chunk = run.cache.q_chunk if name == "queries" else run.cache.p_chunk
+        positions.append(width * min(count, Limits.of(run.cache, chunk).most(width) or count))
     weights = sum(parameter.numel() for parameter in model.parameters())
     config = next(m.config for m in model.modules() if isinstance(m, PreTrainedModel))
-    activations = positions * config.num_hidden_layers * config.hidden_size * ACTIVATION_BYTES
+    together = max(positions) if run.cache.grad_cache else sum(positions)
+    activations = together * config.num_hidden_layers * config.hidden_size * ACTIVATION_BYTES
     if run.optimizer.dtype is not Dtype.FLOAT32:
         activations //= 2
     needed = PROCESS_BYTES + weights * WEIGHT_BYTES + activations

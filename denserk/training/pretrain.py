@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,28 +17,19 @@ from denserk.config.pretraining import (
     PretrainingObjective,
     PretrainRun,
 )
-from denserk.data.prepared import checksum, is_prepared, plan_of
+from denserk.data.prepared import checksum, numbered, plan_of, prepare_folder
 from denserk.data.pretraining_batches import PretrainingBatches, refuse_generated
 from denserk.data.pretraining_data import prepare, write_tokens
 from denserk.data.tokenization import load_tokenizer
-from denserk.data.vocabulary import POSITIONS, new_model, save_tokenizer, train_vocabulary
+from denserk.data.vocabulary import POSITIONS, new_model, train_vocabulary
 from denserk.errors import InputError, ModelError, UsageError
 from denserk.io.files import STREAM, write_errors
-from denserk.io.manifest import Kind, write_manifest
-from denserk.io.outputs import whole_folder
+from denserk.io.manifest import Kind
 from denserk.io.pretraining_text import Document, TokenDocument, read_documents
 from denserk.losses.pretraining import Condenser, MaskedLanguageModel, Master, RetroMae
 from denserk.losses.pretraining import PretrainingObjective as Objective
-from denserk.models.checkpoints import find_model, write_tensors
-from denserk.models.model_folder import (
-    CONDENSER,
-    MASTER,
-    RETROMAE,
-    HeadLayout,
-    load_heads,
-    save_heads,
-    save_masked_lm,
-)
+from denserk.models.checkpoints import find_model
+from denserk.models.model_folder import load_heads, save_heads, save_masked_lm
 from denserk.models.stored_model import StoredEncoder, read_model_folder
 from denserk.reporting import track
 from denserk.training.batching import Limits
@@ -57,12 +47,12 @@ from denserk.training.trainer import Training
 
 logger = logging.getLogger(__name__)
 
-# Files of an objective's own layers, beside the weights.
-HEADS: Mapping[PretrainingObjective, HeadLayout] = {
-    PretrainingObjective.CONDENSER: CONDENSER,
-    PretrainingObjective.COCONDENSER: CONDENSER,
-    PretrainingObjective.MASTER: MASTER,
-    PretrainingObjective.RETROMAE: RETROMAE,
+KINDS: Mapping[PretrainingObjective, type[Objective]] = {
+    PretrainingObjective.MLM: MaskedLanguageModel,
+    PretrainingObjective.CONDENSER: Condenser,
+    PretrainingObjective.COCONDENSER: Condenser,
+    PretrainingObjective.MASTER: Master,
+    PretrainingObjective.RETROMAE: RetroMae,
 }
 
 
@@ -160,31 +150,27 @@ def load_objective(run: PretrainRun, root: Path) -> Objective:
             f"add --max-length {longest}, or less",
         )
     backbone, chosen = stored.passage.begin_masked_lm(), run.objective
-    objective: Objective
-    match run.pretrain.objective:
-        case PretrainingObjective.MLM:
-            objective = MaskedLanguageModel(backbone)
-        case PretrainingObjective.RETROMAE:
-            objective = RetroMae(backbone)
-        case PretrainingObjective.MASTER:
-            objective = Master(
-                backbone,
-                tasks=sorted(chosen.tasks),
-                decoder_layers=chosen.n_head_layers,
-                shared=chosen.decoders is Decoders.SHARED,
-                library_init=chosen.decoder_init is DecoderInit.LIBRARY,
-            )
-        case PretrainingObjective.CONDENSER | PretrainingObjective.COCONDENSER:
-            objective = Condenser(
-                backbone,
-                skip_from=chosen.skip_from,
-                head_layers=chosen.n_head_layers,
-                late_mlm=chosen.late_mlm,
-            )
-            logger.info(
-                f"head: {chosen.n_head_layers} layers on the last [CLS] and the tokens of layer "
-                f"{objective.skip_from} of {backbone.last_layer}"
-            )
+    kind = KINDS[run.pretrain.objective]
+    options: dict[str, Any] = {}
+    if kind is Master:
+        options = {
+            "tasks": chosen.tasks,
+            "decoder_layers": chosen.n_head_layers,
+            "shared": chosen.decoders is Decoders.SHARED,
+            "library_init": chosen.decoder_init is DecoderInit.LIBRARY,
+        }
+    elif kind is Condenser:
+        options = {
+            "skip_from": chosen.skip_from,
+            "head_layers": chosen.n_head_layers,
+            "late_mlm": chosen.late_mlm,
+        }
+    objective = kind(backbone, **options)
+    if isinstance(objective, Condenser):
+        logger.info(
+            f"head: {chosen.n_head_layers} layers on the last [CLS] and the tokens of layer "
+            f"{objective.skip_from} of {backbone.last_layer}"
+        )
     _load_heads(run, root, objective)
     return objective
 
@@ -223,17 +209,14 @@ def check_inputs(run: PretrainRun) -> None:
     ):
         if name is not None and name != STREAM and not Path(name).is_file():
             raise UsageError(f"{flag} {name}: no such file")
-    # standard input can be read only once: it may have token ids, and what was generated
-    firsts = [source == STREAM or _first_document(run, source) for source in settings.corpus]
+    generated = STREAM in settings.corpus  # can be read only once: it may have what was generated
+    for source in settings.corpus:
+        if source != STREAM:
+            with closing(_documents(run, source)) as documents:
+                generated |= isinstance(next(documents, None), TokenDocument)
     master = settings.objective is PretrainingObjective.MASTER
-    generated = any(first is True or isinstance(first, TokenDocument) for first in firsts)
     if master and settings.expansions is None and not generated:
         refuse_generated(frozenset(run.objective.tasks))
-
-
-def _first_document(run: PretrainRun, source: str) -> Document | TokenDocument | None:
-    with closing(_documents(run, source)) as documents:
-        return next(documents, None)
 
 
 def _documents(run: PretrainRun, source: str) -> Generator[Document | TokenDocument]:
@@ -253,9 +236,9 @@ def start_folder(run: PretrainRun, folder: Path, *, again: bool = True) -> Path:
         MismatchError: the folder holds something else, or what must not be replaced.
         InputError: the corpus is broken, or has no text.
     """
-    settings = run.pretrain
+    settings, architecture = run.pretrain, run.pretrain.architecture
     if settings.model is not None:
-        layout = HEADS.get(settings.objective)
+        layout = KINDS[settings.objective].layout
         return find_model(settings.model, beside=() if layout is None else layout.files)[1]
     if STREAM in settings.corpus:
         raise UsageError(
@@ -263,76 +246,59 @@ def start_folder(run: PretrainRun, folder: Path, *, again: bool = True) -> Path:
             "one reading",
             "give a file",
         )
-    assert settings.architecture is not None
-    positions = max(POSITIONS, run.units.max_length)
-    chosen: dict[str, Any] = {
-        "architecture": settings.architecture,
-        "positions": positions,
-        "seed": run.masking.seed,
-    }
+    assert architecture is not None
+    positions, seed = max(POSITIONS, run.units.max_length), run.masking.seed
+    chosen: dict[str, Any] = {"architecture": architecture, "positions": positions, "seed": seed}
+    inputs = {"tokenizer": settings.tokenizer} if settings.tokenizer is not None else {}
     if settings.tokenizer is None:
         units = as_json(run.units)
         chosen |= {"vocabulary_size": settings.vocabulary_size, "corpus": as_json(run.corpus)}
         chosen |= {"fields": units["fields"], "raw_text": units["raw_text"]}
-        inputs = {f"corpus {number}": name for number, name in enumerate(settings.corpus, start=1)}
-    else:
-        inputs = {"tokenizer": settings.tokenizer}
-    plan = plan_of(chosen, inputs, Kind.START)
-    if is_prepared(folder, plan, again=again):
-        return folder
-    with whole_folder(folder, own=True) as part:
-        entries = _write_tokenizer(run, part, positions)
-        model = new_model(settings.architecture, entries, run.masking.seed, positions)
-        model.config.architectures = [type(model).__name__]
-        write_tensors(part / "model.safetensors", model.state_dict())
+        inputs = numbered("corpus", settings.corpus)
+
+    def write(part: Path, _: Path) -> dict[str, Any]:
+        if settings.tokenizer is None:
+            sources = ", ".join(settings.corpus)
+            texts = partial(_texts, run, iter((1, 2)))
+            tokenizer = train_vocabulary(texts, settings.vocabulary_size, sources, positions)
+        else:
+            tokenizer = _given_tokenizer(settings.tokenizer)
+        entries = len(tokenizer)
         with write_errors(part):
-            model.config.to_json_file(part / "config.json", use_diff=False)
-        write_manifest(part, replace(plan, contents={"vocabulary": entries}, complete=True))
-    logger.info(
-        f"from nothing: {settings.architecture}, {entries:,} entries, random weights in {folder}"
-    )
+            tokenizer.save_pretrained(part)
+            new_model(architecture, entries, seed, positions).save_pretrained(part)
+        logger.info(
+            f"from nothing: {architecture}, {entries:,} entries, random weights in {folder}"
+        )
+        return {"vocabulary": entries}
+
+    prepare_folder(folder, plan_of(chosen, inputs, Kind.START), write, again=again)
     return folder
 
 
-def _write_tokenizer(run: PretrainRun, folder: Path, positions: int) -> int:
-    """Write the given tokenizer, or one trained on the corpus; return its vocabulary size."""
-    settings = run.pretrain
-    if settings.tokenizer is not None:
-        tokenizer = load_tokenizer(find_model(settings.tokenizer, "--tokenizer")[1])
-        if tokenizer.mask_token_id is None or tokenizer.cls_token_id is None:
-            raise UsageError(
-                f"--tokenizer {settings.tokenizer} has no [MASK] or no [CLS] token",
-                "give one of BERT's kind, or leave it out for one that is trained on the corpus",
-            )
-        with write_errors(folder):
-            tokenizer.save_pretrained(folder)
-        return len(tokenizer)
-    passes = iter((1, 2))
-
-    def texts() -> Iterator[str]:
-        label = f"training the vocabulary, pass {next(passes)} of 2"
-        with track(label, None, "documents") as progress:
-            for text in _texts(run):
-                progress.advance()
-                yield text
-
-    names = ", ".join(settings.corpus)
-    trained = train_vocabulary(texts, settings.vocabulary_size, names)
-    with write_errors(folder):
-        save_tokenizer(trained, folder, positions)
-    return trained.get_vocab_size()
+def _given_tokenizer(name: str) -> Any:
+    tokenizer = load_tokenizer(find_model(name, "--tokenizer")[1])
+    if tokenizer.mask_token_id is None or tokenizer.cls_token_id is None:
+        raise UsageError(
+            f"--tokenizer {name} has no [MASK] or no [CLS] token",
+            "give one of BERT's kind, or leave it out for one that is trained on the corpus",
+        )
+    return tokenizer
 
 
-def _texts(run: PretrainRun) -> Iterator[str]:
+def _texts(run: PretrainRun, passes: Iterator[int]) -> Iterator[str]:
     """Yield the text of every document, its fields one below the other."""
-    for source in run.pretrain.corpus:
-        for document in _documents(run, source):
-            if not isinstance(document, Document):
-                raise InputError(
-                    source,
-                    None,
-                    "token ids",
-                    "text, to train a vocabulary on",
-                    "give the tokenizer that made the ids as --tokenizer",
-                )
-            yield "\n".join(document.parts)
+    label = f"training the vocabulary, pass {next(passes)} of 2"
+    with track(label, None, "documents") as progress:
+        for source in run.pretrain.corpus:
+            for document in _documents(run, source):
+                progress.advance()
+                if isinstance(document, TokenDocument):
+                    raise InputError(
+                        source,
+                        None,
+                        "token ids",
+                        "text, to train a vocabulary on",
+                        "give the tokenizer that made the ids as --tokenizer",
+                    )
+                yield "\n".join(document.parts)

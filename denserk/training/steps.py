@@ -320,7 +320,7 @@ class PretrainingStep:
         def forward(chunk: PretrainingBatch) -> tuple[Tensor, Terms]:
             """Return the [CLS] states of a chunk, and its share of the token losses."""
             with autocast():
-                cls, losses = self.objective.with_cls(chunk)
+                cls, losses = self.objective(chunk)
                 return cls, {name: weigh(name, loss) for name, loss in losses.items()}
 
         if not self.contrast:

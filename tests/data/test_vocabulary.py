@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, BertTokenizer
 
 from denserk.config.pretraining import Architecture
-from denserk.data.vocabulary import new_model, save_tokenizer, train_vocabulary
+from denserk.data.vocabulary import new_model, train_vocabulary
 from denserk.errors import InputError
 from tests.conftest import PASSAGES, SPECIALS
 
@@ -22,12 +22,12 @@ TEXTS = [f"{title}. {text}" for title, text in PASSAGES.values()] + [
 PRINT = """
 from denserk.data.vocabulary import train_vocabulary
 from tests.data.test_vocabulary import TEXTS
-print(train_vocabulary(lambda: iter(TEXTS * 3), 200, "texts").to_str())
+print(train_vocabulary(lambda: iter(TEXTS * 3), 200, "texts").backend_tokenizer.to_str())
 """
 
 
 def trained(texts=TEXTS, size=200):
-    return train_vocabulary(lambda: iter(texts), size, "texts")
+    return train_vocabulary(lambda: iter(texts), size, "texts").backend_tokenizer
 
 
 def entries(tokenizer):
@@ -91,7 +91,7 @@ def test_without_text_there_is_no_vocabulary(texts):
 
 def test_the_saved_folder_is_a_tokenizer_of_transformers(tmp_path):
     made = trained()
-    save_tokenizer(made, tmp_path, positions=64)
+    train_vocabulary(lambda: iter(TEXTS), 200, "texts", positions=64).save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     text = "The old river, the moon."
     assert loaded(text)["input_ids"] == made.encode(text).ids

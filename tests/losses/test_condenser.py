@@ -38,7 +38,7 @@ def test_example_vectors(example, wired):
     for name, state in (("h_late", states["late"]), ("head_output", states["head"])):
         assert state[real].tolist() == pytest.approx(torch.tensor(expected[name])[real], abs=2e-6)
     assert cls.equal(states["late"][:, 0])
-    terms = wired(batch)
+    terms = wired(batch)[1]
     for name in ("head", "late"):
         total, count = terms[name].total, terms[name].count
         nll = expected[f"per_token_nll_{name}"]
@@ -62,7 +62,7 @@ def test_literal_restatement(tiny, kind, skip_from):
         rows = torch.stack(
             [literal_layer(layer, row, row, see) for row, see in zip(rows, seen, strict=True)]
         )
-    terms = objective(batch)
+    terms = objective(batch)[1]
     for name, hidden in (("head", rows), ("late", layers[-1])):
         total, count = literal_loss(backbone, hidden, labels)
         assert terms[name].total.item() == pytest.approx(total)
@@ -74,8 +74,8 @@ def test_defaults(tiny):
     objective = Condenser(backbone).double()
     assert (objective.skip_from, len(objective.head), objective.late_mlm) == (1, 2, True)
     batch = only(random_texts(backbone, [6]))
-    assert list(objective(batch)) == ["head", "late"]
-    assert list(Condenser(backbone, late_mlm=False).double()(batch)) == ["head"]
+    assert list(objective(batch)[1]) == ["head", "late"]
+    assert list(Condenser(backbone, late_mlm=False).double()(batch)[1]) == ["head"]
 
 
 @pytest.mark.parametrize("skip_from", [-1, 3])

@@ -37,7 +37,7 @@ def test_masked_language_model(tiny, kind):
     backbone = backbone_of(tiny(kind))
     batch = only(random_texts(backbone, [7, 5]))
     tokens, labels = batch.texts
-    cls, terms = MaskedLanguageModel(backbone).with_cls(batch)
+    cls, terms = MaskedLanguageModel(backbone)(batch)
     hidden = backbone(tokens)
     expected, count = literal_loss(backbone, hidden, labels)
     assert cls.equal(hidden[:, 0])
@@ -51,7 +51,7 @@ def test_masked_language_model(tiny, kind):
 def test_chunks_add_up_and_counts_need_no_forward_pass(tiny, objective):
     backbone = backbone_of(tiny())
     trained, whole = objective(backbone).double().eval(), batch_of(backbone, [8, 5, 3])
-    terms = trained(whole)
+    terms = trained(whole)[1]
     assert trained.counts(whole) == {name: term.count for name, term in terms.items()}
     (ids, mask), labels = whole.texts
     parts = []
@@ -59,7 +59,7 @@ def test_chunks_add_up_and_counts_need_no_forward_pass(tiny, objective):
         texts = MaskedTexts(TokenBatch(ids[rows], mask[rows]), labels[rows])
         seen = torch.ones(len(texts.labels), 8, 8).bool()
         named = dict.fromkeys(whole.decoders, texts)
-        parts.append(trained(PretrainingBatch(texts, {}, named, seen)))
+        parts.append(trained(PretrainingBatch(texts, {}, named, seen))[1])
     for name, term in terms.items():
         assert term.total.item() == pytest.approx(sum(part[name].total.item() for part in parts))
         assert term.count.item() == sum(part[name].count.item() for part in parts)
@@ -78,9 +78,9 @@ def test_a_text_without_labels_costs_nothing(tiny):
 def test_half_precision_sums_in_float32(tiny, objective):
     backbone = backbone_of(tiny()).float()
     trained, batch = objective(backbone).eval(), batch_of(backbone)
-    exact = trained(batch)
+    exact = trained(batch)[1]
     with torch.autocast("cpu", torch.bfloat16):
-        terms = trained(batch)
+        terms = trained(batch)[1]
     for name, term in terms.items():
         assert term.total.dtype == torch.float32
         assert term.total.item() == pytest.approx(exact[name].total.item(), rel=0.02)
@@ -98,7 +98,7 @@ def test_only_labelled_positions_meet_the_vocabulary(tiny, monkeypatch, objectiv
         return project(self, hidden)
 
     monkeypatch.setattr(Backbone, "vocabulary_logits", counted)
-    terms = objective(backbone).double()(batch_of(backbone, (9, 5)))
+    terms = objective(backbone).double()(batch_of(backbone, (9, 5)))[1]
     assert rows == [int(term.count) for term in terms.values()]
     assert max(rows) < 14
 
@@ -117,7 +117,7 @@ def test_gradients_pass_through_the_bottleneck(tiny, kind, objective, options, t
     trained, batch = objective(backbone, **options).double(), batch_of(backbone)
     assert batch.visible is not None
     batch.visible[:, :, 1:] = False  # RetroMAE's rows see [CLS] alone
-    trained(batch)[term].total.backward()
+    trained(batch)[1][term].total.backward()
     layers = [*backbone.encoder.get_submodule(backbone.architecture.layers)]
     if objective is not RetroMae:  # its one layer sees no position but [CLS]: keys do not matter
         layers += [layer for head in trained.heads().values() for layer in head.children()]
@@ -133,7 +133,7 @@ def test_heads_are_kept(tiny, tmp_path, objective):
     save_heads(tmp_path, written.layout, written.heads())
     assert load_heads(tmp_path, read.layout, read.heads()) == tmp_path / written.layout.file
     batch = batch_of(backbone)
-    terms, again = written.double()(batch), read.double()(batch)
+    terms, again = written.double()(batch)[1], read.double()(batch)[1]
     assert all(again[name].total.equal(term.total) for name, term in terms.items())
 
 

@@ -1,11 +1,12 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from denserk.analysis.sentence_similarity import sentence_similarity
 from denserk.config.analysis import SentenceSimilaritySettings
-from denserk.config.formats import TrainingFormat
+from denserk.config.formats import CorpusSettings, TrainingFormat
 from denserk.config.training import DevMetric, Distillation, Objective
 from denserk.errors import DenserkError, InputError, UsageError
 from denserk.training.finetune import finetune
@@ -85,17 +86,18 @@ def test_a_run_learns_validates_and_saves(tiny, data, tmp_path, objective, measu
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"untie": True}, "--untie: not under --objective cosine-mse"),
-        ({"corpus": "c", "temperature": 0.1}, "--corpus, --temperature: not under"),
+        ({"untie": True}, "--untie: not used by cosine-mse"),
+        ({"corpus": "c", "temperature": 0.1}, "--corpus, --temperature: not used by"),
         (
             {"group_size": 4, "distillation": Distillation.KL},
-            "--group-size, --distillation: not under",
+            "--group-size, --distillation: not used by",
         ),
-        ({"representation": "cross-encoder"}, "--representation cross-encoder: not under"),
+        ({"representation": "cross-encoder"}, "--representation cross-encoder: not used by"),
         (
             {"train_format": TrainingFormat.TEVATRON, "skip_missing": True},
-            "--train-format, --skip-missing: not",
+            "--train-format, --skip-missing: not used",
         ),
+        ({"margin": 1.0}, "--set margin: not used by cosine-mse"),
         ({"negatives_x_device": False}, "--set negatives-x-device: not"),
         ({"dev_corpus": "c", "dev_topics": "t", "dev_qrels": "q"}, "--dev-corpus, --dev-topics"),
         ({"dev_data": "d", "best_by": DevMetric.RR_10}, "--best-by RR@10 is not measured under"),
@@ -112,6 +114,12 @@ def test_settings_of_queries_and_passages_are_refused(tiny, pairs, tmp_path, opt
     assert not (tmp_path / "m").exists()
 
 
+def test_corpus_options_are_refused(tiny, pairs, tmp_path):
+    run = replace(run_of(tmp_path / "m", tiny(), pairs, **PAIRS), corpus=CorpusSettings(None, "id"))
+    with pytest.raises(UsageError, match="--set docid-field: not used by cosine-mse"):
+        finetune(run)
+
+
 def test_separate_encoders_are_refused(tiny, pairs, tmp_path):
     train = write_examples(tmp_path / "train.jsonl", range(8))
     finetune(run_of(tmp_path / "untied", tiny(), train, untie=True, max_steps=1))
@@ -123,7 +131,11 @@ def test_separate_encoders_are_refused(tiny, pairs, tmp_path):
     ("options", "kind", "message"),
     [
         ({"label_scale": 1.0}, InputError, "the label 5 of pair 1; expected labels up to 1"),
-        (TRIPLETS, InputError, "found the columns sentence1, sentence2, score; expected triplets"),
+        (
+            TRIPLETS | {"label_scale": 1.0},
+            InputError,
+            "found the columns sentence1, sentence2, score; expected triplets",
+        ),
         ({"lr": 1e30, "max_grad_norm": 0.0}, DenserkError, "is not a number"),
     ],
 )

@@ -59,14 +59,14 @@ def test_chunks_leave_the_update_as_it_is_and_every_token_weighs_the_same(model,
         parts, of_parts = gradients(model, batch, Limits(chunk))
         assert_equal(whole, parts)
         assert of_parts == pytest.approx(terms)
-    for name, loss in model(batch).items():
+    for name, loss in model(batch)[1].items():
         assert terms[name] == pytest.approx(loss.total.item() / loss.count.item())
 
 
 def test_the_released_average_weighs_chunks_the_same(model, batch):
     model.eval()
     _, terms = gradients(model, batch, Limits(2), by_micro_batch=True)
-    parts = [model(chunk)["late"] for chunk in cut(batch, Work(), Limits(2))]
+    parts = [model(chunk)[1]["late"] for chunk in cut(batch, Work(), Limits(2))]
     expected = sum(p.total.item() / p.count.item() for p in parts) / len(parts)
     assert terms["late"] == pytest.approx(expected)
 
@@ -80,7 +80,7 @@ def test_cached_contrast_is_direct_dropout_included(model, batch, chunk, lm_scal
     model.zero_grad()
     torch.manual_seed(3)
     counts = model.counts(batch)
-    passed = [model.with_cls(part) for part in cut(batch, Work(), Limits(chunk))]
+    passed = [model(part) for part in cut(batch, Work(), Limits(chunk))]
     losses = [
         lm_scale * loss.total / counts[name] for _, part in passed for name, loss in part.items()
     ]
@@ -96,7 +96,7 @@ def test_spans_go_by_length_whatever_their_documents(model, monkeypatch, limits)
     model.eval()
     unequal = PretrainingBatch(random_texts([40, 6, 7, 39, 38, 5, 6, 40]), {}, {})
     counts = model.counts(unequal)
-    cls, losses = model.with_cls(unequal)
+    cls, losses = model(unequal)
     rest = torch.stack([loss.total / counts[name] for name, loss in losses.items()]).sum()
     (span_contrast_loss(cls) + rest).backward()
     expected = gradients_of(model)
@@ -130,7 +130,7 @@ def test_chunks_are_as_wide_as_their_longest_text_and_the_update_stays(tiny):
         backbone = read_model_folder(tiny()).passage.begin_masked_lm()
         options = {"tasks": ("npr", "dor")} if kind is Master else {}
         model = kind(backbone, **options).double().eval()
-        whole = sum(loss.total for loss in model(batch).values())
+        whole = sum(loss.total for loss in model(batch)[1].values())
         parts = cut(batch, Work(), Limits(2))
-        found = sum(loss.total for chunk in parts for loss in model(chunk).values())
+        found = sum(loss.total for chunk in parts for loss in model(chunk)[1].values())
         torch.testing.assert_close(found, whole)
