@@ -73,7 +73,7 @@ def test_given_values_win():
     assert resolved("master", epochs=3.0, max_steps=5).optimizer.max_steps == 5
 
 
-@pytest.mark.parametrize("name", OBJECTIVES_OF.keys() & FIELDS.keys())
+@pytest.mark.parametrize("name", sorted(OBJECTIVES_OF.keys() & FIELDS.keys()))
 def test_settings_are_rejected_where_they_mean_nothing(name):
     for objective in PretrainingObjective:
         if objective in OBJECTIVES_OF[name]:
