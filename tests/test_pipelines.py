@@ -110,8 +110,8 @@ def test_a_run_is_in_the_order_of_inner_products(kind, tiny_agg):
 @pytest.mark.slow
 def test_json_lines_carry_the_model_from_encode_to_search(shell):
     measures = shell(
-        "denserk encode --corpus corpus.jsonl --model m --output - --output-format jsonl"
-        " | tee v.jsonl | denserk index --input - --output piped"
+        "denserk encode --corpus corpus.jsonl --model m --backend torch"
+        " --output - --output-format jsonl | tee v.jsonl | denserk index --input - --output piped"
         " && denserk search --index piped --topics q.tsv --output - | tee piped.txt"
         " | denserk eval --qrels qrels.txt --run - --format tsv"
     )

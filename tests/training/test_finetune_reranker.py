@@ -110,7 +110,7 @@ def test_a_published_reranker_is_trained_on(tiny_reranker, train, tmp_path, kind
         ({"sampling": SamplingSettings(group_size=1)}, "--group-size 1"),
         (
             {"validation": ValidationSettings(dev_corpus="c", dev_topics="t", dev_qrels="q")},
-            "--dev-corpus: ",
+            "--dev-corpus, --dev-topics, --dev-qrels: not used by cross-encoder",
         ),
     ],
 )
