@@ -78,6 +78,7 @@ class Encoder(nn.Module):
                 norm_intermediate=settings.norm_intermediate,
             )
         else:
+            self.backbone.compiled = None  # of an attempt whose MLM head could not be compiled
             self.backbone.to(dtype)
         if isinstance(self.representation, Aggretriever):
             self.representation.prepare_inference(self.backbone, head_dtype, compiled=compiled)

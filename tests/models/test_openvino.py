@@ -89,6 +89,19 @@ def test_what_it_cannot_compile_is_computed_by_torch(tiny, monkeypatch):
         TextEncoder.load(str(tiny()), compute=OPENVINO)
 
 
+def test_a_head_that_cannot_be_compiled_leaves_nothing_compiled(tiny_agg, monkeypatch):
+    def fail(*_):
+        raise ModelError("OpenVINO cannot convert this model")
+
+    monkeypatch.setattr("denserk.models.representation.compile_function", fail)
+    folder = str(tiny_agg("bert"))
+    encoder = TextEncoder.load(folder, compute=ComputeSettings(device="cpu"))
+    assert encoder.backend is Backend.TORCH
+    assert encoder.passage_side.encoder.backbone.compiled is None
+    expected = TextEncoder.load(folder, compute=TORCH).encode_passages(PASSAGES)
+    assert np.array_equal(encoder.encode_passages(PASSAGES), expected)
+
+
 def test_a_function_that_gives_other_results_is_rejected():
     factors = itertools.chain([1.0], itertools.repeat(2.0))
     layer = nn.Linear(4, 4)
