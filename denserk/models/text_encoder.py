@@ -237,17 +237,16 @@ class TextEncoder:
                 f"{self.compute.dtype}",
                 "pip install openvino nncf",
             )
-        queries = isinstance(texts[0], Query)
-        side = self._queries if queries else self._passages
         known = cast("Sequence[Any]", texts)
-        ids = (side.tokenizer.queries if queries else side.tokenizer.passages)(
-            known[:CALIBRATION_TEXTS]
-        )
-        planned = (self.plan_queries if queries else self.plan_passages)(
-            known[-CERTIFICATION_TEXTS:]
-        )
-        begin = self.begin_queries if queries else self.begin_passages
+        plan_texts: Callable[[Any], PlannedTexts]
+        if isinstance(texts[0], Query):
+            side, plan_texts, begin = self._queries, self.plan_queries, self.begin_queries
+            ids = side.tokenizer.queries(known[:CALIBRATION_TEXTS])
+        else:
+            side, plan_texts, begin = self._passages, self.plan_passages, self.begin_passages
+            ids = side.tokenizer.passages(known[:CALIBRATION_TEXTS])
         batches = [pad([each], side.tokenizer.pad_id) for each in ids]
+        planned = plan_texts(known[-CERTIFICATION_TEXTS:])
         backbone = side.encoder.backbone
         assert backbone.compiled is not None
         with track("encoding in float32", planned.count, "texts") as progress:
