@@ -450,10 +450,12 @@ def run_writer(
     with whole_binary(path) as out:
 
         def write(qid: str, docids: Sequence[str], scores: Scores) -> int:
-            values = np.asarray(scores, np.float64)[:depth].tolist()
-            for docid, score in zip(docids, values, strict=False):
-                if not isfinite(score):
-                    raise OutputError(f"query {qid}: the score of passage {docid} is {score}")
+            array = np.asarray(scores, np.float64)[:depth]
+            finite, values = np.isfinite(array), array.tolist()
+            if not finite.all():
+                place = int(finite.argmin())
+                found = f"the score of passage {docids[place]} is {values[place]}"
+                raise OutputError(f"query {qid}: {found}")
             if format is RunFormat.JSONL:
                 qid, docids = _quoted(qid), [_quoted(docid) for docid in docids]
             lines = [line.format(qid, *hit, tag) for hit in zip(docids, count(1), values)]
