@@ -83,8 +83,8 @@ class PassageIds(Sequence[str]):
         text, ends = self._text, self._ends[rows].tolist()
         starts = np.where(rows > 0, self._ends[rows - 1] + 1, 0).tolist()
         places = zip(starts, ends, strict=True)
-        lines = (text[start:end].decode().rstrip(SPACES) for start, end in places)
-        return [passage_of(line, self._size) for line in lines]
+        lines = [text[start:end].decode().rstrip(SPACES) for start, end in places]
+        return lines if self._size == 1 else [passage_of(line, self._size) for line in lines]
 
 
 def passage_of(line: str, size: int) -> str:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import count, groupby, islice
+from itertools import chain, count, groupby, islice, repeat
 from math import isfinite, nan
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -51,10 +51,10 @@ COLUMNS = {
     RunFormat.JSONL: "JSON lines with qid, docid, score",
 }
 LINES = {  # of query, passage, rank, score and tag
-    RunFormat.TREC: "{} Q0 {} {} {:.9g} {}\n",
-    RunFormat.MSMARCO: "{}\t{}\t{}\n",
-    RunFormat.TEVATRON: "{0}\t{1}\t{3:.9g}\n",
-    RunFormat.JSONL: '{{"qid":{},"docid":{},"rank":{},"score":{:.9g}}}\n',
+    RunFormat.TREC: ("%s Q0 %s %d %.9g %s\n", (0, 1, 2, 3, 4)),
+    RunFormat.MSMARCO: ("%s\t%s\t%d\n", (0, 1, 2)),
+    RunFormat.TEVATRON: ("%s\t%s\t%.9g\n", (0, 1, 3)),
+    RunFormat.JSONL: ('{"qid":%s,"docid":%s,"rank":%d,"score":%.9g}\n', (0, 1, 2, 3)),
 }
 CLEAN = bytes(range(ord("!"), 0x7F)) + b" \n"  # characters of a block that pyarrow may split
 EMPTY = (b"  ", b" \n", b"\n ", b"\n\n")  # columns or lines
@@ -446,7 +446,7 @@ def run_writer(
         the number of lines. It raises an OutputError if a score is not finite.
     """
     depth = MSMARCO_DEPTH if format is RunFormat.MSMARCO else None
-    line = LINES[format]
+    line, taken = LINES[format]
     with whole_binary(path) as out:
 
         def write(qid: str, docids: Sequence[str], scores: Scores) -> int:
@@ -458,8 +458,9 @@ def run_writer(
                 raise OutputError(f"query {qid}: {found}")
             if format is RunFormat.JSONL:
                 qid, docids = _quoted(qid), [_quoted(docid) for docid in docids]
-            lines = [line.format(qid, *hit, tag) for hit in zip(docids, count(1), values)]
-            out.write("".join(lines).encode())
+            columns = (repeat(qid), docids[:depth], count(1), values, repeat(tag))
+            fields = chain.from_iterable(zip(*(columns[column] for column in taken)))  # noqa: B905
+            out.write((line * len(values) % tuple(fields)).encode())
             return len(values)
 
         yield write
