@@ -321,7 +321,7 @@ class HitPruner:
         depth = min(self._needed.depth or len(scores), len(scores))
         lowest = ranked[-depth]
         if self._needed.to_last_judged:
-            judged = self._judgments.get(hits.qid, {}).keys() & set(hits.docids)
+            judged = self._judgments.get(hits.qid, {}).keys() & hits.docids
             rows = list(map(hits.docids.index, judged))
             lowest = max(lowest, scores[rows].min() if rows else scores.max())
         kept = np.flatnonzero(scores >= lowest).tolist()

@@ -56,9 +56,6 @@ LINES = {  # of query, passage, rank, score and tag
     RunFormat.TEVATRON: ("%s\t%s\t%.9g\n", (0, 1, 3)),
     RunFormat.JSONL: ('{"qid":%s,"docid":%s,"rank":%d,"score":%.9g}\n', (0, 1, 2, 3)),
 }
-CLEAN = bytes(range(ord("!"), 0x7F)) + b" \n"  # characters of a block that pyarrow may split
-EMPTY = (b"  ", b" \n", b"\n ", b"\n\n")  # columns or lines
-
 Scores = Sequence[float] | NDArray[np.floating[Any]]
 Hit = tuple[int, str, str, float]  # line number, query, passage, score
 Lines = Iterable[tuple[int, bytes]]  # numbered from 1
@@ -231,7 +228,7 @@ class _RunFile:
                 self.format = self.format or self._detect(enumerate(block.split(b"\n"), number))
                 if self.format is not None:
                     yield from self._split(block, number) or self._parse(block, number)
-                number += block.count(b"\n")
+                number += _count_lines(block)
 
     def _blocks(self, handle: BinaryIO) -> Iterator[bytes]:
         """Yield blocks of whole lines with Unix line ends, and what follows the last line end."""
@@ -275,10 +272,12 @@ class _RunFile:
         text = block.replace(b"\t", b" ")
         if len(text) <= SMALL or self.by_rank or self.format is RunFormat.JSONL:
             return None
-        if text[0] in b" \n" or text[-1] != ord("\n") or any(pair in text for pair in EMPTY):
-            return None
-        if text.translate(None, CLEAN):
-            return None
+        codes = np.frombuffer(text, np.uint8)
+        blank = codes <= ord(" ")
+        if blank[0] or codes[-1] != ord("\n") or (blank[1:] & blank[:-1]).any():
+            return None  # an empty column or line
+        if not text.isascii() or np.count_nonzero(codes < ord(" ")) > _count_lines(text):
+            return None  # a control character
         import pyarrow as pa
         from pyarrow import compute, csv
 
@@ -408,6 +407,10 @@ def _are_ranks(rows: Iterable[tuple[int, list[str]]]) -> bool:
         if parts[2] != str(counted[parts[0]]):
             return False
     return True
+
+
+def _count_lines(block: bytes) -> int:
+    return int(np.count_nonzero(np.frombuffer(block, np.uint8) == ord("\n")))
 
 
 def _is_comment(parts: list[str]) -> bool:

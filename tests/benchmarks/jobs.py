@@ -37,14 +37,23 @@ def main() -> None:
             for passage in passages:
                 out.write(json.dumps({"_id": passage.docid, "text": passage.text}) + "\n")
                 query = " ".join(passage.text.split()[:8])
-                record = {"query": query, "positive_passages": [passage._asdict()]}
+                positive = {"docid": passage.docid, "title": "", "text": passage.text}
+                record = {"query": query, "positive_passages": [positive]}
                 training.write(json.dumps(record | {"negative_passages": []}) + "\n")
         shared = ["--model", MINILM, "--device", "cpu", "--overwrite"]
         encode = [DENSERK, "encode", *shared, "--corpus", str(corpus), "--pooling", "mean"]
         finetune = [DENSERK, "finetune", *shared, "--train-data", str(pairs), "--max-steps", "12"]
         jobs = {
             "encoding": [*encode, "--output", str(folder / "vectors{}")],
-            "training": [*finetune, "--batch-size", "16", "--output", str(folder / "model{}")],
+            "training": [
+                *finetune,
+                "--batch-size",
+                "16",
+                "--temperature",
+                "0.05",
+                "--output",
+                str(folder / "model{}"),
+            ],
         }
         for name, command in jobs.items():
             one, both = (
