@@ -164,7 +164,7 @@ class Index:
         """
         from denserk.commands.index import index
         from denserk.config.encoding import VectorFormat
-        from denserk.io.vectors import open_writer
+        from denserk.io.vector_formats import open_writer
 
         source, scratch = str(vectors), _OwnFolder()
         if isinstance(vectors, np.ndarray):

@@ -15,7 +15,7 @@ from denserk.config.retrieval import (
     MilvusIndexSettings,
 )
 from denserk.index.milvus import CollectionResult, build_collection
-from denserk.io.vectors import open_writer
+from denserk.io.vector_formats import open_writer
 
 MILVUS = IndexSettings(engine=Engine.MILVUS)
 

@@ -37,7 +37,7 @@ fi
 
 # What the commands of recipes import when they run.
 WORK = (
-    *("tasks.convert", "tasks.encode", "tasks.generate", "tasks.rerank"),
+    *("conversion", "models.encode", "models.generation", "index.rerank"),
     *("index.build", "index.fusion", "index.search", "mining.mining"),
     *("training.finetune", "training.pretrain"),
 )

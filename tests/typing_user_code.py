@@ -22,9 +22,9 @@ from denserk.evaluation.results import EvaluationResult, RunResult
 from denserk.io.corpus import read_passages
 from denserk.io.runs import read_run_scores
 from denserk.io.topics import read_queries
+from denserk.models.encode import EncodeResult, encode
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
-from denserk.tasks.encode import EncodeResult, encode
 
 
 def own_vectors(texts: list[str]) -> NDArray[np.float32]:

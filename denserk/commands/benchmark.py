@@ -360,7 +360,7 @@ def _search(job: _Job, benchmark: Benchmark, parts: Mapping[str, str]) -> None:
 def _index(job: _Job, benchmark: Benchmark, source: str, text: Mapping[str, Any]) -> Path:
     """Return the index of a benchmark's corpus, building it if needed."""
     from denserk.index.build import build_index
-    from denserk.tasks.encode import encode
+    from denserk.models.encode import encode
 
     folder = job.folder_of(benchmark.corpus)
     vectors, index = folder / "vectors", folder / "index"

@@ -35,7 +35,7 @@ def convert(
     compute: ComputeSettings,
 ) -> Any:
     """Convert data between formats."""
-    from denserk.tasks.convert import convert as task
+    from denserk.conversion import convert as task
 
     result = task(source, target, conversion, representation, text, compute)
     logger.info(f"{target}: {result.count:,} {result.unit} in format {result.format}")

@@ -39,7 +39,7 @@ def encode(
     compute: ComputeSettings,
 ) -> Any:
     """Encode passages or queries into vectors."""
-    from denserk.tasks.encode import encode as task
+    from denserk.models.encode import encode as task
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the number of threads is --workers
     result = task(encoding, corpus, representation, text, compute)

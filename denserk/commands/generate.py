@@ -39,7 +39,7 @@ def generate(
     compute: ComputeSettings,
 ) -> Any:
     """Generate queries (doc2query) and continuations for passages."""
-    from denserk.tasks.generate import generate as task
+    from denserk.models.generation import generate as task
 
     result = task(settings, queries, continuations, text, corpus, compute)
     logger.info(

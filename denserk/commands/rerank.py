@@ -32,7 +32,7 @@ def rerank(
     compute: ComputeSettings,
 ) -> Any:
     """Rerank the hits of a run with a cross-encoder."""
-    from denserk.tasks.rerank import rerank as task
+    from denserk.index.rerank import rerank as task
 
     result = task(paths, settings, text, compute, corpus)
     logger.info(

@@ -51,7 +51,7 @@ from denserk.io.manifest import (
     write_manifest,
 )
 from denserk.io.outputs import named_paths, prepare_folder, refuse_inputs
-from denserk.io.vector_folder import INT8_MODEL, INT8_WEIGHTS
+from denserk.io.vectors import INT8_MODEL, INT8_WEIGHTS
 from denserk.records import Passage
 from denserk.reporting import track
 

@@ -30,14 +30,7 @@ from denserk.config.retrieval import (
 from denserk.errors import InputError, UsageError
 from denserk.index.searcher import Hits, TieCount, ordered
 from denserk.io.files import STREAM
-from denserk.io.manifest import (
-    Kind,
-    Manifest,
-    file_sha256,
-    forget_manifest,
-    has_manifest,
-    write_manifest,
-)
+from denserk.io.manifest import Kind, describe_file, file_sha256, forget_manifest
 from denserk.io.outputs import scratch_folder
 from denserk.io.runs import RunLookup, write_run
 from denserk.reporting import Progress, track
@@ -91,18 +84,17 @@ def fuse(
             answers = _answers(runs, qids, weights, fusion, settings, ties, progress)
             result.hits = write_run(output, answers, settings.output_format, settings.tag)
         ties.report(settings)
-        if has_manifest(output):
-            made_from = [
-                {
-                    "name": str(run.path),
-                    "sha256": file_sha256(run.path) if Path(run.path).is_file() else None,
-                    "queries": len(run.queries),
-                }
-                for run in runs
-            ]
-            counts = {"queries": result.queries, "hits": result.hits, "sha256": file_sha256(output)}
-            chosen = {**as_json(settings), "fusion": as_json(fusion)}
-            write_manifest(output, Manifest(Kind.RUN, True, chosen, {"runs": made_from}, counts))
+        made_from = [
+            {
+                "name": str(run.path),
+                "sha256": file_sha256(run.path) if Path(run.path).is_file() else None,
+                "queries": len(run.queries),
+            }
+            for run in runs
+        ]
+        chosen = {**as_json(settings), "fusion": as_json(fusion)}
+        counts = {"queries": result.queries, "hits": result.hits}
+        describe_file(output, Kind.RUN, chosen, {"runs": made_from}, counts)
     return result
 
 

@@ -24,19 +24,15 @@ from denserk.io.checks import verify_folders
 from denserk.io.manifest import (
     Description,
     Kind,
-    Manifest,
-    file_sha256,
+    describe_file,
     forget_manifest,
-    has_manifest,
     model_of,
     queries_sha256,
     refuse_other_model,
-    write_manifest,
 )
 from denserk.io.runs import run_writer
 from denserk.io.topics import read_queries
-from denserk.io.vector_folder import INT8_WEIGHTS
-from denserk.io.vectors import read_vector_blocks
+from denserk.io.vectors import INT8_WEIGHTS, read_vector_blocks
 from denserk.records import Query
 from denserk.reporting import track
 
@@ -159,8 +155,7 @@ def _search(
         logger.warning(
             f"{len(missing):,} queries have no hits and are missing from the run: {named}"
         )
-    if has_manifest(paths.output):
-        _write_manifest(paths, settings, opened, queries.model, topics, result)
+    _write_manifest(paths, settings, opened, queries.model, topics, result)
     return result
 
 
@@ -318,6 +313,5 @@ def _write_manifest(
         "ties": result.ties.hits,
         "without_hits": len(result.without_hits),
         "seconds": {"encoding": result.encoding_seconds, "searching": result.searching_seconds},
-        "sha256": file_sha256(paths.output),
     }
-    write_manifest(paths.output, Manifest(Kind.RUN, True, as_json(settings), made_from, contents))
+    describe_file(paths.output, Kind.RUN, as_json(settings), made_from, contents)

@@ -27,7 +27,7 @@ from denserk.index.vector_inputs import require_same
 from denserk.io.files import read_file
 from denserk.io.flat_file import is_flat, map_flat
 from denserk.io.manifest import NAME, Kind, Manifest, decoded
-from denserk.io.vector_folder import open_vectors
+from denserk.io.vectors import open_vectors
 
 # files that stay open: enough for vectors that are scanned in order, and for the ids of as many
 # indexes; a folder of vectors has many small files, which are opened again for every batch

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from denserk.errors import InputError, MismatchError
-from denserk.io.block_journal import JOURNAL, Block, read_journal
+from denserk.io.blocks import JOURNAL, Block, read_journal
 from denserk.io.files import read_errors, read_file, read_text_lines
 from denserk.io.json_records import identifier
 from denserk.io.manifest import (
@@ -140,7 +140,7 @@ def _checksums(folder: Path) -> dict[Path, str]:
     read_manifest(folder, Kind.VECTORS)
     return {
         folder / f"{block.name}.{suffix}": digest
-        for block in read_journal(folder)
+        for block in read_journal(folder).values()
         for suffix, digest in block.sha256.items()
     }
 

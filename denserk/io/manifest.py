@@ -7,8 +7,8 @@ vectors -> index -> run, so each step can reject what does not match.
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -21,23 +21,11 @@ from denserk.config.options import as_json
 from denserk.config.retrieval import Engine, Metric
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.files import STREAM, read_errors, read_file, whole_binary, write_errors
-from denserk.io.schema import (
-    OBJECT,
-    TEXT,
-    TRUTH,
-    Rule,
-    mapping,
-    number,
-    one_of,
-    optional,
-    record,
-    require,
-    whole,
-)
 from denserk.records import Query
 
 NAME = "manifest.json"
 DTYPES = ("float16", "float32")  # of stored vectors
+SHOWN = 60  # characters of a wrong value or name that an error shows
 
 Description = Mapping[str, Any]  # of a model, by `TextEncoder.description`
 # the values of settings that did not exist when a manifest was written
@@ -78,36 +66,101 @@ class Manifest:
     version: str = __version__
 
 
+@dataclass(frozen=True)
+class Rule:
+    """What a JSON value must be.
+
+    Attributes:
+        expected: in words, for the error.
+        fits: whether a value is of the right type and in range.
+        fields: rules of an object's fields; fields without a rule may hold anything.
+        required: the fields that an object must have.
+        values: the rule of every value of an object.
+    """
+
+    expected: str
+    fits: Callable[[Any], bool]
+    fields: Mapping[str, "Rule"] = field(default_factory=dict)
+    required: Collection[str] = ()
+    values: "Rule | None" = None
+
+
+TEXT = Rule("a string", lambda value: isinstance(value, str))
+TRUTH = Rule("true or false", lambda value: isinstance(value, bool))
+OBJECT = Rule("a JSON object", lambda value: isinstance(value, dict))
+
+
+def whole(least: int = 0) -> Rule:
+    """Return the rule of a whole number in a range."""
+    allowed = range(least, 2**63)
+    return Rule(f"a whole number of at least {least:,}", lambda n: type(n) is int and n in allowed)
+
+
+def one_of(*choices: str) -> Rule:
+    """Return the rule of one of several strings."""
+    return Rule(", ".join(choices), lambda value: isinstance(value, str) and value in choices)
+
+
+def optional(rule: Rule) -> Rule:
+    """Return a rule that also allows null."""
+    fits = rule.fits
+    return replace(rule, expected=f"{rule.expected}, or null", fits=lambda v: v is None or fits(v))
+
+
+def record(required: Mapping[str, Rule], others: Mapping[str, Rule] | None = None) -> Rule:
+    """Return the rule of an object with required and other fields."""
+    return replace(OBJECT, fields={**required, **(others or {})}, required=tuple(required))
+
+
+def mapping(values: Rule) -> Rule:
+    """Return the rule of an object whose values all obey one rule."""
+    return replace(OBJECT, values=values)
+
+
+def mistake(value: Any, rule: Rule, name: str = "") -> tuple[str, str] | None:
+    """Return what is wrong with a value and what is expected; None where it obeys its rule.
+
+    >>> mistake({"count": "3"}, record({"count": whole(1)}))
+    ("count that is '3'", 'a whole number of at least 1')
+    >>> mistake({"count": 3}, record({"count": whole(1)}))
+    """
+    if not rule.fits(value):
+        shown = "null" if value is None else f"{value!r}"[:SHOWN]
+        return f"{name} that is {shown}" if name else shown, rule.expected
+    if not isinstance(value, dict):
+        return None
+    for key, inner in (dict.fromkeys(value, rule.values) if rule.values else rule.fields).items():
+        place = f"{name}.{key}" if name else key
+        if key in value and (found := mistake(value[key], inner, place[:SHOWN])) is not None:
+            return found
+        if key not in value and key in rule.required:
+            return f"no {place}", inner.expected
+    return None
+
+
+def check(value: Any, rule: Rule, path: str | Path, hint: str | None = None) -> None:
+    """Raise an InputError that names the first field of a value that does not obey its rule."""
+    found = mistake(value, rule)
+    if found is not None:
+        raise InputError(path, None, *found, hint)
+
+
 _MODEL = record({}, {"name": TEXT, "fingerprint": TEXT, "representation": OBJECT, "text": OBJECT})
-_INDEX = {"engine": one_of(*Engine), "type": TEXT, "factory": optional(TEXT), "bm25": OBJECT}
 _SIZES = {"count": whole(), "dimension": whole(1), "vectors_per_passage": whole(1)}
 _BLOCKS = {"dtype": one_of(*DTYPES), "blocks": whole(), "journal_sha256": TEXT}
 _FILES = {"sha256": mapping(TEXT), "bytes": mapping(whole())}
+_ENGINE = {"engine": one_of(*Engine), "type": TEXT, "metric": one_of(*Metric)}
 # fields of finished manifests, by kind; none is required
 _SETTINGS = {
     Kind.VECTORS: {"shard_id": whole(), "shard_num": whole(1)},
-    Kind.INDEX: {**_INDEX, "metric": one_of(*Metric)},
+    Kind.INDEX: {**_ENGINE, "factory": optional(TEXT), "bm25": OBJECT},
 }
 _CONTENTS = {
     Kind.VECTORS: {**_SIZES, **_BLOCKS},
-    Kind.INDEX: {**_SIZES, **_FILES, "factory": TEXT, "recall": optional(number(0, 1))},
+    Kind.INDEX: {**_SIZES, **_FILES, "factory": TEXT},
     Kind.RUN: {"sha256": TEXT},
 }
 EXPECTED, HINT = "a manifest that denserk wrote", "make it again with --overwrite"
-
-
-def _rule(kind: Kind, *, complete: bool) -> Rule:
-    """Return the fields of a manifest; settings and contents are checked once it is complete."""
-    return record(
-        {
-            "kind": TEXT,
-            "complete": TRUTH,
-            "settings": record({}, _SETTINGS.get(kind) if complete else None),
-            "made_from": record({}, {"model": optional(_MODEL)}),
-            "contents": record({}, _CONTENTS.get(kind) if complete else None),
-            "version": TEXT,
-        }
-    )
 
 
 def require_fields(path: str | Path, manifest: Manifest, part: str, *names: str) -> None:
@@ -134,9 +187,14 @@ def decoded(data: bytes | str, where: str | Path) -> Manifest:
         values = orjson.loads(data)
     except ValueError as error:
         raise InputError(where, None, f"text that is not JSON ({error})", EXPECTED, HINT) from None
-    require(values, record({"kind": one_of(*Kind), "complete": TRUTH}), where, None, HINT)
-    kind = Kind(values["kind"])
-    require(values, _rule(kind, complete=values["complete"]), where, None, HINT)
+    check(values, record({"kind": one_of(*Kind), "complete": TRUTH}), where, HINT)
+    kind, complete = Kind(values["kind"]), values["complete"]  # unfinished ones may hold anything
+    parts = {
+        "settings": record({}, _SETTINGS.get(kind) if complete else None),
+        "made_from": record({}, {"model": optional(_MODEL)}),
+        "contents": record({}, _CONTENTS.get(kind) if complete else None),
+    }
+    check(values, record({**parts, "version": TEXT}), where, HINT)
     if others := sorted(values.keys() - {field.name for field in fields(Manifest)}):
         raise InputError(where, None, f"the field {others[0][:60]}", EXPECTED, HINT)
     return Manifest(**{**values, "kind": kind})
@@ -195,15 +253,28 @@ def file_sha256(path: str | Path) -> str:
 
 
 def has_manifest(output: str) -> bool:
-    """Return whether a run has a manifest beside it: streams and special files have none."""
+    """Return whether an output file has a manifest beside it: streams and devices have none."""
     return output != STREAM and (Path(output).is_file() or not Path(output).exists())
 
 
 def forget_manifest(output: str) -> None:
-    """Remove the manifest of a run that is about to be replaced."""
+    """Remove the manifest of a file that is about to be replaced."""
     if has_manifest(output):
         with write_errors(output):
             beside(output).unlink(missing_ok=True)
+
+
+def describe_file(
+    output: str,
+    kind: Kind,
+    settings: Mapping[str, Any],
+    made_from: Mapping[str, Any],
+    contents: Mapping[str, Any],
+) -> None:
+    """Write the manifest of a finished file beside it, with its checksum."""
+    if has_manifest(output):
+        contents = {**contents, "sha256": file_sha256(output)}
+        write_manifest(output, Manifest(kind, True, settings, made_from, contents))
 
 
 def queries_sha256(queries: Iterable[Query]) -> str:
@@ -243,17 +314,13 @@ def model_differences(one: Description, other: Description) -> list[str]:
 
 
 def refuse_other_model(
-    made: Description | None, asked: Description | None, what: str, hint: str
+    one: Description | None, other: Description | None, what: str, hint: str
 ) -> None:
-    """Reject vectors of two models, if both are known.
+    """Raise a MismatchError for vectors of two models, if both are known.
 
-    Args:
-        made: the model of the first.
-        asked: the model of the second.
-        what: "the index idx and the queries q", for the message.
-        hint: what to do instead.
+    `what` names the vectors in the message: "the index idx and the queries q".
     """
-    found = [] if made is None or asked is None else model_differences(made, asked)
+    found = [] if one is None or other is None else model_differences(one, other)
     if found:
         raise MismatchError(f"{what} were not made alike: {'; '.join(found)}", hint)
 
@@ -264,7 +331,7 @@ def common_model(sources: Iterable[tuple[str, Manifest | None]]) -> Description 
     None if a manifest does not name it.
     """
     models = [(name, model_of(manifest)) for name, manifest in sources]
-    first, made = models[0]
+    first, expected = models[0]
     for name, model in models[1:]:
-        refuse_other_model(made, model, f"{first} and {name}", "index vectors of one model")
-    return None if any(model is None for _, model in models) else made
+        refuse_other_model(expected, model, f"{first} and {name}", "index vectors of one model")
+    return None if any(model is None for _, model in models) else expected

@@ -11,13 +11,16 @@ array         a .npy file of (n, D); ids are the row numbers from 0
 
 A pickle is a program. Even if reading is allowed, it may only call constructors of arrays and
 frames; still, open only pickles of people you trust. A pickle is read into memory.
+
+Every output is written to a temporary path and renamed when complete.
 """
 
+import logging
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, replace
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, BinaryIO, Literal, NamedTuple
@@ -26,17 +29,30 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from denserk.config.encoding import VectorFormat
 from denserk.config.retrieval import Metric
 from denserk.errors import DenserkError, InputError, UsageError
 from denserk.extras import require
-from denserk.io.files import number_lines, open_binary, read_errors, read_text_lines, whole_binary
+from denserk.io.files import (
+    STREAM,
+    number_lines,
+    open_binary,
+    read_errors,
+    read_text_lines,
+    whole_binary,
+)
 from denserk.io.flat_file import FlatWriter, map_flat
 from denserk.io.json_records import dump_json, identifier, parse_objects
 from denserk.io.manifest import Manifest, decoded
 from denserk.io.outputs import whole_folder
 
+logger = logging.getLogger(__name__)
+
 Vectors = NDArray[np.floating[Any]]
-ROWS = 1024  # rows of a block where the file itself has no blocks
+ROWS = 4096  # rows of a block where the file itself has no blocks
+JSON_LINES = (VectorFormat.JSONL, VectorFormat.ANSERINI_JSONL)
+FOR_LUCENE = (VectorFormat.ANSERINI_JSONL, VectorFormat.PARQUET)
+UNIT_NORM = 1e-3  # how far the norm of a unit vector may be from 1
 
 
 class VectorBlock(NamedTuple):
@@ -65,7 +81,7 @@ def check_dimension(block: VectorBlock, expected: int, path: str | Path) -> int:
     dimension = int(block.vectors.shape[1])
     if expected not in (0, dimension):
         found = f"vectors of {dimension} dimensions from {block.ids[0]} on"
-        hint = "put together vectors of one model"
+        hint = "join vectors of one model only"
         raise InputError(path, None, found, f"{expected}, as those before", hint)
     return dimension
 
@@ -96,50 +112,21 @@ def joined(blocks: Sequence[VectorBlock]) -> VectorBlock:
     return VectorBlock(ids, vectors, texts if has_texts else None)
 
 
-def regrouped(blocks: Iterable[VectorBlock], rows: int) -> Iterator[VectorBlock]:
-    """Yield the same vectors in blocks of `rows`; the last may be shorter.
-
-    >>> block = VectorBlock(["a", "b", "c"], np.eye(3, dtype=np.float32))
-    >>> [part.ids for part in regrouped([block, block], 4)]
-    [['a', 'b', 'c', 'a'], ['b', 'c']]
-    """
-    held: list[VectorBlock] = []
-    missing = rows
-    for block in blocks:
-        for part in slices(block, missing, rows):
-            held.append(part)
-            missing -= len(part.ids)
-            if not missing:
-                yield joined(held)
-                held, missing = [], rows
-    if held:
-        yield joined(held)
-
-
-def slices(block: VectorBlock, first: int, rows: int) -> Iterator[VectorBlock]:
-    """Cut a block into parts of `rows`, of which the first has `first`."""
-    ends = [0, *range(first, len(block.ids), rows), len(block.ids)]
-    for start, end in pairwise(ends):
-        ids, vectors, texts = block
-        yield VectorBlock(ids[start:end], vectors[start:end], texts and texts[start:end])
-
-
 # JSON lines
 
 ID_KEYS = ("id", "docid", "qid", "_id")
 MANIFEST = "denserk_manifest"
 
 
-def read_json_manifest(handle: BinaryIO, path: str | Path) -> tuple[bytes, Manifest | None]:
-    """Read the first line of an open input, and the manifest it may carry."""
-    _, line = next(number_lines(handle, path), (1, b""))
+def json_manifest(line: bytes, path: str | Path) -> Manifest | None:
+    """Return the manifest that the first line of a file may carry."""
     try:
         record = orjson.loads(line)
     except ValueError:
-        record = None  # `read_json_lines` reports it
+        return None  # `read_json_lines` reports it
     if not isinstance(record, dict) or MANIFEST not in record:
-        return line, None
-    return line, decoded(orjson.dumps(record[MANIFEST]), f"{path}, line 1, {MANIFEST}")
+        return None
+    return decoded(orjson.dumps(record[MANIFEST]), f"{path}, line 1, {MANIFEST}")
 
 
 def read_json_file(path: str | Path) -> Iterator[VectorBlock]:
@@ -186,13 +173,9 @@ def _json_rows(
 def json_lines_sink(
     path: str | Path, key: str, *, contents: bool = True, manifest: Manifest | None = None
 ) -> Iterator[Sink]:
-    """Yield a function that appends a block; the file is renamed into place when complete.
+    """Write ids as `key` ("id", "docid", "qid"), texts as `contents`, and vectors to a file or "-".
 
-    Args:
-        path: the file; "-" is standard output.
-        key: name of the id: id, docid or qid.
-        contents: write the text, empty if there is none.
-        manifest: the first record carries it.
+    The first record carries the manifest.
     """
     extra = {} if manifest is None else {MANIFEST: asdict(replace(manifest, contents={}))}
 
@@ -240,30 +223,30 @@ def read_parquet(path: str | Path) -> Iterator[VectorBlock]:
 
 @contextmanager
 def parquet_sink(folder: str | Path, *, overwrite: bool) -> Iterator[Sink]:
-    """Yield a function that appends a block; the folder is renamed into place when complete."""
+    """Write files of at most `ROWS_A_FILE` rows to a folder."""
     import pyarrow as arrow
     from pyarrow import parquet
 
     schema = arrow.schema({"docid": arrow.string(), "vector": arrow.list_(arrow.float32())})
-    count = 0
+    number, room = 0, 0
     writer: Any = None
     with whole_folder(folder, overwrite=overwrite, export=True) as temporary, ExitStack() as files:
 
         def write(block: VectorBlock) -> None:
-            nonlocal count, writer
-            for part in slices(block, -count % ROWS_A_FILE or ROWS_A_FILE, ROWS_A_FILE):
-                if count % ROWS_A_FILE == 0:
+            nonlocal number, room, writer
+            for start in range(0, len(block.ids), ROWS_A_FILE):
+                ids = block.ids[start : start + ROWS_A_FILE]
+                rows = list(block.vectors[start : start + ROWS_A_FILE].astype(np.float32))
+                if len(ids) > room:
                     files.close()
-                    where = temporary / f"part-{count // ROWS_A_FILE:05d}.parquet"
+                    where = temporary / f"part-{number:05d}.parquet"
                     writer = files.enter_context(
-                        parquet.ParquetWriter(
-                            where, schema, use_dictionary=False, compression="snappy"
-                        )
+                        parquet.ParquetWriter(where, schema, use_dictionary=False)
                     )
-                rows = list(part.vectors.astype(np.float32, copy=False))
-                table = arrow.Table.from_pydict({"docid": part.ids, "vector": rows}, schema=schema)
+                    number, room = number + 1, ROWS_A_FILE
+                table = arrow.Table.from_pydict({"docid": ids, "vector": rows}, schema=schema)
                 writer.write_table(table, row_group_size=ROW_GROUP)
-                count += len(rows)
+                room -= len(ids)
 
         yield write
 
@@ -297,7 +280,7 @@ def read_flat(folder: Path, size: int = 1) -> Iterator[VectorBlock]:
 
 @contextmanager
 def flat_sink(folder: str | Path, *, overwrite: bool) -> Iterator[Sink]:
-    """Yield a function that appends a block; the folder is renamed into place when complete."""
+    """Write `index` and `docid` to a folder."""
     with (
         whole_folder(folder, overwrite=overwrite, export=True) as temporary,
         (temporary / INDEX).open("wb") as rows,
@@ -395,7 +378,7 @@ def _pickled(value: Any, path: str | Path) -> tuple[Sequence[Any], Any, list[str
 
 @contextmanager
 def tevatron_sink(path: str | Path) -> Iterator[Sink]:
-    """Yield a function that appends a block; all blocks are held in memory until the end."""
+    """Write a pickle; all blocks are held in memory until the end."""
     blocks: list[VectorBlock] = []
     with whole_binary(path) as handle:
         yield blocks.append
@@ -405,7 +388,7 @@ def tevatron_sink(path: str | Path) -> Iterator[Sink]:
 
 @contextmanager
 def pyserini_queries_sink(folder: str | Path, *, overwrite: bool) -> Iterator[Sink]:
-    """Yield a function that appends queries with their texts, by which Pyserini finds them."""
+    """Write queries with their texts, by which Pyserini finds them, to a folder."""
     pandas = require("pandas", "Pyserini's folder of encoded queries")
     blocks: list[VectorBlock] = []
     with whole_folder(folder, overwrite=overwrite, export=True) as temporary:
@@ -450,3 +433,78 @@ def read_array(path: str | Path) -> Iterator[VectorBlock]:
     for start in range(0, len(array), ROWS):
         rows = array[start : start + ROWS]
         yield checked_block(list(range(start, start + len(rows))), rows, None, path)
+
+
+# any format
+
+
+class VectorWriter:
+    """Checks blocks of vectors and passes them to a sink.
+
+    `output` is named in errors; `unit` warns once of a vector that is not L2-normalised.
+    """
+
+    def __init__(self, sink: Sink, output: str, *, unit: bool) -> None:
+        self._sink, self._output, self._unit = sink, output, unit
+        self.count = 0
+        self._dimension = 0
+
+    def write(
+        self, ids: Sequence[str], vectors: Vectors, texts: Sequence[str] | None = None
+    ) -> None:
+        """Append n ids, (n, D) vectors, and n texts for the formats that hold them."""
+        if not len(ids):
+            return
+        held = None if texts is None else list(texts)
+        block = checked_block(list(ids), vectors, held, self._output)
+        self._dimension = check_dimension(block, self._dimension, self._output)
+        if self._unit:
+            norms = np.linalg.norm(block.vectors.astype(np.float32), axis=1)
+            far = np.abs(norms - 1) > UNIT_NORM
+            if far.any():
+                first = int(np.argmax(far))
+                logger.warning(
+                    f"{block.ids[first]} has a vector of length {norms[first]:.4g}; Lucene's inner "
+                    "product needs length 1: encode with --l2-norm"
+                )
+                self._unit = False
+        self._sink(block)
+        self.count += len(block.ids)
+
+
+@contextmanager
+def open_writer(
+    output: str,
+    form: VectorFormat,
+    *,
+    overwrite: bool = False,
+    queries: bool = False,
+    manifest: Manifest | None = None,
+) -> Iterator[VectorWriter]:
+    """Open an output that is written in one pass.
+
+    Args:
+        output: a file, a folder if the format is one, or "-" for JSON lines.
+        form: any format but `npy`.
+        overwrite: whether a folder that is not empty is replaced.
+        queries: the vectors are of queries: Anserini's lines then call the id `qid`.
+        manifest: what made the vectors; JSON lines carry it.
+    """
+    if output == STREAM and form not in JSON_LINES:
+        raise UsageError(
+            f"{form} cannot be written to standard output", "name a file, or write jsonl"
+        )
+    opened: AbstractContextManager[Sink]
+    if form in JSON_LINES:
+        key = "id" if form is VectorFormat.JSONL else "qid" if queries else "docid"
+        opened = json_lines_sink(output, key, contents=key != "qid", manifest=manifest)
+    elif form is VectorFormat.TEVATRON:
+        opened = tevatron_sink(output)
+    else:
+        opened = {
+            VectorFormat.PARQUET: parquet_sink,
+            VectorFormat.PYSERINI_FAISS: flat_sink,
+            VectorFormat.PYSERINI_QUERIES: pyserini_queries_sink,
+        }[form](output, overwrite=overwrite)
+    with opened as sink:
+        yield VectorWriter(sink, output, unit=form in FOR_LUCENE)

@@ -1,54 +1,202 @@
-"""Vectors in any format: detection of the format, readers and writers.
+"""Vectors: denserk's own folder, and detection and reading of any format.
 
-denserk's own folder can be resumed (`vector_folder`); the others are written in one pass to a
-temporary path and renamed on success.
+denserk's folder has independent blocks, a journal of finished blocks, and a manifest:
+
+    block-00000.npy      (n, D) float32 or float16, C order, memory-mappable
+    block-00000.docid    n ids, one a line
+    blocks.jsonl         one line per finished block: number, count, SHA-256 of its texts and of
+                         its two files
+    manifest.json        settings and inputs; `complete: false` until the last block is written,
+                         then also counts and the SHA-256 of blocks.jsonl
+
+Blocks hold `block_size` passages in corpus order and are numbered through the whole corpus, so the
+folders of shards 0..N-1 together have the blocks of one unsharded run.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from denserk.config.encoding import VectorFormat
 from denserk.errors import InputError, UsageError
 from denserk.io import vector_formats as formats
-from denserk.io.checks import check_index
-from denserk.io.files import STREAM, open_binary, rewound
+from denserk.io.blocks import (
+    JOURNAL,
+    Block,
+    append_to_journal,
+    journal_of,
+    read_journal,
+    write_journal,
+)
+from denserk.io.checks import check_index, check_vectors
+from denserk.io.files import (
+    STREAM,
+    number_lines,
+    open_binary,
+    read_text_lines,
+    rewound,
+    whole_binary,
+)
 from denserk.io.flat_file import map_flat
-from denserk.io.manifest import NAME, Kind, Manifest, read_manifest
-from denserk.io.vector_folder import VectorFolder, open_vectors
+from denserk.io.manifest import NAME, Kind, Manifest, file_sha256, read_manifest, write_manifest
 from denserk.io.vector_formats import (
-    Sink,
     VectorBlock,
     Vectors,
     check_dimension,
-    checked_block,
+    map_array,
     refuse_non_finite,
 )
 
 logger = logging.getLogger(__name__)
 
-UNIT_NORM = 1e-3  # how far the norm of a unit vector may be from 1
+# The int8 model of `encode --int8`, in OpenVINO's own format.
+INT8_MODEL, INT8_WEIGHTS = "int8.xml", "int8.bin"
 SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet", ".pkl", ".pickle")
-# first bytes of files, and their format
-MAGIC = ((b"PAR1", "parquet"), (b"\x93NUMPY", "array"), (b"\x80", "pickle"), (b"{", "JSON lines"))
-READERS = {
-    "JSON lines": formats.read_json_file,
-    "parquet": formats.read_parquet,
-    "pickle": formats.read_pickle,
-    "array": formats.read_array,
+# formats of files: their first bytes, and how they are read
+FILES: dict[str, tuple[bytes, Callable[[Any], Iterator[VectorBlock]]]] = {
+    "parquet": (b"PAR1", formats.read_parquet),
+    "array": (b"\x93NUMPY", formats.read_array),
+    "pickle": (b"\x80", formats.read_pickle),
+    "JSON lines": (b"{", formats.read_json_file),
 }
-JSON_LINES = (VectorFormat.JSONL, VectorFormat.ANSERINI_JSONL)
-FOR_LUCENE = (VectorFormat.ANSERINI_JSONL, VectorFormat.PARQUET)
+
+
+def start_folder(folder: Path, manifest: Manifest) -> dict[int, Block]:
+    """Prepare a folder for writing or resuming; return its finished blocks by number."""
+    finished = read_journal(folder)
+    for left_behind in folder.glob(".*.part"):
+        left_behind.unlink()
+    write_manifest(folder, manifest)
+    write_journal(folder, finished)  # a line cut short by a kill must not be continued
+    return finished
+
+
+class VectorFolderWriter:
+    """Writes blocks, each to a temporary file that is renamed, and records the finished ones.
+
+    With several processes, rank 0 starts the folder before the others create their writers, and
+    finishes it after their blocks were added to its `finished`.
+
+    Args:
+        folder: an existing folder, empty or with an unfinished run of the same settings.
+        manifest: settings and inputs of the run, not `complete`.
+        dtype: float32 or float16.
+        finished: the result of `start_folder`; None: it is called.
+        rank: of this process.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        dtype: str,
+        finished: Mapping[int, Block] | None = None,
+        rank: int = 0,
+    ) -> None:
+        self._folder, self._manifest, self._dtype = folder, manifest, np.dtype(dtype)
+        self._journal = journal_of(rank)
+        self.finished = dict(start_folder(folder, manifest) if finished is None else finished)
+
+    def write(self, block: Block, ids: Sequence[str], vectors: NDArray[np.floating[Any]]) -> None:
+        """Write n ids and (n, D) vectors; float16 storage rounds to nearest."""
+        with np.errstate(over="ignore"):
+            stored = np.ascontiguousarray(vectors, dtype=self._dtype)
+        refuse_non_finite(self._folder, ids, stored)
+        array = BytesIO()  # np.save writes a file through C, which loses the error of a full disk
+        np.save(array, stored)
+        lines = "".join(f"{docid}\n" for docid in ids).encode("utf-8")
+        digests = {}
+        for suffix, data in (("npy", array.getbuffer()), ("docid", lines)):
+            with whole_binary(self._folder / f"{block.name}.{suffix}") as handle:
+                handle.write(data)
+            digests[suffix] = sha256(data).hexdigest()
+        block = replace(block, sha256=digests)
+        append_to_journal(self._folder, block, self._journal)
+        self.finished[block.number] = block
+
+    def finish(self, contents: Mapping[str, Any]) -> Manifest:
+        """Mark the folder complete; `contents` adds to the counts in its manifest."""
+        write_journal(self._folder, self.finished)
+        counts = {
+            "count": sum(block.count for block in self.finished.values()),
+            "blocks": len(self.finished),
+            "dtype": self._dtype.name,
+            "journal_sha256": file_sha256(self._folder / JOURNAL),
+        }
+        manifest = replace(self._manifest, complete=True, contents={**counts, **contents})
+        write_manifest(self._folder, manifest)
+        return manifest
+
+
+@dataclass(frozen=True)
+class VectorFolder:
+    """A finished folder of vectors; blocks are memory-mapped one at a time."""
+
+    folder: Path
+    manifest: Manifest
+    finished: tuple[Block, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of vectors."""
+        return sum(block.count for block in self.finished) * self.vectors_per_passage
+
+    @property
+    def dimension(self) -> int:
+        """D."""
+        return int(self.manifest.contents["dimension"])
+
+    @property
+    def vectors_per_passage(self) -> int:
+        """How many consecutive rows belong to one passage."""
+        return int(self.manifest.contents.get("vectors_per_passage", 1))
+
+    def blocks(self) -> Iterator[VectorBlock]:
+        """Yield n ids and (n * vectors_per_passage, D) memory-mapped vectors in corpus order."""
+        for block in self.finished:
+            ids = [line.rstrip() for _, line in read_text_lines(self.ids_of(block))]
+            vectors = self.map_block(block)
+            refuse_non_finite(self.folder, ids, vectors)
+            yield VectorBlock(ids, vectors)
+
+    def ids_of(self, block: Block) -> Path:
+        """Return the file with the ids of a block, one per line."""
+        return self.folder / f"{block.name}.docid"
+
+    def map_block(self, block: Block, *, private: bool = False) -> Vectors:
+        """Memory-map the (count * vectors_per_passage, D) vectors of one block.
+
+        `private` maps copy-on-write, because torch wants writable arrays.
+        """
+        where = self.folder / f"{block.name}.npy"
+        vectors = map_array(where, "c" if private else "r")
+        shape = (block.count * self.vectors_per_passage, self.dimension)
+        dtype = self.manifest.contents["dtype"]
+        if (vectors.shape, vectors.dtype) != (shape, dtype):
+            found, expected = f"{vectors.dtype} {vectors.shape}", f"{dtype} {shape}"
+            raise InputError(where, None, found, expected, "encode again")
+        return vectors
+
+
+def open_vectors(folder: str | Path) -> VectorFolder:
+    """Open a finished folder, and check its journal and ids."""
+    path = Path(folder)
+    manifest = read_manifest(path, Kind.VECTORS)
+    blocks = tuple(read_journal(path).values())
+    check_vectors(path, manifest, blocks)
+    return VectorFolder(path, manifest, blocks)
 
 
 @dataclass(frozen=True)
 class VectorSource:
-    """Vectors that are read block by block; a stream can be read once.
+    """Vectors of any format that are read block by block; a stream can be read once.
 
     Attributes:
         name: the source, as it was given.
@@ -73,26 +221,25 @@ class VectorSource:
             raise InputError(self.name, None, "no vectors", "at least one")
 
 
-def _detect(path: Path) -> str:
-    """Return the format of a file."""
-    with open_binary(path) as handle:
-        head = handle.read(64)
-    form = next((form for magic, form in MAGIC if head.lstrip().startswith(magic)), None)
-    if form is None and path.suffix in (".pkl", ".pickle"):
-        return "pickle"
-    if form is None:
-        found = f"a file that begins {head[:12]!r}" if head else "an empty file"
-        expected = "vectors as JSON lines, Parquet, a NumPy array or a pickle"
-        raise InputError(path, None, found, expected)
-    return form
+def read_vector_blocks(source: str, *, allow_pickle: bool = False) -> VectorSource:
+    """Open vectors of any format: a folder, a file, or JSON lines from standard input ("-")."""
+    is_folder = source != STREAM and Path(source).is_dir()
+    opened = _open_folder(Path(source)) if is_folder else _open_file(source)
+    if opened.form == "pickle" and not allow_pickle:
+        raise UsageError(
+            f"{source} holds pickles: programs, not data",
+            "add --allow-pickle if they come from someone you trust",
+        )
+    if source != STREAM:
+        logger.info(f"{source}: vectors in format {opened.form}")
+    return opened
 
 
 def _open_folder(folder: Path) -> VectorSource:
     name, index = str(folder), folder / formats.INDEX
     if (folder / NAME).exists() and not index.exists():
         own = open_vectors(folder)
-        read = partial(_read_own, own)
-        return VectorSource(name, "npy", read, own.manifest, own.vectors_per_passage)
+        return VectorSource(name, "npy", own.blocks, own.manifest, own.vectors_per_passage)
     if index.exists() and (folder / formats.IDS).exists():
         # denserk's own has a manifest, Pyserini's has none
         manifest = read_manifest(folder, Kind.INDEX) if (folder / NAME).exists() else None
@@ -116,112 +263,32 @@ def _open_folder(folder: Path) -> VectorSource:
     found = sorted({_detect(path) for path in paths})
     if len(found) > 1:
         raise InputError(folder, None, f"files of {' and '.join(found)}", "one format")
-    read_each = READERS[found[0]]
-    return VectorSource(name, found[0], lambda: (b for path in paths for b in read_each(path)))
-
-
-def _read_own(folder: VectorFolder) -> Iterator[VectorBlock]:
-    for ids, vectors in folder.blocks():
-        refuse_non_finite(folder.folder, ids, vectors)
-        yield VectorBlock(ids, vectors)
+    _, read_file = FILES[found[0]]
+    return VectorSource(name, found[0], lambda: (b for path in paths for b in read_file(path)))
 
 
 def _open_file(source: str) -> VectorSource:
-    """Open a file, or JSON lines from standard input."""
-    path = Path(source)
-    form = "JSON lines" if source == STREAM else _detect(path)
-    read, manifest = partial(READERS[form], path), None
-    if form == "JSON lines":
-        with open_binary(source) as handle:
-            line, manifest = formats.read_json_manifest(handle, source)
-            if source == STREAM:
-                read = partial(formats.read_json_lines, rewound(line + b"\n", handle), source)
-    return VectorSource(source, form, read, manifest)
+    """Open a file, or JSON lines from standard input, whose first record may have a manifest."""
+    form = "JSON lines" if source == STREAM else _detect(Path(source))
+    if form != "JSON lines":
+        return VectorSource(source, form, partial(FILES[form][1], Path(source)))
+    with open_binary(source) as handle:
+        _, line = next(number_lines(handle, source), (1, b""))
+        read = partial(formats.read_json_file, source)
+        if source == STREAM:
+            read = partial(formats.read_json_lines, rewound(line + b"\n", handle), source)
+    return VectorSource(source, form, read, formats.json_manifest(line, source))
 
 
-def read_vector_blocks(source: str, *, allow_pickle: bool = False) -> VectorSource:
-    """Open vectors of any format: a folder, a file, or JSON lines from standard input ("-")."""
-    is_folder = source != STREAM and Path(source).is_dir()
-    opened = _open_folder(Path(source)) if is_folder else _open_file(source)
-    if opened.form == "pickle" and not allow_pickle:
-        raise UsageError(
-            f"{source} holds pickles: programs, not data",
-            "add --allow-pickle if they come from someone you trust",
-        )
-    if source != STREAM:
-        logger.info(f"{source}: vectors in format {opened.form}")
-    return opened
-
-
-class VectorWriter:
-    """Checks blocks of vectors and writes them.
-
-    Args:
-        sink: appends a block to the output.
-        output: the output's name, for errors.
-        unit: warn once of a vector that is not L2-normalised.
-    """
-
-    def __init__(self, sink: Sink, output: str, *, unit: bool) -> None:
-        self._sink, self._output, self._unit = sink, output, unit
-        self.count = 0
-        self.dimension = 0
-
-    def write(
-        self, ids: Sequence[str], vectors: Vectors, texts: Sequence[str] | None = None
-    ) -> None:
-        """Append n ids, (n, D) vectors, and n texts for the formats that hold them."""
-        if not len(ids):
-            return
-        held = None if texts is None else list(texts)
-        block = checked_block(list(ids), vectors, held, self._output)
-        self.dimension = check_dimension(block, self.dimension, self._output)
-        if self._unit:
-            norms = np.linalg.norm(block.vectors.astype(np.float32), axis=1)
-            far = np.abs(norms - 1) > UNIT_NORM
-            if far.any():
-                first = int(np.argmax(far))
-                logger.warning(
-                    f"{block.ids[first]} has a vector of length {norms[first]:.4g}; Lucene's inner "
-                    "product needs length 1: encode with --l2-norm"
-                )
-                self._unit = False
-        self._sink(block)
-        self.count += len(block.ids)
-
-
-@contextmanager
-def open_writer(
-    output: str,
-    form: VectorFormat,
-    *,
-    overwrite: bool = False,
-    queries: bool = False,
-    manifest: Manifest | None = None,
-) -> Iterator[VectorWriter]:
-    """Open an output that is written in one pass and renamed into place on success.
-
-    Args:
-        output: a file, a folder if the format is one, or "-" for JSON lines.
-        form: any format but `npy`.
-        overwrite: whether a folder that is not empty is replaced.
-        queries: the vectors are of queries: Anserini's lines then call the id `qid`.
-        manifest: what made the vectors; JSON lines carry it.
-    """
-    if output == STREAM and form not in JSON_LINES:
-        raise UsageError(
-            f"{form} cannot be written to standard output", "name a file, or write jsonl"
-        )
-    if form in JSON_LINES:
-        key = "id" if form is VectorFormat.JSONL else "qid" if queries else "docid"
-        opened = formats.json_lines_sink(output, key, contents=key != "qid", manifest=manifest)
-    elif form is VectorFormat.TEVATRON:
-        opened = formats.tevatron_sink(output)
-    else:
-        opened = {
-            VectorFormat.PARQUET: formats.parquet_sink,
-            VectorFormat.PYSERINI_FAISS: formats.flat_sink,
-            VectorFormat.PYSERINI_QUERIES: formats.pyserini_queries_sink,
-        }[form](output, overwrite=overwrite)
-    with opened as sink:
-        yield VectorWriter(sink, output, unit=form in FOR_LUCENE)
+def _detect(path: Path) -> str:
+    """Return the format of a file."""
+    with open_binary(path) as handle:
+        head = handle.read(64)
+    for form, (magic, _) in FILES.items():
+        if head.lstrip().startswith(magic):
+            return form
+    if path.suffix in (".pkl", ".pickle"):
+        return "pickle"
+    found = f"a file that begins {head[:12]!r}" if head else "an empty file"
+    expected = "vectors as JSON lines, Parquet, a NumPy array or a pickle"
+    raise InputError(path, None, found, expected)

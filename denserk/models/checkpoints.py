@@ -24,8 +24,7 @@ from denserk.config.encoding import PUBLISHED, RENAMED, WITHOUT_WEIGHTS
 from denserk.data.tokenization import TOKENIZER_FILES
 from denserk.errors import InputError, ModelError, UsageError
 from denserk.io.files import read_errors, read_file, whole_binary
-from denserk.io.manifest import file_sha256
-from denserk.io.schema import OBJECT, TEXT, Rule, mapping, record, require
+from denserk.io.manifest import OBJECT, TEXT, Rule, check, file_sha256, mapping, record
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +113,7 @@ def read_json(path: Path, rule: Rule = OBJECT) -> Any:
         value = json.loads(read_file(path))
     except (ValueError, RecursionError) as error:
         raise InputError(path, None, f"text that is not JSON ({error})", rule.expected) from None
-    require(value, rule, path)
+    check(value, rule, path)
     return value
 
 

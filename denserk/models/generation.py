@@ -1,10 +1,13 @@
-"""Text generation by transformers' `generate`: doc2query queries and continuations of passages.
+"""Generate queries (doc2query) and continuations of passages, block by block, by transformers.
 
 Tokens are drawn with torch's own generator, seeded for each block of passages. The texts of a block
 depend on the block, the seed, the batch settings and the machine, but on no other block.
 """
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +20,22 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from denserk.config.encoding import BATCH_TOKENS, ComputeSettings
-from denserk.config.generate import Sampling
+from denserk.config.formats import CorpusSettings
+from denserk.config.generate import (
+    GenerateSettings,
+    GenerateTextSettings,
+    Sampling,
+    sampling_settings,
+)
+from denserk.config.options import as_json
 from denserk.data.batches import by_length
 from denserk.data.tokenization import VOCABULARY_FILES, load_tokenizer
-from denserk.errors import ModelError, UsageError
+from denserk.errors import MismatchError, ModelError, UsageError
+from denserk.io.blocks import Block, ResumableLines, refuse_other_run, started_output, texts_sha256
+from denserk.io.corpus import read_passages
+from denserk.io.files import STREAM, whole_binary
+from denserk.io.json_records import dump_json
+from denserk.io.manifest import Kind, Manifest, read_manifest
 from denserk.models.checkpoints import (
     CONFIG,
     find_model,
@@ -32,8 +47,11 @@ from denserk.models.checkpoints import (
     weight_files,
 )
 from denserk.models.devices import choose_device, choose_dtype
+from denserk.models.encode import Texts, shard_bounds
+from denserk.reporting import track
 
 QUERIES, CONTINUATIONS = "--queries-model", "--continuation-model"
+MODELS = {QUERIES: "queries_model", CONTINUATIONS: "continuation_model"}
 SPECIAL_TOKENS = ("eos_token_id", "bos_token_id", "decoder_start_token_id")
 
 
@@ -99,7 +117,7 @@ class TextGenerator:
         self._model.to(self.device, choose_dtype(compute.dtype, self.device))
 
     def description(self) -> dict[str, Any]:
-        """The model as plain JSON for manifests."""
+        """Return the model as JSON for manifests."""
         return {"name": self.name, "fingerprint": self.fingerprint}
 
     def generate(self, texts: Sequence[str], longest: int, seed: int) -> list[list[str]]:
@@ -134,7 +152,7 @@ class TextGenerator:
         return found
 
     def _sample(self, batch: Any) -> Iterator[list[str]]:
-        """The samples of each text of a padded batch."""
+        """Yield the samples of each text of a padded batch."""
         ids, samples = batch["input_ids"], self._sampling.samples
         try:
             drawn = self._model.generate(input_ids=ids, attention_mask=batch["attention_mask"])
@@ -180,3 +198,142 @@ def _load(option: str, name: str, folder: Path, *, allow_pickle: bool) -> Any:
     if (folder / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder)
     return model
+
+
+@dataclass
+class GenerateResult:
+    """Number of passages in the output, and counts and seconds of those processed in this run.
+
+    `empty` counts passages without text, which get nothing.
+    """
+
+    count: int = 0
+    generated: int = 0
+    queries: int = 0
+    continuations: int = 0
+    empty: int = 0
+    seconds: float = 0.0
+
+    @property
+    def per_second(self) -> float:
+        """Passages processed per second."""
+        return self.generated / self.seconds if self.seconds else 0.0
+
+
+def generate(
+    settings: GenerateSettings,
+    queries: Mapping[str, Any],
+    continuations: Mapping[str, Any],
+    text: GenerateTextSettings,
+    corpus: CorpusSettings,
+    compute: ComputeSettings,
+) -> GenerateResult:
+    """Generate queries and continuations of every passage, in the order of the corpus.
+
+    Args:
+        settings: corpus, models and output.
+        queries: fields of `QuerySettings` that differ from its defaults.
+        continuations: fields of `ContinuationSettings` that differ from its defaults.
+        text: how passages become text.
+        corpus: how passages are read.
+        compute: device, dtype and batch size.
+
+    Raises:
+        UsageError, InputError, MismatchError, OutputError, ModelError: see `denserk.errors`.
+    """
+    asked = dict(zip(MODELS, sampling_settings(settings, queries, continuations), strict=True))
+    generators = {
+        option: TextGenerator(
+            option,
+            getattr(settings, MODELS[option]),
+            own.sampling,
+            compute,
+            allow_pickle=settings.allow_pickle,
+        )
+        for option, own in asked.items()
+        if own is not None
+    }
+    prompts = {QUERIES: queries.get("query_prompt", "")}
+
+    def sample(option: str, number: int, inputs: Sequence[str]) -> list[list[str]]:
+        """Sample texts for the passages of a block."""
+        if option not in generators:
+            return [[]] * len(inputs)
+        key = f"{settings.seed} {option} {number}".encode()
+        seed = int.from_bytes(blake2b(key, digest_size=8).digest())
+        prompted = [prompts.get(option, "") + each if each else "" for each in inputs]
+        return generators[option].generate(prompted, text.passage_max_length, seed)
+
+    fields = text.fields or ("title", "text")
+    output, size = settings.output, settings.block_size
+    texts = Texts(
+        settings.corpus, "passages", lambda: read_passages(settings.corpus, corpus, text.fields)
+    )
+    start, stop = shard_bounds(texts.count(), size, settings.shard_id, settings.shard_num)
+    chosen = {  # a resumed run must share these; a smaller batch is allowed
+        **{k: getattr(settings, k) for k in ("seed", "block_size", "shard_id", "shard_num")},
+        **as_json(corpus),
+        **as_json(text),
+        "queries": (own := asked[QUERIES]) and as_json(own),
+        "continuations": (own := asked[CONTINUATIONS]) and as_json(own),
+        "sampler": "transformers",
+        "dtype": compute.dtype.value,
+    }
+    made_from = {MODELS[option]: model.description() for option, model in generators.items()}
+    manifest = Manifest(Kind.EXPANSIONS, False, chosen, {**made_from, "texts": settings.corpus})
+    resumed = _resumed(settings, manifest)
+    complete = resumed is not None and resumed.complete
+    writer = None
+    if output != STREAM and not complete:
+        writer = ResumableLines(output, manifest, overwrite=settings.overwrite)
+    changed = MismatchError(
+        f"{output} was started with other passages than {settings.corpus} holds now",
+        "start over with --overwrite",
+    )
+    result, digest, left = GenerateResult(), sha256(), dict(writer.finished if writer else {})
+    with track("generating", stop and stop - start, "passages") as progress:
+        for number, passages in texts.blocks(size, start, stop):
+            parts = ([p.docid, *map(p.field, fields)] for p in passages)
+            block = Block(number, len(passages), texts_sha256(parts))
+            if left.get(number, block) != block:
+                raise changed
+            if left.pop(number, None) is None and not complete:
+                started_at = time.perf_counter()
+                inputs = [
+                    text.join.join(filter(None, (p.field(name).strip() for name in fields)))
+                    for p in passages
+                ]
+                made = {option: sample(option, number, inputs) for option in MODELS}
+                lines = b"".join(
+                    dump_json({"docid": passage.docid, "queries": own, "next": following})
+                    for passage, own, following in zip(passages, *made.values(), strict=True)
+                )
+                if writer is not None:
+                    writer.write(block, lines)
+                else:
+                    with whole_binary(STREAM) as out:
+                        out.write(lines)
+                result.seconds += time.perf_counter() - started_at
+                result.generated += len(passages)
+                result.empty += inputs.count("")
+                result.queries += sum(map(len, made[QUERIES]))
+                result.continuations += sum(map(len, made[CONTINUATIONS]))
+            result.count += len(passages)
+            digest.update(block.input_sha256.encode())
+            progress.advance(len(passages))
+    contents = {"count": result.count, "input_sha256": digest.hexdigest()}
+    if left or (resumed is not None and complete and resumed.contents != contents):
+        raise changed
+    if writer is not None:
+        writer.finish(contents)
+    return result
+
+
+def _resumed(settings: GenerateSettings, manifest: Manifest) -> Manifest | None:
+    """Return the manifest of the run that is resumed, which must have the same settings."""
+    started = started_output(settings.output) if settings.resume else None
+    if started is None:
+        return None
+    resumed = read_manifest(started, Kind.EXPANSIONS, unfinished=True)
+    refuse_other_run(settings.output, resumed, manifest, MODELS.values())
+    return resumed

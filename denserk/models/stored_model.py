@@ -25,7 +25,7 @@ from denserk.config.encoding import (
 from denserk.config.options import from_json
 from denserk.data.tokenization import TOKENIZER_FILES
 from denserk.errors import ModelError, UsageError
-from denserk.io.schema import OBJECT, Rule
+from denserk.io.manifest import OBJECT, Rule
 from denserk.models.architectures import Architecture, architecture_of
 from denserk.models.backbone import Backbone
 from denserk.models.checkpoints import (

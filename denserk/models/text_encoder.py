@@ -25,7 +25,7 @@ from denserk.data.tokenization import TextTokenizer, TokenIds, load_tokenizer
 from denserk.errors import ModelError, UsageError
 from denserk.io.manifest import file_sha256
 from denserk.io.outputs import scratch_folder
-from denserk.io.vector_folder import INT8_MODEL, INT8_WEIGHTS
+from denserk.io.vectors import INT8_MODEL, INT8_WEIGHTS
 from denserk.models.checkpoints import find_model
 from denserk.models.devices import (
     choose_backend,

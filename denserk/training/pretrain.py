@@ -29,11 +29,11 @@ from denserk.io.pretraining_text import Document, TokenDocument, read_documents
 from denserk.losses.pretraining import Condenser, MaskedLanguageModel, Master, RetroMae
 from denserk.losses.pretraining import PretrainingObjective as Objective
 from denserk.models.checkpoints import find_model
+from denserk.models.distributed import main_process_first
 from denserk.models.model_folder import load_heads, save_heads, save_masked_lm
 from denserk.models.stored_model import StoredEncoder, read_model_folder
 from denserk.reporting import track
 from denserk.training.batching import Limits
-from denserk.training.distributed import main_process_first
 from denserk.training.run_folder import (
     DATA,
     START,

@@ -13,7 +13,7 @@ from transformers.integrations.integration_utils import (
 )
 
 from denserk.errors import MissingExtraError, UsageError
-from denserk.training.distributed import world
+from denserk.models.distributed import world
 
 LOGS = "logs"
 

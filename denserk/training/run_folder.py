@@ -37,7 +37,7 @@ from denserk.io.manifest import Kind, differences, read_manifest
 from denserk.io.outputs import foreign_items, prepare_folder
 from denserk.io.plots import look, new_axes, save_if_installed
 from denserk.models.devices import choose_device, choose_dtype
-from denserk.training.distributed import device_of_rank, main_process_first, process_group, world
+from denserk.models.distributed import device_of_rank, main_process_first, process_group, world
 from denserk.training.reports import LOGS, Reports, callbacks_of
 from denserk.training.trainer import BEST, CHECKPOINTS, STEPS, Speed, Trainer, Training
 

@@ -41,10 +41,10 @@ from denserk.losses.functional import (
 from denserk.losses.pretraining import PretrainingObjective, TokenLoss
 from denserk.losses.retrieval import RetrievalObjective, find_candidates
 from denserk.models.cross_encoder import Reranker
+from denserk.models.distributed import gather, widen, widest, world
 from denserk.models.encoder import Encoder, Retriever
 from denserk.models.pooling import PassageVectors
 from denserk.training.batching import UNLIMITED, Limits, Work, cut, group
-from denserk.training.distributed import gather, widen, widest, world
 
 # A loss by its weighted terms; their sum is the loss.
 Terms = dict[str, Tensor]

@@ -32,8 +32,8 @@ from denserk.errors import DenserkError, MismatchError, OutputError
 from denserk.io.files import write_errors
 from denserk.io.outputs import whole_folder
 from denserk.models.devices import DTYPES
+from denserk.models.distributed import gather, gather_objects, sum_gradients, world
 from denserk.reporting import Progress, track
-from denserk.training.distributed import gather, gather_objects, sum_gradients, world
 from denserk.training.reports import Reports
 from denserk.training.steps import Step, Terms
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from denserk.io.block_journal import Block
+from denserk.io.blocks import Block
 from denserk.io.manifest import Kind, Manifest
-from denserk.io.vector_folder import VectorFolderWriter
+from denserk.io.vectors import VectorFolderWriter
 from tests.benchmarks.timing import DENSERK, Goals, cpu_seconds, watch
 from tests.peers import run_pyserini
 

@@ -40,7 +40,7 @@ from denserk.config.training import (
 from denserk.io.corpus import read_passages
 from denserk.io.qrels import read_qrels_map
 from denserk.io.topics import read_queries
-from denserk.tasks.generate import generate
+from denserk.models.generation import generate
 from denserk.training.finetune import finetune
 from denserk.training.pretrain import pretrain
 from tests.benchmarks.pretraining_texts import documents, sources, write_texts

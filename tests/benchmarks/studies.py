@@ -29,7 +29,7 @@ from denserk.io.corpus import read_passages
 from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import read_run_scores
 from denserk.io.topics import read_queries
-from denserk.tasks.encode import encode
+from denserk.models.encode import encode
 
 SLICE = 2000
 """Passages searched in each collection: the judged ones, and others, drawn, up to so many."""

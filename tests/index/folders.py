@@ -8,10 +8,10 @@ import numpy as np
 from denserk.config.retrieval import IndexPaths, IndexSettings, IndexType, Metric
 from denserk.index.build import IndexResult, build_index
 from denserk.index.index_folder import part_names
-from denserk.io.block_journal import Block
+from denserk.io.blocks import Block
 from denserk.io.flat_file import FlatWriter
 from denserk.io.manifest import Kind, Manifest, write_manifest
-from denserk.io.vector_folder import VectorFolderWriter
+from denserk.io.vectors import VectorFolderWriter
 
 MODEL = {"name": "m", "fingerprint": "1"}
 

@@ -36,7 +36,7 @@ from denserk.errors import (
 from denserk.index import milvus
 from denserk.index.milvus import Collection, MilvusIndex, build_collection
 from denserk.index.searcher import Searcher
-from denserk.tasks.encode import encode
+from denserk.models.encode import encode
 from tests.faults import Stopped, limit_file_size, stopped_at
 from tests.index.folders import best, vector_folder, whole_numbers
 from tests.milvus import MILVUS, collection, load, require_milvus, write_vectors

@@ -19,7 +19,7 @@ from denserk.index.build import build_index
 from denserk.index.search import search
 from denserk.io import vector_formats
 from denserk.io.runs import read_run_scores
-from denserk.tasks.encode import encode
+from denserk.models.encode import encode
 from tests.conftest import QUERIES as QUERY_TEXTS
 from tests.conftest import WORDS
 from tests.peers import run_anserini, run_pyserini

@@ -18,7 +18,7 @@ from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index.build import build_index
 from denserk.index.search import search
 from denserk.io.manifest import Kind, beside, file_sha256, read_manifest
-from denserk.tasks.encode import encode
+from denserk.models.encode import encode
 from tests.conftest import PASSAGES, QUERIES
 from tests.reporters import Heard
 

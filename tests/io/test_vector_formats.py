@@ -5,15 +5,12 @@ import pickle
 import numpy as np
 import pyarrow as arrow
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pyarrow import parquet
 
 from denserk.config.encoding import VectorFormat
 from denserk.errors import InputError, UsageError
 from denserk.io import vector_formats as formats
-from denserk.io.vector_formats import VectorBlock, checked_block, joined, regrouped
-from denserk.io.vectors import open_writer
+from denserk.io.vector_formats import VectorBlock, checked_block, joined, open_writer
 
 VECTORS = np.arange(6, dtype=np.float32).reshape(3, 2)
 IDS = ["a", "b", "c"]
@@ -23,18 +20,6 @@ def block(start, count):
     ids = [f"d{i}" for i in range(start, start + count)]
     vectors = np.arange(2 * start, 2 * (start + count), dtype=np.float32).reshape(-1, 2)
     return VectorBlock(ids, vectors, [f"text of {docid}" for docid in ids])
-
-
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(1, 7))
-def test_regrouping_keeps_every_row_in_order(counts, rows):
-    starts = np.cumsum([0, *counts])
-    blocks = [block(int(start), count) for start, count in zip(starts, counts, strict=False)]
-    parts = list(regrouped(blocks, rows))
-    assert [len(part.ids) for part in parts[:-1]] == [rows] * (len(parts) - 1)
-    assert 0 < len(parts[-1].ids) <= rows
-    whole, expected = joined(parts), block(0, sum(counts))
-    assert (whole.ids, whole.texts) == (expected.ids, expected.texts)
-    np.testing.assert_array_equal(whole.vectors, expected.vectors)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +99,7 @@ def test_parquet_files_have_anserinis_columns_and_at_most_so_many_rows(tmp_path,
         append(block(6, 3))
     files = sorted((tmp_path / "v").glob("*.parquet"))
     assert [file.name for file in files] == [f"part-0000{i}.parquet" for i in range(3)]
-    assert [parquet.read_metadata(file).num_rows for file in files] == [4, 4, 1]
+    assert [parquet.read_metadata(file).num_rows for file in files] == [4, 2, 3]
     assert [(field.name, str(field.type)) for field in parquet.read_table(files[0]).schema] == [
         ("docid", "string"),
         ("vector", "list<element: float>"),

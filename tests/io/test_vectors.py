@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from denserk.config.encoding import VectorFormat
-from denserk.errors import InputError, UsageError
-from denserk.io.vectors import open_writer, read_vector_blocks
+from denserk.errors import InputError, MismatchError, UsageError
+from denserk.io.blocks import JOURNAL, Block
+from denserk.io.manifest import Kind, Manifest
+from denserk.io.vector_formats import open_writer
+from denserk.io.vectors import VectorFolderWriter, open_vectors, read_vector_blocks
 from tests.peers import run_pyserini
 from tests.reporters import Heard
 
@@ -144,3 +147,62 @@ for folder in ("flat", "built"):
     found = [line.split()[1:] for line in printed.splitlines() if line.startswith("found")]
     order = np.argsort(-(VECTORS[:2] @ VECTORS.T), axis=1, kind="stable")[:, :3]
     assert found == [[IDS[row] for row in rows] for rows in order] * 2
+
+
+# denserk's own folder
+
+MANIFEST = Manifest(Kind.VECTORS, complete=False, settings={"block_size": 2})
+BLOCK_IDS = [["a", "b"], ["c"], ["d"]]
+BLOCK_VECTORS = [
+    np.array(rows, np.float32) for rows in ([[1, 2, 3], [4, 5, 6]], [[7, 8, 9]], [[0, 0, 1]])
+]
+
+
+def write_folder(folder, numbers=(0, 1), *, finish=True, dtype="float32"):
+    folder.mkdir(exist_ok=True)
+    writer = VectorFolderWriter(folder, MANIFEST, dtype)
+    for number in numbers:
+        if number not in writer.finished:
+            block = Block(number, len(BLOCK_IDS[number]), f"sha{number}")
+            writer.write(block, BLOCK_IDS[number], BLOCK_VECTORS[number])
+    if finish:
+        writer.finish({"dimension": 3})
+    return folder
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_folder_round_trip(tmp_path, dtype):
+    folder = open_vectors(write_folder(tmp_path / "v", dtype=dtype))
+    assert (folder.count, folder.dimension, folder.vectors_per_passage) == (3, 3, 1)
+    blocks = zip(folder.blocks(), BLOCK_IDS, BLOCK_VECTORS, strict=False)
+    for (ids, vectors, _), expected_ids, expected in blocks:
+        assert ids == expected_ids
+        assert vectors.dtype == dtype
+        assert isinstance(vectors, np.memmap)
+        np.testing.assert_array_equal(vectors, expected)
+
+
+def test_an_unfinished_folder_is_refused_and_can_be_continued(tmp_path):
+    folder = write_folder(tmp_path / "v", (0,), finish=False)
+    with pytest.raises(MismatchError, match="unfinished"):
+        open_vectors(folder)
+    with (folder / JOURNAL).open("ab") as journal:
+        journal.write(b'{"number":1,"cou')  # killed in the middle of a line
+    (folder / ".block-00001.npy.0123abcd.part").write_bytes(b"half")
+    continued = write_folder(folder)
+    whole = write_folder(tmp_path / "whole")
+    assert {f.name: f.read_bytes() for f in continued.iterdir()} == {
+        f.name: f.read_bytes() for f in whole.iterdir()
+    }
+
+
+def test_what_float16_cannot_hold_is_rejected(tmp_path):
+    writer = VectorFolderWriter(tmp_path, MANIFEST, "float16")
+    with pytest.raises(InputError, match="vector of a that is not finite in float16"):
+        writer.write(Block(0, 1, ""), ["a"], np.array([[1e6]], np.float32))
+
+
+def test_a_gap_is_reported(tmp_path):
+    folder = write_folder(tmp_path / "v", (0, 2))
+    with pytest.raises(MismatchError, match="lacks blocks between 0 and 2"):
+        open_vectors(folder)

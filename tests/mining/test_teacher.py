@@ -5,12 +5,12 @@ import pytest
 
 from denserk.config.encoding import ComputeSettings
 from denserk.config.formats import ConversionSettings, TrainingFormat
+from denserk.conversion import convert
 from denserk.errors import InputError
 from denserk.io.training import read_training
 from denserk.mining.teacher import scored
 from denserk.models.cross_encoder import PairScorer
 from denserk.records import Candidate, Passage, Query, TrainingExample
-from denserk.tasks.convert import convert
 from tests.conftest import PASSAGES, QUERIES
 
 CPU = ComputeSettings(device="cpu")

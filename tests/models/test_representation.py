@@ -27,6 +27,7 @@ from denserk.index.build import build_index
 from denserk.index.search import search
 from denserk.losses.functional import contrastive_loss
 from denserk.models import lexical
+from denserk.models.encode import encode
 from denserk.models.pooling import (
     PassageVectors,
     max_similarity,
@@ -47,7 +48,6 @@ from denserk.models.slice_layout import SliceLayout
 from denserk.models.stored_model import read_model_folder
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
-from denserk.tasks.encode import encode
 from tests import oracles
 from tests.conftest import PASSAGES, QUERIES
 from tests.tiny_models import MASKED_LM, WITH_HEADS

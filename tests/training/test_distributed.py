@@ -12,7 +12,7 @@ from torch.multiprocessing.spawn import spawn
 
 from denserk.config.training import CacheSettings
 from denserk.errors import InputError, UsageError
-from denserk.training.distributed import (
+from denserk.models.distributed import (
     device_of_rank,
     gather,
     launched,

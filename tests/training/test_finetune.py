@@ -19,9 +19,9 @@ from denserk.config.encoding import (
 )
 from denserk.config.formats import CorpusSettings
 from denserk.errors import UsageError
-from denserk.io.vector_folder import open_vectors
+from denserk.io.vectors import open_vectors
+from denserk.models.encode import encode
 from denserk.models.stored_model import read_model_folder
-from denserk.tasks.encode import encode
 from denserk.training.finetune import finetune
 from tests.reporters import Heard
 from tests.training.finetuning import AGG, run_of, tune, weights, write_examples

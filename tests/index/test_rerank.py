@@ -9,11 +9,11 @@ from denserk.commands.app import run as command
 from denserk.config.encoding import ComputeSettings
 from denserk.config.retrieval import RerankPaths, RerankSettings
 from denserk.errors import InputError
+from denserk.index import rerank as task
+from denserk.index.rerank import rerank
 from denserk.io.manifest import Kind, beside, file_sha256, read_manifest
 from denserk.models.cross_encoder import PairScorer
 from denserk.records import Passage, Query
-from denserk.tasks import rerank as task
-from denserk.tasks.rerank import rerank
 from tests.conftest import PASSAGES, QUERIES
 
 CPU = ComputeSettings(device="cpu")

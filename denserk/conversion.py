@@ -22,16 +22,15 @@ from denserk.config.formats import (
 )
 from denserk.errors import InputError, UsageError
 from denserk.io import corpus, qrels, runs, topics, training
-from denserk.io.block_journal import Block
+from denserk.io.blocks import Block
 from denserk.io.detect import detect_kind, format_by_name
 from denserk.io.files import STREAM
 from denserk.io.manifest import Kind as ManifestKind
 from denserk.io.manifest import Manifest
 from denserk.io.outputs import prepare_folder, whole_folder
 from denserk.io.pretraining_text import append_queries
-from denserk.io.vector_folder import VectorFolderWriter
-from denserk.io.vector_formats import VectorBlock, regrouped
-from denserk.io.vectors import VectorSource, open_writer, read_vector_blocks
+from denserk.io.vector_formats import VectorBlock, open_writer
+from denserk.io.vectors import VectorFolderWriter, VectorSource, read_vector_blocks
 from denserk.records import Candidate, Passage, Query, TrainingExample, best_first
 from denserk.reporting import track
 
@@ -40,7 +39,6 @@ logger = logging.getLogger(__name__)
 NOTHING: Mapping[str, Any] = {}
 SHOWN = 5  # ids that an error names
 WITH_SCORES = (TrainingFormat.TEVATRON, TrainingFormat.DPR, TrainingFormat.FLAG)
-BLOCK_SIZE = 4096  # vectors a block of a converted folder, as encode has it
 T = TypeVar("T")
 R = TypeVar("R", Query, Passage)
 Form = TypeVar("Form", bound=StrEnum)
@@ -48,7 +46,7 @@ Form = TypeVar("Form", bound=StrEnum)
 
 @dataclass(frozen=True)
 class ConversionResult:
-    """What was converted, and how many of it."""
+    """What was converted: kind, format, and number of `unit`s."""
 
     kind: Kind
     format: str
@@ -70,7 +68,7 @@ class _Job(NamedTuple):
 
 
 def _counted(records: Iterable[T], unit: str) -> Iterator[T]:
-    """Pass records on and count them on a progress bar."""
+    """Yield the records, counted on a progress bar."""
     with track("converting", None, unit) as progress:
         for record in records:
             yield record
@@ -200,7 +198,7 @@ def _vectors(job: _Job) -> int:
         open_writer(job.target, job.form, overwrite=overwrite, manifest=known) as writer,
     ):
         for block in _single_vectors(source):
-            writer.write(block.ids, block.vectors, block.texts)
+            writer.write(*block)
             progress.advance(len(block.ids))
         return writer.count
 
@@ -217,15 +215,12 @@ def _single_vectors(source: VectorSource) -> Iterator[VectorBlock]:
 
 
 def _write_folder(job: _Job, source: VectorSource, known: Manifest | None) -> int:
-    """Write denserk's own folder; the record of what made the vectors is kept."""
-    made_from = {**(source.manifest.made_from if source.manifest else {})}
-    manifest = Manifest(
-        ManifestKind.VECTORS,
-        complete=False,
-        settings=known.settings if known else {},
-        made_from=made_from | {"converted_from": job.source},
-    )
-    blocks = iter(regrouped(_single_vectors(source), BLOCK_SIZE))
+    """Write denserk's own folder; the manifest keeps what encoded the vectors."""
+    made_from = {} if source.manifest is None else source.manifest.made_from
+    settings = known.settings if known else {}
+    made_from = {**made_from, "converted_from": job.source}
+    manifest = Manifest(ManifestKind.VECTORS, False, settings, made_from)
+    blocks = _single_vectors(source)
     first = next(blocks)  # before anything is removed
     folder = prepare_folder(job.target, overwrite=job.settings.overwrite)
     dtype = "float16" if first.vectors.dtype == np.float16 else "float32"

@@ -13,8 +13,7 @@ from denserk.config.generate import GenerateSettings, GenerateTextSettings
 from denserk.errors import InputError, MismatchError
 from denserk.io.manifest import Kind, read_manifest
 from denserk.io.pretraining_text import read_expansions
-from denserk.models.generation import TextGenerator
-from denserk.tasks.generate import generate
+from denserk.models.generation import TextGenerator, generate
 from tests.conftest import WORDS
 from tests.faults import NAMING, Stopped, contents, stopped_at
 
@@ -54,7 +53,7 @@ class StandIn(TextGenerator):
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    monkeypatch.setattr("denserk.tasks.generate.TextGenerator", StandIn)
+    monkeypatch.setattr("denserk.models.generation.TextGenerator", StandIn)
     monkeypatch.setattr(StandIn, "asked", 0)
 
 
@@ -155,7 +154,7 @@ def test_resume_names_the_difference(stand_in, corpus, tmp_path, change, said, f
             run(tmp_path / "x", corpus)
         except Stopped:
             assert not finished
-    with pytest.raises(MismatchError, match="begun with other settings") as caught:
+    with pytest.raises(MismatchError, match="started with other settings") as caught:
         run(tmp_path / "x", corpus, resume=True, **change)
     assert said in caught.value.message
 

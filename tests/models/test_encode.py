@@ -1,7 +1,9 @@
 import io
 import json
 import random
-from contextlib import contextmanager
+import threading
+import time
+from contextlib import closing, contextmanager
 
 import numpy as np
 import pytest
@@ -11,13 +13,13 @@ from denserk.config.formats import CorpusSettings
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.corpus import read_passages
 from denserk.io.manifest import Kind, read_manifest
-from denserk.io.vector_folder import open_vectors
+from denserk.io.vectors import open_vectors
+from denserk.models.encode import background_writer, encode, prefetch
 from denserk.models.text_encoder import TextEncoder
 from denserk.reporting import Progress
-from denserk.tasks.encode import encode
 from tests.faults import Stopped, contents, stopped_at
+from tests.models.encoding import StandIn
 from tests.reporters import Heard
-from tests.tasks.encoding import StandIn
 
 LOAD = TextEncoder.load
 
@@ -61,7 +63,7 @@ def test_overlapping_stages_write_the_blocks_in_corpus_order(corpus, tmp_path, w
     passages = list(read_passages(str(corpus)))
     encoder = StandIn("m", {}, ComputeSettings())
     folder = open_vectors(tmp_path / "v")
-    for first, (ids, vectors) in zip(range(0, 23, 4), folder.blocks(), strict=True):
+    for first, (ids, vectors, _) in zip(range(0, 23, 4), folder.blocks(), strict=True):
         block = passages[first : first + 4]
         assert ids == [passage.docid for passage in block]
         alone = encoder.begin_passages(encoder.plan_passages(block)).array()
@@ -174,7 +176,7 @@ def test_resume_names_the_difference(corpus, tmp_path, change, said):
     with stopped_at(5), pytest.raises(Stopped):
         run(tmp_path / "v", corpus)
     before = contents(tmp_path / "v")
-    with pytest.raises(MismatchError, match="begun with other settings") as caught:
+    with pytest.raises(MismatchError, match="started with other settings") as caught:
         run(tmp_path / "v", corpus, resume=True, **change)
     assert said in caught.value.message
     assert contents(tmp_path / "v") == before
@@ -213,7 +215,7 @@ def test_json_lines_hold_ids_contents_and_vectors(corpus, tmp_path):
     assert [line["id"] for line in lines] == [f"d{n}" for n in range(23)]
     assert lines[4]["contents"] == "t1 text 4"
     run(tmp_path / "v", corpus)
-    vectors = np.concatenate([v for _, v in open_vectors(tmp_path / "v").blocks()])
+    vectors = np.concatenate([b.vectors for b in open_vectors(tmp_path / "v").blocks()])
     np.testing.assert_array_equal([line["vector"] for line in lines], vectors)
 
 
@@ -240,7 +242,7 @@ def test_blocks_hold_512_passages_on_a_cpu(tmp_path):
     corpus = tmp_path / "long.jsonl"
     corpus.write_text("".join(f'{{"_id": "d{n}", "text": "t{n}"}}\n' for n in range(1100)))
     run(tmp_path / "v", corpus, block_size=None)
-    assert [len(ids) for ids, _ in open_vectors(tmp_path / "v").blocks()] == [512, 512, 76]
+    assert [len(b.ids) for b in open_vectors(tmp_path / "v").blocks()] == [512, 512, 76]
 
 
 @pytest.mark.parametrize("shards", [{}, {"shard_id": 1, "shard_num": 2}])
@@ -277,3 +279,114 @@ def test_memory_does_not_grow_after_the_first_block(tmp_path):
 
     first, most = resident_memory(tmp_path, 2048)
     assert most <= 1.1 * first
+
+
+# Overlapping stages
+
+
+class Broken(Exception):
+    pass
+
+
+def feed(finish, items, error=None):
+    """Hand items over to a background writer, then raise an error."""
+    with background_writer(finish) as hand_over:
+        for item in items:
+            hand_over(item)
+        if error is not None:
+            raise error
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_prefetched_items_keep_their_order_and_are_bounded(workers):
+    read, finished = [], []
+
+    def items():
+        for number in range(20):
+            read.append(number)
+            yield number
+
+    def slow_when_even(item):
+        time.sleep(0.0005 * (item % 2 == 0))
+        return item
+
+    threads = threading.active_count()
+    for done, item in enumerate(prefetch(slow_when_even, items(), workers)):
+        assert len(read) <= done + 1 + workers
+        finished.append(item)
+    feed(finished.append, range(20, 40))
+    assert finished == list(range(40))
+    with closing(prefetch(str, range(100), workers)) as ready:
+        next(ready)
+    assert threading.active_count() == threads
+
+
+def test_one_item_waits_at_most():
+    gate, handed, finished = threading.Event(), [], []
+
+    def finish(item):
+        assert gate.wait(10)
+        finished.append(item)
+
+    def items():
+        for item in range(6):
+            handed.append(item)
+            yield item
+
+    feeder = threading.Thread(target=feed, args=[finish, items()])
+    feeder.start()
+    deadline = time.monotonic() + 10
+    while len(handed) < 2 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    time.sleep(0.02)
+    assert (handed, finished) == ([0, 1], [])
+    gate.set()
+    feeder.join()
+    assert finished == list(range(6))
+
+
+@pytest.mark.parametrize("workers", [1, 5])
+def test_an_error_is_raised_in_its_place(workers):
+    def reading():
+        yield from range(3)
+        raise Broken
+
+    def prepare(item):
+        if item == 2:
+            raise Broken
+        return item
+
+    made: list[object] = []
+    with pytest.raises(Broken):
+        made.extend(prefetch(str, reading(), workers))
+    with pytest.raises(Broken):
+        made.extend(prefetch(prepare, range(9), workers))
+    assert made == ["0", "1", "2", 0, 1]
+
+
+@pytest.mark.parametrize(("items", "error"), [(range(1000), None), (range(3), Broken("later"))])
+def test_an_error_of_writing_ends_the_work_and_comes_first(items, error):
+    finished = []
+
+    def finish(item):
+        if item == 2:
+            raise Broken("writing")
+        finished.append(item)
+
+    with pytest.raises(Broken, match="writing"):
+        feed(finish, items, error)
+    assert finished == [0, 1]
+
+
+@pytest.mark.parametrize("error", [Broken, KeyboardInterrupt])
+def test_an_error_between_leaves_nothing_half_written(error):
+    started, finished = [], []
+
+    def finish(item):
+        started.append(item)
+        time.sleep(0.01)
+        finished.append(item)
+
+    with pytest.raises(error):
+        feed(finish, [0, 1], error)
+    assert started == finished == [0, 1]

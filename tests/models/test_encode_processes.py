@@ -17,12 +17,12 @@ import pytest
 from denserk.config.encoding import ComputeSettings, EncodeSettings, VectorFormat
 from denserk.config.formats import CorpusSettings
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.io.block_journal import journal_of, read_journal
+from denserk.io.blocks import journal_of, read_journal
+from denserk.models import encode as encode_module
+from denserk.models.encode import encode
 from denserk.models.text_encoder import TextEncoder
-from denserk.tasks import encode as encode_module
-from denserk.tasks.encode import encode
 from tests.faults import Stopped, contents, ranks, stopped_at
-from tests.tasks.encoding import StandIn
+from tests.models.encoding import StandIn
 
 
 class Threads:
@@ -145,7 +145,7 @@ def test_a_lost_one_leaves_its_blocks_to_the_others(stand_in, corpus, tmp_path, 
     monkeypatch.setattr(StandIn, "begin_passages", lost)
     with pytest.raises(RuntimeError, match="lost"):
         run(tmp_path / "v", corpus, 2)
-    with pytest.raises(MismatchError, match="begun with other settings"):
+    with pytest.raises(MismatchError, match="started with other settings"):
         run(tmp_path / "v", corpus, 2, resume=True, block_size=5)
     monkeypatch.setattr(StandIn, "begin_passages", begin)
     assert run(tmp_path / "v", corpus, size, resume=True)[0].encoded == 5 * 4 - 1

@@ -16,6 +16,7 @@ from denserk.config.formats import (
     TopicsFormat,
     TrainingFormat,
 )
+from denserk.conversion import CONVERSIONS, convert, with_texts
 from denserk.errors import DenserkError, InputError, UsageError
 from denserk.io.corpus import read_passages
 from denserk.io.manifest import Kind as ManifestKind
@@ -25,10 +26,8 @@ from denserk.io.qrels import read_qrels
 from denserk.io.runs import read_run
 from denserk.io.topics import read_queries
 from denserk.io.training import read_training
-from denserk.io.vector_folder import open_vectors
-from denserk.io.vectors import read_vector_blocks
+from denserk.io.vectors import open_vectors, read_vector_blocks
 from denserk.records import Candidate, TrainingExample
-from denserk.tasks.convert import CONVERSIONS, convert, with_texts
 from tests.conftest import PASSAGES, QRELS, QUERIES
 from tests.expansions import write_expansions
 
@@ -145,11 +144,11 @@ def test_texts_travel_with_vectors_where_both_shapes_hold_them(tmp_path):
     assert '"docid":"d0","contents":"text 0"' in (tmp_path / "a").read_text()
 
 
-def test_a_folder_of_vectors_is_cut_anew_and_keeps_what_made_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("denserk.tasks.convert.BLOCK_SIZE", 4)
+def test_a_folder_of_vectors_has_blocks_and_keeps_what_made_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("denserk.io.vector_formats.ROWS", 4)
     turn(lines(tmp_path), tmp_path / "a", "npy")
     folder = open_vectors(tmp_path / "a")
-    assert [len(ids) for ids, _ in folder.blocks()] == [4, 4, 1]
+    assert [len(block.ids) for block in folder.blocks()] == [4, 4, 1]
     assert folder.manifest.made_from == {"converted_from": str(tmp_path / "v.jsonl")}
     turn(tmp_path / "a", tmp_path / "b", "npy")
     assert (tmp_path / "b" / "block-00001.npy").read_bytes() == (
@@ -217,7 +216,7 @@ def test_texts_are_converted_without_torch(toy, tmp_path):
     program = (
         "import sys\n"
         "from denserk.config.formats import ConversionSettings\n"
-        "from denserk.tasks.convert import convert\n"
+        "from denserk.conversion import convert\n"
         f"convert({str(toy / 'corpus.jsonl')!r}, {str(tmp_path / 'collection.tsv')!r}, "
         "ConversionSettings())\n"
         "assert not {'torch', 'transformers', 'faiss'} & sys.modules.keys()\n"

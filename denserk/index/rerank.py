@@ -24,15 +24,7 @@ from denserk.errors import InputError
 from denserk.index.searcher import Hits, TieCount, ordered
 from denserk.io.corpus import read_passages
 from denserk.io.files import STREAM
-from denserk.io.manifest import (
-    Kind,
-    Manifest,
-    file_sha256,
-    forget_manifest,
-    has_manifest,
-    queries_sha256,
-    write_manifest,
-)
+from denserk.io.manifest import Kind, describe_file, file_sha256, forget_manifest, queries_sha256
 from denserk.io.outputs import scratch_folder
 from denserk.io.passage_texts import PassageTexts
 from denserk.io.runs import read_run, write_run
@@ -97,17 +89,14 @@ def rerank(
                 answers = _answers(groups, queries, texts, scorer, settings, result, progress)
                 form, tag = settings.output_format, settings.tag
                 result.hits = write_run(paths.output, answers, form, tag)
-        if has_manifest(paths.output):
-            made_from = {
-                "model": scorer.description(),
-                "run": {"name": paths.run, "sha256": file_sha256(run)},
-                "topics": {"name": paths.topics, "sha256": queries_sha256(queries.values())},
-                "corpus": {"name": paths.corpus, **as_json(corpus)},
-            }
-            counts = {name: getattr(result, name) for name in ("queries", "pairs", "hits")}
-            contents = {**counts, "sha256": file_sha256(paths.output)}
-            manifest = Manifest(Kind.RUN, True, as_json(settings), made_from, contents)
-            write_manifest(paths.output, manifest)
+        made_from = {
+            "model": scorer.description(),
+            "run": {"name": paths.run, "sha256": file_sha256(run)},
+            "topics": {"name": paths.topics, "sha256": queries_sha256(queries.values())},
+            "corpus": {"name": paths.corpus, **as_json(corpus)},
+        }
+        counts = {name: getattr(result, name) for name in ("queries", "pairs", "hits")}
+        describe_file(paths.output, Kind.RUN, as_json(settings), made_from, counts)
     return result
 
 

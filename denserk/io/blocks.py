@@ -2,36 +2,65 @@
 
 The journal has one JSON line per finished block. A file of lines stays in a folder beside it,
 NAME.unfinished, until it is complete: `lines`, the journal, and manifest.json. A kill costs the
-block that was being made.
+block that was being written.
 """
 
+import logging
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from denserk.errors import InputError
+from denserk.config.options import from_json
+from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.files import read_file, whole_binary, write_errors
-from denserk.io.manifest import Manifest, beside, write_manifest
+from denserk.io.manifest import Manifest, beside, differences, write_manifest
 from denserk.io.outputs import unfinished_folder
-from denserk.io.schema import TEXT, mapping, record, require, whole
+
+logger = logging.getLogger(__name__)
 
 JOURNAL = "blocks.jsonl"
 OTHERS = "blocks-*.jsonl"  # of ranks 1, 2, ... until their lines are copied into the first journal
 LINES = "lines"
 
 
-def journal_of(rank: int) -> str:
-    """Return the name of the journal of a process.
+def texts_sha256(texts: Iterable[Sequence[str]]) -> str:
+    """Return the SHA-256 of ids and texts, each record given as its parts."""
+    digest = sha256()
+    for parts in texts:
+        digest.update("\x1f".join([*parts, "\x1e"]).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
 
-    >>> journal_of(0), journal_of(3)
-    ('blocks.jsonl', 'blocks-3.jsonl')
+
+def refuse_other_run(
+    where: str | Path, started: Manifest, now: Manifest, models: Iterable[str]
+) -> None:
+    """Raise a MismatchError if an output was started with other settings or another model.
+
+    `models` are the keys of `made_from` that describe models; their names do not count.
     """
-    return OTHERS.replace("*", str(rank)) if rank else JOURNAL
+    found = differences(started.settings, now.settings)
+    for key in models:
+        old, new = dict(started.made_from.get(key) or {}), dict(now.made_from.get(key) or {})
+        for described in (old, new):
+            described.pop("name", None)  # a folder may have moved
+            if described.get("plain") is False:  # written by earlier versions
+                del described["plain"]
+        if "backend" in new:
+            old.setdefault("backend", "torch")  # of earlier versions
+        found += differences(old, new, f"{key}.")
+    if found:
+        raise MismatchError(
+            f"{where} was started with other settings: {'; '.join(found)}",
+            "give the same settings, or start over with --overwrite",
+        )
+    if started.version != now.version:
+        logger.warning(f"{where} was started by denserk {started.version}; this is {now.version}")
 
 
 @dataclass(frozen=True)
@@ -59,39 +88,41 @@ class Block:
         return f"block-{self.number:05d}"
 
 
-_FIELDS = {"number": whole(), "count": whole(1), "input_sha256": TEXT}
-_LINE = record(_FIELDS, {"end": whole(), "sha256": mapping(TEXT)})
+def journal_of(rank: int) -> str:
+    """Return the name of the journal of a process.
+
+    >>> journal_of(0), journal_of(3)
+    ('blocks.jsonl', 'blocks-3.jsonl')
+    """
+    return OTHERS.replace("*", str(rank)) if rank else JOURNAL
 
 
-def read_journal(folder: Path) -> list[Block]:
-    """Read the finished blocks of all processes; a last line cut short by a kill is no block."""
+def read_journal(folder: Path) -> dict[int, Block]:
+    """Read the finished blocks of all processes, by number and in its order.
+
+    A last line cut short by a kill is no block.
+    """
     found: dict[int, Block] = {}
-    hint = "start over with --overwrite"
-    for where in [folder / JOURNAL, *sorted(folder.glob(OTHERS))]:
+    for where in [folder / JOURNAL, *folder.glob(OTHERS)]:
         lines = read_file(where).splitlines(keepends=True) if os.path.lexists(where) else []
         for number, line in enumerate(lines, start=1):
             if not line.endswith(b"\n"):
                 break
             try:
-                values = orjson.loads(line)
-                require(values, _LINE, where, number, hint)
-                block = Block(**values)
-            except (ValueError, TypeError):
-                expected = "one finished block a line"
-                raise InputError(where, number, "a broken line", expected, hint) from None
+                block = from_json(Block, orjson.loads(line))
+                if block.number < 0 or block.count < 1:
+                    raise ValueError("numbers out of range")
+            except (AttributeError, TypeError, ValueError, UsageError) as error:
+                broken, hint = f"a broken line ({error})", "start over with --overwrite"
+                raise InputError(where, number, broken, "one finished block", hint) from None
             found[block.number] = block
-    return list(found.values())
+    return dict(sorted(found.items()))
 
 
-def _line(block: Block) -> bytes:
-    values = {name: value for name, value in asdict(block).items() if value not in ({}, None)}
-    return orjson.dumps(values, option=orjson.OPT_APPEND_NEWLINE)
-
-
-def write_journal(folder: Path, blocks: Iterable[Block]) -> None:
+def write_journal(folder: Path, blocks: Mapping[int, Block]) -> None:
     """Write the journal, sorted by block number, and remove those of other processes."""
     with whole_binary(folder / JOURNAL) as handle:
-        handle.writelines(map(_line, sorted(blocks, key=lambda block: block.number)))
+        handle.writelines(_line(blocks[number]) for number in sorted(blocks))
     with write_errors(folder):
         for other in folder.glob(OTHERS):
             other.unlink()
@@ -103,13 +134,18 @@ def append_to_journal(folder: Path, block: Block, name: str = JOURNAL) -> None:
         journal.write(_line(block))
 
 
+def _line(block: Block) -> bytes:
+    values = {name: value for name, value in asdict(block).items() if value not in ({}, None)}
+    return orjson.dumps(values, option=orjson.OPT_APPEND_NEWLINE)
+
+
 class ResumableLines:
     """Writes blocks of lines in order, and renames the file when it is complete.
 
     Args:
         output: the final path; `.gz` is compressed at the end.
         manifest: settings and inputs of the run, not `complete`.
-        overwrite: start over if something was begun.
+        overwrite: discard an unfinished output.
     """
 
     def __init__(self, output: str | Path, manifest: Manifest, *, overwrite: bool) -> None:
@@ -124,11 +160,11 @@ class ResumableLines:
             if blocks and not self._lines.exists() and self._output.exists():
                 self._output.replace(self._lines)  # killed between renaming and manifest
             with self._lines.open("ab") as lines:
-                ends = {block.number: block.end or 0 for block in blocks}
-                self.finished = {b.number: b for b in blocks if ends[b.number] <= lines.tell()}
-                lines.truncate(max((ends[number] for number in self.finished), default=0))
+                size = lines.tell()
+                self.finished = {n: b for n, b in blocks.items() if (b.end or 0) <= size}
+                lines.truncate(max((b.end or 0 for b in self.finished.values()), default=0))
         write_manifest(self._folder, manifest)
-        write_journal(self._folder, self.finished.values())
+        write_journal(self._folder, self.finished)
 
     def write(self, block: Block, lines: bytes) -> None:
         """Add a block; it is finished when its lines are on the disk."""
@@ -152,7 +188,7 @@ class ResumableLines:
             shutil.rmtree(self._folder)
 
 
-def begun_manifest(output: str | Path) -> Path | None:
+def started_output(output: str | Path) -> Path | None:
     """Return what has the manifest of an output, unfinished or else finished; None for neither."""
     unfinished = unfinished_folder(output)
     if beside(unfinished).exists():

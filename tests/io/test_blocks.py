@@ -4,14 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from denserk.errors import OutputError
-from denserk.io.block_journal import (
+from denserk.errors import MismatchError, OutputError
+from denserk.io.blocks import (
     JOURNAL,
     Block,
     ResumableLines,
     append_to_journal,
-    begun_manifest,
     read_journal,
+    refuse_other_run,
+    started_output,
     write_journal,
 )
 from denserk.io.manifest import Kind, Manifest, read_manifest
@@ -21,23 +22,24 @@ MANIFEST = Manifest(Kind.EXPANSIONS, complete=False, settings={"seed": 1})
 
 
 def test_blocks_come_back_and_a_line_cut_short_is_none(tmp_path):
-    assert read_journal(tmp_path) == []
+    assert read_journal(tmp_path) == {}
     first, second, third = (Block(n, 4, "ab", end=10 * n) for n in (1, 2, 3))
-    write_journal(tmp_path, [second, first])
+    write_journal(tmp_path, {2: second, 1: first})
     append_to_journal(tmp_path, third)
     with (tmp_path / JOURNAL).open("ab") as out:
         out.write(b'{"number":4,"co')
-    assert read_journal(tmp_path) == [first, second, third]
-    assert [block.end for block in read_journal(tmp_path)] == [10, 20, 30]
+    found = read_journal(tmp_path)
+    assert list(found.items()) == [(1, first), (2, second), (3, third)]
+    assert [block.end for block in found.values()] == [10, 20, 30]
 
 
 def test_lines_have_no_name_until_they_are_complete(tmp_path):
     output = tmp_path / "deep" / "x"
-    assert begun_manifest(output) is None
+    assert started_output(output) is None
     lines = ResumableLines(output, MANIFEST, overwrite=False)
     lines.write(Block(3, 2, "ab"), b"one\ntwo\n")
     assert not output.exists()
-    assert begun_manifest(output) == unfinished_folder(output)
+    assert started_output(output) == unfinished_folder(output)
     with (unfinished_folder(output) / "lines").open("ab") as out:
         out.write(b"a block cut sh")
     again = ResumableLines(output, MANIFEST, overwrite=False)
@@ -45,7 +47,7 @@ def test_lines_have_no_name_until_they_are_complete(tmp_path):
     again.write(Block(4, 1, "cd"), b"three\n")
     again.finish({"count": 3})
     assert output.read_bytes() == b"one\ntwo\nthree\n"
-    assert begun_manifest(output) == output
+    assert started_output(output) == output
     found = read_manifest(output, Kind.EXPANSIONS)
     assert found == replace(MANIFEST, complete=True, contents={"count": 3})
     assert not unfinished_folder(output).exists()
@@ -66,3 +68,12 @@ def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot be written"):
         ResumableLines(tmp_path / "file" / "x", MANIFEST, overwrite=False)
+
+
+def test_a_run_of_an_earlier_version_is_resumed_by_torch():
+    def made(**model):
+        return Manifest(Kind.VECTORS, False, {}, {"model": {"fingerprint": "1", **model}})
+
+    refuse_other_run("vectors", made(), made(backend="torch"), ["model"])
+    with pytest.raises(MismatchError, match="backend"):
+        refuse_other_run("vectors", made(), made(backend="openvino"), ["model"])

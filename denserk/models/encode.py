@@ -1,0 +1,513 @@
+"""Encode a corpus or queries: streaming, in independent blocks, resumable, in several processes.
+
+`prefetch` and `background_writer` overlap the stages. The model runs in the caller's thread, which
+also reads the source, so that an interrupt is felt even while a stream keeps it waiting.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from denserk.config.encoding import (
+    Backend,
+    ComputeSettings,
+    EncodeSettings,
+    TextSettings,
+    VectorFormat,
+)
+from denserk.config.formats import CorpusSettings
+from denserk.config.options import as_json
+from denserk.data.batches import PlannedTexts
+from denserk.errors import InputError, MismatchError, UsageError
+from denserk.io.blocks import Block, refuse_other_run, texts_sha256
+from denserk.io.checks import IdLedger
+from denserk.io.corpus import duplicate, read_passages
+from denserk.io.files import STREAM
+from denserk.io.manifest import NAME, Kind, Manifest, read_manifest
+from denserk.io.outputs import prepare_folder, refuse_occupied
+from denserk.io.topics import read_queries
+from denserk.io.vector_formats import Vectors, open_writer, refuse_non_finite
+from denserk.io.vectors import INT8_WEIGHTS, VectorFolderWriter, start_folder
+from denserk.models.devices import choose_device
+from denserk.models.distributed import (
+    device_of_rank,
+    from_main_process,
+    gather_objects,
+    launched,
+    process_group,
+    world,
+)
+from denserk.models.text_encoder import (
+    CALIBRATION_TEXTS,
+    CERTIFICATION_TEXTS,
+    ComingVectors,
+    TextEncoder,
+)
+from denserk.records import Passage, Query
+from denserk.reporting import Progress, track
+
+T = TypeVar("T")
+R = TypeVar("R")
+Records = Sequence[Any]  # passages, or queries
+Blocks = Iterable[tuple[int, Records]]  # with their numbers
+# Passages per block without --block-size. A CPU encodes 4,096 in minutes, which a kill would cost;
+# a GPU encodes them in a second, and 512 would not fill it.
+BLOCK_SIZES = {"cpu": 512, "cuda": 4096}
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Passages or queries, read as often as needed (a stream: once).
+
+    Attributes:
+        source: names them in errors.
+        unit: "passages" or "queries".
+        read: reads them from the start; the id of a record comes first.
+    """
+
+    source: str
+    unit: str
+    read: Callable[[], Iterator[Any]]
+
+    def checked(self) -> Iterator[Any]:
+        """Yield all records; after the last one, reject a repeated id, or no records."""
+        ledger = IdLedger()
+        for record in self.read():
+            ledger.extend([record[0]])
+            yield record
+        if not ledger.count:
+            raise InputError(self.source, None, f"no {self.unit}", "at least one")
+        if (repeat := ledger.first_repeat()) is not None:
+            raise duplicate(self.source, self.unit, repeat, self.read)
+
+    def count(self) -> int | None:
+        """Read and check all texts, before hours of work; None for a stream."""
+        if self.source == STREAM:
+            return None
+        counted = 0
+        with track(f"checking {self.unit}", None, self.unit) as progress:
+            for _ in self.checked():
+                counted += 1
+                progress.advance()
+        return counted
+
+    def blocks(self, size: int, start: int, stop: int | None) -> Iterator[tuple[int, list[Any]]]:
+        """Yield the blocks of a shard with their numbers in the whole source.
+
+        >>> list(Texts("c", "passages", lambda: iter("abcde")).blocks(2, 2, 5))
+        [(1, ['c', 'd']), (2, ['e'])]
+        """
+        records = islice(self.checked() if self.source == STREAM else self.read(), start, stop)
+        number = start // size
+        while block := list(islice(records, size)):
+            yield number, block
+            number += 1
+
+
+def shard_bounds(
+    count: int | None, block_size: int, shard_id: int, shard_num: int
+) -> tuple[int, int | None]:
+    """Return the first text of a shard and the end of its last block; of a stream, (0, None).
+
+    Raises:
+        UsageError: there are fewer blocks than shards.
+
+    >>> [shard_bounds(10_000, 1024, shard, 3) for shard in range(3)]
+    [(0, 3072), (3072, 6144), (6144, 10000)]
+    """
+    if count is None:
+        return 0, None
+    blocks = -(-count // block_size)
+    if shard_num > blocks:
+        raise UsageError(
+            f"--shard-num {shard_num}: {count:,} texts make only {blocks} blocks of {block_size:,}",
+            f"use at most {blocks} shards, or a smaller --block-size",
+        )
+    first, last = (blocks * shard // shard_num for shard in (shard_id, shard_id + 1))
+    return first * block_size, min(count, last * block_size)
+
+
+@dataclass
+class EncodeResult:
+    """Vectors in the output, and the work of this run.
+
+    Attributes:
+        count: vectors in the output.
+        dimension: D.
+        encoded: texts that were encoded in this run.
+        seconds: from the first of these being read to the last being written.
+        tokens: their tokens.
+        positions: the same with padding.
+    """
+
+    count: int = 0
+    dimension: int = 0
+    encoded: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+    positions: int = 0
+
+    @property
+    def per_second(self) -> float:
+        """Texts encoded per second."""
+        return self.encoded / self.seconds if self.seconds else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens encoded per second."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def padding(self) -> float:
+        """Share of the positions that was padding."""
+        return 1 - self.tokens / self.positions if self.positions else 0.0
+
+
+def encode(
+    settings: EncodeSettings,
+    corpus: CorpusSettings,
+    representation: Mapping[str, Any],
+    text: Mapping[str, Any],
+    compute: ComputeSettings,
+) -> EncodeResult:
+    """Encode passages or queries.
+
+    Args:
+        settings: what to encode, with which model, to where.
+        corpus: how passages are read.
+        representation: fields of RepresentationSettings that override the model's own.
+        text: fields of TextSettings that override the model's own.
+        compute: device and precision.
+
+    Raises:
+        UsageError, InputError, MismatchError, OutputError, ModelError: see `denserk.errors`.
+    """
+    if launched():
+        alone = "by one process only; start it without torchrun"
+        if settings.source == STREAM:
+            raise UsageError(f"a stream can be read {alone}", "write it to a file first")
+        if settings.output_format is not VectorFormat.NPY:
+            raise UsageError(
+                f"--output-format {settings.output_format} is written {alone}",
+                "use --output-format npy, and denserk convert afterwards",
+            )
+    device = device_of_rank(compute.device)
+    with process_group(device):
+        return _encode(settings, corpus, representation, text, replace(compute, device=device))
+
+
+def _encode(
+    settings: EncodeSettings,
+    corpus: CorpusSettings,
+    representation: Mapping[str, Any],
+    text: Mapping[str, Any],
+    compute: ComputeSettings,
+) -> EncodeResult:
+    read: Callable[[], Iterator[Any]]
+    if settings.topics is None:
+        read = partial(read_passages, settings.source, corpus, text.get("fields"))
+    else:
+        read = partial(read_queries, settings.source, settings.topics_format, settings.qrels)
+    texts = Texts(settings.source, "passages" if settings.topics is None else "queries", read)
+    to_folder = settings.output_format is VectorFormat.NPY
+
+    def look() -> tuple[int | None, Manifest | None]:
+        """Count the texts, and read the manifest of the folder that is resumed."""
+        if to_folder:
+            refuse_occupied(settings.output, overwrite=settings.overwrite, resume=settings.resume)
+        count = texts.count()
+        if not settings.resume or not (Path(settings.output) / NAME).exists():
+            return count, None
+        return count, read_manifest(settings.output, Kind.VECTORS, unfinished=True)
+
+    count, resumed = from_main_process(look)
+    size = settings.block_size or (resumed and resumed.settings.get("block_size"))
+    size = size or BLOCK_SIZES[choose_device(compute.device).type]
+    start, stop = shard_bounds(count, size, settings.shard_id, settings.shard_num)
+    if resumed is not None and compute.backend is Backend.AUTO:
+        # earlier versions, which recorded none, computed by torch
+        backend = resumed.made_from["model"].get("backend", Backend.TORCH)
+        compute = replace(compute, backend=Backend(backend))
+    encoder = TextEncoder.load(settings.model, representation, text, compute)
+    if settings.int8:
+        encoder.int8 = from_main_process(lambda: _int8(settings, texts, encoder, resumed))
+    chosen = {
+        "side": settings.side,
+        "vector_dtype": settings.vector_dtype.value,
+        "block_size": size,
+        "shard_id": settings.shard_id,
+        "shard_num": settings.shard_num,
+        **as_json(corpus),
+        "device": encoder.device.type,
+        "dtype": compute.dtype.value,
+        "batch_tokens": encoder.batch_tokens,
+        "batch_size": compute.batch_size,
+        "threads": compute.threads,
+        **({"qrels": settings.qrels} if settings.qrels else {}),
+    }
+    made_from = {"model": encoder.description(), "texts": settings.source}
+    manifest = Manifest(Kind.VECTORS, False, chosen, made_from)
+    blocks = texts.blocks(size, start, stop)
+    with track("encoding", stop and stop - start, texts.unit) as progress:
+        if to_folder:
+            writer = _folder_writer(settings, manifest, encoder, resumed)
+            return _encode_folder(settings, encoder, writer, blocks, progress)
+        return _encode_stream(settings, encoder, manifest, blocks, progress)
+
+
+def _int8(
+    settings: EncodeSettings, texts: Texts, encoder: TextEncoder, resumed: Manifest | None
+) -> dict[str, Any] | None:
+    """Quantise the encoder: by the int8 model of a resumed folder, else on the first texts."""
+    recorded = resumed.made_from["model"].get("int8") if resumed else None
+    folder = Path(settings.output)
+    if recorded and (folder / INT8_WEIGHTS).exists():
+        encoder.use_int8(folder, recorded, queries=settings.topics is not None)
+    else:
+        encoder.quantize(list(islice(texts.read(), CALIBRATION_TEXTS + CERTIFICATION_TEXTS)))
+    return encoder.int8
+
+
+def _folder_writer(
+    settings: EncodeSettings, manifest: Manifest, encoder: TextEncoder, resumed: Manifest | None
+) -> VectorFolderWriter:
+    """Return this process' writer of the folder, which the main process prepares."""
+    folder = Path(settings.output)
+
+    def start() -> tuple[Manifest, dict[int, Block]]:
+        prepare_folder(folder, overwrite=settings.overwrite, resume=settings.resume)
+        if resumed is not None:
+            refuse_other_run(folder, resumed, manifest, ["model"])
+        finished = start_folder(folder, manifest)
+        if settings.int8 and not (folder / INT8_WEIGHTS).exists():
+            encoder.save_int8(folder)
+        return manifest, finished
+
+    of_main, finished = from_main_process(start)
+    rank, _ = world()
+    if rank:
+        refuse_other_run(folder, of_main, manifest, ["model"])
+        if encoder.int8:
+            encoder.use_int8(folder, encoder.int8, queries=settings.topics is not None)
+    return VectorFolderWriter(folder, manifest, settings.vector_dtype.value, finished, rank)
+
+
+def _vectors_per_text(settings: EncodeSettings, encoder: TextEncoder) -> int:
+    return encoder.vectors_per_passage if settings.topics is None else 1
+
+
+def _encode_folder(
+    settings: EncodeSettings,
+    encoder: TextEncoder,
+    writer: VectorFolderWriter,
+    blocks: Blocks,
+    progress: Progress,
+) -> EncodeResult:
+    """Write the resumable folder."""
+    before = dict(writer.finished)
+
+    def write(block: Block, records: Records, vectors: Vectors) -> None:
+        writer.write(block, [record[0] for record in records], vectors)
+
+    result = _encode_blocks(settings, encoder, blocks, before, write, progress)
+    if world()[1] > 1:
+        progress.note("waiting for the other processes")
+    of_ranks = gather_objects((writer.finished, result))
+
+    def finish() -> EncodeResult:
+        for finished, _ in of_ranks:
+            writer.finished |= finished
+        size = _vectors_per_text(settings, encoder)
+        manifest = writer.finish({"dimension": encoder.dimension, "vectors_per_passage": size})
+        results = [result for _, result in of_ranks]
+        return EncodeResult(
+            manifest.contents["count"],
+            encoder.dimension,
+            encoded=sum(result.encoded for result in results),
+            seconds=max(result.seconds for result in results),
+            tokens=sum(result.tokens for result in results),
+            positions=sum(result.positions for result in results),
+        )
+
+    return from_main_process(finish)
+
+
+def _encode_stream(
+    settings: EncodeSettings,
+    encoder: TextEncoder,
+    manifest: Manifest,
+    blocks: Blocks,
+    progress: Progress,
+) -> EncodeResult:
+    """Write another tool's format, in one pass; several vectors of d1 are d1#0, d1#1."""
+    size = _vectors_per_text(settings, encoder)
+
+    def write(_: Block, records: Records, vectors: Vectors) -> None:
+        names = [record[0] for record in records]
+        contents = [" ".join(filter(None, _parts(record, encoder.text))) for record in records]
+        if size > 1:
+            names = [f"{name}#{i}" for name in names for i in range(size)]
+            contents = [content for content in contents for _ in range(size)]
+        stored = vectors.astype(settings.vector_dtype.value, copy=False)
+        refuse_non_finite(settings.output, names, stored)
+        out.write(names, stored, contents)
+
+    with open_writer(
+        settings.output,
+        settings.output_format,
+        overwrite=settings.overwrite,
+        queries=settings.topics is not None,
+        manifest=replace(manifest, complete=True),
+    ) as out:
+        return _encode_blocks(settings, encoder, blocks, {}, write, progress)
+
+
+def _parts(record: Passage | Query, text: TextSettings) -> list[str]:
+    """Return the texts of a record that the tokenizer joins."""
+    return [record.field(f) for f in text.fields] if isinstance(record, Passage) else [record.text]
+
+
+def _encode_blocks(
+    settings: EncodeSettings,
+    encoder: TextEncoder,
+    blocks: Blocks,
+    finished: Mapping[int, Block],
+    write: Callable[[Block, Records, Vectors], None],
+    progress: Progress,
+) -> EncodeResult:
+    """Encode this process' blocks; finished ones are compared with the input and skipped."""
+    of_passages = settings.topics is None
+    plan: Callable[[Any], PlannedTexts]
+    plan = encoder.plan_passages if of_passages else encoder.plan_queries
+    begin = encoder.begin_passages if of_passages else encoder.begin_queries
+    seen: set[int] = set()
+
+    def prepare(dealt: tuple[int, Records, bool]) -> tuple[Block, Records, PlannedTexts | None]:
+        number, records, own = dealt
+        seen.add(number)
+        if not own:
+            return Block(number, len(records), ""), records, None
+        digest = texts_sha256([record[0], *_parts(record, encoder.text)] for record in records)
+        block = Block(number, len(records), digest)
+        if number not in finished:
+            return block, records, plan(records)
+        if finished[number] != block:
+            raise MismatchError(
+                f"{block.name} of {settings.output} was made from other texts than "
+                f"{settings.source} holds there now",
+                "start over with --overwrite",
+            )
+        return block, records, None
+
+    def finish(encoded: tuple[Block, Records, ComingVectors]) -> None:
+        block, records, vectors = encoded
+        write(block, records, vectors.array())
+
+    result, start = EncodeResult(dimension=encoder.dimension), time.perf_counter()
+    shares = deal(blocks, finished, *world())
+    with (
+        closing(prefetch(prepare, shares, settings.workers)) as prepared,
+        background_writer(finish) as hand_over,
+    ):
+        for block, records, planned in prepared:
+            if planned is None:
+                progress.advance(block.count)
+                if not result.encoded:  # time counts from the first text that is encoded
+                    start = time.perf_counter()
+                continue
+            hand_over((block, records, begin(planned, progress.advance)))
+            result.encoded += planned.count
+            result.tokens += planned.tokens
+            result.positions += planned.positions
+    if extra := sorted(finished.keys() - seen):
+        raise MismatchError(
+            f"{settings.output} holds block {extra[0]}, past the end of {settings.source}",
+            "start over with --overwrite",
+        )
+    result.count = result.encoded
+    result.seconds = time.perf_counter() - start if result.encoded else 0.0
+    return result
+
+
+def deal(
+    blocks: Iterable[tuple[int, T]], finished: Collection[int], rank: int, size: int
+) -> Iterator[tuple[int, T, bool]]:
+    """Yield numbered blocks, and whether each is processed by this rank.
+
+    Finished and unfinished blocks are dealt round robin separately, so that what one process lost
+    is shared by all when the run is resumed.
+
+    >>> [number for number, _, own in deal(enumerate("abcdefg"), {0, 2, 4}, 1, 2) if own]
+    [2, 3, 6]
+    """
+    turn = {True: 0, False: 0}
+    for number, block in blocks:
+        done = number in finished
+        yield number, block, turn[done] % size == rank
+        turn[done] += 1
+
+
+def prefetch(
+    prepare: Callable[[T], R], items: Iterable[T], workers: int = 1
+) -> Generator[R, None, None]:
+    """Yield prepared items in order, prepared by other threads while the caller works.
+
+    Items are read in the caller's thread, at most `workers` + 1 beyond the last one yielded. An
+    error is raised once everything before it was yielded. Close the generator
+    (`contextlib.closing`) if the caller may stop early.
+
+    >>> list(prefetch(str.upper, ["a", "b", "c"]))
+    ['A', 'B', 'C']
+    """
+    reading = iter(items)
+    waiting: deque[Future[R]] = deque()
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="prefetch")
+
+    def start_next() -> None:
+        try:
+            waiting.append(pool.submit(prepare, next(reading)))
+        except StopIteration:
+            pass
+        except Exception as error:  # noqa: BLE001 - raised again, in its turn
+            waiting.append(Future())
+            waiting[-1].set_exception(error)
+
+    try:
+        for _ in range(workers + 1):
+            start_next()
+        while waiting:
+            yield waiting.popleft().result()
+            start_next()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def background_writer(finish: Callable[[T], object]) -> Iterator[Callable[[T], None]]:
+    """Yield a function that hands an item to `finish`, which works in a thread of its own.
+
+    Handing over the next item waits until the one before is finished, and raises its error; leaving
+    does the same.
+    """
+    last: Future[object] = Future()
+    last.set_result(None)
+    with ThreadPoolExecutor(1, thread_name_prefix="writer") as pool:
+
+        def hand_over(item: T) -> None:
+            nonlocal last
+            last.result()
+            last = pool.submit(finish, item)
+
+        try:
+            yield hand_over
+        except Exception:
+            last.result()  # an error of writing came first
+            raise
+        last.result()
