@@ -23,8 +23,8 @@ from denserk.data.batches import TokenBatch
 from denserk.data.sampling import choose_records
 from denserk.errors import DenserkError, InputError, ModelError
 from denserk.io.corpus import read_passages
+from denserk.io.files import write_rows
 from denserk.io.plots import draw_lines, new_axes, save_if_installed
-from denserk.io.text_files import write_rows
 from denserk.models.backbone import Backbone
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage

@@ -15,8 +15,8 @@ from denserk.analysis.side_by_side import load_models
 from denserk.config.analysis import QueryLatencySettings
 from denserk.config.encoding import ComputeSettings
 from denserk.data.sampling import choose_records
+from denserk.io.files import write_rows
 from denserk.io.plots import new_axes, save_if_installed
-from denserk.io.text_files import write_rows
 from denserk.io.topics import read_queries
 from denserk.models.text_encoder import NOTHING, TextEncoder
 from denserk.records import Query

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from denserk.config.analysis import SentenceSimilaritySettings
 from denserk.config.encoding import ComputeSettings
 from denserk.errors import DenserkError, InputError
+from denserk.io.files import write_rows
 from denserk.io.sentence_pairs import read_sentences
-from denserk.io.text_files import write_rows
 from denserk.models.text_encoder import NOTHING, TextEncoder
 from denserk.reporting import track
 

@@ -22,10 +22,10 @@ from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.data.sampling import choose_records
 from denserk.errors import DenserkError, MismatchError, ModelError
 from denserk.io.corpus import find_passages
+from denserk.io.files import some, write_rows
 from denserk.io.plots import new_axes, save_if_installed
 from denserk.io.qrels import read_qrels
 from denserk.io.runs import read_run
-from denserk.io.text_files import some, write_rows
 from denserk.io.topics import read_queries
 from denserk.models.pooling import PassageVectors
 from denserk.models.representation import MultiVector

@@ -44,11 +44,10 @@ from denserk.data.sampling import Purpose, generator
 from denserk.data.sentences import split_sentences
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError, MismatchError
-from denserk.io.files import whole_binary
+from denserk.io.files import ScratchRecords, whole_binary
 from denserk.io.json_records import write_objects
 from denserk.io.manifest import NAME, Kind, Manifest, read_manifest, write_manifest
 from denserk.io.outputs import whole_folder
-from denserk.io.passage_texts import ScratchRecords
 from denserk.io.pretraining_text import (
     TOKENS,
     Document,

@@ -36,9 +36,9 @@ from denserk.data.prepared import (
 )
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError
-from denserk.io.corpus import read_passages
+from denserk.io.corpus import PassageTexts, read_passages
+from denserk.io.files import ScratchRecords
 from denserk.io.manifest import Kind, read_manifest
-from denserk.io.passage_texts import PassageTexts, ScratchRecords
 from denserk.io.qrels import read_qrels_map
 from denserk.io.sentence_pairs import read_sentences
 from denserk.io.topics import read_queries

@@ -43,11 +43,10 @@ from denserk.evaluation.evaluator import Evaluator, HitPruner, Needed, first_hit
 from denserk.evaluation.inputs import short_names
 from denserk.evaluation.measures import Measure, parse_measures
 from denserk.evaluation.results import EvaluationResult
-from denserk.io.corpus import read_passages
+from denserk.io.corpus import PassageTexts, read_passages
+from denserk.io.files import display_name, some
 from denserk.io.outputs import scratch_folder
-from denserk.io.passage_texts import PassageTexts
 from denserk.io.runs import read_run
-from denserk.io.text_files import display_name, some
 from denserk.io.topics import Context, Write, dpr_json, pyserini_json, read_queries, read_questions
 from denserk.records import Query
 from denserk.reporting import track

@@ -29,9 +29,9 @@ from denserk.evaluation.measures import (
     summarize,
 )
 from denserk.evaluation.results import EvaluationResult, Judgments, Run, RunResult, Ties
+from denserk.io.files import some
 from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import RankedList, read_kept_scores, read_run_scores, read_run_tag
-from denserk.io.text_files import some
 
 logger = logging.getLogger(__name__)
 

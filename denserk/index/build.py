@@ -35,7 +35,6 @@ from denserk.index.lucene import LuceneBuilder
 from denserk.index.memory import in_units
 from denserk.index.recall import measure_recall
 from denserk.index.vector_inputs import expanded, gather, known_count, open_sources
-from denserk.io.checks import verify_folders
 from denserk.io.corpus import read_passages, refuse_duplicates
 from denserk.io.flat_file import FlatRows
 from denserk.io.manifest import (
@@ -51,7 +50,7 @@ from denserk.io.manifest import (
     write_manifest,
 )
 from denserk.io.outputs import named_paths, prepare_folder, refuse_inputs
-from denserk.io.vectors import INT8_MODEL, INT8_WEIGHTS
+from denserk.io.vectors import INT8_MODEL, INT8_WEIGHTS, verify_folders
 from denserk.records import Passage
 from denserk.reporting import track
 

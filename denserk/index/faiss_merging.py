@@ -17,10 +17,10 @@ from denserk.index.faiss_building import merge_files, mergeable_ivf
 from denserk.index.faiss_index import faiss_errors, load_faiss, read_index
 from denserk.index.index_folder import DOCID, INDEX, passage_of, vectors_per_passage
 from denserk.index.vector_inputs import UniqueIds, require_same, written_id
-from denserk.io.checks import check_index
 from denserk.io.files import read_text_lines, whole_text
 from denserk.io.flat_file import is_flat
 from denserk.io.manifest import NAME, Kind, Manifest, read_manifest
+from denserk.io.vectors import check_index
 from denserk.reporting import track
 
 TRAINED = ("type", "factory", "M", "efC", "pq_m", "pq_nbits", "nlist", "train_size")

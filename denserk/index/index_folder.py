@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from denserk.config.retrieval import Engine
 from denserk.errors import MismatchError, UsageError
-from denserk.io.checks import DOCID as DOCID
-from denserk.io.checks import check_index
 from denserk.io.manifest import NAME, Kind, Manifest, read_manifest, require_fields
+from denserk.io.vectors import DOCID as DOCID
+from denserk.io.vectors import check_index
 
 INDEX = "index"
 PART = "#"

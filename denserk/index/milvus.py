@@ -44,10 +44,9 @@ from denserk.index.vector_inputs import (
     known_count,
     open_sources,
 )
-from denserk.io.checks import verify_folders
 from denserk.io.files import STREAM
 from denserk.io.manifest import Kind, Manifest, common_model, decoded, differences, encoded
-from denserk.io.vectors import VectorSource
+from denserk.io.vectors import VectorSource, verify_folders
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)

@@ -22,11 +22,10 @@ from denserk.config.options import as_json
 from denserk.config.retrieval import RerankPaths, RerankSettings
 from denserk.errors import InputError
 from denserk.index.searcher import Hits, TieCount, ordered
-from denserk.io.corpus import read_passages
+from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import STREAM
 from denserk.io.manifest import Kind, describe_file, file_sha256, forget_manifest, queries_sha256
 from denserk.io.outputs import scratch_folder
-from denserk.io.passage_texts import PassageTexts
 from denserk.io.runs import read_run, write_run
 from denserk.io.topics import read_queries
 from denserk.models.cross_encoder import PairScorer

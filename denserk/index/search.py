@@ -20,7 +20,6 @@ from denserk.index.milvus import MilvusIndex
 from denserk.index.opening import OpenedIndex, open_index
 from denserk.index.searcher import TieCount
 from denserk.index.vector_inputs import expanded
-from denserk.io.checks import verify_folders
 from denserk.io.manifest import (
     Description,
     Kind,
@@ -32,7 +31,7 @@ from denserk.io.manifest import (
 )
 from denserk.io.runs import run_writer
 from denserk.io.topics import read_queries
-from denserk.io.vectors import INT8_WEIGHTS, read_vector_blocks
+from denserk.io.vectors import INT8_WEIGHTS, read_vector_blocks, verify_folders
 from denserk.records import Query
 from denserk.reporting import track
 

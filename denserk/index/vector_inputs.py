@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from denserk.config.retrieval import Metric
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index.index_folder import DOCID, part_names, passage_of
-from denserk.io.checks import IdLedger
+from denserk.io.corpus import IdLedger
 from denserk.io.files import STREAM, whole_binary, whole_text
 from denserk.io.flat_file import FlatWriter
 from denserk.io.manifest import Manifest

@@ -1,25 +1,37 @@
-"""Passages of a corpus: JSON lines and arrays, tab-separated files, folders, named collections.
+"""Passages of a corpus: read, find by id, check the ids, write.
 
-The first record of a file decides which of the format's keys the file uses; others must have them.
+A corpus is JSON lines or an array, a tab-separated file, a folder of them, or a named collection.
 """
 
 import logging
+from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
 from denserk.config.formats import DETECTED, CorpusFormat, CorpusSettings
 from denserk.errors import InputError, UsageError
 from denserk.io import data_sets
-from denserk.io.checks import IdLedger
 from denserk.io.files import (
     STREAM,
-    decode_lines,
-    look_ahead,
-    number_lines,
-    open_binary,
+    Lines,
+    ScratchRecords,
+    columns,
+    display_name,
+    first_line,
+    is_json,
+    one_line,
+    open_ahead,
+    peek,
+    read_rows,
+    text_lines,
     write_lines,
+    write_rows,
 )
 from denserk.io.json_records import (
     RecordKeys,
@@ -30,22 +42,13 @@ from denserk.io.json_records import (
     write_objects,
 )
 from denserk.io.manifest import NAME as MANIFEST
-from denserk.io.text_files import (
-    Lines,
-    columns,
-    csv_row,
-    display_name,
-    first_line,
-    is_json,
-    one_line,
-    peek,
-    read_rows,
-)
 from denserk.records import NO_FIELDS, Passage
-from denserk.reporting import track
+from denserk.reporting import Progress, track
 
 logger = logging.getLogger(__name__)
 
+BLOCK = 4096  # passages of the corpus that are looked up together
+PENDING = 1 << 22  # hashes that wait, at least, before they are sorted in
 ENDINGS = (".json", ".jsonl", ".tsv")
 KEYS = {
     CorpusFormat.ANSERINI: RecordKeys(("id", "_id", "docid"), ("contents",)),
@@ -59,6 +62,8 @@ COLUMNS = {
     CorpusFormat.DPR: ("id", "text", "title"),  # under a header, quoted as CSV
 }
 WRITTEN = tuple(form for form in CorpusFormat if form is not CorpusFormat.FLAG)
+
+Hashes = NDArray[np.int64]
 
 
 def read_passages(
@@ -126,8 +131,8 @@ def corpus_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]
         and item.is_file()
     ]
     if not files:
-        kinds = ", ".join(f"*{ending}" for ending in endings)
-        raise UsageError(f"{folder} holds no corpus", f"{kinds} files, perhaps with .gz")
+        names = ", ".join(f"*{ending}" for ending in endings)
+        raise UsageError(f"{folder} holds no corpus", f"{names} files, perhaps with .gz")
     return files
 
 
@@ -135,8 +140,7 @@ def read_corpus_file(
     path: str | Path, settings: CorpusSettings = DETECTED, fields: Sequence[str] | None = None
 ) -> Iterator[Passage]:
     """Yield the passages of one file ("-" is standard input); see `read_passages`."""
-    with open_binary(path) as raw:
-        head, handle = look_ahead(raw, path)
+    with open_ahead(path) as (head, handle):
         start = first_line(head)
         if not start:
             return
@@ -150,29 +154,24 @@ def read_corpus_file(
                 "leave it out: the first column is the id",
             )
         if form is None:
-            form = detect_columns(start, path)
+            form = _detect_columns(start.decode("utf-8", "replace"), path)
             what = ", ".join(COLUMNS[form]) + " under a header" * (form is CorpusFormat.DPR)
             logger.info(f"{display_name(path)}: {form} corpus ({what}, tab-separated)")
-        yield from read_tsv(decode_lines(number_lines(handle, path), path), form, path)
+        yield from _read_tsv(text_lines(handle, path), form, path)
 
 
-def detect_columns(start: bytes, path: str | Path) -> CorpusFormat:
-    """Return the format of a tab-separated corpus by its first line."""
-    line = start.decode("utf-8", "replace")
+def _detect_columns(line: str, path: str | Path) -> CorpusFormat:
     parts = line.split("\t")
     if sorted(parts) == sorted(COLUMNS[CorpusFormat.DPR]):
         return CorpusFormat.DPR
     if len(parts) not in (2, 3):
-        raise InputError(
-            path,
-            1,
-            f"{columns(len(parts))} between tabs: {line[:60]!r}",
-            "JSON lines, or 2 columns (id, text) or 3 (id, title, text) between tabs",
-        )
+        found = f"{columns(len(parts))} between tabs: {line[:60]!r}"
+        expected = "JSON lines, or 2 columns (id, text) or 3 (id, title, text) between tabs"
+        raise InputError(path, 1, found, expected)
     return CorpusFormat.MARCO if len(parts) == 2 else CorpusFormat.MARCO_TITLES
 
 
-def read_tsv(lines: Lines, form: CorpusFormat, path: str | Path) -> Iterator[Passage]:
+def _read_tsv(lines: Lines, form: CorpusFormat, path: str | Path) -> Iterator[Passage]:
     """Yield the passages of tab-separated lines; DPR's header may order the columns."""
     names = COLUMNS[form]
     if form is CorpusFormat.DPR:
@@ -198,10 +197,10 @@ def _read_json(
     settings: CorpusSettings,
     fields: Sequence[str] | None,
 ) -> Iterator[Passage]:
-    formats, own = KEYS, settings.docid_field
-    if own is not None:
+    formats, key = KEYS, settings.docid_field
+    if key is not None:
         formats = {
-            form: keys._replace(ids=(own,), must_have_id=True) for form, keys in KEYS.items()
+            form: keys._replace(ids=(key,), must_have_id=True) for form, keys in KEYS.items()
         }
     objects = read_json(handle, start, path)
     form, records = read_records(objects, formats, settings.corpus_format, path, "corpus")
@@ -249,6 +248,156 @@ def split_contents(
     return Passage(passage.docid, text, named.pop("title", ""), {**extra, **named})
 
 
+class IdLedger:
+    """Takes ids in order, and finds the first that repeats an earlier one; 8 bytes per id.
+
+    Two different ids of 21 million share a 64-bit hash with a probability of 1e-5.
+
+    >>> ledger = IdLedger()
+    >>> ledger.extend(["a", "b", "a"])
+    >>> ledger.count, ledger.first_repeat()
+    (3, (0, 2))
+    """
+
+    def __init__(self) -> None:
+        self._hashes = array("q")
+
+    @property
+    def count(self) -> int:
+        """Number of ids."""
+        return len(self._hashes)
+
+    def extend(self, docids: Iterable[str]) -> None:
+        """Take the next ids."""
+        self._hashes.extend(map(hash, docids))
+
+    def first_repeat(self) -> tuple[int, int] | None:
+        """Return (position it repeats, position), from 0, of the first repeat; None without one."""
+        hashes = np.array(self._hashes, np.int64)
+        ordered = np.sort(hashes)
+        if (ordered[1:] != ordered[:-1]).all():
+            return None
+        _, firsts, places = np.unique(hashes, return_index=True, return_inverse=True)
+        earliest = firsts[places]
+        position = int((earliest != np.arange(len(hashes))).argmax())
+        return int(earliest[position]), position
+
+
+def refuse_repeat(
+    ledger: IdLedger, source: str, unit: str, read: Callable[[], Iterator[Sequence[Any]]]
+) -> None:
+    """Reject a source in which an id occurs twice.
+
+    Args:
+        ledger: took the ids of the source.
+        source: a corpus or topics.
+        unit: "passages" or "queries".
+        read: reads the source again, for the id.
+    """
+    if (repeat := ledger.first_repeat()) is None:
+        return
+    first, second = repeat
+    name = "an id" if source == STREAM else f"the id {next(islice(read(), second, None))[0]}"
+    found = f"{name} twice: {unit} {first + 1:,} and {second + 1:,}"
+    raise InputError(source, None, found, "ids that occur once", "remove or rename one of them")
+
+
+def refuse_duplicates(read: Callable[[], Iterator[Passage]], source: str) -> Iterator[Passage]:
+    """Yield the passages of a source; after the last one, reject a corpus that has an id twice."""
+    ledger = IdLedger()
+    for passage in read():
+        ledger.extend([passage.docid])
+        yield passage
+    refuse_repeat(ledger, source, "passages", read)
+
+
+class PassageTexts:
+    """The passages that runs or training data refer to by id, copied from a corpus to the disk.
+
+    Ids are noted first by `refer`; then `find` reads the corpus once. Memory holds 24 bytes for
+    each noted passage: its id is compared by Python's 64-bit hash, and a record holds the id, so
+    that the passage of another id is never returned.
+
+    Args:
+        path: the file for the texts.
+        fields: extra fields of passages that are kept.
+    """
+
+    def __init__(self, path: Path, fields: Sequence[str] = ()) -> None:
+        self._fields = fields
+        self._records = ScratchRecords(path)
+        self._wanted: Hashes = np.empty(0, np.int64)
+        self._pending = array("q")
+        self._rows: Hashes = np.empty(0, np.int64)
+        self.close = self._records.close
+
+    def refer(self, docids: Iterable[str]) -> None:
+        """Note passages that will be asked for."""
+        self._pending.extend(map(hash, docids))
+        if len(self._pending) > max(PENDING, len(self._wanted)):
+            self._sort_in()
+
+    @property
+    def referred(self) -> bool:
+        """Whether any passage was noted."""
+        return bool(len(self._wanted) or self._pending)
+
+    @property
+    def missing(self) -> int:
+        """The number of noted ids that the corpus lacks."""
+        return int((self._rows < 0).sum())
+
+    def _sort_in(self) -> None:
+        pending = np.array(self._pending, np.int64)
+        self._wanted = np.unique(np.concatenate([self._wanted, pending]))
+        self._pending = array("q")
+
+    def find(self, passages: Iterable[Passage], source: str, progress: Progress) -> None:
+        """Copy what was noted from a corpus, which is read to its end; `source` names it in errors.
+
+        Raises:
+            InputError: a passage that was noted comes twice.
+        """
+        self._sort_in()
+        self._rows = np.full(len(self._wanted), -1, np.int64)
+        stream = iter(passages)
+        while block := list(islice(stream, BLOCK)):
+            progress.advance(len(block))
+            places = self._places([passage.docid for passage in block])
+            for number in np.flatnonzero(places >= 0).tolist():
+                passage, place = block[number], places[number]
+                if self._rows[place] >= 0:
+                    raise InputError(source, None, f"the id {passage.docid} twice", "each id once")
+                extra = {key: passage.extra[key] for key in self._fields if key in passage.extra}
+                record = orjson.dumps([passage.docid, passage.text, passage.title, extra])
+                self._rows[place] = self._records.append(record)
+
+    def _places(self, docids: Sequence[str]) -> Hashes:
+        """Return where ids stand among the noted ones; -1 for others."""
+        hashes = np.fromiter(map(hash, docids), np.int64, len(docids))
+        if not len(self._wanted):
+            return np.full(len(docids), -1, np.int64)
+        places = np.minimum(np.searchsorted(self._wanted, hashes), len(self._wanted) - 1)
+        return np.where(self._wanted[places] == hashes, places, -1)
+
+    def get(self, docids: Sequence[str]) -> list[Passage | None]:
+        """Return the passages of ids that were noted; None where the corpus has none."""
+        if not len(self._rows):
+            return [None] * len(docids)
+        places = self._places(docids)
+        rows = np.where(places >= 0, self._rows[places], -1).tolist()
+        found = [Passage(*orjson.loads(self._records[row])) if row >= 0 else None for row in rows]
+        return [
+            passage if passage and passage.docid == docid else None
+            for docid, passage in zip(docids, found, strict=True)
+        ]
+
+    def lacking(self, docids: Sequence[str]) -> list[str]:
+        """Return the ids that the corpus lacks."""
+        found = zip(docids, self.get(docids), strict=True)
+        return [docid for docid, passage in found if passage is None]
+
+
 def write_passages(path: str | Path, passages: Iterable[Passage], form: CorpusFormat) -> int:
     """Write a corpus in one of `WRITTEN`; return the number of passages.
 
@@ -258,8 +407,8 @@ def write_passages(path: str | Path, passages: Iterable[Passage], form: CorpusFo
     if form in KEYS:
         return write_objects(path, (_record(passage, form) for passage in passages))
     if form is CorpusFormat.DPR:
-        rows = (csv_row((p.docid, one_line(p.text), one_line(p.title))) for p in passages)
-        return write_lines(path, rows, csv_row(COLUMNS[form]))
+        rows = ((p.docid, one_line(p.text), one_line(p.title)) for p in passages)
+        return write_rows(path, chain([COLUMNS[form]], rows), "\t") - 1
     if form is CorpusFormat.MARCO:
         texts = ((p.docid, f"{p.title} {p.text}" if p.title else p.text) for p in passages)
         return write_lines(path, (f"{docid}\t{one_line(text)}\n" for docid, text in texts))
@@ -273,32 +422,4 @@ def _record(passage: Passage, form: CorpusFormat) -> dict[str, Any]:
         own["contents"] = f"{passage.title}\n{passage.text}" if passage.title else passage.text
     else:
         own |= {"title": passage.title, "text": passage.text}
-    return {**own, **{key: value for key, value in passage.extra.items() if key not in own}}
-
-
-def duplicate(
-    source: str, unit: str, positions: tuple[int, int], read: Callable[[], Iterator[Sequence[Any]]]
-) -> InputError:
-    """Return the error about an id that occurs twice, at two positions from 0.
-
-    `unit` is "passages" or "queries"; `read` reads the source again, for the id.
-    """
-    first, second = positions
-    name = "an id" if source == STREAM else f"the id {next(islice(read(), second, None))[0]}"
-    found = f"{name} twice: {unit} {first + 1:,} and {second + 1:,}"
-    return InputError(source, None, found, "ids that occur once", "remove or rename one of them")
-
-
-def refuse_duplicates(read: Callable[[], Iterator[Passage]], source: str) -> Iterator[Passage]:
-    """Yield the passages of a source; after the last one, reject a corpus that has an id twice.
-
-    Raises:
-        InputError: an id occurs twice.
-    """
-    ledger = IdLedger()
-    for passage in read():
-        ledger.extend([passage.docid])
-        yield passage
-    repeat = ledger.first_repeat()
-    if repeat is not None:
-        raise duplicate(source, "passages", repeat, read)
+    return own | {key: value for key, value in passage.extra.items() if key not in own}

@@ -19,10 +19,9 @@ from denserk.config.formats import (
     TrainingFormat,
 )
 from denserk.errors import UsageError
-from denserk.io.files import BOM, STREAM, look_ahead, open_binary
+from denserk.io.files import STREAM, first_line, is_number, open_ahead
 from denserk.io.manifest import NAME as MANIFEST
 from denserk.io.qrels import BEIR_HEADER
-from denserk.io.text_files import first_line, is_number
 from denserk.io.topics import is_answer_list, is_relation_file
 from denserk.io.training import detect_training
 
@@ -78,9 +77,8 @@ def _of_folder(folder: Path) -> Set[Kind]:
 
 
 def _of_file(path: Path) -> Set[Kind]:
-    with open_binary(path) as handle:
-        head, _ = look_ahead(handle, path)
-    head = head.removeprefix(BOM)
+    with open_ahead(path) as (head, _):
+        pass
     if head.startswith(BINARY) or path.suffix in (".pkl", ".pickle"):
         return {Kind.VECTORS}
     start = first_line(head)

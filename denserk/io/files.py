@@ -1,5 +1,6 @@
-"""Reading and writing of files: gzip by suffix, "-" for streams, outputs renamed when complete."""
+"""Files: gzip by suffix, "-" for streams, lines and columns, outputs renamed when complete."""
 
+import csv
 import errno
 import gzip
 import io
@@ -8,11 +9,13 @@ import re
 import secrets
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO, cast
+from typing import Any, BinaryIO, TextIO, TypeVar, cast
 
 from denserk.errors import InputError, OutputError, UsageError
 
@@ -20,6 +23,10 @@ STREAM = "-"
 BOM = b"\xef\xbb\xbf"
 # bytes of a line from which on a file is rejected: it is not a text file, or a gzip bomb
 LONGEST_LINE = 1 << 28
+READ_FAILURES = (EOFError, OSError, zlib.error)  # of damaged or unreadable inputs
+
+T = TypeVar("T")
+Lines = Iterable[tuple[int, str]]  # numbered from 1, without line ends
 
 
 @contextmanager
@@ -39,9 +46,6 @@ def open_binary(path: str | Path) -> Iterator[BinaryIO]:
         raise read_failure(path, None, error) from None
     with opened as handle:
         yield cast(BinaryIO, handle)
-
-
-READ_FAILURES = (EOFError, OSError, zlib.error)  # of damaged or unreadable inputs
 
 
 def read_failure(path: str | Path, line: int | None, error: BaseException) -> InputError:
@@ -90,8 +94,6 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
 
 
 class _Rewound(io.RawIOBase):
-    """Bytes that were read already, then the rest of the input they came from."""
-
     def __init__(self, head: bytes, rest: BinaryIO) -> None:
         self._head, self._rest = memoryview(head), rest
 
@@ -99,30 +101,33 @@ class _Rewound(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        if not self._head:
-            data = self._rest.read(len(buffer))
-            buffer[: len(data)] = data
-            return len(data)
-        size = min(len(buffer), len(self._head))
-        buffer[:size] = self._head[:size]
-        self._head = self._head[size:]
-        return size
-
-
-def look_ahead(handle: BinaryIO, path: str | Path, size: int = 1 << 20) -> tuple[bytes, BinaryIO]:
-    """Return the first bytes of an open input, and the input from its start (a pipe cannot seek).
-
-    >>> head, rest = look_ahead(io.BytesIO(b"one two"), "x", 3)
-    >>> head, rest.read()
-    (b'one', b'one two')
-    """
-    head = read_all(handle, path, size)
-    return head, rewound(head, handle)
+        data = self._head[: len(buffer)] or self._rest.read(len(buffer))
+        buffer[: len(data)] = data
+        self._head = self._head[len(data) :]
+        return len(data)
 
 
 def rewound(head: bytes, rest: BinaryIO) -> BinaryIO:
-    """Return an input that starts with bytes that were already read from it."""
+    """Return an input that starts with bytes that were already read from it.
+
+    >>> rewound(b"one", io.BytesIO(b" two")).read()
+    b'one two'
+    """
     return io.BufferedReader(_Rewound(head, rest), 1 << 16)
+
+
+@contextmanager
+def open_ahead(path: str | Path, size: int = 1 << 20) -> Iterator[tuple[bytes, BinaryIO]]:
+    """Open an input; yield its first bytes and the input from its start (a pipe cannot seek)."""
+    with open_binary(path) as handle:
+        head = read_all(handle, path, size)
+        yield head.removeprefix(BOM), rewound(head, handle)
+
+
+def look_ahead(handle: BinaryIO, path: str | Path, size: int = 1 << 20) -> tuple[bytes, BinaryIO]:
+    """Return the first bytes of an open input, and the input from its start."""
+    head = read_all(handle, path, size)
+    return head, rewound(head, handle)
 
 
 def read_all(handle: BinaryIO, path: str | Path, size: int = -1) -> bytes:
@@ -134,6 +139,11 @@ def read_all(handle: BinaryIO, path: str | Path, size: int = -1) -> bytes:
 def read_text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """`read_lines`, decoded from UTF-8."""
     return decode_lines(read_lines(path), path)
+
+
+def text_lines(handle: BinaryIO, path: str | Path) -> Iterator[tuple[int, str]]:
+    """`number_lines`, decoded from UTF-8."""
+    return decode_lines(number_lines(handle, path), path)
 
 
 def decode_lines(
@@ -151,12 +161,9 @@ def decode_lines(
 AGAIN, ELSEWHERE = "make room and run the command again", "choose another --output"
 WRITE_FAILURES = {
     errno.ENOSPC: ("no room left on the disk", AGAIN),
-    errno.EFBIG: ("the file would grow past its size limit", "raise the limit (ulimit -f)"),
     errno.EDQUOT: ("the disk quota is used up", AGAIN),
+    errno.EFBIG: ("the file would grow past its size limit", "raise the limit (ulimit -f)"),
     errno.EACCES: ("no permission to write there", ELSEWHERE),
-    errno.EROFS: ("the file system is read-only", ELSEWHERE),
-    errno.ENOTDIR: ("a part of the path is a file, not a folder", ELSEWHERE),
-    errno.EISDIR: ("there is a folder of that name", ELSEWHERE),
 }
 
 
@@ -168,7 +175,7 @@ def write_errors(path: str | Path) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        unknown = error.strerror or str(error), None
+        unknown = error.strerror or str(error), ELSEWHERE
         reason, hint = WRITE_FAILURES.get(error.errno or 0, unknown)
         raise OutputError(f"{path} cannot be written: {reason}", hint) from error
 
@@ -255,3 +262,147 @@ def read_file(path: str | Path) -> bytes:
     """Return the bytes of a small file."""
     with read_errors(path):
         return Path(path).read_bytes()
+
+
+def write_rows(path: str | Path, rows: Iterable[Sequence[str]], delimiter: str = ",") -> int:
+    """Write rows of CSV; return their number."""
+    count = 0
+    with whole_text(path) as out:
+        writer = csv.writer(out, delimiter=delimiter, lineterminator="\n")
+        for row in rows:
+            writer.writerow(row)
+            count += 1
+    return count
+
+
+def first_line(head: bytes) -> bytes:
+    r"""Return the first line of a file's beginning that is not blank, without its end.
+
+    >>> first_line(b"\n\r\nid\ttext\r\nd1\tone")
+    b'id\ttext'
+    """
+    for line in head.split(b"\n"):
+        if line.strip():
+            return line.rstrip(b"\r")
+    return b""
+
+
+def is_json(start: bytes) -> bool:
+    """Return whether a file that begins with this line is JSON: lines, an array or one object."""
+    return start.lstrip()[:1] in (b"{", b"[")
+
+
+def is_number(text: str) -> bool:
+    """Return whether a column is a number; "nan" is one."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def peek(items: Iterator[T]) -> tuple[T | None, Iterator[T]]:
+    """Return the first item of an iterator, and an iterator over all items."""
+    for first in items:
+        return first, chain([first], items)
+    return None, items
+
+
+def display_name(path: str | Path) -> str:
+    """Return a file's name, without its folder, for log messages."""
+    return "standard input" if str(path) == STREAM else Path(path).name
+
+
+def some(names: Iterable[str], limit: int = 3) -> str:
+    """Return the first few names, quoted, for a message.
+
+    >>> some(["q1", "q2", "q3", "q4"])
+    "'q1', 'q2', 'q3', ..."
+    """
+    first = list(islice(names, limit + 1))
+    return ", ".join(map(repr, first[:limit])) + (", ..." if len(first) > limit else "")
+
+
+def columns(count: int) -> str:
+    """Return a number of columns for a message: "1 column", "4 columns"."""
+    return f"{count} column{'s' * (count != 1)}"
+
+
+def one_line(text: str) -> str:
+    """Replace tabs and line ends by spaces."""
+    return re.sub(r"\r\n|[\t\n\r]", " ", text)
+
+
+def quote(field: str) -> str:
+    """Quote a column that would otherwise be read as a quoted one."""
+    return '"' + field.replace('"', '""') + '"' if field.startswith('"') else field
+
+
+def unquote(field: str) -> str:
+    """Undo the quoting of a column that a CSV writer may have quoted.
+
+    >>> unquote('"[""a""]"'), unquote('"half" quoted')
+    ('["a"]', '"half" quoted')
+    """
+    if len(field) < 2 or field[0] != '"' or field[-1] != '"':
+        return field
+    inner = field[1:-1]
+    return field if '"' in inner.replace('""', "") else inner.replace('""', '"')
+
+
+def read_rows(
+    lines: Lines, path: str | Path, delimiter: str, expected: str
+) -> Iterator[tuple[int, list[str]]]:
+    r"""Yield (line number, columns) of CSV; a quoted column may hold line ends; skip empty rows.
+
+    Raises:
+        InputError: a row is not quoted as CSV; `expected` names the columns.
+
+    >>> list(read_rows([(1, 'a,"b'), (2, '""c"'), (3, ""), (4, "d,e")], "x", ",", "two columns"))
+    [(1, ['a', 'b\n"c']), (4, ['d', 'e'])]
+    """
+    reader = csv.reader((row + "\n" for _, row in lines), delimiter=delimiter)
+    line = 1
+    try:
+        for row in reader:
+            if any(row):
+                yield line, row
+            line = reader.line_num + 1
+    except csv.Error as error:
+        found = f"a row that is not quoted as CSV ({error})"
+        raise InputError(path, line, found, expected) from None
+
+
+class ScratchRecords:
+    """Byte strings in a temporary file, numbered from 0; memory holds 8 bytes a record.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     records = ScratchRecords(Path(folder) / "records")
+    ...     numbers = [records.append(b"one"), records.append(b"three")]
+    ...     print(numbers, records[1], len(records))
+    ...     records.close()
+    [0, 1] b'three' 2
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w+b", buffering=1 << 20)
+        self._ends = array("q", [0])
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def append(self, record: bytes) -> int:
+        """Keep a record; return its number."""
+        self._file.write(record)
+        self._ends.append(self._ends[-1] + len(record))
+        return len(self) - 1
+
+    def __getitem__(self, number: int) -> bytes:
+        self._file.flush()
+        start, end = self._ends[number], self._ends[number + 1]
+        return os.pread(self._file.fileno(), end - start, start)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

@@ -17,8 +17,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 import orjson
 
 from denserk.errors import InputError
-from denserk.io.files import number_lines, read_all, read_lines, whole_binary
-from denserk.io.text_files import display_name, peek
+from denserk.io.files import display_name, number_lines, peek, read_all, read_lines, whole_binary
 from denserk.records import NO_FIELDS
 
 logger = logging.getLogger(__name__)

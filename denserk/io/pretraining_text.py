@@ -21,9 +21,8 @@ from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.pretraining import RawText
 from denserk.errors import InputError
 from denserk.io.corpus import ENDINGS, corpus_files, read_passages
-from denserk.io.files import STREAM, look_ahead, open_binary, read_text_lines
+from denserk.io.files import STREAM, display_name, first_line, is_json, open_ahead, read_text_lines
 from denserk.io.json_records import Fields, read_objects
-from denserk.io.text_files import display_name, first_line, is_json
 from denserk.records import Passage
 
 logger = logging.getLogger(__name__)
@@ -97,8 +96,8 @@ def _token_key(file: str) -> tuple[str, str] | None:
     """Return the key of token ids or spans, and what they are called; None for a corpus."""
     if file == STREAM or not Path(file).is_file():
         return None
-    with open_binary(file) as raw:
-        start = first_line(look_ahead(raw, file)[0])
+    with open_ahead(file) as (head, _):
+        start = first_line(head)
     try:
         record = orjson.loads(start) if is_json(start) else None
     except ValueError:
@@ -115,8 +114,8 @@ def _token_key(file: str) -> tuple[str, str] | None:
 
 def _read_text(file: str, raw_text: RawText | None) -> Iterator[Document]:
     if raw_text is None:  # without empty lines, each line is a document
-        with open_binary(file) as raw:
-            head = look_ahead(raw, file)[0].strip().replace(b"\r\n", b"\n")
+        with open_ahead(file) as (head, _):
+            head = head.strip().replace(b"\r\n", b"\n")
         raw_text = RawText.PARAGRAPHS if b"\n\n" in head else RawText.LINES
         logger.info(f"{display_name(file)}: plain text, documents are {raw_text}")
     lines = (line for _, line in read_text_lines(file))

@@ -8,8 +8,7 @@ from pathlib import Path
 from denserk.config.formats import QrelsFormat
 from denserk.errors import InputError, UsageError
 from denserk.io import data_sets
-from denserk.io.files import read_text_lines, write_lines
-from denserk.io.text_files import columns, display_name
+from denserk.io.files import columns, display_name, read_text_lines, write_lines
 from denserk.records import Qrel
 
 logger = logging.getLogger(__name__)

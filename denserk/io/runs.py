@@ -27,8 +27,11 @@ from denserk.io.files import (
     BOM,
     LONGEST_LINE,
     STREAM,
+    columns,
     decode_lines,
+    display_name,
     endless_line,
+    is_number,
     open_binary,
     read_all,
     read_text_lines,
@@ -36,7 +39,6 @@ from denserk.io.files import (
     write_errors,
 )
 from denserk.io.json_records import identifier, list_keys, parse_objects
-from denserk.io.text_files import columns, display_name, is_number
 
 logger = logging.getLogger(__name__)
 

@@ -15,9 +15,16 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from denserk.errors import InputError
-from denserk.io.files import decode_lines, number_lines, open_binary
+from denserk.io.files import (
+    columns,
+    decode_lines,
+    is_number,
+    number_lines,
+    open_binary,
+    peek,
+    read_rows,
+)
 from denserk.io.json_records import Fields, list_keys, parse_objects
-from denserk.io.text_files import columns, is_number, peek, read_rows
 from denserk.records import SentenceExample
 
 PAIR = ("sentence1", "sentence2")

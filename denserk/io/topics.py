@@ -19,11 +19,17 @@ from denserk.config.formats import TopicsFormat
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io import data_sets
 from denserk.io.files import (
-    decode_lines,
-    look_ahead,
-    number_lines,
-    open_binary,
+    Lines,
+    columns,
+    display_name,
+    first_line,
+    is_json,
+    one_line,
+    open_ahead,
+    quote,
     read_all,
+    text_lines,
+    unquote,
     whole_binary,
     write_lines,
 )
@@ -36,16 +42,6 @@ from denserk.io.json_records import (
     write_objects,
 )
 from denserk.io.qrels import read_qrels_map, split_file
-from denserk.io.text_files import (
-    Lines,
-    columns,
-    display_name,
-    first_line,
-    is_json,
-    one_line,
-    quote,
-    unquote,
-)
 from denserk.records import NO_FIELDS, Passage, Query
 
 logger = logging.getLogger(__name__)
@@ -153,8 +149,7 @@ def read_topics_file(
     With `textless` only answers are needed: JSON records may lack the question, and two columns are
     question and answers.
     """
-    with open_binary(path) as raw:
-        head, handle = look_ahead(raw, path)
+    with open_ahead(path) as (head, handle):
         start = first_line(head)
         if not start:
             return
@@ -165,7 +160,7 @@ def read_topics_file(
             form = _detect_columns(start.decode("utf-8", "replace"), path, textless)
             logger.info(f"{display_name(path)}: {form} queries ({COLUMNS[form]}, tab-separated)")
         read = read_tsv if form is TopicsFormat.TSV else read_dpr
-        yield from read(decode_lines(number_lines(handle, path), path), path)
+        yield from read(text_lines(handle, path), path)
 
 
 def _detect_columns(line: str, path: str | Path, textless: bool) -> TopicsFormat:

@@ -32,14 +32,17 @@ from denserk.errors import DenserkError, InputError, UsageError
 from denserk.io.files import (
     BOM,
     STREAM,
+    columns,
     decode_lines,
+    first_line,
     look_ahead,
     number_lines,
+    one_line,
     open_binary,
+    peek,
     whole_binary,
 )
 from denserk.io.json_records import Fields, dump_json, read_json
-from denserk.io.text_files import columns, first_line, one_line, peek
 from denserk.records import Candidate, TrainingExample
 
 logger = logging.getLogger(__name__)

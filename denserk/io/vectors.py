@@ -11,21 +11,26 @@ denserk's folder has independent blocks, a journal of finished blocks, and a man
 
 Blocks hold `block_size` passages in corpus order and are numbered through the whole corpus, so the
 folders of shards 0..N-1 together have the blocks of one unsharded run.
+
+Whenever a folder is opened, the journal and every file of ids are compared with their checksums
+(files without one are checked id by id), and the sizes of all other files. `verify_folders` also
+reads the vectors and the index, and compares their checksums.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.errors import InputError, UsageError
+from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io import vector_formats as formats
 from denserk.io.blocks import (
     JOURNAL,
@@ -35,17 +40,30 @@ from denserk.io.blocks import (
     read_journal,
     write_journal,
 )
-from denserk.io.checks import check_index, check_vectors
+from denserk.io.corpus import IdLedger
 from denserk.io.files import (
     STREAM,
     number_lines,
     open_binary,
+    read_errors,
+    read_file,
     read_text_lines,
     rewound,
     whole_binary,
 )
 from denserk.io.flat_file import map_flat
-from denserk.io.manifest import NAME, Kind, Manifest, file_sha256, read_manifest, write_manifest
+from denserk.io.json_records import identifier
+from denserk.io.manifest import (
+    NAME,
+    Kind,
+    Manifest,
+    beside,
+    decoded,
+    file_sha256,
+    read_manifest,
+    require_fields,
+    write_manifest,
+)
 from denserk.io.vector_formats import (
     VectorBlock,
     Vectors,
@@ -53,8 +71,12 @@ from denserk.io.vector_formats import (
     map_array,
     refuse_non_finite,
 )
+from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
+
+DOCID = "docid"
+DAMAGED = "the file was changed or damaged: copy it again, or make the folder again"
 
 # The int8 model of `encode --int8`, in OpenVINO's own format.
 INT8_MODEL, INT8_WEIGHTS = "int8.xml", "int8.bin"
@@ -292,3 +314,100 @@ def _detect(path: Path) -> str:
     found = f"a file that begins {head[:12]!r}" if head else "an empty file"
     expected = "vectors as JSON lines, Parquet, a NumPy array or a pickle"
     raise InputError(path, None, found, expected)
+
+
+def check_vectors(folder: Path, manifest: Manifest, blocks: Sequence[Block]) -> None:
+    """Check a vector folder's journal and ids against its manifest."""
+    require_fields(folder, manifest, "contents", "count", "dimension", "dtype")
+    contents, numbers = manifest.contents, [block.number for block in blocks]
+    if "journal_sha256" in contents:
+        _compare(folder / JOURNAL, contents["journal_sha256"])
+    if numbers and numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+        raise MismatchError(
+            f"{folder} lacks blocks between {numbers[0]} and {numbers[-1]}", "encode with --resume"
+        )
+    for what, expected, found in (
+        ("blocks", contents.get("blocks", len(blocks)), len(blocks)),
+        ("passages", contents["count"], sum(block.count for block in blocks)),
+    ):
+        if expected != found:
+            raise MismatchError(
+                f"{folder} holds {found:,} {what} by its journal, {expected:,} by its {NAME}",
+                "encode again with --overwrite",
+            )
+    for block in blocks:
+        path = folder / f"{block.name}.{DOCID}"
+        _check_ids(path, block.count, block.sha256.get(DOCID), unique=False)
+
+
+def check_index(folder: Path, manifest: Manifest | None) -> None:
+    """Check an index folder's ids and the sizes of its files; without a manifest, its ids alone."""
+    contents = {} if manifest is None else manifest.contents
+    if manifest is not None:
+        require_fields(folder, manifest, "contents", "count")
+    for name, size in contents.get("bytes", {}).items():
+        with read_errors(folder / name):
+            found = (folder / name).stat().st_size
+        if found != size:
+            raise InputError(folder / name, None, f"{found:,} bytes", f"{size:,} bytes", DAMAGED)
+    path = folder / DOCID
+    if path.exists():
+        count = contents.get("count")
+        lines = None if count is None else count * contents.get("vectors_per_passage", 1)
+        _check_ids(path, lines, contents.get("sha256", {}).get(DOCID), unique=True)
+
+
+def verify_folders(names: Iterable[str]) -> None:
+    """Compare every file of finished vector folders and indexes with its checksum.
+
+    What is no such folder, or has no checksums, is reported.
+    """
+    for name in names:
+        sums = _checksums(Path(name))
+        if not sums:
+            logger.warning(f"--verify: {name} holds no checksums, and is not verified")
+            continue
+        with track(f"verifying {name}", len(sums), "files") as progress:
+            for path, digest in sums.items():
+                _compare(path, digest)
+                progress.advance()
+
+
+def _checksums(folder: Path) -> dict[Path, str]:
+    """Return the files of a folder that have checksums."""
+    where = beside(folder)
+    if not folder.is_dir() or not where.exists():
+        return {}
+    if decoded(read_file(where), where).kind is Kind.INDEX:
+        named = read_manifest(folder, Kind.INDEX).contents.get("sha256", {})
+        return {folder / name: digest for name, digest in named.items()}
+    read_manifest(folder, Kind.VECTORS)
+    return {
+        folder / f"{block.name}.{suffix}": digest
+        for block in read_journal(folder).values()
+        for suffix, digest in block.sha256.items()
+    }
+
+
+def _compare(path: Path, digest: str) -> None:
+    if file_sha256(path) != digest:
+        found = "bytes that differ from the checksum written with them"
+        raise InputError(path, None, found, digest[:12], DAMAGED)
+
+
+def _check_ids(path: Path, count: int | None, sha256: str | None, *, unique: bool) -> None:
+    """Check a file of `count` ids: by its checksum if it has one, else id by id."""
+    if sha256 is not None:
+        _compare(path, sha256)
+        return
+    ledger = IdLedger()
+    lines = read_text_lines(path)
+    ledger.extend(identifier(name.rstrip(), path, line, "passage") for line, name in lines)
+    if count is not None and ledger.count != count:
+        raise InputError(path, None, f"{ledger.count:,} ids", f"{count:,} ids", DAMAGED)
+    if unique and (repeat := ledger.first_repeat()) is not None:
+        first, second = repeat
+        _, name = next(islice(read_text_lines(path), second, None))
+        found = f"the id {name.rstrip()} again (first in line {first + 1:,})"
+        hint = "remove one of them and index again"
+        raise InputError(path, second + 1, found, "each id once", hint)

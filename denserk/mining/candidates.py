@@ -13,10 +13,10 @@ import orjson
 
 from denserk.config.mining import MiningPaths, MiningSettings
 from denserk.errors import InputError
-from denserk.io.passage_texts import PassageTexts, ScratchRecords
+from denserk.io.corpus import PassageTexts
+from denserk.io.files import ScratchRecords, display_name
 from denserk.io.qrels import read_qrels
 from denserk.io.runs import RankedList, read_run
-from denserk.io.text_files import display_name
 from denserk.io.topics import read_queries, read_questions
 from denserk.io.training import RANDOM_NEGATIVES, read_training
 from denserk.mining.guards import (

@@ -14,7 +14,8 @@ from denserk.config.mining import WITHOUT_TEXTS, AnswerBearing, MiningPaths, Min
 from denserk.config.options import as_json
 from denserk.errors import InputError, UsageError
 from denserk.evaluation.answers import match_answers
-from denserk.io.corpus import read_passages
+from denserk.io.corpus import PassageTexts, read_passages
+from denserk.io.files import ScratchRecords, display_name, some
 from denserk.io.manifest import (
     Kind,
     Manifest,
@@ -24,8 +25,6 @@ from denserk.io.manifest import (
     write_manifest,
 )
 from denserk.io.outputs import scratch_folder
-from denserk.io.passage_texts import PassageTexts, ScratchRecords
-from denserk.io.text_files import display_name, some
 from denserk.io.training import write_training
 from denserk.mining.candidates import MiningPools, MiningQueries
 from denserk.mining.guards import Drops, Hit, TextOverlap, choose, guard_scores, words

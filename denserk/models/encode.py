@@ -27,8 +27,7 @@ from denserk.config.options import as_json
 from denserk.data.batches import PlannedTexts
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.blocks import Block, refuse_other_run, texts_sha256
-from denserk.io.checks import IdLedger
-from denserk.io.corpus import duplicate, read_passages
+from denserk.io.corpus import IdLedger, read_passages, refuse_repeat
 from denserk.io.files import STREAM
 from denserk.io.manifest import NAME, Kind, Manifest, read_manifest
 from denserk.io.outputs import prepare_folder, refuse_occupied
@@ -84,8 +83,7 @@ class Texts:
             yield record
         if not ledger.count:
             raise InputError(self.source, None, f"no {self.unit}", "at least one")
-        if (repeat := ledger.first_repeat()) is not None:
-            raise duplicate(self.source, self.unit, repeat, self.read)
+        refuse_repeat(ledger, self.source, self.unit, self.read)
 
     def count(self) -> int | None:
         """Read and check all texts, before hours of work; None for a stream."""

@@ -2,6 +2,7 @@ import gzip
 import io
 import json
 import sys
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -10,8 +11,16 @@ from hypothesis import strategies as st
 
 from denserk.config.formats import CorpusFormat, CorpusSettings
 from denserk.errors import InputError, UsageError
-from denserk.io.corpus import WRITTEN, read_corpus_file, read_tsv, split_contents, write_passages
+from denserk.io import corpus
+from denserk.io.corpus import (
+    WRITTEN,
+    PassageTexts,
+    read_corpus_file,
+    split_contents,
+    write_passages,
+)
 from denserk.records import Passage
+from denserk.reporting import Progress
 from tests.reporters import Heard
 
 BEIR = '{"_id": "d1", "title": "h", "text": "one"}\n{"_id": "d2", "text": "two"}\n'
@@ -19,7 +28,7 @@ RECORDS = [Passage("d1", "one", "h"), Passage("d2", "two")]
 
 
 @pytest.mark.parametrize(
-    ("text", "told", "read"),
+    ("text", "detected", "read"),
     [
         (BEIR, "beir corpus (_id, text, title)", RECORDS),
         ("\ufeff" + BEIR.replace("\n", "\r\n"), "beir corpus (_id, text, title)", RECORDS),
@@ -56,13 +65,15 @@ RECORDS = [Passage("d1", "one", "h"), Passage("d2", "two")]
     ],
 )
 @pytest.mark.parametrize("how", ["gzip", "stream"])
-def test_a_corpus_is_told_by_its_first_line(tmp_path, monkeypatch, text, told, read, how):
+def test_a_corpus_is_detected_by_its_first_line(tmp_path, monkeypatch, text, detected, read, how):
     path, data, notes = tmp_path / "c.gz", text.encode(), Heard()
     path.write_bytes(gzip.compress(data))
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
     assert list(read_corpus_file("-" if how == "stream" else str(path))) == read
     name = "standard input" if how == "stream" else "c.gz"
-    assert [note.startswith(f"{name}: {told}") for note in notes.notes] == [True] * bool(told)
+    assert [note.startswith(f"{name}: {detected}") for note in notes.notes] == [True] * bool(
+        detected
+    )
 
 
 def test_a_forced_format_is_not_reported(tmp_path):
@@ -140,23 +151,6 @@ def test_a_written_corpus_reads_back(tmp_path, form, passages):
 
 
 @pytest.mark.parametrize(
-    ("record", "found"),
-    [
-        ({"text": "t"}, "no _id"),
-        ({"_id": "2", "title": "h"}, "no text"),
-        ({"_id": "a b", "text": "t"}, "the passage id 'a b'"),
-        ({"_id": "2", "text": ["t"]}, "list as text"),
-        ({"_id": "2", "text": "t", "title": 3}, "int as title"),
-    ],
-)
-def test_a_broken_passage_is_told_with_its_line(tmp_path, record, found):
-    lines = [json.dumps(each) for each in ({"_id": "1", "text": "t"}, record)]
-    (tmp_path / "c.jsonl").write_text("\n".join(lines))
-    with pytest.raises(InputError, match=f"c.jsonl, line 2: found {found}"):
-        list(read_corpus_file(tmp_path / "c.jsonl"))
-
-
-@pytest.mark.parametrize(
     ("passage", "fields", "split"),
     [
         (Passage("1", "h\nt"), ["title", "text"], Passage("1", "t", "h", {})),
@@ -174,9 +168,20 @@ def test_contents_split_into_named_fields(passage, fields, split):
     assert split_contents(passage, fields, "\n", "c", 1) == split
 
 
+BROKEN_RECORDS = [
+    ({"_id": "2", "title": "h"}, "no text"),
+    ({"title": "h", "text": "t"}, "no _id"),
+    ({"_id": "a b", "text": "t"}, "the passage id 'a b'"),
+    ({"_id": "2", "text": ["t"]}, "list as text"),
+    ({"_id": "2", "text": "t", "title": 3}, "int as title"),
+]
+FIRST = '{"_id": "1", "text": "t"}\n'
+
+
 @pytest.mark.parametrize(
-    ("form", "text", "told"),
+    ("form", "text", "found"),
     [
+        *((None, FIRST + json.dumps(each), f"line 2: found {why}") for each, why in BROKEN_RECORDS),
         (CorpusFormat.MARCO, "1\ta\n2\ta\tb", "line 2: found 3 columns between tabs; expected 2"),
         (CorpusFormat.MARCO, "1 a", "line 1: found 1 column between tabs; expected 2: id, text"),
         (CorpusFormat.MARCO, "a b\tt", "line 1: found the passage id 'a b'"),
@@ -185,6 +190,37 @@ def test_contents_split_into_named_fields(passage, fields, split):
         (CorpusFormat.DPR, '1\t"' + "x" * 200_000, "line 1: found a row that is not quoted as CSV"),
     ],
 )
-def test_broken_passages_are_told_with_their_line(form, text, told):
-    with pytest.raises(InputError, match=f"c.tsv, {told}"):
-        list(read_tsv(enumerate(text.split("\n"), start=1), form, "c.tsv"))
+def test_broken_passages_are_reported_with_their_line(tmp_path, form, text, found):
+    (tmp_path / "c").write_text(text)
+    with pytest.raises(InputError, match=f"c, {found}"):
+        list(read_corpus_file(tmp_path / "c", CorpusSettings(corpus_format=form)))
+
+
+DOCIDS = st.lists(st.text("abc", min_size=1, max_size=3), unique=True)
+
+
+@given(docids=DOCIDS, referred=st.lists(DOCIDS, max_size=4), pending=st.integers(1, 5))
+def test_noted_passages_are_returned(docids, referred, pending, tmp_path_factory):
+    passages = {docid: Passage(docid, f"text of {docid}", "title") for docid in docids}
+    wanted = [docid for docids in referred for docid in docids]
+    path = tmp_path_factory.mktemp("texts") / "texts"
+    with pytest.MonkeyPatch.context() as patch, closing(PassageTexts(path)) as texts:
+        patch.setattr(corpus, "PENDING", pending)
+        patch.setattr(corpus, "BLOCK", pending)
+        for each in referred:
+            texts.refer(each)
+        texts.find(passages.values(), "corpus", Progress())
+        assert texts.get(wanted) == [passages.get(docid) for docid in wanted]
+        assert texts.missing == len(set(wanted) - passages.keys())
+    kept = sum(len(passages[docid].text) for docid in set(wanted) & passages.keys())
+    assert kept <= path.stat().st_size <= 8 * kept
+
+
+def test_an_id_twice_is_rejected_where_it_is_needed(tmp_path):
+    passages = [Passage(docid, docid) for docid in ("d1", "d2", "d3", "d2")]
+    with closing(PassageTexts(tmp_path / "texts")) as texts:
+        texts.refer(["d1"])
+        texts.find(passages, "corpus", Progress())
+        texts.refer(["d2"])
+        with pytest.raises(InputError, match="corpus: found the id d2 twice"):
+            texts.find(passages, "corpus", Progress())

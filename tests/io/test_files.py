@@ -1,8 +1,12 @@
+import csv
 import gzip
 import io
 import sys
+from contextlib import closing
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from denserk.errors import InputError, OutputError, UsageError
 from denserk.io import files
@@ -39,8 +43,8 @@ def test_broken_gzip(tmp_path, data, found):
     path.write_bytes(data)
     with pytest.raises(InputError, match=found):
         list(files.read_lines(path))
-    with files.open_binary(path) as handle, pytest.raises(InputError, match=found):
-        files.look_ahead(handle, path)
+    with pytest.raises(InputError, match=found), files.open_ahead(path):
+        pass
 
 
 def test_inputs_that_are_no_text(tmp_path):
@@ -53,11 +57,12 @@ def test_inputs_that_are_no_text(tmp_path):
 
 
 @pytest.mark.parametrize("size", [1, 4, 7, 100])
-def test_looking_ahead_loses_nothing(size):
+def test_looking_ahead_loses_nothing(tmp_path, size):
     data = b"one\ntwo\nthree\n"
-    head, handle = files.look_ahead(io.BytesIO(data), "f", size)
-    assert head == data[:size]
-    assert [line for _, line in files.number_lines(handle, "f")] == [b"one", b"two", b"three"]
+    (tmp_path / "f").write_bytes(data)
+    with files.open_ahead(tmp_path / "f", size) as (head, handle):
+        assert head == data[:size]
+        assert list(files.text_lines(handle, "f")) == [(1, "one"), (2, "two"), (3, "three")]
 
 
 @pytest.mark.parametrize("name", ["deep/er/f.txt", "f.txt.gz"])
@@ -94,3 +99,30 @@ def test_outputs_that_cannot_be_written(tmp_path):
         files.write_lines(tmp_path / "f" / "g", ["x"])
     with pytest.raises(BrokenPipeError), files.write_errors("-"):
         raise BrokenPipeError
+
+
+@given(st.text(st.sampled_from("ab\" \t\n\r'")))
+def test_a_csv_reader_and_unquote_agree_on_a_quoted_column(text):
+    field = files.one_line(text)
+    quoted = files.quote(field)
+    assert files.unquote(quoted) == field
+    assert next(csv.reader(io.StringIO(f"{quoted}\tx"), delimiter="\t"))[0] == field
+
+
+def test_rows_read_back(tmp_path):
+    rows = [["model", "value"], ["a, b", "1"], ['the "old" one', ""], ["two\nlines", "\u00e9"]]
+    path = tmp_path / "t.csv"
+    assert files.write_rows(path, rows) == 4
+    read = files.read_rows(files.read_text_lines(path), path, ",", "columns")
+    assert [row for _, row in read] == rows
+    assert path.read_bytes().startswith(b'model,value\n"a, b",1\n"the ""old"" one",\n')
+
+
+@given(written=st.lists(st.tuples(st.binary(max_size=9), st.integers(0, 99)), max_size=20))
+def test_every_record_is_read_back_also_between_writes(written, tmp_path_factory):
+    path = tmp_path_factory.mktemp("scratch") / "records"
+    with closing(files.ScratchRecords(path)) as records:
+        for number, (record, asked) in enumerate(written):
+            assert records.append(record) == number
+            assert records[asked % (number + 1)] == written[asked % (number + 1)][0]
+        assert [records[n] for n in range(len(records))] == [record for record, _ in written]
