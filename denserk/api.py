@@ -162,7 +162,7 @@ class Index:
             output: the folder to keep; without it the index goes with this object.
             options: further options of `denserk index`.
         """
-        from denserk.commands.index import index
+        from denserk.commands.retrieve import index
         from denserk.config.encoding import VectorFormat
         from denserk.io.vector_formats import open_writer
 
@@ -257,7 +257,7 @@ class BM25(Index):
         cls, corpus: "TextsLike", *, output: PathName | None = None, **options: Any
     ) -> Self:
         """Index the terms of a corpus; options as in `denserk index`: k1, b, stemmer, ..."""
-        from denserk.commands.index import index
+        from denserk.commands.retrieve import index
 
         scratch = _OwnFolder()
         folder = str(output or scratch.path / "index")
@@ -269,7 +269,7 @@ class BM25(Index):
 
 def fuse(runs: "Sequence[RunLike]", **options: Any) -> Run:
     """Fuse runs; options as in `denserk fuse`: method, weights, rrf_k, normalization, ..."""
-    from denserk.commands.fuse import fuse as command
+    from denserk.commands.retrieve import fuse as command
 
     with _scratch() as folder:
         paths, output = _stored_runs(runs, folder), folder / "fused"

@@ -9,27 +9,27 @@ from contextlib import AbstractContextManager, contextmanager
 
 
 class Progress:
-    """Progress of one task; this base class shows nothing."""
+    """Progress of one task, which a display reads: finished units and a note."""
+
+    done, text = 0, ""
 
     def advance(self, count: int = 1) -> None:
         """Add `count` finished units."""
+        self.done += count
 
     def note(self, text: str) -> None:
         """Show a note beside the count, e.g. the training loss."""
-
-    def set_total(self, total: int) -> None:
-        """Set the total number of units."""
+        self.text = text
 
 
 Display = Callable[[str, int | None, str], AbstractContextManager[Progress]]
 _display: Display | None = None
 
 
-def show_progress(display: Display | None) -> Display | None:
-    """Set the progress display (None: no display), and return the previous one."""
+def show_progress(display: Display | None) -> None:
+    """Set the progress display; None: no display."""
     global _display
-    before, _display = _display, display
-    return before
+    _display = display
 
 
 @contextmanager

@@ -4,7 +4,6 @@ import errno
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Any
@@ -13,13 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from denserk import __version__
-from denserk.commands.console import (
-    ConsoleSettings,
-    configure,
-    printable,
-    show_error,
-    shows_tracebacks,
-)
+from denserk.commands.console import ConsoleSettings, configure, show_error
 from denserk.errors import DenserkError, Interrupted, OutputError, UsageError
 
 # All commands in workflow order, by section of the help, with their help lines. Only the command
@@ -73,31 +66,13 @@ class _Commands(TyperGroup):
                 formatter.write_dl([(name.ljust(width), line) for name, line in lines.items()])
 
 
-# Former options from Pyserini, with their replacements.
-OF_OTHERS = {
-    "--encoder-class": "denserk COMMAND --representation agg|mean|cls --l2-norm",
-    "--agg-preset": "denserk COMMAND --set term-weight=abs --set agg-layout=random",
-    "--add-sep": "denserk COMMAND --set join=pair",
-    "--max-length": "denserk COMMAND --passage-max-length N --query-max-length N",
-    "--prefix": "denserk COMMAND --passage-prefix TEXT --query-prefix TEXT",
-}
-
-# Old spellings by command and option, with their replacements.
-MOVED = {
-    "expand": {"": "denserk generate --corpus CORPUS --queries-model MODEL --output FILE"},
-    "search": {
-        "--rerank": "denserk rerank --model MODEL --run RUN --topics QUERIES --corpus CORPUS "
-        "--output RUN",
-        "--fuse": "denserk fuse RUN RUN --output RUN",
-        "--suite": "denserk benchmark NAME --model MODEL --output FOLDER",
-        **OF_OTHERS,
-    },
-    "encode": OF_OTHERS,
-    "eval": {
-        "--suite": "denserk benchmark NAME --runs RUN",
-        "--against": "denserk benchmark NAME --runs RUN --against PAPER",
-        "--list-suites": "denserk benchmark --list",
-    },
+# Options of Pyserini's encode and search, with their replacements.
+OF_PYSERINI = {
+    "--encoder-class": "--representation agg|mean|cls --l2-norm",
+    "--agg-preset": "--set term-weight=abs --set agg-layout=random",
+    "--add-sep": "--set join=pair",
+    "--max-length": "--passage-max-length N --query-max-length N",
+    "--prefix": "--passage-prefix TEXT --query-prefix TEXT",
 }
 
 app = typer.Typer(
@@ -134,23 +109,24 @@ def main(
 
 
 def register(command: str | None = None) -> None:
-    """Import a command, or all commands; each registers itself on `app`."""
-    for name in [command] if command else COMMANDS:
-        module = "evaluate" if name == "eval" else name.replace("-", "_")
-        import_module(f"denserk.commands.{module}")
+    """Import the module of a command, or all; each module registers its commands on `app`."""
+    for section, names in SECTIONS.items():
+        for name in names if command is None else [command] if command in names else []:
+            own = name in ("benchmark", "pretrain", "finetune", "mine-negatives")
+            module = name.replace("-", "_") if own else section.lower()
+            import_module(f"denserk.commands.{module}")
 
 
 def _register_named(arguments: Sequence[str]) -> None:
     if "_DENSERK_COMPLETE" in os.environ:  # bash gives the line in the first, others in the second
         line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
         arguments = line.split()[1:]
-    command = next((word.replace("_", "-") for word in arguments if word[:1] != "-"), None)
-    if command in COMMANDS:
+    if command := next((word.replace("_", "-") for word in arguments if word[:1] != "-"), None):
         register(command)
 
 
 def _check_spelling(arguments: Sequence[str]) -> None:
-    """Raise a UsageError for arguments that are not valid UTF-8, and for old spellings."""
+    """Raise a UsageError for arguments that are not valid UTF-8, and for Pyserini's options."""
     for argument in arguments:
         try:
             argument.encode()
@@ -160,11 +136,9 @@ def _check_spelling(arguments: Sequence[str]) -> None:
                 "rename the file, or set a UTF-8 locale: export LC_ALL=C.UTF-8",
             ) from None
     words = [word.partition("=")[0].replace("_", "-") for word in arguments]
-    old = next((word for word in words if not word.startswith("-")), "")
-    for word in ("", *words):
-        if new := MOVED.get(old, {}).get(word):
-            now = new.replace("COMMAND", old)
-            raise UsageError(f"{f'denserk {old} {word}'.rstrip()} is now: {now}")
+    for word in words if {"encode", "search"} & set(words) else ():
+        if word in OF_PYSERINI:
+            raise UsageError(f"{word} is an option of Pyserini", f"give {OF_PYSERINI[word]}")
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -223,18 +197,12 @@ def _interrupted(stop: Interrupted) -> int:
     if stop.kept:
         kept = f"finished work is kept in {stop.kept}"
         hint = "run the command again with --resume and without --overwrite to continue"
-    return _show(DenserkError(f"interrupted by {name}: {kept}", hint), 128 + stop.signum)
+    show_error(DenserkError(f"interrupted by {name}: {kept}", hint))
+    return 128 + stop.signum
 
 
 def _report(error: DenserkError, status: int) -> int:
     if Interrupted.received is not None:  # a library turned the signal into an error
         return _interrupted(Interrupted.received)
-    return _show(error, status)
-
-
-def _show(error: DenserkError, status: int) -> int:
-    if shows_tracebacks():
-        for line in traceback.format_exc().splitlines():
-            print(printable(line, None), file=sys.stderr)  # noqa: T201
     show_error(error)
     return status

@@ -8,8 +8,9 @@ import logging
 import os
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from threading import Event, Thread
@@ -67,10 +68,9 @@ class _Handler(logging.Handler):
         """Drop repeated notes: two steps of a command may open the same file."""
         if record.levelno > logging.INFO or hasattr(record, "progress"):
             return True
-        text = record.getMessage()
-        repeated = text in self._shown
-        self._shown.add(text)
-        return not repeated
+        is_new = record.getMessage() not in self._shown
+        self._shown.add(record.getMessage())
+        return is_new
 
     def emit(self, record: logging.LogRecord) -> None:
         text, hint = printable(record.getMessage()), printable(getattr(record, "hint", None) or "")
@@ -93,51 +93,7 @@ class _Handler(logging.Handler):
         print(f"{text}\n", end="", file=sys.stderr)  # noqa: T201
 
 
-class _Count(Progress):
-    """Progress without a terminal, for `_plain` to report."""
-
-    def __init__(self, total: int | None) -> None:
-        self.total, self.done, self.said = total, 0, ""
-
-    def advance(self, count: int = 1) -> None:
-        self.done += count
-
-    def note(self, text: str) -> None:
-        self.said = f", {text}"
-
-    def set_total(self, total: int) -> None:
-        self.total = total
-
-
 EVERY = 10.0  # seconds between lines of progress
-
-
-@contextmanager
-def _plain(what: str, total: int | None, unit: str) -> Iterator[Progress]:
-    """Log a line every 10 seconds, later every minute, from a thread: steps may be slow."""
-    count, start, left = _Count(total), time.monotonic(), Event()
-
-    def report() -> None:
-        lines = 0
-        while not left.wait(EVERY if lines < 12 else 6 * EVERY):
-            lines += 1
-            rate = count.done / (time.monotonic() - start)
-            of, rest = (f" of {count.total:,}" if count.total else ""), ""
-            if count.total and rate:
-                rest = f", {(count.total - count.done) / rate:,.0f} s left"
-            logger.info(
-                f"{what}: {count.done:,}{of} {unit}, {per_second(rate)} per second"
-                f"{rest}{count.said}",
-                extra={"progress": True},
-            )
-
-    thread = Thread(target=report, name="progress", daemon=True)
-    thread.start()
-    try:
-        yield count
-    finally:
-        left.set()
-        thread.join()
 
 
 def per_second(rate: float) -> str:
@@ -149,43 +105,41 @@ def per_second(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
 
 
-@contextmanager
-def _bar(what: str, total: int | None, unit: str) -> Iterator[Progress]:
-    """Show a progress bar, with the note of `note` on its own line."""
-    from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+def _write_lines(progress: Progress, ended: Event, what: str, total: int | None, unit: str) -> None:
+    """Log a line every 10 seconds, later every minute."""
+    start, lines = time.monotonic(), 0
+    while not ended.wait(EVERY if lines < 12 else 6 * EVERY):
+        lines += 1
+        done, rate = progress.done, progress.done / (time.monotonic() - start)
+        of = f" of {total:,}" if total else ""
+        rest = f", {(total - done) / rate:,.0f} s left" if total and rate else ""
+        note = progress.text and f", {progress.text}"
+        logger.info(
+            f"{what}: {done:,}{of} {unit}, {per_second(rate)} per second{rest}{note}",
+            extra={"progress": True},
+        )
+
+
+def _draw_bar(progress: Progress, ended: Event, what: str, total: int | None, unit: str) -> None:
+    """Draw a progress bar with count and rate, and the note on its own line."""
+    from rich.console import Group
+    from rich.live import Live
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
     from rich.text import Text
 
-    word = Text(no_wrap=True, overflow="ellipsis")
-
-    class WithWord(Bars):
-        def get_renderables(self) -> Iterator[Any]:
-            yield self.make_tasks_table(self.tasks)
-            if word:
-                yield word
-
-    class Rate(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            of = f"/{task.total:,.0f}" if task.total is not None else ""
-            speed = task.finished_speed or task.speed
+    count = TextColumn("{task.fields[count]}")
+    bars = Bars(TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
+    task, of = bars.add_task(what, total=total, count=""), "" if total is None else f"/{total:,}"
+    with Live(console=_terminal(), auto_refresh=False) as live:
+        is_last = False
+        while not is_last:
+            is_last = ended.wait(0.1)
+            done, speed = progress.done, bars.tasks[0].finished_speed or bars.tasks[0].speed
             rate = f"  {per_second(speed)} {unit}/s" if speed else ""
-            return Text(f"{task.completed:,.0f}{of}{rate}")
-
-    columns = (TextColumn("{task.description}"), BarColumn(), Rate(), TimeRemainingColumn())
-    with WithWord(*columns, console=_terminal()) as bars:
-        task = bars.add_task(what, total=total)
-
-        class Shown(Progress):
-            def advance(self, count: int = 1) -> None:
-                bars.advance(task, count)
-
-            def note(self, text: str) -> None:
-                word.plain = f"  {text}"
-
-            def set_total(self, total: int) -> None:
-                bars.update(task, total=total)
-
-        yield Shown()
+            bars.update(task, completed=done, count=f"{done:,}{of}{rate}")
+            notes = [Text(f"  {progress.text}", no_wrap=True, overflow="ellipsis")]
+            live.update(Group(bars, *notes * bool(progress.text)), refresh=True)
 
 
 _settings = ConsoleSettings()
@@ -207,20 +161,27 @@ def configure(settings: ConsoleSettings) -> None:
     show_progress(None if quiet else _progress)
 
 
-def _progress(what: str, total: int | None, unit: str) -> AbstractContextManager[Progress]:
-    """Show a progress bar on a terminal, and occasional lines elsewhere."""
-    plain = _settings.log_json or not sys.stderr.isatty()
-    return (_plain if plain else _bar)(what, total, unit)
+@contextmanager
+def _progress(what: str, total: int | None, unit: str) -> Iterator[Progress]:
+    """Show progress from a thread, as steps may be slow: as a bar on a terminal, else as lines."""
+    progress, ended = Progress(), Event()
+    show = _write_lines if _settings.log_json or not sys.stderr.isatty() else _draw_bar
+    given = (progress, ended, what, total, unit)
+    thread = Thread(target=show, args=given, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield progress
+    finally:
+        ended.set()
+        thread.join()
 
 
 def show_error(error: DenserkError) -> None:
-    """Write an error and its hint to stderr."""
+    """Write an error and its hint to stderr, after the traceback where --traceback was given."""
+    if _settings.traceback:
+        for line in traceback.format_exc().splitlines():
+            print(printable(line, None), file=sys.stderr)  # noqa: T201
     logger.error(error.message, extra={"hint": error.hint})
-
-
-def shows_tracebacks() -> bool:
-    """Return whether --traceback was given."""
-    return _settings.traceback
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -11,8 +11,9 @@ import inspect
 import os
 import re
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
@@ -22,13 +23,13 @@ import typer
 from typer.core import TyperCommand
 
 from denserk.commands.console import ConsoleSettings, configure
-from denserk.config.options import REQUIRED, as_type, field_docs, spec_of, without_none
+from denserk.config.options import REQUIRED, OptionSpec, as_type, field_docs, spec_of, without_none
 from denserk.errors import UsageError
 
 T = TypeVar("T")
 
 # Options that name outputs.
-OUTPUTS = ("output", "tokenize_to", "write_dpr_json", "write_pyserini_json", "target", "report")
+OUTPUTS = ("output", "tokenize_to", "write_dpr_json", "write_pyserini_json", "target")
 # Inputs that can be given once; the parser would silently use the last one.
 ONE_INPUT = ("answers", "baseline", "corpus", "encoded_queries", "qrels", "topics")
 # Inputs of which one can be standard input.
@@ -47,11 +48,7 @@ class Command(TyperCommand):
     rare: Mapping[str, tuple[str, str]] = {}  # the settings that --set takes: help records
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments.
-
-        Raises:
-            UsageError: a repeated input, or a setting given as an option.
-        """
+        """Parse the arguments; a repeated input or a setting given as an option is an error."""
         for word in args:
             name = re.sub("^--(no-)?", "", word.partition("=")[0].replace("_", "-"))
             if word.startswith("--") and name.replace("-", "_") in self.rare:
@@ -59,11 +56,11 @@ class Command(TyperCommand):
         if not ctx.resilient_parsing:  # a shell completes the line
             given = [p.name for p in self.make_parser(ctx).parse_args(list(args))[2]]
             for parameter in self.params:
-                several = getattr(parameter, "multiple", False) or given.count(parameter.name) < 2
-                if parameter.name in ONE_INPUT and not several:
+                count = given.count(parameter.name)
+                single = parameter.name in ONE_INPUT and not getattr(parameter, "multiple", False)
+                if single and count > 1:
                     raise UsageError(
-                        f"{parameter.opts[0]} takes one file and is given "
-                        f"{given.count(parameter.name)} times"
+                        f"{parameter.opts[0]} takes one file and is given {count} times"
                     )
         return super().parse_args(ctx, args)
 
@@ -73,29 +70,22 @@ class Command(TyperCommand):
         parameters, short = self.get_params(ctx), self.common and ALL_OPTIONS not in ctx.meta
         if short:
             order = {name: i for i, name in enumerate((*self.common, "help_all", "help"))}
-            parameters = sorted(
-                (p for p in parameters if p.name in order or p.param_type_name == "argument"),
-                key=lambda p: order.get(p.name, -1),
-            )
+            shown = [p for p in parameters if p.name in order or p.param_type_name == "argument"]
+            parameters = sorted(shown, key=lambda p: order.get(p.name, -1))
         for parameter in parameters:
-            record = parameter.get_help_record(ctx)
-            if record is None:
-                continue
-            names, text = record
-            panel = getattr(parameter, "rich_help_panel", None) or "Options"
-            if parameter.param_type_name == "argument":
-                panel, names = "Arguments", names.partition(" <")[0]
-            elif short:
-                long = next(name for name in parameter.opts if name[:2] == "--")
-                for alias in set(parameter.opts) - {long}:
-                    names = re.sub(rf"(, )?{re.escape(alias)}(?![\w-])(, )?", "", names)
-                panel = "Options"
-            text = re.sub(r"\[default: \((.*)\)\]", r"[default: \1]", text)  # typer's parentheses
-            panels.setdefault(panel, []).append((names, text))
+            is_argument = parameter.param_type_name == "argument"
+            panel = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None)
+            if short and not is_argument:  # no aliases
+                panel, parameter = None, copy(parameter)
+                parameter.opts = [name for name in parameter.opts if name[:2] == "--"][:1]
+            if record := parameter.get_help_record(ctx):
+                names = record[0].partition(" <")[0] if is_argument else record[0]
+                text = re.sub(r"\[default: \((.*)\)\]", r"[default: \1]", record[1])
+                panels.setdefault(panel or "Options", []).append((names, text))
         if self.rare and not short:
             panels["Settings (as --set NAME=VALUE)"] = list(self.rare.values())
-        for panel, records in panels.items():
-            with formatter.section(panel):
+        for title, records in panels.items():
+            with formatter.section(title):
                 formatter.write_dl(records, col_max=34)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
@@ -113,108 +103,81 @@ class Given(Overrides[T]):
     """Given options of a settings class, by field name; the defaults are the class's."""
 
 
-class _Group:
-    """Options of one settings class, and the way back from values to its object."""
+@dataclasses.dataclass(frozen=True)
+class _Option:
+    """A field of a settings class as an option; `unset` is Overrides or Given of the class."""
 
-    def __init__(self, settings: type, unset: type | None = None) -> None:
-        self._settings, self._unset = settings, unset
-        self._docs = field_docs(settings)
-        self._kinds = {name: without_none(kind) for name, kind in get_type_hints(settings).items()}
-        self.fields = {field.name: field for field in dataclasses.fields(settings)}
-        title = re.split("[.:]", settings.__doc__ or "")[0]
-        self._panel = f"{title} (overrides the model's)" if unset is Overrides else title
+    name: str
+    kind: Any
+    default: Any
+    spec: OptionSpec
+    text: str
+    panel: str
+    unset: type | None
 
-    def parameters(self) -> list[inspect.Parameter]:
-        """Return one keyword parameter per option, for typer."""
-        return [self._parameter(f) for f in self.fields.values() if not spec_of(f).rare]
-
-    def rare(self) -> dict[str, tuple[str, str]]:
-        """Return the fields that `--set` takes: name -> help record."""
-        return {
-            name: (
-                f"{name.replace('_', '-')}={self._metavar(name)}",
-                f"{self._docs[name]} [default: {self._default(name) or 'none'}]",
-            )
-            for name, field in self.fields.items()
-            if spec_of(field).rare
-        }
-
-    def _metavar(self, name: str) -> str:
-        kind = self._kinds[name]
-        if isinstance(kind, type) and issubclass(kind, Enum):
-            return "|".join(str(each.value) for each in kind)
-        if get_origin(kind) is tuple:
+    @property
+    def metavar(self) -> str:
+        if isinstance(self.kind, type) and issubclass(self.kind, Enum):
+            return "|".join(str(each.value) for each in self.kind)
+        if get_origin(self.kind) is tuple:
             return "A,B,..."
         metavars = {bool: "yes|no", int: "INTEGER", float: "NUMBER"}
-        return spec_of(self.fields[name]).metavar or metavars.get(kind, "TEXT")
+        return self.spec.metavar or metavars.get(self.kind, "TEXT")
 
-    def _default(self, name: str) -> str | None:
-        """Return the default as typed, or a description of it."""
-        spec, default = spec_of(self.fields[name]), self.fields[name].default
-        if spec.shown_default or self._unset is Overrides:
-            return spec.shown_default or "the model's own"
-        if default is None or default is REQUIRED:
+    @property
+    def shown_default(self) -> str | None:
+        """The default as typed, or a description of it."""
+        if self.spec.shown_default or self.unset is Overrides:
+            return self.spec.shown_default or "the model's own"
+        if self.default is None or self.default is REQUIRED:
             return None
-        if isinstance(default, bool):
-            return "yes" if default else "no" if spec.rare else None
-        if isinstance(default, tuple):
-            return ",".join(map(str, default))
-        return str(default) if str(default).strip() else repr(default) if default else None
+        if isinstance(self.default, bool):
+            return "yes" if self.default else "no" if self.spec.rare else None
+        if isinstance(self.default, tuple):
+            return ",".join(map(str, self.default))
+        shown = str(self.default)
+        return shown if shown.strip() else repr(shown) if shown else None
 
-    def _parameter(self, field: "dataclasses.Field[Any]") -> inspect.Parameter:
-        spec, kind, metavar = spec_of(field), self._kinds[field.name], spec_of(field).metavar
-        if get_origin(kind) is tuple and spec.repeat:
+    def record(self) -> tuple[str, str]:
+        """Return the lines of the help for a field that --set takes."""
+        default = f"[default: {self.shown_default or 'none'}]"
+        return f"{self.name.replace('_', '-')}={self.metavar}", f"{self.text} {default}"
+
+    def parameter(self) -> inspect.Parameter:
+        """Return the keyword parameter for typer."""
+        kind, metavar, flag = self.kind, self.spec.metavar, self.spec.flag(self.name)
+        if get_origin(kind) is tuple and self.spec.repeat:
             kind = types.GenericAlias(list, get_args(kind)[:1])
         elif get_origin(kind) is tuple:
-            kind, metavar = str, metavar or "A,B,..."
-        name = spec.flag(field.name)
-        if kind is bool and (field.default is not False or self._unset):
-            name = f"{name}/--no-{name[2:]}"
-        required = " [required]" if field.default is REQUIRED and not self._unset else ""
+            kind, metavar = str, metavar or self.metavar
+        if kind is bool and (self.default is not False or self.unset):
+            flag = f"{flag}/--no-{flag[2:]}"
+        required = " [required]" if self.default is REQUIRED and not self.unset else ""
         return _option(
-            kind | None,
-            field.name,
-            name,
-            *spec.names,
-            help=self._docs[field.name] + required,
+            *(kind | None, self.name, flag, *self.spec.names),
+            help=self.text + required,
             metavar=metavar,
-            rich_help_panel=self._panel,
-            show_default=self._default(field.name) or False,
+            rich_help_panel=self.panel,
+            show_default=self.shown_default or False,
         )
 
-    def _convert(self, name: str, value: Any) -> Any:
-        """Convert a value from the command line, YAML or Python to the type of its field."""
-        kind, spec = self._kinds[name], spec_of(self.fields[name])
+    def convert(self, value: Any) -> Any:
+        """Convert a value from the command line, YAML or Python to the type of the field."""
+        kind = self.kind
         if isinstance(value, Path):
             value = str(value)
-        if get_origin(kind) is tuple and isinstance(value, str | int | float):
-            parts = value.split(",") if isinstance(value, str) and not spec.repeat else [value]
-            value = [part.strip() if isinstance(part, str) else part for part in parts if part]
         try:
-            if get_origin(kind) is tuple and isinstance(value, Sequence):
-                return as_type(kind, [_number(get_args(kind)[0], part) for part in value])
+            if get_origin(kind) is tuple:
+                if isinstance(value, str) and not self.spec.repeat:
+                    value = [part.strip() for part in value.split(",") if part]
+                parts = value if isinstance(value, list | tuple) else [value]
+                return as_type(kind, [_number(get_args(kind)[0], part) for part in parts])
             number = as_type(kind, _number(kind, value))
             if isinstance(number, int) and abs(number) > LARGEST:
                 raise ValueError(f"{number} is out of range, at most {LARGEST} is expected")
         except ValueError as error:
-            raise UsageError(f"{spec.flag(name)}: {error}") from None
+            raise UsageError(f"{self.spec.flag(self.name)}: {error}") from None
         return number
-
-    def build(self, given: dict[str, Any]) -> Any:
-        """Remove the group's values from `given` and build its settings object.
-
-        Raises:
-            UsageError: invalid or missing values.
-        """
-        values = {
-            n: self._convert(n, v) for n in self.fields if (v := given.pop(n, None)) is not None
-        }
-        if self._unset:
-            return self._unset(values)
-        for name, field in self.fields.items():
-            if field.default is REQUIRED and name not in values:
-                raise UsageError(f"{spec_of(field).flag(name)} must be given")
-        return self._settings(**values)
 
 
 def _number(kind: Any, value: Any) -> Any:
@@ -223,6 +186,38 @@ def _number(kind: Any, value: Any) -> Any:
         return kind(value) if kind in (int, float) and isinstance(value, str) else value
     except ValueError:
         return value
+
+
+class _Group:
+    """Options of one settings class, and the way back from values to its object."""
+
+    def __init__(self, settings: type, unset: type | None = None) -> None:
+        self._settings, self._unset = settings, unset
+        kinds, docs = get_type_hints(settings), field_docs(settings)
+        panel = re.split("[.:]", settings.__doc__ or "")[0]
+        panel += " (overrides the model's)" if unset is Overrides else ""
+        self.options = {
+            f.name: _Option(
+                *(f.name, without_none(kinds[f.name]), f.default, spec_of(f)),
+                *(docs[f.name], panel, unset),
+            )
+            for f in dataclasses.fields(settings)
+        }
+
+    def build(self, given: dict[str, Any]) -> Any:
+        """Remove the group's values from `given` and build its settings object.
+
+        Raises:
+            UsageError: invalid or missing values.
+        """
+        taken = {name: given.pop(name, None) for name in self.options}
+        values = {n: self.options[n].convert(v) for n, v in taken.items() if v is not None}
+        if self._unset:
+            return self._unset(values)
+        for name, each in self.options.items():
+            if each.default is REQUIRED and name not in values:
+                raise UsageError(f"{each.spec.flag(name)} must be given")
+        return self._settings(**values)
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
@@ -246,26 +241,23 @@ def _guard_files(values: Mapping[str, Any]) -> AbstractContextManager[None]:
     Raises:
         UsageError: two inputs are standard input; or see `denserk.io.outputs.claim`.
     """
-    given = [values[name] for name in INPUTS if values.get(name)]
-    if (
-        sum(each.count("-") if isinstance(each, list | tuple) else each == "-" for each in given)
-        > 1
-    ):
+    inputs = [values[name] for name in INPUTS if values.get(name)]
+    streams = [v == "-" if isinstance(v, str) else list(v).count("-") for v in inputs]
+    if sum(streams) > 1:
         raise UsageError("standard input (-) can be only one of the inputs")
     outputs = [values[name] for name in OUTPUTS if values.get(name)]
-    if report := values.get("report"):
-        outputs[-1:] = [str(Path(report, "index.html"))] * (not Path(report).is_file())
+    if (report := values.get("report")) and not Path(report).is_file():
+        outputs.append(str(Path(report, "index.html")))
     if (picture := values.get("picture")) and not picture.is_dir():
         outputs.append(picture)
     if not outputs or os.environ.get("RANK", "0") != "0":
         return nullcontext()
     from denserk.io.outputs import claim, named_paths
 
-    written = (*OUTPUTS, "tag", "plot", "picture")
-    read = {name: value for name, value in values.items() if name not in written}
+    written = (*OUTPUTS, "report", "tag", "plot", "picture")
     return claim(
         outputs,
-        inputs=named_paths(read),
+        inputs=named_paths({name: v for name, v in values.items() if name not in written}),
         overwrite=bool(values.get("overwrite")),
         resume=bool(values.get("resume")),
     )
@@ -290,26 +282,20 @@ def _show_all(ctx: typer.Context, asked: bool) -> None:
 
 
 SET = _option(
-    list[str] | None,
-    "set_",
-    "--set",
+    *(list[str] | None, "set_", "--set"),
     metavar="NAME=VALUE",
     help="Set a less common setting (see --help-all); repeatable.",
     show_default=False,
 )
 CONFIG = _option(
-    str | None,
-    "config",
-    "--config",
+    *(str | None, "config", "--config"),
     metavar="FILE.yaml",
     help="Read options from a YAML file, e.g. the config.yaml of an earlier run; the command line "
     "overrides it.",
     show_default=False,
 )
 HELP_ALL = _option(
-    bool,
-    "help_all",
-    "--help-all",
+    *(bool, "help_all", "--help-all"),
     default=False,
     is_eager=True,
     callback=_show_all,
@@ -333,15 +319,12 @@ class _Parsed:
                 self.groups[parameter.name] = _Group(settings, unset)
             else:
                 self.plain.append(parameter.replace(annotation=hint))
-        self._names = {"config", *(each.name for each in self.plain)}
-        self._names.update(name for group in self.groups.values() for name in group.fields)
+        self.options = [o for group in self.groups.values() for o in group.options.values()]
+        self._names = {"config"}.union(p.name for p in self.plain)
+        self._names.update(o.name for o in self.options)
 
     def _known(self, given: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """Return values by field name.
-
-        Raises:
-            UsageError: unknown option or setting.
-        """
+        """Return values by field name; unknown options or settings are a UsageError."""
         for name in given:
             if name.replace("-", "_") not in self._names:
                 near = get_close_matches(name.replace("-", "_"), self._names, n=1)
@@ -366,13 +349,13 @@ class _Parsed:
             read = self._known(read_yaml(path), str(path))
             values = read | {name: value for name, value in values.items() if value is not None}
         built = {name: group.build(values) for name, group in self.groups.items()}
-        named = {each.name: values.pop(each.name, each.default) for each in self.plain}
-        every = dict(named)
+        plain = {each.name: values.pop(each.name, each.default) for each in self.plain}
+        every = dict(plain)
         for group in built.values():
-            every |= vars(group) if dataclasses.is_dataclass(group) else group
+            every |= group if isinstance(group, dict) else vars(group)
             every |= {"picture": group.picture} if hasattr(group, "picture") else {}
         with _guard_files(every):
-            return self._function(**built, **named)
+            return self._function(**built, **plain)
 
 
 def command(
@@ -398,13 +381,10 @@ def command(
 
     def register(function: Callable[..., T]) -> Callable[..., T]:
         parsed, console = _Parsed(name, function), _Group(ConsoleSettings)
-        rare = {n: record for group in parsed.groups.values() for n, record in group.rare().items()}
-        parameters = [p for group in parsed.groups.values() for p in group.parameters()]
-        parameters += [CONFIG] * config + [SET] * bool(rare) + [*console.parameters(), HELP_ALL]
-        parameters = parsed.plain + parameters
-        unknown = set(common.split()) - {parameter.name for parameter in parameters}
-        if unknown:
-            raise ValueError(f"{name} has no options {unknown} to show in its help")
+        rare = {each.name: each.record() for each in parsed.options if each.spec.rare}
+        parameters = [*parsed.plain, *(o.parameter() for o in parsed.options if not o.spec.rare)]
+        parameters += [CONFIG] * config + [SET] * bool(rare)
+        parameters += [*(each.parameter() for each in console.options.values()), HELP_ALL]
 
         @functools.wraps(function)
         def run(**given: Any) -> None:

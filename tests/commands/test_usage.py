@@ -65,10 +65,8 @@ def files(toy, monkeypatch):
         ("eval good.trec qrels.txt --min RR@10", 2, "--min RR@10"),
         ("fuse good.trec qrels.txt --weights 1,x --output out", 2, "--weights: found 'x', expect"),
         (f"{SEARCH} --hits 99999999999999999999", 2, "--hits: 99999999999999999999 is out of"),
-        # spellings of earlier versions
-        ("search --fuse a b --output out", 2, "denserk search --fuse is now: denserk fuse RUN RUN"),
-        ("eval --list_suites", 2, "eval --list-suites is now: denserk benchmark --list"),
-        ("expand --corpus a", 2, "denserk expand is now: denserk generate --corpus CORPUS"),
+        # options of Pyserini
+        (f"{SEARCH} --encoder_class auto", 2, "--encoder-class is an option of Pyserini"),
     ],
 )
 def test_one_line_and_nothing_written(files, capsys, line, status, told):

@@ -1,0 +1,74 @@
+"""`denserk convert` and `denserk generate`."""
+
+import logging
+from typing import Annotated, Any
+
+import typer
+
+from denserk.commands.app import app
+from denserk.commands.options import Given, Overrides, command
+from denserk.config import generate as config
+from denserk.config.encoding import ComputeSettings, RepresentationSettings, TextSettings
+from denserk.config.formats import ConversionSettings, CorpusSettings
+
+logger = logging.getLogger(__name__)
+
+
+@command(
+    app,
+    "convert",
+    common=(
+        "kind from_format to_format expansions corpus queries teacher tag allow_pickle overwrite "
+        "representation l2_norm query_max_length passage_max_length device dtype batch_size"
+    ),
+    examples=(
+        "denserk convert run.trec run.tsv --to msmarco",
+        "denserk convert checkpoint/ model/ --kind model --representation cls",
+    ),
+)
+def convert(
+    source: Annotated[str, typer.Argument(help="File, folder, or - for standard input.")],
+    target: Annotated[str, typer.Argument(help="File, folder, or - for standard output.")],
+    conversion: ConversionSettings,
+    representation: Overrides[RepresentationSettings],
+    text: Overrides[TextSettings],
+    compute: ComputeSettings,
+) -> Any:
+    """Convert data between formats."""
+    from denserk.conversion import convert as task
+
+    result = task(source, target, conversion, representation, text, compute)
+    logger.info(f"{target}: {result.count:,} {result.unit} in format {result.format}")
+    return result
+
+
+@command(
+    app,
+    "generate",
+    common=(
+        "corpus output queries_model continuation_model num_queries num_continuations "
+        "passage_max_length seed resume overwrite shard_id shard_num device dtype batch_size"
+    ),
+    examples=(
+        "denserk generate --corpus corpus.jsonl --output out.jsonl --queries-model T5/",
+        "denserk generate --corpus corpus.jsonl --output out.jsonl --continuation-model gpt2",
+    ),
+)
+def generate(
+    settings: config.GenerateSettings,
+    queries: Given[config.QuerySettings],
+    continuations: Given[config.ContinuationSettings],
+    text: config.GenerateTextSettings,
+    corpus: CorpusSettings,
+    compute: ComputeSettings,
+) -> Any:
+    """Generate queries (doc2query) and continuations for passages."""
+    from denserk.models.generation import generate as task
+
+    result = task(settings, queries, continuations, text, corpus, compute)
+    logger.info(
+        f"{settings.output}: {result.count:,} passages; {result.generated:,} processed in this run "
+        f"({result.queries:,} queries, {result.continuations:,} continuations; {result.empty:,} "
+        f"without text), {result.per_second:,.1f} per second"
+    )
+    return result

@@ -1,0 +1,283 @@
+"""`denserk analyze`, with one subcommand per analysis, and `denserk doctor`."""
+
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from denserk import __version__
+from denserk.commands.app import app
+from denserk.commands.console import print_table
+from denserk.commands.options import Overrides, command
+from denserk.config import analysis
+from denserk.config.encoding import ComputeSettings, RepresentationSettings, TextSettings
+from denserk.config.formats import CorpusSettings
+from denserk.errors import MissingExtraError
+from denserk.extras import installed
+
+MoreModels = Annotated[
+    list[str] | None, typer.Argument(metavar="[LABEL=]MODEL", help="More models, like --model.")
+]
+Several = TypeVar("Several", bound=analysis.SeveralModels)
+
+analyze = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(analyze, name="analyze", help="Analyze trained models.")
+
+
+@analyze.callback()
+def group() -> None:
+    """Analyze trained models."""
+
+
+def _with(settings: Several, more: list[str] | None) -> Several:
+    """Add the positional models to --model."""
+    return replace(settings, model=(*settings.model, *(more or ())))
+
+
+def _print(output: str | None, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table, unless standard output has it as CSV."""
+    if output != "-":
+        print_table(header, rows)
+
+
+@command(
+    analyze,
+    "sentence-similarity",
+    common=(
+        "model data output representation l2_norm passage_max_length passage_prefix device dtype "
+        "batch_size overwrite"
+    ),
+    examples=(
+        "denserk analyze sentence-similarity --model minilm --data sts.tsv",
+        "denserk analyze sentence-similarity --model model/ --data nli.jsonl --output out.csv",
+    ),
+)
+def sentence_similarity(
+    settings: analysis.SentenceSimilaritySettings,
+    representation: Overrides[RepresentationSettings],
+    text: Overrides[TextSettings],
+    compute: ComputeSettings,
+) -> None:
+    """Evaluate embeddings on labelled sentence pairs or on triplets."""
+    from denserk.analysis.sentence_similarity import HEADER
+    from denserk.analysis.sentence_similarity import sentence_similarity as task
+
+    found = task(settings, representation, text, compute)
+    _print(settings.output, HEADER, [each.row() for each in found])
+
+
+@command(
+    analyze,
+    "attention-entropy",
+    common="model corpus sample seed max_length output plot device dtype batch_size overwrite",
+    examples=(
+        "denserk analyze attention-entropy --model bert-base-uncased --corpus corpus.jsonl",
+        "denserk analyze attention-entropy --model a/ --model b/ --corpus corpus.jsonl",
+    ),
+)
+def attention_entropy(
+    settings: analysis.AttentionEntropySettings,
+    corpus: CorpusSettings,
+    compute: ComputeSettings,
+    more: MoreModels = None,
+) -> None:
+    """Measure the entropy of [CLS] attention per layer."""
+    from denserk.analysis.attention_entropy import attention_entropy as task
+    from denserk.analysis.attention_entropy import layer_table
+
+    found = task(_with(settings, more), corpus, compute)
+    _print(settings.output, *layer_table(found))
+
+
+@command(
+    analyze,
+    "query-latency",
+    common=(
+        "model topics sample warm_up output plot representation query_max_length query_prefix "
+        "device dtype threads overwrite"
+    ),
+    examples=(
+        "denserk analyze query-latency --model minilm --topics queries.tsv",
+        "denserk analyze query-latency --model minilm --topics queries.tsv --threads 4",
+    ),
+)
+def query_latency(
+    settings: analysis.QueryLatencySettings,
+    representation: Overrides[RepresentationSettings],
+    text: Overrides[TextSettings],
+    compute: ComputeSettings,
+    more: MoreModels = None,
+) -> None:
+    """Measure the latency of query encoding, one query at a time."""
+    from denserk.analysis.latency import latency_table
+    from denserk.analysis.latency import query_latency as task
+
+    found = task(_with(settings, more), representation, text, compute)
+    _print(settings.output, *latency_table(found))
+
+
+@command(
+    analyze,
+    "layers",
+    common=(
+        "model topics corpus qrels run depth sample seed output plot representation layers "
+        "query_max_length passage_max_length device dtype batch_size overwrite"
+    ),
+    examples=(
+        "denserk analyze layers --model model/ --topics q.tsv --corpus c.jsonl --qrels qrels.txt",
+        "denserk analyze layers --model model/ --topics q.tsv --corpus c.jsonl --run run.trec",
+    ),
+)
+def layers(
+    settings: analysis.WinningVectorSettings,
+    representation: Overrides[RepresentationSettings],
+    text: Overrides[TextSettings],
+    corpus: CorpusSettings,
+    compute: ComputeSettings,
+    more: MoreModels = None,
+) -> None:
+    """Count which vector of a passage scores best (for mlr: which layer)."""
+    from denserk.analysis.winning_vectors import share_table
+    from denserk.analysis.winning_vectors import winning_vectors as task
+
+    found = task(_with(settings, more), representation, text, compute, corpus)
+    _print(settings.output, *share_table(found))
+
+
+# Purposes of the extras, without those for developers and alternatives.
+PURPOSES = {
+    "": "core",
+    "cpu": "faiss indexes, OpenVINO",
+    "int8": "encode --int8",
+    "bm25": "BM25 indexes",
+    "lucene": "Lucene indexes",
+    "benchmarks": "datasets by name",
+    "milvus": "Milvus collections",
+    "report": "plots",
+    "train": "training curves in TensorBoard",
+    "demo": "the model of the quickstart",
+}
+# x86 and ARM CPU flags, as Linux names them, that matter for model speed.
+FEATURES = "avx2 avx512f avx512_vnni avx512_bf16 amx_tile amx_bf16 amx_int8 asimd sve bf16 i8mm"
+Facts = Iterator[tuple[str, str]]
+
+
+def _packages(fixes: list[str]) -> Facts:
+    yield "denserk", __version__
+    yield "python", platform.python_version()
+    try:
+        from packaging.requirements import Requirement
+
+        needs = [Requirement(line) for line in requires("denserk") or ()]
+    except (ImportError, PackageNotFoundError) as error:
+        fixes.append(f"pip install packaging denserk (requirements unknown: {error})")
+        return
+    for need in needs:
+        extras = (e for e in PURPOSES if not need.marker or need.marker.evaluate({"extra": e}))
+        extra = next(extras, None)
+        if extra is None:
+            continue
+        has = None
+        for name in (need.name.replace("faiss-cpu", "faiss-gpu"), need.name):
+            with suppress(PackageNotFoundError):
+                has = version(name)
+        if not has or not need.specifier.contains(has, prereleases=True):
+            fixes.append(f"pip install '{need.name}{need.specifier}' ({PURPOSES[extra]})")
+        yield need.name, f"{has or 'missing'} ({PURPOSES[extra]})"
+
+
+def _usable_cores() -> int:
+    cores = len(os.sched_getaffinity(0))
+    with suppress(OSError, ValueError):  # no control group, or no limit ("max")
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cores = min(cores, max(1, int(quota) // int(period)))
+    return cores
+
+
+def _cpu() -> Facts:
+    info: dict[str, str] = {}
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            info[line.partition(":")[0].strip()] = line.partition(":")[2].strip()
+    flags = (info.get("flags") or info.get("Features", "")).split()
+    yield "model", info.get("model name", platform.machine())
+    yield "cores", f"{_usable_cores()} usable of {os.cpu_count()}"
+    yield "features", " ".join(name for name in FEATURES.split() if name in flags) or "none known"
+
+
+def _gpu(fixes: list[str]) -> Facts:
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        fixes.append("pip install --force-reinstall torch (it cannot be imported)")
+        yield "GPU", f"unknown: torch cannot be imported ({error})"
+        return
+    for i in range(torch.cuda.device_count()):
+        found = torch.cuda.get_device_properties(i)
+        yield f"cuda:{i}", f"{found.name}, {found.total_memory >> 30} GiB"
+    if not torch.cuda.device_count():
+        yield "GPU", "none that torch can use"
+        if Path("/dev/nvidia0").exists() and "CUDA_VISIBLE_DEVICES" not in os.environ:
+            build = f"the installed build has CUDA {torch.version.cuda or 'support left out'}"
+            fixes.append(f"install torch for this GPU's driver: pytorch.org/get-started ({build})")
+
+
+def _threads(fixes: list[str]) -> Facts:
+    with suppress(ImportError, OSError):
+        import torch
+
+        threads, cores = torch.get_num_threads(), _usable_cores()
+        yield "torch", str(threads)
+        if threads > cores:
+            fixes.append(f"export OMP_NUM_THREADS={cores} (torch uses {threads} threads)")
+    policy = os.environ.get("OMP_WAIT_POLICY", "not set")
+    yield "OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "not set")
+    yield "OMP_WAIT_POLICY", f"{policy} (denserk sets PASSIVE unless you set how threads wait)"
+    for name in ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OPENBLAS_THREAD_TIMEOUT"):
+        if name in os.environ:
+            yield name, os.environ[name]
+    if policy.upper() == "ACTIVE":
+        fixes.append("unset OMP_WAIT_POLICY (busy waiting slows down shared machines)")
+
+
+def _java(fixes: list[str]) -> Facts:
+    from denserk.index.lucene import find_java, java_version  # numpy: not for --help
+
+    home = os.environ.get("JAVA_HOME")
+    yield "JAVA_HOME", home or "not set"
+    if home and not java_version(Path(home, "bin", "java")):
+        fixes.append(f"unset JAVA_HOME, or set it to a JDK ({home}/bin/java does not run)")
+    try:
+        program = find_java()
+        yield "java", f"{java_version(program)}, {program}"
+    except MissingExtraError as error:
+        yield "java", "no recent version found"
+        fixes.append(f"{error.hint} (Lucene indexes)")
+
+
+@command(app, "doctor", examples=("denserk doctor", "denserk doctor > environment.txt"))
+def doctor() -> None:
+    """Check the installation and this machine."""
+    fixes: list[str] = []
+    sections = {
+        "Packages": _packages(fixes),
+        "CPU": _cpu(),
+        "GPU": _gpu(fixes),
+        "Threads": _threads(fixes),
+        "Java": _java(fixes),
+    }
+    for section, facts in sections.items():
+        typer.echo(section)
+        for name, value in facts:
+            typer.echo(f"  {name:<20} {value}")
+    typer.echo("Fix" if fixes else "nothing to fix")
+    for line in fixes:
+        typer.echo(f"  {line}")
+    if not installed("torch") and not installed("faiss"):
+        raise typer.Exit(1)

@@ -1,0 +1,190 @@
+"""`denserk encode`, `index`, `search`, `rerank` and `fuse`."""
+
+import logging
+import os
+from typing import Annotated, Any
+
+import typer
+
+from denserk.commands.app import app
+from denserk.commands.console import per_second
+from denserk.commands.options import Given, Overrides, command
+from denserk.config import retrieval
+from denserk.config.encoding import (
+    ComputeSettings,
+    EncodeSettings,
+    RepresentationSettings,
+    TextSettings,
+)
+from denserk.config.formats import CorpusSettings
+
+logger = logging.getLogger(__name__)
+
+
+@command(
+    app,
+    "encode",
+    common=(
+        "model corpus topics qrels output output_format resume overwrite shard_id shard_num "
+        "representation l2_norm passage_max_length query_max_length device dtype int8 batch_size"
+    ),
+    examples=(
+        "denserk encode --model minilm --corpus corpus.jsonl --output vectors/",
+        "denserk encode --model minilm --topics queries.tsv --output encoded-queries/",
+    ),
+)
+def encode(
+    encoding: EncodeSettings,
+    corpus: CorpusSettings,
+    representation: Overrides[RepresentationSettings],
+    text: Overrides[TextSettings],
+    compute: ComputeSettings,
+) -> Any:
+    """Encode passages or queries into vectors."""
+    from denserk.models.encode import encode as task
+
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the number of threads is --workers
+    result = task(encoding, corpus, representation, text, compute)
+    logger.info(
+        f"{encoding.output}: {result.count:,} vectors of {result.dimension} dimensions; "
+        f"{result.encoded:,} encoded in this run, {per_second(result.per_second)} per second"
+    )
+    if result.encoded:
+        logger.info(
+            f"{result.tokens_per_second:,.0f} tokens per second, {result.padding:.1%} padding"
+        )
+    return result
+
+
+@command(
+    app,
+    "index",
+    common=(
+        "input corpus output type factory engine metric nlist threads device k1 b resume overwrite"
+    ),
+    examples=(
+        "denserk index --input vectors/ --output index/",
+        "denserk index --type bm25 --corpus corpus.jsonl --output bm25/",
+    ),
+)
+def index(
+    paths: retrieval.IndexPaths,
+    settings: retrieval.IndexSettings,
+    bm25: retrieval.Bm25Settings,
+    corpus: CorpusSettings,
+    milvus: retrieval.MilvusIndexSettings,
+) -> Any:
+    """Build an index from vectors, or from the text of a corpus."""
+    result: Any
+    if settings.engine is retrieval.Engine.MILVUS:
+        from denserk.index.milvus import build_collection
+
+        result = build_collection(paths, settings, milvus)
+        made = f"{milvus.place}: {result.count:,} passages, {result.rows:,} rows"
+    else:
+        milvus.reject_without_milvus()
+        from denserk.index.build import build_index
+
+        result = build_index(paths, settings, bm25, corpus)
+        size = f"{result.bytes_per_passage:,.0f} bytes each"
+        made = f"{paths.output}: {result.count:,} passages, {size}"
+    recall = "" if result.recall is None else f", recall {result.recall:.3f}"
+    logger.info(f"{made}{recall}, in {result.seconds:,.1f} s")
+    return result
+
+
+@command(
+    app,
+    "search",
+    common=(
+        "index topics topics_format qrels model encoded_queries output hits ef_search nprobe "
+        "remove_query output_format overwrite device dtype threads quiet"
+    ),
+    examples=(
+        "denserk search --index index/ --topics queries.tsv --output run.trec",
+        "denserk search --index index/ --encoded-queries queries/ --output run.trec --hits 100",
+    ),
+)
+def search(
+    paths: retrieval.SearchPaths,
+    settings: retrieval.SearchSettings,
+    representation: Overrides[RepresentationSettings],
+    text: Overrides[TextSettings],
+    computing: Given[ComputeSettings],
+    milvus: retrieval.CollectionSettings,
+) -> Any:
+    """Search an index and write a run."""
+    compute = ComputeSettings(**computing)
+    own_precision = not {"dtype", "fp16", "bf16", "head_dtype"}.isdisjoint(computing)
+    if paths.engine is None:
+        milvus.reject_without_milvus()
+    from denserk.index.search import search as task
+
+    result = task(
+        paths, settings, representation, text, compute, milvus, own_precision=own_precision
+    )
+    logger.info(
+        f"{paths.output}: {result.queries:,} queries, {result.hits:,} hits, "
+        f"{result.per_second:,.1f} queries per second"
+    )
+    return result
+
+
+@command(
+    app,
+    "rerank",
+    common=(
+        "model run topics corpus output depth hits pair_max_length query_max_length "
+        "passage_max_length fields output_format overwrite device dtype batch_tokens quiet"
+    ),
+    examples=(
+        "denserk rerank --model M --run in.trec --topics q.tsv --corpus c.jsonl --output out.trec",
+        "denserk rerank --model M --run - --depth 100 --topics q.tsv --corpus c.jsonl --output -",
+    ),
+)
+def rerank(
+    paths: retrieval.RerankPaths,
+    settings: retrieval.RerankSettings,
+    text: Overrides[TextSettings],
+    corpus: CorpusSettings,
+    compute: ComputeSettings,
+) -> Any:
+    """Rerank the hits of a run with a cross-encoder."""
+    from denserk.index.rerank import rerank as task
+
+    result = task(paths, settings, text, compute, corpus)
+    logger.info(
+        f"{paths.output}: {result.queries:,} queries, {result.pairs:,} pairs, "
+        f"{result.per_second:,.1f} pairs per second"
+    )
+    return result
+
+
+@command(
+    app,
+    "fuse",
+    common=(
+        "output method weights alpha rrf_k normalization missing depth hits tag output_format "
+        "overwrite quiet"
+    ),
+    examples=(
+        "denserk fuse bm25.trec dense.trec --output fused.trec",
+        "denserk fuse bm25.trec dense.trec --method linear --weights 0.3,0.7 --output fused.trec",
+    ),
+)
+def fuse(
+    paths: retrieval.RunOutput,
+    fusion: retrieval.FusionSettings,
+    settings: retrieval.RankingSettings,
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN", help="Two or more runs; - for standard input.")
+    ],
+) -> Any:
+    """Fuse several runs into one."""
+    from denserk.index.fusion import fuse as task
+
+    result = task(runs, paths.output, fusion, settings)
+    logger.info(
+        f"{paths.output}: {len(runs)} runs, {result.queries:,} queries, {result.hits:,} hits"
+    )
+    return result
