@@ -115,7 +115,7 @@ def _training(job: _Job) -> int:
                 f"--teacher gives scores, for which {job.form} has no place",
                 f"add --to with one of {', '.join(WITH_SCORES)}",
             )
-        from denserk.mining.teacher import scored
+        from denserk.mining.mining import scored
         from denserk.models.cross_encoder import PairScorer  # torch is for models alone
 
         teacher = PairScorer.load(settings.teacher, job.text, None, job.compute)

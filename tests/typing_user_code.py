@@ -17,8 +17,7 @@ from denserk.config.encoding import (
 from denserk.config.evaluation import EvaluationSettings
 from denserk.config.formats import CorpusFormat, CorpusSettings
 from denserk.errors import DenserkError, InputError
-from denserk.evaluation.evaluator import evaluate
-from denserk.evaluation.results import EvaluationResult, RunResult
+from denserk.evaluation.evaluator import EvaluationResult, RunResult, evaluate
 from denserk.io.corpus import read_passages
 from denserk.io.runs import read_run_scores
 from denserk.io.topics import read_queries

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -27,13 +27,20 @@ from denserk.config.evaluation import (
 )
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import OverwriteSettings
-from denserk.errors import UsageError
+from denserk.errors import InputError, UsageError
+from denserk.io.data_sets import BEIR, IRDS, knows_irds
+from denserk.io.files import STREAM, read_text_lines
 
 if TYPE_CHECKING:
-    from denserk.evaluation.results import BenchmarksResult, EvaluationResult
+    from denserk.evaluation.benchmarks import BenchmarksResult
+    from denserk.evaluation.evaluator import EvaluationResult
     from denserk.evaluation.tables import Table
 
 logger = logging.getLogger(__name__)
+
+HOW = (
+    "for example: denserk eval run.trec qrels.txt, or denserk eval --run run.trec --qrels qrels.txt"
+)
 
 
 @command(
@@ -76,8 +83,6 @@ def evaluate(
     ] = None,
 ) -> None:
     """Evaluate runs against relevance judgments (qrels) or answers."""
-    from denserk.evaluation.inputs import sort_inputs
-
     runs: Sequence[str] = [*(files or []), *(run or [])]
     _reject_unused(answers, matching, corpus, page)
     if answers.answers is None:
@@ -122,14 +127,81 @@ def _reject_unused(
         reject_unused([matching, *texts], "only for --answers or --report", hint)
 
 
+def content_of(name: str) -> Literal["run", "qrels"] | None:
+    """Return what a file holds, by its first line; None for a pipe, which can be read only once."""
+    path = Path(name)
+    if name == STREAM or (path.exists() and not path.is_file() and not path.is_dir()):
+        return None
+    collection = name.startswith((IRDS, BEIR)) or ("/" in name and knows_irds(name))
+    if path.is_dir() or (not path.exists() and collection):
+        return "qrels"
+    lines = ((number, text.split()) for number, text in read_text_lines(name))
+    number: int | None = None
+    columns: list[str] = []
+    for line, found in lines:  # the first one that is not blank, a comment only if alone
+        if found and (not columns or found[0][0] != "#"):
+            number, columns = line, found
+        if columns and columns[0][0] != "#":
+            break
+    if len(columns) >= 6 or (columns and columns[0][0] == "{"):
+        return "run"
+    if len(columns) == 4:
+        return "qrels"
+    if len(columns) == 3:
+        return "qrels" if columns[0].lower() == "query-id" else "run"
+    raise InputError(
+        name,
+        number,
+        f"{len(columns)} columns" if columns else "nothing",
+        "a run (6 columns, or 3) or qrels (4 columns, or BEIR's header query-id ...)",
+    )
+
+
+def sort_inputs(
+    files: Sequence[str], runs: Sequence[str], qrels: str | None
+) -> tuple[list[str], str]:
+    """Return the runs and the qrels among `files`, given in any order, `--run` and `--qrels`."""
+    named = [*files, *runs, *([qrels] if qrels else [])]
+    if twice := sorted({name for name in named if named.count(name) > 1}):
+        raise UsageError(f"{', '.join(twice)}: given twice", HOW)
+    contents = {name: content_of(name) for name in files}
+    found = [name for name in files if contents[name] == "qrels"] + ([qrels] if qrels else [])
+    if not found and len(named) > 1:
+        found = [name for name in files if contents[name] is None]
+    if len(found) != 1:
+        said = f"several qrels files given: {', '.join(found)}" if found else "no qrels file given"
+        raise UsageError(said, HOW)
+    found_runs = [name for name in (*files, *runs) if name != found[0]]
+    if not found_runs:
+        raise UsageError(f"no run given beside the qrels {found[0]}", HOW)
+    return found_runs, found[0]
+
+
+def find_baseline(name: str, runs: Sequence[str]) -> str:
+    """Return the run that --baseline names: a file, or one of the runs by its name in tables."""
+    from denserk.evaluation.evaluator import short_names
+
+    if name in runs or name == STREAM or Path(name).is_file():
+        return name
+    shown = short_names(runs) if runs else []
+    names = zip(runs, shown, strict=True)
+    called = [run for run, short in names if name in (short, Path(run).name)]
+    if len(called) == 1:
+        return called[0]
+    if Path(name).exists():  # a pipe, or a folder, which is rejected where it is read
+        return name
+    raise UsageError(
+        f"--baseline {name}: no such file, and {len(called) or 'no'} runs are called so",
+        f"the runs are called {', '.join(shown) or 'nothing: name one'}",
+    )
+
+
 def with_baseline(
     comparison: ComparisonSettings, runs: Sequence[str]
 ) -> tuple[ComparisonSettings, Sequence[str]]:
     """Find the run that --baseline names, and put it among the runs."""
     if comparison.baseline is None:
         return comparison, runs
-    from denserk.evaluation.inputs import find_baseline
-
     baseline = find_baseline(comparison.baseline, runs)
     runs = runs if baseline in runs else [baseline, *runs]
     return replace(comparison, baseline=baseline), runs

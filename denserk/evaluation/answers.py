@@ -39,10 +39,15 @@ from denserk.config.evaluation import (
 )
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.errors import DenserkError, InputError, MismatchError, UsageError
-from denserk.evaluation.evaluator import Evaluator, HitPruner, Needed, first_hits
-from denserk.evaluation.inputs import short_names
+from denserk.evaluation.evaluator import (
+    EvaluationResult,
+    Evaluator,
+    Needed,
+    first_hits,
+    prune_hits,
+    short_names,
+)
 from denserk.evaluation.measures import Measure, parse_measures
-from denserk.evaluation.results import EvaluationResult
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import display_name, some
 from denserk.io.outputs import scratch_folder
@@ -74,13 +79,10 @@ def tokens_of(text: str) -> list[str]:
 
 
 class Verdict(NamedTuple):
-    """Which texts hold an answer, and the answers that cannot be looked for.
-
-    Those are answers without a token (only blanks, say), or invalid regular expressions.
-    """
+    """Which texts hold an answer, and the answers that cannot be looked for."""
 
     matches: list[bool]
-    unusable: list[str]
+    unusable: list[str]  # without a token (only blanks, say), or invalid regular expressions
 
 
 def match_answers(
@@ -88,11 +90,8 @@ def match_answers(
 ) -> Verdict:
     r"""Look for the answers of one question in some texts; any of them is a match.
 
-    Args:
-        answers: the answers.
-        texts: the texts.
-        regex: answers are regular expressions; an invalid one matches nothing.
-        strict: an answer without a token matches every text, as in DPR's own code.
+    With `regex`, answers are regular expressions; an invalid one matches nothing. With `strict`, an
+    answer without a token matches every text, as in DPR's own code.
 
     >>> match_answers(["New York", "NYC"], ["in new\nyork, 1990", "a newer york"]).matches
     [True, False]
@@ -227,50 +226,6 @@ def evaluate_answers(
     bounded = [parse_bound(text)[0] for text in settings.min]
     measures = choose_answer_measures([*(asked or DEFAULT_ANSWER_MEASURES), *bounded])
     depth = max(int(measure["cutoff"]) for measure in measures)
-    _check_usage(runs, settings, matching)
-    questions = list(read_questions(answers))
-    if topics is not None:
-        known = {query.qid: query.text for query in read_queries(topics)}
-        questions = [query._replace(text=known.get(query.qid, query.text)) for query in questions]
-    if matching.outputs and (lacking := [query.qid for query in questions if not query.text]):
-        raise UsageError(
-            f"{topics or answers} lacks the text of {len(lacking):,} of {len(questions):,} "
-            f"questions ({some(lacking)}), which {' and '.join(matching.outputs)} would hold",
-            "add --topics FILE, the queries with these ids",
-        )
-    names = short_names(runs)
-    with scratch_folder("answers") as scratch, ExitStack() as files:
-        texts = files.enter_context(closing(PassageTexts(scratch / "passages")))
-        found: list[Hits] = []
-        others: list[list[str]] = []
-        for run in runs:
-            hits, unanswered = _read_hits(run, questions, depth, settings)
-            for docids in hits.values():
-                texts.refer(list(docids))
-            found.append(hits)
-            others.append(unanswered)
-        _find_texts(texts, found, corpus, shape, matching.skip_missing)
-        writers: list[Write] = []
-        if matching.write_dpr_json is not None:
-            writers.append(files.enter_context(dpr_json(matching.write_dpr_json)))
-        if matching.write_pyserini_json is not None:
-            writers.append(files.enter_context(pyserini_json(matching.write_pyserini_json)))
-        judged = _judge(questions, found, texts, matching, writers, depth)
-    evaluator = Evaluator(measures, judged, complete=settings.complete)
-    relations = {q.qid: str(q.extra["relation"]) for q in questions if "relation" in q.extra}
-    results = []
-    for name, hits, unanswered in zip(names, found, others, strict=True):
-        result = replace(evaluator.evaluate(name, hits), unjudged=tuple(unanswered))
-        if relations:
-            means = {m: mean_of_means(of, relations) for m, of in result.per_query.items()}
-            result = replace(result, over_relations=means)
-        results.append(result)
-    return evaluator.result(results)
-
-
-def _check_usage(
-    runs: Sequence[str], settings: EvaluationSettings, matching: AnswerSettings
-) -> None:
     if not runs:
         raise UsageError("no run is named", "denserk eval run.trec --answers FILE --corpus FILE")
     if settings.relevance_level != 1:
@@ -281,6 +236,40 @@ def _check_usage(
             f"{len(runs)} runs are named",
             "name one run",
         )
+    questions = list(read_questions(answers))
+    if topics is not None:
+        known = {query.qid: query.text for query in read_queries(topics)}
+        questions = [query._replace(text=known.get(query.qid, query.text)) for query in questions]
+    if matching.outputs and (lacking := [query.qid for query in questions if not query.text]):
+        raise UsageError(
+            f"{topics or answers} lacks the text of {len(lacking):,} of {len(questions):,} "
+            f"questions ({some(lacking)}), which {' and '.join(matching.outputs)} would hold",
+            "add --topics FILE, the queries with these ids",
+        )
+    read = [_read_hits(run, questions, depth, settings) for run in runs]
+    found = [hits for hits, _ in read]
+    with scratch_folder("answers") as scratch, ExitStack() as files:
+        texts = files.enter_context(closing(PassageTexts(scratch / "passages")))
+        _find_texts(texts, found, corpus, shape, matching.skip_missing)
+        writers = [
+            files.enter_context(opened(path))
+            for opened, path in (
+                (dpr_json, matching.write_dpr_json),
+                (pyserini_json, matching.write_pyserini_json),
+            )
+            if path is not None
+        ]
+        judged = _judge(questions, found, texts, matching, writers, depth)
+    evaluator = Evaluator(measures, judged, complete=settings.complete)
+    relations = {q.qid: str(q.extra["relation"]) for q in questions if "relation" in q.extra}
+    results = []
+    for name, (hits, unanswered) in zip(short_names(runs), read, strict=True):
+        result = replace(evaluator.evaluate(name, hits), unjudged=tuple(unanswered))
+        if relations:
+            means = {m: mean_of_means(of, relations) for m, of in result.per_query.items()}
+            result = replace(result, over_relations=means)
+        results.append(result)
+    return evaluator.result(results)
 
 
 def _read_hits(
@@ -288,17 +277,17 @@ def _read_hits(
 ) -> tuple[Hits, list[str]]:
     """Read the best hits of each question, and the other queries of a run."""
     asked = {query.qid for query in questions}
-    best = HitPruner(Needed(depth, to_last_judged=False), {})
+    first = Needed(depth, to_last_judged=False)
     found: Hits = {}
     others: list[str] = []
     with track(f"reading {display_name(run)}", None, "queries") as progress:
         for group in read_run(run, by_rank=settings.order is RunOrder.RANK):
             progress.advance()
-            if group.qid not in asked:
+            if group.qid in asked:
+                hits = prune_hits(group, first, {}, {})
+                found[group.qid] = first_hits(hits, settings.max_hits or len(hits))
+            else:
                 others.append(group.qid)
-                continue
-            hits = best(group)
-            found[group.qid] = first_hits(hits, settings.max_hits or len(hits))
     if not found:
         raise MismatchError(
             f"{display_name(run)} has no hits for the questions {some(q.qid for q in questions)}: "
@@ -311,17 +300,19 @@ def _find_texts(
     texts: PassageTexts, found: Sequence[Hits], corpus: str, shape: CorpusSettings, skip: bool
 ) -> None:
     """Take the texts of all hits from the corpus."""
+    docids = [list(of) for hits in found for of in hits.values()]
+    for few in docids:
+        texts.refer(few)
     with track("reading the corpus", None, "passages") as progress:
         texts.find(read_passages(corpus, shape), corpus, progress)
     if skip and texts.missing:
         logger.warning(f"passages missing in {corpus}, which hold no answer: {texts.missing:,}")
     elif texts.missing:
-        docids = dict.fromkeys(d for hits in found for each in hits.values() for d in each)
         raise InputError(
             corpus,
             None,
             f"no passages with {texts.missing:,} of the ids that the runs name "
-            f"({some(texts.lacking(list(docids)))})",
+            f"({some(dict.fromkeys(docid for few in docids for docid in texts.lacking(few)))})",
             "the corpus that was searched",
             "add --skip-missing to count such passages as holding no answer",
         )
@@ -361,20 +352,18 @@ def _judge(
                 for write in writers:
                     write(query, hits)
             progress.advance(len(batch))
-    if none := [query.qid for query in questions if not query.answers]:
-        logger.warning(
-            f"questions without an answer, which no passage holds: {len(none):,} ({some(none)})"
-        )
-    if unusable and matching.regex:
-        patterns = list(dict.fromkeys(pattern for of in unusable.values() for pattern in of))
-        logger.warning(
-            "answers that are not valid regular expressions, which no passage holds: "
-            f"{len(patterns):,} ({some(patterns)})"
-        )
-    elif unusable:
-        what = "every passage holds" if matching.strict_dpr else "no passage holds (in DPR, every)"
-        logger.warning(
-            f"questions with an answer of no letter, number or sign, which {what}: "
-            f"{len(unusable):,} ({some(unusable)})"
-        )
+    named = list(unusable)
+    if matching.regex:
+        what = "answers that are not valid regular expressions, which no passage holds"
+        named = list(dict.fromkeys(pattern for of in unusable.values() for pattern in of))
+    else:
+        which = "every passage holds" if matching.strict_dpr else "no passage holds (in DPR, every)"
+        what = f"questions with an answer of no letter, number or sign, which {which}"
+    without = [query.qid for query in questions if not query.answers]
+    for sentence, names in (
+        ("questions without an answer, which no passage holds", without),
+        (what, named),
+    ):
+        if names:
+            logger.warning(f"{sentence}: {len(names):,} ({some(names)})")
     return judged

@@ -7,8 +7,9 @@ and row, system, setting, dataset and measure as the paper calls them.
 
 import csv
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -24,14 +25,7 @@ from denserk.config.benchmarks import (
 from denserk.config.evaluation import MATCHING, AnswerSettings, EvaluationSettings
 from denserk.config.recipes import FOLDER
 from denserk.errors import MismatchError, UsageError
-from denserk.evaluation.evaluator import evaluate
-from denserk.evaluation.inputs import short_names
-from denserk.evaluation.results import (
-    BenchmarksResult,
-    EvaluationResult,
-    PublishedRow,
-    published_measures,
-)
+from denserk.evaluation.evaluator import EvaluationResult, Values, evaluate, short_names
 from denserk.io.data_sets import find_parts
 from denserk.io.files import STREAM
 from denserk.io.manifest import Kind, beside, read_manifest
@@ -39,6 +33,62 @@ from denserk.io.manifest import Kind, beside, read_manifest
 logger = logging.getLogger(__name__)
 
 ENDINGS = ("", ".trec", ".txt", ".tsv", ".run", ".jsonl")  # of runs in a folder, .gz or not
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """The published results of one system on one benchmark."""
+
+    paper: Paper
+    suite: str  # the benchmark, or the group whose mean it is
+    table: str  # table and row
+    system: str  # the model, as the paper calls it
+    setting: str  # how it was trained or run
+    values: Mapping[str, str] = field(default_factory=dict)  # measure -> value as printed
+
+
+@dataclass(frozen=True)
+class BenchmarksResult:
+    """Runs on several benchmarks.
+
+    Attributes:
+        runs: names of the folders of runs.
+        results: benchmark -> its result; a run that a folder lacks is not in it.
+        published: published results to show beside them.
+    """
+
+    runs: tuple[str, ...]
+    results: Mapping[str, EvaluationResult]
+    published: tuple[PublishedRow, ...] = ()
+
+    def values(self, name: str, run: str) -> Values | None:
+        """Return the values of a run on a benchmark, or its mean over a group.
+
+        None where the run lacks a benchmark. A measure that some members do not have has no mean.
+        """
+        entry = find_benchmark(name)
+        if isinstance(entry, Benchmark):
+            runs = self.results[entry.name].runs if entry.name in self.results else ()
+            return next((one.summary for one in runs if one.name == run), None)
+        members = [self.values(member, run) for member in entry.members]
+        present = [values for values in members if values is not None]
+        if len(present) < len(members):
+            return None
+        shared = [m for m in present[0] if all(m in values for values in present)]
+        return {m: math.fsum(values[m] for values in present) / len(present) for m in shared}
+
+    def rows(self) -> Iterator[tuple[str, list[Values | None]]]:
+        """Yield benchmarks and then the known means: (name, values of each run)."""
+        groups = [group.name for group in groups_within(self.results)]
+        for name in (*self.results, *groups):
+            values = [self.values(name, run) for run in self.runs]
+            if any(values):
+                yield name, values
+
+
+def published_measures(rows: Sequence[PublishedRow]) -> list[str]:
+    """Return the measures that rows report, each once, in order."""
+    return list(dict.fromkeys(measure for row in rows for measure in row.values))
 
 
 def evaluate_benchmark(

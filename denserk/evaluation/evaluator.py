@@ -8,36 +8,40 @@ RR with a cutoff and Judged by passage id ascending.
 
 import logging
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
 from denserk.config.evaluation import DEFAULT_MEASURES, EvaluationSettings, RunOrder, parse_bound
 from denserk.errors import DenserkError, GateError, MismatchError, UsageError
-from denserk.evaluation.inputs import short_names
 from denserk.evaluation.measures import (
+    JudgmentCounts,
     Measure,
-    count_judgments,
-    counts_judgments,
     parse_measures,
     per_query_measure,
     providers_of,
     summarize,
 )
-from denserk.evaluation.results import EvaluationResult, Judgments, Run, RunResult, Ties
-from denserk.io.files import some
+from denserk.io.files import STREAM, some
 from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import RankedList, read_kept_scores, read_run_scores, read_run_tag
+
+if TYPE_CHECKING:
+    from denserk.evaluation.benchmarks import PublishedRow
+    from denserk.evaluation.significance import Comparison
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Run = Mapping[str, Mapping[str, float]]  # query id -> passage id -> score
+Judgments = Mapping[str, Mapping[str, int]]  # query id -> passage id -> grade
+Values = Mapping[str, float]  # measure -> value
 
-OWN = "denserk"  # computes what counts judgments alone
 # how ir-measures' providers order tied passages; the others keep the order of the file
 TIE_ORDER = {
     "pytrec_eval": "passage id descending",
@@ -51,6 +55,55 @@ RANKED = {
     "pytrec_eval": {"P", "RR", "Rprec", "AP", "nDCG", "R", "Bpref", "Success", "IPrec"},
     "msmarco": {"RR"},
 }
+RUN_ENDINGS = (".gz", ".txt", ".tsv", ".trec", ".run", ".jsonl")
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The measures of one run.
+
+    Attributes:
+        name: of the run in tables.
+        summary: measure -> mean over queries, or sum for counts.
+        per_query: measure -> query id -> value, in the order of the qrels.
+        missing: judged queries that the run lacks.
+        unjudged: queries of the run without judgments.
+        ties: query id -> how many lines share their score with an earlier one, as float32.
+        over_relations: measure -> mean over the means of EntityQuestions' relations.
+        run_id: the tag of the run, where asked for.
+    """
+
+    name: str
+    summary: Values
+    per_query: Mapping[str, Mapping[str, float]]
+    missing: tuple[str, ...]
+    unjudged: tuple[str, ...]
+    ties: Mapping[str, int]
+    over_relations: Values = field(default_factory=dict)
+    run_id: str | None = None
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """Several runs against the same judgments.
+
+    Attributes:
+        measures: ir-measures' measures, in the order asked for; their `str` is the key of mappings.
+        relevance_level: the lowest grade that counted as relevant, where a measure named none.
+        queries: all judged queries, in the order of the qrels.
+        runs: one result a run.
+        providers: which of ir-measures' providers computed what: provider -> measures.
+        comparison: significance tests against a baseline, where asked for.
+        published: published results to show beside the runs.
+    """
+
+    measures: tuple[Measure, ...]
+    relevance_level: int
+    queries: tuple[str, ...]
+    runs: tuple[RunResult, ...]
+    providers: Mapping[str, tuple[str, ...]]
+    comparison: "Comparison | None" = None
+    published: "tuple[PublishedRow, ...]" = ()
 
 
 def evaluate(
@@ -70,24 +123,25 @@ def evaluate(
     choice = parse_measures(settings.measures or DEFAULT_MEASURES, settings.relevance_level)
     if choice.left_out:
         logger.info(f"left out, unknown to ir-measures: {', '.join(choice.left_out)}")
-    bounded = [measure for measure, _ in minimums(settings)]
-    measures = tuple(dict.fromkeys((*choice.measures, *bounded)))
+    measures = (*choice.measures, *(measure for measure, _ in minimums(settings)))
     judgments = read_qrels_map(qrels)
     evaluator = Evaluator(measures, judgments, complete=settings.complete)
     changed = settings.remove_query or settings.max_hits is not None
-    needed = needed_hits(measures)
+    needed = None if changed or settings.order is RunOrder.RANK else needed_hits(measures)
     results = []
     for name, path in zip(short_names(runs), runs, strict=True):
-        result = None
+        ties: dict[str, int] = {}
+        kept = None
         # standard input and pipes cannot be read again where a run turns out not to be grouped
-        if needed and not changed and settings.order is RunOrder.SCORE and Path(path).is_file():
-            pruner = HitPruner(needed, judgments)
-            run = read_kept_scores(path, pruner)
-            result = run and evaluator.evaluate(name, run, pruner.ties)
-        result = result or evaluator.evaluate(name, read_hits(path, settings))
-        if choice.run_id:
-            result = replace(result, run_id=read_run_tag(path) or name)
-        results.append(result)
+        if needed is not None and Path(path).is_file():
+            keep = partial(prune_hits, needed=needed, judgments=judgments, ties=ties)
+            kept = read_kept_scores(path, keep)
+        if kept is None:
+            result = evaluator.evaluate(name, read_hits(path, settings))
+        else:
+            result = evaluator.evaluate(name, kept, ties)
+        run_id = (read_run_tag(path) or name) if choice.run_id else None
+        results.append(replace(result, run_id=run_id))
     return evaluator.result(results, settings.relevance_level)
 
 
@@ -145,17 +199,17 @@ def remarks(run: RunResult, result: EvaluationResult, complete: bool) -> Iterato
             f"{run.name}: queries without judgments, which do not count: {len(run.unjudged):,} "
             f"({some(run.unjudged)})",
         )
-    if run.ties.lines:
+    if run.ties:
         orders = "; ".join(
             f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''} "
             f"by {TIE_ORDER.get(provider, 'order in the file')} ({provider})"
             for provider, names in result.providers.items()
-            if provider != OWN
+            if provider != JudgmentCounts.NAME
         )
         yield (
             logging.WARNING,
-            f"{run.name}: lines that tie with another of their query: {run.ties.lines:,} "
-            f"({some(run.ties.queries)}); readers order ties differently: {orders}",
+            f"{run.name}: lines that tie with another of their query: {sum(run.ties.values()):,} "
+            f"({some(run.ties)}); readers order ties differently: {orders}",
         )
 
 
@@ -169,29 +223,23 @@ class Evaluator:
     """
 
     def __init__(
-        self, measures: Sequence[Measure], judgments: Judgments, *, complete: bool = True
+        self, measures: Iterable[Measure], judgments: Judgments, *, complete: bool = True
     ) -> None:
-        self.measures = tuple(measures)
+        self.measures = tuple(dict.fromkeys(measures))
         self.queries = tuple(judgments)
         self.complete = complete
         # queries are numbered, as gdeval takes only whole numbers as ids
         self._numbers = {qid: str(number) for number, qid in enumerate(judgments)}
-        self._counts: dict[str, dict[str, float]] = {
-            str(measure): {qid: count_judgments(measure, of) for qid, of in judgments.items()}
-            for measure in measures
-            if counts_judgments(measure)
-        }
         # trec_eval's nDCG never ends for a query whose grades are all negative
         numbered = {
             qid: grades if max(grades.values()) >= 0 else dict.fromkeys(grades, 0)
             for qid, grades in self._numbered(judgments).items()
         }
-        shares = providers_of(measures)
+        shares = providers_of(self.measures)
         self._evaluators = [provider.evaluator(mine, numbered) for provider, mine in shares.items()]
-        self.providers = {OWN: tuple(self._counts)} if self._counts else {}
-        self.providers |= {provider.NAME: tuple(map(str, m)) for provider, m in shares.items()}
+        self.providers = {provider.NAME: tuple(map(str, m)) for provider, m in shares.items()}
 
-    def evaluate(self, name: str, run: Run, ties: Ties | None = None) -> RunResult:
+    def evaluate(self, name: str, run: Run, ties: Mapping[str, int] | None = None) -> RunResult:
         """Measure one run.
 
         Args:
@@ -214,13 +262,11 @@ class Evaluator:
         for measure in self.measures:
             found = values[str(per_query_measure(measure))]
             per_query[str(measure)] = {qid: found[qid] for qid in counted if qid in found}
+        summary = {str(m): summarize(m, per_query[str(m)].values()) for m in self.measures}
+        unjudged = tuple(qid for qid in run if qid not in self._numbers)
         return RunResult(
-            name,
-            {str(m): summarize(m, per_query[str(m)].values()) for m in self.measures},
-            per_query,
-            missing,
-            tuple(qid for qid in run if qid not in self._numbers),
-            count_ties(run) if ties is None else ties,
+            *(name, summary, per_query, missing, unjudged),
+            ties=count_ties(run) if ties is None else ties,
         )
 
     def result(self, runs: Sequence[RunResult], relevance_level: int = 1) -> EvaluationResult:
@@ -235,19 +281,18 @@ class Evaluator:
 
     def _values(self, run: Run) -> dict[str, dict[str, float]]:
         """Return measure -> query id -> value."""
-        values = dict(self._counts)
+        values: dict[str, dict[str, float]] = {}
         numbered = self._numbered(run)
         for evaluator in self._evaluators:
-            names = {id(measure): str(measure) for measure in evaluator.measures}
-            values |= {name: {} for name in names.values()}
+            # ir-measures spells a measure out each time that it is hashed
+            found = {id(m): values.setdefault(str(m), {}) for m in evaluator.measures}
             try:
                 for metric in evaluator.iter_calc(numbered):
-                    qid = self.queries[int(metric.query_id)]
-                    values[names[id(metric.measure)]][qid] = metric.value
+                    found[id(metric.measure)][self.queries[int(metric.query_id)]] = metric.value
             except ZeroDivisionError:
                 raise DenserkError(
-                    f"{', '.join(names.values())} cannot be computed: ir-measures divides by zero, "
-                    "as Accuracy does for a query whose hits are all relevant",
+                    f"{', '.join(map(str, evaluator.measures))} cannot be computed: ir-measures "
+                    "divides by zero, as Accuracy does for a query whose hits are all relevant",
                     "leave the measure out",
                 ) from None
         return values
@@ -258,15 +303,10 @@ class Evaluator:
 
 
 class Needed(NamedTuple):
-    """Which hits of a query measures depend on.
+    """Which hits of a query measures depend on."""
 
-    Attributes:
-        depth: only the first ones; None for all.
-        to_last_judged: none below the lowest judged one.
-    """
-
-    depth: int | None
-    to_last_judged: bool
+    depth: int | None  # only the first ones; None for all
+    to_last_judged: bool  # none below the lowest judged one
 
 
 def needed_hits(measures: Sequence[Measure]) -> Needed | None:
@@ -279,7 +319,7 @@ def needed_hits(measures: Sequence[Measure]) -> Needed | None:
     depth: float = 0
     to_last_judged = True
     for provider, mine in providers_of(measures).items():
-        for measure in mine:
+        for measure in mine if provider.NAME != JudgmentCounts.NAME else ():
             params = measure.params
             depth = max(depth, inf if params.get("judged_only") else params.get("cutoff", inf))
             ranked = measure.NAME in RANKED.get(provider.NAME, ()) and params.get("rel", 1) >= 1
@@ -291,53 +331,37 @@ def needed_hits(measures: Sequence[Measure]) -> Needed | None:
     return Needed(int(depth), to_last_judged)
 
 
-class HitPruner:
-    """Reduces the hits of a query to those that change a value of some measures.
+def prune_hits(
+    hits: RankedList, needed: Needed, judgments: Judgments, ties: dict[str, int]
+) -> dict[str, float]:
+    """Return the scores of the hits of a query that are needed, at least one; count its ties.
 
     A measure of ranks depends on the judged hits and on how many hits stand above each; one with a
     cutoff on the first hits alone. Hits that tie with the last one stay: providers of ir-measures
     order ties differently. Scores are compared as float32, as trec_eval compares them.
-
-    Attributes:
-        tied: query -> how many of its lines share their score with another one.
     """
-
-    def __init__(self, needed: Needed, judgments: Judgments) -> None:
-        self._needed, self._judgments = needed, judgments
-        self.tied: dict[str, int] = {}
-
-    @property
-    def ties(self) -> Ties:
-        """The ties of the whole run, pruned hits among them."""
-        return Ties(sum(self.tied.values()), tuple(self.tied))
-
-    def __call__(self, hits: RankedList) -> dict[str, float]:
-        """Return the scores of the hits that are needed; at least one a query."""
-        with np.errstate(over="ignore"):
-            scores = np.array(hits.scores, np.float32)
-        ranked = np.sort(scores)  # np.unique would import numpy.ma
-        if tied := int((ranked[1:] == ranked[:-1]).sum()):
-            self.tied[hits.qid] = tied
-        depth = min(self._needed.depth or len(scores), len(scores))
-        lowest = ranked[-depth]
-        if self._needed.to_last_judged:
-            judged = self._judgments.get(hits.qid, {}).keys() & hits.docids
-            rows = list(map(hits.docids.index, judged))
-            lowest = max(lowest, scores[rows].min() if rows else scores.max())
-        kept = np.flatnonzero(scores >= lowest).tolist()
-        return {hits.docids[row]: hits.scores[row] for row in kept}
+    with np.errstate(over="ignore"):
+        scores = np.array(hits.scores, np.float32)
+    ranked = np.sort(scores)  # np.unique would import numpy.ma
+    if tied := int((ranked[1:] == ranked[:-1]).sum()):
+        ties[hits.qid] = tied
+    lowest = ranked[-min(needed.depth or len(scores), len(scores))]
+    if needed.to_last_judged:
+        judged = judgments.get(hits.qid, {}).keys() & hits.docids
+        rows = list(map(hits.docids.index, judged))
+        lowest = max(lowest, scores[rows].min() if rows else scores.max())
+    kept = np.flatnonzero(scores >= lowest).tolist()
+    return {hits.docids[row]: hits.scores[row] for row in kept}
 
 
-def count_ties(run: Run) -> Ties:
-    """Count the lines that share their score with an earlier line of the same query.
-
-    Scores are compared as float32, as trec_eval 9 and pytrec_eval do.
+def count_ties(run: Run) -> dict[str, int]:
+    """Count the lines of each query whose score equals an earlier one as float32.
 
     >>> count_ties({"q1": {"a": 2.0, "b": 1.0, "c": 1.00000000001}, "q2": {"a": 1.0}})
-    Ties(lines=1, queries=('q1',))
+    {'q1': 1}
     """
     tied = {qid: len(hits) - len(set(array("f", hits.values()))) for qid, hits in run.items()}
-    return Ties(sum(tied.values()), tuple(qid for qid, lines in tied.items() if lines))
+    return {qid: count for qid, count in tied.items() if count}
 
 
 def first_hits(hits: Mapping[str, float], count: int) -> dict[str, float]:
@@ -348,3 +372,24 @@ def first_hits(hits: Mapping[str, float], count: int) -> dict[str, float]:
     """
     ranked = sorted(zip(array("f", hits.values()), hits, strict=True), reverse=True)
     return {docid: hits[docid] for _, docid in ranked[:count]}
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """Return names for runs: the file name without endings, more of the path where two are equal.
+
+    >>> short_names(["out/bm25.trec.gz", "run.tasb.txt", "-"])
+    ['bm25', 'run.tasb', 'stdin']
+    >>> short_names(["a/run.txt", "b/run.txt"])
+    ['a/run', 'b/run']
+    """
+    stems = []
+    for path in paths:
+        stem = Path("stdin" if path == STREAM else path)
+        while stem.suffix in RUN_ENDINGS and stem.stem:
+            stem = stem.with_suffix("")
+        stems.append(stem)
+    for parts in range(1, 1 + max(len(stem.parts) for stem in stems)):
+        short = ["/".join(stem.parts[-parts:]) for stem in stems]
+        if len(set(short)) == len(short):
+            return short
+    return list(paths)

@@ -8,20 +8,19 @@ import difflib
 import math
 import re
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import ir_measures
 from ir_measures.measures import SumAgg
-from ir_measures.providers import Provider
+from ir_measures.providers import Evaluator, Provider
+from ir_measures.providers.base import Any as AnyValue
 
 from denserk.errors import UsageError
 
 Measure = ir_measures.Measure
-
-PROVIDERS: tuple[Provider, ...] = tuple(ir_measures.DefaultPipeline.providers)
+Judgments = Mapping[str, Mapping[str, int]]  # query id -> passage id -> grade
 
 # trec_eval's names, in the order in which trec_eval 9 prints them
 TREC_NAMES = (
@@ -51,19 +50,12 @@ LARGEST = 2**31 - 1  # the largest whole number that trec_eval's C takes
 MIN_GEO_MEAN = 0.00001  # smaller values count as this in a geometric mean, as in trec_eval
 
 
-@dataclass(frozen=True)
-class MeasureChoice:
-    """The measures that were asked for, each once, in order.
-
-    Attributes:
-        measures: ir-measures' measures.
-        left_out: what a set such as `official` also names and ir-measures does not know.
-        run_id: trec_eval's `runid` is among them, which is the run's tag.
-    """
+class MeasureChoice(NamedTuple):
+    """The measures that were asked for, each once, in order."""
 
     measures: tuple[Measure, ...]
-    left_out: tuple[str, ...] = ()
-    run_id: bool = False
+    left_out: tuple[str, ...]  # of a set such as `official`: what ir-measures does not know
+    run_id: bool  # trec_eval's `runid` is among them, which is the run's tag
 
 
 class _GMAP(type(ir_measures.AP)):  # type: ignore[misc]
@@ -76,8 +68,40 @@ class _GMAP(type(ir_measures.AP)):  # type: ignore[misc]
 ir_measures.measures.register(_GMAP())  # type: ignore[no-untyped-call]
 
 
+class JudgmentCounts(Provider):
+    """Counts queries and relevant judgments, as `trec_eval -c` does.
+
+    ir-measures' providers count NumRel at grade 1 only, and nothing for a query that a run lacks.
+    """
+
+    NAME = "denserk"
+    SUPPORTED_MEASURES = [ir_measures.NumQ, ir_measures.NumRel(rel=AnyValue())]  # type: ignore[no-untyped-call]  # noqa: RUF012
+
+    def _evaluator(self, measures: Iterable[Measure], qrels: Any) -> "_CountEvaluator":
+        return _CountEvaluator(measures, qrels)
+
+
+class _CountEvaluator(Evaluator):
+    def __init__(self, measures: Iterable[Measure], qrels: Judgments) -> None:
+        super().__init__(measures, qrels)
+        self.qrels = qrels
+
+    def _iter_calc(self, run: object) -> Iterator[ir_measures.Metric]:
+        for measure in self.measures:
+            for qid, grades in self.qrels.items():
+                counted = measure.NAME == "NumRel"
+                count = sum(grade >= measure["rel"] for grade in grades.values()) if counted else 1
+                yield ir_measures.Metric(qid, measure, count)
+
+
+PROVIDERS: tuple[Provider, ...] = (
+    JudgmentCounts(),  # type: ignore[no-untyped-call]
+    *ir_measures.DefaultPipeline.providers,
+)
+
+
 class _Mistake(ValueError):
-    """Why one measure is refused, as a phrase that begins with it."""
+    """Why a measure is rejected, as a phrase that begins with the measure."""
 
 
 def per_query_measure(measure: Measure) -> Measure:
@@ -210,7 +234,7 @@ def _checked(token: str, measure: Measure, level: int) -> Measure:
     measure = type(measure)(**params)
     computed = per_query_measure(measure)
     able = [provider for provider in PROVIDERS if provider.supports(computed)]
-    if not counts_judgments(computed) and not any(provider.is_available() for provider in able):
+    if not any(provider.is_available() for provider in able):
         lines = " or ".join(filter(None, (p.install_instructions() for p in able)))  # type: ignore[no-untyped-call]
         needs = f"needs a package that is not installed: {lines}"
         raise _Mistake(
@@ -233,22 +257,6 @@ def _is_possible(name: str, value: object) -> bool:
     return least <= value <= LARGEST if whole else name != "cutoff"  # type: ignore[operator]
 
 
-def counts_judgments(measure: Measure) -> bool:
-    """Return whether a measure counts judgments alone, which is done here.
-
-    ir-measures' providers count NumRel at grade 1 only, and nothing for a query that a run lacks;
-    `trec_eval -c` counts it.
-    """
-    return measure.NAME in ("NumQ", "NumRel")
-
-
-def count_judgments(measure: Measure, grades: Mapping[str, int]) -> int:
-    """Return NumQ or NumRel of one judged query: passage id -> grade."""
-    if measure.NAME == "NumQ":
-        return 1
-    return sum(grade >= measure["rel"] for grade in grades.values())
-
-
 def providers_of(measures: Sequence[Measure]) -> dict[Provider, list[Measure]]:
     """Return which provider computes which measures; the first that supports one computes it.
 
@@ -256,9 +264,8 @@ def providers_of(measures: Sequence[Measure]) -> dict[Provider, list[Measure]]:
     >>> {provider.NAME: list(map(str, those)) for provider, those in providers_of(measures).items()}
     {'pytrec_eval': ['nDCG@10'], 'msmarco': ['RR@10']}
     """
-    computed = [m for m in map(per_query_measure, measures) if not counts_judgments(m)]
     shares: dict[Provider, list[Measure]] = {provider: [] for provider in PROVIDERS}
-    for measure in dict.fromkeys(computed):
+    for measure in dict.fromkeys(map(per_query_measure, measures)):
         able = (p for p in PROVIDERS if p.supports(measure) and p.is_available())
         shares[next(able)].append(measure)
     return {provider: share for provider, share in shares.items() if share}
@@ -277,9 +284,7 @@ def _trec_names() -> dict[tuple[str, str], str]:
 def trec_spelling(measure: Measure, level: int = 1) -> str:
     """Return how trec_eval prints a measure of ir-measures; unchanged where it has no name for it.
 
-    Args:
-        measure: the measure.
-        level: the relevance level of the whole evaluation, which trec_eval's names leave out.
+    `level` is the relevance level of the whole evaluation, which trec_eval's names leave out.
 
     >>> [trec_spelling(measure) for measure in parse_measures(["nDCG@10 AP RR@10"]).measures]
     ['ndcg_cut_10', 'map', 'RR@10']

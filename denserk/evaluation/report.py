@@ -21,9 +21,9 @@ from denserk.config.evaluation import (
     ReportSources,
 )
 from denserk.errors import UsageError
-from denserk.evaluation.evaluator import first_hits, read_hits, remarks
+from denserk.evaluation.benchmarks import BenchmarksResult
+from denserk.evaluation.evaluator import EvaluationResult, first_hits, read_hits, remarks
 from denserk.evaluation.measures import is_count
-from denserk.evaluation.results import BenchmarksResult, EvaluationResult
 from denserk.evaluation.tables import Cell, Table, tables
 from denserk.extras import require
 from denserk.io.corpus import find_passages

@@ -11,14 +11,9 @@ import orjson
 
 from denserk.config.evaluation import Correction, OutputFormat, PairedTest, ReportSettings
 from denserk.errors import UsageError
+from denserk.evaluation.benchmarks import BenchmarksResult, PublishedRow, published_measures
+from denserk.evaluation.evaluator import EvaluationResult, Values
 from denserk.evaluation.measures import Measure, is_count, trec_spelling
-from denserk.evaluation.results import (
-    BenchmarksResult,
-    EvaluationResult,
-    PublishedRow,
-    Values,
-    published_measures,
-)
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -368,7 +363,7 @@ def _run_object(
         "measures": run.summary,
         "missing": run.missing,
         "unjudged": run.unjudged,
-        "tied_lines": run.ties.lines,
+        "tied_lines": sum(run.ties.values()),
     }
     if run.over_relations:
         whole["mean_over_relations"] = run.over_relations

@@ -8,15 +8,14 @@ import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from hashlib import shake_128
+from itertools import chain
 from math import inf
 from typing import NamedTuple
 
 from denserk.config.mining import MiningSettings, SamplingStrategy
-from denserk.records import best_first
 
 Drops = Counter[str]  # hits that were dropped, by reason
 WORD = 8  # bytes of a random integer
-Trigrams = frozenset[tuple[str, ...]]
 _WORD = re.compile(r"\w+")
 
 
@@ -29,41 +28,6 @@ class Hit(NamedTuple):
     run: int = 0
 
 
-class Ranked(NamedTuple):
-    """All hits of a query in one run, best first."""
-
-    docids: list[str]
-    scores: list[float]
-
-
-class Pool(NamedTuple):
-    """The hits of a query in one run that pass, best first, and the ids that are suspected."""
-
-    docids: list[str]
-    ranks: list[int]
-    scores: list[float]
-    suspected: list[str]
-
-
-def rank_hits(docids: Sequence[str], scores: Sequence[float]) -> Ranked:
-    """Sort hits by score, equal scores by passage id, both descending.
-
-    >>> rank_hits(["d2", "d1", "d3"], [1.0, 1.0, 2.0]).docids
-    ['d3', 'd2', 'd1']
-    """
-    ranked = best_first(zip(docids, scores, strict=True))
-    return Ranked([docid for docid, _ in ranked], [score for _, score in ranked])
-
-
-def count_ties(scores: Sequence[float]) -> int:
-    """Return how many hits have the score of another hit that is already counted.
-
-    >>> count_ties([3.0, 2.0, 2.0, 2.0])
-    2
-    """
-    return len(scores) - len(set(scores))
-
-
 def score_limit(best_positive: float | None, settings: MiningSettings) -> float:
     """Return the highest score of a negative, by max-score and the margins.
 
@@ -73,12 +37,12 @@ def score_limit(best_positive: float | None, settings: MiningSettings) -> float:
     19.0
     """
     limits = [inf if settings.max_score is None else settings.max_score]
-    absolute, relative = settings.absolute_margin, settings.relative_margin
-    if absolute is not None:
-        limits.append(-inf if best_positive is None else best_positive - absolute)
-    if relative is not None:
-        lower = -inf if best_positive is None else best_positive - abs(best_positive) * relative
-        limits.append(lower)
+    if best_positive is None:
+        return -inf if settings.has_margin else limits[0]
+    if settings.absolute_margin is not None:
+        limits.append(best_positive - settings.absolute_margin)
+    if settings.relative_margin is not None:
+        limits.append(best_positive - abs(best_positive) * settings.relative_margin)
     return min(limits)
 
 
@@ -98,42 +62,66 @@ def guard_scores(
     """
     limit = score_limit(best_positive, settings)
     least = -inf if settings.min_score is None else settings.min_score
-    passed = [place for place in places if least <= scores[place] <= limit]
-    if len(passed) == len(places):
-        return passed, []
     most = inf if settings.max_score is None else settings.max_score
+    passed = [place for place in places if least <= scores[place] <= limit]
     above = [place for place in places if scores[place] > limit]
-    drops["max-score"] += sum(scores[place] > most for place in above)
-    reason = "no positive's score" if best_positive is None else "margin"
-    drops[reason] += sum(scores[place] <= most for place in above)
+    over_most = sum(scores[place] > most for place in above)
+    drops["max-score"] += over_most
+    drops["no positive's score" if best_positive is None else "margin"] += len(above) - over_most
     drops["min-score"] += len(places) - len(passed) - len(above)
     return passed, above
 
 
 def guard_hits(
-    ranked: Ranked, positives: Collection[str], settings: MiningSettings, drops: Drops
+    ranked: Sequence[tuple[str, float]],
+    positives: Collection[str],
+    settings: MiningSettings,
+    drops: Drops,
 ) -> tuple[list[int], list[str]]:
     """Apply the guards of rank and score to a query's hits in one run, and count the dropped.
 
     With a teacher, its scores are guarded later instead.
 
+    Args:
+        ranked: passages and scores of all hits, best first.
+        positives: passages that are never negatives.
+        settings: the guards.
+        drops: counts what is dropped.
+
     Returns:
         The places of the hits that pass, and the ids that are suspected of being relevant.
     """
-    docids = ranked.docids[: settings.depth]
-    places = [place for place, docid in enumerate(docids) if docid not in positives]
-    drops["positives"] += len(docids) - len(places)
+    considered = ranked[: settings.depth]
+    places = [place for place, (docid, _) in enumerate(considered) if docid not in positives]
+    drops["positives"] += len(considered) - len(places)
     suspected = [place for place in places if place < settings.range_min]
     drops["range-min"] += len(suspected)
     places = places[len(suspected) :]
     if settings.teacher is None:
-        best = None
-        if settings.has_margin:
-            scored = zip(ranked.docids, ranked.scores, strict=True)
-            best = max((score for docid, score in scored if docid in positives), default=None)
-        places, above = guard_scores(ranked.scores, places, best, settings, drops)
+        best = max((score for docid, score in ranked if docid in positives), default=None)
+        places, above = guard_scores([score for _, score in ranked], places, best, settings, drops)
         suspected += above
-    return places, [docids[place] for place in suspected]
+    return places, [ranked[place][0] for place in suspected]
+
+
+def merge_hits(
+    runs: Sequence[Sequence[Hit]], suspected: Collection[str], drops: Drops
+) -> list[Hit]:
+    """Merge the hits that passed in each run by rank, then by run; count the dropped.
+
+    Each passage is kept once. One that is suspected in any run is dropped.
+
+    >>> runs = [Hit("d1", 1, 9.0), Hit("d2", 2, 8.0)], [Hit("d3", 1, 0.5, 1), Hit("d1", 2, 0.4, 1)]
+    >>> [(hit.docid, hit.run) for hit in merge_hits(runs, {"d2"}, Drops())]
+    [('d1', 0), ('d3', 1)]
+    """
+    merged: dict[str, Hit] = {}
+    for hit in sorted(chain.from_iterable(runs), key=lambda hit: (hit.rank, hit.run)):
+        if hit.docid in suspected:
+            drops["suspected in another run"] += 1
+        elif merged.setdefault(hit.docid, hit) is not hit:
+            drops["in several runs"] += 1
+    return list(merged.values())
 
 
 def choose(count: int, qid: str, settings: MiningSettings) -> list[int]:
@@ -159,33 +147,6 @@ def choose(count: int, qid: str, settings: MiningSettings) -> list[int]:
     return sorted(places[:wanted])
 
 
-def merge_pools(pools: Sequence[tuple[int, Pool]], drops: Drops) -> list[Hit]:
-    """Merge (run, hits that passed) by rank, then by run; each passage once; count the dropped.
-
-    >>> pools = [
-    ...     (0, Pool(["d1", "d2"], [1, 2], [9.0, 8.0], [])),
-    ...     (1, Pool(["d3", "d1"], [1, 2], [0.5, 0.4], ["d2"])),
-    ... ]
-    >>> [(hit.docid, hit.run) for hit in merge_pools(pools, Drops())]
-    [('d1', 0), ('d3', 1)]
-    """
-    suspected = {docid for _, pool in pools for docid in pool.suspected}
-    hits = [
-        Hit(docid, rank, score, run)
-        for run, (docids, ranks, scores, _) in pools
-        for docid, rank, score in zip(docids, ranks, scores, strict=True)
-    ]
-    if len(pools) == 1:
-        return hits
-    merged: dict[str, Hit] = {}
-    for hit in sorted(hits, key=lambda hit: (hit.rank, hit.run)):
-        if hit.docid in suspected:
-            drops["suspected in another run"] += 1
-        elif merged.setdefault(hit.docid, hit) is not hit:
-            drops["in several runs"] += 1
-    return list(merged.values())
-
-
 def words(text: str) -> list[str]:
     """Return the words of a text, without case and punctuation.
 
@@ -195,12 +156,8 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
 
 
-def trigrams(found: Sequence[str]) -> Trigrams:
-    """Return the trigrams of words; fewer than three words are one.
-
-    >>> sorted(trigrams(words("The old river runs.")))
-    [('old', 'river', 'runs'), ('the', 'old', 'river')]
-    """
+def _trigrams(found: Sequence[str]) -> frozenset[tuple[str, ...]]:
+    """Return the trigrams of words; fewer than three words are one."""
     if len(found) < 3:
         return frozenset([tuple(found)] if found else [])
     return frozenset(zip(found, found[1:], found[2:], strict=False))
@@ -215,7 +172,7 @@ class TextOverlap:
     def __init__(self, texts: Sequence[str]) -> None:
         own = [found for found in map(words, texts) if found]
         self._texts = {f" {' '.join(found)} " for found in own}
-        self._trigrams = [trigrams(found) for found in own]
+        self._trigrams = [_trigrams(found) for found in own]
 
     def equals(self, found: Sequence[str]) -> bool:
         """Return whether the words are those of one of the texts."""
@@ -232,6 +189,6 @@ class TextOverlap:
 
     def most_shared(self, found: Sequence[str]) -> float:
         """Return the largest Jaccard coefficient of trigrams with one of the texts."""
-        theirs = trigrams(found)
+        theirs = _trigrams(found)
         shares = (len(theirs & own) / len(theirs | own) for own in self._trigrams)
         return max(shares, default=0.0)

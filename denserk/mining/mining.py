@@ -1,12 +1,22 @@
-"""Mine hard negatives from runs over training queries, and write training data."""
+"""Mine hard negatives from runs over training queries, and write training data.
+
+Queries and hits wait in temporary files until their turn comes, in the order of the training data;
+memory holds ids and some bytes per query and run. So neither the order of a run nor the division
+into shards changes what a query gets.
+"""
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
 
 from denserk.config.encoding import ComputeSettings
 from denserk.config.formats import DETECTED, CorpusSettings
@@ -25,21 +35,37 @@ from denserk.io.manifest import (
     write_manifest,
 )
 from denserk.io.outputs import scratch_folder
-from denserk.io.training import write_training
-from denserk.mining.candidates import MiningPools, MiningQueries
-from denserk.mining.guards import Drops, Hit, TextOverlap, choose, guard_scores, words
-from denserk.mining.teacher import scored
-from denserk.records import Candidate, Passage, TrainingExample
+from denserk.io.qrels import read_qrels
+from denserk.io.runs import RankedList, read_run
+from denserk.io.topics import read_queries, read_questions
+from denserk.io.training import (
+    RANDOM_NEGATIVES,
+    all_candidates,
+    random_negatives,
+    read_training,
+    write_training,
+)
+from denserk.mining.guards import (
+    Drops,
+    Hit,
+    TextOverlap,
+    choose,
+    guard_hits,
+    guard_scores,
+    merge_hits,
+    words,
+)
+from denserk.records import Candidate, Passage, Query, TrainingExample, best_first
 from denserk.reporting import track
-
-if TYPE_CHECKING:
-    from denserk.models.cross_encoder import PairScorer
 
 logger = logging.getLogger(__name__)
 
 NOTHING: Mapping[str, Any] = {}
+SCORED_TOGETHER = 4096  # pairs that are sorted by length into batches
 Examples = Iterator[TrainingExample]
 Pairs = list[tuple[Hit, Passage]]
+# of query i with passage i: (P,)
+Score = Callable[[Sequence[Query], Sequence[Passage]], NDArray[np.float32]]
 
 
 @dataclass
@@ -89,19 +115,20 @@ def mine_negatives(
         compute: where and how a teacher scores.
     """
     with scratch_folder("mining") as scratch, ExitStack() as files:
-        mining = _Mining(paths, settings, Path(scratch), files)
+        mining = _Mining(paths, settings, scratch, files)
         teacher = None
         if settings.teacher is not None:
             from denserk.models.cross_encoder import PairScorer  # needs torch
 
             teacher = PairScorer.load(settings.teacher, text, None, compute)
-        mining.read(corpus)
+        mining.read_runs()
+        if paths.corpus is not None:
+            mining.read_corpus(paths.corpus, corpus)
         candidates = mining.candidates()
         if teacher is not None:
-            candidates = mining.rescored(candidates, teacher)
+            candidates = mining.rescored(candidates, teacher.score)
         forget_manifest(paths.output)
         write_training(paths.output, mining.chosen(candidates), paths.output_format)
-    mining.result.noticed += mining.pools.noticed
     mining.result.log(settings.num_negatives)
     if has_manifest(paths.output):
         _write_manifest(paths, settings, corpus, mining.result)
@@ -119,97 +146,180 @@ class _Mining:
     ) -> None:
         self._paths, self._settings = paths, settings
         self.result = MiningResult()
-        drops, left_out = self.result.dropped, self.result.left_out
-        records = [
-            files.enter_context(closing(ScratchRecords(scratch / name)))
-            for name in ("queries", "hits")
-        ]
-        queries = self._queries = MiningQueries(records[0])
-        queries.read(paths, settings.min_relevance, left_out)
-        self._numbers = _shard(len(queries), settings)
+        self._examples = ScratchRecords(scratch / "queries")
+        self._hits = ScratchRecords(scratch / "hits")
+        self._texts = PassageTexts(scratch / "passages")
+        for opened in (self._examples, self._hits, self._texts):
+            files.callback(opened.close)
+        self._relevant: dict[str, list[str]] = {}  # by the qrels
+        self._queries: dict[str, int] = {}  # query -> record of its example
+        # of each run: query -> record of the hits that pass, and of those that are suspected
+        self._pools: list[dict[str, int]] = [{} for _ in paths.run]
+        self._without_ids = self._answered = False  # whether any positive, any query is
+        self._read_queries()
+        shard = _shard(len(self._queries), settings)
+        self._shard = dict(islice(self._queries.items(), shard.start, shard.stop))
         default = AnswerBearing.DROP if paths.answers else AnswerBearing.KEEP
         self._bearing = settings.answer_bearing or default
         reads_answers = self._bearing is not AnswerBearing.KEEP
-        self._without_ids = queries.without_ids > 0
         self._compares = self._without_ids or settings.compares_texts
-        guarded = self._compares or reads_answers or settings.teacher is not None
-        if guarded and paths.corpus is None:
+        self._guarded = self._compares or reads_answers or settings.teacher is not None
+        if self._guarded and paths.corpus is None:
             positives = "positives have no ids"
             why = positives if self._without_ids else "a guard reads the texts of hits"
             raise UsageError(f"{why}, and there is no corpus", "add --corpus")
-        if reads_answers and not queries.answered:
+        if reads_answers and not self._answered:
             raise UsageError(
                 f"--answer-bearing {self._bearing}: no query has answers",
                 "add --answers, a file of questions with their answers",
             )
-        self._reads_texts = guarded or paths.output_format not in WITHOUT_TEXTS
-        self.pools = MiningPools(
-            records[1],
-            queries,
-            self._numbers,
-            runs=len(paths.run),
-            final=len(paths.run) == 1 and not guarded,
-            settings=settings,
-            drops=drops,
-        )
-        self._texts = files.enter_context(closing(PassageTexts(scratch / "passages")))
 
-    def read(self, corpus: CorpusSettings) -> None:
-        """Read the runs, and the texts that are needed."""
-        source, strict = self._paths.corpus, not self._settings.skip_missing
-        for run in range(len(self._paths.run)):
-            self.pools.read(run, self._paths, self._texts if source is not None else None)
-        absent = self.pools.absent()
-        if absent and strict:
-            names = some(self._queries.example(number).qid for number in absent)
+    def _read_queries(self) -> None:
+        """Keep the queries with their positives, each query once; count what is left out."""
+        paths, left_out = self._paths, self.result.left_out
+        least = self._settings.min_relevance
+        if paths.qrels is not None:
+            for qid, docid, grade in read_qrels(paths.qrels, paths.qrels_format):
+                if grade >= least:
+                    self._relevant.setdefault(qid, []).append(docid)
+        answers = {q.qid: q.answers for q in read_questions(paths.answers)} if paths.answers else {}
+        for example in self._read_examples():
+            if not example.positives:
+                left_out["queries without a positive"] += 1
+                continue
+            known = answers.get(example.qid) or example.answers
+            example = _without_random(example)._replace(negatives=(), answers=known)
+            self._without_ids |= any(not candidate.docid for candidate in example.positives)
+            self._answered |= bool(known)
+            if example.qid in self._queries:
+                example = _merged(self._example(example.qid), example)
+            record = orjson.dumps(example, default=_as_json)
+            self._queries[example.qid] = self._examples.append(record)
+        if not self._queries:
+            judged = f"judgments of grade {least} or more for queries of {paths.topics}"
+            source = paths.train or paths.qrels or ""
+            expected = "at least one" if paths.train else judged
+            raise InputError(source, None, "no query with a positive", expected)
+        if paths.train is None:
+            unknown = self._relevant.keys() - self._queries.keys()
+            left_out["judged queries without a text"] += len(unknown)
+
+    def _read_examples(self) -> Examples:
+        """Yield the training data, or the topics with their relevant passages as positives."""
+        paths = self._paths
+        topics = paths.topics
+        queries = read_queries(topics, paths.topics_format) if topics is not None else ()
+        if paths.train is None:
+            for query in queries:
+                positives = tuple(map(Candidate, self._relevant.get(query.qid, ())))
+                yield TrainingExample(query.qid, query.text, positives, (), query.answers)
+            return
+        texts = {query.qid: query.text for query in queries}
+        for example in read_training(paths.train, paths.train_format):
+            yield example._replace(query=example.query or texts.get(example.qid, ""))
+
+    def _example(self, qid: str) -> TrainingExample:
+        """Return a query with its positives, without negatives."""
+        qid, query, positives, _, answers, extra = orjson.loads(self._examples[self._queries[qid]])
+        candidates = tuple(Candidate(*each) for each in positives)
+        return TrainingExample(qid, query, candidates, (), tuple(answers), extra)
+
+    def read_runs(self) -> None:
+        """Keep the hits that the guards of rank and score let pass.
+
+        Raises:
+            InputError: a run is broken, empty, or of other queries; a query has no hits.
+        """
+        paths, noticed = self._paths, self.result.noticed
+        skipped = noticed if self._settings.skip_missing else None
+        for number, path in enumerate(paths.run):
+            known = others = 0
+            with track(f"reading {display_name(path)}", None, "queries") as progress:
+                for ranked in read_run(path, paths.run_format, skipped):
+                    progress.advance()
+                    known += ranked.qid in self._queries
+                    others += ranked.qid not in self._queries
+                    if ranked.qid in self._shard:
+                        self._pools[number][ranked.qid] = self._guard(number, ranked)
+            if not known:
+                found = f"none of the {len(self._queries):,} queries" if others else "no hits"
+                raise InputError(path, None, found, "hits for the queries that are mined for")
+            noticed["queries of a run that are not asked for"] += others
+        absent = [qid for qid in self._shard if not any(qid in pool for pool in self._pools)]
+        if absent and not self._settings.skip_missing:
             raise InputError(
-                ", ".join(self._paths.run),
+                ", ".join(paths.run),
                 None,
-                f"no hits for {len(absent):,} of {len(self._numbers):,} queries ({names})",
+                f"no hits for {len(absent):,} of {len(self._shard):,} queries ({some(absent)})",
                 "hits for every query",
                 "add --skip-missing to leave such queries out",
             )
-        if source is None:
-            return
-        for number in self._numbers:
-            self._texts.refer(_without_text(self._queries.example(number)))
+        for qid in absent:
+            del self._shard[qid]
+        self.result.left_out["queries without hits"] += len(absent)
+
+    def _guard(self, run: int, group: RankedList) -> int:
+        """Return the number of the record of a query's hits in one run."""
+        ties = len(group.scores) - len(set(group.scores))
+        self.result.noticed["ties, ordered by descending passage id"] += ties
+        ranked = best_first(zip(group.docids, group.scores, strict=True))
+        positives = {candidate.docid for candidate in self._example(group.qid).positives}
+        positives.update(self._relevant.get(group.qid, ()))
+        drops = self.result.dropped
+        places, suspected = guard_hits(ranked, positives, self._settings, drops)
+        if len(self._pools) == 1 and not self._guarded:  # no other guard: only these are read
+            drawn = choose(len(places), group.qid, self._settings)
+            places = [places[place] for place in drawn]
+        hits = [(ranked[place][0], place + 1, ranked[place][1], run) for place in places]
+        if self._paths.corpus is not None:
+            self._texts.refer(docid for docid, *_ in hits)
+        return self._hits.append(orjson.dumps((hits, suspected)))
+
+    def _merged_hits(self, qid: str, drops: Drops) -> list[Hit]:
+        """Return a query's candidates of all runs, best first; count what is dropped."""
+        rows = [pool[qid] for pool in self._pools if qid in pool]
+        pools = [orjson.loads(self._hits[row]) for row in rows]
+        suspected = {docid for _, docids in pools for docid in docids}
+        return merge_hits([[Hit(*hit) for hit in hits] for hits, _ in pools], suspected, drops)
+
+    def read_corpus(self, source: str, settings: CorpusSettings) -> None:
+        """Read the texts of hits and positives."""
+        for qid in self._shard:
+            self._texts.refer(_without_text(self._example(qid)))
         with track("reading the corpus", None, "passages") as progress:
-            self._texts.find(read_passages(source, corpus), source, progress)
-        if self._texts.missing and strict:
-            needed = (docid for docid in self._needed() if self._texts.get([docid]) == [None])
+            self._texts.find(read_passages(source, settings), source, progress)
+        if self._texts.missing and not self._settings.skip_missing:
+            needed = (
+                docid
+                for qid in self._shard
+                for docid in (
+                    *_without_text(self._example(qid)),
+                    *(hit.docid for hit in self._merged_hits(qid, Counter())),
+                )
+            )
+            lacking = (docid for docid in needed if self._texts.lacking([docid]))
             raise InputError(
                 source,
                 None,
                 f"no passages with {self._texts.missing:,} of the ids that runs and training data "
-                f"name ({some(needed)})",
+                f"name ({some(lacking)})",
                 "the corpus that was searched",
                 "add --skip-missing to leave such passages out",
             )
 
-    def _needed(self) -> Iterator[str]:
-        """Yield the ids of all passages whose texts are needed."""
-        for number in self._numbers:
-            yield from _without_text(self._queries.example(number))
-            yield from (hit.docid for hit in self.pools.hits(number))
-
     def candidates(self) -> Examples:
         """Yield the queries with all their candidates."""
-        left_out = self.result.left_out
-        absent = frozenset(self.pools.absent())
-        left_out["queries without hits"] += len(absent)
-        for number in self._numbers:
-            if number in absent:
-                continue
-            hits = self.pools.hits(number)
-            example = self._queries.example(number)
-            if self._reads_texts:
+        reads_texts = self._guarded or self._paths.output_format not in WITHOUT_TEXTS
+        for qid in self._shard:
+            example, hits = self._example(qid), self._merged_hits(qid, self.result.dropped)
+            if reads_texts:
                 example = self._with_texts(example, hits)
             else:
-                example = example._replace(negatives=tuple(Candidate(h.docid) for h in hits))
+                example = example._replace(negatives=tuple(Candidate(hit.docid) for hit in hits))
             if example.positives:
                 yield example
             else:
-                left_out["queries without a positive left"] += 1
+                self.result.left_out["queries without a positive left"] += 1
 
     def _with_texts(self, example: TrainingExample, hits: Sequence[Hit]) -> TrainingExample:
         """Add the texts of the positives, and the hits that may be negatives."""
@@ -271,10 +381,10 @@ class _Mining:
             self.result.dropped[reason] += 1
         return reason is not None
 
-    def rescored(self, examples: Examples, teacher: "PairScorer") -> Examples:
+    def rescored(self, examples: Examples, score: Score) -> Examples:
         """Replace the runs' scores by the teacher's, and guard by those."""
         source = self._paths.train or self._paths.topics or ""
-        for example in scored(map(_keep_run_scores, examples), teacher.score, source):
+        for example in scored(map(_keep_run_scores, examples), score, source):
             best = max(candidate.score or 0.0 for candidate in example.positives)
             scores = [candidate.score or 0.0 for candidate in example.negatives]
             drops = self.result.dropped
@@ -284,7 +394,7 @@ class _Mining:
     def chosen(self, examples: Examples) -> Examples:
         """Yield the queries with the negatives that they keep."""
         result = self.result
-        with track("mining", len(self._numbers), "queries") as progress:
+        with track("mining", len(self._shard), "queries") as progress:
             for example in examples:
                 progress.advance()
                 places = choose(len(example.negatives), example.qid, self._settings)
@@ -297,6 +407,25 @@ class _Mining:
                 yield example._replace(negatives=tuple(example.negatives[p] for p in places))
 
 
+def _as_json(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else list(value)
+
+
+def _merged(one: TrainingExample, other: TrainingExample) -> TrainingExample:
+    """Return one example of two of the same query, with each positive and answer once."""
+    positives: dict[str, Candidate] = {}
+    for candidate in (*one.positives, *other.positives):
+        positives.setdefault(candidate.docid or candidate.text, candidate)
+    answers = tuple(dict.fromkeys((*one.answers, *other.answers)))
+    return one._replace(positives=tuple(positives.values()), answers=answers)
+
+
+def _without_random(example: TrainingExample) -> TrainingExample:
+    """Return an example without the random negatives of DPR, which wait in `extra`."""
+    extra = {key: value for key, value in example.extra.items() if key != RANDOM_NEGATIVES}
+    return example._replace(extra=extra)
+
+
 def _without_text(example: TrainingExample) -> list[str]:
     """Return the ids of the positives without a text."""
     return [candidate.docid for candidate in example.positives if not candidate.text]
@@ -304,15 +433,14 @@ def _without_text(example: TrainingExample) -> list[str]:
 
 def _keep_run_scores(example: TrainingExample) -> TrainingExample:
     """Copy the runs' scores to `run_score`, before the teacher's replace them."""
-
-    def kept(candidate: Candidate) -> Candidate:
-        if "run" not in candidate.extra:
-            return candidate
-        return candidate._replace(extra={**candidate.extra, "run_score": candidate.score})
-
-    return example._replace(
-        positives=tuple(map(kept, example.positives)), negatives=tuple(map(kept, example.negatives))
+    positives, negatives = (
+        tuple(
+            c._replace(extra={**c.extra, "run_score": c.score}) if "run" in c.extra else c
+            for c in candidates
+        )
+        for candidates in (example.positives, example.negatives)
     )
+    return example._replace(positives=positives, negatives=negatives)
 
 
 def _shard(queries: int, settings: MiningSettings) -> range:
@@ -343,3 +471,79 @@ def _write_manifest(
     } | {"sha256": file_sha256(paths.output)}
     asked = as_json(settings) | {"output_format": paths.output_format.value}
     write_manifest(paths.output, Manifest(Kind.TRAINING, True, asked, made_from, contents))
+
+
+def scored(
+    examples: Iterable[TrainingExample], score: Score, source: str
+) -> Iterator[TrainingExample]:
+    """Yield the examples, in order, with a score for every positive and negative.
+
+    Existing scores are replaced. The random negatives of a DPR question without hard negatives are
+    scored as its negatives. Memory holds the examples that are scored together.
+
+    Args:
+        examples: training data with texts.
+        score: gives the scores, as a cross-encoder does.
+        source: names the training data in errors.
+
+    Raises:
+        InputError: a query or a passage has no text, or a score is not finite.
+    """
+    held: list[TrainingExample] = []
+    pairs = 0
+    for example in examples:
+        if not example.negatives and RANDOM_NEGATIVES in example.extra:
+            negatives = random_negatives(example, source)
+            example = _without_random(example)._replace(negatives=negatives)
+        _check_texts(example, source)
+        held.append(example)
+        pairs += len(example.positives) + len(example.negatives)
+        if pairs >= SCORED_TOGETHER:
+            yield from _scored(held, score, source)
+            held, pairs = [], 0
+    yield from _scored(held, score, source)
+
+
+def _check_texts(example: TrainingExample, source: str) -> None:
+    lacking = None if example.query else (f"query {example.qid}", "--queries")
+    for candidate in all_candidates(example):
+        if not (lacking or candidate.text or candidate.title):
+            lacking = f"passage {candidate.docid} of query {example.qid}", "--corpus"
+    if lacking:
+        raise InputError(
+            source,
+            None,
+            f"{lacking[0]} without its text",
+            "texts, which the teacher reads",
+            f"add {lacking[1]}, the file with the texts",
+        )
+
+
+def _scored(
+    examples: Sequence[TrainingExample], score: Score, source: str
+) -> Iterator[TrainingExample]:
+    if not examples:
+        return
+    pairs = [
+        (Query(example.qid, example.query), Passage(c.docid, c.text, c.title, c.extra))
+        for example in examples
+        for c in all_candidates(example)
+    ]
+    scores = score([query for query, _ in pairs], [passage for _, passage in pairs])
+    for place in np.flatnonzero(~np.isfinite(scores))[:1]:
+        query, passage = pairs[place]
+        raise InputError(
+            source,
+            None,
+            f"the score {scores[place]} for passage {passage.docid} of query {query.qid}",
+            "a finite number",
+            "the teacher is broken, or its --dtype too narrow",
+        )
+    values = iter(scores.tolist())
+
+    def with_scores(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+        return tuple(candidate._replace(score=next(values)) for candidate in candidates)
+
+    for example in examples:
+        positives = with_scores(example.positives)
+        yield example._replace(positives=positives, negatives=with_scores(example.negatives))

@@ -16,9 +16,15 @@ from hypothesis import strategies as st
 
 from denserk.config.evaluation import EvaluationSettings
 from denserk.errors import DenserkError, GateError, MismatchError, UsageError
-from denserk.evaluation.evaluator import Evaluator, check_minimums, evaluate, minimums
+from denserk.evaluation.evaluator import (
+    EvaluationResult,
+    Evaluator,
+    RunResult,
+    check_minimums,
+    evaluate,
+    minimums,
+)
 from denserk.evaluation.measures import parse_measures
-from denserk.evaluation.results import EvaluationResult, RunResult
 from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import read_run_scores
 from tests.reporters import Heard
@@ -258,7 +264,7 @@ def test_long_lists(tmp_path: Path, tied: bool) -> None:
         judged[f"q{number}"] = {d: draw.randrange(3) for d in [*docids[:: depth // 5], "D-1"]}
     pruned, whole = both(*write(tmp_path, run, judged), (" ".join(RANKED),))
     assert pruned == whole
-    assert bool(pruned.ties.lines) is tied
+    assert bool(pruned.ties) is tied
 
 
 LINE = "q1 Q0 d1 1 2.5 t\n"

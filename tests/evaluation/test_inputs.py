@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from denserk.commands.evaluate import content_of, sort_inputs
 from denserk.errors import InputError, UsageError
-from denserk.evaluation.inputs import content_of, short_names, sort_inputs
+from denserk.evaluation.evaluator import short_names
 
 FILES = {
     "run": "q1 Q0 d1 1 2.0 tag\n",

@@ -18,8 +18,8 @@ from denserk.config.evaluation import (
     ReportSources,
 )
 from denserk.errors import InputError, UsageError
-from denserk.evaluation.benchmarks import published_rows
-from denserk.evaluation.evaluator import Evaluator, evaluate
+from denserk.evaluation.benchmarks import BenchmarksResult, published_rows
+from denserk.evaluation.evaluator import EvaluationResult, Evaluator, evaluate
 from denserk.evaluation.measures import parse_measures
 from denserk.evaluation.report import (
     DEPTHS,
@@ -30,7 +30,6 @@ from denserk.evaluation.report import (
     write_benchmarks_report,
     write_report,
 )
-from denserk.evaluation.results import BenchmarksResult, EvaluationResult
 from denserk.evaluation.significance import compare
 from denserk.io.manifest import Kind, Manifest, write_manifest
 from tests.conftest import PASSAGES, QUERIES

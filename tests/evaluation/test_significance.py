@@ -14,9 +14,8 @@ from scipy import stats
 
 from denserk.config.evaluation import ComparisonSettings, Correction, OutputFormat, ReportSettings
 from denserk.errors import UsageError
-from denserk.evaluation.evaluator import Evaluator
+from denserk.evaluation.evaluator import EvaluationResult, Evaluator
 from denserk.evaluation.measures import parse_measures
-from denserk.evaluation.results import EvaluationResult
 from denserk.evaluation.significance import (
     compare,
     correction_factors,

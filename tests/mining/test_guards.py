@@ -5,16 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from denserk.config.mining import MiningSettings
-from denserk.mining.guards import (
-    Drops,
-    Pool,
-    TextOverlap,
-    choose,
-    guard_hits,
-    merge_pools,
-    rank_hits,
-    words,
-)
+from denserk.mining.guards import Drops, Hit, TextOverlap, choose, guard_hits, merge_hits, words
+from denserk.records import best_first
 
 RUN = st.dictionaries(
     st.sampled_from([f"d{number}" for number in range(12)]), st.integers(-3, 6).map(float)
@@ -70,15 +62,15 @@ def slow_guard(run, positives, settings):
 @given(RUN, POSITIVES, SETTINGS)
 def test_guards_hit_by_hit(run, positives, settings):
     drops: Drops = Counter()
-    ranked = rank_hits(list(run), list(run.values()))
+    ranked = best_first(run.items())
     places, suspected = guard_hits(ranked, positives, settings, drops)
     expected = slow_guard(run, positives, settings)
-    assert ([ranked.docids[place] for place in places], suspected, +drops) == expected
+    assert ([ranked[place][0] for place in places], suspected, +drops) == expected
 
 
 def test_with_a_teacher_the_runs_scores_are_no_guard():
     settings = MiningSettings(max_score=1.0, absolute_margin=1.0, range_min=1, teacher="model")
-    ranked = rank_hits(["d1", "d2", "d3"], [9.0, 8.0, 7.0])
+    ranked = [("d1", 9.0), ("d2", 8.0), ("d3", 7.0)]
     assert guard_hits(ranked, {"d3"}, settings, Counter()) == ([1], ["d1"])
 
 
@@ -92,32 +84,23 @@ def test_a_draw_is_so_many_different_places_in_order(count, wanted, qid, seed):
     assert places == choose(count, qid, settings)
 
 
-POOL = st.builds(
-    lambda docids, suspected: Pool(
-        docids, list(range(1, len(docids) + 1)), [float(-r) for r in range(len(docids))], suspected
-    ),
-    st.lists(st.sampled_from("abcdef"), unique=True),
-    st.lists(st.sampled_from("abcdef"), unique=True, max_size=2),
-)
+DOCIDS = st.lists(st.sampled_from("abcdef"), unique=True)
 
 
-@given(st.lists(POOL, min_size=2, max_size=3))
-def test_merged_pools_hold_each_passage_once_under_its_best_rank(pools):
-    numbered = [
-        (run, pool._replace(suspected=[d for d in pool.suspected if d not in pool.docids]))
-        for run, pool in enumerate(pools)
+@given(st.lists(DOCIDS, min_size=1, max_size=3), st.sets(st.sampled_from("abcdef"), max_size=2))
+def test_merged_hits_hold_each_passage_once_under_its_best_rank(runs, suspected):
+    hits = [
+        [Hit(docid, rank, -rank, run) for rank, docid in enumerate(docids, start=1)]
+        for run, docids in enumerate(runs)
     ]
     drops: Drops = Counter()
-    merged = merge_pools(numbered, drops)
-    suspected = {docid for _, pool in numbered for docid in pool.suspected}
+    merged = merge_hits(hits, suspected, drops)
     best: dict[str, tuple[int, int]] = {}
-    for run, pool in numbered:
-        for docid, rank in zip(pool.docids, pool.ranks, strict=True):
-            if docid not in suspected:
-                best[docid] = min(best.get(docid, (99, 99)), (rank, run))
+    for hit in (hit for of in hits for hit in of if hit.docid not in suspected):
+        best[hit.docid] = min(best.get(hit.docid, (99, 99)), (hit.rank, hit.run))
     order = sorted((rank, run, docid) for docid, (rank, run) in best.items())
     assert [(hit.rank, hit.run, hit.docid) for hit in merged] == order
-    assert len(merged) + drops.total() == sum(len(pool.docids) for _, pool in numbered)
+    assert len(merged) + drops.total() == sum(map(len, runs))
 
 
 WORDS = st.lists(st.sampled_from(["the", "old", "river", "runs", "south"]), max_size=8).map(

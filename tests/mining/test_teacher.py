@@ -8,7 +8,7 @@ from denserk.config.formats import ConversionSettings, TrainingFormat
 from denserk.conversion import convert
 from denserk.errors import InputError
 from denserk.io.training import read_training
-from denserk.mining.teacher import scored
+from denserk.mining.mining import scored
 from denserk.models.cross_encoder import PairScorer
 from denserk.records import Candidate, Passage, Query, TrainingExample
 from tests.conftest import PASSAGES, QUERIES
