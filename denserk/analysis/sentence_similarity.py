@@ -17,7 +17,7 @@ from denserk.config.analysis import SentenceSimilaritySettings
 from denserk.config.encoding import ComputeSettings
 from denserk.errors import DenserkError, InputError
 from denserk.io.files import write_rows
-from denserk.io.sentence_pairs import read_sentences
+from denserk.io.training import read_sentences
 from denserk.models.text_encoder import NOTHING, TextEncoder
 from denserk.reporting import track
 

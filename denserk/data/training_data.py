@@ -40,9 +40,8 @@ from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import ScratchRecords
 from denserk.io.manifest import Kind, read_manifest
 from denserk.io.qrels import read_qrels_map
-from denserk.io.sentence_pairs import read_sentences
 from denserk.io.topics import read_queries
-from denserk.io.training import random_negatives, read_training
+from denserk.io.training import random_negatives, read_sentences, read_training
 from denserk.records import Candidate, Passage, Query, SentenceExample, TrainingExample
 from denserk.reporting import track
 

@@ -124,12 +124,6 @@ def open_ahead(path: str | Path, size: int = 1 << 20) -> Iterator[tuple[bytes, B
         yield head.removeprefix(BOM), rewound(head, handle)
 
 
-def look_ahead(handle: BinaryIO, path: str | Path, size: int = 1 << 20) -> tuple[bytes, BinaryIO]:
-    """Return the first bytes of an open input, and the input from its start."""
-    head = read_all(handle, path, size)
-    return head, rewound(head, handle)
-
-
 def read_all(handle: BinaryIO, path: str | Path, size: int = -1) -> bytes:
     """Return the rest of an open input, or its next `size` bytes; `path` names it in errors."""
     with read_errors(path):

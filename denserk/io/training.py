@@ -1,4 +1,4 @@
-"""Training data: queries with positives and negatives, in every format.
+"""Training data: queries with positives and negatives, in every format; pairs of sentences.
 
     tevatron       {"query_id", "query", "positive_passages": [{"docid", "title", "text", "score"}],
                     "negative_passages": [...], "answers"}
@@ -15,6 +15,13 @@
 JSON objects stand on lines or in one array. An absent query id is the number of the record, from 0.
 A triple is a line: lines of one query that follow each other make one example, and an example is
 written as every positive with every negative. DPR's random negatives stay among the extra fields.
+
+A file of sentences has pairs with a label (sentence1, sentence2, label or score), or triplets
+(anchor, positive, negative; or Sentence1, Sentence2, Sentence3, as the Wikipedia sections set calls
+them). The columns are keys of JSON lines, or named by a header, in any order and among others:
+between tabs nothing is quoted (GLUE's STS-B), between commas a column may be, as in CSV. Without a
+header three columns between tabs have the order above, and seven or more are the STS benchmark's as
+first released: genre, file, year, number, score, sentence, sentence.
 """
 
 import logging
@@ -30,33 +37,35 @@ import orjson
 from denserk.config.formats import TrainingFormat
 from denserk.errors import DenserkError, InputError, UsageError
 from denserk.io.files import (
-    BOM,
     STREAM,
     columns,
     decode_lines,
     first_line,
-    look_ahead,
+    is_number,
     number_lines,
     one_line,
+    open_ahead,
     open_binary,
     peek,
+    read_rows,
+    text_lines,
     whole_binary,
 )
-from denserk.io.json_records import Fields, dump_json, read_json
-from denserk.records import Candidate, TrainingExample
+from denserk.io.json_records import Fields, dump_json, list_keys, parse_objects, read_json
+from denserk.records import Candidate, SentenceExample, TrainingExample
 
 logger = logging.getLogger(__name__)
 
 RANDOM_NEGATIVES = "negative_ctxs"  # DPR's key of negatives that it does not train with
-LABELS = ("label", "score")
+LABELS = ("label", "score", "similarity_score")
 FIRST_COLUMNS = ("anchor", "query", "question", "sentence", "sentence1")
+NAMES = {"positive", "negative", "negative_1", "anchor", "answer"}  # of columns of st-triplet
 SAMPLE = 100  # lines that decide between formats of columns
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 FILE_ENDINGS = (".jsonl", ".json", ".tsv", ".csv", ".txt", ".gz", ".parquet")
-Rows = Sequence[dict[str, Any] | list[str]]
 Losses = Counter[str]  # what a written format has no place for -> how many
 Candidates = tuple[Candidate, ...]
-Row = tuple[int, Mapping[str, Any]]
+Row = tuple[int, Mapping[str, Any]]  # line number, columns by name
 
 
 def _passages(fields: Fields, key: str) -> Candidates:
@@ -91,37 +100,25 @@ def _ids(fields: Fields, key: str) -> Candidates:
     return tuple(map(Candidate, ids))
 
 
-class JsonKeys(NamedTuple):
-    """The keys of a JSON format, and how its passages are read."""
+def _contents(candidate: Candidate) -> dict[str, Any]:
+    score = {} if candidate.score is None else {"score": candidate.score}
+    return {"title": candidate.title, "text": candidate.text, **score, **candidate.extra}
 
-    qid: str
-    query: str
-    positives: str
-    negatives: str
-    candidates: Callable[[Fields, str], Candidates]
 
-    def example(self, fields: Fields, number: int) -> TrainingExample:
-        """Return the example of an object, the record of a number from 0."""
-        known = [self.qid, self.query, self.positives, self.negatives, "answers"]
-        if self.candidates is _texts:
-            known += [f"{self.positives}_scores", f"{self.negatives}_scores"]
-        if self.candidates is _passages and not fields.record.get(RANDOM_NEGATIVES):
-            known.append(RANDOM_NEGATIVES)
-        return TrainingExample(
-            fields.identifier(self.qid, str(number)) if self.qid else str(number),
-            fields.text(self.query),
-            self.candidates(fields, self.positives),
-            self.candidates(fields, self.negatives),
-            fields.texts("answers"),
-            fields.rest(known),
-        )
+def _to_passages(candidates: Candidates) -> list[Any]:
+    return [{"docid": candidate.docid, **_contents(candidate)} for candidate in candidates]
 
-    def read(self, handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample]:
-        """Yield the examples of JSON lines or an array; `path` names the input in errors."""
-        head, handle = look_ahead(handle, path)
-        array = head.removeprefix(BOM).lstrip()[:1] == b"["
-        for number, (line, record) in enumerate(read_json(handle, b"[" * array, path)):
-            yield self.example(Fields(record, path, line), number if array else line - 1)
+
+def _to_contexts(candidates: Candidates) -> list[Any]:
+    return [{**_contents(candidate), "passage_id": candidate.docid} for candidate in candidates]
+
+
+def _to_texts(candidates: Candidates) -> list[Any]:
+    return [candidate.text for candidate in candidates]
+
+
+def _to_ids(candidates: Candidates) -> list[Any]:
+    return [candidate.docid for candidate in candidates]
 
 
 def random_negatives(example: TrainingExample, path: str | Path) -> Candidates:
@@ -129,96 +126,62 @@ def random_negatives(example: TrainingExample, path: str | Path) -> Candidates:
     return _passages(Fields(example.extra, path, None), RANDOM_NEGATIVES)
 
 
-def _rows(handle: BinaryIO, path: str | Path, expected: str) -> Iterator[tuple[Fields, list[str]]]:
-    """Yield the columns of lines, as many as `expected` begins with; blank lines are skipped."""
-    for line, text in decode_lines(number_lines(handle, path), path):
-        if text.strip():
-            fields, row = Fields({}, path, line), text.split("\t")
-            if len(row) != int(expected[0]):
-                raise fields.error(columns(len(row)), expected)
-            yield fields, row
+def all_candidates(example: TrainingExample) -> Iterator[Candidate]:
+    """Yield positives, then negatives."""
+    yield from example.positives
+    yield from example.negatives
 
 
-def _read_triples(handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample]:
-    for fields, row in _rows(handle, path, "3 columns: query id, positive id, negative id"):
-        qid, positive, negative = (fields.as_identifier(v.strip(), "the id") for v in row)
-        yield TrainingExample(qid, "", (Candidate(positive),), (Candidate(negative),))
+class Keys(NamedTuple):
+    """The keys of a JSON format of one record an example, and how its passages are read, written.
+
+    `sides` are the keys of positives and negatives. Without a key of the query id the id is the
+    number of the record.
+    """
+
+    qid: str
+    query: str
+    sides: tuple[str, str]
+    read: Callable[[Fields, str], Candidates]
+    write: Callable[[Candidates], list[Any]]
+
+    def example(self, fields: Fields, number: int) -> TrainingExample:
+        """Return the example of a record; `number` counts records from 0."""
+        known = [self.qid, self.query, *self.sides, "answers"]
+        if self.read is _texts:
+            known += [f"{key}_scores" for key in self.sides]
+        if self.read is _passages and not fields.record.get(RANDOM_NEGATIVES):
+            known.append(RANDOM_NEGATIVES)
+        positives, negatives = (self.read(fields, key) for key in self.sides)
+        qid, query = fields.identifier(self.qid, str(number)), fields.text(self.query)
+        answers, extra = fields.texts("answers"), fields.rest(known)
+        return TrainingExample(qid, query, positives, negatives, answers, extra)
 
 
-def _read_text_triples(handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample]:
-    expected = "3 columns: query, positive text, negative text"
-    return (_of_texts(row) for _, row in _rows(handle, path, expected))
+class Lines(NamedTuple):
+    """A format of lines with columns: how a line is read, and an example is written."""
+
+    expected: str  # begins with the number of columns
+    read: Callable[[Fields, Sequence[str]], TrainingExample]
+    write: Callable[[TrainingExample, Losses], Iterable[Sequence[str]]]
 
 
-def _read_negatives(handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample]:
-    expected = "2 columns: query id, negative ids with commas between them"
-    for fields, (qid, listed) in _rows(handle, path, expected):
-        ids = (part.strip() for part in listed.split(",") if part.strip())
-        negatives = tuple(Candidate(fields.as_identifier(docid, "the id")) for docid in ids)
-        yield TrainingExample(fields.as_identifier(qid.strip(), "the id"), "", (), negatives)
-
-
-def _read_st_triplet(handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample]:
-    """Read sentence-transformers' columns, whose order counts and whose names do not."""
-    head, handle = look_ahead(handle, path)
-    if head.removeprefix(BOM).lstrip()[:1] == b"{":
-        for line, record in read_json(handle, b"", path):
-            yield _of_row(Fields(record, path, line))
-        return
-    header: list[str] | None = None
-    for line, text in decode_lines(number_lines(handle, path), path):
-        row = text.split("\t")
-        if header is None and text.strip():
-            header = row
-            _of_row(Fields(dict.fromkeys(header, ""), path, line))
-        elif header and text.strip():
-            if len(row) != len(header):
-                raise InputError(path, line, columns(len(row)), f"the header's {len(header)}")
-            yield _of_texts(row)
-
-
-def _of_texts(texts: Sequence[str]) -> TrainingExample:
+def _of_texts(fields: Fields, texts: Sequence[str]) -> TrainingExample:
     query, positive, *negatives = texts
     others = tuple(Candidate(text=text) for text in negatives)
     return TrainingExample("", query, (Candidate(text=positive),), others)
 
 
-def _of_row(fields: Fields) -> TrainingExample:
-    """Return the example of a row of named columns."""
-    for key in LABELS:
-        if key in fields.record:
-            raise fields.error(f"the column {key}", "texts alone: anchor, positive, negatives")
-    if len(fields.record) < 2:
-        found = columns(len(fields.record))
-        raise fields.error(found, "at least 2: anchor, positive[, negatives]")
-    return _of_texts([fields.text(key) for key in fields.record])
+def _of_ids(fields: Fields, row: Sequence[str]) -> TrainingExample:
+    qid, positive, negative = (fields.as_identifier(value.strip(), "a column") for value in row)
+    return TrainingExample(qid, "", (Candidate(positive),), (Candidate(negative),))
 
 
-def join_neighbours(examples: Iterable[TrainingExample]) -> Iterator[TrainingExample]:
-    """Join lines of one query that follow each other; an absent id becomes the number from 0.
-
-    >>> lines = [
-    ...     TrainingExample("", "q", (Candidate("d1"),), (Candidate("d2"),)),
-    ...     TrainingExample("", "q", (Candidate("d1"),), (Candidate("d3"),)),
-    ... ]
-    >>> [(e.qid, [c.docid for c in e.positives], [c.docid for c in e.negatives])
-    ...  for e in join_neighbours(lines)]
-    [('0', ['d1'], ['d2', 'd3'])]
-    """
-    groups = groupby(examples, key=lambda example: (example.qid, example.query))
-    for number, ((qid, query), group) in enumerate(groups):
-        lines = list(group)
-        positives = {(c.docid, c.text): c for line in lines for c in line.positives}
-        negatives = {(c.docid, c.text): c for line in lines for c in line.negatives}
-        yield TrainingExample(
-            qid or str(number), query, tuple(positives.values()), tuple(negatives.values())
-        )
-
-
-def all_candidates(example: TrainingExample) -> Iterator[Candidate]:
-    """Yield positives, then negatives."""
-    yield from example.positives
-    yield from example.negatives
+def _of_listed(fields: Fields, row: Sequence[str]) -> TrainingExample:
+    qid = fields.as_identifier(row[0].strip(), "query")
+    ids = (part.strip() for part in row[1].split(",") if part.strip())
+    negatives = tuple(Candidate(fields.as_identifier(docid, "passage")) for docid in ids)
+    return TrainingExample(qid, "", (), negatives)
 
 
 def pairs(example: TrainingExample, losses: Losses) -> Iterator[tuple[Candidate, Candidate]]:
@@ -228,277 +191,67 @@ def pairs(example: TrainingExample, losses: Losses) -> Iterator[tuple[Candidate,
     yield from product(example.positives, example.negatives)
 
 
-def _answers(example: TrainingExample) -> dict[str, Any]:
-    return {"answers": list(example.answers)} if example.answers else {}
+def _triples(example: TrainingExample, losses: Losses) -> Iterator[list[str]]:
+    for positive, negative in pairs(example, losses):
+        yield [example.qid, positive.docid, negative.docid]
 
 
-def _docids(candidates: Candidates) -> list[str]:
-    return [candidate.docid for candidate in candidates]
-
-
-def _extra(example: TrainingExample) -> dict[str, Any]:
-    """Return the extra fields without DPR's random negatives, whose texts only DPR carries."""
-    return {key: value for key, value in example.extra.items() if key != RANDOM_NEGATIVES}
-
-
-def _contents(candidate: Candidate) -> dict[str, Any]:
-    score = {} if candidate.score is None else {"score": candidate.score}
-    return {"title": candidate.title, "text": candidate.text, **score, **candidate.extra}
-
-
-# Rows of a written format: (example, its number from 0, losses) -> JSON objects, or columns
-
-
-def _to_tevatron(example: TrainingExample, number: int, losses: Losses) -> Rows:
-    sides = ("positive_passages", example.positives), ("negative_passages", example.negatives)
-    record = {"query_id": example.qid, "query": example.query, **_answers(example)}
-    passages = {key: [{"docid": c.docid, **_contents(c)} for c in side] for key, side in sides}
-    return [record | passages | dict(example.extra)]
-
-
-def _to_tevatron_ids(example: TrainingExample, number: int, losses: Losses) -> Rows:
-    record = {"query_id": example.qid, "query_text": example.query, **_answers(example)}
-    record["positive_document_ids"] = _docids(example.positives)
-    record["negative_document_ids"] = _docids(example.negatives)
-    return [record | _extra(example)]
-
-
-def _to_dpr(example: TrainingExample, number: int, losses: Losses) -> Rows:
-    def contexts(candidates: Candidates) -> list[dict[str, Any]]:
-        return [{**_contents(c), "passage_id": c.docid} for c in candidates]
-
-    record = {
-        **({} if example.qid == str(number) else {"query_id": example.qid}),
-        "question": example.query,
-        "answers": list(example.answers),
-        "positive_ctxs": contexts(example.positives),
-        RANDOM_NEGATIVES: [],
-        "hard_negative_ctxs": contexts(example.negatives),
-    }
-    return [record | dict(example.extra)]
-
-
-def _to_flag(example: TrainingExample, number: int, losses: Losses) -> Rows:
-    """Scores are written if every passage of an example has one."""
-    scores = [c.score for c in all_candidates(example) if c.score is not None]
-    scored = len(scores) == len(example.positives) + len(example.negatives) > 0
-    losses["scores"] += 0 if scored else len(scores)
-    record: dict[str, Any] = {"query": example.query, **_answers(example)}
-    for key, candidates in (("pos", example.positives), ("neg", example.negatives)):
-        record[key] = [c.text for c in candidates]
-        if scored:
-            record[f"{key}_scores"] = [c.score for c in candidates]
-    return [record | _extra(example)]
-
-
-def _to_st_ids(example: TrainingExample, number: int, losses: Losses) -> Rows:
-    pos, neg = _docids(example.positives), _docids(example.negatives)
-    return [{"qid": example.qid, "pos": pos, "neg": {"denserk": neg}}]
-
-
-def _to_st_triplet(example: TrainingExample, number: int, losses: Losses) -> Rows:
-    return [
-        {"anchor": example.query, "positive": positive.text, "negative": negative.text}
-        for positive, negative in pairs(example, losses)
-    ]
-
-
-def _to_triples(example: TrainingExample, number: int, losses: Losses) -> Rows:
-    return [[example.qid, one.docid, other.docid] for one, other in pairs(example, losses)]
-
-
-def _to_text_triples(example: TrainingExample, number: int, losses: Losses) -> Rows:
+def _text_triples(example: TrainingExample, losses: Losses) -> Iterator[list[str]]:
     texts = (example.query, *(candidate.text for candidate in all_candidates(example)))
     losses["tabs and line ends inside texts"] += sum(one_line(text) != text for text in texts)
-    return [
-        [one_line(text) for text in (example.query, positive.text, negative.text)]
-        for positive, negative in pairs(example, losses)
-    ]
+    for positive, negative in pairs(example, losses):
+        yield [one_line(text) for text in (example.query, positive.text, negative.text)]
 
 
-def _to_negatives(example: TrainingExample, number: int, losses: Losses) -> Rows:
+def _listed(example: TrainingExample, losses: Losses) -> Iterator[list[str]]:
     losses["positives"] += len(example.positives)
-    docids = _docids(example.negatives)
+    docids = _to_ids(example.negatives)
     if any("," in docid for docid in docids):
         raise DenserkError(
             f"a passage id of query {example.qid} has a comma, which separates ids in this format",
             "write tevatron-ids or triples",
         )
-    return [[example.qid, ",".join(docids)]]
+    yield [example.qid, ",".join(docids)]
 
 
 class Format(NamedTuple):
-    """How a format is written and read.
+    """A format: the fields of examples and candidates that it carries, and its keys or lines.
 
-    `carries` names the fields of examples and candidates that are written; a format that does not
-    carry "docid" alone needs texts. `keys` is set for JSON formats of one record an example; the
-    others are read line by line, and lines of one query joined.
+    A format that carries "docid" and not "text" is of ids alone. st-triplet has neither keys nor
+    lines: its columns have any names.
     """
 
-    write: Callable[[TrainingExample, int, Losses], Rows]
     carries: str
-    keys: JsonKeys | None = None
-    read_lines: Callable[[BinaryIO, str | Path], Iterator[TrainingExample]] | None = None
-
-    def read(self, handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample]:
-        """Yield the examples of an input; `path` names it in errors."""
-        if self.keys is not None:
-            return self.keys.read(handle, path)
-        assert self.read_lines is not None
-        examples = self.read_lines(handle, path)
-        return examples if self.read_lines is _read_negatives else join_neighbours(examples)
+    layout: Keys | Lines | None = None
 
 
 ALL = "query docid text title score answers extra candidate.extra random"
-PASSAGES = "positive_passages", "negative_passages", _passages
-IDS = "positive_document_ids", "negative_document_ids", _ids
-CONTEXTS = "positive_ctxs", "hard_negative_ctxs", _passages
-FORMATS: dict[TrainingFormat, Format] = {
-    TrainingFormat.TEVATRON: Format(_to_tevatron, ALL, JsonKeys("query_id", "query", *PASSAGES)),
+PASSAGES = "positive_passages", "negative_passages"
+IDS = "positive_document_ids", "negative_document_ids"
+CONTEXTS = "positive_ctxs", "hard_negative_ctxs"
+SHORT = "pos", "neg"
+ID_LINES = Lines("3 columns: query id, positive id, negative id", _of_ids, _triples)
+TEXT_LINES = Lines("3 columns: query, positive text, negative text", _of_texts, _text_triples)
+LISTS = Lines("2 columns: query id, negative ids with commas between them", _of_listed, _listed)
+FORMATS = {
+    TrainingFormat.TEVATRON: Format(
+        ALL, Keys("query_id", "query", PASSAGES, _passages, _to_passages)
+    ),
     TrainingFormat.TEVATRON_IDS: Format(
-        _to_tevatron_ids, "query docid answers extra", JsonKeys("query_id", "query_text", *IDS)
+        "query docid answers extra", Keys("query_id", "query_text", IDS, _ids, _to_ids)
     ),
-    TrainingFormat.DPR: Format(_to_dpr, ALL, JsonKeys("query_id", "question", *CONTEXTS)),
+    TrainingFormat.DPR: Format(
+        ALL, Keys("query_id", "question", CONTEXTS, _passages, _to_contexts)
+    ),
     TrainingFormat.FLAG: Format(
-        _to_flag, "query text score answers extra", JsonKeys("", "query", "pos", "neg", _texts)
+        "query text score answers extra", Keys("", "query", SHORT, _texts, _to_texts)
     ),
-    TrainingFormat.ST_IDS: Format(
-        _to_st_ids, "docid", JsonKeys("qid", "query", "pos", "neg", _ids)
-    ),
-    TrainingFormat.ST_TRIPLET: Format(_to_st_triplet, "query text", None, _read_st_triplet),
-    TrainingFormat.TRIPLES: Format(_to_triples, "docid", None, _read_triples),
-    TrainingFormat.TEXT_TRIPLES: Format(_to_text_triples, "query text", None, _read_text_triples),
-    TrainingFormat.NEGATIVES: Format(_to_negatives, "docid", None, _read_negatives),
+    TrainingFormat.ST_IDS: Format("docid", Keys("qid", "query", SHORT, _ids, _to_ids)),
+    TrainingFormat.ST_TRIPLET: Format("query text"),
+    TrainingFormat.TRIPLES: Format("docid", ID_LINES),
+    TrainingFormat.TEXT_TRIPLES: Format("query text", TEXT_LINES),
+    TrainingFormat.NEGATIVES: Format("docid", LISTS),
 }
-# any of these keys in the first object decides; the first row that fits counts
-DECIDING_KEYS = (
-    (TrainingFormat.TEVATRON, ("positive_passages", "negative_passages")),
-    (TrainingFormat.TEVATRON_IDS, ("positive_document_ids", "negative_document_ids")),
-    (TrainingFormat.DPR, ("positive_ctxs", "hard_negative_ctxs")),
-    (TrainingFormat.FLAG, ("pos", "neg")),
-    (TrainingFormat.ST_TRIPLET, ("positive", "negative", "negative_1", "anchor", "answer")),
-)
-
-
-def check(example: TrainingExample, carried: Collection[str]) -> None:
-    """Raise an error for an example without the texts, or the ids, that a format needs."""
-    candidates = list(all_candidates(example))
-    if "text" not in carried:
-        if not all(candidate.docid for candidate in candidates):
-            raise DenserkError(
-                f"a passage of query {example.qid} has no id, and this format holds ids alone",
-                "write a format with texts: tevatron, dpr, flag, st-triplet or text-triples",
-            )
-    elif not example.query:
-        raise DenserkError(
-            f"query {example.qid} has no text, and this format holds texts",
-            "add --queries, the file with the texts of the queries",
-        )
-    elif any(c.docid for c in candidates) and not any(c.text or c.title for c in candidates):
-        raise DenserkError(
-            f"the passages of query {example.qid} are known by id alone; this format holds texts",
-            "add --corpus, the file with the texts of the passages",
-        )
-
-
-def count_losses(example: TrainingExample, losses: Losses, carried: Collection[str]) -> None:
-    """Count what an example holds beyond `carried`, names of the fields of the records.
-
-    >>> losses = Losses()
-    >>> example = TrainingExample("1", "q", (Candidate("d", "text", "title"),), (), ("yes",))
-    >>> count_losses(example, losses, {"query", "docid", "text"})
-    >>> dict(+losses)
-    {'titles': 1, 'answers': 1}
-    """
-    candidates = list(all_candidates(example))
-    found = {
-        "docid": {"passage ids": sum(bool(c.docid) for c in candidates)},
-        "text": {"texts": sum(bool(c.text) for c in candidates)},
-        "title": {"titles": sum(bool(c.title) for c in candidates)},
-        "score": {"scores": sum(c.score is not None for c in candidates)},
-        "answers": {"answers": len(example.answers)},
-        "query": {"query texts": int(bool(example.query))},
-        "candidate.extra": Counter(key for c in candidates for key in c.extra),
-        "extra": Counter(_extra(example).keys()),
-        "random": {RANDOM_NEGATIVES: int(RANDOM_NEGATIVES in example.extra)},
-    }
-    for name, counts in found.items():
-        if name not in carried:
-            losses.update(counts)
-
-
-def write_training(
-    path: str | Path, examples: Iterable[TrainingExample], form: TrainingFormat
-) -> int:
-    """Write training examples; what the format cannot carry is counted and logged once.
-
-    Returns:
-        The number of examples.
-    """
-    losses, count, format = Losses(), 0, FORMATS[form]
-    carried = format.carries.split()
-    array = form is TrainingFormat.DPR and ".jsonl" not in Path(path).suffixes
-    with whole_binary(path) as out:
-        out.write(b"[\n" * array)
-        for example in examples:
-            check(example, carried)
-            count_losses(example, losses, carried)
-            for row in format.write(example, count, losses):
-                line = dump_json(row) if isinstance(row, dict) else _tab_line(row)
-                out.write((b",\n" * (count > 0) + line.rstrip(b"\n")) if array else line)
-            count += 1
-        out.write(b"\n]\n" * array)
-    lost = ", ".join(f"{name}: {number:,}" for name, number in losses.items() if number)
-    if lost:
-        logger.info(f"left out, as {form} has no place for them: {lost}")
-    return count
-
-
-def _tab_line(row: Sequence[str]) -> bytes:
-    return ("\t".join(row) + "\n").encode()
-
-
-def detect_training(head: bytes) -> TrainingFormat | None:
-    r"""Return the format of training data that begins with these bytes; None if it is unknown.
-
-    >>> detect_training(b'{"query": "q", "pos": ["a"], "neg": []}\n').value
-    'flag'
-    >>> detect_training(b"1\t20\t30\n1\t20\t31\n").value
-    'triples'
-    """
-    head = head.removeprefix(BOM)
-    if head.lstrip()[:1] == b"[":
-        return TrainingFormat.DPR if b"_ctxs" in head else None
-    if head.lstrip()[:1] == b"{":
-        try:
-            return _of_record(orjson.loads(first_line(head)))
-        except orjson.JSONDecodeError:
-            return None
-    lines = [line for line in head.splitlines()[:SAMPLE] if line.strip()]
-    if len(lines) > 1 and not head.endswith((b"\n", b"\r")):
-        lines.pop()  # it may be cut short
-    return _of_columns(lines) if lines else None
-
-
-def _of_record(record: Mapping[str, Any]) -> TrainingFormat | None:
-    keys = record.keys()
-    if isinstance(record.get("neg"), dict) or {"qid", "pos"} <= keys:
-        return TrainingFormat.ST_IDS
-    return next((form for form, deciding in DECIDING_KEYS if keys & set(deciding)), None)
-
-
-def _of_columns(lines: list[bytes]) -> TrainingFormat | None:
-    rows = [[column.strip() for column in line.split(b"\t")] for line in lines]
-    width = len(rows[0])
-    if any(len(row) != width for row in rows):
-        return None
-    first = [column.decode("utf-8", "replace").lower() for column in rows[0]]
-    if width > 1 and first[0] in FIRST_COLUMNS and first[1].startswith(("pos", "answer")):
-        return TrainingFormat.ST_TRIPLET
-    bare = not any(b" " in column for row in rows for column in row)
-    if width == 3:
-        return TrainingFormat.TRIPLES if bare else TrainingFormat.TEXT_TRIPLES
-    return TrainingFormat.NEGATIVES if width == 2 and bare else None
 
 
 def read_training(
@@ -514,13 +267,81 @@ def read_training(
     """
     rows = _table(str(source))
     if rows is not None:
-        yield from _of_table(rows, source, form)
+        first, rows = peek(rows)
+        if first is None:
+            raise InputError(source, None, "no rows", "training examples")
+        form = form or _known(_of_record(first[1]), source, empty=False)
+        yield from _of_objects(rows, source, form)
         return
-    with open_binary(source) as handle:
-        if form is None:
-            head, handle = look_ahead(handle, source)
-            form = _known(detect_training(head), source, empty=not head.strip())
-        yield from FORMATS[form].read(handle, source)
+    with open_ahead(source) as (head, handle):
+        form = form or _known(detect_training(head), source, empty=not head.strip())
+        start = head.lstrip()[:1]
+        layout = FORMATS[form].layout
+        if isinstance(layout, Keys) or (layout is None and start == b"{"):
+            yield from _of_objects(read_json(handle, start, source), source, form)
+        elif layout is None:
+            yield from join_neighbours(_under_names(handle, source))
+        else:
+            examples = _of_lines(layout, handle, source)
+            yield from examples if layout is LISTS else join_neighbours(examples)
+
+
+def _of_objects(
+    objects: Iterable[Row], source: str | Path, form: TrainingFormat
+) -> Iterator[TrainingExample]:
+    """Yield the examples of JSON objects, or of rows of a table."""
+    layout = FORMATS[form].layout
+    if isinstance(layout, Lines):
+        raise UsageError(f"{source} has named columns, and {form} has none")
+    fields = (Fields(record, source, line) for line, record in objects)
+    if layout is None:
+        yield from join_neighbours(map(_of_row, fields))
+    else:
+        yield from (layout.example(each, number) for number, each in enumerate(fields))
+
+
+def _of_lines(layout: Lines, handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample]:
+    for line, text in text_lines(handle, path):
+        if text.strip():
+            fields, row = Fields({}, path, line), text.split("\t")
+            if len(row) != int(layout.expected[0]):
+                raise fields.error(columns(len(row)), layout.expected)
+            yield layout.read(fields, row)
+
+
+def _under_names(handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample]:
+    """Read sentence-transformers' columns, whose order counts and whose names do not."""
+    lines = ((line, text.split("\t")) for line, text in text_lines(handle, path) if text.strip())
+    for line, header in lines:
+        _of_row(Fields(dict.fromkeys(header, ""), path, line))
+        for line, row in lines:
+            fields = Fields({}, path, line)
+            if len(row) != len(header):
+                raise fields.error(columns(len(row)), f"the header's {len(header)}")
+            yield _of_texts(fields, row)
+
+
+def _of_row(fields: Fields) -> TrainingExample:
+    """Return the example of a row of named columns."""
+    for key in LABELS:
+        if key in fields.record:
+            raise fields.error(f"the column {key}", "texts alone: anchor, positive, negatives")
+    if len(fields.record) < 2:
+        found = columns(len(fields.record))
+        raise fields.error(found, "at least 2: anchor, positive[, negatives]")
+    return _of_texts(fields, [fields.text(key) for key in fields.record])
+
+
+def join_neighbours(examples: Iterable[TrainingExample]) -> Iterator[TrainingExample]:
+    """Join lines of one query that follow each other; an absent id becomes the number from 0."""
+    groups = groupby(examples, key=lambda example: (example.qid, example.query))
+    for number, ((qid, query), group) in enumerate(groups):
+        lines = list(group)
+        positives = {(c.docid, c.text): c for line in lines for c in line.positives}
+        negatives = {(c.docid, c.text): c for line in lines for c in line.negatives}
+        yield TrainingExample(
+            qid or str(number), query, tuple(positives.values()), tuple(negatives.values())
+        )
 
 
 def _known(form: TrainingFormat | None, source: str | Path, *, empty: bool) -> TrainingFormat:
@@ -576,18 +397,250 @@ def _dataset_rows(source: str) -> Iterator[Mapping[str, Any]]:
         ) from None
 
 
-def _of_table(
-    rows: Iterator[Row], source: str | Path, form: TrainingFormat | None
-) -> Iterator[TrainingExample]:
-    first, rows = peek(rows)
-    if first is None:
-        raise InputError(source, None, "no rows", "training examples")
-    if form is None:
-        form = _known(_of_record(first[1]), source, empty=False)
-    fields = (Fields(row, source, line) for line, row in rows)
-    if keys := FORMATS[form].keys:
-        yield from (keys.example(each, number) for number, each in enumerate(fields))
-    elif form is TrainingFormat.ST_TRIPLET:
-        yield from join_neighbours(map(_of_row, fields))
+def detect_training(head: bytes) -> TrainingFormat | None:
+    r"""Return the format of training data that begins with these bytes; None if it is unknown.
+
+    >>> detect_training(b'{"query": "q", "pos": ["a"], "neg": []}\n').value
+    'flag'
+    >>> detect_training(b"1\t20\t30\n1\t20\t31\n").value
+    'triples'
+    """
+    start = first_line(head).lstrip()
+    if start.startswith(b"["):
+        return TrainingFormat.DPR if b"_ctxs" in head else None
+    if start.startswith(b"{"):
+        try:
+            return _of_record(orjson.loads(start))
+        except orjson.JSONDecodeError:
+            return None
+    lines = [line for line in head.splitlines()[:SAMPLE] if line.strip()]
+    if len(lines) > 1 and not head.endswith((b"\n", b"\r")):
+        lines.pop()  # it may be cut short
+    return _of_columns(lines) if lines else None
+
+
+def _of_record(record: Mapping[str, Any]) -> TrainingFormat | None:
+    keys = record.keys()
+    if isinstance(record.get("neg"), dict) or {"qid", "pos"} <= keys:
+        return TrainingFormat.ST_IDS
+    for form, format in FORMATS.items():
+        if isinstance(format.layout, Keys) and keys & set(format.layout.sides):
+            return form
+    return TrainingFormat.ST_TRIPLET if keys & NAMES else None
+
+
+def _of_columns(lines: list[bytes]) -> TrainingFormat | None:
+    rows = [[column.strip() for column in line.split(b"\t")] for line in lines]
+    width = len(rows[0])
+    if any(len(row) != width for row in rows):
+        return None
+    first = [column.decode("utf-8", "replace").lower() for column in rows[0]]
+    if width > 1 and first[0] in FIRST_COLUMNS and first[1].startswith(("pos", "answer")):
+        return TrainingFormat.ST_TRIPLET
+    bare = not any(b" " in column for row in rows for column in row)
+    if width == 3:
+        return TrainingFormat.TRIPLES if bare else TrainingFormat.TEXT_TRIPLES
+    return TrainingFormat.NEGATIVES if width == 2 and bare else None
+
+
+def _check(example: TrainingExample, carried: Collection[str]) -> None:
+    """Raise an error for an example without the texts, or the ids, that a format needs."""
+    candidates = list(all_candidates(example))
+    error = hint = None
+    if "text" not in carried:
+        if not all(candidate.docid for candidate in candidates):
+            error = f"a passage of query {example.qid} has no id, and this format holds ids alone"
+            hint = "write a format with texts: tevatron, dpr, flag, st-triplet or text-triples"
+    elif not example.query:
+        error = f"query {example.qid} has no text, and this format holds texts"
+        hint = "add --queries, the file with the texts of the queries"
+    elif any(c.docid for c in candidates) and not any(c.text or c.title for c in candidates):
+        error = (
+            f"the passages of query {example.qid} have ids and no texts; this format holds texts"
+        )
+        hint = "add --corpus, the file with the texts of the passages"
+    if error:
+        raise DenserkError(error, hint)
+
+
+def _count_losses(example: TrainingExample, losses: Losses, carried: Collection[str]) -> None:
+    """Count what an example holds beyond `carried`, names of the fields of the records."""
+    candidates = list(all_candidates(example))
+    found = {
+        "docid": {"passage ids": sum(bool(c.docid) for c in candidates)},
+        "text": {"texts": sum(bool(c.text) for c in candidates)},
+        "title": {"titles": sum(bool(c.title) for c in candidates)},
+        "score": {"scores": sum(c.score is not None for c in candidates)},
+        "answers": {"answers": len(example.answers)},
+        "query": {"query texts": int(bool(example.query))},
+        "candidate.extra": Counter(key for c in candidates for key in c.extra),
+        "extra": Counter(_extra(example).keys()),
+        "random": {RANDOM_NEGATIVES: int(RANDOM_NEGATIVES in example.extra)},
+    }
+    for name, counts in found.items():
+        if name not in carried:
+            losses.update(counts)
+
+
+def write_training(
+    path: str | Path, examples: Iterable[TrainingExample], form: TrainingFormat
+) -> int:
+    """Write training examples; what the format cannot carry is counted and logged once.
+
+    Returns:
+        The number of examples.
+    """
+    losses, count = Losses(), 0
+    carried = FORMATS[form].carries.split()
+    array = form is TrainingFormat.DPR and ".jsonl" not in Path(path).suffixes
+    with whole_binary(path) as out:
+        out.write(b"[\n" * array)
+        for example in examples:
+            _check(example, carried)
+            _count_losses(example, losses, carried)
+            before = b",\n" * (array and count > 0)
+            for line in _written(example, count, form, losses):
+                out.write(before + (line.rstrip(b"\n") if array else line))
+            count += 1
+        out.write(b"\n]\n" * array)
+    lost = ", ".join(f"{name}: {number:,}" for name, number in losses.items() if number)
+    if lost:
+        logger.info(f"left out, as {form} has no place for them: {lost}")
+    return count
+
+
+def _written(
+    example: TrainingExample, number: int, form: TrainingFormat, losses: Losses
+) -> Iterator[bytes]:
+    """Yield the lines of an example, which is written after `number` others."""
+    layout = FORMATS[form].layout
+    if isinstance(layout, Keys):
+        yield dump_json(_record(example, number, form, layout, losses))
+    elif isinstance(layout, Lines):
+        for row in layout.write(example, losses):
+            yield ("\t".join(row) + "\n").encode()
     else:
-        raise UsageError(f"{source} has named columns, and {form} has none")
+        for one, other in pairs(example, losses):
+            texts = {"anchor": example.query, "positive": one.text, "negative": other.text}
+            yield dump_json(texts)
+
+
+def _record(
+    example: TrainingExample, number: int, form: TrainingFormat, keys: Keys, losses: Losses
+) -> dict[str, Any]:
+    carried, dpr = FORMATS[form].carries.split(), form is TrainingFormat.DPR
+    record: dict[str, Any] = {}
+    if keys.qid and not (dpr and example.qid == str(number)):
+        record[keys.qid] = example.qid
+    if "query" in carried:
+        record[keys.query] = example.query
+    if "answers" in carried and (example.answers or dpr):
+        record["answers"] = list(example.answers)
+    scores = [candidate.score for candidate in all_candidates(example)]
+    scored = form is TrainingFormat.FLAG and bool(scores) and None not in scores
+    sides = zip(keys.sides, (example.positives, example.negatives), strict=True)
+    for key, candidates in sides:
+        record[key] = keys.write(candidates)
+        if scored:  # only where every passage has one
+            record[f"{key}_scores"] = [candidate.score for candidate in candidates]
+    if form is TrainingFormat.FLAG and not scored:
+        losses["scores"] += len(scores) - scores.count(None)
+    if form is TrainingFormat.ST_IDS:
+        record["neg"] = {"denserk": record["neg"]}
+    if dpr:
+        record[RANDOM_NEGATIVES] = []
+    if "extra" in carried:
+        record |= example.extra if "random" in carried else _extra(example)
+    return record
+
+
+def _extra(example: TrainingExample) -> dict[str, Any]:
+    """Return the extra fields without DPR's random negatives."""
+    return {key: value for key, value in example.extra.items() if key != RANDOM_NEGATIVES}
+
+
+PAIR = ("sentence1", "sentence2")
+TRIPLETS = (("anchor", "positive", "negative"), ("sentence1", "sentence2", "sentence3"))
+BENCHMARK = ("genre", "file", "year", "number", "score", *PAIR)
+# by the number of sentences that an example must have
+EXPECTED = {
+    None: "pairs (sentence1, sentence2, label) or triplets (anchor, positive, negative)",
+    2: "pairs: the columns sentence1, sentence2, and label or score",
+    3: "triplets: the columns anchor, positive, negative",
+}
+
+
+def read_sentences(source: str | Path, size: int | None = None) -> Iterator[SentenceExample]:
+    """Yield pairs with their labels, or triplets; a file holds one of the two.
+
+    Args:
+        source: a file, plain or gzip by suffix; "-" is standard input.
+        size: 2 for pairs, 3 for triplets; None detects it by the first row.
+    """
+    with open_binary(source) as handle:
+        first, rows = peek(_named_rows(handle, source, size))
+        if first is None:
+            raise InputError(source, None, "no rows", EXPECTED[size])
+        line, row = first
+        names = next((names for names in (*TRIPLETS, PAIR) if row.keys() >= set(names)), ())
+        if not names or size not in (None, len(names)):
+            raise InputError(source, line, f"the columns {list_keys(row)}", EXPECTED[size])
+        split = row.get("split")
+        for line, row in rows:
+            fields = Fields(row, source, line)
+            if row.get("split") != split:
+                raise fields.error(f"split {row.get('split')!r} after {split!r}", "a file a split")
+            yield _sentences(fields, names)
+
+
+def _sentences(fields: Fields, names: tuple[str, ...]) -> SentenceExample:
+    texts = tuple(fields.text(name) for name in names)
+    for name, text in zip(names, texts, strict=True):
+        if not text.strip():
+            raise fields.error(f"no {name}", "a sentence")
+    if len(names) == 3:
+        return SentenceExample(texts)
+    label = next((fields.number(name) for name in LABELS if name in fields), None)
+    if label is None:
+        found = f"no label among the columns {list_keys(fields.record)}"
+        raise fields.error(found, "a number as label or score")
+    return SentenceExample(texts, label)
+
+
+def _named_rows(handle: BinaryIO, source: str | Path, size: int | None) -> Iterator[Row]:
+    """Yield (line, row with its columns by name in lower case)."""
+    numbered = ((number, line) for number, line in number_lines(handle, source) if line.strip())
+    start, lines = peek(numbered)
+    if start is None:
+        return
+    if start[1].lstrip()[:1] == b"{":
+        for line, record in parse_objects(lines, source):
+            yield line, {key.lower(): value for key, value in record.items()}
+        return
+    texts = decode_lines(lines, source)
+    tabs = ((line, text.split("\t")) for line, text in texts)
+    commas = read_rows(texts, source, ",", EXPECTED[size])
+    first, rows = peek(tabs if b"\t" in start[1] else commas)
+    if first is None:
+        return
+    line, row = first
+    header = tuple(column.strip().lower() for column in row)
+    if {"anchor", "sentence1"} & set(header):
+        next(rows)
+    elif not (header := _order_of(row, size)):
+        raise InputError(source, line, f"{columns(len(row))} without a header", EXPECTED[size])
+    for line, row in rows:
+        known = row[: len(BENCHMARK)] if header is BENCHMARK else row
+        if len(known) != len(header):
+            raise InputError(source, line, columns(len(row)), f"{len(header)}: {', '.join(header)}")
+        yield line, dict(zip(header, known, strict=True))
+
+
+def _order_of(row: Sequence[str], size: int | None) -> tuple[str, ...]:
+    """Return the names of columns without a header; none if their number does not decide."""
+    if len(row) >= len(BENCHMARK):
+        return BENCHMARK
+    if len(row) != 3:
+        return ()
+    labelled = size == 2 or (size is None and is_number(row[2]))
+    return (*PAIR, "label") if labelled else TRIPLETS[0]

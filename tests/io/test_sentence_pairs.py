@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from denserk.errors import DenserkError, InputError
-from denserk.io.sentence_pairs import read_sentences
+from denserk.io.training import read_sentences
 from denserk.records import SentenceExample
 from tests.mangling import mangled
 

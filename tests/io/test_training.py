@@ -1,5 +1,4 @@
 import gzip
-import io
 import json
 from contextlib import suppress
 from pathlib import Path
@@ -35,7 +34,7 @@ def names(candidates, field):
 
 
 @pytest.mark.parametrize("form", TrainingFormat)
-def test_what_a_shape_carries_comes_back_and_the_shape_is_told(form, tmp_path):
+def test_what_a_format_carries_is_read_back_and_the_format_is_logged(form, tmp_path):
     where = tmp_path / "train.gz"
     assert write_training(where, EXAMPLES, form) == 2
     notes = Heard()
@@ -61,7 +60,7 @@ LINES = {
         b'{"query": "q", "positive": "a"}\n',
     ],
     TrainingFormat.DPR: [b'[{"question": "q", "positive_ctxs": []', b'{"hard_negative_ctxs": []}'],
-    TrainingFormat.FLAG: [b'\xef\xbb\xbf{"query": "q", "pos": []}\n'],
+    TrainingFormat.FLAG: [b'{"query": "q", "pos": []}\n'],
     None: [
         b"",
         b"one line",
@@ -74,7 +73,7 @@ LINES = {
 
 
 @pytest.mark.parametrize(("form", "head"), [(f, head) for f in LINES for head in LINES[f]])
-def test_shapes_are_told_by_their_beginning(form, head):
+def test_formats_are_detected_by_their_first_bytes(form, head):
     assert detect_training(head) is form
 
 
@@ -101,8 +100,8 @@ def test_genuine_files_come_back_as_they_were(name, count, negatives, form, shar
 
 
 @pytest.mark.parametrize("form", TrainingFormat)
-@pytest.mark.parametrize("told", [True, False])
-def test_mangled_files_are_refused_or_read(form, told, tmp_path_factory):
+@pytest.mark.parametrize("named", [True, False])
+def test_mangled_files_are_rejected_or_read(form, named, tmp_path_factory):
     where = tmp_path_factory.mktemp("mangled") / "t"
     write_training(where, EXAMPLES, form)
     data = where.read_bytes()
@@ -112,7 +111,7 @@ def test_mangled_files_are_refused_or_read(form, told, tmp_path_factory):
     def check(broken):
         where.write_bytes(broken)
         with suppress(DenserkError):
-            for example in read_training(where, form if told else None):
+            for example in read_training(where, form if named else None):
                 assert isinstance(example, TrainingExample)
 
     check()
@@ -184,8 +183,15 @@ def refuse(*_, **__):
     raise ConnectionError("not here")
 
 
-def read_as(form, data, name="t"):
-    return list(FORMATS[form].read(io.BytesIO(data), name))
+@pytest.fixture
+def read_as(tmp_path):
+    """`read_as(form, data)`: the examples of a file that holds these bytes."""
+
+    def examples(form, data):
+        (tmp_path / "data").write_bytes(data)
+        return list(read_training(tmp_path / "data", form))
+
+    return examples
 
 
 def written_as(form, folder, examples, name="t"):
@@ -214,15 +220,15 @@ DPR_EXAMPLE = TrainingExample(
 )
 
 
-def test_both_forms_read_alike_and_questions_count_from_0():
+def test_both_forms_read_alike_and_questions_count_from_0(read_as):
     line = json.dumps(DPR_ENTRY)
     for data in (json.dumps([DPR_ENTRY, DPR_ENTRY], indent=4), f"{line}\n{line}\n"):
-        examples = read_as(TrainingFormat.DPR, data.encode(), "t")
+        examples = read_as(TrainingFormat.DPR, data.encode())
         assert examples == [DPR_EXAMPLE, DPR_EXAMPLE._replace(qid="1")]
 
 
 @pytest.mark.parametrize(("name", "is_array"), [("t.json", True), ("t.jsonl", False)])
-def test_the_name_chooses_array_or_lines(name, is_array, tmp_path):
+def test_the_name_chooses_array_or_lines(name, is_array, read_as, tmp_path):
     other = DPR_EXAMPLE._replace(qid="q7", extra={})
     assert write_training(tmp_path / name, [DPR_EXAMPLE, other], TrainingFormat.DPR) == 2
     text = (tmp_path / name).read_text()
@@ -231,7 +237,7 @@ def test_the_name_chooses_array_or_lines(name, is_array, tmp_path):
         "hard_negative_ctxs": [{"title": "", "text": "near", "passage_id": "13"}]
     }
     assert entries[1]["query_id"] == "q7"
-    assert read_as(TrainingFormat.DPR, text.encode(), name) == [DPR_EXAMPLE, other]
+    assert read_as(TrainingFormat.DPR, text.encode()) == [DPR_EXAMPLE, other]
 
 
 FULL = TrainingExample(
@@ -359,7 +365,7 @@ def seen(example):
             TrainingFormat.TEVATRON_IDS,
             b'{"query_id": 12, "positive_document_ids": [34]}\n\n'
             b'{"negative_document_ids": ["x"]}\n',
-            [("12", "", ["34"], []), ("2", "", [], ["x"])],
+            [("12", "", ["34"], []), ("1", "", [], ["x"])],
         ),
         (
             TrainingFormat.FLAG,
@@ -368,16 +374,20 @@ def seen(example):
         ),
     ],
 )
-def test_files_as_they_are_read(form, data, expected):
+def test_files_as_they_are_read(form, data, expected, read_as):
     assert [seen(example) for example in read_as(form, data)] == expected
 
 
 @pytest.mark.parametrize(
     ("form", "data", "message"),
     [
-        (TrainingFormat.TRIPLES, b"1\t2\t3\n1\t2\n", "t, line 2: found 2 columns; expected 3"),
+        (TrainingFormat.TRIPLES, b"1\t2\t3\n1\t2\n", "data, line 2: found 2 columns; expected 3"),
         (TrainingFormat.TEXT_TRIPLES, b"a\tb\t\xff\n", "a byte that is not UTF-8 (0xff)"),
-        (TrainingFormat.ST_TRIPLET, b"anchor\tpositive\nq\ta\tb\n", "t, line 2: found 3 columns"),
+        (
+            TrainingFormat.ST_TRIPLET,
+            b"anchor\tpositive\nq\ta\tb\n",
+            "line 2: found 3 columns",
+        ),
         (TrainingFormat.ST_TRIPLET, b"q\tpositive\tlabel\n1\t2\t3\n", "found the column label"),
         (TrainingFormat.ST_TRIPLET, b'{"a": "q"}', "line 1: found 1 column"),
         (TrainingFormat.NEGATIVES, b"1\t2\t3\n", "found 3 columns; expected 2"),
@@ -391,7 +401,7 @@ def test_files_as_they_are_read(form, data, expected):
         ),
     ],
 )
-def test_rejections_name_the_line(form, data, message):
+def test_rejections_name_the_line(form, data, message, read_as):
     with pytest.raises(InputError) as caught:
         read_as(form, data)
     assert message in str(caught.value)
