@@ -52,7 +52,7 @@ from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import display_name, some
 from denserk.io.outputs import scratch_folder
 from denserk.io.runs import read_run
-from denserk.io.topics import Context, Write, dpr_json, pyserini_json, read_queries, read_questions
+from denserk.io.topics import Context, Write, contexts_writer, read_queries, read_questions
 from denserk.records import Query
 from denserk.reporting import track
 
@@ -252,10 +252,10 @@ def evaluate_answers(
         texts = files.enter_context(closing(PassageTexts(scratch / "passages")))
         _find_texts(texts, found, corpus, shape, matching.skip_missing)
         writers = [
-            files.enter_context(opened(path))
-            for opened, path in (
-                (dpr_json, matching.write_dpr_json),
-                (pyserini_json, matching.write_pyserini_json),
+            files.enter_context(contexts_writer(path, pyserini=pyserini))
+            for path, pyserini in (
+                (matching.write_dpr_json, False),
+                (matching.write_pyserini_json, True),
             )
             if path is not None
         ]

@@ -34,11 +34,7 @@ NEXT = re.compile(r"[ \t\r\n]*(?:\]|,[ \t\r\n]*(?=\{))")
 
 
 def dump_json(value: Any) -> bytes:
-    r"""Return a JSON value as a line of UTF-8; arrays of numpy as lists.
-
-    >>> dump_json({"id": "d1", "vector": [0.5]})
-    b'{"id":"d1","vector":[0.5]}\n'
-    """
+    """Return a JSON value as a line of UTF-8; arrays of numpy as lists."""
     return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY)
 
 
@@ -92,12 +88,7 @@ def read_json(handle: BinaryIO, start: bytes, path: str | Path) -> Iterator[Numb
 
 
 def read_array(handle: BinaryIO, path: str | Path) -> Iterator[Numbered]:
-    r"""Yield (line number, object) of a JSON array, which may be larger than the memory.
-
-    >>> import io
-    >>> list(read_array(io.BytesIO(b'[{"a": 1},\n {"a": "]"}]'), "x.json"))
-    [(1, {'a': 1}), (2, {'a': ']'})]
-    """
+    """Yield (line number, object) of a JSON array, which may be larger than the memory."""
     chunks = _characters(handle, path)
     text, at, line, before = "", 0, 1, FIRST
     while True:
@@ -243,11 +234,7 @@ def _records(
 
 
 def list_keys(record: Iterable[str]) -> str:
-    r"""Return the first keys of a record, on one line.
-
-    >>> list_keys({"_id": 1, "a\nb": 2}), list_keys({})
-    ("_id, 'a\\nb'", 'of an empty object')
-    """
+    """Return the first keys of a record for a message, on one line."""
     keys = list(record)
     shown = [key if key.isprintable() else repr(key) for key in (key[:40] for key in keys[:8])]
     return ", ".join([*shown, *["..."] * (len(keys) > 8)]) or "of an empty object"
@@ -266,9 +253,6 @@ def identifier(value: Any, path: str | Path, line: int | None, what: str) -> str
     """Return an id, a string without white space; an integer keeps its digits.
 
     `what` is "passage" or "query", for the error.
-
-    >>> identifier("007", "queries.tsv", 1, "query")
-    '007'
     """
     if type(value) is int:
         return str(value)
@@ -283,12 +267,7 @@ def identifier(value: Any, path: str | Path, line: int | None, what: str) -> str
 
 
 class Fields:
-    """One JSON object, with the file and line that errors name.
-
-    >>> fields = Fields({"qid": 7, "text": None, "score": "1.5"}, "f.jsonl", 1)
-    >>> fields.identifier("qid"), fields.text("text"), fields.number("score")
-    ('7', '', 1.5)
-    """
+    """One JSON object, with the file and line that errors name."""
 
     def __init__(self, record: Mapping[str, Any], path: str | Path, line: int | None) -> None:
         self.record, self.path, self.line = record, path, line
@@ -344,11 +323,11 @@ class Fields:
         return values
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """Return a list of strings."""
+        """Return the strings of a list."""
         return tuple(self.items(key, str))
 
     def identifiers(self, key: str) -> tuple[str, ...]:
-        """Return a list of ids."""
+        """Return the ids of a list."""
         return tuple(self.as_identifier(value, key) for value in self.items(key))
 
     def objects(self, key: str) -> Iterator["Fields"]:

@@ -9,7 +9,6 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -79,7 +78,7 @@ def read_queries(
         MismatchError: the qrels judge none of them.
     """
     judged = None if qrels is None else read_qrels_map(qrels)
-    first, count, kept = None, 0, 0
+    first, count, kept = "", 0, 0
     for query in _unique(_queries(source, form), source):
         first, count = first or query.qid, count + 1
         if judged is None or query.qid in judged:
@@ -87,18 +86,16 @@ def read_queries(
             yield query
     if not count:
         raise InputError(source, None, "no queries", "at least one")
-    if judged is None:
-        return
-    if not kept:
+    if judged is not None and not kept:
         raise MismatchError(
             f"{qrels} judges queries such as {next(iter(judged))}, and none of the "
             f"{count:,} queries of {source}, such as {first}",
             "name the qrels of these queries",
         )
-    more = f", which judges {len(judged) - kept:,} more" if len(judged) > kept else ""
-    logger.info(
-        f"{display_name(source)}: {kept:,} of {count:,} queries are judged in {qrels}{more}"
-    )
+    if judged is not None:
+        more = f", which judges {len(judged) - kept:,} more" if len(judged) > kept else ""
+        name = display_name(source)
+        logger.info(f"{name}: {kept:,} of {count:,} queries are judged in {qrels}{more}")
 
 
 def read_questions(source: str) -> Iterator[Query]:
@@ -150,34 +147,30 @@ def read_topics_file(
     question and answers.
     """
     with open_ahead(path) as (head, handle):
-        start = first_line(head)
+        start = first_line(head).strip()
         if not start:
             return
         if is_json(start) if form is None else form in KEYS:
-            yield from _read_json(handle, start.strip(), path, form, textless)
+            yield from _read_json(handle, start, path, form, textless)
             return
         if form is None:
-            form = _detect_columns(start.decode("utf-8", "replace"), path, textless)
+            parts = start.decode("utf-8", "replace").split("\t")
+            if len(parts) == 1:
+                found = f"a line without a tab: {parts[0][:60]!r}"
+                raise InputError(path, 1, found, "id and text, or question and answers")
+            with_answers = len(parts) == 2 and (textless or is_answer_list(parts[1]))
+            form = TopicsFormat.DPR if with_answers else TopicsFormat.TSV
             logger.info(f"{display_name(path)}: {form} queries ({COLUMNS[form]}, tab-separated)")
-        read = read_tsv if form is TopicsFormat.TSV else read_dpr
+        read = _read_tsv if form is TopicsFormat.TSV else _read_dpr
         yield from read(text_lines(handle, path), path)
-
-
-def _detect_columns(line: str, path: str | Path, textless: bool) -> TopicsFormat:
-    parts = line.split("\t")
-    if len(parts) == 1:
-        found = f"a line without a tab: {line[:60]!r}"
-        raise InputError(path, 1, found, "id and text, or question and answers")
-    dpr = len(parts) == 2 and (textless or is_answer_list(parts[1]))
-    return TopicsFormat.DPR if dpr else TopicsFormat.TSV
 
 
 def _read_json(
     handle: BinaryIO, start: bytes, path: str | Path, form: TopicsFormat | None, textless: bool
 ) -> Iterator[Query]:
-    if form in (None, TopicsFormat.QA) and is_keyed(start):
+    if form in (None, TopicsFormat.QA) and _is_keyed(start):
         logger.info(f"{display_name(path)}: qa queries (an object of questions by id)")
-        yield from read_keyed(read_all(handle, path), path)
+        yield from _read_keyed(read_all(handle, path), path)
         return
     if form is None and start.startswith(b"[") and is_relation_file(path):
         form = TopicsFormat.ENTITY_QUESTIONS
@@ -206,18 +199,44 @@ def _of_records(records: Iterable[Record], path: str | Path) -> Iterator[Query]:
         yield Query(qid, text, tuple(answers), extra or NO_FIELDS)
 
 
-def read_tsv(lines: Lines, path: str | Path) -> Iterator[Query]:
+def _is_keyed(start: bytes) -> bool:
+    """Return whether a first line begins an object of records by id, not a record of its own."""
+    if not start.startswith(b"{"):
+        return False
+    try:
+        value = orjson.loads(start)
+    except ValueError:
+        return start.endswith(b"{")
+    return bool(value) and all(isinstance(record, dict) for record in value.values())
+
+
+def _read_keyed(data: bytes, path: str | Path) -> Iterator[Query]:
+    """Yield the questions of one JSON object that has a record for each query id."""
+    expected = "an object of objects by query id, or one object a line"
+    try:
+        value = orjson.loads(data)
+    except ValueError as error:
+        raise InputError(path, None, f"a document that is not JSON ({error})", expected) from None
+    for qid, record in value.items():
+        where = f"{path}, query {qid}"
+        if not isinstance(record, dict):
+            raise InputError(where, None, f"JSON {type(record).__name__}", expected)
+        one = [(None, {**record, "_id": qid})]
+        _, records = read_records(one, KEYS, TopicsFormat.QA, where, "queries")
+        yield from _of_records(records, where)
+
+
+def _read_tsv(lines: Lines, path: str | Path) -> Iterator[Query]:
     """Yield the queries of `id <tab> text` lines; further tabs belong to the text."""
     for line, row in lines:
-        if not row.strip():
-            continue
         qid, tab, text = row.partition("\t")
-        if not tab:
+        if row.strip() and not tab:
             raise InputError(path, line, "a line without a tab", "a query id, a tab, the query")
-        yield Query(identifier(qid, path, line, "query"), text)
+        if row.strip():
+            yield Query(identifier(qid, path, line, "query"), text)
 
 
-def read_dpr(lines: Lines, path: str | Path) -> Iterator[Query]:
+def _read_dpr(lines: Lines, path: str | Path) -> Iterator[Query]:
     """Yield `question <tab> list of answers` lines; the id is the position from 0."""
     rows = ((line, row.split("\t")) for line, row in lines if row.strip())
     for position, (line, row) in enumerate(rows):
@@ -233,11 +252,7 @@ def read_dpr(lines: Lines, path: str | Path) -> Iterator[Query]:
 
 
 def is_answer_list(column: str) -> bool:
-    """Return whether a column looks like a list written as a Python literal, quoted or not.
-
-    >>> is_answer_list("['18 May']"), is_answer_list("a text")
-    (True, False)
-    """
+    """Return whether a column looks like a list written as a Python literal, quoted or not."""
     bare = unquote(column.strip())
     return bare.startswith("[") and bare.endswith("]")
 
@@ -262,45 +277,8 @@ def parse_answers(column: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def is_keyed(start: bytes) -> bool:
-    """Return whether a first line begins an object of records by id, not a record of its own.
-
-    >>> is_keyed(b'{"0": {"question": "who"}}'), is_keyed(b'{"_id": "0", "text": "who"}')
-    (True, False)
-    """
-    if not start.startswith(b"{"):
-        return False
-    try:
-        value = orjson.loads(start)
-    except ValueError:
-        return start.endswith(b"{")
-    return bool(value) and all(isinstance(record, dict) for record in value.values())
-
-
-def read_keyed(data: bytes, path: str | Path) -> Iterator[Query]:
-    """Yield the questions of one JSON object that has a record for each query id."""
-    expected = "an object of objects by query id, or one object a line"
-    try:
-        value = orjson.loads(data)
-    except ValueError as error:
-        raise InputError(path, None, f"a document that is not JSON ({error})", expected) from None
-    if not isinstance(value, dict):
-        raise InputError(path, None, f"JSON {type(value).__name__}", expected)
-    for qid, record in value.items():
-        where = f"{path}, query {qid}"
-        if not isinstance(record, dict):
-            raise InputError(where, None, f"JSON {type(record).__name__}", expected)
-        one = [(None, {**record, "_id": qid})]
-        _, records = read_records(one, KEYS, TopicsFormat.QA, where, "queries")
-        yield from _of_records(records, where)
-
-
 def is_relation_file(path: str | Path) -> bool:
-    """Return whether a file is named as EntityQuestions names its relations.
-
-    >>> is_relation_file("test/P17.test.json"), is_relation_file("queries.json")
-    (True, False)
-    """
+    """Return whether a file is named as EntityQuestions names its relations: P17.test.json."""
     return re.fullmatch(r"P\d+\..*json(\.gz)?", Path(path).name) is not None
 
 
@@ -318,7 +296,7 @@ def _record(query: Query, form: TopicsFormat) -> dict[str, Any]:
     id_key, text_key = WRITTEN_KEYS[form]
     answers = {"answers": list(query.answers)} if query.answers else {}
     own = {id_key: query.qid, text_key: query.text, **answers}
-    return {**own, **{key: value for key, value in query.extra.items() if key not in own}}
+    return own | {key: value for key, value in query.extra.items() if key not in own}
 
 
 class Context(NamedTuple):
@@ -328,57 +306,38 @@ class Context(NamedTuple):
     score: float
     has_answer: bool
 
+    def entry(self, *, pyserini: bool) -> dict[str, Any]:
+        """Return the passage as DPR's and Pyserini's readers expect it: the score is a string."""
+        docid, text, title, _ = self.passage
+        score = {"score": f"{self.score:.9g}"}
+        if pyserini:  # one line end after the title
+            entry = {"docid": docid, **score, "text": f"{one_line(title)}\n{one_line(text)}"}
+        else:
+            entry = {"id": docid, "title": title, "text": text, **score}
+        return {**entry, "has_answer": self.has_answer}
+
 
 Write = Callable[[Query, Sequence[Context]], None]  # writes a question with its contexts
 
 
-def _dpr_entry(query: Query, contexts: Sequence[Context]) -> dict[str, Any]:
-    entries = [
-        {
-            "id": passage.docid,
-            "title": passage.title,
-            "text": passage.text,
-            "score": f"{score:.9g}",  # a string in both formats
-            "has_answer": has_answer,
-        }
-        for passage, score, has_answer in contexts
-    ]
-    return {"question": query.text, "answers": query.answers, "ctxs": entries}
-
-
-def _pyserini_entry(query: Query, contexts: Sequence[Context]) -> dict[str, Any]:
-    entries = [
-        {
-            "docid": passage.docid,
-            "score": f"{score:.9g}",
-            "text": f"{one_line(passage.title)}\n{one_line(passage.text)}",
-            "has_answer": has_answer,
-        }
-        for passage, score, has_answer in contexts
-    ]
-    return {"question": query.text, "answers": query.answers, "contexts": entries}
-
-
 @contextmanager
-def _contexts_writer(
-    path: str | Path, entry: Callable[[Query, Sequence[Context]], dict[str, Any]], *, by_id: bool
-) -> Iterator[Write]:
-    """Open a JSON array, or an object of entries by query id, for questions with contexts."""
+def contexts_writer(path: str | Path, *, pyserini: bool = False) -> Iterator[Write]:
+    """Open a file of questions, answers and contexts, best first.
+
+    DPR's format is an array with `ctxs`; Pyserini's is an object by query id with `contexts`.
+    """
     with whole_binary(path) as out:
-        out.write(b"{" if by_id else b"[")
+        out.write(b"{" if pyserini else b"[")
         before = b"\n"
 
         def write(query: Query, contexts: Sequence[Context]) -> None:
             nonlocal before
-            key = orjson.dumps(query.qid) + b":" if by_id else b""
-            out.write(before + key + orjson.dumps(entry(query, contexts)))
+            key = orjson.dumps(query.qid) + b":" if pyserini else b""
+            entries = [context.entry(pyserini=pyserini) for context in contexts]
+            name = "contexts" if pyserini else "ctxs"
+            record = {"question": query.text, "answers": query.answers, name: entries}
+            out.write(before + key + orjson.dumps(record))
             before = b",\n"
 
         yield write
-        out.write(b"\n}\n" if by_id else b"\n]\n")
-
-
-# DPR's format: an array of `question`, `answers` and `ctxs`, best first
-dpr_json = partial(_contexts_writer, entry=_dpr_entry, by_id=False)
-# Pyserini's: `question`, `answers` and `contexts` by query id; one line end after each title
-pyserini_json = partial(_contexts_writer, entry=_pyserini_entry, by_id=True)
+        out.write(b"\n}\n" if pyserini else b"\n]\n")

@@ -11,8 +11,7 @@ from denserk.io import topics
 from denserk.io.topics import (
     WRITTEN,
     Context,
-    dpr_json,
-    pyserini_json,
+    contexts_writer,
     read_questions,
     read_topics_file,
     write_queries,
@@ -25,7 +24,7 @@ BY_ID = {"7": {"question": "who", "answers": ["a"]}}
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told", "read"),
+    ("name", "text", "detected", "read"),
     [
         (
             "q.tsv",
@@ -66,12 +65,13 @@ BY_ID = {"7": {"question": "who", "answers": ["a"]}}
         ("q", "\n", None, []),
     ],
 )
-def test_queries_are_told_by_their_first_line(tmp_path, name, text, told, read):
+def test_queries_are_detected_by_their_first_line(tmp_path, name, text, detected, read):
     path = tmp_path / name
     path.write_text(text)
     notes = Heard()
     assert list(read_topics_file(path)) == read
-    assert [note.startswith(f"{name}: {told}") for note in notes.notes] == [True] * bool(told)
+    found = [note.startswith(f"{name}: {detected}") for note in notes.notes]
+    assert found == [True] * bool(detected)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_queries_are_told_by_their_first_line(tmp_path, name, text, told, read):
         (None, '{"_id": "1", "text": "t", "answers": null}', "line 1: found answers None"),
     ],
 )
-def test_broken_queries_are_told(tmp_path, form, text, found):
+def test_broken_queries_are_reported(tmp_path, form, text, found):
     (tmp_path / "q").write_text(text)
     with pytest.raises(InputError, match=found):
         list(read_topics_file(tmp_path / "q", form))
@@ -176,9 +176,9 @@ QUESTIONS = [
 
 def test_questions_with_contexts(tmp_path):
     found = {}
-    for name, opened in (("dpr", dpr_json), ("pyserini", pyserini_json)):
+    for name in ("dpr", "pyserini"):
         path = tmp_path / name
-        with opened(path) as write:
+        with contexts_writer(path, pyserini=name == "pyserini") as write:
             for query, contexts in QUESTIONS:
                 write(query, contexts)
         assert [(q.qid, q.text, q.answers) for q in read_topics_file(path)] == [

@@ -383,11 +383,7 @@ def test_files_as_they_are_read(form, data, expected, read_as):
     [
         (TrainingFormat.TRIPLES, b"1\t2\t3\n1\t2\n", "data, line 2: found 2 columns; expected 3"),
         (TrainingFormat.TEXT_TRIPLES, b"a\tb\t\xff\n", "a byte that is not UTF-8 (0xff)"),
-        (
-            TrainingFormat.ST_TRIPLET,
-            b"anchor\tpositive\nq\ta\tb\n",
-            "line 2: found 3 columns",
-        ),
+        (TrainingFormat.ST_TRIPLET, b"anchor\tpositive\nq\ta\tb\n", "line 2: found 3 columns"),
         (TrainingFormat.ST_TRIPLET, b"q\tpositive\tlabel\n1\t2\t3\n", "found the column label"),
         (TrainingFormat.ST_TRIPLET, b'{"a": "q"}', "line 1: found 1 column"),
         (TrainingFormat.NEGATIVES, b"1\t2\t3\n", "found 3 columns; expected 2"),
