@@ -32,7 +32,7 @@ from denserk.io.pretraining_text import append_queries
 from denserk.io.vector_formats import VectorBlock, open_writer
 from denserk.io.vectors import VectorFolderWriter, VectorSource, read_vector_blocks
 from denserk.records import Candidate, Passage, Query, TrainingExample, best_first
-from denserk.reporting import track
+from denserk.reporting import Progress, track
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class ConversionResult:
 
 
 class _Job(NamedTuple):
-    """The arguments of `convert`, the format given by --from (None: detected) and the target's."""
+    """The arguments of `convert`, formats of source (None: detected) and target, progress."""
 
     source: str
     target: str
@@ -63,56 +63,51 @@ class _Job(NamedTuple):
     representation: Mapping[str, Any]
     text: Mapping[str, Any]
     compute: ComputeSettings
-    given: Any
-    form: Any
+    from_format: Any
+    to_format: Any
+    progress: Progress
 
-
-def _counted(records: Iterable[T], unit: str) -> Iterator[T]:
-    """Yield the records, counted on a progress bar."""
-    with track("converting", None, unit) as progress:
+    def counted(self, records: Iterable[T]) -> Iterator[T]:
+        """Yield the records, and advance the progress."""
         for record in records:
             yield record
-            progress.advance()
-
-
-def _named(name: str, formats: Iterable[Form], flag: str) -> Form:
-    known = {form.value: form for form in formats}
-    if name not in known:
-        raise UsageError(f"{flag} {name}: no such format", f"one of {', '.join(known)}")
-    return known[name]
+            self.progress.advance()
 
 
 def _corpus(job: _Job) -> int:
-    settings = CorpusSettings(corpus_format=job.given)
+    settings = CorpusSettings(corpus_format=job.from_format)
     passages = corpus.read_passages(job.source, settings, job.text.get("fields"))
     if job.settings.expansions is not None:
         passages = append_queries(passages, job.settings.expansions)
-    return corpus.write_passages(job.target, _counted(passages, "passages"), job.form)
+    return corpus.write_passages(job.target, job.counted(passages), job.to_format)
 
 
 def _queries(job: _Job) -> int:
-    queries = _counted(topics.read_queries(job.source, job.given), "queries")
-    return topics.write_queries(job.target, queries, job.form)
+    queries = topics.read_queries(job.source, job.from_format)
+    return topics.write_queries(job.target, job.counted(queries), job.to_format)
 
 
 def _qrels(job: _Job) -> int:
-    judgments = _counted(qrels.read_qrels(job.source, job.given), "judgments")
-    return qrels.write_qrels(job.target, judgments, job.form)
+    judgments = qrels.read_qrels(job.source, job.from_format)
+    return qrels.write_qrels(job.target, job.counted(judgments), job.to_format)
 
 
 def _run(job: _Job) -> int:
-    queries = _counted(runs.read_run(job.source, job.given), "queries")
-    results = ((q.qid, best_first(zip(q.docids, q.scores, strict=True))) for q in queries)
-    return runs.write_run(job.target, results, job.form, job.settings.tag)
+    def ranked() -> Iterator[tuple[str, list[tuple[str, float]]]]:
+        for hits in runs.read_run(job.source, job.from_format):
+            yield hits.qid, best_first(zip(hits.docids, hits.scores, strict=True))
+            job.progress.advance(len(hits.docids))
+
+    return runs.write_run(job.target, ranked(), job.to_format, job.settings.tag)
 
 
 def _training(job: _Job) -> int:
     settings = job.settings
-    examples = with_texts(job.source, job.given, settings.corpus, settings.queries)
+    examples = with_texts(job.source, job.from_format, settings.corpus, settings.queries)
     if settings.teacher is not None:
-        if job.form not in WITH_SCORES:
+        if job.to_format not in WITH_SCORES:
             raise UsageError(
-                f"--teacher gives scores, for which {job.form} has no place",
+                f"--teacher gives scores, for which {job.to_format} has no place",
                 f"add --to with one of {', '.join(WITH_SCORES)}",
             )
         from denserk.mining.mining import scored
@@ -120,7 +115,7 @@ def _training(job: _Job) -> int:
 
         teacher = PairScorer.load(settings.teacher, job.text, None, job.compute)
         examples = scored(examples, teacher.score, job.source)
-    return training.write_training(job.target, _counted(examples, "examples"), job.form)
+    return training.write_training(job.target, job.counted(examples), job.to_format)
 
 
 def with_texts(
@@ -128,13 +123,8 @@ def with_texts(
 ) -> Iterator[TrainingExample]:
     """Yield training examples, with texts for the passages and queries known by id alone.
 
-    The training data is read twice. In memory are the texts that it needs, not the corpus.
-
-    Args:
-        source: the training data.
-        form: its format; None detects it.
-        passages: the corpus, or None to leave passages as they are.
-        queries: the queries, or None to leave queries as they are.
+    The training data is read twice. In memory are the texts that it needs, not the corpus. Without
+    a corpus, passages are left as they are; without queries, queries are.
 
     Raises:
         UsageError: the training data is a stream.
@@ -191,15 +181,12 @@ def _vectors(job: _Job) -> int:
     source = read_vector_blocks(job.source, allow_pickle=job.settings.allow_pickle)
     made, overwrite = source.manifest, job.settings.overwrite
     known = made if made is not None and made.kind is ManifestKind.VECTORS else None
-    if job.form is VectorFormat.NPY:
+    if job.to_format is VectorFormat.NPY:
         return _write_folder(job, source, known)
-    with (
-        track("converting", None, "vectors") as progress,
-        open_writer(job.target, job.form, overwrite=overwrite, manifest=known) as writer,
-    ):
+    with open_writer(job.target, job.to_format, overwrite=overwrite, manifest=known) as writer:
         for block in _single_vectors(source):
             writer.write(*block)
-            progress.advance(len(block.ids))
+            job.progress.advance(len(block.ids))
         return writer.count
 
 
@@ -217,21 +204,20 @@ def _single_vectors(source: VectorSource) -> Iterator[VectorBlock]:
 def _write_folder(job: _Job, source: VectorSource, known: Manifest | None) -> int:
     """Write denserk's own folder; the manifest keeps what encoded the vectors."""
     made_from = {} if source.manifest is None else source.manifest.made_from
-    settings = known.settings if known else {}
     made_from = {**made_from, "converted_from": job.source}
-    manifest = Manifest(ManifestKind.VECTORS, False, settings, made_from)
+    settings = known.settings if known else {}
     blocks = _single_vectors(source)
     first = next(blocks)  # before anything is removed
     folder = prepare_folder(job.target, overwrite=job.settings.overwrite)
     dtype = "float16" if first.vectors.dtype == np.float16 else "float32"
+    manifest = Manifest(ManifestKind.VECTORS, False, settings, made_from)
     writer = VectorFolderWriter(folder, manifest, dtype)
-    with track("converting", None, "vectors") as progress:
-        for number, block in enumerate(chain([first], blocks)):
-            digest = sha256("\n".join(block.ids).encode())
-            digest.update(np.ascontiguousarray(block.vectors).data)
-            done = Block(number, len(block.ids), digest.hexdigest())
-            writer.write(done, block.ids, block.vectors)
-            progress.advance(len(block.ids))
+    for number, block in enumerate(chain([first], blocks)):
+        digest = sha256("\n".join(block.ids).encode())
+        digest.update(np.ascontiguousarray(block.vectors).data)
+        done = Block(number, len(block.ids), digest.hexdigest())
+        writer.write(done, block.ids, block.vectors)
+        job.progress.advance(len(block.ids))
     contents = {"dimension": first.vectors.shape[1], "vectors_per_passage": 1}
     return int(writer.finish(contents).contents["count"])
 
@@ -240,26 +226,19 @@ def _model(job: _Job) -> int:
     from denserk.models.model_folder import convert_model  # torch is for models alone
 
     with whole_folder(job.target, overwrite=job.settings.overwrite, export=True) as folder:
-        convert_model(job.source, folder, job.form, job.representation, job.text)
+        convert_model(job.source, folder, job.to_format, job.representation, job.text)
     return 1
 
 
-class _Conversion(NamedTuple):
-    """How one kind is converted: the formats that can be written, what is counted, the function."""
-
-    formats: tuple[StrEnum, ...]
-    unit: str
-    convert: Callable[[_Job], int]
-
-
-CONVERSIONS = {
-    Kind.CORPUS: _Conversion(corpus.WRITTEN, "passages", _corpus),
-    Kind.QUERIES: _Conversion(topics.WRITTEN, "queries", _queries),
-    Kind.QRELS: _Conversion(tuple(QrelsFormat), "judgments", _qrels),
-    Kind.RUN: _Conversion(tuple(RunFormat), "lines", _run),
-    Kind.VECTORS: _Conversion(tuple(VectorFormat), "vectors", _vectors),
-    Kind.TRAINING: _Conversion(tuple(TrainingFormat), "examples", _training),
-    Kind.MODEL: _Conversion(tuple(ModelLayout), "model", _model),
+# for each kind: the formats that can be written, what is counted, and the function that converts
+CONVERSIONS: dict[Kind, tuple[tuple[StrEnum, ...], str, Callable[[_Job], int]]] = {
+    Kind.CORPUS: (corpus.WRITTEN, "passages", _corpus),
+    Kind.QUERIES: (topics.WRITTEN, "queries", _queries),
+    Kind.QRELS: (tuple(QrelsFormat), "judgments", _qrels),
+    Kind.RUN: (tuple(RunFormat), "lines", _run),
+    Kind.VECTORS: (tuple(VectorFormat), "vectors", _vectors),
+    Kind.TRAINING: (tuple(TrainingFormat), "examples", _training),
+    Kind.MODEL: (tuple(ModelLayout), "model", _model),
 }
 
 
@@ -278,8 +257,8 @@ def convert(
         target: what is written, whole or not at all; "-" is standard output.
         settings: kind and formats, if content and names do not decide them.
         representation: for a model: fields of RepresentationSettings that its folder lacks.
-        text: the same of TextSettings; for a corpus: the `fields` inside Anserini's `contents`; for
-            training data with a teacher: what replaces the teacher's own settings.
+        text: for a model: the same of TextSettings; for a corpus: the `fields` inside Anserini's
+            `contents`; for training data: what replaces the teacher's own settings.
         compute: where and how a teacher scores.
 
     Raises:
@@ -295,18 +274,29 @@ def convert(
         raise UsageError(f"--teacher scores training data, not {kind}", "leave it out")
     if settings.expansions is not None and kind is not Kind.CORPUS:
         raise UsageError(f"--expansions are appended to a corpus, not to {kind}", "leave it out")
-    conversion = CONVERSIONS[kind]
-    form = format_by_name(target, kind)
+    formats, unit, convert_kind = CONVERSIONS[kind]
+    to_format = format_by_name(target, kind)
     if settings.to_format is not None:
-        form = _named(settings.to_format, conversion.formats, "--to")
-    if form is None:
+        to_format = _named(settings.to_format, formats, "--to")
+    if to_format is None:
         raise UsageError(
             f"{'standard output' if target == STREAM else target} could be any of several formats "
             f"of {kind}",
-            f"add --to with one of {', '.join(conversion.formats)}",
+            f"add --to with one of {', '.join(formats)}",
         )
-    given = None
+    from_format = None
     if settings.from_format is not None:
-        given = _named(settings.from_format, type(form), "--from")
-    job = _Job(source, target, settings, representation, text, compute, given, form)
-    return ConversionResult(kind, form.value, conversion.convert(job), conversion.unit)
+        from_format = _named(settings.from_format, type(to_format), "--from")
+    with track("converting", None, unit) as progress:
+        job = _Job(
+            *(source, target, settings, representation, text, compute),
+            *(from_format, to_format, progress),
+        )
+        return ConversionResult(kind, to_format.value, convert_kind(job), unit)
+
+
+def _named(name: str, formats: Iterable[Form], flag: str) -> Form:
+    known = {form.value: form for form in formats}
+    if name not in known:
+        raise UsageError(f"{flag} {name}: no such format", f"one of {', '.join(known)}")
+    return known[name]

@@ -43,7 +43,7 @@ def round_trip(source, folder, shape, home, **settings):
     return str(folder / f"back.{shape}")
 
 
-@pytest.mark.parametrize("shape", CONVERSIONS[Kind.CORPUS].formats)
+@pytest.mark.parametrize("shape", CONVERSIONS[Kind.CORPUS][0])
 def test_corpora(shape, toy, tmp_path):
     back = round_trip(toy / "corpus.jsonl", tmp_path, shape, "beir", kind=Kind.CORPUS)
     passages = {p.docid: f"{p.title} {p.text}".split() for p in read_passages(back)}
@@ -71,7 +71,7 @@ def test_a_corpus_with_its_generated_queries(toy, tmp_path):
         turn(toy / "queries.tsv", tmp_path / "q", kind=Kind.QUERIES, expansions="e")
 
 
-@pytest.mark.parametrize("shape", CONVERSIONS[Kind.QUERIES].formats)
+@pytest.mark.parametrize("shape", CONVERSIONS[Kind.QUERIES][0])
 def test_queries(shape, toy, tmp_path):
     back = round_trip(toy / "queries.tsv", tmp_path, shape, "tsv", kind=Kind.QUERIES)
     ids = QUERIES if shape is not TopicsFormat.DPR else ["0", "1", "2"]

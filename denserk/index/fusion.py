@@ -158,9 +158,8 @@ def weighted_scores(
             continue
         docids, scores = zip(*hits, strict=True)
         own = dict(zip(docids, normalized(scores, normalization), strict=True))
-        absent = 0.0
-        if missing is Missing.LOWEST and normalization is not Normalization.MIN_MAX:
-            absent = min(own.values())
+        lowest = missing is Missing.LOWEST and normalization is not Normalization.MIN_MAX
+        absent = min(own.values()) if lowest else 0.0
         for docid, terms in parts.items():
             terms.append(weight * own.get(docid, absent))
     return {docid: math.fsum(terms) for docid, terms in parts.items()}

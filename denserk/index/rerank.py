@@ -7,7 +7,7 @@ folder (TMPDIR says where) as the corpus streams by, and read from there.
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -100,7 +100,7 @@ def rerank(
 
 
 def _on_disk(source: str, scratch: Path) -> str:
-    """A path that can be read twice: standard input is written to a file first."""
+    """Return a path that can be read twice: standard input is written to a file first."""
     if source != STREAM:
         return source
     target = scratch / "standard-input"
@@ -131,13 +131,12 @@ def _find_texts(
         InputError: the run has no hits, or those of unknown passages or queries; some are named.
     """
 
-    def refuse(what: str, missing: Iterable[str], count: int, option: str, where: str) -> None:
-        names = list(islice(missing, NAMED))
-        named = ", ".join(names) + (", ..." if count > len(names) else "")
-        raise InputError(
+    def refuse(what: str, missing: Collection[str], option: str, where: str) -> InputError:
+        names = ", ".join(islice(missing, NAMED)) + (", ..." if len(missing) > NAMED else "")
+        return InputError(
             paths.run,
             None,
-            f"{what} that {where} does not hold: {count:,} ({named})",
+            f"{what} that {where} does not hold: {len(missing):,} ({names})",
             f"{what} that are there",
             f"name the {option} that the run was made from",
         )
@@ -149,14 +148,14 @@ def _find_texts(
         if qid not in queries:
             unknown.append(qid)
     if unknown:
-        refuse("queries", unknown, len(unknown), "--topics", paths.topics)
+        raise refuse("queries", unknown, "--topics", paths.topics)
     if not hits:
         raise InputError(paths.run, None, "no hits", "at least one")
     with track("reading the corpus", None, "passages") as progress:
         texts.find(passages, paths.corpus, progress)
     if texts.missing:
         lacking = dict.fromkeys(d for _, docids in groups() for d in texts.lacking(docids))
-        refuse("passages", lacking, texts.missing, "--corpus", paths.corpus)
+        raise refuse("passages", lacking, "--corpus", paths.corpus)
     return hits
 
 

@@ -32,21 +32,19 @@ class Gathered:
     dimension: int
 
 
-def _by_number(path: str) -> list[tuple[int, str]]:
-    """Return a sort key that puts shard-2 before shard-10."""
-    return [
-        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path)
-    ]
-
-
 def expanded(inputs: Sequence[str], option: str = "--input") -> list[str]:
     """Return the inputs of `option`, patterns replaced by the sorted names that they match."""
+
+    def by_number(path: str) -> list[tuple[int, str]]:  # shard-2 before shard-10
+        parts = re.split(r"(\d+)", path)
+        return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
     found: list[str] = []
     for name in inputs:
         if name == STREAM or Path(name).exists() or not glob.has_magic(name):
             found.append(name)
             continue
-        matches = sorted(glob.glob(name), key=_by_number)  # noqa: PTH207 - patterns with folders
+        matches = sorted(glob.glob(name), key=by_number)  # noqa: PTH207 - patterns with folders
         if not matches:
             raise UsageError(f"{option} {name}: the pattern matches nothing")
         found += matches
@@ -106,8 +104,8 @@ def check_shards(
 
 def known_count(sources: Sequence[VectorSource]) -> int | None:
     """Return the number of passages if the manifest of every source has it."""
-    counts = [None if s.manifest is None else s.manifest.contents.get("count") for s in sources]
-    return sum(int(c) for c in counts if c is not None) if None not in counts else None
+    counts = [s.manifest.contents.get("count") if s.manifest else None for s in sources]
+    return None if None in counts else sum(int(count or 0) for count in counts)
 
 
 class UniqueIds(IdLedger):
@@ -122,7 +120,7 @@ class UniqueIds(IdLedger):
         self._begins.append((self.count, source))
 
     def refuse_repeat(self, id_at: Callable[[int], str]) -> None:
-        """Check the ids once all are taken; `id_at` returns the one at a position."""
+        """Raise an InputError if an id repeats; `id_at` returns the one at a position."""
         if (repeat := self.first_repeat()) is None:
             return
         first, second = repeat
@@ -130,10 +128,8 @@ class UniqueIds(IdLedger):
             next(name for begin, name in reversed(self._begins) if begin <= position)
             for position in repeat
         )
-        found = (
-            f"the id {id_at(second)} again (vector {second + 1:,}; first as vector {first + 1:,}"
-        )
-        raise InputError(other, None, f"{found}, in {one})", "each id once")
+        found = f"the id {id_at(second)} again (vector {second + 1:,}; first as vector"
+        raise InputError(other, None, f"{found} {first + 1:,}, in {one})", "each id once")
 
 
 def checked_blocks(sources: Sequence[VectorSource], ids: UniqueIds) -> Iterator[VectorBlock]:

@@ -36,7 +36,7 @@ def flat_header(metric: Metric, dimension: int, count: int) -> bytes:
 
 
 class FlatWriter:
-    """Appends blocks to an open, empty, seekable file; only the current block is in memory."""
+    """Appends blocks to an open, empty, seekable file."""
 
     def __init__(self, handle: BinaryIO, metric: Metric) -> None:
         self._handle, self._metric = handle, metric
@@ -85,10 +85,9 @@ def map_flat(path: Path) -> tuple[NDArray[np.float32], Metric]:
 
 
 class FlatRows:
-    """The rows of a flat index, copied from its file when they are asked for.
+    """The rows of a flat index, copied from its file, which is mapped for each access alone.
 
-    Mapped pages count as memory of the process until the system reclaims them. Here the file is
-    mapped for each access alone.
+    Pages that stay mapped count as memory of the process until the system reclaims them.
     """
 
     def __init__(self, path: Path) -> None:

@@ -89,7 +89,6 @@ def foreign_items(folder: Path) -> Iterator[Path]:
     marker = _marker(folder)
     listed = map(Path, _json(folder / EXPORT)["files"] if marker == EXPORT else [])
     own = {path for name in [Path(EXPORT), *listed] for path in (name, *name.parents)}
-    has_folders = marker in (TRAINING, MODEL)
     for item in sorted(folder.rglob("*") if marker else folder.iterdir()):
         name = item.relative_to(folder)
         if any(is_temporary(Path(part)) for part in name.parts):
@@ -97,7 +96,7 @@ def foreign_items(folder: Path) -> Iterator[Path]:
         if marker in (None, EXPORT):
             is_known = marker == EXPORT and name in own
         elif item.is_dir() and not item.is_symlink():
-            is_known = has_folders and _matches(item.name, FOLDERS)
+            is_known = marker != MANIFEST and _matches(item.name, FOLDERS)
         else:
             is_known = _matches(item.name, FILES[marker])
         if not is_known:
@@ -134,27 +133,23 @@ def refuse_occupied(
 
 
 def unfinished_folder(output: str | Path) -> Path:
-    """Return the folder of a file that is written block by block, until it is complete.
-
-    >>> unfinished_folder("out/expansions.jsonl").name
-    'expansions.jsonl.unfinished'
-    """
+    """Return the folder of a file that is written block by block, until it is complete."""
     return Path(f"{output}.unfinished")
 
 
-def refuse_occupied_file(output: str | Path, *, overwrite: bool, resume: bool) -> None:
-    """Reject an output file that exists or was begun, unless a flag says what becomes of it."""
-    path, unfinished = Path(output), unfinished_folder(output)
-    if path.exists() and not path.is_file():
+def _refuse_occupied_file(output: Path, *, overwrite: bool, resume: bool) -> None:
+    """Raise a UsageError for an output file that exists or was started, unless a flag allows it."""
+    unfinished = unfinished_folder(output)
+    if output.exists() and not output.is_file():
         raise UsageError(f"{output} is no file; a file is expected", "choose another --output")
     if overwrite or resume:
         return
     if unfinished.exists():
         raise UsageError(
-            f"{output} was begun and not finished (its part is in {unfinished})",
+            f"{output} was started and not finished (its part is in {unfinished})",
             "add --resume to continue it, --overwrite to start over, or choose another output",
         )
-    if path.exists():
+    if output.exists():
         raise UsageError(
             f"{output} exists", "add --overwrite to replace it, or choose another output"
         )
@@ -191,7 +186,7 @@ def whole_folder(
         folder: the final path.
         overwrite: replace a folder that is not empty.
         export: the files are in another tool's format; their names are recorded to mark the folder.
-        own: it lies in a folder of denserk's, and is replaced without `refuse_occupied`.
+        own: it lies in a folder of denserk's, and is replaced without a check.
     """
     if not own:
         refuse_occupied(folder, overwrite=overwrite, resumable=False)
@@ -261,18 +256,18 @@ def claim(
             refuse_inputs(target, read, resume=resume)
             stack.enter_context(_locked(target))
             if not target.is_dir():
-                refuse_occupied_file(target, overwrite=overwrite, resume=resume)
+                _refuse_occupied_file(target, overwrite=overwrite, resume=resume)
             _remove_leftovers(target)
         try:
             yield
         except BaseException as error:
             stop = error if isinstance(error, Interrupted) else Interrupted.received
             if stop is not None:
-                stop.kept = ", ".join(str(target) for target in targets if _is_begun(target))
+                stop.kept = ", ".join(str(target) for target in targets if _is_resumable(target))
             raise
 
 
-def _is_begun(target: Path) -> bool:
+def _is_resumable(target: Path) -> bool:
     """Return whether --resume can continue the output."""
     return (
         unfinished_folder(target).is_dir()

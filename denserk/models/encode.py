@@ -136,13 +136,8 @@ def shard_bounds(
 class EncodeResult:
     """Vectors in the output, and the work of this run.
 
-    Attributes:
-        count: vectors in the output.
-        dimension: D.
-        encoded: texts that were encoded in this run.
-        seconds: from the first of these being read to the last being written.
-        tokens: their tokens.
-        positions: the same with padding.
+    `count` vectors of `dimension`; `encoded` texts, their `tokens`, and their `positions` with
+    padding; `seconds` from the first of them being read to the last being written.
     """
 
     count: int = 0
