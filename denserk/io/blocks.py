@@ -1,4 +1,4 @@
-"""Outputs that are written block by block and can be resumed: the journal, and files of lines.
+"""Long inputs in numbered blocks, and outputs that are written block by block and can be resumed.
 
 The journal has one JSON line per finished block. A file of lines stays in a folder beside it,
 NAME.unfinished, until it is complete: `lines`, the journal, and manifest.json. A kill costs the
@@ -8,9 +8,10 @@ block that was being written.
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,88 @@ import orjson
 
 from denserk.config.options import from_json
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.io.files import read_file, whole_binary, write_errors
+from denserk.io.corpus import IdLedger, refuse_repeat
+from denserk.io.files import STREAM, read_file, whole_binary, write_errors
 from denserk.io.manifest import Manifest, beside, differences, write_manifest
 from denserk.io.outputs import unfinished_folder
+from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
 JOURNAL = "blocks.jsonl"
 OTHERS = "blocks-*.jsonl"  # of ranks 1, 2, ... until their lines are copied into the first journal
 LINES = "lines"
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Passages or queries, read as often as needed (a stream: once).
+
+    Attributes:
+        source: names them in errors.
+        unit: "passages" or "queries".
+        read: reads them from the start; the id of a record comes first.
+    """
+
+    source: str
+    unit: str
+    read: Callable[[], Iterator[Any]]
+
+    def checked(self) -> Iterator[Any]:
+        """Yield all records; after the last one, reject a repeated id, or no records."""
+        ledger = IdLedger()
+        for record in self.read():
+            ledger.extend([record[0]])
+            yield record
+        if not ledger.count:
+            raise InputError(self.source, None, f"no {self.unit}", "at least one")
+        refuse_repeat(ledger, self.source, self.unit, self.read)
+
+    def count(self) -> int | None:
+        """Read and check all texts, before hours of work; None for a stream."""
+        if self.source == STREAM:
+            return None
+        counted = 0
+        with track(f"checking {self.unit}", None, self.unit) as progress:
+            for _ in self.checked():
+                counted += 1
+                progress.advance()
+        return counted
+
+    def blocks(self, size: int, start: int, stop: int | None) -> Iterator[tuple[int, list[Any]]]:
+        """Yield the blocks of a shard with their numbers in the whole source.
+
+        >>> list(Texts("c", "passages", lambda: iter("abcde")).blocks(2, 2, 5))
+        [(1, ['c', 'd']), (2, ['e'])]
+        """
+        records = islice(self.checked() if self.source == STREAM else self.read(), start, stop)
+        number = start // size
+        while block := list(islice(records, size)):
+            yield number, block
+            number += 1
+
+
+def shard_bounds(
+    count: int | None, block_size: int, shard_id: int, shard_num: int
+) -> tuple[int, int | None]:
+    """Return the first text of a shard and the end of its last block; of a stream, (0, None).
+
+    Raises:
+        UsageError: there are fewer blocks than shards.
+
+    >>> [shard_bounds(10_000, 1024, shard, 3) for shard in range(3)]
+    [(0, 3072), (3072, 6144), (6144, 10000)]
+    """
+    if count is None:
+        return 0, None
+    blocks = -(-count // block_size)
+    if shard_num > blocks:
+        raise UsageError(
+            f"--shard-num {shard_num}: {count:,} texts make only {blocks} blocks of {block_size:,}",
+            f"use at most {blocks} shards, or a smaller --block-size",
+        )
+    first, last = (blocks * shard // shard_num for shard in (shard_id, shard_id + 1))
+    return first * block_size, min(count, last * block_size)
 
 
 def texts_sha256(texts: Iterable[Sequence[str]]) -> str:

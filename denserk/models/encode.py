@@ -25,9 +25,9 @@ from denserk.config.encoding import (
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json
 from denserk.data.batches import PlannedTexts
-from denserk.errors import InputError, MismatchError, UsageError
-from denserk.io.blocks import Block, refuse_other_run, texts_sha256
-from denserk.io.corpus import IdLedger, read_passages, refuse_repeat
+from denserk.errors import MismatchError, UsageError
+from denserk.io.blocks import Block, Texts, refuse_other_run, shard_bounds, texts_sha256
+from denserk.io.corpus import read_passages
 from denserk.io.files import STREAM
 from denserk.io.manifest import NAME, Kind, Manifest, read_manifest
 from denserk.io.outputs import prepare_folder, refuse_occupied
@@ -59,77 +59,6 @@ Blocks = Iterable[tuple[int, Records]]  # with their numbers
 # Passages per block without --block-size. A CPU encodes 4,096 in minutes, which a kill would cost;
 # a GPU encodes them in a second, and 512 would not fill it.
 BLOCK_SIZES = {"cpu": 512, "cuda": 4096}
-
-
-@dataclass(frozen=True)
-class Texts:
-    """Passages or queries, read as often as needed (a stream: once).
-
-    Attributes:
-        source: names them in errors.
-        unit: "passages" or "queries".
-        read: reads them from the start; the id of a record comes first.
-    """
-
-    source: str
-    unit: str
-    read: Callable[[], Iterator[Any]]
-
-    def checked(self) -> Iterator[Any]:
-        """Yield all records; after the last one, reject a repeated id, or no records."""
-        ledger = IdLedger()
-        for record in self.read():
-            ledger.extend([record[0]])
-            yield record
-        if not ledger.count:
-            raise InputError(self.source, None, f"no {self.unit}", "at least one")
-        refuse_repeat(ledger, self.source, self.unit, self.read)
-
-    def count(self) -> int | None:
-        """Read and check all texts, before hours of work; None for a stream."""
-        if self.source == STREAM:
-            return None
-        counted = 0
-        with track(f"checking {self.unit}", None, self.unit) as progress:
-            for _ in self.checked():
-                counted += 1
-                progress.advance()
-        return counted
-
-    def blocks(self, size: int, start: int, stop: int | None) -> Iterator[tuple[int, list[Any]]]:
-        """Yield the blocks of a shard with their numbers in the whole source.
-
-        >>> list(Texts("c", "passages", lambda: iter("abcde")).blocks(2, 2, 5))
-        [(1, ['c', 'd']), (2, ['e'])]
-        """
-        records = islice(self.checked() if self.source == STREAM else self.read(), start, stop)
-        number = start // size
-        while block := list(islice(records, size)):
-            yield number, block
-            number += 1
-
-
-def shard_bounds(
-    count: int | None, block_size: int, shard_id: int, shard_num: int
-) -> tuple[int, int | None]:
-    """Return the first text of a shard and the end of its last block; of a stream, (0, None).
-
-    Raises:
-        UsageError: there are fewer blocks than shards.
-
-    >>> [shard_bounds(10_000, 1024, shard, 3) for shard in range(3)]
-    [(0, 3072), (3072, 6144), (6144, 10000)]
-    """
-    if count is None:
-        return 0, None
-    blocks = -(-count // block_size)
-    if shard_num > blocks:
-        raise UsageError(
-            f"--shard-num {shard_num}: {count:,} texts make only {blocks} blocks of {block_size:,}",
-            f"use at most {blocks} shards, or a smaller --block-size",
-        )
-    first, last = (blocks * shard // shard_num for shard in (shard_id, shard_id + 1))
-    return first * block_size, min(count, last * block_size)
 
 
 @dataclass

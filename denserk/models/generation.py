@@ -31,7 +31,15 @@ from denserk.config.options import as_json
 from denserk.data.batches import by_length
 from denserk.data.tokenization import VOCABULARY_FILES, load_tokenizer
 from denserk.errors import MismatchError, ModelError, UsageError
-from denserk.io.blocks import Block, ResumableLines, refuse_other_run, started_output, texts_sha256
+from denserk.io.blocks import (
+    Block,
+    ResumableLines,
+    Texts,
+    refuse_other_run,
+    shard_bounds,
+    started_output,
+    texts_sha256,
+)
 from denserk.io.corpus import read_passages
 from denserk.io.files import STREAM, whole_binary
 from denserk.io.json_records import dump_json
@@ -47,7 +55,6 @@ from denserk.models.checkpoints import (
     weight_files,
 )
 from denserk.models.devices import choose_device, choose_dtype
-from denserk.models.encode import Texts, shard_bounds
 from denserk.reporting import track
 
 QUERIES, CONTINUATIONS = "--queries-model", "--continuation-model"
