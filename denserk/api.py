@@ -10,12 +10,11 @@ messages go to the logger `denserk`.
 import dataclasses
 import json
 import shutil
-import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
@@ -34,7 +33,7 @@ from denserk.io.manifest import refuse_other_model
 from denserk.io.qrels import write_qrels
 from denserk.io.runs import read_run_scores
 from denserk.io.topics import read_queries, write_queries
-from denserk.records import Passage, Qrel, Query
+from denserk.records import Passage, Qrel, Query, best_first
 
 PathName = str | PathLike[str]
 Vectors = NDArray[np.float32]
@@ -131,7 +130,7 @@ class _OwnFolder:
     """A temporary folder that is removed together with this object."""
 
     def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="denserk-"))
+        self.path = Path(mkdtemp(prefix="denserk-"))
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
@@ -162,7 +161,6 @@ class Index:
             output: the folder to keep; without it the index goes with this object.
             options: further options of `denserk index`.
         """
-        from denserk.commands.retrieve import index
         from denserk.config.encoding import VectorFormat
         from denserk.io.vector_formats import open_writer
 
@@ -174,8 +172,15 @@ class Index:
             source = str(scratch.path / "vectors")
             with open_writer(source, VectorFormat.PYSERINI_FAISS) as writer:
                 writer.write(names, vectors.astype(np.float32, copy=False), [""] * len(names))
+        return cls._build(scratch, output, input=[source], type=type, **options)
+
+    @classmethod
+    def _build(cls, scratch: _OwnFolder, output: PathName | None, **options: Any) -> Self:
+        """Run `denserk index` and open its folder, by default in `scratch`."""
+        from denserk.commands.retrieve import index
+
         folder = str(output or scratch.path / "index")
-        index(input=[source], type=type, output=folder, **options)
+        index(output=folder, **options)
         opened = cls.open(folder)
         opened._scratch = scratch
         return opened
@@ -228,25 +233,21 @@ class Index:
             if model is not None:
                 raise TypeError("BM25 has no model")
             return qids, np.array(texts, dtype=object)
-        if not isinstance(model, Encoder):
-            model = self._encoder(model)
-
+        if model is None:
+            model = self._own = self._own or self._own_model()
+        elif not isinstance(model, Encoder):
+            model = Encoder.load(model)
         what = f"{self._opened.name} and the queries of {model.name}"
-        made, asked = self._opened.model, model._encoder.description()
-        refuse_other_model(made, asked, what, "search with the model that made the index")
+        hint = "search with the model that made the index"
+        refuse_other_model(self._opened.model, model._encoder.description(), what, hint)
         return qids, model.encode_queries(texts)
 
-    def _encoder(self, name: PathName | None) -> Encoder:
+    def _own_model(self) -> Encoder:
+        """Load the model that encoded the passages."""
         made = self._opened.model
-        if name is not None:
-            return Encoder.load(name)
         if made is None:
             raise ValueError(f"{self._opened.name} does not record its model: give model=")
-        if self._own is None:
-            self._own = Encoder.load(
-                made["name"], **{**made.get("representation", {}), **made.get("text", {})}
-            )
-        return self._own
+        return Encoder.load(made["name"], **made.get("representation", {}), **made.get("text", {}))
 
 
 class BM25(Index):
@@ -257,23 +258,18 @@ class BM25(Index):
         cls, corpus: "TextsLike", *, output: PathName | None = None, **options: Any
     ) -> Self:
         """Index the terms of a corpus; options as in `denserk index`: k1, b, stemmer, ..."""
-        from denserk.commands.retrieve import index
-
         scratch = _OwnFolder()
-        folder = str(output or scratch.path / "index")
-        index(**_stored_inputs(scratch.path, corpus=corpus), type="bm25", output=folder, **options)
-        opened = cls.open(folder)
-        opened._scratch = scratch
-        return opened
+        texts = _stored_inputs(scratch.path, corpus=corpus)
+        return cls._build(scratch, output, **texts, type="bm25", **options)
 
 
 def fuse(runs: "Sequence[RunLike]", **options: Any) -> Run:
     """Fuse runs; options as in `denserk fuse`: method, weights, rrf_k, normalization, ..."""
     from denserk.commands.retrieve import fuse as command
 
-    with _scratch() as folder:
-        paths, output = _stored_runs(runs, folder), folder / "fused"
-        command(runs=paths, output=str(output), **options)
+    with TemporaryDirectory(prefix="denserk-") as folder:
+        output = str(Path(folder, "fused"))
+        command(runs=_stored_runs(runs, folder), output=output, **options)
         return Run.load(output)
 
 
@@ -300,7 +296,7 @@ def evaluate(
     settings["measures"] = (measures,) if isinstance(measures, str) else tuple(measures)
     several = isinstance(run, Mapping) and any(not _is_hits(each) for each in run.values())
     named: Mapping[str, Any] = run if several else {"run": run}  # type: ignore[assignment]
-    with _scratch() as folder:
+    with TemporaryDirectory(prefix="denserk-") as folder:
         paths = _stored_runs(list(named.values()), folder)
         [judged] = _stored_inputs(folder, qrels=qrels).values()
         result = measure(paths, judged, EvaluationSettings(**settings))
@@ -325,10 +321,10 @@ def mine_negatives(
     """
     from denserk.commands.mine_negatives import mine_negatives as command
 
-    with _scratch() as folder:
+    with TemporaryDirectory(prefix="denserk-") as folder:
         runs = run if isinstance(run, list | tuple) else [run]
         files = _stored_inputs(folder, topics=topics, qrels=qrels, train=train, corpus=corpus)
-        kept = Path(output) if output is not None else folder / "mined.jsonl"
+        kept = Path(folder, "mined.jsonl") if output is None else Path(output)
         command(run=_stored_runs(runs, folder), output=str(kept), **files, **options)
         return [json.loads(line) for line in kept.read_text("utf-8").splitlines()]
 
@@ -349,13 +345,13 @@ def finetune(
     """
     from denserk.commands.finetune import finetune as command
 
-    with _scratch() as folder:
-        files: Any = [train_data] if isinstance(train_data, str | PathLike) else train_data
-        if not (isinstance(files, Sequence) and all(isinstance(f, str | PathLike) for f in files)):
+    with TemporaryDirectory(prefix="denserk-") as folder:
+        files: Any = train_data
+        if not isinstance(files, list | tuple) or not isinstance(files[0], str | PathLike):
             files = _stored_inputs(folder, train=train_data).values()
         texts = _stored_inputs(folder, corpus=corpus, queries=queries)
-        given = {"model": str(model), "train_data": [str(file) for file in files], **texts}
-        command(**given, output=str(output), **options)
+        files = [str(file) for file in files]
+        command(model=str(model), train_data=files, output=str(output), **texts, **options)
     return Path(output)
 
 
@@ -374,7 +370,7 @@ def pretrain(
     """
     from denserk.commands.pretrain import pretrain as command
 
-    with _scratch() as folder:
+    with TemporaryDirectory(prefix="denserk-") as folder:
         [stored] = _stored_inputs(folder, corpus=corpus).values()
         given = {} if model is None else {"model": str(model)}
         command(objective=objective, corpus=[stored], output=str(output), **given, **options)
@@ -423,10 +419,9 @@ def _as_scores(value: Any) -> dict[str, dict[str, float]]:
 
 
 def _run_lines(run: Any, tag: str = "denserk") -> Iterator[str]:
-    """Yield the lines of a TREC run, each query's hits sorted by score."""
+    """Yield the lines of a TREC run, scores with all their digits."""
     for qid, hits in _as_scores(run).items():
-        best = sorted(hits.items(), key=lambda hit: (hit[1], hit[0]), reverse=True)
-        for rank, (docid, score) in enumerate(best, start=1):
+        for rank, (docid, score) in enumerate(best_first(hits.items()), start=1):
             yield f"{qid} Q0 {docid} {rank} {float(score)!r} {tag}\n"
 
 
@@ -461,12 +456,6 @@ def _queries(queries: Any) -> Iterator[Query]:
         yield Query(qid, str(_first(record, _QUERY)))
 
 
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="denserk-") as folder:
-        yield Path(folder)
-
-
 def _stored(option: str, value: Any, path: Path) -> str:
     """Return the path of a command's input; write an object in memory to `path` first."""
     if isinstance(value, str | PathLike):
@@ -486,14 +475,11 @@ def _stored(option: str, value: Any, path: Path) -> str:
     return str(path)
 
 
-def _stored_inputs(folder: Path, **values: Any) -> dict[str, str]:
+def _stored_inputs(folder: str | Path, **values: Any) -> dict[str, str]:
     """Return the paths of a command's inputs by option, without those that are None."""
-    return {
-        name: _stored(name, value, folder / f"{name}.jsonl")
-        for name, value in values.items()
-        if value is not None
-    }
+    given = {name: value for name, value in values.items() if value is not None}
+    return {name: _stored(name, v, Path(folder, f"{name}.jsonl")) for name, v in given.items()}
 
 
-def _stored_runs(runs: Sequence[Any], folder: Path) -> list[str]:
-    return [_stored("run", run, folder / f"run{i}.trec") for i, run in enumerate(runs)]
+def _stored_runs(runs: Sequence[Any], folder: str | Path) -> list[str]:
+    return [_stored("run", run, Path(folder, f"run{i}.trec")) for i, run in enumerate(runs)]

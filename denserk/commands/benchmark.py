@@ -12,7 +12,7 @@ import logging
 import math
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,7 +29,6 @@ from denserk.config.benchmarks import (
     Corpus,
     MakeSettings,
     benchmarks,
-    find_benchmark,
     find_benchmarks,
     list_benchmarks,
 )
@@ -71,7 +70,6 @@ logger = logging.getLogger(__name__)
 
 CORPORA = "corpora"  # vectors and indexes, within the folder of runs
 LENGTHS = ("query_max_length", "passage_max_length")
-NOTHING: Mapping[str, Any] = {}
 
 
 @command(
@@ -109,24 +107,24 @@ def benchmark(
     if not names:
         raise UsageError("no benchmark given", "denserk benchmark --list shows all")
     runs = _runs_of(paths, {**make, **representation, **text, **corpus, **computing})
-    if not any(each.answers for each in find_benchmarks(names)):
+    asked = find_benchmarks(names)
+    if not any(each.answers for each in asked):
         why = f"for benchmarks with answers; {' and '.join(names)} has qrels"
         reject_unused([matching], why, "leave it out")
     if page.report is not None:
         from denserk.evaluation.report import page_in
 
         page_in(page, runs)
-    first = find_benchmark(names[0])
     folders = paths.output is not None or any(Path(path).is_dir() for path in runs)
-    one = first if isinstance(first, Benchmark) and not folders and len(set(names)) == 1 else None
+    one = None if folders or len(asked) > 1 else asked[0]
     if one is None:
         _reject_single([comparison, measures, report, matching, page])
     settings = EvaluationSettings(**vars(measures))
     if paths.model is not None and paths.output is not None:
-        make_runs(
-            *(names, paths.model, paths.output, MakeSettings(**make), representation, text),
+        _Maker(
+            *(Path(paths.output), paths.model, MakeSettings(**make), representation, text),
             *(CorpusSettings(**corpus), ComputeSettings(**computing)),
-        )
+        ).make(asked)
     if one is not None:
         _measure_one(runs, one, settings, paths, matching, comparison, report, page)
         return
@@ -183,45 +181,81 @@ def _measure_one(
     finish(result, runs, settings, comparison, report, page, sources)
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The model and the settings shared by the benchmarks of one call."""
+def _origin(benchmark: Benchmark) -> dict[str, str]:
+    """Return the entry of a benchmark in a run's manifest."""
+    return {"name": benchmark.name, "corpus": benchmark.corpus.name}
 
-    output: Path
-    model: str
-    fingerprint: str
-    positions: int | None  # the longest input of the model
-    states_join: bool  # the model records the separator between title and text
-    choice: MakeSettings
-    representation: Mapping[str, Any]
-    text: Mapping[str, Any]
-    corpus: CorpusSettings
-    compute: ComputeSettings
 
-    @property
-    def search(self) -> SearchSettings:
-        return SearchSettings(hits=self.choice.hits, index_device=self.choice.index_device)
+class _Maker:
+    """Makes the runs of one model; `representation` and `text` override the model's settings."""
 
-    def run_of(self, benchmark: Benchmark) -> Path:
-        """Return the path of a benchmark's run."""
+    def __init__(
+        self,
+        output: Path,
+        model: str,
+        choice: MakeSettings,
+        representation: Mapping[str, Any],
+        text: Mapping[str, Any],
+        corpus: CorpusSettings,
+        compute: ComputeSettings,
+    ) -> None:
+        from denserk.models.checkpoints import find_model
+        from denserk.models.stored_model import read_model_folder
+
+        self.model, folder = find_model(model)
+        self.stored = read_model_folder(folder)
+        self.output, self.choice = output, choice
+        self.search = SearchSettings(hits=choice.hits, index_device=choice.index_device)
+        self.representation, self.text = representation, text
+        self.corpus, self.compute = corpus, compute
+
+    def make(self, asked: Sequence[Benchmark]) -> None:
+        """Encode, index and search benchmarks, one after the other.
+
+        Raises:
+            UsageError: parts of benchmarks are missing (all are named), or the folder is not empty
+                and neither --resume nor --overwrite was given.
+            MismatchError: the folder's runs were made with another model or other settings.
+        """
+        found = find_parts(asked)
+        manifest = self._start()
+        for position, benchmark in enumerate(asked):
+            if self.choice.resume and self._is_finished(benchmark):
+                logger.info(f"{benchmark.name}: finished, kept")
+            else:
+                text = self._text_for(benchmark.corpus)
+                query, passage = (text[name] for name in LENGTHS)
+                logger.info(
+                    f"{benchmark.name} ({position + 1} of {len(asked)}): queries of {query} "
+                    f"tokens, passages of {passage}"
+                )
+                self._search(benchmark, found[benchmark.name], text)
+            later = {other.corpus.name for other in asked[position + 1 :]}
+            if self.choice.discard_vectors and benchmark.corpus.name not in later:
+                shutil.rmtree(self._folder_of(benchmark.corpus), ignore_errors=True)
+        finished = sorted(one.name for one in benchmarks().values() if self._is_finished(one))
+        write_manifest(self.output, replace(manifest, complete=True, contents={"runs": finished}))
+
+    def _run_of(self, benchmark: Benchmark) -> Path:
         return self.output / f"{benchmark.short}.trec"
 
-    def folder_of(self, corpus: Corpus) -> Path:
+    def _folder_of(self, corpus: Corpus) -> Path:
         """Return the folder of a corpus's vectors and index."""
         return self.output / CORPORA / corpus.name.replace("/", "-")
 
-    def text_for(self, corpus: Corpus) -> dict[str, Any]:
+    def _text_for(self, corpus: Corpus) -> dict[str, Any]:
         """Return the text settings of a corpus: those given, the benchmark's, the model's.
 
         A benchmark's lengths are cut to the model's longest input.
         """
-        lengths = {n: min(getattr(corpus, n), self.positions or math.inf) for n in LENGTHS}
-        join = {} if self.states_join else {"join": corpus.join}
-        return {**lengths, **join, **self.text}
+        longest = self.stored.passage.max_length or math.inf
+        lengths = {name: min(getattr(corpus, name), longest) for name in LENGTHS}
+        states_join = self.stored.told or "join" in PUBLISHED_TEXT.get(self.model, {})
+        return {**lengths, **({} if states_join else {"join": corpus.join}), **self.text}
 
-    def is_finished(self, benchmark: Benchmark) -> bool:
+    def _is_finished(self, benchmark: Benchmark) -> bool:
         """Return whether the run of a benchmark is complete and unchanged."""
-        run = self.run_of(benchmark)
+        run = self._run_of(benchmark)
         if not run.is_file() or not beside(run).is_file():
             return False
         manifest = read_manifest(run, Kind.RUN, unfinished=True)
@@ -229,146 +263,82 @@ class _Job:
             manifest.contents.get("sha256") == file_sha256(run)
         )
 
+    def _start(self) -> Manifest:
+        """Write the unfinished manifest and return it; other settings are an error."""
+        from denserk.io.outputs import refuse_occupied
 
-def make_runs(
-    names: Sequence[str],
-    model: str,
-    output: str,
-    choice: MakeSettings = MakeSettings(),  # noqa: B008  (frozen)
-    representation: Mapping[str, Any] = NOTHING,
-    text: Mapping[str, Any] = NOTHING,
-    corpus: CorpusSettings = CorpusSettings(),  # noqa: B008
-    compute: ComputeSettings = ComputeSettings(),  # noqa: B008
-) -> None:
-    """Encode, index and search benchmarks, one after the other.
-
-    `representation` and `text` override the model's settings, `text` also the benchmarks'.
-
-    Raises:
-        UsageError: parts of benchmarks are missing (all are named), or the folder is not empty and
-            neither --resume nor --overwrite was given.
-        MismatchError: the folder's runs were made with another model or other settings.
-    """
-    from denserk.models.checkpoints import find_model
-    from denserk.models.stored_model import read_model_folder
-
-    asked = find_benchmarks(names)
-    found = find_parts(asked)
-    name, folder = find_model(model)
-    stored = read_model_folder(folder)
-    states_join = stored.told or "join" in PUBLISHED_TEXT.get(name, NOTHING)
-    job = _Job(
-        *(Path(output), name, stored.fingerprint(), stored.passage.max_length, states_join),
-        *(choice, representation, text, corpus, compute),
-    )
-    manifest = _start(job)
-    for position, benchmark in enumerate(asked):
-        if choice.resume and job.is_finished(benchmark):
-            logger.info(f"{benchmark.name}: finished, kept")
+        settings = {
+            "search": as_json(self.search),
+            "representation": {name: plain(value) for name, value in self.representation.items()},
+            "text": {name: plain(value) for name, value in self.text.items()},
+            "dtype": self.compute.dtype.value,
+            **as_json(self.corpus),
+        }
+        model = {"name": self.model, "fingerprint": self.stored.fingerprint()}
+        manifest = Manifest(Kind.RUNS, False, settings, {"model": model})
+        exists = (self.output / NAME).is_file()
+        if exists and (self.choice.resume or self.choice.overwrite):
+            existing = read_manifest(self.output, Kind.RUNS, unfinished=True)
+            self._check_same(existing, manifest) if self.choice.resume else self._clear()
         else:
-            query, passage = (job.text_for(benchmark.corpus)[name] for name in LENGTHS)
-            logger.info(
-                f"{benchmark.name} ({position + 1} of {len(asked)}): queries of {query} tokens, "
-                f"passages of {passage}"
+            refuse_occupied(self.output, overwrite=False, resumable=exists)
+        with write_errors(self.output):
+            self.output.mkdir(parents=True, exist_ok=True)
+        write_manifest(self.output, manifest)
+        return manifest
+
+    def _check_same(self, existing: Manifest, manifest: Manifest) -> None:
+        """Raise a MismatchError if the folder's runs have another model or other settings."""
+        found = differences(existing.settings, manifest.settings)
+        before, now = (m.made_from["model"] for m in (existing, manifest))
+        if before["fingerprint"] != now["fingerprint"]:
+            found.append(f"the model was {before['name']}, now {now['name']} with other weights")
+        if found:
+            raise MismatchError(
+                f"the runs in {self.output} were made with other settings: {'; '.join(found)}",
+                "choose another --output, or remake all runs with --overwrite",
             )
-            _search(job, benchmark, found[benchmark.name])
-        later = {other.corpus.name for other in asked[position + 1 :]}
-        if choice.discard_vectors and benchmark.corpus.name not in later:
-            shutil.rmtree(job.folder_of(benchmark.corpus), ignore_errors=True)
-    finished = sorted(one.name for one in benchmarks().values() if job.is_finished(one))
-    write_manifest(job.output, replace(manifest, complete=True, contents={"runs": finished}))
 
-
-def _start(job: _Job) -> Manifest:
-    """Write the unfinished manifest and return it; other settings are an error."""
-    from denserk.io.outputs import refuse_occupied
-
-    manifest = Manifest(
-        Kind.RUNS,
-        False,
-        {
-            "search": as_json(job.search),
-            "representation": {name: plain(value) for name, value in job.representation.items()},
-            "text": {name: plain(value) for name, value in job.text.items()},
-            "dtype": job.compute.dtype.value,
-            **as_json(job.corpus),
-        },
-        {"model": {"name": job.model, "fingerprint": job.fingerprint}},
-    )
-    exists = (job.output / NAME).is_file()
-    if job.choice.resume and exists:
-        _check_same(job.output, manifest)
-    elif job.choice.overwrite and exists:
-        _clear(job)
-    else:
-        refuse_occupied(job.output, overwrite=False, resumable=exists)
-    with write_errors(job.output):
-        job.output.mkdir(parents=True, exist_ok=True)
-    write_manifest(job.output, manifest)
-    return manifest
-
-
-def _check_same(output: Path, manifest: Manifest) -> None:
-    """Raise a MismatchError if the folder's runs were made with another model or other settings."""
-    existing = read_manifest(output, Kind.RUNS, unfinished=True)
-    found = differences(existing.settings, manifest.settings)
-    before, now = (m.made_from["model"] for m in (existing, manifest))
-    if before["fingerprint"] != now["fingerprint"]:
-        found.append(f"the model was {before['name']}, now {now['name']} with other weights")
-    if found:
-        raise MismatchError(
-            f"the runs in {output} were made with other settings: {'; '.join(found)}",
-            "choose another --output, or remake all runs with --overwrite",
-        )
-
-
-def _clear(job: _Job) -> None:
-    """Remove the files that this command wrote in the folder."""
-    read_manifest(job.output, Kind.RUNS, unfinished=True)
-    with write_errors(job.output):
-        shutil.rmtree(job.output / CORPORA, ignore_errors=True)
-        for one in benchmarks().values():
-            for run in (job.output / f"{one.short}.{end}" for end in ("trec", "tsv", "jsonl")):
+    def _clear(self) -> None:
+        """Remove the files that this command wrote in the folder."""
+        with write_errors(self.output):
+            shutil.rmtree(self.output / CORPORA, ignore_errors=True)
+            for run in map(self._run_of, benchmarks().values()):
                 if beside(run).is_file():
                     run.unlink(missing_ok=True)
                     beside(run).unlink()
 
+    def _search(
+        self, benchmark: Benchmark, parts: Mapping[str, str], text: Mapping[str, Any]
+    ) -> None:
+        """Write the run of one benchmark, encoding and indexing its corpus if needed."""
+        from denserk.index.search import search
 
-def _origin(benchmark: Benchmark) -> dict[str, str]:
-    """Return the entry of a benchmark in a run's manifest."""
-    return {"name": benchmark.name, "corpus": benchmark.corpus.name}
+        index, run = self._index(benchmark, parts["corpus"], text), str(self._run_of(benchmark))
+        rules = replace(
+            self.search, remove_query=benchmark.remove_query, max_passage=benchmark.max_passage
+        )
+        paths = SearchPaths(
+            index=(str(index),), topics=parts["topics"], model=self.model, output=run
+        )
+        search(paths, rules, self.representation, text, self.compute, own_precision=True)
+        made = read_manifest(run, Kind.RUN)
+        origin = {"suite": _origin(benchmark)}
+        write_manifest(run, replace(made, made_from={**made.made_from, **origin}))
 
+    def _index(self, benchmark: Benchmark, source: str, text: Mapping[str, Any]) -> Path:
+        """Return the index of a benchmark's corpus, building it if needed."""
+        from denserk.index.build import build_index
+        from denserk.models.encode import encode
 
-def _search(job: _Job, benchmark: Benchmark, parts: Mapping[str, str]) -> None:
-    """Write the run of one benchmark, encoding and indexing its corpus if needed."""
-    from denserk.index.search import search
-
-    text = job.text_for(benchmark.corpus)
-    index = _index(job, benchmark, parts["corpus"], text)
-    run = job.run_of(benchmark)
-    rules = replace(
-        job.search, remove_query=benchmark.remove_query, max_passage=benchmark.max_passage
-    )
-    asked = SearchPaths(
-        index=(str(index),), topics=parts["topics"], model=job.model, output=str(run)
-    )
-    search(asked, rules, job.representation, text, job.compute, own_precision=True)
-    made = read_manifest(run, Kind.RUN)
-    write_manifest(run, replace(made, made_from={**made.made_from, "suite": _origin(benchmark)}))
-
-
-def _index(job: _Job, benchmark: Benchmark, source: str, text: Mapping[str, Any]) -> Path:
-    """Return the index of a benchmark's corpus, building it if needed."""
-    from denserk.index.build import build_index
-    from denserk.models.encode import encode
-
-    folder = job.folder_of(benchmark.corpus)
-    vectors, index = folder / "vectors", folder / "index"
-    if (index / NAME).is_file() and read_manifest(index, Kind.INDEX, unfinished=True).complete:
+        folder = self._folder_of(benchmark.corpus)
+        vectors, index = folder / "vectors", folder / "index"
+        if (index / NAME).is_file() and read_manifest(index, Kind.INDEX, unfinished=True).complete:
+            return index
+        paths = EncodeSettings(
+            model=self.model, corpus=source, output=str(vectors), resume=vectors.is_dir()
+        )
+        encode(paths, self.corpus, self.representation, text, self.compute)
+        inputs = IndexPaths(input=(str(vectors),), output=str(index), resume=True)
+        build_index(inputs, IndexSettings())
         return index
-    asked = EncodeSettings(
-        model=job.model, corpus=source, output=str(vectors), resume=vectors.is_dir()
-    )
-    encode(asked, job.corpus, job.representation, text, job.compute)
-    build_index(IndexPaths(input=(str(vectors),), output=str(index), resume=True), IndexSettings())
-    return index

@@ -23,10 +23,8 @@ PUBLISHED = {
 }
 # Fields of `TextSettings` that these models' folders do not record.
 PUBLISHED_TEXT = {PUBLISHED["cocondenser"]: {"join": "sep"}}
-
 # Representation names without published weights -> the message for them.
 WITHOUT_WEIGHTS = {"mlr": "no weights of multi-layer representations are published; train a model"}
-
 # Former short name -> present one.
 RENAMED = {"cls": "cocondenser", "mean": "minilm"}
 
@@ -106,12 +104,8 @@ class AggOrder(StrEnum):
 
 # Precision of the computation.
 Dtype = StrEnum("Dtype", "FLOAT32 BFLOAT16 FLOAT16")
-
-
 # Libraries that compute a model; auto: OpenVINO on a CPU where it is installed, else torch.
 Backend = StrEnum("Backend", "AUTO TORCH OPENVINO")
-
-
 # Precision of stored vectors.
 VectorDtype = StrEnum("VectorDtype", "FLOAT32 FLOAT16")
 

@@ -26,8 +26,6 @@ class OutputFormat(StrEnum):
 
 # Default measures of --format trec_eval, as trec_eval prints.
 TREC_EVAL_MEASURES = ("official",)
-
-
 # Column that orders the hits: score (trec_eval) or rank (MS MARCO's scripts).
 RunOrder = StrEnum("RunOrder", "SCORE RANK")
 
@@ -166,8 +164,6 @@ def reject_unused(settings: Sequence[Any], why: str, hint: str) -> None:
 
 # Paired significance tests: t-test and randomisation (permutation) test.
 PairedTest = StrEnum("PairedTest", "T RANDOMISATION")
-
-
 # Corrections of p-values for multiple tests.
 Correction = StrEnum("Correction", "HOLM BONFERRONI NONE")
 

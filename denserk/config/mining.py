@@ -18,8 +18,6 @@ WITHOUT_TEXTS = (
 
 # Selection of negatives from the eligible hits: a seeded random sample or the highest-ranked.
 SamplingStrategy = StrEnum("SamplingStrategy", "RANDOM TOP")
-
-
 # Hits that contain an answer: used like others, not used as negatives, or used as positives.
 AnswerBearing = StrEnum("AnswerBearing", "KEEP DROP PROMOTE")
 

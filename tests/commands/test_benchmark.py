@@ -1,21 +1,15 @@
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from denserk.commands.app import run as command
-from denserk.commands.benchmark import make_runs
-from denserk.config.benchmarks import MakeSettings
-from denserk.config.encoding import ComputeSettings
+from denserk.commands.benchmark import benchmark
 from denserk.errors import MismatchError, UsageError
 from denserk.evaluation.benchmarks import evaluate_benchmarks
 from denserk.io.manifest import Kind, beside, read_manifest
 from tests.reporters import Heard
 from tests.suite_copies import write_beir, write_marco
-
-CPU = ComputeSettings(device="cpu")
-AGAIN = MakeSettings(resume=True)
 
 
 @pytest.fixture
@@ -26,9 +20,8 @@ def cache(tmp_path, monkeypatch):
     return folder
 
 
-def search(tiny, *names, choice=MakeSettings(), model="bert", **settings):  # noqa: B008
-    choice = replace(choice, **settings)
-    make_runs(names, str(tiny(model)), "runs", choice, compute=CPU)
+def search(tiny, *names, model="bert", **settings):
+    benchmark(names=names, model=tiny(model), output="runs", device="cpu", **settings)
     return evaluate_benchmarks(["runs"], names)
 
 
@@ -74,11 +67,11 @@ def test_resume_keeps_finished_sets_and_makes_the_others(cache, tiny):
     before = Path("runs/scifact.trec").stat().st_mtime_ns
     write_beir(cache, "nfcorpus")
     told = Heard()
-    search(tiny, "beir/nfcorpus", "beir/scifact", choice=AGAIN)
+    search(tiny, "beir/nfcorpus", "beir/scifact", resume=True)
     assert Path("runs/scifact.trec").stat().st_mtime_ns == before
     assert "beir/scifact: finished, kept" in told.notes
     Path("runs/scifact.trec").write_text("")
-    search(tiny, "beir/scifact", choice=AGAIN)
+    search(tiny, "beir/scifact", resume=True)
     assert Path("runs/scifact.trec").stat().st_size
 
 
@@ -90,7 +83,7 @@ def test_a_stop_between_the_run_and_its_suite_is_no_finished_run(cache, tiny):
     del manifest["made_from"]["suite"]
     where.write_text(json.dumps(manifest))
     told = Heard()
-    search(tiny, "beir/scifact", choice=AGAIN)
+    search(tiny, "beir/scifact", resume=True)
     assert "beir/scifact (1 of 1): queries of 64 tokens, passages of 64" in told.notes
 
 
@@ -98,12 +91,12 @@ def test_another_model_or_depth_is_refused_unless_all_is_made_anew(cache, tiny):
     write_beir(cache, "scifact")
     search(tiny, "beir/scifact")
     with pytest.raises(MismatchError, match="with other weights"):
-        search(tiny, "beir/scifact", choice=AGAIN, model="distilbert")
+        search(tiny, "beir/scifact", resume=True, model="distilbert")
     with pytest.raises(MismatchError, match=r"search\.hits was 1000, now 3"):
-        search(tiny, "beir/scifact", choice=AGAIN, hits=3)
+        search(tiny, "beir/scifact", resume=True, hits=3)
     with pytest.raises(UsageError, match="is not empty"):
         search(tiny, "beir/scifact")
-    search(tiny, "beir/scifact", choice=MakeSettings(overwrite=True), hits=3)
+    search(tiny, "beir/scifact", overwrite=True, hits=3)
     assert len(Path("runs/scifact.trec").read_text().splitlines()) == 9
 
 
