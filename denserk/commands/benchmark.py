@@ -22,36 +22,11 @@ from denserk.commands.app import app
 from denserk.commands.console import print_table
 from denserk.commands.evaluate import finish, show, with_baseline
 from denserk.commands.options import Given, Overrides, command
-from denserk.config.benchmarks import (
-    COLUMNS,
-    Benchmark,
-    BenchmarkPaths,
-    Corpus,
-    MakeSettings,
-    benchmarks,
-    find_benchmarks,
-    list_benchmarks,
-)
-from denserk.config.encoding import (
-    PUBLISHED_TEXT,
-    ComputeSettings,
-    EncodeSettings,
-    RepresentationSettings,
-    TextSettings,
-)
-from denserk.config.evaluation import (
-    AnswerSettings,
-    ComparisonSettings,
-    EvaluationSettings,
-    MeasureSettings,
-    PageSettings,
-    ReportSettings,
-    ReportSources,
-    reject_unused,
-)
+from denserk.config import benchmarks as config
+from denserk.config import encoding, evaluation, retrieval
+from denserk.config.benchmarks import Benchmark, Corpus
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json, given_fields, plain
-from denserk.config.retrieval import IndexPaths, IndexSettings, SearchPaths, SearchSettings
 from denserk.errors import MismatchError, UsageError
 from denserk.io.data_sets import find_parts
 from denserk.io.files import write_errors
@@ -85,32 +60,32 @@ LENGTHS = ("query_max_length", "passage_max_length")
     ),
 )
 def benchmark(
-    paths: BenchmarkPaths,
-    measures: MeasureSettings,
-    matching: AnswerSettings,
-    comparison: ComparisonSettings,
-    report: ReportSettings,
-    page: PageSettings,
-    make: Given[MakeSettings],
-    representation: Overrides[RepresentationSettings],
-    text: Overrides[TextSettings],
+    paths: config.BenchmarkPaths,
+    measures: evaluation.MeasureSettings,
+    matching: evaluation.AnswerSettings,
+    comparison: evaluation.ComparisonSettings,
+    report: evaluation.ReportSettings,
+    page: evaluation.PageSettings,
+    make: Given[config.MakeSettings],
+    representation: Overrides[encoding.RepresentationSettings],
+    text: Overrides[encoding.TextSettings],
     corpus: Given[CorpusSettings],
-    computing: Given[ComputeSettings],
+    computing: Given[encoding.ComputeSettings],
     names: Annotated[
         list[str] | None, typer.Argument(metavar="NAME", help="Benchmarks or groups (see --list).")
     ] = None,
 ) -> None:
     """Evaluate runs or a model on named benchmarks."""
     if paths.list:
-        print_table(COLUMNS, list_benchmarks())
+        print_table(config.COLUMNS, config.list_benchmarks())
         return
     if not names:
         raise UsageError("no benchmark given", "denserk benchmark --list shows all")
     runs = _runs_of(paths, {**make, **representation, **text, **corpus, **computing})
-    asked = find_benchmarks(names)
+    asked = config.find_benchmarks(names)
     if not any(each.answers for each in asked):
         why = f"for benchmarks with answers; {' and '.join(names)} has qrels"
-        reject_unused([matching], why, "leave it out")
+        evaluation.reject_unused([matching], why, "leave it out")
     if page.report is not None:
         from denserk.evaluation.report import page_in
 
@@ -119,11 +94,11 @@ def benchmark(
     one = None if folders or len(asked) > 1 else asked[0]
     if one is None:
         _reject_single([comparison, measures, report, matching, page])
-    settings = EvaluationSettings(**vars(measures))
+    settings = evaluation.EvaluationSettings(**vars(measures))
     if paths.model is not None and paths.output is not None:
         _Maker(
-            *(Path(paths.output), paths.model, MakeSettings(**make), representation, text),
-            *(CorpusSettings(**corpus), ComputeSettings(**computing)),
+            *(Path(paths.output), paths.model, config.MakeSettings(**make), representation, text),
+            *(CorpusSettings(**corpus), encoding.ComputeSettings(**computing)),
         ).make(asked)
     if one is not None:
         _measure_one(runs, one, settings, paths, matching, comparison, report, page)
@@ -138,7 +113,7 @@ def benchmark(
         logger.info(f"{write_benchmarks_report(result, page)}: report")
 
 
-def _runs_of(paths: BenchmarkPaths, making: Mapping[str, Any]) -> list[str]:
+def _runs_of(paths: config.BenchmarkPaths, making: Mapping[str, Any]) -> list[str]:
     """Return the runs to evaluate; `making` holds the given options for making runs."""
     unused = [f"--{name.replace('_', '-')}" for name in making if name != "overwrite"]
     if paths.model is None and unused:
@@ -161,12 +136,12 @@ def _reject_single(groups: Sequence[Any]) -> None:
 def _measure_one(
     runs: Sequence[str],
     benchmark: Benchmark,
-    settings: EvaluationSettings,
-    paths: BenchmarkPaths,
-    matching: AnswerSettings,
-    comparison: ComparisonSettings,
-    report: ReportSettings,
-    page: PageSettings,
+    settings: evaluation.EvaluationSettings,
+    paths: config.BenchmarkPaths,
+    matching: evaluation.AnswerSettings,
+    comparison: evaluation.ComparisonSettings,
+    report: evaluation.ReportSettings,
+    page: evaluation.PageSettings,
 ) -> None:
     from denserk.evaluation.benchmarks import evaluate_benchmark
 
@@ -176,7 +151,9 @@ def _measure_one(
     if page.report is not None:
         from denserk.evaluation.report import sources_of
 
-        sources = sources_of(benchmark, ReportSources(benchmark.title, topics=page.topics))
+        sources = sources_of(
+            benchmark, evaluation.ReportSources(benchmark.title, topics=page.topics)
+        )
         settings = replace(settings, remove_query=benchmark.remove_query)
     finish(result, runs, settings, comparison, report, page, sources)
 
@@ -193,11 +170,11 @@ class _Maker:
         self,
         output: Path,
         model: str,
-        choice: MakeSettings,
+        choice: config.MakeSettings,
         representation: Mapping[str, Any],
         text: Mapping[str, Any],
         corpus: CorpusSettings,
-        compute: ComputeSettings,
+        compute: encoding.ComputeSettings,
     ) -> None:
         from denserk.models.checkpoints import find_model
         from denserk.models.stored_model import read_model_folder
@@ -205,7 +182,7 @@ class _Maker:
         self.model, folder = find_model(model)
         self.stored = read_model_folder(folder)
         self.output, self.choice = output, choice
-        self.search = SearchSettings(hits=choice.hits, index_device=choice.index_device)
+        self.search = retrieval.SearchSettings(hits=choice.hits, index_device=choice.index_device)
         self.representation, self.text = representation, text
         self.corpus, self.compute = corpus, compute
 
@@ -233,7 +210,9 @@ class _Maker:
             later = {other.corpus.name for other in asked[position + 1 :]}
             if self.choice.discard_vectors and benchmark.corpus.name not in later:
                 shutil.rmtree(self._folder_of(benchmark.corpus), ignore_errors=True)
-        finished = sorted(one.name for one in benchmarks().values() if self._is_finished(one))
+        finished = sorted(
+            one.name for one in config.benchmarks().values() if self._is_finished(one)
+        )
         write_manifest(self.output, replace(manifest, complete=True, contents={"runs": finished}))
 
     def _run_of(self, benchmark: Benchmark) -> Path:
@@ -250,7 +229,7 @@ class _Maker:
         """
         longest = self.stored.passage.max_length or math.inf
         lengths = {name: min(getattr(corpus, name), longest) for name in LENGTHS}
-        states_join = self.stored.told or "join" in PUBLISHED_TEXT.get(self.model, {})
+        states_join = self.stored.told or "join" in encoding.PUBLISHED_TEXT.get(self.model, {})
         return {**lengths, **({} if states_join else {"join": corpus.join}), **self.text}
 
     def _is_finished(self, benchmark: Benchmark) -> bool:
@@ -303,7 +282,7 @@ class _Maker:
         """Remove the files that this command wrote in the folder."""
         with write_errors(self.output):
             shutil.rmtree(self.output / CORPORA, ignore_errors=True)
-            for run in map(self._run_of, benchmarks().values()):
+            for run in map(self._run_of, config.benchmarks().values()):
                 if beside(run).is_file():
                     run.unlink(missing_ok=True)
                     beside(run).unlink()
@@ -318,7 +297,7 @@ class _Maker:
         rules = replace(
             self.search, remove_query=benchmark.remove_query, max_passage=benchmark.max_passage
         )
-        paths = SearchPaths(
+        paths = retrieval.SearchPaths(
             index=(str(index),), topics=parts["topics"], model=self.model, output=run
         )
         search(paths, rules, self.representation, text, self.compute, own_precision=True)
@@ -335,10 +314,10 @@ class _Maker:
         vectors, index = folder / "vectors", folder / "index"
         if (index / NAME).is_file() and read_manifest(index, Kind.INDEX, unfinished=True).complete:
             return index
-        paths = EncodeSettings(
+        paths = encoding.EncodeSettings(
             model=self.model, corpus=source, output=str(vectors), resume=vectors.is_dir()
         )
         encode(paths, self.corpus, self.representation, text, self.compute)
-        inputs = IndexPaths(input=(str(vectors),), output=str(index), resume=True)
-        build_index(inputs, IndexSettings())
+        inputs = retrieval.IndexPaths(input=(str(vectors),), output=str(index), resume=True)
+        build_index(inputs, retrieval.IndexSettings())
         return index

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from denserk.commands.app import app
-from denserk.commands.options import Given, Overrides, command
-from denserk.config import generate as config
+from denserk.commands.options import Overrides, command
 from denserk.config.encoding import ComputeSettings, RepresentationSettings, TextSettings
 from denserk.config.formats import ConversionSettings, CorpusSettings
+from denserk.config.generate import GenerateSettings
 
 logger = logging.getLogger(__name__)
 
@@ -54,18 +54,11 @@ def convert(
         "denserk generate --corpus corpus.jsonl --output out.jsonl --continuation-model gpt2",
     ),
 )
-def generate(
-    settings: config.GenerateSettings,
-    queries: Given[config.QuerySettings],
-    continuations: Given[config.ContinuationSettings],
-    text: config.GenerateTextSettings,
-    corpus: CorpusSettings,
-    compute: ComputeSettings,
-) -> Any:
+def generate(settings: GenerateSettings, corpus: CorpusSettings, compute: ComputeSettings) -> Any:
     """Generate queries (doc2query) and continuations for passages."""
     from denserk.models.generation import generate as task
 
-    result = task(settings, queries, continuations, text, corpus, compute)
+    result = task(settings, corpus, compute)
     logger.info(
         f"{settings.output}: {result.count:,} passages; {result.generated:,} processed in this run "
         f"({result.queries:,} queries, {result.continuations:,} continuations; {result.empty:,} "

@@ -5,7 +5,7 @@ depend on the block, the seed, the batch settings and the machine, but on no oth
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from pathlib import Path
@@ -21,13 +21,8 @@ from transformers.models.auto.modeling_auto import (
 
 from denserk.config.encoding import BATCH_TOKENS, ComputeSettings
 from denserk.config.formats import CorpusSettings
-from denserk.config.generate import (
-    GenerateSettings,
-    GenerateTextSettings,
-    Sampling,
-    sampling_settings,
-)
-from denserk.config.options import as_json
+from denserk.config.generate import GenerateSettings, Sampling
+from denserk.config.options import as_json, plain
 from denserk.data.batches import by_length
 from denserk.data.tokenization import VOCABULARY_FILES, load_tokenizer
 from denserk.errors import MismatchError, ModelError, UsageError
@@ -59,6 +54,9 @@ from denserk.reporting import track
 
 QUERIES, CONTINUATIONS = "--queries-model", "--continuation-model"
 MODELS = {QUERIES: "queries_model", CONTINUATIONS: "continuation_model"}
+KINDS = {QUERIES: "query", CONTINUATIONS: "continuation"}
+# Settings that a resumed run must share; a smaller batch is allowed.
+SHARED = ("seed", "block_size", "shard_id", "shard_num", "fields", "join", "passage_max_length")
 SPECIAL_TOKENS = ("eos_token_id", "bos_token_id", "decoder_start_token_id")
 
 
@@ -228,39 +226,22 @@ class GenerateResult:
 
 
 def generate(
-    settings: GenerateSettings,
-    queries: Mapping[str, Any],
-    continuations: Mapping[str, Any],
-    text: GenerateTextSettings,
-    corpus: CorpusSettings,
-    compute: ComputeSettings,
+    settings: GenerateSettings, corpus: CorpusSettings, compute: ComputeSettings
 ) -> GenerateResult:
     """Generate queries and continuations of every passage, in the order of the corpus.
-
-    Args:
-        settings: corpus, models and output.
-        queries: fields of `QuerySettings` that differ from its defaults.
-        continuations: fields of `ContinuationSettings` that differ from its defaults.
-        text: how passages become text.
-        corpus: how passages are read.
-        compute: device, dtype and batch size.
 
     Raises:
         UsageError, InputError, MismatchError, OutputError, ModelError: see `denserk.errors`.
     """
-    asked = dict(zip(MODELS, sampling_settings(settings, queries, continuations), strict=True))
     generators = {
         option: TextGenerator(
-            option,
-            getattr(settings, MODELS[option]),
-            own.sampling,
-            compute,
+            *(option, model, settings.sampling_of(KINDS[option]), compute),
             allow_pickle=settings.allow_pickle,
         )
-        for option, own in asked.items()
-        if own is not None
+        for option, name in MODELS.items()
+        if (model := getattr(settings, name)) is not None
     }
-    prompts = {QUERIES: queries.get("query_prompt", "")}
+    prompts = {QUERIES: settings.query_prompt}
 
     def sample(option: str, number: int, inputs: Sequence[str]) -> list[list[str]]:
         """Sample texts for the passages of a block."""
@@ -269,20 +250,21 @@ def generate(
         key = f"{settings.seed} {option} {number}".encode()
         seed = int.from_bytes(blake2b(key, digest_size=8).digest())
         prompted = [prompts.get(option, "") + each if each else "" for each in inputs]
-        return generators[option].generate(prompted, text.passage_max_length, seed)
+        return generators[option].generate(prompted, settings.passage_max_length, seed)
 
-    fields = text.fields or ("title", "text")
+    fields = settings.fields or ("title", "text")
     output, size = settings.output, settings.block_size
     texts = Texts(
-        settings.corpus, "passages", lambda: read_passages(settings.corpus, corpus, text.fields)
+        settings.corpus, "passages", lambda: read_passages(settings.corpus, corpus, settings.fields)
     )
     start, stop = shard_bounds(texts.count(), size, settings.shard_id, settings.shard_num)
-    chosen = {  # a resumed run must share these; a smaller batch is allowed
-        **{k: getattr(settings, k) for k in ("seed", "block_size", "shard_id", "shard_num")},
+    chosen = {
+        **{name: plain(getattr(settings, name)) for name in SHARED},
         **as_json(corpus),
-        **as_json(text),
-        "queries": (own := asked[QUERIES]) and as_json(own),
-        "continuations": (own := asked[CONTINUATIONS]) and as_json(own),
+        "queries": settings.options_of("query") if QUERIES in generators else None,
+        "continuations": (
+            settings.options_of("continuation") if CONTINUATIONS in generators else None
+        ),
         "sampler": "transformers",
         "dtype": compute.dtype.value,
     }
@@ -307,7 +289,7 @@ def generate(
             if left.pop(number, None) is None and not complete:
                 started_at = time.perf_counter()
                 inputs = [
-                    text.join.join(filter(None, (p.field(name).strip() for name in fields)))
+                    settings.join.join(filter(None, (p.field(name).strip() for name in fields)))
                     for p in passages
                 ]
                 made = {option: sample(option, number, inputs) for option in MODELS}

@@ -24,7 +24,7 @@ from denserk.config.analysis import AttentionEntropySettings
 from denserk.config.encoding import ComputeSettings, Dtype
 from denserk.config.finetuning import FinetuneRun
 from denserk.config.formats import CorpusSettings
-from denserk.config.generate import GenerateSettings, GenerateTextSettings
+from denserk.config.generate import GenerateSettings
 from denserk.config.pretraining import (
     Architecture,
     PretrainingObjective,
@@ -172,11 +172,12 @@ def generate_texts(work: Path) -> None:
             queries_model=str(work / "asker"),
             continuation_model=str(work / "continuer"),
             output=str(work / "expansions.jsonl"),
+            num_queries=QUERIES,
+            query_max_tokens=20,
+            continuation_max_tokens=CONTINUATION,
+            passage_max_length=80,
             resume=True,
         ),
-        {"num_queries": QUERIES, "query_max_tokens": 20},
-        {"continuation_max_tokens": CONTINUATION},
-        GenerateTextSettings(passage_max_length=80),
         CorpusSettings(),
         COMPUTE,
     )

@@ -20,7 +20,7 @@ from denserk.config.encoding import (
 )
 from denserk.config.evaluation import AnswerSettings, ReportSettings, parse_bound
 from denserk.config.formats import ConversionSettings, TrainingFormat
-from denserk.config.generate import GenerateSettings, GenerateTextSettings, sampling_settings
+from denserk.config.generate import GenerateSettings
 from denserk.config.mining import AnswerBearing, MiningPaths, MiningSettings
 from denserk.config.retrieval import (
     CollectionSettings,
@@ -68,7 +68,8 @@ NEEDED = {
         (FusionSettings, {"weights": (0.0, 0.0)}, "one must be above 0"),
         (GenerateSettings, {"queries_model": None}, "give --queries-model"),
         (GenerateSettings, {"output": "-", "resume": True}, "--resume needs a file"),
-        (GenerateTextSettings, {"join": "sep"}, "join=sep: these models read plain text"),
+        (GenerateSettings, {"continuation_top_k": 3}, "--set continuation-top-k needs --contin"),
+        (GenerateSettings, {"join": "sep"}, "join=sep: these models read plain text"),
         (IndexSettings, {"engine": Engine.MILVUS, "metric": Metric.L2}, "--metric inner only"),
         (IndexSettings, {"engine": Engine.BM25S}, "--engine bm25s does not support --type flat"),
         (IndexSettings, {"engine": Engine.TORCH, "factory": "PQ8"}, "--engine torch supports"),
@@ -142,14 +143,10 @@ def test_weights_of_runs():
         FusionSettings(alpha=0.3).weights_of(3)
 
 
-def test_generation_samples_as_master_does_and_needs_its_model():
+def test_generation_samples_as_master_does():
     settings = GenerateSettings(corpus="c", output="o", queries_model="m")
-    queries, continuations = sampling_settings(settings, {}, {})
-    assert queries is not None
-    assert continuations is None
-    assert (queries.num_queries, queries.query_top_k, queries.query_max_tokens) == (10, 10, 64)
-    with pytest.raises(UsageError, match="--set continuation-top-k: only with --continuation-mod"):
-        sampling_settings(settings, {"num_queries": 3}, {"continuation_top_k": 3})
+    assert settings.sampling_of("query") == (10, 10, 1.0, 1.0, 64)
+    assert settings.sampling_of("continuation") == (1, 0, 0.9, 1.0, 128)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from denserk.config.encoding import ComputeSettings
 from denserk.config.formats import CorpusSettings
-from denserk.config.generate import GenerateSettings, GenerateTextSettings
+from denserk.config.generate import GenerateSettings
 from denserk.errors import InputError, MismatchError
 from denserk.io.manifest import Kind, read_manifest
 from denserk.io.pretraining_text import read_expansions
@@ -57,16 +57,14 @@ def stand_in(monkeypatch):
     monkeypatch.setattr(StandIn, "asked", 0)
 
 
-def run(output, corpus, *, compute=None, text=None, queries=None, **settings):
+def run(output, corpus, *, compute=None, **settings):
     given = {"queries_model": "q", "continuation_model": "c", "block_size": 2, **settings}
-    return generate(
-        GenerateSettings(corpus=str(corpus), output=str(output), **given),
-        {"num_queries": 2, **(queries or {})} if given["queries_model"] else {},
-        {"continuation_max_tokens": 10} if given["continuation_model"] else {},
-        text or GenerateTextSettings(),
-        CorpusSettings(),
-        compute or ComputeSettings(device="cpu"),
-    )
+    if given["queries_model"]:
+        given = {"num_queries": 2, **given}
+    if given["continuation_model"]:
+        given["continuation_max_tokens"] = 10
+    generating = GenerateSettings(corpus=str(corpus), output=str(output), **given)
+    return generate(generating, CorpusSettings(), compute or ComputeSettings(device="cpu"))
 
 
 def models(writer):
@@ -77,7 +75,7 @@ SHORT = {"query_max_tokens": 8}
 
 
 def test_every_passage_in_the_order_of_the_corpus(writer, corpus, tmp_path):
-    result = run(tmp_path / "x", corpus, queries=SHORT, **models(writer))
+    result = run(tmp_path / "x", corpus, **SHORT, **models(writer))
     made = list(read_expansions(tmp_path / "x"))
     assert [own.docid for own in made] == [f"d{n}" for n in range(COUNT)]
     assert made[4].queries == made[4].next == ()
@@ -91,15 +89,15 @@ def test_every_passage_in_the_order_of_the_corpus(writer, corpus, tmp_path):
 
 
 def test_shards_and_resumed_runs_are_parts_of_the_whole(writer, corpus, tmp_path):
-    run(tmp_path / "whole", corpus, queries=SHORT, **models(writer))
+    run(tmp_path / "whole", corpus, **SHORT, **models(writer))
     whole = (tmp_path / "whole").read_bytes()
     for shard in range(3):
         name = tmp_path / f"shard{shard}"
-        run(name, corpus, queries=SHORT, **models(writer), shard_id=shard, shard_num=3)
+        run(name, corpus, **SHORT, **models(writer), shard_id=shard, shard_num=3)
     assert b"".join((tmp_path / f"shard{i}").read_bytes() for i in range(3)) == whole
     with stopped_at(5, [(TextGenerator, "generate")]), pytest.raises(Stopped):
-        run(tmp_path / "x", corpus, queries=SHORT, **models(writer))
-    run(tmp_path / "x", corpus, queries=SHORT, **models(writer), resume=True)
+        run(tmp_path / "x", corpus, **SHORT, **models(writer))
+    run(tmp_path / "x", corpus, **SHORT, **models(writer), resume=True)
     assert (tmp_path / "x").read_bytes() == whole
 
 
@@ -145,7 +143,7 @@ def test_resume_of_nothing_starts_and_of_the_whole_changes_nothing(stand_in, cor
     ("change", "said"),
     [
         ({"queries_model": "other"}, "queries_model.fingerprint was 'q', now 'other'"),
-        ({"queries": {"query_top_k": 3}}, "queries.query_top_k was 10, now 3"),
+        ({"query_top_k": 3}, "queries.query_top_k was 10, now 3"),
     ],
 )
 def test_resume_names_the_difference(stand_in, corpus, tmp_path, change, said, finished):
@@ -199,9 +197,7 @@ def test_a_repeated_id_is_met_before_any_work(stand_in, corpus, tmp_path, monkey
 
 
 def test_one_model_alone_with_a_prompt_and_a_join(stand_in, corpus, tmp_path):
-    text = GenerateTextSettings(join=" - ")
-    asked = {"query_prompt": "ask: "}
-    run(tmp_path / "x", corpus, continuation_model=None, queries=asked, text=text)
+    run(tmp_path / "x", corpus, continuation_model=None, query_prompt="ask: ", join=" - ")
     made = list(read_expansions(tmp_path / "x"))
     assert all(own.next == () for own in made)
     assert made[0].queries[0].partition(" ")[2].startswith("ask: ")
