@@ -262,11 +262,7 @@ def _draw(table: "Table") -> None:
 
     from denserk.evaluation.tables import as_rich
 
-    cells = tuple(
-        tuple(replace(cell, text=printable(cell.text, None)) for cell in row) for row in table.rows
-    )
-    header = tuple(printable(name, None) for name in table.header)
     out = Console()
-    out.print(as_rich(replace(table, header=header, rows=cells)))
+    out.print(as_rich(table, lambda text: printable(text, None)))
     for note in table.legend("green"):
         out.print(Text(note))

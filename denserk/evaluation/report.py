@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,50 +55,32 @@ class Figure(NamedTuple):
 
 
 class QueryRow(NamedTuple):
-    """The values of the runs on one query, and the largest difference from the reference run.
-
-    `values` and `difference` are NaN where there is none.
-    """
+    """The values of the runs on one query; NaN where there is none."""
 
     qid: str
     values: list[float]
-    difference: float
+    difference: float  # the largest one from the reference run
 
 
 class TopList(NamedTuple):
-    """The first of a query's `hits` hits, and the rank of its first relevant one, if any.
+    """The first hits of a query in a run."""
 
-    `top` holds (passage id, score, grade); the grade is None where it was not judged.
-    """
-
-    top: list[tuple[str, float, int | None]]
-    first_relevant: int | None
-    hits: int
+    top: list[tuple[str, float, int | None]]  # passage, score, grade; None: not judged
+    first_relevant: int | None  # its rank
+    hits: int  # all of the query
 
 
 class RunProfile(NamedTuple):
-    """A run against relevance judgments.
+    """A run against relevance judgments."""
 
-    Attributes:
-        name: of the run in tables.
-        recall: (depth, mean recall) for each of `DEPTHS` that the run reaches, and its own depth.
-        scores: of relevant hits, and of others.
-        lists: the ranked lists of the queries asked for.
-    """
-
-    name: str
-    recall: list[tuple[int, float]]
-    scores: tuple[list[float], list[float]]
-    lists: dict[str, TopList]
+    name: str  # in tables
+    recall: list[tuple[int, float]]  # at each of `DEPTHS` that the run reaches, and its own depth
+    scores: tuple[list[float], list[float]]  # of relevant hits, and of others
+    lists: dict[str, TopList]  # of the queries asked for
 
 
 def page_in(settings: PageSettings, inputs: Iterable[str] = ()) -> Path:
-    """Return the path of the page; called before the work, so that mistakes show early.
-
-    Raises:
-        UsageError: it cannot be there, or an input is a stream, which a report reads twice.
-        MissingExtraError: a package for reports is not installed.
-    """
+    """Return the path of the page; called before the work, so that mistakes show early."""
     assert settings.report is not None
     for package in ("jinja2", "matplotlib"):
         require(package, "--report")
@@ -140,14 +123,16 @@ def write_report(
         evaluation: how hits and missing queries were treated.
     """
     evaluation = evaluation or EvaluationSettings()
-    measure, reference, level = main_measure(result), reference_of(result), _level(result)
+    names = [run.name for run in result.runs]
+    compared = [measure for measure in result.measures if not is_count(measure)]
+    measure, level = str((compared or result.measures)[0]), _level(result)
+    reference = names.index(result.comparison.baseline) if result.comparison else 0
     rows = query_rows(result, measure, reference)
     manifests = [read_manifest(r, Kind.RUN) if beside(r).is_file() else None for r in runs]
-    sources = _completed(sources, [each for each in manifests if each is not None])
-    profiles: list[RunProfile] = []
-    moved: list[QueryRow] = []
+    sources = _completed(sources, filter(None, manifests))
+    profiles = []
+    moved = rows[: settings.report_queries] if sources.qrels is not None else []
     if sources.qrels is not None:
-        moved = rows[: settings.report_queries]
         judgments = read_qrels_map(sources.qrels)
         for path, run in zip(runs, result.runs, strict=True):
             missing = () if evaluation.complete else frozenset(run.missing)
@@ -177,12 +162,12 @@ def write_report(
     for sentence in lacking:
         logger.info(sentence)
     said = [text for run in result.runs for _, text in remarks(run, result, evaluation.complete)]
-    computed = (f"{', '.join(names)} by {who}" for who, names in result.providers.items())
+    computed = (f"{', '.join(known)} by {who}" for who, known in result.providers.items())
     return _write(
         page_in(settings),
         title=sources.title,
         subtitle=f"{len(result.queries):,} queries",
-        runs=[run.name for run in result.runs],
+        runs=names,
         tables=tables(result, ReportSettings()),
         figures=[*figures, *costs],
         scores=scores,
@@ -192,7 +177,7 @@ def write_report(
         passages=passages,
         level=level,
         measure=measure,
-        reference=result.runs[reference].name,
+        reference=names[reference],
         moved=moved,
         rows=rows[:MOST_ROWS],
     )
@@ -221,29 +206,13 @@ def _write(path: Path, **content: Any) -> Path:
         loader=jinja2.PackageLoader("denserk", "evaluation"),
         trim_blocks=True,
         lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
     )
-    empty: dict[str, Any] = {"scores": [], "moved": [], "rows": []}
-    page = environment.get_template("report.html").render(
-        {**empty, **content, "version": __version__, "inks": INKS}
-    )
+    page = environment.get_template("report.html").render(content, version=__version__, inks=INKS)
     with write_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     with whole_text(path) as out:
         out.write(page)
     return path
-
-
-def main_measure(result: EvaluationResult) -> str:
-    """Return the first measure that is not a count, or the first one."""
-    compared = [measure for measure in result.measures if not is_count(measure)]
-    return str((compared or result.measures)[0])
-
-
-def reference_of(result: EvaluationResult) -> int:
-    """Return the number of the run that others are compared with: the baseline, or the first."""
-    names = [run.name for run in result.runs]
-    return 0 if result.comparison is None else names.index(result.comparison.baseline)
 
 
 def query_rows(result: EvaluationResult, measure: str, reference: int) -> list[QueryRow]:
@@ -253,13 +222,9 @@ def query_rows(result: EvaluationResult, measure: str, reference: int) -> list[Q
         values = [run.per_query[measure].get(qid, math.nan) for run in result.runs]
         others = (value - values[reference] for n, value in enumerate(values) if n != reference)
         widest = max((d for d in others if not math.isnan(d)), key=abs, default=math.nan)
-        rows.append(QueryRow(qid, values, widest))
-
-    def place(row: QueryRow) -> tuple[bool, float]:
-        key = row.values[0] if len(row.values) == 1 else -abs(row.difference)
-        return math.isnan(key), key
-
-    return sorted(rows, key=place)
+        key = values[0] if len(values) == 1 else -abs(widest)
+        rows.append(((math.isnan(key), key), QueryRow(qid, values, widest)))
+    return [row for _, row in sorted(rows, key=itemgetter(0))]
 
 
 def profile(
@@ -284,7 +249,7 @@ def profile(
     """
     ranked = {qid: first_hits(run[qid], len(run[qid])) for qid in queries if qid in run}
     deepest = max(map(len, ranked.values()), default=0)
-    depths = [*(depth for depth in DEPTHS if depth < deepest), *([deepest] if deepest else [])]
+    depths = [*(depth for depth in DEPTHS if depth < deepest), deepest] if deepest else []
     recall = np.zeros(len(depths))
     scores: tuple[list[float], list[float]] = ([], [])
     for qid, hits in ranked.items():
@@ -393,11 +358,11 @@ def _costs(
 def _scores(profiles: Sequence[RunProfile]) -> Iterator[Figure]:
     for number, (name, _, scores, _) in enumerate(profiles):
         together = np.concatenate(scores)
+        if not len(together) or not np.ptp(together) > 0:
+            continue
         try:
             edges = np.histogram_bin_edges(together, BINS)
         except ValueError:  # the scores differ by less than float64 can divide
-            continue
-        if not len(together) or not np.ptp(together) > 0:
             continue
         axes = new_axes(4.4, 2.6)
         for ink, dash, kind, values in zip(

@@ -25,10 +25,10 @@ SAME = 1e-12  # smaller differences are ties: they come from the order of a sum
 
 @dataclass(frozen=True)
 class Difference:
-    """How a run differs from a baseline in one measure, over n queries.
+    """How a run differs from a baseline in one measure: run minus baseline over the queries.
 
     Attributes:
-        mean: of the differences, run minus baseline.
+        mean: of the differences.
         low, high: confidence interval of the mean (Student's t), corrected like `corrected`.
         effect: Cohen's d of paired samples: mean over standard deviation of the differences.
         p: two-sided p-value of the test, before any correction.
@@ -49,13 +49,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The differences of runs from a baseline.
-
-    Attributes:
-        baseline: its name.
-        settings: how they were tested.
-        differences: run -> measure -> difference; counts are not compared.
-    """
+    """The differences of runs from a baseline: run -> measure; counts are not compared."""
 
     baseline: str
     settings: ComparisonSettings
@@ -129,11 +123,6 @@ def randomisation_test(differences: Values, permutations: int, seed: int) -> flo
     more than `permutations` ways to set the signs, all are taken, and p is exact.
     `scipy.stats.permutation_test` gives the same in 25 times the time.
 
-    Args:
-        differences: (n,), run minus baseline.
-        permutations: number of draws.
-        seed: of the draws.
-
     >>> randomisation_test(np.array([1.0, 1.0, 1.0]), 1000, seed=1)
     0.25
     """
@@ -147,12 +136,12 @@ def randomisation_test(differences: Values, permutations: int, seed: int) -> flo
             sums = np.concatenate([sums - value, sums + value])
         return float((np.abs(sums) >= observed).mean())
     random = np.random.default_rng(seed)
-    extreme, left = 0, permutations
-    while left:
-        count = min(left, max(1, BLOCK // len(moved)))
-        signs = random.integers(0, 2, (count, len(moved)), dtype=np.int8) * 2 - 1
+    rows = max(1, BLOCK // len(moved))
+    extreme = 0
+    for start in range(0, permutations, rows):
+        shape = (min(rows, permutations - start), len(moved))
+        signs = random.integers(0, 2, shape, dtype=np.int8) * 2 - 1
         extreme += int((np.abs(signs @ moved) >= observed).sum())
-        left -= count
     return (extreme + 1) / (permutations + 1)
 
 
@@ -180,16 +169,10 @@ def correction_factors(p_values: Sequence[float], correction: Correction) -> lis
 
 
 def describe(differences: Values, p: float, factor: float = 1.0, alpha: float = 0.05) -> Difference:
-    """Describe the differences of a run from a baseline.
+    """Describe the differences of a run from a baseline, tested with a p-value and its factor.
 
     The interval is that of level 1 - alpha / factor, so that the interval of a t-test excludes 0
     exactly where the corrected p-value is below alpha.
-
-    Args:
-        differences: (n,), run minus baseline.
-        p: p-value of the test.
-        factor: see `correction_factors`.
-        alpha: the level of the tests.
     """
     from scipy import stats
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,13 @@ WIDE = 8  # more measures than this stand below each other, not side by side
 ALL = "all"  # names the line of the mean among the queries
 SUMMARY_ONLY = ("num_q", "gm_map")  # trec_eval prints these for all queries together only
 TESTS = {PairedTest.T: "paired t-test", PairedTest.RANDOMISATION: "paired randomisation test"}
+# labels of the lines of a comparison -> attributes of a Difference
+DIFFERENCES = {
+    "difference": "mean",
+    **{name: name for name in ("low", "high", "effect")},
+    "p": "corrected",
+    **{name: name for name in ("wins", "ties", "losses")},
+}
 CORRECTIONS = {
     Correction.HOLM: "Holm's correction",
     Correction.BONFERRONI: "Bonferroni's correction",
@@ -59,11 +66,7 @@ class Table:
 
 
 def render(result: Result, report: ReportSettings, shape: OutputFormat) -> str:
-    """Return a result as text in one of the output formats.
-
-    Raises:
-        UsageError: trec_eval's format cannot hold what was asked for.
-    """
+    """Return a result as text in one of the output formats."""
     if shape is OutputFormat.TREC_EVAL:
         return _trec_eval(result, report)
     if shape is OutputFormat.TSV:
@@ -78,16 +81,16 @@ def render(result: Result, report: ReportSettings, shape: OutputFormat) -> str:
 def tables(result: Result, report: ReportSettings) -> list[Table]:
     """Return the measures, the differences from the baseline, and the published results."""
     if isinstance(result, BenchmarksResult):
-        every = (str(m) for one in result.results.values() for m in one.measures)
+        every = (measure for one in result.results.values() for measure in one.measures)
         measures = list(dict.fromkeys(every))
         found = [_benchmarks_table(result, measures, report)]
     else:
-        measures = list(map(str, result.measures))
+        measures = list(result.measures)
         found = [_measures_table(result, report)]
         if result.comparison is not None:
             found.append(_differences_table(result.comparison, report.places))
     if result.published:
-        found.append(_published_table(result.published, measures))
+        found.append(_published_table(result.published, list(map(str, measures))))
     return found
 
 
@@ -139,38 +142,34 @@ def as_markdown(table: Table) -> str:
     return line(map(escape_markdown, table.header)) + f"|{rule}\n" + rows + below
 
 
-def as_rich(table: Table) -> "RichTable":
-    """Return a table for a terminal; the best values in green."""
+def as_rich(table: Table, printable: Callable[[str], str]) -> "RichTable":
+    """Return a table for a terminal, of printable texts; the best values in green."""
     from rich.table import Table as RichTable
     from rich.text import Text
 
     rich = RichTable(pad_edge=False)
     for column, name in enumerate(table.header):
-        label = column < table.labels
-        rich.add_column(
-            Text(name),
-            justify="left" if label else "right",
-            no_wrap=not label,
-            min_width=None if label else 7,
-        )
+        value = column >= table.labels
+        side: Any = "right" if value else "left"
+        least = 7 if value else None
+        rich.add_column(Text(printable(name)), justify=side, no_wrap=value, min_width=least)
     for row in table.rows:
-        rich.add_row(
-            *(Text(c.text + DAGGER * c.differs, "bold green" if c.best else "") for c in row)
-        )
+        texts = (printable(cell.text) + DAGGER * cell.differs for cell in row)
+        styles = ("bold green" if cell.best else "" for cell in row)
+        rich.add_row(*map(Text, texts, styles))
     return rich
 
 
 def number(measure: Measure, value: float, places: int = 4) -> str:
     """Return a value as text: counts as whole numbers, other measures with `places` decimals."""
-    if is_count(measure) and not math.isnan(value):
-        return f"{value:.0f}"
-    return f"{value:.{places}f}"
+    return f"{value:.{0 if is_count(measure) else places}f}"
 
 
-def _sections(
-    result: EvaluationResult, report: ReportSettings
-) -> Iterator[tuple[str, list[Values]]]:
-    """Yield (query id or `all`, values of each run by measure)."""
+def _sections(result: Result, report: ReportSettings) -> Iterator[tuple[str, list[Values | None]]]:
+    """Yield (benchmark, query id or `all`; values of each run by measure)."""
+    if isinstance(result, BenchmarksResult):
+        yield from result.rows()
+        return
     for qid in result.queries if report.per_query else ():
         values = [run.per_query.items() for run in result.runs]
         yield qid, [{name: of[qid] for name, of in run if qid in of} for run in values]
@@ -184,20 +183,16 @@ def _sections(
         )
 
 
-def _value_cells(
-    result: EvaluationResult, measure: Measure, qid: str, values: list[float], places: int
+def _cells(
+    measure: Measure, runs: Sequence[Values | None], places: int, missing: str = "nan"
 ) -> list[Cell]:
     """Return the values of the runs; all that print like the highest one are the best."""
-    texts = [number(measure, value, places) for value in values]
+    values = [(of or {}).get(str(measure), math.nan) for of in runs]
     ranked = [value for value in values if not math.isnan(value)]
-    if len(values) < 2 or is_count(measure) or not ranked:
-        return [Cell(text) for text in texts]
-    top = number(measure, max(ranked), places)
-    tests = result.comparison if qid == ALL else None  # tests are of means
-    return [
-        Cell(text, text == top, tests is not None and tests.significant(run.name, str(measure)))
-        for text, run in zip(texts, result.runs, strict=True)
-    ]
+    compared = ranked and len(values) > 1 and not is_count(measure)
+    top = number(measure, max(ranked), places) if compared else None
+    texts = [missing if math.isnan(value) else number(measure, value, places) for value in values]
+    return [Cell(text, text == top) for text in texts]
 
 
 def _measures_table(result: EvaluationResult, report: ReportSettings) -> Table:
@@ -217,10 +212,12 @@ def _measures_table(result: EvaluationResult, report: ReportSettings) -> Table:
         header = (*(("query",) if report.per_query else ()), "measure", *names)
         labels = len(header) - len(names)
     for qid, runs in _sections(result, report):
-        cells = [
-            _value_cells(result, m, qid, [of.get(str(m), math.nan) for of in runs], report.places)
-            for m in result.measures
-        ]
+        cells = [_cells(measure, runs, report.places) for measure in result.measures]
+        if result.comparison is not None and qid == ALL:  # tests are of means
+            for measure, row in zip(measures, cells, strict=True):
+                for place, name in enumerate(names):
+                    differs = result.comparison.significant(name, measure)
+                    row[place] = replace(row[place], differs=differs)
         if down:
             label = (Cell(qid),) if report.per_query else ()
             rows += [(*label, Cell(m), *row) for m, row in zip(measures, cells, strict=True)]
@@ -276,31 +273,22 @@ def _published_table(rows: Sequence[PublishedRow], measures: Sequence[str]) -> T
 
 
 def _benchmarks_table(
-    result: BenchmarksResult, measures: Sequence[str], report: ReportSettings
+    result: BenchmarksResult, measures: Sequence[Measure], report: ReportSettings
 ) -> Table:
     """Return a table with benchmarks (and runs) down and measures across."""
-    several = len(result.runs) > 1
-    labels = ("suite", "run") if several else ("suite",)
+    labels = ("suite", "run") if len(result.runs) > 1 else ("suite",)
     rows = []
     for name, runs in result.rows():
-        shown = [
-            [f"{of[m]:.{report.places}f}" if of and m in of else "" for m in measures]
-            for of in runs
-        ]
-        best = [max(texts) if several else "" for texts in zip(*shown, strict=True)]
-        for run, texts in zip(result.runs, shown, strict=True):
-            cells = (Cell(t, bool(t) and t == top) for t, top in zip(texts, best, strict=True))
+        columns = [_cells(measure, runs, report.places, missing="") for measure in measures]
+        for run, cells in zip(result.runs, zip(*columns, strict=True), strict=True):
             rows.append((*map(Cell, (name, run)[: len(labels)]), *cells))
-    return Table((*labels, *measures), len(labels), tuple(rows))
+    return Table((*labels, *map(str, measures)), len(labels), tuple(rows))
 
 
 def _lines(result: Result, report: ReportSettings) -> Iterator[tuple[str, ...]]:
     """Yield ir-measures' lines (measure, value) behind run (of several), benchmark and query."""
-    if isinstance(result, BenchmarksResult):
-        names = list(result.runs)
-        sections: list[tuple[str, list[Any]]] = list(result.rows())
-    else:
-        names, sections = [run.name for run in result.runs], list(_sections(result, report))
+    sections = list(_sections(result, report))
+    names = [run if isinstance(run, str) else run.name for run in result.runs]
     named = isinstance(result, BenchmarksResult) or report.per_query
     for position, name in enumerate(names):
         for section, runs in sections:
@@ -308,37 +296,45 @@ def _lines(result: Result, report: ReportSettings) -> Iterator[tuple[str, ...]]:
             for measure, value in (runs[position] or {}).items():
                 yield *prefix, measure, f"{value:.{report.places}f}"
     if isinstance(result, EvaluationResult) and result.comparison is not None:
-        yield from _difference_lines(result.comparison, report.places)
+        for run, measures in result.comparison.differences.items():
+            for measure, found in measures.items():
+                for label, attribute in DIFFERENCES.items():
+                    value = getattr(found, attribute)
+                    digits = ".3g" if label == "p" else f".{report.places}f"
+                    shown = str(value) if type(value) is int else f"{value:{digits}}"
+                    yield run, f"{measure}:{label}", shown
     for row in result.published:
         for measure, printed in row.values.items():
             yield row.paper, row.suite, row.table, row.system, row.setting, measure, printed
 
 
-def _difference_lines(comparison: "Comparison", places: int) -> Iterator[tuple[str, ...]]:
-    for run, measures in comparison.differences.items():
-        for measure, found in measures.items():
-            for name in ("mean", "low", "high", "effect", "corrected", "wins", "ties", "losses"):
-                value = getattr(found, name)
-                shown = f"{value:.3g}" if name == "corrected" else f"{value:.{places}f}"
-                label = {"mean": "difference", "corrected": "p"}.get(name, name)
-                yield run, f"{measure}:{label}", str(value) if type(value) is int else shown
-
-
 def _as_object(result: Result, report: ReportSettings) -> dict[str, Any]:
     """Return everything in full precision, for JSON."""
+    sections = list(_sections(result, report))
     whole: dict[str, Any] = {}
     if isinstance(result, BenchmarksResult):
         whole["runs"] = [
-            {"run": run, "suites": {name: values[position] for name, values in result.rows()}}
+            {"run": run, "suites": {name: values[position] for name, values in sections}}
             for position, run in enumerate(result.runs)
         ]
     else:
-        whole = {
-            "relevance_level": result.relevance_level,
-            "queries": len(result.queries),
-            "providers": result.providers,
-            "runs": [_run_object(result, report, number) for number in range(len(result.runs))],
-        }
+        whole["relevance_level"] = result.relevance_level
+        whole["queries"] = len(result.queries)
+        whole["providers"] = result.providers
+        whole["runs"] = runs = []
+        for position, run in enumerate(result.runs):
+            found: dict[str, Any] = {
+                "run": run.name,
+                "measures": run.summary,
+                "missing": run.missing,
+                "unjudged": run.unjudged,
+                "tied_lines": sum(run.ties.values()),
+            }
+            if run.over_relations:
+                found["mean_over_relations"] = run.over_relations
+            if report.per_query:
+                found["queries"] = {qid: of[position] for qid, of in sections if qid != ALL}
+            runs.append(found)
         if result.comparison is not None:
             settings = result.comparison.settings
             whole["comparison"] = {
@@ -354,25 +350,6 @@ def _as_object(result: Result, report: ReportSettings) -> dict[str, Any]:
     return whole
 
 
-def _run_object(
-    result: EvaluationResult, report: ReportSettings, position: int
-) -> dict[str, object]:
-    run = result.runs[position]
-    whole: dict[str, object] = {
-        "run": run.name,
-        "measures": run.summary,
-        "missing": run.missing,
-        "unjudged": run.unjudged,
-        "tied_lines": sum(run.ties.values()),
-    }
-    if run.over_relations:
-        whole["mean_over_relations"] = run.over_relations
-    if report.per_query:
-        sections = _sections(result, report)
-        whole["queries"] = {qid: runs[position] for qid, runs in sections if qid != ALL}
-    return whole
-
-
 def _trec_eval(result: Result, report: ReportSettings) -> str:
     """Return trec_eval's lines and names; a line `runid` opens each of several runs."""
     if isinstance(result, BenchmarksResult) or result.comparison or result.published:
@@ -381,15 +358,16 @@ def _trec_eval(result: Result, report: ReportSettings) -> str:
             "choose another format",
         )
     lines = []
-    several = len(result.runs) > 1
-    for i, run in enumerate(result.runs):
+    several, sections = len(result.runs) > 1, list(_sections(result, report))
+    for position, run in enumerate(result.runs):
         if several:
             lines.append(("runid", ALL, run.run_id or run.name))
-        for qid, runs in _sections(result, report):
+        for qid, runs in sections:
+            values = runs[position] or {}
             if qid == ALL and run.run_id is not None and not several:
                 lines.append(("runid", ALL, run.run_id))
             for measure in result.measures:
                 name = trec_spelling(measure, result.relevance_level)
-                if str(measure) in runs[i] and (qid == ALL or name not in SUMMARY_ONLY):
-                    lines.append((name, qid, number(measure, runs[i][str(measure)])))
+                if str(measure) in values and (qid == ALL or name not in SUMMARY_ONLY):
+                    lines.append((name, qid, number(measure, values[str(measure)])))
     return "".join(f"{name:<22}\t{qid}\t{value}\n" for name, qid, value in lines)
