@@ -157,8 +157,11 @@ class _Mining:
         self._pools: list[dict[str, int]] = [{} for _ in paths.run]
         self._without_ids = self._answered = False  # whether any positive, any query is
         self._read_queries()
-        shard = _shard(len(self._queries), settings)
-        self._shard = dict(islice(self._queries.items(), shard.start, shard.stop))
+        count, parts, part = len(self._queries), settings.shard_num, settings.shard_id
+        if parts > count:
+            raise UsageError(f"--shard-num {parts}: there are {count:,} queries", "fewer parts")
+        first, last = part * count // parts, (part + 1) * count // parts
+        self._shard = dict(islice(self._queries.items(), first, last))
         default = AnswerBearing.DROP if paths.answers else AnswerBearing.KEEP
         self._bearing = settings.answer_bearing or default
         reads_answers = self._bearing is not AnswerBearing.KEEP
@@ -345,7 +348,9 @@ class _Mining:
         )
 
     def _candidate(self, hit: Hit, passage: Passage) -> Candidate:
-        source = {"rank": hit.rank, "run": display_name(self._paths.run[hit.run])}
+        source: dict[str, Any] = {"rank": hit.rank, "run": display_name(self._paths.run[hit.run])}
+        if self._settings.teacher is not None:  # whose score replaces that of the run
+            source["run_score"] = hit.score
         return Candidate(hit.docid, passage.text, passage.title, hit.score, source)
 
     def _divide(self, example: TrainingExample, pairs: Pairs) -> tuple[Pairs, Pairs]:
@@ -384,7 +389,7 @@ class _Mining:
     def rescored(self, examples: Examples, score: Score) -> Examples:
         """Replace the runs' scores by the teacher's, and guard by those."""
         source = self._paths.train or self._paths.topics or ""
-        for example in scored(map(_keep_run_scores, examples), score, source):
+        for example in scored(examples, score, source):
             best = max(candidate.score or 0.0 for candidate in example.positives)
             scores = [candidate.score or 0.0 for candidate in example.negatives]
             drops = self.result.dropped
@@ -431,35 +436,12 @@ def _without_text(example: TrainingExample) -> list[str]:
     return [candidate.docid for candidate in example.positives if not candidate.text]
 
 
-def _keep_run_scores(example: TrainingExample) -> TrainingExample:
-    """Copy the runs' scores to `run_score`, before the teacher's replace them."""
-    positives, negatives = (
-        tuple(
-            c._replace(extra={**c.extra, "run_score": c.score}) if "run" in c.extra else c
-            for c in candidates
-        )
-        for candidates in (example.positives, example.negatives)
-    )
-    return example._replace(positives=positives, negatives=negatives)
-
-
-def _shard(queries: int, settings: MiningSettings) -> range:
-    """Return the numbers of the queries of this shard."""
-    if settings.shard_num > queries:
-        raise UsageError(
-            f"--shard-num {settings.shard_num}: there are {queries:,} queries", "fewer parts"
-        )
-    first, last = ((settings.shard_id + step) * queries // settings.shard_num for step in (0, 1))
-    return range(first, last)
-
-
 def _write_manifest(
     paths: MiningPaths, settings: MiningSettings, corpus: CorpusSettings, result: MiningResult
 ) -> None:
     def source(name: str | None) -> dict[str, Any] | None:
-        if name is None:
-            return None
-        return {"name": name} | ({"sha256": file_sha256(name)} if Path(name).is_file() else {})
+        digest = {"sha256": file_sha256(name)} if name and Path(name).is_file() else {}
+        return {"name": name, **digest} if name is not None else None
 
     names = ("train", "topics", "qrels", "answers")
     made_from: dict[str, Any] = {name: source(getattr(paths, name)) for name in names}
@@ -495,55 +477,43 @@ def scored(
         if not example.negatives and RANDOM_NEGATIVES in example.extra:
             negatives = random_negatives(example, source)
             example = _without_random(example)._replace(negatives=negatives)
-        _check_texts(example, source)
         held.append(example)
         pairs += len(example.positives) + len(example.negatives)
         if pairs >= SCORED_TOGETHER:
             yield from _scored(held, score, source)
             held, pairs = [], 0
-    yield from _scored(held, score, source)
-
-
-def _check_texts(example: TrainingExample, source: str) -> None:
-    lacking = None if example.query else (f"query {example.qid}", "--queries")
-    for candidate in all_candidates(example):
-        if not (lacking or candidate.text or candidate.title):
-            lacking = f"passage {candidate.docid} of query {example.qid}", "--corpus"
-    if lacking:
-        raise InputError(
-            source,
-            None,
-            f"{lacking[0]} without its text",
-            "texts, which the teacher reads",
-            f"add {lacking[1]}, the file with the texts",
-        )
+    if held:
+        yield from _scored(held, score, source)
 
 
 def _scored(
     examples: Sequence[TrainingExample], score: Score, source: str
 ) -> Iterator[TrainingExample]:
-    if not examples:
-        return
-    pairs = [
-        (Query(example.qid, example.query), Passage(c.docid, c.text, c.title, c.extra))
-        for example in examples
-        for c in all_candidates(example)
-    ]
-    scores = score([query for query, _ in pairs], [passage for _, passage in pairs])
+    pairs = [(each, candidate) for each in examples for candidate in all_candidates(each)]
+    for example, candidate in pairs:
+        if not example.query:
+            lacking, option = f"query {example.qid}", "--queries"
+        elif not (candidate.text or candidate.title):
+            lacking, option = f"passage {candidate.docid} of query {example.qid}", "--corpus"
+        else:
+            continue
+        expected, hint = "texts, which the teacher reads", f"add {option}, the file with the texts"
+        raise InputError(source, None, f"{lacking} without its text", expected, hint)
+    queries = [Query(example.qid, example.query) for example, _ in pairs]
+    scores = score(queries, [Passage(c.docid, c.text, c.title, c.extra) for _, c in pairs])
     for place in np.flatnonzero(~np.isfinite(scores))[:1]:
-        query, passage = pairs[place]
+        example, candidate = pairs[place]
         raise InputError(
             source,
             None,
-            f"the score {scores[place]} for passage {passage.docid} of query {query.qid}",
+            f"the score {scores[place]} for passage {candidate.docid} of query {example.qid}",
             "a finite number",
             "the teacher is broken, or its --dtype too narrow",
         )
     values = iter(scores.tolist())
-
-    def with_scores(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-        return tuple(candidate._replace(score=next(values)) for candidate in candidates)
-
     for example in examples:
-        positives = with_scores(example.positives)
-        yield example._replace(positives=positives, negatives=with_scores(example.negatives))
+        positives, negatives = (
+            tuple(candidate._replace(score=next(values)) for candidate in candidates)
+            for candidates in (example.positives, example.negatives)
+        )
+        yield example._replace(positives=positives, negatives=negatives)
