@@ -218,7 +218,8 @@ class Index:
         (settings,) = _split(options, SearchSettings)
         qids, asked = self._asked(queries, model)
         searcher = self._opened.searcher(SearchSettings(**{"hits": hits, **settings}))
-        return Run((qid, dict(found)) for qid, found in searcher.search(qids, asked))
+        found = searcher.search(qids, asked)
+        return Run((qid, dict(zip(ids, s.tolist(), strict=True))) for qid, ids, s in found)
 
     def _asked(
         self, queries: "TextsLike | Vectors", model: Encoder | PathName | None

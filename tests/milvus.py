@@ -14,7 +14,8 @@ from denserk.config.retrieval import (
     IndexSettings,
     MilvusIndexSettings,
 )
-from denserk.index.milvus import CollectionResult, build_collection
+from denserk.index.build import IndexResult
+from denserk.index.milvus import build_collection
 from denserk.io.vector_formats import open_writer
 
 MILVUS = IndexSettings(engine=Engine.MILVUS)
@@ -35,7 +36,7 @@ def write_vectors(path: Path, ids: Sequence[str], vectors: np.ndarray) -> str:
 
 def load(
     source: str, database: Path, name: str = "passages", *, resume: bool = False, **settings
-) -> CollectionResult:
+) -> IndexResult:
     """Loads vectors into a collection of a local file."""
     milvus = MilvusIndexSettings(str(database), name, **settings)
     return build_collection(IndexPaths(input=(source,), resume=resume), MILVUS, milvus)

@@ -80,7 +80,7 @@ def index(
         from denserk.index.milvus import build_collection
 
         result = build_collection(paths, settings, milvus)
-        made = f"{milvus.place}: {result.count:,} passages, {result.rows:,} rows"
+        made = f"{milvus.place}: {result.count:,} passages"
     else:
         milvus.reject_without_milvus()
         from denserk.index.build import build_index

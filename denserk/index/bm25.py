@@ -26,12 +26,13 @@ from numpy.typing import NDArray
 from denserk.config.retrieval import Bm25Settings, StopWords
 from denserk.errors import InputError, UsageError
 from denserk.extras import require
-from denserk.index.hits import Rows, Scores, padding
-from denserk.index.index_folder import DOCID
+from denserk.index.searcher import Rows, Scores, padding
 from denserk.io.files import whole_text, write_errors
+from denserk.io.vectors import DOCID
 
 logger = logging.getLogger(__name__)
 
+PURPOSE = "an index of --type bm25"  # what bm25s and its files are for, in messages
 _STOP_WORDS = (
     "a an and are as at be but by for if in into is it no not of on or such that the their then "
     "there these they this to was will with"
@@ -115,53 +116,49 @@ def _stemmer(name: str) -> Callable[[str], str]:
     return stem
 
 
-class Bm25Builder:
-    """Builds an index; the terms of the corpus are held in memory, 4 bytes each."""
-
-    def __init__(self, settings: Bm25Settings) -> None:
-        bm25s = require("bm25s", "an index of --type bm25")
-        self._model = bm25s.BM25(k1=settings.k1, b=settings.b, method="lucene")
-        self._analyze = Analyzer(settings)
-
-    def build(self, folder: Path, passages: Iterable[tuple[str, str]]) -> dict[str, Any]:
-        """Index (id, text) pairs; return the counts of passages and of distinct terms."""
-        logger.info("the terms of the corpus are held in memory, 4 bytes each")
-        numbers: dict[str, int] = {}
-        held: list[array[int]] = []
-        with whole_text(folder / DOCID) as ids:
-            for docid, text in passages:
-                terms = self._analyze(text)
-                held.append(array("i", [numbers.setdefault(t, len(numbers)) for t in terms]))
-                ids.write(f"{docid}\n")
-        if not numbers:
-            raise InputError(folder, None, "no term in any passage", "text", "see --fields")
-        logger.info("scoring terms")
-        self._model.index((held, numbers), create_empty_token=False, show_progress=False)
-        with write_errors(folder):
-            try:
-                self._model.save(folder, show_progress=False)
-            except OSError as error:
-                if error.errno is None:  # NumPy says how many bytes were written, and not why
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
-                raise
-            for item in sorted(folder.glob("*.index.*")):
-                with item.open("rb") as written:
-                    os.fsync(written.fileno())
-        return {"count": len(held), "terms": len(numbers)}
+def build_bm25(
+    folder: Path, passages: Iterable[tuple[str, str]], settings: Bm25Settings
+) -> dict[str, Any]:
+    """Index (id, text) pairs; return the counts of passages and of distinct terms."""
+    logger.info("the terms of the corpus are held in memory, 4 bytes each")
+    model = require("bm25s", PURPOSE).BM25(k1=settings.k1, b=settings.b, method="lucene")
+    analyze = Analyzer(settings)
+    numbers: dict[str, int] = {}
+    held: list[array[int]] = []
+    with whole_text(folder / DOCID) as ids:
+        for docid, text in passages:
+            terms = analyze(text)
+            held.append(array("i", [numbers.setdefault(t, len(numbers)) for t in terms]))
+            ids.write(f"{docid}\n")
+    if not numbers:
+        raise InputError(folder, None, "no term in any passage", "text", "see --fields")
+    logger.info("scoring terms")
+    model.index((held, numbers), create_empty_token=False, show_progress=False)
+    with write_errors(folder):
+        try:
+            model.save(folder, show_progress=False)
+        except OSError as error:
+            if error.errno is None:  # NumPy says how many bytes were written, and not why
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+            raise
+        for item in sorted(folder.glob("*.index.*")):
+            with item.open("rb") as written:
+                os.fsync(written.fileno())
+    return {"count": len(held), "terms": len(numbers)}
 
 
 class Bm25Index:
-    """An open index of `Bm25Builder`, its scores memory-mapped; queries are analysed alike."""
+    """An open index of `build_bm25`, its scores memory-mapped; queries are analysed alike."""
 
     is_exhaustive = True
 
     def __init__(self, folder: Path, settings: Bm25Settings, threads: int | None = None) -> None:
-        bm25s = require("bm25s", "an index of --type bm25")
+        bm25s = require("bm25s", PURPOSE)
         try:
             self._model = bm25s.BM25.load(folder, mmap=True, show_progress=False)
         except (OSError, ValueError, KeyError, EOFError) as error:
             raise InputError(
-                folder, None, f"files that bm25s cannot read ({error})", "an index of --type bm25"
+                folder, None, f"files that bm25s cannot read ({error})", PURPOSE
             ) from None
         self._analyze = Analyzer(settings)
         self._threads = threads or os.cpu_count() or 1

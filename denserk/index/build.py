@@ -3,10 +3,12 @@
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+import numpy as np
 
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.options import as_json
@@ -16,27 +18,29 @@ from denserk.config.retrieval import (
     IndexPaths,
     IndexSettings,
     IndexType,
+    Metric,
     SearchSettings,
 )
 from denserk.errors import MismatchError, UsageError
 from denserk.extras import installed, require
-from denserk.index.bm25 import Bm25Builder
-from denserk.index.faiss_building import build, check_memory, empty_index
-from denserk.index.faiss_index import FaissIndex
-from denserk.index.faiss_merging import (
+from denserk.index.bm25 import PURPOSE, Analyzer, build_bm25
+from denserk.index.faiss_building import (
     Template,
-    is_approximate,
+    build,
+    check_memory,
+    empty_index,
+    in_units,
     merge_folders,
     open_parts,
     read_template,
 )
+from denserk.index.faiss_index import FaissIndex
 from denserk.index.index_folder import INDEX, folder_bytes, vectors_per_passage
-from denserk.index.lucene import LuceneBuilder
-from denserk.index.memory import in_units
-from denserk.index.recall import measure_recall
+from denserk.index.lucene import build_lucene, require_lucene
+from denserk.index.searcher import Rows, VectorIndex, Vectors, in_order, padding
 from denserk.index.vector_inputs import expanded, gather, known_count, open_sources
 from denserk.io.corpus import read_passages, refuse_duplicates
-from denserk.io.flat_file import FlatRows
+from denserk.io.flat_file import FlatRows, is_flat
 from denserk.io.manifest import (
     NAME,
     Kind,
@@ -59,7 +63,8 @@ logger = logging.getLogger(__name__)
 VECTORS = "vectors"  # file of the vectors of an approximate index, while it is built
 DEFAULT_FIELDS = ("title", "text")
 UNCOMPARED = ("threads", "device")  # settings that do not change the index
-BLOCK = 16_384  # vectors read at once to measure recall
+# recall: queries, hits of a query, vectors read at once
+QUERIES, DEPTH, BLOCK = 100, 10, 16_384
 
 
 @dataclass(frozen=True)
@@ -77,12 +82,9 @@ class IndexResult:
         return self.bytes / self.count if self.count else 0.0
 
 
-class _Plan(NamedTuple):
-    """Content of an index folder, checked before anything is written."""
-
-    settings: Mapping[str, Any]  # in the manifest
-    made_from: Mapping[str, Any]
-    fill: Callable[[Path], dict[str, Any]]  # writes index and ids; returns the manifest's contents
+# content of an index folder, checked before anything is written: settings and inputs for the
+# manifest; writes index and ids, and returns the manifest's contents
+Plan = tuple[Mapping[str, Any], Mapping[str, Any], Callable[[Path], dict[str, Any]]]
 
 
 def build_index(
@@ -115,15 +117,15 @@ def build_index(
     if paths.verify:
         verify_folders([*inputs, *filter(None, [paths.trained_as])])
     if is_bm25:
-        plan = _plan_bm25(paths.corpus or "", settings, bm25, corpus)
+        chosen, made_from, fill = _plan_bm25(paths.corpus or "", settings, bm25, corpus)
     elif any(map(is_approximate, inputs)):
-        plan = _plan_merge(paths, inputs, settings)
+        chosen, made_from, fill = _plan_merge(paths, inputs, settings)
     else:
-        plan = _plan_vectors(paths, inputs, settings)
-    manifest = Manifest(Kind.INDEX, False, plan.settings, plan.made_from)
+        chosen, made_from, fill = _plan_vectors(paths, inputs, settings)
+    manifest = Manifest(Kind.INDEX, False, chosen, made_from)
     folder, finished = _start(paths, manifest)
     if finished is None:
-        contents = plan.fill(folder)
+        contents = fill(folder)
         for name in (INT8_MODEL, INT8_WEIGHTS):  # queries are encoded by it too
             if (Path(inputs[0]) / name).is_file():
                 shutil.copyfile(Path(inputs[0]) / name, folder / name)
@@ -134,6 +136,12 @@ def build_index(
         write_manifest(folder, finished)
     count, recall = finished.contents["count"], finished.contents.get("recall")
     return IndexResult(count, folder_bytes(folder), time.perf_counter() - start, recall)
+
+
+def is_approximate(name: str) -> bool:
+    """Return whether an input is an index folder of denserk that is not flat."""
+    path = Path(name) / INDEX
+    return path.is_file() and path.with_name(NAME).is_file() and not is_flat(path)
 
 
 def _start(paths: IndexPaths, manifest: Manifest) -> tuple[Path, Manifest | None]:
@@ -175,10 +183,14 @@ def with_engine(settings: IndexSettings) -> IndexSettings:
 
 def _plan_bm25(
     source: str, settings: IndexSettings, bm25: Bm25Settings, corpus: CorpusSettings
-) -> _Plan:
+) -> Plan:
     settings = with_engine(settings)
     in_lucene = settings.engine is Engine.LUCENE
-    builder = LuceneBuilder(bm25, settings.threads) if in_lucene else Bm25Builder(bm25)
+    if in_lucene:
+        require_lucene(bm25)
+    else:
+        require("bm25s", PURPOSE)
+        Analyzer(bm25)
     fields = bm25.fields or DEFAULT_FIELDS
 
     def texts() -> Iterator[tuple[str, str]]:
@@ -191,10 +203,16 @@ def _plan_bm25(
                 progress.advance()
 
     chosen = as_json(settings) | {"bm25": as_json(bm25), "corpus": as_json(corpus)}
-    return _Plan(chosen, {"texts": source}, lambda folder: builder.build(folder, texts()))
+
+    def fill(folder: Path) -> dict[str, Any]:
+        if in_lucene:
+            return build_lucene(folder, texts(), bm25, settings.threads)
+        return build_bm25(folder, texts(), bm25)
+
+    return chosen, {"texts": source}, fill
 
 
-def _plan_merge(paths: IndexPaths, inputs: Sequence[str], settings: IndexSettings) -> _Plan:
+def _plan_merge(paths: IndexPaths, inputs: Sequence[str], settings: IndexSettings) -> Plan:
     if paths.trained_as is not None:
         raise UsageError(
             f"--trained-as {paths.trained_as} is for vectors, and the inputs are indexes",
@@ -219,10 +237,10 @@ def _plan_merge(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetting
             "recall_of_parts": [made.contents.get("recall") for made in manifests],
         }
 
-    return _Plan(as_json(with_engine(parts[0].settings(settings))), made_from, fill)
+    return as_json(with_engine(parts[0].settings(settings))), made_from, fill
 
 
-def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSettings) -> _Plan:
+def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSettings) -> Plan:
     template = None
     if paths.trained_as is not None:
         template = read_template(paths.trained_as)
@@ -261,14 +279,14 @@ def _plan_vectors(paths: IndexPaths, inputs: Sequence[str], settings: IndexSetti
         build(vectors, folder / INDEX, settings, factory, index)
         opened = FaissIndex(folder / INDEX, SearchSettings(), threads=settings.threads)
 
-        def blocks() -> Iterator[Any]:
+        def blocks() -> Iterator[Vectors]:
             return (vectors[first : first + BLOCK] for first in range(0, len(vectors), BLOCK))
 
         recall = measure_recall(factory, opened, blocks, settings.seed, settings.metric)
         target.unlink()
         return contents | {"factory": factory, "recall": recall}
 
-    return _Plan(as_json(settings), made_from, fill)
+    return as_json(settings), made_from, fill
 
 
 def _to_fill(
@@ -284,3 +302,47 @@ def _to_fill(
             "index vectors of the model that it was trained for",
         )
     return template.factory, template.index
+
+
+def measure_recall(
+    what: str,
+    index: VectorIndex,
+    blocks: Callable[[], Iterable[Vectors]],
+    seed: int,
+    metric: Metric = Metric.INNER,
+) -> float:
+    """Log and return the recall@10 of an index, with some of its own vectors as queries."""
+    count = len(index)
+    drawn = np.random.default_rng(seed).choice(count, min(QUERIES, count), replace=False)
+    rows, first, found = np.sort(drawn), 0, []
+    for block in blocks():
+        inside = rows[(rows >= first) & (rows < first + len(block))] - first
+        found.append(np.array(block[inside], np.float32))
+        first += len(block)
+    queries = np.concatenate(found)
+    depth = min(DEPTH, count)
+    exact = _exact_hits(queries, blocks(), metric, depth)
+    hits = index.search(queries, depth)[1]
+    pairs = zip(exact.tolist(), hits.tolist(), strict=True)
+    recall = sum(len(set(one) & set(other)) for one, other in pairs) / exact.size
+    logger.info(
+        f"{what}: recall@{depth} {recall:.3f}, for {len(queries)} of its own vectors as queries"
+    )
+    return round(recall, 4)
+
+
+def _exact_hits(queries: Vectors, blocks: Iterable[Vectors], metric: Metric, depth: int) -> Rows:
+    """Return the (B, K) rows of the exact hits of (B, D) queries among all blocks."""
+    best, rows = padding(len(queries), 0)
+    first = 0
+    for block in blocks:
+        vectors = np.asarray(block, np.float32)
+        scores = queries @ vectors.T
+        if metric is Metric.L2:  # the norm of the query does not change the order
+            scores = 2 * scores - np.square(vectors).sum(1)
+        last = min(depth, len(vectors)) - 1
+        places = np.argpartition(-scores, last, axis=1)[:, :depth]
+        scores = np.take_along_axis(scores, places, 1)
+        best, rows = in_order(np.hstack([best, scores]), np.hstack([rows, places + first]), depth)
+        first += len(vectors)
+    return rows

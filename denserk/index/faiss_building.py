@@ -1,22 +1,27 @@
-"""Build faiss indexes: factory strings, memory needed, training, filling, and merging of files.
+"""Build faiss indexes: factory strings, memory needed, training, filling, templates, merging.
 
 Inverted lists that outgrow memory go to files, which are merged at the end: into one file by faiss'
 `merge_from` if that fits in memory, else into a second file, `index.ivfdata`, by faiss'
-`OnDiskInvertedLists`.
+`OnDiskInvertedLists`. Index folders that were filled from one template, a trained index, share
+rotation, centroids and codes, and are merged in the same way.
 """
 
+import hashlib
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from denserk.config.options import from_json, spelled
 from denserk.config.retrieval import IndexSettings, IndexType, Metric
-from denserk.errors import InputError, OutputError, UsageError
+from denserk.errors import InputError, MismatchError, OutputError, UsageError
 from denserk.index.faiss_index import (
     faiss_errors,
     inner_indexes,
@@ -24,111 +29,90 @@ from denserk.index.faiss_index import (
     load_faiss,
     on_gpu,
     read_index,
-    reason,
 )
-from denserk.index.hits import Rows, StoredVectors
-from denserk.index.memory import available_bytes, in_units, require_memory
-from denserk.io.files import temporary_beside, whole_binary
+from denserk.index.index_folder import DOCID, INDEX, passage_of, vectors_per_passage
+from denserk.index.searcher import Rows, StoredVectors
+from denserk.index.vector_inputs import UniqueIds, require_same, written_id
+from denserk.io.files import read_text_lines, temporary_beside, whole_binary, whole_text
+from denserk.io.manifest import Kind, Manifest, read_manifest
+from denserk.io.vectors import check_index
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
 ADD_ROWS = 65_536  # vectors given to faiss at once
+IDS_AT_ONCE = 16_384
 GOOD_TRAINING = 39  # training vectors per centroid that faiss asks for
 FLOAT = LINK = 4
 ID_BYTES = 8
 GROWTH = 2  # an array that grows is copied into a larger one: both are there for a moment
 # least size of the inverted lists that are written to a file while an index is filled
 LEAST_SPILL = 32 << 20
+# settings that a template prescribes
+TRAINED = ("type", "factory", "M", "efC", "pq_m", "pq_nbits", "nlist", "train_size")
+# files of Linux with the memory of the machine and of a container (cgroup v2, cgroup v1):
+# limit, use, and what the use consists of
+MEMORY = Path("/proc/meminfo")
+GROUP = Path("/sys/fs/cgroup")
+LIMITS = (
+    ("memory.max", "memory.current", "memory.stat"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+)
 
 
-def factory_string(settings: IndexSettings, count: int) -> str:
-    """Return the factory string that faiss makes an index from."""
-    if settings.factory:
-        return settings.factory
-    lists = settings.nlist or max(1, min(int(4 * count**0.5), count // GOOD_TRAINING))
-    quantiser = f"PQ{settings.pq_m}x{settings.pq_nbits}"
-    return {
-        IndexType.FLAT: "Flat",
-        IndexType.HNSW: f"HNSW{settings.M},Flat",
-        IndexType.IVF: f"IVF{lists},Flat",
-        IndexType.PQ: quantiser,
-        IndexType.HNSWPQ: f"HNSW{settings.M}_{quantiser}",
-        IndexType.SQ8: "SQ8",
-        IndexType.SQFP16: "SQfp16",
-    }[settings.type]
+def available_bytes() -> int | None:
+    """Return the bytes of memory that are available now; None if the system does not report it."""
+    found: list[int] = []
+    with suppress(OSError, ValueError):
+        lines = MEMORY.read_text(encoding="ascii").splitlines()
+        found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    for most, now, parts in LIMITS:
+        with suppress(OSError, ValueError):  # no such file; "max", which is no limit
+            limit, used = (int((GROUP / name).read_text(encoding="ascii")) for name in (most, now))
+            lines = (GROUP / parts).read_text(encoding="ascii").splitlines()
+            files = ("inactive_file ", "active_file ")  # copies of files, given back when asked for
+            used -= sum(int(line.split()[1]) for line in lines if line.startswith(files))
+            found.append(max(0, limit - used))
+    return min(found, default=None)
 
 
-def empty_index(count: int, dimension: int, settings: IndexSettings) -> tuple[str, Any]:
-    """Return a factory string, and the index that faiss makes of it."""
-    faiss, factory = load_faiss(), factory_string(settings, count)
-    metric = faiss.METRIC_INNER_PRODUCT if settings.metric is Metric.INNER else faiss.METRIC_L2
-    with _faiss_rejections(factory):
-        index = faiss.index_factory(dimension, factory, metric)
-    for part in inner_indexes(index):
-        if hasattr(part, "do_polysemous_training"):
-            part.do_polysemous_training = False  # takes minutes, for a search that nobody asks for
-        if isinstance(part, faiss.IndexHNSW):
-            part.hnsw.efConstruction = settings.efC
-    return factory, index
+def in_units(size: float) -> str:
+    """Format bytes as MB or GB.
+
+    >>> in_units(2_150_400), in_units(3_072_000_000)
+    ('2.2 MB', '3.1 GB')
+    """
+    unit, name = (1e9, "GB") if size >= 1e9 else (1e6, "MB")
+    return f"{size / unit:,.1f} {name}"
 
 
-@contextmanager
-def _faiss_rejections(factory: str) -> Iterator[None]:
-    """Turn what faiss raises while building into a UsageError."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise UsageError(
-            f"faiss rejects {factory}: {reason(error)}", "see faiss's guide to factory strings"
-        ) from None
-
-
-def mergeable_ivf(index: Any) -> Any:
-    """Return the IVF part whose inverted lists hold all that grows in an index, or None."""
-    faiss = load_faiss()
-    index = faiss.downcast_index(index)
-    if isinstance(index, faiss.IndexPreTransform):
-        return mergeable_ivf(index.index)
-    if (
-        not isinstance(index, faiss.IndexIVF)
-        or isinstance(index, faiss.IndexIVFPQR | faiss.IndexIVFFlatDedup)
-        or isinstance(faiss.downcast_index(index.quantizer), faiss.IndexIVF)
-    ):
-        return None
-    # packed (fast scan) and other lists keep their entries elsewhere
-    kinds = (faiss.ArrayInvertedLists, faiss.OnDiskInvertedLists)
-    return index if type(faiss.downcast_InvertedLists(index.invlists)) in kinds else None
+def require_memory(task: str, needs: Mapping[str, int], hint: str) -> None:
+    """Log the memory that a task needs, in bytes of each part, and reject it if there is less."""
+    total = sum(needs.values())
+    parts = ", ".join(f"{what} {in_units(size)}" for what, size in needs.items() if size)
+    message = f"{task} needs {in_units(total)} of memory ({parts})"
+    available = available_bytes()
+    if available is not None and total > available:
+        raise UsageError(f"{message}, and {in_units(available)} are available", hint)
+    logger.info(message)
 
 
 def check_memory(factory: str, index: Any, count: int, settings: IndexSettings) -> None:
-    """Log the memory that filling an empty index with `count` vectors needs."""
-    if mergeable_ivf(index) is not None:
-        hint = "give a smaller --set train-size, or fewer lists"
-    else:
-        lists = max(1, int(4 * count**0.5))
-        codes = next(m for m in range(max(1, index.d // 8), 0, -1) if index.d % m == 0)
-        hint = f'give --factory "IVF{lists},PQ{codes}": lists go to the disk while it is filled'
-    require_memory(f"building {factory}", building_needs(index, count, settings), hint)
-
-
-def building_needs(index: Any, count: int, settings: IndexSettings) -> Counter[str]:
-    """Return the memory that training and filling an empty index with `count` vectors take.
-
-    Interpreter and libraries are not counted.
-    """
-    faiss = load_faiss()
+    """Log the memory that filling an index with `count` vectors needs; reject what cannot fit."""
+    faiss, spills = load_faiss(), mergeable_ivf(index) is not None
     sample = 0 if index.is_trained else min(count, settings.train_size)
     needs = Counter({"the training sample and its residuals": 2 * FLOAT * index.d * sample})
     for ivf in inner_indexes(index):
         if isinstance(ivf, faiss.IndexIVF):
             needs["the centroids"] += ivf.nlist * _row_bytes(ivf.quantizer)
     held = GROWTH * count * _row_bytes(index)
-    if settings.device == "cpu" and mergeable_ivf(index) is not None:
+    if settings.device == "cpu" and spills:
         needs["inverted lists"] = min(held, GROWTH * spill_bytes())
     else:
         needs["the index"] = held
-    return needs
+    smaller = "give a smaller --set train-size, or fewer lists"
+    other = 'give --factory "IVF...,PQ...": lists go to the disk while it is filled'
+    require_memory(f"building {factory}", needs, smaller if spills else other)
 
 
 def _row_bytes(index: Any) -> int:
@@ -153,6 +137,59 @@ def spill_bytes() -> int:
     return LEAST_SPILL if available is None else max(LEAST_SPILL, available // 8)
 
 
+def factory_string(settings: IndexSettings, count: int) -> str:
+    """Return the factory string that faiss makes an index from."""
+    if settings.factory:
+        return settings.factory
+    lists = settings.nlist or max(1, min(int(4 * count**0.5), count // GOOD_TRAINING))
+    quantiser = f"PQ{settings.pq_m}x{settings.pq_nbits}"
+    return {
+        IndexType.FLAT: "Flat",
+        IndexType.HNSW: f"HNSW{settings.M},Flat",
+        IndexType.IVF: f"IVF{lists},Flat",
+        IndexType.PQ: quantiser,
+        IndexType.HNSWPQ: f"HNSW{settings.M}_{quantiser}",
+        IndexType.SQ8: "SQ8",
+        IndexType.SQFP16: "SQfp16",
+    }[settings.type]
+
+
+def empty_index(count: int, dimension: int, settings: IndexSettings) -> tuple[str, Any]:
+    """Return a factory string, and the index that faiss makes of it."""
+    faiss, factory = load_faiss(), factory_string(settings, count)
+    metric = faiss.METRIC_INNER_PRODUCT if settings.metric is Metric.INNER else faiss.METRIC_L2
+    with faiss_errors(lambda reason: _rejected(factory, reason)):
+        index = faiss.index_factory(dimension, factory, metric)
+    for part in inner_indexes(index):
+        if hasattr(part, "do_polysemous_training"):
+            part.do_polysemous_training = False  # takes minutes, for a search that nobody asks for
+        if isinstance(part, faiss.IndexHNSW):
+            part.hnsw.efConstruction = settings.efC
+    return factory, index
+
+
+def _rejected(factory: str, reason: str) -> UsageError:
+    hint = "see faiss's guide to factory strings"
+    return UsageError(f"faiss rejects {factory}: {reason}", hint)
+
+
+def mergeable_ivf(index: Any) -> Any:
+    """Return the IVF part whose inverted lists hold all that grows in an index, or None."""
+    faiss = load_faiss()
+    index = faiss.downcast_index(index)
+    if isinstance(index, faiss.IndexPreTransform):
+        return mergeable_ivf(index.index)
+    if (
+        not isinstance(index, faiss.IndexIVF)
+        or isinstance(index, faiss.IndexIVFPQR | faiss.IndexIVFFlatDedup)
+        or isinstance(faiss.downcast_index(index.quantizer), faiss.IndexIVF)
+    ):
+        return None
+    # packed (fast scan) and other lists keep their entries elsewhere
+    kinds = (faiss.ArrayInvertedLists, faiss.OnDiskInvertedLists)
+    return index if type(faiss.downcast_InvertedLists(index.invlists)) in kinds else None
+
+
 def build(
     vectors: StoredVectors, path: Path, settings: IndexSettings, factory: str, index: Any
 ) -> None:
@@ -164,11 +201,12 @@ def build(
     faiss = load_faiss()
     if settings.threads:
         faiss.omp_set_num_threads(settings.threads)
-    with _faiss_rejections(factory):
+    with faiss_errors(lambda reason: _rejected(factory, reason)):
         moved = None if settings.device == "cpu" else on_gpu(index, settings.device)
         filled = index if moved is None else moved
         if not filled.is_trained:
-            _train(index, filled, vectors, settings, factory)
+            _require_training(index, min(len(vectors), settings.train_size), factory)
+            filled.train(vectors[_sample(len(vectors), settings)])
         if moved is None and mergeable_ivf(index) is not None:
             _fill_and_spill(index, vectors, path, factory)
             return
@@ -177,37 +215,20 @@ def build(
         write_index(index if moved is None else faiss.index_gpu_to_cpu(moved), path)
 
 
-def _train(
-    index: Any, filled: Any, vectors: StoredVectors, settings: IndexSettings, factory: str
-) -> None:
-    """Train an index (`filled`: the same, or its GPU version) on a sample, in order of the rows."""
-    count = len(vectors)
-    rows: slice | Rows = slice(None)
-    if count > settings.train_size:
-        draw = np.random.default_rng(settings.seed)
-        # nothing else may keep what is drawn: it is a view of the numbers of all rows
-        rows = np.sort(draw.choice(count, settings.train_size, replace=False))
-    sample = vectors[rows]
-    centroids = _centroids(index)
-    if len(sample) < centroids:
-        raise InputError(
-            factory,
-            None,
-            f"{len(sample):,} training vectors",
-            f"at least {centroids:,}, one per centroid, better {GOOD_TRAINING * centroids:,}",
-            "use --type flat, a smaller --nlist or --set pq-nbits, or a larger --set train-size",
-        )
-    if len(sample) < GOOD_TRAINING * centroids:
-        logger.warning(
-            f"{len(sample):,} vectors train {centroids:,} centroids; {GOOD_TRAINING * centroids:,} "
-            "or more would train them well: --type flat is exact and suits a small collection"
-        )
-    logger.info(f"training on {len(sample):,} vectors")
-    filled.train(sample)
+def _sample(count: int, settings: IndexSettings) -> slice | Rows:
+    """Return the rows to train on, in their order."""
+    if count <= settings.train_size:
+        return slice(None)
+    draw = np.random.default_rng(settings.seed)
+    # sorted into a copy: what is drawn is a view of the numbers of all rows
+    return np.sort(draw.choice(count, settings.train_size, replace=False))
 
 
-def _centroids(index: Any) -> int:
-    """Return the largest number of k-means centroids of an index; faiss then prints no warnings."""
+def _require_training(index: Any, count: int, factory: str) -> None:
+    """Raise an InputError if `count` vectors are too few to train an index; warn if they are few.
+
+    faiss itself prints no warnings afterwards.
+    """
     faiss, found = load_faiss(), [0]
     for part in inner_indexes(index):
         if isinstance(part, faiss.IndexIVF) and part.quantizer_trains_alone != "\x01":
@@ -216,7 +237,21 @@ def _centroids(index: Any) -> int:
         if hasattr(part, "pq"):
             found.append(part.pq.ksub)
             part.pq.cp.min_points_per_centroid = 1
-    return max(found)
+    centroids = max(found)
+    if count < centroids:
+        raise InputError(
+            factory,
+            None,
+            f"{count:,} training vectors",
+            f"at least {centroids:,}, one per centroid, better {GOOD_TRAINING * centroids:,}",
+            "use --type flat, a smaller --nlist or --set pq-nbits, or a larger --set train-size",
+        )
+    if count < GOOD_TRAINING * centroids:
+        logger.warning(
+            f"{count:,} vectors train {centroids:,} centroids; {GOOD_TRAINING * centroids:,} "
+            "or more would train them well: --type flat is exact and suits a small collection"
+        )
+    logger.info(f"training on {count:,} vectors")
 
 
 def _blocks(vectors: StoredVectors, factory: str) -> Iterator[Any]:
@@ -256,17 +291,12 @@ def _fill_and_spill(index: Any, vectors: StoredVectors, path: Path, factory: str
 
 def write_index(index: Any, path: Path) -> None:
     """Write an index to a temporary file, and rename it."""
-    with whole_binary(path) as handle, _write_errors(path):
+    with whole_binary(path) as handle, faiss_errors(lambda reason: _unwritten(path, reason)):
         load_faiss().write_index(index, handle.name)
 
 
-@contextmanager
-def _write_errors(path: Path) -> Iterator[None]:
-    """Turn what faiss raises while writing into an OutputError."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise OutputError(f"{path} cannot be written: {reason(error)}") from None
+def _unwritten(path: Path, reason: str) -> OutputError:
+    return OutputError(f"{path} cannot be written: {reason}")
 
 
 def merge_files(index: Any, files: Sequence[Path], path: Path) -> None:
@@ -286,9 +316,7 @@ def merge_files(index: Any, files: Sequence[Path], path: Path) -> None:
     else:
         with track("merging indexes", len(files), "files") as progress:
             for file in files:
-                with faiss_errors(file):
-                    part = load_faiss().read_index(str(file))
-                index.merge_from(part, index.ntotal)
+                index.merge_from(read_index(file, mapped=False), index.ntotal)
                 progress.advance()
     write_index(index, path)
 
@@ -301,13 +329,11 @@ def _merge_on_disk(index: Any, files: Sequence[Path], target: Path) -> None:
     count = sum(part.ntotal for part in parts)
     size, free = count * (ivf.code_size + ID_BYTES), shutil.disk_usage(target.parent).free
     if size > free:  # faiss writes through a memory map: a full disk would kill the process
-        raise OutputError(
-            f"{target} cannot be written: it takes {in_units(size)}, and {in_units(free)} are free"
-        )
+        raise _unwritten(target, f"it takes {in_units(size)}, and {in_units(free)} are free")
     sources = faiss.InvertedListsPtrVector()
     for part in parts:
         sources.push_back(mergeable_ivf(part).invlists)
-    with _write_errors(target):
+    with faiss_errors(lambda reason: _unwritten(target, reason)):
         lists = faiss.OnDiskInvertedLists(ivf.nlist, ivf.code_size, str(target))
         lists.merge_from_multiple(sources.data(), sources.size())
     # faiss' own `shift_ids` is wrong for files of different sizes (faiss 1.15)
@@ -322,3 +348,103 @@ def _merge_on_disk(index: Any, files: Sequence[Path], target: Path) -> None:
     index.ntotal = ivf.ntotal = count
     ivf.replace_invlists(lists, True)
     lists.this.disown()  # the index deletes them
+
+
+@dataclass(frozen=True)
+class Template:
+    """A trained index without vectors, read from an index folder."""
+
+    name: str
+    manifest: Manifest
+    index: Any  # None where it is not needed
+    sha256: str  # of the empty index; equal for indexes with the same training
+
+    @property
+    def factory(self) -> str:
+        """Faiss' name for its type."""
+        return str(self.manifest.contents["factory"])
+
+    def settings(self, given: IndexSettings) -> IndexSettings:
+        """Return the settings given, completed by those that the index was trained with."""
+        made, default = from_json(IndexSettings, self.manifest.settings), IndexSettings()
+        values = {name: getattr(made, name) for name in TRAINED}
+        for name, value in values.items():
+            asked = getattr(given, name)
+            if asked not in (getattr(default, name), value, self.factory):
+                option = spelled(name, IndexSettings)
+                raise UsageError(
+                    f"{option} {asked}: {self.name} was trained as {self.factory}, "
+                    f"with {name} {value}",
+                    f"leave {option} out, or train a new index",
+                )
+        if given.metric is not made.metric:
+            raise MismatchError(
+                f"{self.name} compares by {made.metric}, and --metric is {given.metric}",
+                f"add --metric {made.metric}, or train a new index",
+            )
+        return replace(given, **values)
+
+
+def read_template(name: str) -> Template:
+    """Read an index folder without its vectors; inverted lists stay on the disk."""
+    manifest, path = read_manifest(name, Kind.INDEX), Path(name) / INDEX
+    check_index(Path(name), manifest)
+    if not path.is_file():
+        raise MismatchError(f"{name} is a BM25 index, not an index of vectors")
+    faiss, factory = load_faiss(), manifest.contents.get("factory", "flat")
+    index = read_index(path)
+    if factory == "flat" or faiss.index_factory(index.d, factory).is_trained:
+        raise UsageError(
+            f"{name} is {factory}, which has no training to take over",
+            "index the vectors with --type or --factory",
+        )
+    vectors = manifest.contents["count"] * vectors_per_passage(manifest)
+    if index.ntotal != vectors:
+        raise InputError(path, None, f"{index.ntotal:,} vectors", f"{vectors:,}")
+    ivf = mergeable_ivf(index)
+    if ivf is None:  # all of it is read: lists inside a quantiser must not be mapped
+        index = read_index(path, mapped=False)
+    else:
+        lists = faiss.ArrayInvertedLists(ivf.nlist, ivf.code_size)
+        ivf.replace_invlists(lists, True)
+        lists.this.disown()  # the index deletes them
+    index.reset()
+    digest = hashlib.sha256(faiss.serialize_index(index)).hexdigest()
+    return Template(name, manifest, index, digest)
+
+
+def open_parts(names: Sequence[str]) -> list[Template]:
+    """Check index folders that are to be merged; only the first keeps its index in memory."""
+    parts: list[Template] = []
+    for name in names:
+        part = read_template(name)
+        if mergeable_ivf(part.index) is None:
+            raise UsageError(
+                f"{name} is {part.factory}, which cannot be merged",
+                "index the vectors themselves, or build the parts with inverted lists: IVF...,Flat,"
+                " IVF...,PQ... or IVF...,SQ8, also behind OPQ or PCA",
+            )
+        if parts and part.sha256 != parts[0].sha256:
+            raise MismatchError(
+                f"{parts[0].name} and {name} have different training: they cannot be merged",
+                f"build {name} again with --trained-as {parts[0].name}",
+            )
+        parts.append(replace(part, index=None) if parts else part)
+    require_same("vectors per passage", [(p.name, vectors_per_passage(p.manifest)) for p in parts])
+    return parts
+
+
+def merge_folders(parts: Sequence[Template], folder: Path) -> None:
+    """Merge index folders into the first one's template: write the files `docid` and `index`."""
+    size = vectors_per_passage(parts[0].manifest)
+    ids = UniqueIds()
+    with whole_text(folder / DOCID) as out, track("merging ids", None, "passages") as progress:
+        for part in parts:
+            ids.begin(part.name)
+            lines = (line.rstrip() for _, line in read_text_lines(Path(part.name) / DOCID))
+            while block := list(islice(lines, IDS_AT_ONCE * size)):
+                out.write("\n".join([*block, ""]))
+                ids.extend([passage_of(line, size) for line in block[::size]])
+                progress.advance(len(block) // size)
+        ids.refuse_repeat(lambda position: written_id(out, position, size))
+    merge_files(parts[0].index, [Path(part.name) / INDEX for part in parts], folder / INDEX)

@@ -3,7 +3,7 @@
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from denserk.config.retrieval import SearchSettings
-from denserk.errors import InputError, UsageError
+from denserk.config.retrieval import Metric, SearchSettings
+from denserk.errors import DenserkError, InputError, UsageError
 from denserk.extras import require
-from denserk.index.hits import Rows, Scores, Vectors, in_order
+from denserk.index.searcher import Rows, Scores, Vectors, in_order
 from denserk.io.flat_file import is_flat
 
 logger = logging.getLogger(__name__)
@@ -33,39 +33,34 @@ def load_faiss() -> Any:
     without AVX-512. It chooses its kernels when it is loaded: here the widest that there are,
     unless OPENBLAS_CORETYPE is set.
     """
-    hint = CORE not in os.environ and has_avx512()
-    if hint:
-        os.environ[CORE] = "SkylakeX"
-    try:
-        return require("faiss", "an index of --engine faiss")
-    finally:
-        if hint:
-            del os.environ[CORE]  # an empty one misleads it
+    if has_avx512():
+        os.environ.setdefault(CORE, "SkylakeX")
+    return require("faiss", "an index of --engine faiss")
 
 
-def has_avx512(info: Path = Path("/proc/cpuinfo")) -> bool:
+def has_avx512() -> bool:
     """Return whether Linux reports AVX-512."""
     try:
-        return re.search(r"(?m)^flags.*\bavx512f\b", info.read_text(errors="replace")) is not None
+        return "avx512f" in Path("/proc/cpuinfo").read_text(errors="replace").split()
     except OSError:
         return False
 
 
-def reason(error: Exception) -> str:
-    """Return faiss's message without its C++ signatures and file names."""
-    text = str(error).strip()
-    return re.split(r" failed: |\.cpp:\d+: |\.h:\d+: ", text)[-1].strip()
-
-
 @contextmanager
-def faiss_errors(path: Path) -> Iterator[None]:
-    """Turn what faiss raises for a broken file into an InputError."""
+def faiss_errors(error_for: Callable[[str], DenserkError]) -> Iterator[None]:
+    """Turn what faiss raises into an error of denserk, without C++ signatures and file names."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        raise InputError(
-            path, None, f"a file that faiss cannot read ({reason(error)})", "an index of faiss"
-        ) from None
+        text = re.split(r" failed: |\.cpp:\d+: |\.h:\d+: ", str(error).strip())[-1]
+        raise error_for(text.strip()) from None
+
+
+def unreadable(path: Path) -> Callable[[str], InputError]:
+    """Return what makes the error for a file that faiss cannot read."""
+    return lambda reason: InputError(
+        path, None, f"a file that faiss cannot read ({reason})", "an index of faiss"
+    )
 
 
 def lists_file(path: Path) -> Path:
@@ -73,17 +68,17 @@ def lists_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.ivfdata")
 
 
-def read_index(path: Path) -> Any:
-    """Read an index; flat vectors and inverted lists stay on the disk, memory-mapped.
+def read_index(path: Path, *, mapped: bool = True) -> Any:
+    """Read an index; flat vectors and inverted lists stay on the disk if `mapped`.
 
     An index whose lists have their own file names that file. The file beside the index is opened
     instead, so that a folder can be moved (as by IO_FLAG_ONDISK_SAME_DIR, which prints to stdout).
     """
     faiss = load_faiss()
-    with faiss_errors(path):
+    with faiss_errors(unreadable(path)):
         if is_flat(path):
             return faiss.read_index(str(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
-        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
+        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP if mapped else 0)
         for part in inner_indexes(index):
             lists = faiss.downcast_InvertedLists(part.invlists) if hasattr(part, "invlists") else 0
             if isinstance(lists, faiss.OnDiskInvertedLists) and lists.filename:
@@ -138,7 +133,8 @@ class FaissIndex:
         if threads:
             faiss.omp_set_num_threads(threads)
         self._index = read_index(path)
-        self._sign = 1.0 if self._index.metric_type == faiss.METRIC_INNER_PRODUCT else -1.0
+        inner = self._index.metric_type == faiss.METRIC_INNER_PRODUCT
+        self.metric = Metric.INNER if inner else Metric.L2
         parts = list(inner_indexes(self._index))
         self._graphs = [part for part in parts if isinstance(part, faiss.IndexHNSW)]
         lists = [part for part in parts if isinstance(part, faiss.IndexIVF)]
@@ -177,8 +173,8 @@ class FaissIndex:
         try:
             if len(queries) == 1:  # faster, and leaves other cores to other work
                 self._faiss.omp_set_num_threads(1)
-            with faiss_errors(self._path):
+            with faiss_errors(unreadable(self._path)):
                 scores, rows = index.search(np.ascontiguousarray(queries, dtype=np.float32), depth)
         finally:
             self._faiss.omp_set_num_threads(threads)
-        return in_order((self._sign * scores).astype(np.float32), rows)
+        return in_order(scores if self.metric is Metric.INNER else -scores, rows)

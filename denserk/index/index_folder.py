@@ -9,82 +9,113 @@ number of the vector.
 """
 
 import mmap
-from collections.abc import Sequence
-from functools import cached_property
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from denserk.config.retrieval import Engine
 from denserk.errors import MismatchError, UsageError
+from denserk.index.searcher import Rows
 from denserk.io.manifest import NAME, Kind, Manifest, read_manifest, require_fields
 from denserk.io.vectors import DOCID as DOCID
-from denserk.io.vectors import check_index
 
 INDEX = "index"
 PART = "#"
-NEWLINE = ord("\n")
-SPACES = "".join(map(chr, range(33)))  # white space of ASCII, and control characters
 AT_ONCE = 1 << 20  # bytes that are searched for line ends at once
+# files that stay open: enough for vectors that are scanned in order, and for the ids of as many
+# indexes; a folder of vectors has many small files, which are opened again for every batch
+OPEN = 32
 
 
-class PassageIds(Sequence[str]):
-    """The passage ids of rows: lines of a memory-mapped `docid` file.
+class PassageIds:
+    """Passage ids in a memory-mapped `docid` file; call it with (K,) passage numbers.
 
     Args:
         path: the file.
-        rows: expected number of lines. A small file is checked now, a large one with the first
-            access: the time to open an index does not grow with its ids.
+        lines: expected number of lines.
         size: lines per passage; above 1, they end in "#" and the number of the vector.
     """
 
-    def __init__(self, path: Path, rows: int | None = None, size: int = 1) -> None:
-        self._folder, self._rows, self._size = path.parent, rows, size
-        try:
-            length = path.stat().st_size
-        except FileNotFoundError:
-            raise UsageError(f"{path.parent} is not an index: it has no file {DOCID}") from None
+    def __init__(self, path: Path, lines: int | None = None, size: int = 1) -> None:
+        self._size = size
         self._text: mmap.mmap | bytes = b""
-        if length:
+        if not path.is_file():
+            raise UsageError(f"{path.parent} is not an index: it has no file {path.name}")
+        if length := path.stat().st_size:
             with path.open("rb") as handle:
                 self._text = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-        if length <= AT_ONCE:
-            _ = self._ends
-
-    @cached_property
-    def _ends(self) -> NDArray[np.int64]:
-        """The end of each line."""
-        text = np.frombuffer(self._text, np.uint8)
+        text, newline = np.frombuffer(self._text, np.uint8), ord("\n")
         ends = [
-            np.flatnonzero(text[first : first + AT_ONCE] == NEWLINE) + first
-            for first in range(0, len(text), AT_ONCE)
+            np.flatnonzero(text[first : first + AT_ONCE] == newline) + first
+            for first in range(0, length, AT_ONCE)
         ]
-        if len(text) and text[-1] != NEWLINE:
-            ends.append(np.array([len(text)]))
-        found = np.concatenate([np.empty(0, np.int64), *ends])
-        if self._rows not in (None, len(found)):
+        if length and text[-1] != newline:
+            ends.append(np.array([length]))
+        self._ends = np.concatenate([np.empty(0, np.int64), *ends])
+        if lines not in (None, len(self._ends)):
             raise MismatchError(
-                f"{self._folder} holds {self._rows:,} vectors but {len(found):,} ids",
+                f"{path.parent} holds {lines:,} vectors but {len(self._ends):,} ids",
                 "build the index again with --overwrite",
+            )
+
+    def __call__(self, passages: Rows) -> list[str]:
+        """Return the ids of (K,) passages."""
+        lines = passages * self._size
+        starts = np.where(lines > 0, self._ends[lines - 1] + 1, 0).tolist()
+        places = zip(starts, self._ends[lines].tolist(), strict=True)
+        names = [self._text[start:end].decode().rstrip() for start, end in places]
+        return names if self._size == 1 else [passage_of(name, self._size) for name in names]
+
+
+class IdFile(NamedTuple):
+    """A file of ids: its folder, number of passages, lines per passage."""
+
+    shard: str
+    path: Path
+    passages: int
+    lines: int = 1
+
+
+class ShardIds:
+    """Passage ids in several files; call it with distinct (K,) passage numbers."""
+
+    def __init__(self, files: Sequence[IdFile]) -> None:
+        self._files = files
+        self._firsts = np.cumsum([0, *(file.passages for file in files)])
+
+        def opened(number: int) -> PassageIds:
+            file = files[number]
+            return PassageIds(file.path, file.passages * file.lines, file.lines)
+
+        self._open = lru_cache(OPEN)(opened)
+
+    def __call__(self, passages: Rows) -> list[str]:
+        """Return the ids of (K,) passages, each in one shard alone."""
+        names = np.empty(len(passages), object)
+        for number, places, inside in by_file(self._firsts, passages):
+            names[places] = self._open(number)(inside)
+        found: list[str] = names.tolist()
+        if len(set(found)) < len(found):
+            name = next(name for name, times in Counter(found).items() if times > 1)
+            files = by_file(self._firsts, passages[names == name])
+            one, other = [self._files[n].shard for n, places, _ in files for _ in places][:2]
+            raise MismatchError(
+                f"the id {name} occurs in {one} and in {other}",
+                "search shards that share no passage",
             )
         return found
 
-    def __len__(self) -> int:
-        return len(self._ends)
 
-    def __getitem__(self, row: int) -> str:  # type: ignore[override]
-        if not 0 <= row < len(self):
-            raise IndexError(row)
-        return self.passages(np.array([row]))[0]
-
-    def passages(self, rows: NDArray[np.int64]) -> list[str]:
-        """Return the passage ids of (K,) rows."""
-        text, ends = self._text, self._ends[rows].tolist()
-        starts = np.where(rows > 0, self._ends[rows - 1] + 1, 0).tolist()
-        places = zip(starts, ends, strict=True)
-        lines = [text[start:end].decode().rstrip(SPACES) for start, end in places]
-        return lines if self._size == 1 else [passage_of(line, self._size) for line in lines]
+def by_file(firsts: Rows, wanted: Rows) -> Iterator[tuple[int, Rows, Rows]]:
+    """Yield which of `wanted` are in each file: its number, their places, their numbers in it."""
+    files = np.searchsorted(firsts, wanted, side="right") - 1
+    for number in np.unique(files).tolist():
+        places = np.flatnonzero(files == number)
+        yield number, places, wanted[places] - firsts[number]
 
 
 def passage_of(line: str, size: int) -> str:
@@ -107,20 +138,15 @@ def vectors_per_passage(manifest: Manifest | None) -> int:
 
 
 def read_index_manifest(folder: str | Path) -> tuple[Manifest | None, Engine]:
-    """Read and check the manifest of an index folder; None if another tool wrote the index."""
+    """Return manifest and engine of an index folder; no manifest if another tool wrote it."""
     path = Path(folder)
-    foreign = None
     if not (path / NAME).exists():
         if (path / INDEX).is_file() and (path / DOCID).is_file():
-            foreign = Engine.FAISS
-        elif any(path.glob("segments_*")):
-            foreign = Engine.LUCENE
-    if foreign:
-        check_index(path, None)
-        return None, foreign
+            return None, Engine.FAISS
+        if any(path.glob("segments_*")):
+            return None, Engine.LUCENE
     manifest = read_manifest(path, Kind.INDEX)
     require_fields(path, manifest, "settings", "engine")
-    check_index(path, manifest)
     return manifest, Engine(manifest.settings["engine"])
 
 

@@ -13,7 +13,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -22,10 +21,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from denserk.config.retrieval import Bm25Settings, SearchSettings, StopWords
+from denserk.config.retrieval import Bm25Settings, StopWords
 from denserk.errors import InputError, MissingExtraError, OutputError, UsageError
 from denserk.extras import installed, package_folder, require
-from denserk.index.hits import Rows, Scores, padding
+from denserk.index.searcher import Rows, Scores, padding
 from denserk.io.files import write_errors
 from denserk.io.outputs import scratch_folder
 
@@ -114,45 +113,51 @@ def analysis(settings: Bm25Settings) -> list[str]:
     return ["-stemmer", settings.stemmer, *keep]
 
 
-class LuceneBuilder:
-    """Builds an index; the texts are in a temporary folder until then (see TMPDIR)."""
+def require_lucene(settings: Bm25Settings) -> None:
+    """Raise an error if Java, Anserini or the stemmer is missing."""
+    analysis(settings)
+    find_java()
+    anserini_jar()
 
-    def __init__(self, settings: Bm25Settings, threads: int | None = None) -> None:
-        self._analysis = analysis(settings)
-        self._threads = threads or os.cpu_count() or 1
-        find_java()
-        anserini_jar()
 
-    def build(self, folder: Path, passages: Iterable[tuple[str, str]]) -> dict[str, Any]:
-        """Index (id, text) pairs; return the counts of passages with and without text."""
-        count = 0
-        with scratch_folder("lucene") as texts:
-            parts = groupby(enumerate(passages), lambda item: item[0] // FILE_PASSAGES)
-            for number, part in parts:
-                count += _write_json(
-                    texts / f"{number:06}.jsonl",
-                    ({"id": docid, "contents": text} for _, (docid, text) in part),
-                )
-            done, log = run_anserini(
-                "index.IndexCollection",
-                *("-collection", "JsonCollection", "-input", texts, "-index", folder),
-                *("-threads", str(self._threads), "-memoryBuffer", str(BUFFER_MB), "-optimize"),
-                *self._analysis,
+def build_lucene(
+    folder: Path,
+    passages: Iterable[tuple[str, str]],
+    settings: Bm25Settings,
+    threads: int | None = None,
+) -> dict[str, Any]:
+    """Index (id, text) pairs; return the counts of passages with and without text.
+
+    The texts are in a temporary folder until then (see TMPDIR).
+    """
+    count = 0
+    with scratch_folder("lucene") as texts:
+        parts = groupby(enumerate(passages), lambda item: item[0] // FILE_PASSAGES)
+        for number, part in parts:
+            count += _write_json(
+                texts / f"{number:06}.jsonl",
+                ({"id": docid, "contents": text} for _, (docid, text) in part),
             )
-        counters = dict(re.findall(r" - (indexed|empty): +([\d,]+)", log))
-        indexed, empty = (
-            int(counters.get(name, "0").replace(",", "")) for name in ("indexed", "empty")
+        done, log = run_anserini(
+            "index.IndexCollection",
+            *("-collection", "JsonCollection", "-input", texts, "-index", folder),
+            *("-threads", f"{threads or os.cpu_count() or 1}", "-memoryBuffer", f"{BUFFER_MB}"),
+            *("-optimize", *analysis(settings)),
         )
-        if not done or indexed + empty != count:
-            raise OutputError(
-                f"{folder}: Lucene indexed {indexed:,} of {count:,} passages ({fault(log)})"
-            )
-        if not indexed:
-            raise InputError(folder, None, "no term in any passage", "text", "see --fields")
-        if empty:
-            logger.warning(f"{empty:,} passages have no text, and Lucene leaves them out")
-        (folder / "write.lock").unlink(missing_ok=True)
-        return {"count": indexed, "without_text": empty}
+    counters = dict(re.findall(r" - (indexed|empty): +([\d,]+)", log))
+    indexed, empty = (
+        int(counters.get(name, "0").replace(",", "")) for name in ("indexed", "empty")
+    )
+    if not done or indexed + empty != count:
+        raise OutputError(
+            f"{folder}: Lucene indexed {indexed:,} of {count:,} passages ({fault(log)})"
+        )
+    if not indexed:
+        raise InputError(folder, None, "no term in any passage", "text", "see --fields")
+    if empty:
+        logger.warning(f"{empty:,} passages have no text, and Lucene leaves them out")
+    (folder / "write.lock").unlink(missing_ok=True)
+    return {"count": indexed, "without_text": empty}
 
 
 def _write_json(path: Path, records: Iterable[dict[str, str]]) -> int:
@@ -162,7 +167,7 @@ def _write_json(path: Path, records: Iterable[dict[str, str]]) -> int:
 
 
 class LuceneIndex:
-    """An index of Lucene. A row is a passage of the last search only: `ids` has its id."""
+    """An index of Lucene. A row is a passage of the last search only: `names` has its id."""
 
     is_exhaustive = True
 
@@ -175,7 +180,7 @@ class LuceneIndex:
     ) -> None:
         self._folder, self._settings = folder, settings
         self._threads = threads or os.cpu_count() or 1
-        self.ids: list[str] = []
+        self._ids: list[str] = []
         if passages is None:
             _, log = run_anserini("index.IndexReaderUtils", "-index", folder, "-stats")
             found = re.search(r"^documents: +(\d+)", log, re.MULTILINE)
@@ -187,15 +192,14 @@ class LuceneIndex:
     def __len__(self) -> int:
         return self._passages
 
-    def many_at_once(self, settings: SearchSettings) -> SearchSettings:
-        """Return the settings with so many queries per search that starting Java hardly counts."""
-        batch = max(settings.query_batch, PROCESS_HITS // settings.hits)
-        return replace(settings, query_batch=batch)
+    def names(self, passages: Rows) -> list[str]:
+        """Return the ids of (K,) passages of the last search."""
+        return [self._ids[passage] for passage in passages.tolist()]
 
     def search(self, queries: NDArray[Any], depth: int) -> tuple[Scores, Rows]:
         """Return (B, K) scores and rows for B texts; passages without a query term are no hits."""
         scores, rows = padding(len(queries), depth)
-        self.ids.clear()
+        self._ids.clear()
         with scratch_folder("lucene") as scratch:
             topics, run = scratch / "topics.jsonl", scratch / "run.trec"
             _write_json(topics, ({"id": str(n), "title": q} for n, q in enumerate(queries)))
@@ -212,8 +216,8 @@ class LuceneIndex:
                 for line in lines:
                     query, _, docid, rank, score, _ = line.split()
                     place = int(query), int(rank) - 1
-                    scores[place], rows[place] = float(score), len(self.ids)
-                    self.ids.append(docid)
+                    scores[place], rows[place] = float(score), len(self._ids)
+                    self._ids.append(docid)
         return scores, rows
 
     def _unreadable(self, log: str) -> InputError:

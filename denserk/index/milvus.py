@@ -13,15 +13,15 @@ Rows are written by upsert under their numbers: a row sent twice, by a retry or 
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from denserk.config.options import spelled
+from denserk.config.options import given_fields, spelled
 from denserk.config.retrieval import (
     TOKEN,
     CollectionSettings,
@@ -33,11 +33,10 @@ from denserk.config.retrieval import (
 )
 from denserk.errors import MismatchError, OutputError, ServerError, UsageError
 from denserk.extras import require
-from denserk.index.hits import Rows, Scores, Vectors, in_order, padding
+from denserk.index.build import DEPTH, IndexResult, measure_recall
 from denserk.index.index_folder import vectors_per_passage
-from denserk.index.recall import DEPTH, measure_recall
+from denserk.index.searcher import Rows, Scores, Vectors, in_order, padding
 from denserk.index.vector_inputs import (
-    Gathered,
     UniqueIds,
     checked_blocks,
     expanded,
@@ -121,13 +120,13 @@ class Collection:
         with self._errors(f"failed at {method}"):
             return getattr(self._client, method)(self._name, *args, **named)
 
-    def create(self, dimension: int, manifest: Manifest, settings: MilvusIndexSettings) -> None:
+    def create(self, manifest: Manifest, settings: MilvusIndexSettings) -> None:
         """Create the collection, empty, and its index."""
         types = self._library.DataType
         schema = self._client.create_schema(auto_id=False, enable_dynamic_field=False)
         schema.add_field(ROW, types.INT64, is_primary=True)
         schema.add_field(PASSAGE, types.VARCHAR, max_length=ID_BYTES)
-        schema.add_field(VECTOR, types.FLOAT_VECTOR, dim=dimension)
+        schema.add_field(VECTOR, types.FLOAT_VECTOR, dim=manifest.contents["dimension"])
         self.call(
             "create_collection",
             schema=schema,
@@ -195,43 +194,6 @@ class Collection:
         return str(self.call("get", ids=[row], output_fields=[PASSAGE])[0][PASSAGE])
 
 
-def load(
-    collection: Collection,
-    sources: Sequence[VectorSource],
-    start: Callable[[int], int],
-    batch: int | None = None,
-) -> Gathered:
-    """Write vectors into a collection, one block in memory."""
-    size = sources[0].vectors_per_passage
-    sent, there, batches, dimension = 0, -1, 0, 0
-    taken = UniqueIds()
-    with track("loading vectors", known_count(sources), "passages") as bar:
-        for ids, vectors, _ in checked_blocks(sources, taken):
-            if there < 0:
-                dimension = vectors.shape[1]
-                there = start(dimension)
-            step = batch or max(1, BATCH_BYTES // (4 * size * dimension))
-            for first in range(0, len(ids), step):
-                names = [docid for docid in ids[first : first + step] for _ in range(size)]
-                if sent + len(names) > there:
-                    rows = vectors[first * size : (first + step) * size]
-                    collection.write(sent, names, rows.astype(np.float32))
-                    batches += 1
-                    if batches % KEPT_EVERY == 0:
-                        collection.set_property(ROWS, str(sent + len(names)))
-                sent += len(names)
-                bar.advance(len(names) // size)
-        collection.set_property(ROWS, str(sent))
-        collection.settle()
-        taken.refuse_repeat(lambda position: collection.passage(position * size))
-        if (count := collection.count()) != sent:
-            raise ServerError(
-                f"{collection.place} holds {count:,} rows where {sent:,} were written",
-                "load it again with --overwrite",
-            )
-        return Gathered(taken.count, size, dimension)
-
-
 class MilvusIndex:
     """An open collection.
 
@@ -252,21 +214,23 @@ class MilvusIndex:
                     f"{self.place} is unfinished: the command that loads it was interrupted",
                     "run that command again with --resume",
                 )
-            size = vectors_per_passage(self.manifest)
-            if rules.hits * size > LIMIT:
-                several = f" of {size} vectors each" if size > 1 else ""
+            self._size = vectors_per_passage(self.manifest)
+            if rules.hits * self._size > LIMIT:
+                several = f" of {self._size} vectors each" if self._size > 1 else ""
                 raise UsageError(
                     f"--hits {rules.hits}{several}: Milvus returns at most {LIMIT:,} rows",
-                    f"--hits {LIMIT // size} or less, or a faiss index (denserk index)",
+                    f"--hits {LIMIT // self._size} or less, or a faiss index (denserk index)",
                 )
             self._kind = str(self.manifest.settings["milvus_index"])
+            self.is_exhaustive = self._kind in EXHAUSTIVE
+            self.dimension = int(self.manifest.contents["dimension"])
             self._parameters = self._breadth(rules) | settings.parameters
             self._collection.call("load_collection", timeout=None)
             self._count = self._collection.count()
         except BaseException:
             self.close()
             raise
-        self.ids: dict[int, str] = {}  # of the last search
+        self._ids: dict[int, str] = {}  # of the passages of the last search
 
     def _breadth(self, rules: SearchSettings) -> dict[str, Any]:
         """Return Milvus's parameters for --ef-search and --nprobe."""
@@ -283,15 +247,9 @@ class MilvusIndex:
     def __len__(self) -> int:
         return self._count
 
-    @property
-    def dimension(self) -> int:
-        """D, of its vectors and of queries."""
-        return int(self.manifest.contents["dimension"])
-
-    @property
-    def is_exhaustive(self) -> bool:
-        """Whether every row is compared."""
-        return self._kind in EXHAUSTIVE
+    def names(self, passages: Rows) -> list[str]:
+        """Return the ids of (K,) passages of the last search."""
+        return [self._ids[passage] for passage in passages.tolist()]
 
     def search(self, queries: Vectors, depth: int) -> tuple[Scores, Rows]:
         """Return (B, K) scores and rows, at most 16,384 of them; fewer are padded."""
@@ -300,7 +258,7 @@ class MilvusIndex:
         if isinstance(ef := parameters.get("ef"), int):
             parameters["ef"] = max(ef, wanted)
         scores, rows = padding(len(queries), depth)
-        self.ids.clear()
+        self._ids.clear()
         step = max(1, HITS_AT_ONCE // wanted)
         for first in range(0, len(queries), step):
             answers = self._collection.call(
@@ -313,70 +271,99 @@ class MilvusIndex:
             )
             for query, hits in enumerate(answers, start=first):
                 scores[query, : len(hits)], rows[query, : len(hits)] = hits.distances, hits.ids
-                names = (hit["entity"][PASSAGE] for hit in hits)
-                self.ids |= zip(map(int, hits.ids), names, strict=True)
+                for row, hit in zip(hits.ids, hits, strict=True):
+                    self._ids[int(row) // self._size] = hit["entity"][PASSAGE]
         return in_order(scores, rows)
-
-
-@dataclass(frozen=True)
-class CollectionResult:
-    """Passages, rows, seconds, and the recall of an approximate collection."""
-
-    count: int
-    rows: int
-    seconds: float
-    recall: float | None = None
 
 
 def build_collection(
     paths: IndexPaths, settings: IndexSettings, milvus: MilvusIndexSettings
-) -> CollectionResult:
+) -> IndexResult:
     """Load vectors into a collection of Milvus, or resume an interrupted load."""
-    began = time.perf_counter()
+    started = time.perf_counter()
     _reject_folder_options(paths, settings)
     if paths.verify:
         verify_folders(expanded(paths.input))
     sources = open_sources(paths.input, paths.allow_pickle)
-    manifest = Manifest(
-        Kind.INDEX,
-        False,
-        {
-            "engine": Engine.MILVUS.value,
-            "milvus_index": milvus.milvus_index,
-            "milvus_params": milvus.parameters,
-            "metric": "inner",
-        },
-        {
-            "vectors": [source.name for source in sources],
-            "model": common_model((source.name, source.manifest) for source in sources),
-        },
-    )
+    chosen = {
+        "engine": Engine.MILVUS.value,
+        "milvus_index": milvus.milvus_index,
+        "milvus_params": milvus.parameters,
+        "metric": "inner",
+    }
+    made_from = {
+        "vectors": [source.name for source in sources],
+        "model": common_model((source.name, source.manifest) for source in sources),
+    }
+    manifest = Manifest(Kind.INDEX, False, chosen, made_from)
     with closing(Collection(milvus, create=True)) as collection:
         found = _existing(collection, paths, manifest)
-        if found is None or not found.complete:
-
-            def start(dimension: int) -> int:
-                begun = replace(manifest, contents={"dimension": dimension})
-                if found is None:
-                    collection.create(dimension, begun, milvus)
-                    return 0
-                _refuse_changes(collection, found.contents, begun.contents)
-                there = int(collection.properties().get(ROWS, "0"))
-                logger.info(f"{collection.place}: {there:,} rows are there; the load is resumed")
-                return there
-
-            contents = asdict(load(collection, sources, start, milvus.milvus_batch))
+        if found is not None and found.complete:
+            logger.info(f"{milvus.place} is finished: nothing to do")
+        else:
+            contents = _load(collection, sources, manifest, found, milvus)
             found = replace(manifest, complete=True, contents=contents)
             collection.set_property(MANIFEST, encoded(found).decode())
             streamed = any(source.name == STREAM for source in sources)
             if milvus.milvus_index not in EXHAUSTIVE and not streamed:
                 contents["recall"] = _recall(milvus, sources, settings.seed)
                 collection.set_property(MANIFEST, encoded(found).decode())
-        else:
-            logger.info(f"{milvus.place} is finished: nothing to do")
-    count = found.contents["count"]
-    seconds, recall = time.perf_counter() - began, found.contents.get("recall")
-    return CollectionResult(count, count * vectors_per_passage(found), seconds, recall)
+    seconds = time.perf_counter() - started
+    return IndexResult(found.contents["count"], 0, seconds, found.contents.get("recall"))
+
+
+def _load(
+    collection: Collection,
+    sources: Sequence[VectorSource],
+    manifest: Manifest,
+    found: Manifest | None,
+    milvus: MilvusIndexSettings,
+) -> dict[str, Any]:
+    """Write vectors into a collection, one block in memory; return the manifest's contents.
+
+    Args:
+        collection: is created unless `found`.
+        sources: of the vectors.
+        manifest: of the collection, without contents.
+        found: the manifest of an interrupted load; its rows are not written again.
+        milvus: type and parameters of the index, rows per request.
+    """
+    size = sources[0].vectors_per_passage
+    sent, there, batches, dimension = 0, 0, 0, 0
+    taken = UniqueIds()
+    with track("loading vectors", known_count(sources), "passages") as bar:
+        for ids, vectors, _ in checked_blocks(sources, taken):
+            if not dimension:
+                dimension = vectors.shape[1]
+                begun = replace(manifest, contents={"dimension": dimension})
+                if found is None:
+                    collection.create(begun, milvus)
+                else:
+                    _refuse_changes(collection, found.contents, begun.contents)
+                    there = int(collection.properties().get(ROWS, "0"))
+                    logger.info(
+                        f"{collection.place}: {there:,} rows are there; the load is resumed"
+                    )
+            step = milvus.milvus_batch or max(1, BATCH_BYTES // (4 * size * dimension))
+            for first in range(0, len(ids), step):
+                names = [docid for docid in ids[first : first + step] for _ in range(size)]
+                if sent + len(names) > there:
+                    rows = vectors[first * size : (first + step) * size]
+                    collection.write(sent, names, rows.astype(np.float32))
+                    batches += 1
+                    if batches % KEPT_EVERY == 0:
+                        collection.set_property(ROWS, str(sent + len(names)))
+                sent += len(names)
+                bar.advance(len(names) // size)
+        collection.set_property(ROWS, str(sent))
+        collection.settle()
+        taken.refuse_repeat(lambda position: collection.passage(position * size))
+    if (count := collection.count()) != sent:
+        raise ServerError(
+            f"{collection.place} holds {count:,} rows where {sent:,} were written",
+            "load it again with --overwrite",
+        )
+    return {"count": taken.count, "vectors_per_passage": size, "dimension": dimension}
 
 
 def _recall(milvus: MilvusIndexSettings, sources: Sequence[VectorSource], seed: int) -> float:
@@ -390,11 +377,10 @@ def _recall(milvus: MilvusIndexSettings, sources: Sequence[VectorSource], seed: 
 
 def _reject_folder_options(paths: IndexPaths, settings: IndexSettings) -> None:
     """Raise a UsageError for options of an index folder."""
-    default = IndexSettings(engine=Engine.MILVUS)
-    given = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    changed = {n: v for n, v in given.items() if n != "seed" and v != getattr(default, n)}
-    changed |= {n: v for n in ("corpus", "trained_as", "output") if (v := getattr(paths, n))}
-    for name, value in changed.items():
+    names = [name for name in given_fields(settings) if name not in ("engine", "seed")]
+    values = {name: getattr(settings, name) for name in names}
+    values |= {n: v for n in ("corpus", "trained_as", "output") if (v := getattr(paths, n))}
+    for name, value in values.items():
         raise UsageError(
             f"{spelled(name, IndexSettings, IndexPaths)} {value} is not for --engine milvus",
             "it takes --input, --uri, --collection and --set milvus-index, milvus-params",

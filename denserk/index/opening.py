@@ -1,42 +1,57 @@
-"""Open an index folder, or several folders as one index: engine, passage ids, manifest."""
+"""Open index folders and folders of vectors, one or several, as one index.
+
+The rows of flat indexes and of vector folders are one chain of memory-mapped files for exact
+search. Approximate indexes beside them are searched by their own engines, and the hits are merged.
+"""
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from denserk.config.encoding import ComputeSettings
 from denserk.config.options import from_json
 from denserk.config.retrieval import BM25_ENGINES, Bm25Settings, Engine, Metric, SearchSettings
-from denserk.errors import UsageError
+from denserk.errors import MismatchError, UsageError
 from denserk.extras import installed
 from denserk.index.bm25 import Bm25Index
+from denserk.index.faiss_building import require_memory
 from denserk.index.faiss_index import FaissIndex
-from denserk.index.hits import SearchableIndex, StoredVectors, VectorIndex
 from denserk.index.index_folder import (
     DOCID,
     INDEX,
+    OPEN,
+    IdFile,
     PassageIds,
+    ShardIds,
+    by_file,
     folder_bytes,
     read_index_manifest,
     vectors_per_passage,
 )
-from denserk.index.lucene import LuceneIndex
-from denserk.index.memory import require_memory
-from denserk.index.searcher import SPARE, Ids, Searcher
-from denserk.index.shards import (
-    ChainedVectors,
-    Shard,
-    ShardedIndex,
-    common_metric,
-    inspect_shard,
-    is_vector_folder,
+from denserk.index.lucene import PROCESS_HITS, LuceneIndex
+from denserk.index.searcher import (
+    SPARE,
+    PassageNames,
+    Rows,
+    Scores,
+    SearchableIndex,
+    Searcher,
+    VectorIndex,
+    in_order,
+    padding,
 )
-from denserk.index.vector_inputs import check_shards, expanded
+from denserk.index.vector_inputs import check_shards, expanded, require_same
+from denserk.io.files import read_file
 from denserk.io.flat_file import is_flat, map_flat
-from denserk.io.manifest import Description, Manifest, common_model, model_of
+from denserk.io.manifest import NAME, Description, Kind, Manifest, common_model, decoded, model_of
+from denserk.io.vectors import check_index, open_vectors
 
 logger = logging.getLogger(__name__)
 
@@ -51,10 +66,9 @@ class OpenedIndex:
 
     names: Sequence[str]  # of its folders, as they were given
     index: SearchableIndex
-    ids: Ids
+    ids: PassageNames
     manifests: Sequence[Manifest | None]  # of each folder; None if another tool wrote it
     is_bm25: bool = False
-    kind: str = "index"  # what messages call the folders
 
     @property
     def name(self) -> str:
@@ -75,8 +89,9 @@ class OpenedIndex:
     def searcher(self, settings: SearchSettings) -> Searcher:
         """Return a searcher of the index."""
         in_lucene = isinstance(self.index, LuceneIndex)
-        if isinstance(self.index, LuceneIndex):
-            settings = self.index.many_at_once(settings)
+        if in_lucene:  # so many queries in one process that starting Java hardly counts
+            batch = max(settings.query_batch, PROCESS_HITS // settings.hits)
+            settings = replace(settings, query_batch=batch)
         size = self.vectors_per_passage
         return Searcher(self.index, self.ids, settings, size, engine_order=in_lucene)
 
@@ -92,6 +107,121 @@ class OpenedIndex:
         ]
 
 
+class VectorFile(NamedTuple):
+    """One file: number of its rows, and a function that maps its (rows, D) vectors."""
+
+    rows: int
+    map: Callable[[], NDArray[np.floating[Any]]]
+
+
+class ChainedVectors:
+    """(N, D) float32 or float16 vectors of many files, of which a few are mapped at a time."""
+
+    def __init__(self, files: Sequence[VectorFile]) -> None:
+        self._firsts = np.cumsum([0, *(file.rows for file in files)])
+        self._map = lru_cache(OPEN)(lambda number: files[number].map())
+        self.shape = int(self._firsts[-1]), self._map(0).shape[1]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | Rows) -> NDArray[Any]:
+        """Return consecutive rows, without a copy if one file has them, or rows by number."""
+        if isinstance(rows, slice):
+            first, last, _ = rows.indices(len(self))
+            begin = int(np.searchsorted(self._firsts, first, side="right")) - 1
+            end = int(np.searchsorted(self._firsts[:-1], last))
+            starts = self._firsts[begin:end].tolist()
+            parts = [
+                self._map(number)[max(first - start, 0) : last - start]
+                for number, start in enumerate(starts, begin)
+            ]
+            return parts[0] if len(parts) == 1 else np.concatenate([self._map(0)[:0], *parts])
+        found = np.empty((len(rows), self.shape[1]), np.float32)
+        for number, places, inside in by_file(self._firsts, rows):
+            found[places] = self._map(number)[inside]
+        return found
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One folder, inspected but not read."""
+
+    name: str
+    manifest: Manifest | None  # None if another tool wrote it
+    rows: int
+    dimension: int
+    size: int  # vectors per passage
+    metric: Metric | None  # None for a vector folder
+    files: Sequence[VectorFile]  # vectors for exact search in torch; empty for an index of faiss
+    ids: Sequence[IdFile]
+
+    @property
+    def factory(self) -> str:
+        """The type of an index, as faiss or denserk names it."""
+        made = {} if self.manifest is None else self.manifest.settings
+        return str(made.get("factory") or made.get("type", ""))
+
+
+def is_vector_folder(name: str) -> bool:
+    """Return whether a folder holds vectors that denserk wrote, and no index."""
+    where = Path(name) / NAME
+    if not where.is_file() or (Path(name) / INDEX).exists():
+        return False
+    return decoded(read_file(where), where).kind is Kind.VECTORS
+
+
+def _inspect(name: str, in_faiss: Callable[[str], FaissIndex], *, flat_in_torch: bool) -> Shard:
+    """Inspect one folder; an index for faiss is opened for its size."""
+    if is_vector_folder(name):
+        folder = open_vectors(name)
+        size = folder.vectors_per_passage
+        files = [
+            VectorFile(block.count * size, partial(folder.map_block, block, private=True))
+            for block in folder.finished
+        ]
+        ids = [IdFile(name, folder.ids_of(block), block.count) for block in folder.finished]
+        return Shard(name, folder.manifest, folder.count, folder.dimension, size, None, files, ids)
+    manifest, engine = read_index_manifest(name)
+    if engine in BM25_ENGINES:
+        raise MismatchError(f"{name} is a BM25 index, not an index of vectors")
+    path, size = _index_file(name), vectors_per_passage(manifest)
+    check_index(path.parent, manifest)
+    files = []
+    if flat_in_torch and (is_flat(path) or engine is Engine.TORCH):
+        vectors, metric = map_flat(path)
+        rows, dimension = vectors.shape
+        files = [VectorFile(rows, lambda: map_flat(path)[0])]
+    else:
+        index = in_faiss(name)
+        rows, dimension, metric = len(index), index.dimension, index.metric
+    ids = [IdFile(name, path.with_name(DOCID), rows // size, size)]
+    return Shard(name, manifest, rows, dimension, size, metric, files, ids)
+
+
+@dataclass(frozen=True)
+class ShardedIndex:
+    """Several indexes as one, whose rows are numbered through all of them."""
+
+    parts: Sequence[tuple[int, Callable[[], VectorIndex]]]  # number of rows; opens the part
+    dimension: int
+    is_exhaustive: bool
+
+    def __len__(self) -> int:
+        return sum(rows for rows, _ in self.parts)
+
+    def search(self, queries: NDArray[Any], depth: int) -> tuple[Scores, Rows]:
+        """Return the `depth` best rows of all parts for (B, D) queries, padded."""
+        scores, rows = padding(len(queries), depth)
+        first = 0
+        for count, opened in self.parts:
+            found, places = opened().search(queries, min(depth, count))
+            places = np.where(places < 0, -1, places + first)
+            scores, rows = in_order(np.hstack([scores, found]), np.hstack([rows, places]), depth)
+            first += count
+        return scores, rows
+
+
 def open_index(
     indexes: Sequence[str],
     settings: SearchSettings,
@@ -101,6 +231,9 @@ def open_index(
 ) -> OpenedIndex:
     """Open an index folder with the engine in its manifest, or several folders as one index.
 
+    A flat index alone is searched by torch if faiss is not installed, on a GPU, and if the CPU is
+    fast in bfloat16: the file is the same.
+
     Args:
         indexes: folders of indexes or of vectors, or patterns of such.
         settings: how they are searched.
@@ -108,78 +241,115 @@ def open_index(
         encodes: a model encodes the queries, so torch is imported in any case.
     """
     names = expanded(indexes, "--index")
-    if len(names) > 1 or is_vector_folder(names[0]):
-        return _open_shards(names, settings, compute)
-    name = names[0]
-    manifest, engine = read_index_manifest(name)
-    path, size = Path(name) / INDEX, vectors_per_passage(manifest)
-    index: SearchableIndex
-    if engine in BM25_ENGINES:
-        for option, given in settings.index_options.items():
-            raise UsageError(f"{option} {given}: {name} is a BM25 index", f"leave out {option}")
-        chosen = {} if manifest is None else manifest.settings.get("bm25", {})
-        bm25 = from_json(Bm25Settings, chosen)
-        if engine is Engine.LUCENE:
-            count = None if manifest is None else manifest.contents["count"]
-            lucene = LuceneIndex(Path(name), bm25, count, compute.threads)
-            return OpenedIndex(names, lucene, lucene.ids, [manifest], is_bm25=True)
-        index = Bm25Index(Path(name), bm25, compute.threads)
-    else:
-        worth = encodes or (path.is_file() and path.stat().st_size >= LARGE)
-        index = open_vector_index(
-            name,
-            engine,
-            settings,
-            device=_device(settings, compute),
-            threads=compute.threads,
-            vectors_per_passage=size,
-            bfloat16=worth and _has_bfloat16(),
-        )
-    ids = PassageIds(Path(name) / DOCID, len(index), size)
-    return OpenedIndex(names, index, ids, [manifest], engine in BM25_ENGINES)
+    alone = len(names) == 1 and not is_vector_folder(names[0])
+    in_torch = worth = True
+    if alone:
+        manifest, engine = read_index_manifest(names[0])
+        if engine in BM25_ENGINES:
+            return _open_bm25(names[0], manifest, engine, settings, compute.threads)
+        in_torch = engine is Engine.TORCH or not installed("faiss")
+        worth = encodes or _index_file(names[0]).stat().st_size >= LARGE
+    device, bfloat16 = _device(settings, compute), False
+    if worth:
+        from denserk.models.devices import has_bfloat16
+
+        bfloat16 = has_bfloat16()
+    held: dict[str, FaissIndex] = {}
+
+    def in_faiss(name: str) -> FaissIndex:
+        if name not in held:  # only the last one is kept: all of them may not fit in memory
+            held.clear()
+            held[name] = FaissIndex(_index_file(name), settings, device, compute.threads)
+        return held[name]
+
+    flat_in_torch = in_torch or bfloat16 or device != "cpu"
+    shards = [_inspect(name, in_faiss, flat_in_torch=flat_in_torch) for name in names]
+    require_same("dimensions", [(shard.name, shard.dimension) for shard in shards])
+    require_same("vectors per passage", [(shard.name, shard.size) for shard in shards])
+    metrics = [(shard.name, shard.metric) for shard in shards if shard.metric is not None]
+    require_same("as its metric", metrics)
+    metric = metrics[0][1] if metrics else Metric.INNER
+    manifests = [(shard.name, shard.manifest) for shard in shards]
+    common_model([pair for pair in manifests if model_of(pair[1])] or manifests)
+    check_shards(manifests)
+
+    exact = [shard for shard in shards if shard.files]
+    others = [shard for shard in shards if not shard.files and shard.rows]
+    if not others:
+        _reject_options(settings, f"{names[0]} is searched exactly")
+    parts: list[tuple[int, Callable[[], VectorIndex]]] = []
+    if exact:
+        import torch
+
+        from denserk.index.exact import ExactIndex
+
+        if compute.threads:
+            torch.set_num_threads(compute.threads)
+        vectors = ChainedVectors([file for shard in exact for file in shard.files])
+        scanned = ExactIndex(vectors, metric, device, shards[0].size, bfloat16=bfloat16)
+        parts.append((len(scanned), lambda: scanned))
+    parts += [(shard.rows, partial(in_faiss, shard.name)) for shard in others]
+    index = ShardedIndex(parts, shards[0].dimension, is_exhaustive=not others)
+    if not alone:
+        what = f"{len(shards):,} shards" if len(shards) > 1 else names[0]
+        compared = "inner product" if metric is Metric.INNER else "distance"
+        how = "approximate ones by their own engines" if others else "all exactly"
+        passages = len(index) // shards[0].size
+        logger.info(f"{what}: {passages:,} passages, compared by {compared}, {how}")
+        _require_memory(exact, others, settings)
+    ids = ShardIds([file for shard in [*exact, *others] for file in shard.ids])
+    opened = parts[0][1]() if len(parts) == 1 else index
+    return OpenedIndex(names, opened, ids, [shard.manifest for shard in shards])
 
 
-def open_vector_index(
-    folder: str | Path,
+def _require_memory(
+    exact: Sequence[Shard], others: Sequence[Shard], settings: SearchSettings
+) -> None:
+    """Raise a UsageError if the memory does not suffice to search several folders."""
+    rows = sum(shard.rows for shard in exact)
+    # inverted lists stay on the disk
+    graphs = [Path(shard.name) / INDEX for shard in others if "IVF" not in shard.factory.upper()]
+    needs = {
+        # held for each hit that is returned; key and query; sorting them; row, score, id
+        "the top-k": settings.query_batch * min(settings.hits + SPARE, rows) * (4 * 3 * 10 + 60),
+        "the largest approximate index": max((path.stat().st_size for path in graphs), default=0),
+    }
+    fewer = f"--query-batch {max(settings.query_batch // 8, 1)}"
+    hint = f"search fewer queries at once, for example {fewer}, or less deep, or a flat index"
+    require_memory("searching", needs, hint)
+
+
+def _open_bm25(
+    name: str,
+    manifest: Manifest | None,
     engine: Engine,
     settings: SearchSettings,
-    *,
-    device: str = "cpu",
-    threads: int | None = None,
-    vectors_per_passage: int = 1,
-    bfloat16: bool = False,
-) -> VectorIndex:
-    """Open an index of vectors.
+    threads: int | None,
+) -> OpenedIndex:
+    folder = Path(name)
+    check_index(folder, manifest)
+    _reject_options(settings, f"{name} is a BM25 index")
+    bm25 = from_json(Bm25Settings, {} if manifest is None else manifest.settings.get("bm25", {}))
+    if engine is Engine.LUCENE:
+        count = None if manifest is None else manifest.contents["count"]
+        lucene = LuceneIndex(folder, bm25, count, threads)
+        return OpenedIndex([name], lucene, lucene.names, [manifest], is_bm25=True)
+    index = Bm25Index(folder, bm25, threads)
+    ids = PassageIds(folder / DOCID, len(index))
+    return OpenedIndex([name], index, ids, [manifest], is_bm25=True)
 
-    A flat index is searched by torch if faiss is not installed, on a GPU, and if the CPU is fast in
-    bfloat16: the file is the same.
-    """
+
+def _index_file(folder: str) -> Path:
     path = Path(folder) / INDEX
     if not path.is_file():
         raise UsageError(f"{folder} is not an index of vectors: it has no file {INDEX}")
-    faster = bfloat16 or device != "cpu" or not installed("faiss")
-    if engine is not Engine.TORCH and not (faster and is_flat(path)):
-        return FaissIndex(path, settings, device, threads)
-    for name, given in settings.index_options.items():
-        raise UsageError(f"{name} {given}: {folder} is searched exactly")
-    return _exact(*map_flat(path), device, vectors_per_passage, threads, bfloat16)
+    return path
 
 
-def _exact(
-    vectors: StoredVectors,
-    metric: Metric,
-    device: str,
-    size: int,
-    threads: int | None,
-    bfloat16: bool,
-) -> VectorIndex:
-    import torch
-
-    from denserk.index.exact import ExactIndex
-
-    if threads:
-        torch.set_num_threads(threads)
-    return ExactIndex(vectors, metric, device, size, bfloat16=bfloat16)
+def _reject_options(settings: SearchSettings, reason: str) -> None:
+    """Raise a UsageError if an option of approximate indexes is given."""
+    for option, given in settings.index_options.items():
+        raise UsageError(f"{option} {given}: {reason}", f"leave out {option}")
 
 
 def _device(settings: SearchSettings, compute: ComputeSettings) -> str:
@@ -191,63 +361,3 @@ def _device(settings: SearchSettings, compute: ComputeSettings) -> str:
     from denserk.models.devices import choose_device
 
     return str(choose_device(name))
-
-
-def _has_bfloat16() -> bool:
-    from denserk.models.devices import has_bfloat16
-
-    return has_bfloat16()
-
-
-def _open_shards(
-    names: Sequence[str], settings: SearchSettings, compute: ComputeSettings
-) -> OpenedIndex:
-    """Open several folders, or a folder of vectors, as one index."""
-    device, threads = _device(settings, compute), compute.threads
-    held: dict[str, VectorIndex] = {}
-
-    def approximate(name: str) -> VectorIndex:
-        if name not in held:  # only the last one is kept: all of them may not fit in memory
-            held.clear()
-            held[name] = open_vector_index(
-                name, Engine.FAISS, settings, device=device, threads=threads
-            )
-        return held[name]
-
-    shards = [inspect_shard(name, approximate) for name in names]
-    metric, size = common_metric(shards), shards[0].size
-    manifests = [(shard.name, shard.manifest) for shard in shards]
-    common_model([pair for pair in manifests if model_of(pair[1])] or manifests)
-    check_shards(manifests)
-    for name, given in settings.index_options.items():
-        if all(shard.files for shard in shards):
-            raise UsageError(f"{name} {given}: every shard is searched exactly")
-    _require_memory(shards, settings)
-
-    def exact(vectors: ChainedVectors) -> VectorIndex:
-        return _exact(vectors, metric, device, size, threads, _has_bfloat16())
-
-    index = ShardedIndex(shards, exact, approximate)
-    what = f"{len(shards):,} shards" if len(shards) > 1 else names[0]
-    compared = "inner product" if metric is Metric.INNER else "distance"
-    how = "all exactly" if index.is_exhaustive else "approximate ones by their own engines"
-    logger.info(f"{what}: {len(index) // size:,} passages, compared by {compared}, {how}")
-    kind = "vectors" if len(shards) == 1 else "shards"
-    return OpenedIndex(names, index, index.ids, [shard.manifest for shard in shards], kind=kind)
-
-
-def _require_memory(shards: Sequence[Shard], settings: SearchSettings) -> None:
-    """Raise a UsageError if the memory does not suffice to search the shards."""
-    depth = min(settings.hits + SPARE, sum(shard.rows for shard in shards))
-    hits = settings.query_batch * depth if any(shard.files for shard in shards) else 0
-    lines = sum(f.passages * f.lines for shard in shards for f in shard.ids if f.path.name == DOCID)
-    needs = {
-        "a block of vectors": 32_768 * 3 * 4 * shards[0].dimension,  # float32, two copies
-        # held for each hit that is returned; key and query; sorting them; row, score, id
-        "the top-k": hits * (4 * 3 * 10 + 60),
-        "offsets of ids": 8 * lines,
-        "the largest approximate index": max(shard.held_bytes for shard in shards),
-    }
-    fewer = f"--query-batch {max(settings.query_batch // 8, 1)}"
-    hint = f"search fewer queries at once, for example {fewer}, or less deep, or a flat index"
-    require_memory("searching", needs, hint)

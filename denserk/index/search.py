@@ -2,11 +2,11 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,9 @@ from denserk.config.encoding import Backend, ComputeSettings, Dtype
 from denserk.config.options import as_json
 from denserk.config.retrieval import CollectionSettings, Engine, SearchPaths, SearchSettings
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.index.hits import VectorIndex
 from denserk.index.milvus import MilvusIndex
 from denserk.index.opening import OpenedIndex, open_index
-from denserk.index.searcher import TieCount
+from denserk.index.searcher import TieCount, VectorIndex
 from denserk.index.vector_inputs import expanded
 from denserk.io.manifest import (
     Description,
@@ -35,17 +34,14 @@ from denserk.io.vectors import INT8_WEIGHTS, read_vector_blocks, verify_folders
 from denserk.records import Query
 from denserk.reporting import track
 
-if TYPE_CHECKING:  # torch is imported only where queries are encoded
-    from denserk.models.text_encoder import TextEncoder
-
 logger = logging.getLogger(__name__)
 
 ENCODED_AT_ONCE = 4096  # queries encoded together, sorted by length
 NAMED = 5  # queries without hits that a warning names
 NOTHING: Mapping[str, Any] = {}
 
-Overrides = tuple[Mapping[str, Any], Mapping[str, Any]]  # of representation and text
-Batches = Iterator[tuple[Sequence[str], NDArray[Any]]]  # query ids; their vectors, or texts (BM25)
+# query ids; their vectors, or texts (BM25), from and to a position; the model that encoded them
+Queries = tuple[Sequence[str], Callable[[slice], NDArray[Any]], Description | None]
 
 
 @dataclass
@@ -63,14 +59,6 @@ class SearchResult:
     def per_second(self) -> float:
         """Queries searched per second, without encoding."""
         return self.queries / self.searching_seconds if self.searching_seconds else 0.0
-
-
-class _Queries(NamedTuple):
-    """Batches of queries, their number, and the model that encoded them."""
-
-    batches: Batches
-    number: int
-    model: Description | None = None
 
 
 def search(
@@ -98,49 +86,58 @@ def search(
 
     """
     own_precision |= (compute.dtype, compute.head_dtype) != (Dtype.FLOAT32, None)
-    given = (representation, text), compute, own_precision
     if paths.verify:
         named = [*expanded(paths.index, "--index"), *filter(None, [paths.encoded_queries])]
         verify_folders(named)
-    if paths.engine is not Engine.MILVUS:
-        encodes = paths.encoded_queries is None
-        opened = open_index(paths.index, settings, compute, encodes=encodes)
-        return _search(paths, opened, settings, *given)
-    with closing(MilvusIndex(milvus, settings)) as index:
-        opened = OpenedIndex((index.place,), index, index.ids, (index.manifest,))
-        return _search(paths, opened, settings, *given)
-
-
-def _search(
-    paths: SearchPaths,
-    opened: OpenedIndex,
-    settings: SearchSettings,
-    overrides: Overrides,
-    compute: ComputeSettings,
-    own_precision: bool,
-) -> SearchResult:
-    """Search an open index."""
     topics: list[Query] = []
-    if paths.topics is not None:
-        topics = list(read_queries(paths.topics, paths.topics_format, paths.qrels))
-    searcher = opened.searcher(settings)
+    with ExitStack() as stack:
+        if paths.engine is Engine.MILVUS:
+            index = stack.enter_context(closing(MilvusIndex(milvus, settings)))
+            opened = OpenedIndex((index.place,), index, index.names, (index.manifest,))
+        else:
+            encodes = paths.encoded_queries is None
+            opened = open_index(paths.index, settings, compute, encodes=encodes)
+        if paths.topics is not None:
+            topics = list(read_queries(paths.topics, paths.topics_format, paths.qrels))
+        if opened.is_bm25:
+            queries = _texts(paths, opened, topics)
+        elif paths.encoded_queries is not None:
+            queries = _encoded(paths, opened, paths.encoded_queries, topics)
+        else:
+            precise = _in_precision_of(opened, compute, own_precision)
+            queries = _encoding(paths, opened, (representation, text), precise, topics)
+        result = _write_run(paths, settings, opened, queries)
+        made_from = _made_from(paths, opened, queries[2], topics)
+    contents = {
+        "queries": result.queries,
+        "hits": result.hits,
+        "ties": result.ties.hits,
+        "without_hits": len(result.without_hits),
+        "seconds": {"encoding": result.encoding_seconds, "searching": result.searching_seconds},
+    }
+    describe_file(paths.output, Kind.RUN, as_json(settings), made_from, contents)
+    return result
+
+
+def _write_run(
+    paths: SearchPaths, settings: SearchSettings, opened: OpenedIndex, queries: Queries
+) -> SearchResult:
+    """Search for batches of queries, which are encoded when they are needed."""
+    searcher, (qids, made, _) = opened.searcher(settings), queries
     result = SearchResult(ties=searcher.ties)
-    if opened.is_bm25:
-        queries = _texts(paths, opened, topics)
-    elif paths.encoded_queries is not None:
-        queries = _encoded(paths, opened, paths.encoded_queries, topics)
-    else:
-        precise = _in_precision_of(opened, compute, own_precision)
-        encoder = _load_encoder(paths, opened, overrides, precise)
-        queries = _encoding(paths, opened, encoder, topics, result)
+    searched = searcher.settings.query_batch
+    step = searched * max(1, ENCODED_AT_ONCE // searched)
     forget_manifest(paths.output)
     start = time.perf_counter()
     with (
-        track("searching", queries.number, "queries") as progress,
+        track("searching", len(qids), "queries") as progress,
         run_writer(paths.output, settings.output_format, settings.tag) as write,
     ):
-        for qids, batch in queries.batches:
-            for qid, names, scores in searcher.ranked(qids, batch):
+        for first in range(0, len(qids), step):
+            batch, before = slice(first, first + step), time.perf_counter()
+            vectors = made(batch)
+            result.encoding_seconds += time.perf_counter() - before
+            for qid, names, scores in searcher.search(qids[batch], vectors):
                 write(qid, names, scores)
                 result.queries += 1
                 result.hits += len(scores)
@@ -154,11 +151,10 @@ def _search(
         logger.warning(
             f"{len(missing):,} queries have no hits and are missing from the run: {named}"
         )
-    _write_manifest(paths, settings, opened, queries.model, topics, result)
     return result
 
 
-def _texts(paths: SearchPaths, opened: OpenedIndex, topics: Sequence[Query]) -> _Queries:
+def _texts(paths: SearchPaths, opened: OpenedIndex, topics: Sequence[Query]) -> Queries:
     """Return the texts of the queries, for a BM25 index."""
     for option, given in (("--model", paths.model), ("--encoded-queries", paths.encoded_queries)):
         if given is not None:
@@ -166,12 +162,12 @@ def _texts(paths: SearchPaths, opened: OpenedIndex, topics: Sequence[Query]) -> 
                 f"{option} {given}: {opened.name} is a BM25 index", f"leave out {option}"
             )
     texts = np.array([query.text for query in topics], dtype=object)
-    return _Queries(iter([([query.qid for query in topics], texts)]), len(topics))
+    return [query.qid for query in topics], texts.__getitem__, None
 
 
 def _encoded(
     paths: SearchPaths, opened: OpenedIndex, name: str, topics: Sequence[Query]
-) -> _Queries:
+) -> Queries:
     """Read the vectors of --encoded-queries: all, or those of --topics in its order."""
     source = read_vector_blocks(name, allow_pickle=paths.allow_pickle)
     blocks = list(source.blocks())
@@ -193,8 +189,8 @@ def _encoded(
     _refuse_others(paths, opened, vectors.shape[1], model, name)
     if source.manifest is not None and source.manifest.settings.get("side") == "passage":
         logger.warning(f"{name} was encoded as passages, not as queries")
-    batch = vectors[[rows[qid] for qid in qids]]
-    return _Queries(iter([(qids, batch)]), len(qids), model)
+    places = np.array([rows[qid] for qid in qids], np.int64)
+    return qids, lambda batch: vectors[places[batch]], model
 
 
 def _in_precision_of(opened: OpenedIndex, compute: ComputeSettings, own: bool) -> ComputeSettings:
@@ -214,18 +210,22 @@ def _in_precision_of(opened: OpenedIndex, compute: ComputeSettings, own: bool) -
     if wanted.precision == compute.precision:
         return compute
     if own or (on_cpu and dtype is Dtype.FLOAT16):
-        wanted, other = compute, wanted
         why = "as --dtype says" if own else "as a CPU computes no float16"
-        why += f"; the {opened.kind} was encoded in {other.precision}"
+        why += f"; {opened.name} was encoded in {wanted.precision}"
+        wanted = compute
     else:
-        why = f"as the {opened.kind} was; --dtype chooses another precision"
+        why = f"as {opened.name} was; --dtype chooses another precision"
     logger.info(f"queries are encoded in {wanted.precision}, {why}")
     return wanted
 
 
-def _load_encoder(
-    paths: SearchPaths, opened: OpenedIndex, overrides: Overrides, compute: ComputeSettings
-) -> "TextEncoder":
+def _encoding(
+    paths: SearchPaths,
+    opened: OpenedIndex,
+    overrides: tuple[Mapping[str, Any], Mapping[str, Any]],
+    compute: ComputeSettings,
+    topics: Sequence[Query],
+) -> Queries:
     """Load the query encoder: by default the index's own model, with the index's settings."""
     made = opened.model
     name = paths.model or (made or {}).get("name")
@@ -234,7 +234,7 @@ def _load_encoder(
             f"the manifest of {opened.name} names no model", "give --model, or --encoded-queries"
         )
     if paths.model is None:
-        logger.info(f"queries are encoded by {name}, which made the {opened.kind}")
+        logger.info(f"queries are encoded by {name}, which encoded {opened.name}")
     from denserk.models.text_encoder import TextEncoder
 
     like = None if paths.force else made
@@ -246,29 +246,10 @@ def _load_encoder(
             encoder.use_int8(folder, int8)
         else:
             logger.info(f"queries are encoded in float32: {folder} has no {INT8_WEIGHTS}")
-    return encoder
-
-
-def _encoding(
-    paths: SearchPaths,
-    opened: OpenedIndex,
-    encoder: "TextEncoder",
-    topics: Sequence[Query],
-    result: SearchResult,
-) -> _Queries:
-    """Encode queries in batches, when they are needed."""
     model = encoder.description()
     _refuse_others(paths, opened, encoder.dimension, model, encoder.name)
-
-    def batches() -> Batches:
-        for first in range(0, len(topics), ENCODED_AT_ONCE):
-            batch = topics[first : first + ENCODED_AT_ONCE]
-            start = time.perf_counter()
-            vectors = encoder.encode_queries(batch)
-            result.encoding_seconds += time.perf_counter() - start
-            yield [query.qid for query in batch], vectors
-
-    return _Queries(batches(), len(topics), model)
+    qids = [query.qid for query in topics]
+    return qids, lambda batch: encoder.encode_queries(topics[batch]), model
 
 
 def _refuse_others(
@@ -290,27 +271,15 @@ def _refuse_others(
         )
 
 
-def _write_manifest(
-    paths: SearchPaths,
-    settings: SearchSettings,
-    opened: OpenedIndex,
-    model: Description | None,
-    topics: Sequence[Query],
-    result: SearchResult,
-) -> None:
+def _made_from(
+    paths: SearchPaths, opened: OpenedIndex, model: Description | None, topics: Sequence[Query]
+) -> dict[str, Any]:
+    """Return the inputs in the manifest of a run."""
     indexes = opened.described()
-    made_from = {
+    return {
         "index": indexes[0] if len(indexes) == 1 else indexes,
         "model": model,
         "encoded_queries": paths.encoded_queries,
         "topics": {"name": paths.topics, "sha256": queries_sha256(topics)} if topics else None,
         **({"qrels": paths.qrels} if paths.qrels else {}),
     }
-    contents = {
-        "queries": result.queries,
-        "hits": result.hits,
-        "ties": result.ties.hits,
-        "without_hits": len(result.without_hits),
-        "seconds": {"encoding": result.encoding_seconds, "searching": result.searching_seconds},
-    }
-    describe_file(paths.output, Kind.RUN, as_json(settings), made_from, contents)

@@ -1,27 +1,84 @@
-"""Ranking: passage ids of the rows that an index finds, ties, passages merged into documents."""
+"""The interface of engines, and ranking: passage ids of rows, ties, passages to documents.
+
+Rows of an index are numbered from 0; `vectors_per_passage` consecutive rows are one passage. Hits
+are ordered by score descending, then by row ascending.
+"""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.retrieval import RankingSettings, SearchSettings, Ties
-from denserk.index.hits import Rows, Scores, SearchableIndex
-from denserk.index.index_folder import PassageIds
-from denserk.index.shards import ShardIds
 from denserk.records import best_first
 
 logger = logging.getLogger(__name__)
 
-Ids = Sequence[str] | Mapping[int, str]  # passage ids of rows
+Vectors = NDArray[np.float32]  # (N, D)
+Scores = NDArray[np.float32]  # (B, K), higher is closer, descending; -inf where there is no hit
+Rows = NDArray[np.int64]  # (B, K), numbers of the rows of an index; -1 where there is no hit
+PassageNames = Callable[[Rows], Sequence[str]]  # ids of (K,) passages, by their numbers
 Hits = list[tuple[str, float]]  # (passage id, score), best first
 Ranked = tuple[list[str], Scores]  # K passage ids and their (K,) scores, best first
 
 SPARE = 8  # hits fetched beyond those asked for, so that a tie at the cut is seen
+
+
+class StoredVectors(Protocol):
+    """(N, D) vectors in an array or in files."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """N and D."""
+
+    def __len__(self) -> int:
+        """N."""
+
+    def __getitem__(self, wanted: slice | Rows, /) -> NDArray[Any]:
+        """Consecutive vectors, or some by their sorted numbers."""
+
+
+class SearchableIndex(Protocol):
+    """An open index. Queries are (B, D) vectors, or an array of B texts for a BM25 index."""
+
+    @property
+    def is_exhaustive(self) -> bool:
+        """Whether every row is compared: a deeper search then only adds hits."""
+
+    def search(self, queries: NDArray[Any], depth: int) -> tuple[Scores, Rows]:
+        """Return the `depth` best rows for each query, padded; ties at the cut are unspecified."""
+
+    def __len__(self) -> int:
+        """Number of rows."""
+
+
+class VectorIndex(SearchableIndex, Protocol):
+    """An open index of vectors."""
+
+    @property
+    def dimension(self) -> int:
+        """D, of vectors and queries."""
+
+
+def padding(queries: int, depth: int) -> tuple[Scores, Rows]:
+    """Return (B, K) scores and rows without a hit."""
+    return np.full((queries, depth), -np.inf, np.float32), np.full((queries, depth), -1, np.int64)
+
+
+def in_order(scores: Scores, rows: Rows, depth: int | None = None) -> tuple[Scores, Rows]:
+    """Order (B, K) hits and keep the best `depth`; a row -1 is no hit and stands last.
+
+    >>> found = in_order(np.float32([[1, 2, 1]]), np.array([[4, 0, 3]]), 2)
+    >>> [part.tolist() for part in found]
+    [[[2.0, 1.0]], [[0, 3]]]
+    """
+    falling = -np.where(rows < 0, np.float32(-np.inf), scores)
+    order = np.lexsort((rows.view(np.uint64), falling))[:, :depth]  # -1 is the largest unsigned
+    return -np.take_along_axis(falling, order, 1), np.take_along_axis(rows, order, 1)
 
 
 @dataclass
@@ -99,41 +156,39 @@ class Searcher:
     def __init__(
         self,
         index: SearchableIndex,
-        ids: Ids,
+        ids: PassageNames,
         settings: SearchSettings,
         vectors_per_passage: int = 1,
         *,
         engine_order: bool = False,
     ) -> None:
-        self._index, self._ids, self._settings = index, ids, settings
+        self._index, self._ids, self.settings = index, ids, settings
         self._size, self._engine_order = vectors_per_passage, engine_order
         self.ties = TieCount("as the engine orders them") if engine_order else TieCount()
 
-    def search(self, qids: Sequence[str], queries: NDArray[Any]) -> Iterator[tuple[str, Hits]]:
-        """Yield (query id, hits) for (B, D) query vectors, or B texts for a BM25 index."""
-        for qid, names, scores in self.ranked(qids, queries):
-            yield qid, list(zip(names, scores.tolist(), strict=True))
-
-    def ranked(
+    def search(
         self, qids: Sequence[str], queries: NDArray[Any]
     ) -> Iterator[tuple[str, list[str], Scores]]:
-        """Yield (query id, K passage ids, (K,) scores)."""
-        for first in range(0, len(qids), self._settings.query_batch):
-            batch = slice(first, first + self._settings.query_batch)
+        """Yield (query id, K passage ids, (K,) scores) for (B, D) vectors, or B texts for BM25."""
+        for first in range(0, len(qids), self.settings.query_batch):
+            batch = slice(first, first + self.settings.query_batch)
             answers = self._batch(qids[batch], queries[batch])
             for qid, (names, scores) in zip(qids[batch], answers, strict=True):
                 self.ties.add(scores)
-                keep = self._settings.ties is Ties.KEEP
+                keep = self.settings.ties is Ties.KEEP
                 yield qid, names, scores if keep else strictly_decreasing(scores)
 
     def _batch(self, qids: Sequence[str], queries: NDArray[Any]) -> list[Ranked]:
-        total, wanted = max(len(self._index), 1), self._settings.kept
-        depth = min(self._settings.hits * self._size + SPARE, total)
+        total, wanted = max(len(self._index), 1), self.settings.kept
+        depth = min(self.settings.hits * self._size + SPARE, total)
         results: list[Ranked] = [([], np.empty(0, np.float32)) for _ in qids]
         open_queries = list(range(len(qids)))
         while open_queries:
             found, rows = self._index.search(queries[open_queries], depth)
-            names = self._names(rows)
+            passages, places = np.unique(rows // self._size, return_inverse=True)
+            numbers = passages[passages >= 0]
+            no_hit = [""] * (len(passages) - len(numbers))
+            names = np.array([*no_hit, *self._ids(numbers)], object)[places.reshape(rows.shape)]
             deeper = []
             for i, query in enumerate(open_queries):
                 valid = int((rows[i] >= 0).sum())
@@ -147,22 +202,11 @@ class Searcher:
             open_queries, depth = deeper, min(4 * depth, total)
         return results
 
-    def _names(self, rows: Rows) -> NDArray[np.object_]:
-        """Return the (B, K) passage ids of rows, each decoded once; empty where there is no hit."""
-        found, places = np.unique(rows, return_inverse=True)
-        hits = found[found >= 0]
-        if isinstance(self._ids, PassageIds | ShardIds):
-            names = self._ids.passages(hits)
-        else:
-            names = [self._ids[row] for row in hits.tolist()]
-        no_hit = [""] * (len(found) - len(hits))
-        return np.array([*no_hit, *names], object)[places.reshape(rows.shape)]
-
     def _ranked(self, qid: str, scores: Scores, rows: Rows, names: NDArray[np.object_]) -> Ranked:
         """Return every passage or document once, equal scores by descending id."""
-        if self._settings.remove_query or self._settings.max_passage:
-            best = _best_of_each(zip(names.tolist(), scores.tolist(), strict=True), self._settings)
-            if self._settings.remove_query:
+        if self.settings.remove_query or self.settings.max_passage:
+            best = _best_of_each(zip(names.tolist(), scores.tolist(), strict=True), self.settings)
+            if self.settings.remove_query:
                 best.pop(qid, None)
             hits = list(best.items()) if self._engine_order else best_first(best.items())
             return [name for name, _ in hits], np.array([score for _, score in hits], np.float32)

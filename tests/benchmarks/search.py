@@ -96,7 +96,7 @@ def runs(goals: Goals, folder: Path, queries: int, rounds: int) -> None:
     def ours() -> None:
         with run_writer(folder / "ours", tag="Faiss") as write:
             for qid, some, found in zip(qids, scores, rows, strict=True):
-                write(qid, ids.passages(found), some)
+                write(qid, ids(found), some)
 
     seconds = medians({"pyserini": pyserini, "ours": ours}, rounds)
     with (folder / "ours").open() as mine, (folder / "pyserini").open() as theirs:

@@ -11,7 +11,7 @@ import pytest
 
 from denserk.config.retrieval import Bm25Settings, StopWords
 from denserk.errors import InputError, UsageError
-from denserk.index.bm25 import Analyzer, Bm25Builder, Bm25Index
+from denserk.index.bm25 import Analyzer, Bm25Index, build_bm25
 from tests.peers import run_pyserini
 
 TEXTS = ["a cat sat", "the cat and the dog and the cat", "", "a fish", "dog dog dog fish", "zebra"]
@@ -35,7 +35,7 @@ def by_hand(texts, query, k1, b, length_of=int):
 
 def built(folder, texts, **settings):
     passages = [(f"d{n}", text) for n, text in enumerate(texts)]
-    Bm25Builder(Bm25Settings(**settings)).build(folder, iter(passages))
+    build_bm25(folder, iter(passages), Bm25Settings(**settings))
     return Bm25Index(folder, Bm25Settings(**settings), threads=2)
 
 

@@ -18,7 +18,7 @@ from denserk.config.retrieval import (
     Metric,
 )
 from denserk.errors import DenserkError, InputError, MismatchError, OutputError, UsageError
-from denserk.index import memory
+from denserk.index import faiss_building
 from denserk.index.build import build_index
 from denserk.io.flat_file import FlatWriter
 from denserk.io.manifest import Kind, read_manifest
@@ -106,7 +106,7 @@ def test_stopped_at_ten_points_and_resumed_gives_the_same_bytes(toy, vectors, tm
 def test_what_cannot_be_built_is_rejected_before_anything_is_written(
     vectors, tmp_path, monkeypatch, factory
 ):
-    monkeypatch.setattr(memory, "available_bytes", lambda: 100)
+    monkeypatch.setattr(faiss_building, "available_bytes", lambda: 100)
     with pytest.raises(UsageError, match=r"and 0\.0 MB are available|faiss rejects Bogus9"):
         index(tmp_path / "i", vectors, factory=factory)
     assert not (tmp_path / "i").exists()

@@ -13,9 +13,16 @@ from denserk.index import build, opening
 from denserk.index.build import with_engine
 from denserk.index.exact import ExactIndex
 from denserk.index.milvus import MilvusIndex
-from denserk.index.opening import open_index, open_vector_index
+from denserk.index.opening import open_index
 from denserk.index.searcher import Searcher
-from tests.index.folders import flat_folder, vector_folder, whole_numbers
+from tests.index.folders import (
+    flat_folder,
+    found,
+    names_of,
+    open_flat,
+    vector_folder,
+    whole_numbers,
+)
 from tests.milvus import collection, load, require_milvus, write_vectors
 
 ENGINES = [Engine.TORCH, Engine.FAISS]
@@ -55,14 +62,14 @@ def flat(folder, vectors, metric=Metric.INNER):
 @pytest.mark.parametrize(("rows", "depth"), [(50, 7), (50, 80), (1, 3), (2500, 9)])
 def test_exact_engines_give_the_right_answer(tmp_path, engine, metric, rows, depth):
     vectors, queries = whole_numbers(1, rows), whole_numbers(2, 25)
-    index = open_vector_index(flat(tmp_path, vectors, metric), engine, SEARCH)
-    scores, found = index.search(queries, depth)
-    assert (scores.dtype.name, found.dtype.name) == ("float32", "int64")
-    assert scores.shape == found.shape == (25, depth)
+    index = open_flat(flat(tmp_path, vectors, metric), engine)
+    scores, best = index.search(queries, depth)
+    assert (scores.dtype.name, best.dtype.name) == ("float32", "int64")
+    assert scores.shape == best.shape == (25, depth)
     assert (scores[:, rows:] == -np.inf).all()
-    assert (found[:, rows:] == -1).all()
+    assert (best[:, rows:] == -1).all()
     everything = by_hand(vectors, queries, rows, metric)
-    for hit, all_hits in zip(hits((scores, found)), everything, strict=True):
+    for hit, all_hits in zip(hits((scores, best)), everything, strict=True):
         right = all_hits[:depth]
         assert [score for score, _ in hit] == [score for score, _ in right]
         cut = right[-1][0]  # which of the equal ones at the cut come back is the engine's choice
@@ -83,19 +90,18 @@ def test_several_vectors_a_passage(size):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("depth", [5, 3000])
-def test_exact_engines_on_a_gpu(tmp_path, engine, depth):
+def test_exact_search_on_a_gpu(tmp_path, depth):
     vectors, queries = whole_numbers(6, 4000), whole_numbers(7, 8)
-    index = open_vector_index(flat(tmp_path, vectors), engine, SEARCH, device="cuda")
-    found, right = hits(index.search(queries, depth)), by_hand(vectors, queries, depth)
-    assert [[s for s, _ in row] for row in found] == [[s for s, _ in row] for row in right]
+    index = open_index([flat(tmp_path, vectors)], SEARCH, ComputeSettings(device="cuda")).index
+    result, right = hits(index.search(queries, depth)), by_hand(vectors, queries, depth)
+    assert [[s for s, _ in row] for row in result] == [[s for s, _ in row] for row in right]
 
 
 def test_without_faiss_torch_searches_the_same_folder(tmp_path, monkeypatch):
     vectors, queries = whole_numbers(8, 20), whole_numbers(9, 2)
     monkeypatch.setattr(opening, "installed", lambda module: False)
-    index = open_vector_index(flat(tmp_path, vectors), Engine.FAISS, SEARCH)
+    index = open_index([flat(tmp_path, vectors)], SEARCH, CPU, encodes=False).index
     assert isinstance(index, ExactIndex)
     assert hits(index.search(queries, 5)) == by_hand(vectors, queries, 5)
 
@@ -110,22 +116,24 @@ def test_types_choose_their_engine(monkeypatch):
         with_engine(IndexSettings(type=IndexType.HNSW))
 
 
-def test_what_is_no_index_of_vectors(tmp_path):
-    with pytest.raises(UsageError, match="no file index"):
-        open_vector_index(tmp_path, Engine.TORCH, SEARCH)
+@pytest.mark.parametrize("encodes", [True, False])
+def test_what_is_no_index_of_vectors(tmp_path, encodes):
+    def opened(folder, settings=SEARCH):
+        return open_index([str(folder)], settings, CPU, encodes=encodes)
+
+    (tmp_path / "docid").write_text("a\n")
+    with pytest.raises(UsageError, match="has no manifest"):
+        opened(tmp_path)
     (tmp_path / "index").write_bytes(b"IxFI and then nothing")
-    with pytest.raises(InputError, match="flat index"):
-        open_vector_index(tmp_path, Engine.TORCH, SEARCH)
-    with pytest.raises(InputError, match="cannot read"):
-        open_vector_index(tmp_path, Engine.FAISS, SEARCH)
+    with pytest.raises(InputError, match=r"flat index|cannot read"):
+        opened(tmp_path)
     folder = flat(tmp_path, whole_numbers(8, 20))
-    for engine in ENGINES:
-        with pytest.raises(UsageError, match="--nprobe 9"):
-            open_vector_index(folder, engine, SearchSettings(nprobe=9))
+    with pytest.raises(UsageError, match="--nprobe 9"):
+        opened(folder, SearchSettings(nprobe=9))
     path = tmp_path / "i" / "index"
     path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(InputError, match="521 bytes; expected 525"):
-        open_vector_index(folder, Engine.TORCH, SEARCH)
+    with pytest.raises(InputError, match=r"521 bytes; expected 525|cannot read"):
+        opened(folder)
 
 
 COUNT, DIMENSION, DEPTH = 2000, 24, 100
@@ -168,12 +176,11 @@ def test_exact_engines_rank_alike(tmp_path, engine, kind):
         require_milvus()
         load(write_vectors(tmp_path / "v.jsonl", IDS, vectors), tmp_path / "m.db")
         index = MilvusIndex(collection(tmp_path / "m.db"), RANKING)
-        ids = index.ids
+        ids = index.names
     else:
-        index = open_vector_index(flat(tmp_path, vectors), Engine(engine), RANKING)
-        ids = IDS
+        index, ids = open_flat(flat(tmp_path, vectors), engine), names_of(IDS)
     assert (len(index), index.dimension, index.is_exhaustive) == (COUNT, DIMENSION, True)
-    found = dict(Searcher(index, ids, RANKING).search(QIDS, drawn(kind, len(QIDS), 2)))
-    assert [[docid for docid, _ in found[qid]] for qid in QIDS] == right(kind)
+    ranked = found(Searcher(index, ids, RANKING), QIDS, drawn(kind, len(QIDS), 2))
+    assert [[docid for docid, _ in ranked[qid]] for qid in QIDS] == right(kind)
     if engine is Engine.MILVUS:
         index.close()

@@ -9,17 +9,17 @@ import pytest
 
 from denserk.config.retrieval import IndexSettings, IndexType, Metric, SearchSettings
 from denserk.errors import InputError, UsageError
-from denserk.index import faiss_building, faiss_index, memory
+from denserk.index import faiss_building, faiss_index
+from denserk.index.build import measure_recall
 from denserk.index.exact import ExactIndex
 from denserk.index.faiss_building import (
+    available_bytes,
     build,
-    building_needs,
     check_memory,
     empty_index,
     factory_string,
 )
 from denserk.index.faiss_index import CORE, FaissIndex, load_faiss
-from denserk.index.recall import measure_recall
 from denserk.io.flat_file import map_flat
 from tests.reporters import Heard
 
@@ -147,62 +147,68 @@ def test_what_faiss_rejects_is_reported_without_its_source_code(tmp_path, factor
 
 
 MILLION = 1_000_000
-SAMPLE = 2 * 4 * 64 * 262_144
+SAMPLE = "the training sample and its residuals"
 
 
-def needs_of(factory, metric=Metric.INNER, count=MILLION, **settings):
-    chosen = IndexSettings(factory=factory, metric=metric, **settings)
-    found = building_needs(empty_index(count, 64, chosen)[1], count, chosen)
-    return {what.split()[-1]: size for what, size in found.items() if size}
+def needs_of(factory, count=MILLION, **settings):
+    """What is logged of the memory that an index needs."""
+    heard, chosen = Heard(), IndexSettings(factory=factory, **settings)
+    check_memory(*empty_index(count, 64, chosen), count, chosen)
+    return heard.notes[-1]
 
 
 @pytest.mark.parametrize(
-    ("factory", "expected"),
+    ("factory", "total", "expected"),
     [
-        ("HNSW8,Flat", {"index": 2 * MILLION * (256 + 4 * 17 + 8)}),
-        ("PCA32,PQ8", {"residuals": SAMPLE, "index": 2 * 8 * MILLION}),
-        (
-            "IVF16,PQ8,RFlat",
-            {"residuals": SAMPLE, "centroids": 16 * 256, "index": 2 * MILLION * (8 + 8 + 256)},
-        ),
-        (
-            "IVF65536_HNSW32,PQ8",
-            {
-                "residuals": SAMPLE,
-                "centroids": 65_536 * (256 + 4 * 65 + 8),
-                "lists": 2 * 16 * MILLION,
-            },
-        ),
+        ("HNSW8,Flat", "664.0 MB", "the index 664.0 MB"),
+        ("PCA32,PQ8", "150.2 MB", f"{SAMPLE} 134.2 MB, the index 16.0 MB"),
+        ("IVF16,PQ8,RFlat", "678.2 MB", "the centroids 0.0 MB, the index 544.0 MB"),
+        ("IVF65536_HNSW32,PQ8", "200.6 MB", "the centroids 34.3 MB, inverted lists 32.0 MB"),
     ],
 )
-def test_the_memory_of_each_part(factory, expected, monkeypatch):
+def test_the_memory_of_each_part(factory, total, expected, monkeypatch):
     monkeypatch.setattr(faiss_building, "available_bytes", lambda: 1 << 40)
-    assert needs_of(factory) == expected
+    found = needs_of(factory)
+    assert found.startswith(f"building {factory} needs {total} of memory (")
+    assert found.endswith(f"{expected})")
 
 
 def test_lists_do_not_grow_with_the_vectors(monkeypatch):
     monkeypatch.setattr(faiss_building, "available_bytes", lambda: 1 << 30)
     few, many = (needs_of("IVF16,PQ8", count=count) for count in (100 * MILLION, 1000 * MILLION))
     assert few == many
-    assert few["lists"] == 2 * (1 << 30) // 8
+    assert "inverted lists 268.4 MB" in few
 
 
 def test_what_cannot_fit_is_rejected(monkeypatch):
-    def check(factory):
-        settings = IndexSettings(factory=factory, train_size=10_000)
-        check_memory(*empty_index(MILLION, 16, settings), MILLION, settings)
-
-    heard = Heard()
-    check("PQ4x4")
-    parts = "(the training sample and its residuals 1.3 MB, the index 4.0 MB)"
-    assert heard.notes == [f"building PQ4x4 needs 5.3 MB of memory {parts}"]
-    monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
-    with pytest.raises(UsageError, match=r"and 0\.0 MB are available") as error:
-        check("PQ4x4")
-    assert "IVF4000,PQ2" in str(error.value.hint)
+    monkeypatch.setattr(faiss_building, "available_bytes", lambda: 1000)
+    message = rf"building PQ4x4 needs 138.2 MB of memory \({SAMPLE} .*\), and 0\.0 MB are available"
+    with pytest.raises(UsageError, match=message) as error:
+        needs_of("PQ4x4")
+    assert "IVF...,PQ..." in str(error.value.hint)
     with pytest.raises(UsageError) as error:
-        check("IVF4000,PQ4x4")
+        needs_of("IVF4000,PQ4x4")
     assert error.value.hint == "give a smaller --set train-size, or fewer lists"
+
+
+@pytest.mark.parametrize(
+    ("machine", "limit", "expected"),
+    [
+        ("MemFree: 9 kB\nMemAvailable:  500 kB\n", None, 512_000),
+        ("MemAvailable: 500 kB\n", "400000\n", 301_000),
+        ("MemAvailable: 500 kB\n", "max\n", 512_000),
+        (None, None, None),
+    ],
+)
+def test_available_memory(monkeypatch, tmp_path, machine, limit, expected):
+    files = {"meminfo": machine, "memory.max": limit, "memory.current": "100000\n"}
+    for name, text in files.items():
+        if text is not None:
+            (tmp_path / name).write_text(text)
+    (tmp_path / "memory.stat").write_text("anon 7\ninactive_file 900\nactive_file 100\n")
+    monkeypatch.setattr(faiss_building, "MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(faiss_building, "GROUP", tmp_path)
+    assert available_bytes() == expected
 
 
 @pytest.mark.parametrize(
@@ -213,11 +219,10 @@ def test_the_widest_kernels_unless_the_user_says_otherwise(monkeypatch, avx512, 
     met = []
     monkeypatch.setattr(faiss_index, "has_avx512", lambda: avx512)
     monkeypatch.setattr(faiss_index, "require", lambda *_: met.append(os.environ.get(CORE)))
-    monkeypatch.delenv(CORE, raising=False)
-    if given:
-        monkeypatch.setenv(CORE, given)
+    monkeypatch.setenv(CORE, given or "")
+    if not given:
+        monkeypatch.delenv(CORE)
     load_faiss.cache_clear()
     load_faiss()
     load_faiss.cache_clear()
     assert met == [seen]
-    assert os.environ.get(CORE) == given

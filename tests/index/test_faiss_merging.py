@@ -11,9 +11,9 @@ import pytest
 from denserk.config.retrieval import Engine, IndexSettings, IndexType, Metric, SearchSettings
 from denserk.errors import DenserkError, InputError, MismatchError, OutputError, UsageError
 from denserk.index import faiss_building
-from denserk.index.faiss_building import mergeable_ivf
+from denserk.index.build import is_approximate
+from denserk.index.faiss_building import mergeable_ivf, open_parts, read_template
 from denserk.index.faiss_index import FaissIndex
-from denserk.index.faiss_merging import is_approximate, open_parts, read_template
 from denserk.io.manifest import Kind, read_manifest
 from tests.faults import Stopped, contents, stopped_at
 from tests.index.folders import MODEL, bytes_of, index, vector_folder
@@ -75,6 +75,7 @@ def forget_checks(folder):
 @pytest.fixture
 def on_disk(monkeypatch):
     """Too little memory for any merged index, and for more than 500 vectors of one."""
+    monkeypatch.setattr("denserk.index.build.check_memory", lambda *_: None)
     monkeypatch.setattr(faiss_building, "available_bytes", lambda: 100)
     monkeypatch.setattr(faiss_building, "LEAST_SPILL", 3_000)
     monkeypatch.setattr(faiss_building, "ADD_ROWS", 250)

@@ -1,4 +1,4 @@
-"""What an index is made of and what stands in its folder: inputs, ids, manifest, memory."""
+"""What an index is made of and what stands in its folder: inputs, ids, manifest."""
 
 import json
 
@@ -7,9 +7,8 @@ import pytest
 
 from denserk.config.retrieval import Engine, Metric
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.index import index_folder, memory
+from denserk.index import index_folder
 from denserk.index.index_folder import PassageIds, read_index_manifest
-from denserk.index.memory import available_bytes, require_memory
 from denserk.index.vector_inputs import expanded, gather, known_count, open_sources
 from denserk.io.flat_file import map_flat
 from denserk.io.manifest import Kind, Manifest, write_manifest
@@ -115,19 +114,16 @@ def test_shards_that_are_missing_or_of_other_block_sizes(tmp_path):
 )
 def test_passage_ids(tmp_path, content, ids):
     (tmp_path / "docid").write_bytes(content.encode())
-    assert list(PassageIds(tmp_path / "docid")) == ids
+    assert PassageIds(tmp_path / "docid")(np.arange(len(ids))) == ids
 
 
-def test_a_large_file_of_ids_is_read_when_an_id_is_asked_for(tmp_path, monkeypatch):
+def test_passage_ids_by_number(tmp_path, monkeypatch):
     monkeypatch.setattr(index_folder, "AT_ONCE", 8)
-    names = [f"d{n}" for n in range(40)]
-    (tmp_path / "docid").write_text("".join(f"{name}\n" for name in names))
-    found = PassageIds(tmp_path / "docid", 40)
-    assert "_ends" not in vars(found)
-    assert found.passages(np.array([39, 0, 7])) == ["d39", "d0", "d7"]
-    assert list(found) == names
-    with pytest.raises(MismatchError, match="41 vectors but 40 ids"):
-        PassageIds(tmp_path / "docid", 41)[0]
+    (tmp_path / "docid").write_text("".join(f"d{n}#{part}\n" for n in range(40) for part in "01"))
+    found = PassageIds(tmp_path / "docid", 80, 2)
+    assert found(np.array([39, 0, 7])) == ["d39", "d0", "d7"]
+    with pytest.raises(MismatchError, match="41 vectors but 80 ids"):
+        PassageIds(tmp_path / "docid", 41)
     with pytest.raises(UsageError, match="no file docid"):
         PassageIds(tmp_path / "absent" / "docid")
 
@@ -144,36 +140,3 @@ def test_an_index_of_another_tool_has_no_manifest(tmp_path):
     write_manifest(tmp_path, Manifest(Kind.INDEX, False))
     with pytest.raises(MismatchError, match="unfinished"):
         read_index_manifest(tmp_path)
-
-
-def test_memory_is_logged_and_compared(monkeypatch):
-    needs = {"codes": 3_000_000, "nothing": 0, "lists": 2_000_000_000}
-    expected = "building X needs 2.0 GB of memory (codes 3.0 MB, lists 2.0 GB)"
-    monkeypatch.setattr(memory, "available_bytes", lambda: 2_003_000_000)
-    heard = Heard()
-    require_memory("building X", needs, "do Y")
-    assert heard.notes == [expected]
-    monkeypatch.setattr(memory, "available_bytes", lambda: 2_002_999_999)
-    with pytest.raises(UsageError) as error:
-        require_memory("building X", needs, "do Y")
-    assert error.value.message == f"{expected}, and 2.0 GB are available"
-
-
-@pytest.mark.parametrize(
-    ("machine", "limit", "expected"),
-    [
-        ("MemFree: 9 kB\nMemAvailable:  500 kB\n", None, 512_000),
-        ("MemAvailable: 500 kB\n", "400000\n", 301_000),
-        ("MemAvailable: 500 kB\n", "max\n", 512_000),
-        (None, None, None),
-    ],
-)
-def test_available_memory(monkeypatch, tmp_path, machine, limit, expected):
-    files = {"meminfo": machine, "memory.max": limit, "memory.current": "100000\n"}
-    for name, text in files.items():
-        if text is not None:
-            (tmp_path / name).write_text(text)
-    (tmp_path / "memory.stat").write_text("anon 7\ninactive_file 900\nactive_file 100\n")
-    monkeypatch.setattr(memory, "MEMORY", tmp_path / "meminfo")
-    monkeypatch.setattr(memory, "GROUP", tmp_path)
-    assert available_bytes() == expected

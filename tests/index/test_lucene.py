@@ -22,12 +22,13 @@ from denserk.index import lucene
 from denserk.index.bm25 import Analyzer
 from denserk.index.build import build_index
 from denserk.index.lucene import (
-    LuceneBuilder,
     LuceneIndex,
     anserini_jar,
+    build_lucene,
     fault,
     find_java,
     java_version,
+    require_lucene,
 )
 from denserk.index.search import search
 from denserk.io.runs import read_run_scores
@@ -104,7 +105,7 @@ def test_faults(log, expected):
 
 def test_a_stemmer_that_lucene_lacks():
     with pytest.raises(UsageError, match="--engine lucene has porter, krovetz, none"):
-        LuceneBuilder(Bm25Settings(stemmer="french"))
+        require_lucene(Bm25Settings(stemmer="french"))
 
 
 def test_the_old_index_stays_where_java_is_missing(toy, monkeypatch):
@@ -126,8 +127,8 @@ def found(index, *queries):
     """Each query's (passage, score) pairs."""
     scores, rows = index.search(np.array(queries, dtype=object), 10)
     return [
-        [(index.ids[row], score) for row, score in zip(*pair, strict=True) if row >= 0]
-        for pair in zip(rows.tolist(), scores.tolist(), strict=True)
+        list(zip(index.names(line[line >= 0]), scores.tolist(), strict=False))
+        for line, scores in zip(rows, scores, strict=True)
     ]
 
 
@@ -136,7 +137,7 @@ def found(index, *queries):
 def test_scores_are_those_of_the_formula_over_passages_with_text(tmp_path, with_java):
     settings = Bm25Settings(k1=1.2, b=0.75, stemmer="none", stopwords=StopWords.NONE)
     passages = [(f"d{n}", text) for n, text in enumerate(TEXTS)]
-    assert LuceneBuilder(settings, 1).build(tmp_path, iter(passages)) == {
+    assert build_lucene(tmp_path, iter(passages), settings, 1) == {
         "count": len(TEXTS) - 1,
         "without_text": 1,
     }

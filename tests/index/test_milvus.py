@@ -38,7 +38,7 @@ from denserk.index.milvus import Collection, MilvusIndex, build_collection
 from denserk.index.searcher import Searcher
 from denserk.models.encode import encode
 from tests.faults import Stopped, limit_file_size, stopped_at
-from tests.index.folders import best, vector_folder, whole_numbers
+from tests.index.folders import best, found, vector_folder, whole_numbers
 from tests.milvus import MILVUS, collection, load, require_milvus, write_vectors
 from tests.reporters import Heard
 
@@ -126,14 +126,14 @@ def test_the_breadth_of_a_search(opened, monkeypatch, name, rules, given, asked)
 def test_passages_of_several_vectors_are_grouped_without_loss(tmp_path):
     ids = [f"p{n}" for n in range(50)]
     result = load(vector_folder(tmp_path / "v", ids, WHOLE, size=4), tmp_path / "a.db")
-    assert (result.count, result.rows) == (50, 200)
+    assert result.count == 50
     qids = [f"q{n}" for n in range(len(QUERIES))]
     for hits in (1, 12):
         rules = SearchSettings(hits=hits, ties=Ties.KEEP)
         with closing(MilvusIndex(collection(tmp_path / "a.db"), rules)) as index:
-            found = dict(Searcher(index, index.ids, rules, 4).search(qids, QUERIES))
+            ranked = found(Searcher(index, index.names, rules, 4), qids, QUERIES)
         for qid, query in zip(qids, QUERIES, strict=True):
-            assert found[qid] == best(ids, WHOLE, query, hits, size=4)
+            assert ranked[qid] == best(ids, WHOLE, query, hits, size=4)
     with pytest.raises(UsageError, match="--hits 4097 of 4 vectors each: Milvus returns at most"):
         MilvusIndex(collection(tmp_path / "a.db"), SearchSettings(hits=4097))
 
@@ -166,8 +166,8 @@ def rows_of(database, name):
     with closing(Collection(collection(database, name))) as held:
         held.call("load_collection")
         fields = ["row", "passage", "vector"]
-        found = held.call("query", filter="row >= 0", output_fields=fields, limit=1000)
-    rows = sorted((hit["row"], hit["passage"], tuple(hit["vector"])) for hit in found)
+        hits = held.call("query", filter="row >= 0", output_fields=fields, limit=1000)
+    rows = sorted((hit["row"], hit["passage"], tuple(hit["vector"])) for hit in hits)
     return [(row, passage, [float(x) for x in vector]) for row, passage, vector in rows]
 
 
@@ -180,7 +180,7 @@ def source(tmp_path):
 def test_every_vector_is_a_row_of_its_number(database, source, batch):
     name = f"batch_{batch}"
     result = load(source, database, name, milvus_batch=batch)
-    assert (result.count, result.rows) == (60, 60)
+    assert result.count == 60
     expected = [(n, NAMES[n], REAL[n].tolist()) for n in range(60)]
     assert rows_of(database, name) == expected
     with closing(Collection(collection(database, name))) as held:  # a row written twice is one
@@ -207,7 +207,7 @@ def test_a_load_is_resumed_where_it_was_stopped(database, source, monkeypatch, s
     monkeypatch.setattr(Collection, "write", counted)
     result = load(source, database, name, milvus_batch=4, resume=True)
     assert sent == list(range(step // 4 * 16, 60, 4))
-    assert result.rows == 60
+    assert result.count == 60
     assert [row for row, _, _ in rows_of(database, name)] == list(range(60))
 
 
@@ -390,8 +390,8 @@ def assert_complete(folder):
     rules = SearchSettings(hits=100)
     with closing(MilvusIndex(collection(folder / "a.db"), rules)) as index:
         assert len(index) == len(MANY)
-        found = list(Searcher(index, index.ids, rules).search(list("abcde"), queries))
-    for (_, hits), query in zip(found, queries, strict=True):
+        ranked = found(Searcher(index, index.names, rules), list("abcde"), queries)
+    for hits, query in zip(ranked.values(), queries, strict=True):
         assert [d for d, _ in hits] == [d for d, _ in best(MANY, VECTORS, query, 100)]
 
 
@@ -421,7 +421,7 @@ def test_a_load_that_is_killed_ten_times(tmp_path):
     there = [int(rows.replace(",", "")) for rows in onward]
     assert there == sorted(there)
     assert there[-1] > 0
-    assert f"{len(MANY):,} rows" in done.stderr
+    assert f"{len(MANY):,} passages" in done.stderr
     assert_complete(tmp_path)
 
 

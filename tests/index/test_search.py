@@ -95,7 +95,7 @@ def test_vectors_are_searched_without_an_index(toy, model):
     expected = ranked(toy, index_of(toy, vectors))
     heard = Heard()
     assert ranked(toy, vectors) == expected
-    assert f"queries are encoded by {model}, which made the vectors" in heard.notes
+    assert f"queries are encoded by {model}, which encoded {vectors}" in heard.notes
     for shard in range(2):
         cut = EncodeSettings(
             model=str(model),
@@ -260,11 +260,11 @@ def test_queries_are_encoded_in_the_precision_of_the_index(toy, tiny, searched, 
     assert command([*encoding, *files]) == 0
     index_of(toy, str(toy / "vectors"))
     said, dtype, own = in_precision(toy, toy / searched, capsys)
-    assert "queries are encoded in bfloat16, as the " in said
+    assert f"queries are encoded in bfloat16, as {toy / searched} was" in said
     assert dtype == "bfloat16"
     assert in_precision(toy, toy / searched, capsys, "--bf16")[1:] == ("bfloat16", own)
     said, dtype, other = in_precision(toy, toy / searched, capsys, "--dtype", "float32")
-    assert "queries are encoded in float32, as --dtype says; the " in said
+    assert "queries are encoded in float32, as --dtype says; " in said
     assert "was encoded in bfloat16" in said
     assert (dtype, other == own) == ("float32", False)
 

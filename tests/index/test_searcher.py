@@ -9,9 +9,8 @@ from hypothesis.extra import numpy as hnp
 from denserk.config.retrieval import Engine, SearchSettings, Ties
 from denserk.index.exact import ExactIndex
 from denserk.index.index_folder import PassageIds
-from denserk.index.opening import open_vector_index
 from denserk.index.searcher import Searcher, ordered, strictly_decreasing
-from tests.index.folders import flat_folder, whole_numbers
+from tests.index.folders import flat_folder, found, names_of, open_flat, whole_numbers
 
 
 def by_hand(ids, vectors, query, settings, qid="q"):
@@ -31,7 +30,7 @@ def mapped(folder, ids):
     return PassageIds(folder / "docid", len(ids))
 
 
-@pytest.mark.parametrize("held", [lambda folder, ids: ids, mapped])
+@pytest.mark.parametrize("held", [lambda folder, ids: names_of(ids), mapped])
 @pytest.mark.parametrize("engine", [Engine.TORCH, Engine.FAISS])
 @pytest.mark.parametrize(
     "options",
@@ -47,11 +46,11 @@ def test_every_engine_ranks_alike(tmp_path, engine, options, held):
     ids = [f"d{n % 40}#{n // 40}" for n in range(120)]
     qids = [f"d{n}#0" for n in range(10)]
     settings = SearchSettings(ties=Ties.KEEP, **options)
-    index = open_vector_index(flat_folder(tmp_path / "i", ids, vectors), engine, settings)
-    found = dict(Searcher(index, held(tmp_path, ids), settings).search(qids, queries))
-    assert list(found) == qids
+    index = open_flat(flat_folder(tmp_path / "i", ids, vectors), engine)
+    hits = found(Searcher(index, held(tmp_path, ids), settings), qids, queries)
+    assert list(hits) == qids
     for qid, query in zip(qids, queries, strict=True):
-        assert found[qid] == by_hand(ids, vectors, query, settings, qid)
+        assert hits[qid] == by_hand(ids, vectors, query, settings, qid)
 
 
 class Counting(ExactIndex):
@@ -70,18 +69,18 @@ def test_only_a_tie_at_the_cut_is_searched_deeper():
     vectors = np.zeros((500, 2), np.float32)
     vectors[:, 0] = np.arange(500)
     index = Counting(vectors)
-    ids = [f"d{999 - n}" for n in range(500)]
+    ids = names_of([f"d{999 - n}" for n in range(500)])
     queries = np.array([[1, 0], [0, 1]], np.float32)  # no two equal; all equal
-    found = dict(Searcher(index, ids, SearchSettings(hits=3)).search(["a", "b"], queries))
-    assert [docid for docid, _ in found["a"]] == ["d500", "d501", "d502"]
-    assert [docid for docid, _ in found["b"]] == ["d999", "d998", "d997"]
+    hits = found(Searcher(index, ids, SearchSettings(hits=3)), ["a", "b"], queries)
+    assert [docid for docid, _ in hits["a"]] == ["d500", "d501", "d502"]
+    assert [docid for docid, _ in hits["b"]] == ["d999", "d998", "d997"]
     assert index.depths == [(2, 11), (1, 44), (1, 176), (1, 500)]
 
 
 def test_scores_of_ties():
     vectors = np.ones((3, 1), np.float32)
-    searcher = Searcher(ExactIndex(vectors), ["b", "a", "c"], SearchSettings(hits=3))
-    ((_, hits),) = searcher.search(["q"], np.array([[2]], np.float32))
+    searcher = Searcher(ExactIndex(vectors), names_of(["b", "a", "c"]), SearchSettings(hits=3))
+    hits = found(searcher, ["q"], np.array([[2]], np.float32))["q"]
     step = np.nextafter(np.float32(2), np.float32(0))
     assert hits == [("c", 2.0), ("b", step), ("a", np.nextafter(step, np.float32(0)))]
     assert (searcher.ties.hits, searcher.ties.queries) == (2, 1)
@@ -104,20 +103,20 @@ def test_no_hits_and_an_empty_index():
             return np.full((1, depth), -np.inf, "f4"), np.full((1, depth), -1)
 
     for index in (Empty(np.ones((9, 1), "f4")), ExactIndex(np.empty((0, 1), np.float32))):
-        searcher = Searcher(index, list("abcdefghi"), SearchSettings(hits=2))
-        assert dict(searcher.search(["q"], np.ones((1, 1), "f4"))) == {"q": []}
+        searcher = Searcher(index, names_of("abcdefghi"), SearchSettings(hits=2))
+        assert found(searcher, ["q"], np.ones((1, 1), "f4")) == {"q": []}
 
 
 def test_ties_fall_by_id_and_become_strict():
     docids = ["d2", "d10", "d1"]
     below = float(np.nextafter(np.float32(1), np.float32(0)))
-    found = ordered(docids, [1, 1, 0], SearchSettings())
-    assert found == [("d2", 1.0), ("d10", below), ("d1", 0.0)]
+    hits = ordered(docids, [1, 1, 0], SearchSettings())
+    assert hits == [("d2", 1.0), ("d10", below), ("d1", 0.0)]
     kept = ordered(docids, [1, 1, 0], SearchSettings(ties=Ties.KEEP))
     assert kept == [("d2", 1.0), ("d10", 1.0), ("d1", 0.0)]
 
 
 def test_documents_have_their_best_passage():
     settings = SearchSettings(max_passage=True, max_passage_hits=2)
-    found = ordered(["a#0", "b#0", "a#1", "c#3"], [1, 2, 3, 0], settings)
-    assert found == [("a", 3.0), ("b", 2.0)]
+    hits = ordered(["a#0", "b#0", "a#1", "c#3"], [1, 2, 3, 0], settings)
+    assert hits == [("a", 3.0), ("b", 2.0)]
