@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from denserk.config.encoding import AggKind, TermWeight
-from denserk.models.slice_layout import SliceLayout
+from denserk.models.lexical import SliceLayout
 
 Rows = Sequence[Sequence[float]]
 

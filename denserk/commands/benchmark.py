@@ -229,7 +229,9 @@ class _Maker:
         """
         longest = self.stored.passage.max_length or math.inf
         lengths = {name: min(getattr(corpus, name), longest) for name in LENGTHS}
-        states_join = self.stored.told or "join" in encoding.PUBLISHED_TEXT.get(self.model, {})
+        states_join = self.stored.has_settings or "join" in encoding.PUBLISHED_TEXT.get(
+            self.model, {}
+        )
         return {**lengths, **({} if states_join else {"join": corpus.join}), **self.text}
 
     def _is_finished(self, benchmark: Benchmark) -> bool:

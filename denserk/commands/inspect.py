@@ -65,11 +65,11 @@ def sentence_similarity(
     compute: ComputeSettings,
 ) -> None:
     """Evaluate embeddings on labelled sentence pairs or on triplets."""
-    from denserk.analysis.sentence_similarity import HEADER
-    from denserk.analysis.sentence_similarity import sentence_similarity as task
+    from denserk.analysis.encoders import SIMILARITY_HEADER
+    from denserk.analysis.encoders import sentence_similarity as task
 
     found = task(settings, representation, text, compute)
-    _print(settings.output, HEADER, [each.row() for each in found])
+    _print(settings.output, SIMILARITY_HEADER, [each.row() for each in found])
 
 
 @command(
@@ -88,8 +88,8 @@ def attention_entropy(
     more: MoreModels = None,
 ) -> None:
     """Measure the entropy of [CLS] attention per layer."""
-    from denserk.analysis.attention_entropy import attention_entropy as task
-    from denserk.analysis.attention_entropy import layer_table
+    from denserk.analysis.layers import attention_entropy as task
+    from denserk.analysis.layers import layer_table
 
     found = task(_with(settings, more), corpus, compute)
     _print(settings.output, *layer_table(found))
@@ -115,8 +115,8 @@ def query_latency(
     more: MoreModels = None,
 ) -> None:
     """Measure the latency of query encoding, one query at a time."""
-    from denserk.analysis.latency import latency_table
-    from denserk.analysis.latency import query_latency as task
+    from denserk.analysis.encoders import latency_table
+    from denserk.analysis.encoders import query_latency as task
 
     found = task(_with(settings, more), representation, text, compute)
     _print(settings.output, *latency_table(found))
@@ -143,8 +143,8 @@ def layers(
     more: MoreModels = None,
 ) -> None:
     """Count which vector of a passage scores best (for mlr: which layer)."""
-    from denserk.analysis.winning_vectors import share_table
-    from denserk.analysis.winning_vectors import winning_vectors as task
+    from denserk.analysis.layers import share_table
+    from denserk.analysis.layers import winning_vectors as task
 
     found = task(_with(settings, more), representation, text, compute, corpus)
     _print(settings.output, *share_table(found))

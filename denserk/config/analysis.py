@@ -5,6 +5,7 @@ from pathlib import Path
 
 from denserk.config.options import REQUIRED, OverwriteSettings, option
 from denserk.errors import UsageError
+from denserk.extras import require
 
 # Plot formats, by file suffix.
 PLOTS = (".png", ".pdf", ".svg")
@@ -38,6 +39,8 @@ class SeveralModels(OverwriteSettings):
             raise UsageError(f"--plot {self.plot}: the suffix must be one of {', '.join(PLOTS)}")
         if self.picture is not None and self.picture == Path(self.output):
             raise UsageError(f"--output {self.output}: the same file as the plot")
+        if self.plot is not None:
+            require("matplotlib", "drawing plots")
 
     @property
     def labelled(self) -> list[tuple[str, str]]:

@@ -178,11 +178,6 @@ class PlannedTexts:
         """Number of tokens, padding included."""
         return sum(batch.input_ids.numel() for batch in self.batches)
 
-    def pinned(self) -> "PlannedTexts":
-        """Return the same in page-locked memory, for asynchronous copies to a GPU."""
-        parts = map_tensors((self.members, self.batches), Tensor.pin_memory)
-        return PlannedTexts(self.count, *parts, self.tokens)
-
 
 def plan(
     ids: Sequence[Sequence[int]],

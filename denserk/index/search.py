@@ -243,7 +243,7 @@ def _encoding(
     if int8 and encoder.backend is Backend.OPENVINO:
         folder = Path(opened.names[0])
         if (folder / INT8_WEIGHTS).exists():
-            encoder.use_int8(folder, int8)
+            encoder.use_int8("passage", folder, int8)
         else:
             logger.info(f"queries are encoded in float32: {folder} has no {INT8_WEIGHTS}")
     model = encoder.description()

@@ -38,12 +38,6 @@ class Encoder(InputModule):
 
     Queries are texts given to `encode_query`, or with `task="query"` or `prompt_name="query"`;
     all others are passages.
-
-    Args:
-        stored: the model.
-
-    Raises:
-        ModelError: its passages have several embeddings.
     """
 
     def __init__(self, stored: StoredModel) -> None:
@@ -71,12 +65,7 @@ class Encoder(InputModule):
         backend: str = "torch",
         **named: Any,
     ) -> "Encoder":
-        """Load a folder, or a repository on the hub.
-
-        Raises:
-            UsageError: another backend than torch, or arguments for transformers' loaders.
-            ModelError: the model cannot be loaded.
-        """
+        """Load a folder, or a repository on the hub; the backend is torch."""
         ignored = [name for name, value in named.items() if name.endswith("_kwargs") and value]
         if ignored or backend != "torch":
             given = ", ".join(ignored or [f"backend={backend!r}"])
@@ -96,16 +85,10 @@ class Encoder(InputModule):
     def preprocess(
         self, inputs: Sequence[TokenizerInput], prompt: str | None = None, task: str | None = None
     ) -> dict[str, Any]:
-        """Tokenize queries or passages.
+        """Tokenize queries or passages, with `prompt` in place of the model's own prefix.
 
-        Args:
-            inputs: texts; for a model that joins fields as a pair, also (title, text).
-            prompt: replaces the model's own prefix.
-            task: "query" or "document".
-
-        Raises:
-            UsageError: a prompt of the caller's own without a task, or a pair that the model
-                does not take.
+        For a model that joins fields as a pair, passages may be (title, text). `task` is "query" or
+        "document"; a prompt of the caller's own needs one.
         """
         if task is None and type(prompt) is str:
             raise UsageError(

@@ -7,8 +7,9 @@ al., 2022), sections 3.1 to 3.3. In all of them a shallow head recovers a text t
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -19,12 +20,14 @@ from denserk.data.batches import PretrainingBatch
 from denserk.data.masking import IGNORED
 from denserk.errors import ModelError
 from denserk.models.backbone import Backbone
-from denserk.models.model_folder import CONDENSER, MASTER, RETROMAE, HeadLayout
+from denserk.models.checkpoints import fill, read_tensors, write_tensors
 from denserk.models.pooling import at_least_float32
 
 STANDARD_DEVIATION = 0.02  # of new weights, as BERT draws them
 TASKS = ("mkp", "cmp", "npr", "dor", "gor")  # of MASTER
 DECODER = "retromae"  # the name of RetroMAE's decoder text in a batch
+# Condenser's and MASTER's authors keep their heads here; only its tensors are read
+PUBLISHED_FILE = "model.pt"
 
 
 @dataclass(frozen=True)
@@ -42,23 +45,23 @@ class TokenLoss:
 def token_loss(backbone: Backbone, hidden: Tensor, labels: Tensor) -> TokenLoss:
     """Sum the cross-entropy of the MLM head, which sees the labelled positions alone.
 
-    Args:
-        backbone: has the MLM head.
-        hidden: (B, T, H).
-        labels: (B, T) int64, -100 where nothing is asked.
+    hidden: (B, T, H), labels: (B, T) int64, -100 where there is none.
     """
-    asked = labels != IGNORED
-    logits = at_least_float32(backbone.vocabulary_logits(hidden[asked]))
-    return TokenLoss(F.cross_entropy(logits, labels[asked], reduction="sum"), asked.sum())
+    labelled = labels != IGNORED
+    logits = at_least_float32(backbone.vocabulary_logits(hidden[labelled]))
+    return TokenLoss(F.cross_entropy(logits, labels[labelled], reduction="sum"), labelled.sum())
 
 
 class PretrainingObjective(nn.Module, ABC):
     """A backbone, whose MLM head all terms share, with what it is pre-trained by.
 
-    `layout` says how the layers beside the backbone are kept; None where there are none.
+    Attributes:
+        head_file: where denserk keeps the layers beside the backbone; "" where there are none.
+        published_heads: their names in the authors' `model.pt` -> denserk's.
     """
 
-    layout: ClassVar[HeadLayout | None] = None
+    head_file: ClassVar[str] = ""
+    published_heads: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
@@ -68,6 +71,40 @@ class PretrainingObjective(nn.Module, ABC):
     def heads(self) -> dict[str, nn.Module]:
         """Return the layers beside the backbone, by the first part of their tensors' names."""
         return {}
+
+    @classmethod
+    def head_files(cls) -> list[str]:
+        """Return the files that may hold the heads; the first that exists is read."""
+        return [cls.head_file] * bool(cls.head_file) + [PUBLISHED_FILE] * bool(cls.published_heads)
+
+    def save_heads(self, folder: Path) -> None:
+        """Write the heads beside the backbone."""
+        if self.head_file:
+            write_tensors(folder / self.head_file, nn.ModuleDict(self.heads()).state_dict())
+
+    def load_heads(self, folder: Path) -> Path | None:
+        """Load the heads from denserk's or the authors' file; others in the file are ignored.
+
+        Return the file that was read, or None where there is none.
+
+        Raises:
+            ModelError: the file is unreadable, lacks a layer, or has other shapes.
+        """
+        path = next((folder / n for n in self.head_files() if (folder / n).is_file()), None)
+        if path is None:
+            return None
+        heads = self.heads()
+        tensors: dict[str, Tensor] = {}
+        for name, tensor in read_tensors(path).items():
+            head, _, rest = name.partition(".")
+            if path.name == PUBLISHED_FILE:  # the oldest have other names of layer norms, too
+                head = self.published_heads.get(head, head)
+                rest = rest.replace("LayerNorm.gamma", "LayerNorm.weight")
+                rest = rest.replace("LayerNorm.beta", "LayerNorm.bias")
+            if head in heads:
+                tensors[f"{head}.{rest}"] = tensor
+        fill(path, nn.ModuleDict(heads), tensors)
+        return path
 
     @abstractmethod
     def labels(self, batch: PretrainingBatch) -> dict[str, Tensor]:
@@ -79,13 +116,13 @@ class PretrainingObjective(nn.Module, ABC):
 
     def counts(self, batch: PretrainingBatch) -> dict[str, Tensor]:
         """Return how many tokens each term asks for, without a forward pass."""
-        return {name: (asked != IGNORED).sum() for name, asked in self.labels(batch).items()}
+        return {name: (labels != IGNORED).sum() for name, labels in self.labels(batch).items()}
 
     def forward(self, batch: PretrainingBatch) -> tuple[Tensor, dict[str, TokenLoss]]:
         """Return the last [CLS] states (B, H), and the terms by name; each has weight 1."""
+        labels = self.labels(batch)
         cls, states = self.states(batch)
-        asked = self.labels(batch)
-        return cls, {n: token_loss(self.backbone, hidden, asked[n]) for n, hidden in states.items()}
+        return cls, {name: token_loss(self.backbone, states[name], labels[name]) for name in states}
 
 
 class MaskedLanguageModel(PretrainingObjective):
@@ -101,33 +138,25 @@ class MaskedLanguageModel(PretrainingObjective):
         return hidden[:, 0], {"mlm": hidden}
 
 
-def draw_as_bert(module: nn.Module) -> None:
-    """Draw weights from N(0, 0.02), with biases 0; norms start as the identity by themselves."""
-    for part in module.modules():
-        if isinstance(part, nn.Linear):
-            nn.init.normal_(part.weight, std=STANDARD_DEVIATION)
-            if part.bias is not None:  # ModernBERT has none
-                nn.init.zeros_(part.bias)
-
-
 def with_first(cls: Tensor, stream: Tensor) -> Tensor:
     """Put [CLS] states in the first place of a stream: (B, H), (B, T, H) -> (B, T, H)."""
     return torch.cat([cls.unsqueeze(1).to(stream.dtype), stream[:, 1:]], 1)
 
 
 class Bottleneck(nn.ModuleList):
-    """A few layers of the backbone's own kind that recover a text through one vector.
+    """`count` layers of the backbone's own kind that recover a text through one vector.
 
-    Args:
-        backbone: whose kind of layers it takes; it is not part of the stack.
-        count: how many layers.
-        library_init: leave the weights as torch draws them, in place of BERT's N(0, 0.02).
+    With `library_init`, the weights stay as torch draws them, in place of BERT's N(0, 0.02).
     """
 
     def __init__(self, backbone: Backbone, count: int, *, library_init: bool = False) -> None:
         super().__init__(backbone.new_layers(count))
         if not library_init:
-            draw_as_bert(self)
+            for part in self.modules():
+                if isinstance(part, nn.Linear):
+                    nn.init.normal_(part.weight, std=STANDARD_DEVIATION)
+                    if part.bias is not None:  # ModernBERT has none
+                        nn.init.zeros_(part.bias)
 
     def forward(self, backbone: Backbone, cls: Tensor, stream: Tensor, mask: Tensor) -> Tensor:
         """Run full self-attention over a [CLS] state and the stream behind it.
@@ -150,12 +179,10 @@ class Condenser(PretrainingObjective):
             layers.
         head_layers: how many layers the head has.
         late_mlm: whether the last layer's own states predict tokens too.
-
-    Raises:
-        ModelError: there is no such layer.
     """
 
-    layout = CONDENSER
+    head_file = "condenser_head.safetensors"
+    published_heads: ClassVar = {"c_head": "head"}
 
     def __init__(
         self,
@@ -166,7 +193,7 @@ class Condenser(PretrainingObjective):
         late_mlm: bool = True,
     ) -> None:
         super().__init__(backbone)
-        last = backbone.last_layer
+        last = backbone.config.num_hidden_layers
         self.skip_from = last // 2 if skip_from is None else skip_from
         if not 0 <= self.skip_from <= last:
             raise ModelError(
@@ -211,7 +238,14 @@ class Master(PretrainingObjective):
         library_init: new weights as torch draws them (the released code), not from N(0, 0.02).
     """
 
-    layout = MASTER
+    head_file = "master_decoders.safetensors"
+    published_heads: ClassVar = {
+        "c_head": "mkp_decoder",
+        "overlap_head": "cmp_decoder",
+        "next_head": "npr_decoder",
+        "query_head": "dor_decoder",
+        "gpt_head": "gor_decoder",
+    }
 
     def __init__(
         self,
@@ -265,13 +299,10 @@ class RetroMae(PretrainingObjective):
 
     A one-layer decoder recovers every token, each from a view of its own: its queries are the [CLS]
     state plus each position's embedding; its keys and values the [CLS] state, then the embeddings
-    of the text with nothing hidden. Which of them a row sees is the batch's `visible`.
-
-    Raises:
-        ModelError: the backbone has no absolute positions.
+    of the unmasked text. Which of them a row sees is the batch's `visible`.
     """
 
-    layout = RETROMAE
+    head_file = "retromae_decoder.safetensors"
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__(backbone)

@@ -1,30 +1,194 @@
-"""A retriever's loss: from the vectors of a batch to named terms, for every representation.
+"""Losses of retrievers and cross-encoders: functions of scores and vectors, and a batch's terms.
 
-Axes: B queries, P passages, S vectors of a passage, D dimensions, N passages of a query's group,
-the positive first.
+"Condenser" (Gao and Callan, 2021), equation 12; "Aggretriever" (Lin et al., 2023), section 4;
+"SimLM" (Wang et al., 2023) for the full contrastive loss; "coCondenser" (Gao and Callan, 2022),
+section 3.2, for spans; MLR (Xie and Lukasiewicz, 2025), equations 5 and 6, for several vectors a
+passage, of which vector 0 is kept; "MASTER" (Zhou et al., 2023), section 4, for cross-encoders and
+the released soft cross-entropy; "Improving Efficient Neural Ranking Models with Cross-Architecture
+Knowledge Distillation" (Hofstätter et al., 2020) for the margin; "R-Drop" (Liang et al., 2021),
+equation 3; "Sentence-BERT" (Reimers and Gurevych, 2019), section 3.
+
+Axes: B queries, P passages, S vectors of a passage, D dimensions, N passages of a query's own, the
+positive first. `targets[i]` is the row of query i's positive.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from denserk.config.training import ContrastiveKind, Distillation, ObjectiveSettings
-from denserk.losses.functional import (
-    contrastive_loss,
-    first_rows,
-    full_contrastive_scores,
-    kl_divergence,
-    layer_regulariser,
-    margin_mse,
-    self_contrastive_scores,
-    soft_cross_entropy,
+from denserk.models.pooling import (
+    PassageVectors,
+    at_least_float32,
+    dot,
+    max_similarity,
+    vector_scores,
 )
-from denserk.models.pooling import PassageVectors, dot, max_similarity, vector_scores
 
-# What a user may choose -> the loss of (teacher, student) scores
-DISTILLATIONS: dict[Distillation, Callable[[Tensor, Tensor], Tensor]] = {
+RELEASED_EPSILON = 1e-7  # what MASTER's released code adds inside the student's logarithm
+
+
+def first_rows(keys: Tensor) -> Tensor:
+    """Return the first row of the same key, for each row. (P,) -> (P,).
+
+    >>> first_rows(torch.tensor([5, 3, 5, 5])).tolist()
+    [0, 1, 0, 0]
+    """
+    found, inverse = keys.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    rows = torch.arange(len(keys), device=keys.device)
+    first = torch.full_like(found, len(keys)).scatter_reduce(0, inverse, rows, "amin")
+    return first[inverse]
+
+
+def contrastive_loss(scores: Tensor, targets: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return the softmax cross-entropy over all passages of the batch.
+
+    Args:
+        scores: (B, P); -inf leaves a passage out for a query.
+        targets: (B,) int64.
+        temperature: divides the scores.
+
+    >>> round(contrastive_loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0])).item(), 4)
+    0.1269
+    """
+    return F.cross_entropy(at_least_float32(scores) / temperature, targets)
+
+
+def full_contrastive_scores(
+    scores: Tensor,
+    queries: Tensor,
+    positives: PassageVectors,
+    query_positive: Tensor,
+    targets: Tensor,
+) -> Tensor:
+    """Return SimLM's four blocks side by side, the diagonals of the last three left out.
+
+    Query i against all passages, its positive against the other queries, query i against the other
+    queries, its positive against the other positives, each passage among them once.
+
+    Args:
+        scores: (B, P), the first block.
+        queries: (B, D).
+        positives: (B, S, D), each query's positive; as a query it is represented by vector 0.
+        query_positive: (B, B), the score of query i with the positive of query j.
+        targets: (B,) int64, the row of each query's positive; equal for the same passage.
+
+    Returns:
+        (B, P + 3 B).
+    """
+    own = torch.eye(len(queries), dtype=torch.bool, device=queries.device)
+    among_positives = vector_scores(positives.values[:, 0], positives.values)
+    positive_positive = max_similarity(among_positives, positives.mask)
+    again = first_rows(targets) != torch.arange(len(targets), device=targets.device)
+    same = targets[:, None] == targets
+    others = (
+        (query_positive.T, own),
+        (dot(queries, queries), own),
+        (positive_positive, same | again),
+    )
+    return torch.cat([scores, *(s.masked_fill(mask, -torch.inf) for s, mask in others)], 1)
+
+
+def self_contrastive_scores(scores: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return equation 5's scores: the own positive by the kept vector, any other by its best.
+
+    scores: (B, P, S), targets: (B,), mask: (P, S) -> (B, P).
+    """
+    own = F.one_hot(targets, scores.shape[1]).bool()
+    return torch.where(own, scores[..., 0], max_similarity(scores, mask))
+
+
+def layer_regulariser(
+    scores: Tensor, targets: Tensor, mask: Tensor | None = None, temperature: float = 1.0
+) -> Tensor:
+    """Return equation 6: a softmax over the own positive's vectors, the kept one the label.
+
+    The paper's temperature is 1, whatever divides the scores of equation 5.
+    """
+    rows = torch.arange(len(targets), device=scores.device)
+    positive = scores[rows, targets]
+    if mask is not None:
+        positive = positive.masked_fill(~mask[targets], -torch.inf)
+    return contrastive_loss(positive, torch.zeros_like(targets), temperature)
+
+
+def span_contrast_loss(rows: Tensor) -> Tensor:
+    """Return the mean over spans of the cross-entropy of the partner among all other spans.
+
+    Args:
+        rows: (2 N, H), raw [CLS] states; rows 2 i and 2 i + 1 are of one document.
+
+    >>> round(span_contrast_loss(torch.tensor([[1.0], [1.0], [0.0], [0.0]])).item(), 4)
+    0.825
+    """
+    wide = at_least_float32(rows)
+    itself = torch.eye(len(rows), dtype=torch.bool, device=rows.device)
+    partners = torch.arange(len(rows), device=rows.device) ^ 1
+    return contrastive_loss(dot(wide, wide).masked_fill(itself, -torch.inf), partners)
+
+
+def kl_divergence(teacher: Tensor, student: Tensor) -> Tensor:
+    """Return the mean of KL(softmax(teacher) || softmax(student)). (B, N), (B, N) -> scalar.
+
+    Minus infinity, where a group has no passage, counts in no distillation loss.
+    """
+    logs = F.log_softmax(teacher, dim=1)
+    apart = (logs - F.log_softmax(student, dim=1)).masked_fill(teacher == -torch.inf, 0)
+    return (logs.exp() * apart).sum(1).mean()
+
+
+def soft_cross_entropy(teacher: Tensor, student: Tensor) -> Tensor:
+    """Return the mean of -sum p_teacher log(p_student + epsilon). (B, N), (B, N) -> scalar.
+
+    Its gradient is `kl_divergence`'s, epsilon aside.
+    """
+    logs = (F.softmax(student, dim=1) + RELEASED_EPSILON).log()
+    return -(F.softmax(teacher, dim=1) * logs).sum(1).mean()
+
+
+def margin_mse(teacher: Tensor, student: Tensor) -> Tensor:
+    """Return the mean squared difference of the margins positive - negative.
+
+    (B, N), (B, N) -> scalar; the mean is over the negatives that there are.
+
+    >>> margin_mse(torch.tensor([[3.0, 1.0]]), torch.tensor([[5.0, 4.0]])).item()
+    1.0
+    """
+    present = teacher[:, 1:] > -torch.inf
+    found, wanted = ((s[:, :1] - s[:, 1:]).masked_fill(~present, 0) for s in (student, teacher))
+    return (found - wanted).square().sum() / present.sum().clamp_min(1)
+
+
+def listwise_loss(scores: Tensor) -> Tensor:
+    """Return the cross-entropy of the positive among a query's own passages. (B, N) -> scalar."""
+    return contrastive_loss(scores, scores.new_zeros(len(scores), dtype=torch.long))
+
+
+def r_drop_loss(first: Tensor, second: Tensor, weight: float = 1.0) -> dict[str, Tensor]:
+    """Return the terms of R-Drop: two passes under different dropout are right, and agree.
+
+    first, second: (B, N) -> the terms by name; their sum is the loss.
+    """
+    agreement = kl_divergence(first, second) + kl_divergence(second, first)
+    return {
+        "listwise": (listwise_loss(first) + listwise_loss(second)) / 2,
+        "agreement": weight * agreement / 2,
+    }
+
+
+def cosine_mse(first: Tensor, second: Tensor, labels: Tensor) -> Tensor:
+    """Return the squared error of the cosine against a label in 0..1. (B, D) x 2, (B,) -> ()."""
+    return F.mse_loss(F.cosine_similarity(first, second), labels)
+
+
+def triplet_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 5.0) -> Tensor:
+    """Return the mean of max(0, |a - p| - |a - n| + margin), Euclidean. three (B, D) -> scalar."""
+    return F.triplet_margin_loss(anchor, positive, negative, margin=margin, eps=0.0)
+
+
+DISTILLATIONS = {  # losses of (teacher, student) scores
     Distillation.KL: kl_divergence,
     Distillation.SOFT_CROSS_ENTROPY: soft_cross_entropy,
     Distillation.MARGIN_MSE: margin_mse,
@@ -32,10 +196,10 @@ DISTILLATIONS: dict[Distillation, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 class Candidates(NamedTuple):
-    """The passages that stand in the losses of a batch.
+    """The passages of a batch's losses.
 
     `groups`: (B, N) int64, each query's own passages as rows of the passages, -1 where there is
-    none. `counted`: (B, P) bool, whether a passage stands in a query's softmax.
+    none. `counted`: (B, P) bool, whether a passage is part of a query's softmax.
     """
 
     groups: Tensor
@@ -99,7 +263,7 @@ class RetrievalObjective:
             terms = {name: term * weight for name, term in contrast.items()}
         if self.settings.distillation is not None:
             assert teacher is not None
-            student = self._own_scores(queries, passages, candidates)
+            student = self._group_scores(queries, passages, candidates.groups)
             loss = DISTILLATIONS[self.settings.distillation]
             terms["distillation"] = loss(teacher, student / self.settings.temperature)
         return terms
@@ -108,13 +272,13 @@ class RetrievalObjective:
         self, queries: Tensor, passages: PassageVectors, candidates: Candidates
     ) -> dict[str, Tensor]:
         temperature, targets = self.settings.temperature, candidates.groups[:, 0]
-        left_out = ~candidates.counted
+        excluded = ~candidates.counted
         by_vector = vector_scores(queries, passages.values)
         best = max_similarity(by_vector, passages.mask)
         scores = best
         if self.self_contrastive:
             scores = self_contrastive_scores(by_vector, targets, passages.mask)
-        scores = scores.masked_fill(left_out, -torch.inf)
+        scores = scores.masked_fill(excluded, -torch.inf)
         if self.settings.contrastive is ContrastiveKind.FULL:
             positives = passages.of(targets)
             scores = full_contrastive_scores(scores, queries, positives, best[:, targets], targets)
@@ -127,17 +291,15 @@ class RetrievalObjective:
             weights = (self.settings.cls_weight, self.settings.agg_weight)
             for name, part, weight in zip(("cls", "agg"), self.parts, weights, strict=True):
                 alone = dot(queries[:, part], passages.values[:, 0, part])
-                alone = alone.masked_fill(left_out, -torch.inf)
+                alone = alone.masked_fill(excluded, -torch.inf)
                 terms[name] = weight * contrastive_loss(alone, targets, temperature)
         return terms
 
-    def _own_scores(
-        self, queries: Tensor, passages: PassageVectors, candidates: Candidates
-    ) -> Tensor:
+    def _group_scores(self, queries: Tensor, passages: PassageVectors, groups: Tensor) -> Tensor:
         """Score each query with its own passages as retrieval will score them: (B, N)."""
-        own = passages.of(candidates.groups.clamp_min(0))
+        own = passages.of(groups.clamp_min(0))
         by_vector = torch.einsum("bd,bnsd->bns", queries, own.values)
         scores = by_vector[..., 0]
         if not self.self_contrastive:
             scores = max_similarity(by_vector, own.mask)
-        return scores.masked_fill(candidates.groups < 0, -torch.inf)
+        return scores.masked_fill(groups < 0, -torch.inf)

@@ -1,21 +1,115 @@
-"""The transformer of a model, with its masked-language-model head where one is needed."""
+"""The transformer of a model, with its MLM head where one is needed; a table of architectures."""
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForTextEncoding, PretrainedConfig
+from transformers import PretrainedConfig
 from transformers.masking_utils import create_bidirectional_mask
-from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
 
 from denserk.data.batches import TokenBatch, pad
 from denserk.errors import ModelError
-from denserk.models.architectures import Architecture, architecture_of
-from denserk.models.checkpoints import load_model
-from denserk.models.openvino import Compiled, compile_function
+from denserk.models.devices import Compiled, compile_function
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What denserk must know of an architecture beyond what AutoModel does.
+
+    An architecture without a row in `ARCHITECTURES` can be an encoder and nothing else.
+
+    Attributes:
+        model_type: as in config.json.
+        head: first parts of the names of the masked-language-model head's tensors.
+        transform: that head up to its decoder: (model, (..., H)) -> (..., H).
+        final_norm: path of the norm after the last layer (T5).
+        layers: path of the encoder's layers, where denserk can add decoder layers of their kind.
+        offset: whether positions are counted from the padding id on, as in RoBERTa.
+    """
+
+    model_type: str
+    head: tuple[str, ...] = ()
+    transform: Callable[[Any, Tensor], Tensor] | None = None
+    final_norm: str = ""
+    layers: str = ""
+    offset: bool = False
+
+    @property
+    def has_cls(self) -> bool:
+        """True if texts begin with a [CLS] token that attends to all others."""
+        return self.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    @property
+    def is_decoder(self) -> bool:
+        """True if a token attends to earlier ones only."""
+        return not self.has_cls and self.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+
+_BERT = Architecture(
+    "bert",
+    head=("cls.predictions.",),
+    transform=lambda model, hidden: model.cls.predictions.transform(hidden),
+    layers="encoder.layer",
+)
+_ROBERTA = Architecture(
+    "roberta",
+    head=("lm_head.",),
+    transform=lambda m, hidden: m.lm_head.layer_norm(F.gelu(m.lm_head.dense(hidden))),
+    layers="encoder.layer",
+    offset=True,
+)
+_DISTILBERT = Architecture(
+    "distilbert",
+    head=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
+    transform=lambda m, hidden: m.vocab_layer_norm(m.activation(m.vocab_transform(hidden))),
+    layers="transformer.layer",
+)
+_MODERNBERT = Architecture(
+    "modernbert",
+    head=("head.", "decoder."),
+    transform=lambda model, hidden: model.head(hidden),
+    layers="layers",
+)
+ARCHITECTURES = {
+    row.model_type: row
+    for row in (
+        *(_BERT, _ROBERTA, _DISTILBERT, _MODERNBERT),
+        replace(_ROBERTA, model_type="xlm-roberta"),
+        replace(_ROBERTA, model_type="mpnet", layers=""),
+        replace(_BERT, model_type="deberta-v2", layers=""),
+        *(
+            Architecture(name, final_norm="encoder.final_layer_norm")
+            for name in ("t5", "mt5", "umt5")
+        ),
+        *(
+            Architecture(name, offset=True)
+            for name in ("camembert", "data2vec-text", "longformer", "xlm-roberta-xl", "xmod")
+        ),
+    )
+}
+
+
+def architecture_of(config: PretrainedConfig) -> Architecture:
+    """Return the row of a model's type, or one that knows nothing but its name."""
+    return ARCHITECTURES.get(config.model_type, Architecture(config.model_type))
+
+
+def first_position(config: PretrainedConfig) -> int:
+    """Return the row of the position embeddings that a text begins with."""
+    return int(config.pad_token_id or 0) + 1 if architecture_of(config).offset else 0
+
+
+def longest_input(config: PretrainedConfig) -> int | None:
+    """Return the positions of a model, special tokens included; None: any length."""
+    count = getattr(config, "max_position_embeddings", None)
+    return int(count) - first_position(config) if count and count > 0 else None
 
 
 class Backbone(nn.Module):
@@ -27,53 +121,38 @@ class Backbone(nn.Module):
         self.with_head = with_head
         self.compiled: Compiled | None = None
 
-    @classmethod
-    def load(
-        cls,
-        folder: Path,
-        config: PretrainedConfig,
-        tensors: Mapping[str, Tensor],
-        *,
-        with_head: bool,
-        may_lack_head: bool = False,
-    ) -> "Backbone":
-        """Build the backbone of a folder from its tensors, with its MLM head or without.
-
-        With `may_lack_head`, a head that is not among the tensors is randomly initialised.
-        """
-        kind = config.model_type
-        auto: Any = AutoModelForMaskedLM if with_head else AutoModel
-        if not with_head and kind in MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES:
-            auto = AutoModelForTextEncoding  # of T5 the encoder alone
-        elif config.is_encoder_decoder:
-            raise ModelError(
-                f"{folder}: the backbone {kind!r} is not supported: its encoder cannot be loaded "
-                "without its decoder",
-                "take an encoder, a decoder, or a T5",
-            )
-        head = architecture_of(kind).head if may_lack_head else ()
-        return cls(load_model(auto, folder, config, tensors, may_lack=head), with_head=with_head)
-
-    @property
-    def architecture(self) -> Architecture:
-        """The row of the table of architectures."""
-        return architecture_of(self.config.model_type)
-
-    def _run(self, batch: TokenBatch, **asked: bool) -> Any:
-        """Run the encoder; `asked` names what it returns besides the last hidden states."""
-        if self.architecture.is_decoder:  # which alone know this argument
-            asked["use_cache"] = False
-        return self.encoder(
-            input_ids=batch.input_ids,
-            attention_mask=batch.attention_mask.long(),
-            return_dict=True,
-            **asked,
-        )
-
     @property
     def config(self) -> Any:
         """The configuration."""
         return self.model.config
+
+    @property
+    def architecture(self) -> Architecture:
+        """The row of the table of architectures."""
+        return architecture_of(self.config)
+
+    @property
+    def encoder(self) -> Any:
+        """The transformer without its MLM head."""
+        return self.model.base_model if self.with_head else self.model
+
+    @property
+    def decoder(self) -> nn.Linear:
+        """The MLM head's last layer: (..., H) -> (..., V)."""
+        decoder = self.model.get_output_embeddings()
+        assert isinstance(decoder, nn.Linear)
+        return decoder
+
+    def _run(self, batch: TokenBatch, **outputs: bool) -> Any:
+        """Run the encoder; `outputs` names what it returns besides the last hidden states."""
+        if self.architecture.is_decoder:  # which alone know this argument
+            outputs["use_cache"] = False
+        return self.encoder(
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask.long(),
+            return_dict=True,
+            **outputs,
+        )
 
     def forward(self, batch: TokenBatch) -> Tensor:
         """Last hidden states: (B, T) ids -> (B, T, H)."""
@@ -101,13 +180,10 @@ class Backbone(nn.Module):
     ) -> None:
         """Let OpenVINO compute the states from now on, for inference on a CPU.
 
-        Args:
-            dtype: precision of the products, float32 or bfloat16.
-            every_layer: `hidden_states` will be called, not `forward` alone.
-            norm_intermediate: as in `hidden_states`.
+        With `every_layer`, those of `hidden_states`, else of `forward` alone.
 
         Raises:
-            ModelError: see `denserk.models.openvino.compile_function`.
+            ModelError: see `compile_function`.
         """
 
         def states(ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
@@ -117,7 +193,8 @@ class Backbone(nn.Module):
             return (self(batch),)
 
         lengths = (9, 5)
-        texts = [[(7 + 97 * i) % self.vocabulary for i in range(length)] for length in lengths]
+        vocabulary = self.config.vocab_size
+        texts = [[(7 + 97 * i) % vocabulary for i in range(length)] for length in lengths]
         ids, mask = pad(texts, int(self.config.pad_token_id or 0))
         self.compiled = compile_function(states, [self.encoder], (ids, mask.long()), dtype)
 
@@ -138,7 +215,7 @@ class Backbone(nn.Module):
 
     def position_signal(self, length: int) -> Tensor:
         """The embeddings of a text's first positions: (T, H)."""
-        first = self.architecture.first_position(self.config)
+        first = first_position(self.config)
         signal: Tensor = self.encoder.embeddings.position_embeddings.weight
         return signal[first : first + length]
 
@@ -212,40 +289,3 @@ class Backbone(nn.Module):
         assert self.with_head
         assert self.architecture.transform is not None
         return self.architecture.transform(self.model, hidden)
-
-    @property
-    def decoder(self) -> nn.Linear:
-        """The MLM head's last layer: (..., H) -> (..., V)."""
-        decoder = self.model.get_output_embeddings()
-        assert isinstance(decoder, nn.Linear)
-        return decoder
-
-    @property
-    def encoder(self) -> Any:
-        """The transformer without its MLM head."""
-        return self.model.base_model if self.with_head else self.model
-
-    @property
-    def hidden_size(self) -> int:
-        """H."""
-        return int(self.config.hidden_size)
-
-    @property
-    def last_layer(self) -> int:
-        """L: how many layers there are, and the number of the last."""
-        return int(self.config.num_hidden_layers)
-
-    @property
-    def heads(self) -> int:
-        """A: the attention heads of a layer."""
-        return int(self.config.num_attention_heads)
-
-    @property
-    def vocabulary(self) -> int:
-        """V, as the model has it; a tokenizer may know fewer ids."""
-        return int(self.config.vocab_size)
-
-    @property
-    def max_length(self) -> int | None:
-        """The longest text it has positions for, special tokens included; None: any length."""
-        return self.architecture.positions(self.config)

@@ -176,6 +176,12 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     return tensors
 
 
+def encoder_files(folder: Path) -> list[Path]:
+    """Return the files of a transformers folder that an encoder depends on."""
+    names = [folder / CONFIG, *(folder / name for name in TOKENIZER_FILES)]
+    return [*weight_files(folder), *(path for path in names if path.is_file())]
+
+
 def fingerprint(root: Path, files: Iterable[Path]) -> str:
     """Return the SHA-256 of files' names (below `root`) and contents; equal on any machine."""
     digest = hashlib.sha256()
@@ -222,7 +228,7 @@ def load_model(
         auto: one of transformers' Auto classes.
         folder: for messages.
         config: of the model.
-        tensors: by name; heads of other tasks may stand among them.
+        tensors: by name, perhaps with heads of other tasks.
         may_lack: first parts of names that may be missing, and are then initialised randomly.
     """
     with _explained(f"{folder / CONFIG}: transformers makes no model of it"), torch.device("meta"):
@@ -254,7 +260,7 @@ def load_model(
         missing = [name for name in missing if not name.startswith("pooler.")]
     own = {name for name, _ in base.named_children()} - {"pooler"}
     wrong = {
-        "missing": [name for name in missing if not name.startswith(may_lack or "\0")],
+        "missing": [name for name in missing if not name.startswith(may_lack)],
         "unexpected": [  # of the encoder itself; heads of other tasks are welcome
             name
             for name in sorted(info["unexpected_keys"])

@@ -30,28 +30,21 @@ from denserk.config.options import as_json
 from denserk.data.batches import Pair, PairBatch, PairJoiner, Template, by_length
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.errors import ModelError, UsageError
-from denserk.models.architectures import architecture_of
+from denserk.models.backbone import architecture_of, longest_input
 from denserk.models.checkpoints import (
     CONFIG,
+    encoder_files,
     find_model,
     fingerprint,
     load_model,
     read_config,
     read_json,
-    read_model_type,
     read_weights,
-    write_tensors,
 )
-from denserk.models.devices import choose_device, choose_dtype
-from denserk.models.model_folder import WEIGHTS_FILE, save_tokenizer, write_config, write_own_file
+from denserk.models.devices import choose_dtype, prepare_device
+from denserk.models.model_folder import save_transformer, write_own_file
 from denserk.models.pooling import at_least_float32
-from denserk.models.stored_model import (
-    DENSERK_FILE,
-    StoredEncoder,
-    encoder_files,
-    read_model_folder,
-    read_own_file,
-)
+from denserk.models.stored_model import DENSERK_FILE, read_model_folder, read_own_file
 from denserk.models.text_encoder import NOTHING, fit_lengths
 from denserk.records import Passage, Query
 
@@ -67,10 +60,7 @@ UNLIMITED = 100_000
 class Reranker(nn.Module):
     """A token or sequence classifier of transformers with one label, and what makes its inputs.
 
-    Attributes:
-        folder: where its tokenizer is.
-        text: how queries and passages become text.
-        pairs: how both become one input.
+    `folder` holds its tokenizer.
     """
 
     def __init__(self, model: Any, folder: Path, text: TextSettings, pairs: PairSettings) -> None:
@@ -78,31 +68,6 @@ class Reranker(nn.Module):
         self.model: Any = model
         self.folder, self.text, self.pairs = folder, text, pairs
         self.is_linear = not type(model).__name__.endswith(PUBLISHED)
-
-    @property
-    def max_length(self) -> int | None:
-        """The longest input it has positions for, special tokens included."""
-        config = self.model.config
-        return architecture_of(config.model_type).positions(config)
-
-    @classmethod
-    def begin(
-        cls,
-        stored: StoredEncoder,
-        seed: int,
-        text: TextSettings = TextSettings(),  # noqa: B008  (frozen)
-    ) -> "Reranker":
-        """Build a reranker to train: an encoder's weights, and a new linear head."""
-        _refuse_backbone(stored.config.model_type)
-        config = copy.deepcopy(stored.config)
-        config.num_labels = 1
-        folder, tensors = stored.folder, stored.tensors
-        model = load_model(AutoModelForTokenClassification, folder, config, tensors, (HEAD,))
-        generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            model.classifier.weight.normal_(0.0, INITIAL_DEVIATION, generator=generator)
-            model.classifier.bias.zero_()
-        return cls(model, folder, text, PairSettings()).train()
 
     def forward(self, batch: PairBatch) -> Tensor:
         """The scores of pairs: (P, T) ids -> (P,) float32 at least, not squashed."""
@@ -138,13 +103,11 @@ class Reranker(nn.Module):
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the folder's weights, tokenizer and configuration."""
-        own = [path for path in [self.folder / DENSERK_FILE] if path.is_file()]
-        return fingerprint(self.folder, (*own, *encoder_files(self.folder)))
+        own = self.folder / DENSERK_FILE
+        return fingerprint(self.folder, [*[own] * own.is_file(), *encoder_files(self.folder)])
 
     def save(self, folder: Path) -> None:
         """Save it; config.json comes last, so that an interrupted save loads nowhere."""
-        write_tensors(folder / WEIGHTS_FILE, self.model.state_dict())
-        save_tokenizer(folder, load_tokenizer(self.folder), self.joiner().limit, self.max_length)
         write_own_file(
             folder,
             self.model.config.model_type,
@@ -152,7 +115,8 @@ class Reranker(nn.Module):
             text=self.text,
             pairs=self.pairs,
         )
-        write_config(folder, self.model, hidden_states=False)
+        tokenizer, longest = load_tokenizer(self.folder), self.joiner().limit
+        save_transformer(folder, self.model, self.model.state_dict(), tokenizer, longest)
 
     def load(self, folder: Path) -> None:
         """Load the weights from a folder that `save` wrote."""
@@ -165,7 +129,7 @@ class Reranker(nn.Module):
 
         A UsageError names a length that was asked for and goes beyond them; None asks for none.
         """
-        limit = self.max_length
+        limit = longest_input(self.model.config)
         if pair_max_length is not None and limit is not None and pair_max_length > limit:
             raise UsageError(
                 f"--pair-max-length {pair_max_length}: the model has {limit} positions",
@@ -179,11 +143,11 @@ class Reranker(nn.Module):
         return self
 
 
-def _refuse_backbone(model_type: str) -> None:
-    if not architecture_of(model_type).has_cls:
+def _refuse_backbone(config: Any) -> None:
+    if not architecture_of(config).has_cls:
         raise ModelError(
-            f"--representation cross-encoder scores [CLS], which a {model_type} backbone does not "
-            "have",
+            f"--representation cross-encoder scores [CLS], which a {config.model_type} backbone "
+            "does not have",
             "start from a BERT, ELECTRA, RoBERTa or DistilBERT encoder",
         )
 
@@ -215,11 +179,11 @@ def read_reranker(folder: Path) -> Reranker:
             "train one: denserk finetune --representation cross-encoder, or name a published one "
             "(a sequence classifier of transformers with one label)",
         )
-    kind, config = read_model_type(folder), read_config(folder)
-    _refuse_backbone(kind)
+    config = read_config(folder)
+    _refuse_backbone(config)
     if config.num_labels != 1:
         raise ModelError(
-            f"{folder} tells {config.num_labels} classes apart; a reranker has one label, the score"
+            f"{folder} has {config.num_labels} labels; a reranker has one label, the score"
         )
     published = _is_published(folder)
     auto = AutoModelForSequenceClassification if published else AutoModelForTokenClassification
@@ -228,8 +192,7 @@ def read_reranker(folder: Path) -> Reranker:
         _, text, pairs = read_own_file(folder)
         return Reranker(model, folder, text, pairs)
     tokenizer = load_tokenizer(folder)  # decides about lengths and token types
-    positions = architecture_of(kind).positions(config)
-    limits = (int(tokenizer.model_max_length), positions)
+    limits = (int(tokenizer.model_max_length), longest_input(config))
     longest = min((limit for limit in limits if limit and limit < UNLIMITED), default=None)
     types = (
         "token_type_ids" in tokenizer.model_input_names
@@ -240,7 +203,7 @@ def read_reranker(folder: Path) -> Reranker:
     return Reranker(model, folder, text, PairSettings(longest, types))
 
 
-def begin_reranker(folder: Path, seed: int) -> Reranker:
+def reranker_to_train(folder: Path, seed: int) -> Reranker:
     """Return a folder's reranker to train, or its encoder with a new linear head drawn by `seed`.
 
     Raises:
@@ -248,14 +211,24 @@ def begin_reranker(folder: Path, seed: int) -> Reranker:
     """
     if is_reranker(folder):
         return read_reranker(folder).train()
-    model = read_model_folder(folder)
-    if not model.shared:
+    stored = read_model_folder(folder)
+    encoder = stored.passage
+    if not stored.shared:
         raise ModelError(
             f"{folder} has separate encoders of queries and passages; a cross-encoder is one",
-            f"start from one of them, for example {model.passage.folder}",
+            f"start from one of them, for example {encoder.folder}",
         )
+    _refuse_backbone(encoder.config)
     logger.info("new, from random weights: the linear layer that scores [CLS]")
-    return Reranker.begin(model.passage, seed, model.text)
+    config = copy.deepcopy(encoder.config)
+    config.num_labels = 1
+    auto = AutoModelForTokenClassification
+    model = load_model(auto, encoder.folder, config, encoder.tensors, (HEAD,))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        model.classifier.weight.normal_(0.0, INITIAL_DEVIATION, generator=generator)
+        model.classifier.bias.zero_()
+    return Reranker(model, encoder.folder, stored.text, PairSettings()).train()
 
 
 class PairScorer:
@@ -265,14 +238,12 @@ class PairScorer:
     """
 
     def __init__(self, name: str, reranker: Reranker, compute: ComputeSettings) -> None:
-        if compute.threads is not None:
-            torch.set_num_threads(compute.threads)
         self.name, self.compute = name, compute
         self.text, self.pairs = reranker.text, reranker.pairs
         self.fingerprint = reranker.fingerprint()
         self.backbone = reranker.model.config.model_type
         self.tokenizer, self.joiner = reranker.tokenizer(), reranker.joiner()
-        self.device = choose_device(compute.device)
+        self.device = prepare_device(compute)
         dtype = choose_dtype(compute.dtype, self.device)
         self._reranker = reranker.to(self.device).compute_in(dtype).eval()
 
@@ -296,7 +267,7 @@ class PairScorer:
         scorer = cls(name, read_reranker(folder).fit(text, pair_max_length), compute)
         if not (folder / DENSERK_FILE).is_file():
             logger.info(
-                f"{name} does not say how its texts are made: {', '.join(scorer.text.fields)} of "
+                f"{name} records no text settings: {', '.join(scorer.text.fields)} of "
                 f"{scorer.text.passage_max_length} tokens, queries of "
                 f"{scorer.text.query_max_length}, {scorer.joiner.limit} in all"
             )

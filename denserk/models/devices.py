@@ -1,18 +1,32 @@
-"""Choice of device, precision and backend, CPU threads and kernel caches."""
+"""Device, precision, CPU threads, and the OpenVINO backend: compiled functions of torch tensors.
 
+Functions are traced as they are, so nothing here knows an architecture. OpenVINO and NNCF report
+their use over the network when they are imported; where the package `openvino_telemetry` is missing
+they use stubs of their own, so that package is hidden from them.
+"""
+
+import io
 import logging
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from denserk.config.encoding import Backend, Dtype
-from denserk.errors import UsageError
-from denserk.models.openvino import openvino_installed
+from denserk.config.encoding import Backend, ComputeSettings, Dtype
+from denserk.errors import ModelError, UsageError
+from denserk.extras import installed, require
+from denserk.io.files import temporary_beside
+from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +39,13 @@ DTYPES = {
 # Kernels are kept for each batch size and length. The defaults, 1,024 in oneDNN and as many in
 # torch's own cache above it, let memory grow for hours; one batch needs far fewer.
 KERNEL_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+
+# OpenVINO's names of precisions
+HINTS = {torch.float32: "f32", torch.bfloat16: "bf16"}
+# Largest difference between compiled and plain results, relative to their size.
+TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 1e-1}
+# Least mean and least 5th percentile of the cosines between int8 and float32 vectors.
+LEAST_COSINES = (0.995, 0.98)
 
 
 def limit_kernel_caches() -> None:
@@ -40,7 +61,7 @@ def choose_device(name: str) -> torch.device:
     """Return the device of that name; `auto` takes a GPU where there is one.
 
     Raises:
-        UsageError: the name is no device, or the machine does not have it.
+        UsageError: no device has the name, or the machine has no such device.
     """
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
         raise UsageError(f"--device {name}: no such device", "one of auto, cpu, cuda, cuda:N")
@@ -58,13 +79,15 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def choose_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
-    """Return torch's dtype of a precision.
+def prepare_device(compute: ComputeSettings) -> torch.device:
+    """Set the number of CPU threads, where one was asked for, and return the device."""
+    if compute.threads is not None:
+        torch.set_num_threads(compute.threads)
+    return choose_device(compute.device)
 
-    Raises:
-        UsageError: float16 on a CPU, which has no arithmetic for it and would take many times as
-            long.
-    """
+
+def choose_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
+    """Return torch's dtype of a precision; a UsageError for float16 on a CPU."""
     if dtype is Dtype.FLOAT16 and device.type == "cpu":
         raise UsageError(
             "--dtype float16 on the CPU is several times slower than float32",
@@ -84,13 +107,9 @@ def has_bfloat16() -> bool:
 
 
 def choose_backend(backend: Backend, device: torch.device) -> Backend:
-    """Return the backend to try; `auto` takes OpenVINO on a CPU where it is installed.
-
-    Raises:
-        UsageError: OpenVINO was asked for on a GPU.
-    """
+    """Return the backend to try; `auto` takes OpenVINO on a CPU where it is installed."""
     if backend is Backend.AUTO:
-        fits = device.type == "cpu" and openvino_installed()
+        fits = device.type == "cpu" and installed("openvino")
         return Backend.OPENVINO if fits else Backend.TORCH
     if backend is Backend.OPENVINO and device.type != "cpu":
         raise UsageError(f"--backend openvino computes on the CPU, not on {device}")
@@ -109,3 +128,155 @@ def on_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _import(module: str, purpose: str) -> Any:
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    return require(module, purpose)
+
+
+def _openvino() -> Any:
+    return _import("openvino", "the backend openvino")
+
+
+@contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """Let a logger show errors alone: tracing reads properties that warn."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+class _Traced(nn.Module):
+    """A function as a module; the weights that it uses belong to `owners`."""
+
+    def __init__(self, function: Callable[..., Any], owners: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.owners, self.function = nn.ModuleList(owners), function
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(*inputs)
+
+
+class Compiled:
+    """A function of tensors that OpenVINO computes on the CPU, products in `dtype`."""
+
+    def __init__(self, model: Any, dtype: torch.dtype) -> None:
+        self.model, self.dtype = model, dtype
+        self._by_threads: dict[int, Any] = {}
+
+    def __call__(self, *inputs: Tensor) -> list[Tensor]:
+        """Compute the function, on as many threads as torch would use; results are float32."""
+        threads = torch.get_num_threads()
+        if threads not in self._by_threads:
+            settings = {
+                "INFERENCE_PRECISION_HINT": HINTS[self.dtype],
+                "INFERENCE_NUM_THREADS": threads,
+                "PERFORMANCE_HINT": "LATENCY",
+                "ENABLE_CPU_PINNING": False,  # all processes would be pinned to the same cores
+            }
+            core = _openvino().Core()
+            self._by_threads[threads] = core.compile_model(self.model, "CPU", settings)
+        results = self._by_threads[threads]([each.numpy() for each in inputs])
+        return [torch.from_numpy(results[place]) for place in range(len(results))]
+
+    def quantized(self, calibration: Sequence[tuple[Tensor, ...]]) -> "Compiled":
+        """Return the function with int8 products, whose scales fit the inputs in `calibration`."""
+        with redirect_stdout(io.StringIO()):  # NNCF's own log and progress
+            nncf = _import("nncf", "--int8")
+            # NNCF reads all inputs twice
+            with track("calibrating int8", 2 * len(calibration), "texts") as progress:
+
+                def item(inputs: tuple[Tensor, ...]) -> list[NDArray[Any]]:
+                    progress.advance()
+                    return [each.numpy() for each in inputs]
+
+                model = nncf.quantize(
+                    self.model,
+                    nncf.Dataset(calibration, item),
+                    model_type=nncf.ModelType.TRANSFORMER,
+                    subset_size=len(calibration),
+                )
+        return Compiled(model, torch.float32)
+
+    def save(self, path: Path) -> None:
+        """Write `path` (.xml) and the .bin beside it, as OpenVINO reads them.
+
+        Both are renamed once they are whole, the .bin last.
+        """
+        temporary = temporary_beside(path)
+        temporary.mkdir()
+        _openvino().save_model(self.model, temporary / path.name, compress_to_fp16=False)
+        for suffix in (".xml", ".bin"):
+            (temporary / path.name).with_suffix(suffix).rename(path.with_suffix(suffix))
+        temporary.rmdir()
+
+    @classmethod
+    def read(cls, path: Path) -> "Compiled":
+        """Read what `save` wrote; a ModelError if files are missing or damaged."""
+        try:
+            return cls(_openvino().Core().read_model(path), torch.float32)
+        except RuntimeError as error:
+            raise ModelError(f"{path}: OpenVINO cannot read this file") from error
+
+
+def compile_function(
+    function: Callable[..., Any],
+    owners: Sequence[nn.Module],
+    example: tuple[Tensor, ...],
+    dtype: torch.dtype,
+) -> Compiled:
+    """Compile a function of tensors for the CPU, and compare its results on an example.
+
+    Args:
+        function: takes tensors and returns one or a tuple.
+        owners: the modules whose weights it uses, in float32.
+        example: inputs; the sizes of their axes may differ later.
+        dtype: precision of the products, float32 or bfloat16.
+
+    Raises:
+        ModelError: OpenVINO cannot convert the function, or its results differ from torch's.
+    """
+    with torch.no_grad(), warnings.catch_warnings(), _silent("transformers"):
+        warnings.simplefilter("ignore")  # of tracing: the results are compared below
+        expected = function(*example)
+        try:
+            traced = _Traced(function, owners)
+            compiled = Compiled(_openvino().convert_model(traced, example_input=example), dtype)
+            found = compiled(*example)
+        except (RuntimeError, TypeError, ValueError) as error:
+            reason = str(error).strip().splitlines()
+            raise ModelError(
+                f"OpenVINO cannot convert this model: {reason[0] if reason else error!r}",
+                "choose --backend torch",
+            ) from error
+    pairs = zip(found, expected if isinstance(expected, tuple) else (expected,), strict=True)
+    off = max(float((one - other).norm() / other.norm()) for one, other in pairs)
+    if not off <= TOLERANCES[dtype]:
+        raise ModelError(
+            f"OpenVINO's results differ from torch's by {off:.1e} of their size",
+            "choose --backend torch",
+        )
+    return compiled
+
+
+def certify(reduced: NDArray[np.float32], exact: NDArray[np.float32]) -> dict[str, float]:
+    """Return mean and 5th percentile of the cosines between int8 and float32 vectors (N, D).
+
+    Raises:
+        ModelError: one of them is below its bound.
+    """
+    norms = np.linalg.norm(reduced, axis=1) * np.linalg.norm(exact, axis=1)
+    cosines = (reduced * exact).sum(1) / np.maximum(norms, np.finfo(np.float32).tiny)
+    found = (float(cosines.mean()), float(np.quantile(cosines, 0.05)))
+    if not all(value >= least for value, least in zip(found, LEAST_COSINES, strict=True)):
+        raise ModelError(
+            f"--int8: cosines to float32 are {found[0]:.4f} in the mean and {found[1]:.4f} at the "
+            f"5th percentile, at least {LEAST_COSINES[0]} and {LEAST_COSINES[1]} are needed",
+            "this model needs --dtype float32 or bfloat16",
+        )
+    return {"mean_cosine": round(found[0], 6), "cosine_5th_percentile": round(found[1], 6)}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from denserk.config.encoding import (
     Backend,
@@ -43,17 +43,13 @@ from denserk.models.distributed import (
     process_group,
     world,
 )
-from denserk.models.text_encoder import (
-    CALIBRATION_TEXTS,
-    CERTIFICATION_TEXTS,
-    ComingVectors,
-    TextEncoder,
-)
+from denserk.models.text_encoder import CALIBRATION_TEXTS, CERTIFICATION_TEXTS, TextEncoder
 from denserk.records import Passage, Query
 from denserk.reporting import Progress, track
 
 T = TypeVar("T")
 R = TypeVar("R")
+P = ParamSpec("P")
 Records = Sequence[Any]  # passages, or queries
 Blocks = Iterable[tuple[int, Records]]  # with their numbers
 # Passages per block without --block-size. A CPU encodes 4,096 in minutes, which a kill would cost;
@@ -191,9 +187,10 @@ def _int8(
     recorded = resumed.made_from["model"].get("int8") if resumed else None
     folder = Path(settings.output)
     if recorded and (folder / INT8_WEIGHTS).exists():
-        encoder.use_int8(folder, recorded, queries=settings.topics is not None)
+        encoder.use_int8(settings.side, folder, recorded)
     else:
-        encoder.quantize(list(islice(texts.read(), CALIBRATION_TEXTS + CERTIFICATION_TEXTS)))
+        first = list(islice(texts.read(), CALIBRATION_TEXTS + CERTIFICATION_TEXTS))
+        encoder.quantize(settings.side, first)
     return encoder.int8
 
 
@@ -217,7 +214,7 @@ def _folder_writer(
     if rank:
         refuse_other_run(folder, of_main, manifest, ["model"])
         if encoder.int8:
-            encoder.use_int8(folder, encoder.int8, queries=settings.topics is not None)
+            encoder.use_int8(settings.side, folder, encoder.int8)
     return VectorFolderWriter(folder, manifest, settings.vector_dtype.value, finished, rank)
 
 
@@ -305,10 +302,6 @@ def _encode_blocks(
     progress: Progress,
 ) -> EncodeResult:
     """Encode this process' blocks; finished ones are compared with the input and skipped."""
-    of_passages = settings.topics is None
-    plan: Callable[[Any], PlannedTexts]
-    plan = encoder.plan_passages if of_passages else encoder.plan_queries
-    begin = encoder.begin_passages if of_passages else encoder.begin_queries
     seen: set[int] = set()
 
     def prepare(dealt: tuple[int, Records, bool]) -> tuple[Block, Records, PlannedTexts | None]:
@@ -319,7 +312,7 @@ def _encode_blocks(
         digest = texts_sha256([record[0], *_parts(record, encoder.text)] for record in records)
         block = Block(number, len(records), digest)
         if number not in finished:
-            return block, records, plan(records)
+            return block, records, encoder.plan(settings.side, records)
         if finished[number] != block:
             raise MismatchError(
                 f"{block.name} of {settings.output} was made from other texts than "
@@ -328,15 +321,11 @@ def _encode_blocks(
             )
         return block, records, None
 
-    def finish(encoded: tuple[Block, Records, ComingVectors]) -> None:
-        block, records, vectors = encoded
-        write(block, records, vectors.array())
-
     result, start = EncodeResult(dimension=encoder.dimension), time.perf_counter()
     shares = deal(blocks, finished, *world())
     with (
         closing(prefetch(prepare, shares, settings.workers)) as prepared,
-        background_writer(finish) as hand_over,
+        background_writer(write) as hand_over,
     ):
         for block, records, planned in prepared:
             if planned is None:
@@ -344,7 +333,8 @@ def _encode_blocks(
                 if not result.encoded:  # time counts from the first text that is encoded
                     start = time.perf_counter()
                 continue
-            hand_over((block, records, begin(planned, progress.advance)))
+            vectors = encoder.encode_planned(settings.side, planned, progress.advance)
+            hand_over(block, records, vectors)
             result.encoded += planned.count
             result.tokens += planned.tokens
             result.positions += planned.positions
@@ -412,20 +402,20 @@ def prefetch(
 
 
 @contextmanager
-def background_writer(finish: Callable[[T], object]) -> Iterator[Callable[[T], None]]:
-    """Yield a function that hands an item to `finish`, which works in a thread of its own.
+def background_writer(write: Callable[P, object]) -> Iterator[Callable[P, None]]:
+    """Yield a function that hands its arguments to `write`, which works in a thread of its own.
 
-    Handing over the next item waits until the one before is finished, and raises its error; leaving
-    does the same.
+    The next call waits until the one before is finished, and raises its error; leaving does the
+    same.
     """
     last: Future[object] = Future()
     last.set_result(None)
     with ThreadPoolExecutor(1, thread_name_prefix="writer") as pool:
 
-        def hand_over(item: T) -> None:
+        def hand_over(*args: P.args, **kwargs: P.kwargs) -> None:
             nonlocal last
             last.result()
-            last = pool.submit(finish, item)
+            last = pool.submit(write, *args, **kwargs)
 
         try:
             yield hand_over

@@ -7,6 +7,10 @@ released code differ, the released code is the default, because the published ch
 trained with it: negative weights count as zero (the paper prints an absolute value), and [SEP]
 takes part. The caller leaves position 0, [CLS], out.
 
+Section 3.2 folds the vector: the vocabulary is divided into d slices, each slice into a plus and a
+minus half. The authors' released code divides by stride, and every published checkpoint is tied to
+that division: it is the default. The paper's own wording, a random division, is `random`.
+
 The vocabulary is projected in blocks, for a limited number of positions at a time, so positions x
 vocabulary is never held in memory. Each block is reduced to the maxima of its slices before the
 next one is projected: the maximum over positions and the maximum over the tokens of a slice can be
@@ -16,8 +20,10 @@ Shapes: `B` texts, `T` positions, `H` hidden, `V` vocabulary, `M` columns of the
 layout's modulus, or V), `N` positions that are projected.
 """
 
+import hashlib
 from collections.abc import Callable
-from functools import reduce
+from dataclasses import dataclass
+from functools import cache, reduce
 from typing import NamedTuple
 
 import torch
@@ -25,9 +31,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from denserk.config.encoding import TermWeight
+from denserk.config.encoding import AggKind, AggLayout, TermWeight
 from denserk.models.pooling import at_least_float32
-from denserk.models.slice_layout import SliceLayout
 
 # Positions projected at once, by device type. On a CPU a block of logits should fit its cache:
 # 256 x 8192 float32 are 8 MiB.
@@ -35,6 +40,10 @@ ROWS = {"cpu": 256}
 DEFAULT_ROWS = 4096
 # Vocabulary entries per block, about: a block holds whole rounds of the layout.
 COLUMNS = 8192
+# The uncased WordPiece list, the one vocabulary whose first entries may be dropped: they carry no
+# words, so the released code drops up to a thousand.
+BERT_VOCABULARY = 30522
+DROPPABLE = 1000
 
 # How a learned term weight is transformed before it is used.
 WEIGHT_RULES: dict[TermWeight, Callable[[Tensor], Tensor]] = {
@@ -45,6 +54,93 @@ WEIGHT_RULES: dict[TermWeight, Callable[[Tensor], Tensor]] = {
 }
 
 
+@dataclass(frozen=True)
+class SliceLayout:
+    """One division of `vocabulary` ids into `dimension` slices.
+
+    Column `u` of the divided vector holds id `order[u + dropped]` (`order` is the identity but for
+    `random`); `appended` columns of zeros follow, so that the columns divide into rows of
+    `modulus`. With `signed_pairs`, columns 2n and 2n+1 of a row are the plus and minus halves of
+    slice n; without, column n is slice n.
+    """
+
+    vocabulary: int
+    dimension: int
+    kind: AggKind
+    modulus: int
+    dropped: int
+    appended: int
+    seed: int | None = None
+
+    @classmethod
+    def build(
+        cls, vocabulary: int, dimension: int, kind: AggKind, layout: AggLayout, seed: int
+    ) -> "SliceLayout":
+        """Return the layout for a vocabulary, the remainder treated as in the released code.
+
+        >>> SliceLayout.build(30522, 640, AggKind.STAR, AggLayout.STRIDED, 42).appended
+        198
+        >>> SliceLayout.build(30522, 640, AggKind.PLUS, AggLayout.STRIDED, 42).dropped
+        442
+        """
+        single = kind is AggKind.PLUS and layout is AggLayout.STRIDED
+        modulus = dimension if single else 2 * dimension
+        rest = vocabulary % modulus
+        drops = vocabulary == BERT_VOCABULARY and rest <= DROPPABLE and rest < vocabulary
+        random = layout is AggLayout.RANDOM
+        dropped = rest if drops and not random else 0
+        appended = 0 if dropped else -rest % modulus
+        own = seed if random else None
+        return cls(vocabulary, dimension, kind, modulus, dropped, appended, own)
+
+    @property
+    def signed_pairs(self) -> bool:
+        """True if a slice has two halves."""
+        return self.modulus == 2 * self.dimension
+
+    @property
+    def order(self) -> tuple[int, ...] | None:
+        """The ids in the order of the columns, or None for their own order."""
+        return None if self.seed is None else shuffled_ids(self.vocabulary, self.seed)
+
+    def fold(self, scores: Tensor) -> Tensor:
+        """Vocabulary-wide scores (..., V) -> (..., D), by the maximum of each slice.
+
+        agg* keeps the larger of a slice's halves, negated where the minus half wins; a tie goes to
+        the minus half, and a slice of zeros is +0. agg+ keeps the maximum.
+        """
+        return self.join_halves(self.halves(scores))
+
+    def halves(self, scores: Tensor) -> Tensor:
+        """The maxima of the ids that share a column: (..., V) -> (..., modulus)."""
+        if self.order is not None:
+            scores = scores[..., torch.tensor(self.order, device=scores.device)]
+        scores = torch.nn.functional.pad(scores[..., self.dropped :], (0, self.appended))
+        return scores.reshape(*scores.shape[:-1], -1, self.modulus).amax(dim=-2)
+
+    def join_halves(self, best: Tensor) -> Tensor:
+        """The maxima of columns -> the slices of `fold`: (..., modulus) -> (..., D)."""
+        if not self.signed_pairs:
+            return best
+        plus, minus = best[..., 0::2], best[..., 1::2]
+        if self.kind is AggKind.PLUS:
+            return torch.maximum(plus, minus)
+        return torch.where(plus > minus, plus, 0.0 - minus)
+
+    def describe(self) -> str:
+        """Describe in one line how many ids there are, and which are left out."""
+        lost = f"ids 0 to {self.dropped - 1} dropped" if self.dropped else "no id dropped"
+        shape = f"{self.vocabulary} ids in {self.dimension} slices"
+        return f"{shape}, {lost}, {self.appended} zeros appended"
+
+
+@cache
+def shuffled_ids(vocabulary: int, seed: int) -> tuple[int, ...]:
+    """Return a seeded permutation of the ids that no library's random stream can change."""
+    keys = [hashlib.sha256(f"{seed}:{token}".encode()).digest() for token in range(vocabulary)]
+    return tuple(sorted(range(vocabulary), key=keys.__getitem__))
+
+
 # (N, H) states and (N, 1) signs or None -> (N, M), `log p_i[u]` of the most probable token u of
 # each column, of the least probable one where the sign is -1
 LogProbabilities = Callable[[Tensor, Tensor | None], Tensor]
@@ -53,10 +149,8 @@ LogProbabilities = Callable[[Tensor, Tensor | None], Tensor]
 class VocabularyBlock(NamedTuple):
     """Neighbouring columns of the vocabulary projection, in the order of a layout.
 
-    Attributes:
-        weight: (columns, H).
-        bias: (columns,).
-        rounds: columns / M; 0 for ids that the layout drops, which count in the softmax alone.
+    `weight`: (columns, H). `bias`: (columns,). `rounds`: columns / M; 0 for ids that the layout
+    drops, which count in the softmax alone.
     """
 
     weight: Tensor
@@ -67,15 +161,10 @@ class VocabularyBlock(NamedTuple):
 def vocabulary_blocks(
     weight: Tensor, bias: Tensor, layout: SliceLayout | None
 ) -> list[VocabularyBlock]:
-    """Split the MLM decoder into blocks of whole rounds.
+    """Split the MLM decoder, weight (V, H) and bias (V,), into blocks of whole rounds.
 
     Columns that the layout appends get zero weights and a bias of minus infinity, so that their
-    probability is zero.
-
-    Args:
-        weight: (V, H).
-        bias: (V,).
-        layout: the slices; None keeps the vocabulary whole, as one block.
+    probability is zero. Without a layout the vocabulary is one block.
     """
     if layout is None:
         return [VocabularyBlock(weight, bias, 1)]
@@ -149,12 +238,7 @@ def log_probabilities(
 ) -> Tensor:
     """Compute `LogProbabilities` through the MLM head, block by block.
 
-    Args:
-        transform: the MLM head up to its decoder, (N, H) -> (N, H).
-        blocks: of the decoder.
-        columns: M.
-        states: (N, H).
-        signs: (N, 1) of 1 and -1, or None.
+    transform: the head up to its decoder, (N, H) -> (N, H); columns: M.
     """
     inputs = transform(states)
     parts = []
@@ -188,14 +272,7 @@ def aggregate_tokens(ids: Tensor, weights: Tensor, mask: Tensor, vocabulary: int
 
     Padding has no effect; an id that does not occur is 0, and a negative weight counts as 0.
 
-    Args:
-        ids: (B, T) int64.
-        weights: (B, T), after its rule.
-        mask: (B, T) bool.
-        vocabulary: V.
-
-    Returns:
-        (B, V) float32.
+    ids: (B, T) int64, weights: (B, T), after its rule, mask: (B, T) bool -> (B, V) float32.
     """
     kept = at_least_float32(weights).masked_fill(~mask, 0)
     empty = kept.new_zeros(len(ids), vocabulary)

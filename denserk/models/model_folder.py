@@ -5,8 +5,9 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -24,9 +25,9 @@ from denserk.config.options import as_json
 from denserk.data.tokenization import PAIR, SEPARATOR, load_tokenizer
 from denserk.errors import ModelError
 from denserk.io.files import whole_text, write_errors
-from denserk.models.backbone import Backbone
-from denserk.models.checkpoints import CONFIG, fill, find_model, read_tensors, write_tensors
-from denserk.models.encoder import Encoder
+from denserk.models.backbone import longest_input
+from denserk.models.checkpoints import CONFIG, find_model, write_tensors
+from denserk.models.representation import Encoder
 from denserk.models.stored_model import (
     AUTHORS_HEADS,
     AUTHORS_SIDES,
@@ -73,39 +74,55 @@ def save_model(
         query: the encoder of queries, where it has weights of its own.
         base: the model that it was made from, for the model card.
     """
-    if query is not None and query is not passage:
-        save_model(folder / QUERY_SIDE, query, tokenizer, text, base=base)
-        save_model(folder / PASSAGE_SIDE, passage, tokenizer, text, base=base)
-        _write_sentence_transformers(folder, passage, text, base, tied=False)
-        _write_settings(folder, passage, text)
+    query = query or passage
+    tied = query is passage
+    settings, model = passage.settings, passage.backbone.model
+    if settings.mlm_head is MlmHead.FRESH:  # it is trained now
+        settings = replace(settings, mlm_head=MlmHead.PRETRAINED)
+    _write_sentence_transformers(folder, passage, text, base, tied=tied)
+    write_own_file(folder, model.config.model_type, representation=settings, text=text)
+    if not tied:
+        for side, encoder in ((QUERY_SIDE, query), (PASSAGE_SIDE, passage)):
+            save_model(folder / side, encoder, tokenizer, text, base=base)
         return
     heads = passage.representation.state_dict()
-    write_tensors(folder / WEIGHTS_FILE, {**passage.backbone.model.state_dict(), **heads})
     if heads:  # Pyserini's newer readers take the heads from here
         write_tensors(folder / PICKLE_FILE, heads)
-    save_tokenizer(folder, tokenizer, _longest(text), passage.backbone.max_length)
-    _write_sentence_transformers(folder, passage, text, base)
-    _write_settings(folder, passage, text)
-    write_config(folder, passage.backbone.model, hidden_states=bool(heads))
+    tensors = {**model.state_dict(), **heads}
+    save_transformer(folder, model, tensors, tokenizer, _longest(text), hidden_states=bool(heads))
 
 
-def save_masked_lm(folder: Path, backbone: Backbone, tokenizer: Any) -> None:
-    """Save a backbone with its MLM head as an ordinary model of transformers, config.json last."""
-    write_tensors(folder / WEIGHTS_FILE, backbone.model.state_dict())
-    save_tokenizer(folder, tokenizer, tokenizer.model_max_length, backbone.max_length)
-    write_config(folder, backbone.model, hidden_states=False)
+def save_transformer(
+    folder: Path,
+    model: Any,
+    tensors: Mapping[str, Tensor],
+    tokenizer: Any,
+    longest: int,
+    *,
+    file: str = WEIGHTS_FILE,
+    hidden_states: bool = False,
+) -> None:
+    """Write weights, a tokenizer and config.json, which comes last.
+
+    The tokenizer truncates at `longest` tokens, or at the model's positions. Pyserini's class of
+    Aggretriever needs `hidden_states` in config.json.
+    """
+    write_tensors(folder / file, tensors)
+    own = copy.deepcopy(tokenizer)
+    own.backend_tokenizer.no_truncation()
+    own.backend_tokenizer.no_padding()
+    own.model_max_length = min(longest, longest_input(model.config) or longest)
+    with write_errors(folder):
+        own.save_pretrained(folder)
+    config = copy.deepcopy(model.config)
+    config.architectures = [type(model).__name__]
+    values = {**config.to_dict(), "output_hidden_states": hidden_states, "dtype": "float32"}
+    values.pop("_name_or_path", None)
+    _write_json(folder / CONFIG, values, sort_keys=True)
 
 
 def _longest(text: TextSettings) -> int:
     return max(text.query_max_length, text.passage_max_length)
-
-
-def _write_settings(folder: Path, encoder: Encoder, text: TextSettings) -> None:
-    settings = encoder.settings
-    if settings.mlm_head is MlmHead.FRESH:  # it is trained now
-        settings = replace(settings, mlm_head=MlmHead.PRETRAINED)
-    backbone = encoder.backbone.architecture.model_type
-    write_own_file(folder, backbone, representation=settings, text=text)
 
 
 def write_own_file(folder: Path, backbone: str, **settings: Any) -> None:
@@ -119,29 +136,9 @@ def write_own_file(folder: Path, backbone: str, **settings: Any) -> None:
     _write_json(folder / DENSERK_FILE, values)
 
 
-def write_config(folder: Path, model: Any, *, hidden_states: bool) -> None:
-    """Write config.json; Pyserini's Aggretriever class needs `hidden_states` asked for in it."""
-    config = copy.deepcopy(model.config)
-    config.architectures = [type(model).__name__]
-    values = {**config.to_dict(), "output_hidden_states": hidden_states, "dtype": "float32"}
-    values.pop("_name_or_path", None)
-    with whole_text(folder / CONFIG) as out:
-        out.write(json.dumps(values, indent=2, sort_keys=True) + "\n")
-
-
-def save_tokenizer(folder: Path, tokenizer: Any, longest: int, limit: int | None) -> None:
-    """Write a tokenizer that cuts at `longest`, or at the model's positions (`limit`)."""
-    own = copy.deepcopy(tokenizer)
-    own.backend_tokenizer.no_truncation()
-    own.backend_tokenizer.no_padding()
-    own.model_max_length = min(longest, limit or longest)
-    with write_errors(folder):
-        own.save_pretrained(folder)
-
-
-def _write_json(path: Path, value: Any) -> None:
+def _write_json(path: Path, value: Any, **options: Any) -> None:
     with whole_text(path) as out:
-        out.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        out.write(json.dumps(value, indent=2, ensure_ascii=False, **options) + "\n")
 
 
 def _write_sentence_transformers(
@@ -152,7 +149,7 @@ def _write_sentence_transformers(
     What Transformer, Pooling and Normalize cannot express is opened by the module class that
     denserk ships, and fails to open without it.
     """
-    settings, limit = encoder.settings, encoder.backbone.max_length
+    settings, limit = encoder.settings, longest_input(encoder.backbone.config)
     query, passage = (
         min(length, limit or length) for length in (text.query_max_length, text.passage_max_length)
     )
@@ -265,74 +262,6 @@ def _code(text: str) -> str:
     return f"`{quoted}`"
 
 
-# Condenser's and MASTER's authors keep their heads here; only its tensors are read.
-PUBLISHED_FILE = "model.pt"
-
-
-class HeadLayout(NamedTuple):
-    """Names of the heads of a pre-training objective in denserk's file and in the authors'.
-
-    `published` maps the names in the authors' `model.pt` to denserk's; `ignored` are tensors of no
-    head.
-    """
-
-    file: str
-    heads: tuple[str, ...]
-    published: Mapping[str, str] = NOTHING
-    ignored: tuple[str, ...] = ()
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The files that may hold them; the first that exists is read."""
-        return (self.file, PUBLISHED_FILE) if self.published else (self.file,)
-
-
-CONDENSER = HeadLayout(
-    "condenser_head.safetensors", ("head",), {"c_head": "head"}, ignored=("co_target",)
-)
-_MASTER = {
-    "c_head": "mkp_decoder",
-    "overlap_head": "cmp_decoder",
-    "next_head": "npr_decoder",
-    "query_head": "dor_decoder",
-    "gpt_head": "gor_decoder",
-}
-MASTER = HeadLayout("master_decoders.safetensors", (*_MASTER.values(), "shared_decoder"), _MASTER)
-RETROMAE = HeadLayout("retromae_decoder.safetensors", ("decoder",))
-
-
-def save_heads(folder: Path, layout: HeadLayout, heads: Mapping[str, nn.Module]) -> None:
-    """Write the heads of an objective, by the first part of their names, beside its backbone."""
-    write_tensors(folder / layout.file, nn.ModuleDict(heads).state_dict())
-
-
-def load_heads(folder: Path, layout: HeadLayout, heads: Mapping[str, nn.Module]) -> Path | None:
-    """Load the heads of an objective in place from a folder, denserk's or the authors'.
-
-    Heads of the file that are not asked for are ignored. Return the file that was read, or None
-    where there is none.
-
-    Raises:
-        ModelError: the file is unreadable, lacks a layer, or has other shapes.
-    """
-    path = next((folder / name for name in layout.files if (folder / name).is_file()), None)
-    if path is None:
-        return None
-    tensors: dict[str, Tensor] = {}
-    for name, tensor in read_tensors(path).items():
-        head, _, rest = name.partition(".")
-        if path.name == PUBLISHED_FILE:  # other names, of layer norms the oldest ones
-            if name in layout.ignored:
-                continue
-            head = layout.published.get(head, head)
-            rest = rest.replace("LayerNorm.gamma", "LayerNorm.weight")
-            rest = rest.replace("LayerNorm.beta", "LayerNorm.bias")
-        if head in heads or head not in layout.heads:
-            tensors[f"{head}.{rest}"] = tensor
-    fill(path, nn.ModuleDict(heads), tensors)
-    return path
-
-
 # Settings that readers of the published Aggretriever layouts assume.
 AGGRETRIEVER: dict[str, Any] = {
     "representation": Representation.AGG,
@@ -377,20 +306,32 @@ def convert_model(
         f"{layout} does not record agg-kind {made.agg_kind}, agg-dim {made.agg_dim}, agg-order "
         f"{made.agg_order}, lengths {texts.query_max_length} and {texts.passage_max_length}"
     )
+    write = partial(
+        save_transformer,
+        tokenizer=tokenizer,
+        longest=_longest(texts),
+        file=PICKLE_FILE,
+        hidden_states=True,
+    )
     if layout is ModelLayout.AGGRETRIEVER_PYSERINI:
-        tensors = {f"encoder.{n}": t for n, t in passage.backbone.model.state_dict().items()}
-        heads = passage.representation.state_dict()
-        _write_side(target, passage, {**tensors, **heads}, tokenizer, texts)
+        model = passage.backbone.model
+        tensors = {f"encoder.{name}": tensor for name, tensor in model.state_dict().items()}
+        write(target, model, tensors | passage.representation.state_dict())
         return
     for file, head in AUTHORS_HEADS.items():
-        _write_authors_head(target / file, head, query, passage)
-    shared = query is passage
+        q, p = (getattr(encoder.representation, head) for encoder in (query, passage))
+        if p is None:
+            continue
+        write_tensors(target / file, nn.ModuleDict({"linear_q": q, "linear_p": p}).state_dict())
+        sizes = {"input_dim": p.in_features, "output_dim": p.out_features}
+        with whole_text(target / f"{Path(file).stem}_config.json") as out:
+            out.write(json.dumps({**sizes, "tied": query is passage}) + "\n")
+    words = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     for side, encoder in zip(AUTHORS_SIDES, (query, passage), strict=True):
-        place = target if shared else target / side
-        words = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+        place, model = target if query is passage else target / side, encoder.backbone.model
         with whole_text(place / "vocab.txt") as out:  # for the released code's tokenizer
             out.writelines(f"{word}\n" for word, _ in words)
-        _write_side(place, encoder, encoder.backbone.model.state_dict(), tokenizer, texts)
+        write(place, model, model.state_dict())
 
 
 def _refuse_layout(layout: ModelLayout, query: Encoder, passage: Encoder) -> None:
@@ -413,27 +354,3 @@ def _refuse_layout(layout: ModelLayout, query: Encoder, passage: Encoder) -> Non
             f"the layout {layout} cannot hold this model: {'; '.join(wrong)}",
             f"write it with --to {ModelLayout.DENSERK}",
         )
-
-
-def _write_side(
-    folder: Path,
-    encoder: Encoder,
-    tensors: Mapping[str, Tensor],
-    tokenizer: Any,
-    text: TextSettings,
-) -> None:
-    """Write one encoder of a published layout."""
-    write_tensors(folder / PICKLE_FILE, tensors)
-    save_tokenizer(folder, tokenizer, _longest(text), encoder.backbone.max_length)
-    write_config(folder, encoder.backbone.model, hidden_states=True)
-
-
-def _write_authors_head(path: Path, head: str, query: Encoder, passage: Encoder) -> None:
-    """Write a linear layer of both sides, where the model has it, with its sizes beside it."""
-    if not isinstance(getattr(passage.representation, head), nn.Linear):
-        return
-    q, p = (getattr(encoder.representation, head) for encoder in (query, passage))
-    write_tensors(path, nn.ModuleDict({"linear_q": q, "linear_p": p}).state_dict())
-    sizes = {"input_dim": p.in_features, "output_dim": p.out_features}
-    with whole_text(path.with_name(f"{path.stem}_config.json")) as out:
-        out.write(json.dumps({**sizes, "tied": query is passage}) + "\n")

@@ -1,4 +1,4 @@
-"""Representations: modules that turn the states of a backbone into the vectors of texts.
+"""Encoders: a backbone, and the representation that turns its states into the vectors of texts.
 
 Aggretriever after Lin, Li and Lin (TACL 2023), section 3. Several vectors per passage: MLR after
 "Investigating Multi-layer Representations for Dense Passage Retrieval" (Xie and Lukasiewicz, 2025),
@@ -28,17 +28,17 @@ from denserk.config.encoding import (
 )
 from denserk.data.batches import TokenBatch
 from denserk.errors import ModelError
-from denserk.models.architectures import Architecture
-from denserk.models.backbone import Backbone
+from denserk.models.backbone import Architecture, Backbone
+from denserk.models.devices import compile_function
 from denserk.models.lexical import (
     WEIGHT_RULES,
     LogProbabilities,
+    SliceLayout,
     aggregate,
     aggregate_tokens,
     log_probabilities,
     vocabulary_blocks,
 )
-from denserk.models.openvino import compile_function
 from denserk.models.pooling import (
     PassageVectors,
     at_least_float32,
@@ -47,7 +47,6 @@ from denserk.models.pooling import (
     pool_max,
     pool_mean,
 )
-from denserk.models.slice_layout import SliceLayout
 
 NEEDS_CLS = (Representation.CLS, Representation.AGG)
 SEVERAL_VECTORS = (Representation.MLR, Representation.ME_BERT, Representation.COLBERT)
@@ -60,19 +59,34 @@ POOLINGS = {
 
 
 class Pooled(nn.Module):
-    """A pooling without weights of its own: (B, T, H) and a mask -> (B, H)."""
+    """A pooling of token states; base class of the other representations.
 
-    def __init__(self, pool: Callable[[Tensor, Tensor], Tensor], hidden_size: int) -> None:
+    `stored` is the number of vectors that an index keeps of a passage.
+    """
+
+    stored = 1
+
+    def __init__(self, pool: Callable[[Tensor, Tensor], Tensor], dimension: int) -> None:
         super().__init__()
-        self.pool = pool
-        self.dimension = hidden_size
+        self.pool, self.dimension = pool, dimension
 
     def forward(self, hidden: Tensor, batch: TokenBatch, backbone: Backbone) -> Tensor:
-        """(B, T, H) -> (B, D) float32."""
+        """(B, T, H) -> (B, D) float32, the vector of a query."""
         return at_least_float32(self.pool(hidden, batch.attention_mask))
 
+    def passages(self, batch: TokenBatch, backbone: Backbone) -> PassageVectors:
+        """Return a passage's vectors for training: (P, T) ids -> (P, S, D)."""
+        return PassageVectors(self(backbone(batch), batch, backbone).unsqueeze(1))
 
-class Aggretriever(nn.Module):
+    def kept(self, vectors: PassageVectors) -> Tensor:
+        """Return the vectors that an index keeps of a passage: (P, S, D) -> (P, `stored`, D)."""
+        return vectors.values
+
+    def prepare_inference(self, backbone: Backbone, dtype: torch.dtype, *, compiled: bool) -> None:
+        """Prepare what `Encoder.prepare_inference` asks for; `dtype` is that of the MLM head."""
+
+
+class Aggretriever(Pooled):
     """[CLS] projection beside the folded lexical vector.
 
     The weights are `tok_proj` (a position's weight, from its last hidden state), `cls_proj` (the
@@ -81,30 +95,24 @@ class Aggretriever(nn.Module):
     """
 
     def __init__(self, settings: RepresentationSettings, hidden_size: int, vocabulary: int) -> None:
-        super().__init__()
-        self.settings = settings
-        self._head: LogProbabilities | None = None
-        self.vocabulary = vocabulary
         kind = settings.agg_kind
-        self.cls_dim, self.agg_dim = settings.cls_dim, settings.agg_dim
-        if kind is AggKind.NONE:
-            self.cls_dim, self.agg_dim = 0, vocabulary
+        sizes = (0, vocabulary) if kind is AggKind.NONE else (settings.cls_dim, settings.agg_dim)
+        super().__init__(pool_mean, sum(sizes))
+        self.settings, self.vocabulary = settings, vocabulary
+        self.cls_dim, self.agg_dim = sizes
+        self._head: LogProbabilities | None = None
         self.layout: SliceLayout | None = None
         if self.agg_dim and kind in (AggKind.STAR, AggKind.PLUS):
             self.layout = SliceLayout.build(
                 vocabulary, self.agg_dim, kind, settings.agg_layout, settings.agg_seed
             )
+        self.columns = vocabulary if self.layout is None else self.layout.modulus
         self.cls_proj = nn.Linear(hidden_size, self.cls_dim) if self.cls_dim else None
         weighs = self.agg_dim and kind is not AggKind.AVERAGE
         learned = weighs and settings.term_weight is not TermWeight.ONE
         self.tok_proj = nn.Linear(hidden_size, 1) if learned else None
         inputs = {AggKind.LINEAR: vocabulary, AggKind.AVERAGE: hidden_size}.get(kind)
         self.agg_proj = nn.Linear(inputs, self.agg_dim) if self.agg_dim and inputs else None
-
-    @property
-    def dimension(self) -> int:
-        """D."""
-        return self.cls_dim + self.agg_dim
 
     def forward(self, hidden: Tensor, batch: TokenBatch, backbone: Backbone) -> Tensor:
         """(B, T, H) -> (B, D) float32."""
@@ -118,28 +126,14 @@ class Aggretriever(nn.Module):
         return torch.cat(parts, dim=-1)
 
     def prepare_inference(self, backbone: Backbone, dtype: torch.dtype, *, compiled: bool) -> None:
-        """Lay the MLM head out once, in the precision to compute in; no training afterwards.
-
-        Args:
-            backbone: with its MLM head.
-            dtype: of the projection to the vocabulary.
-            compiled: compute the head by OpenVINO.
-
-        Raises:
-            ModelError: see `compile_function`.
-        """
+        """Lay the MLM head out once; no training afterwards."""
         if not needs_mlm_head(self.settings):
             return
         if compiled and self.settings.term_weight is not TermWeight.SIGNED:
-            example = torch.randn(
-                7, backbone.hidden_size, generator=torch.Generator().manual_seed(1)
-            )
-            head = compile_function(
-                self._log_probabilities(backbone, torch.float32),
-                [backbone.model],
-                (example,),
-                dtype,
-            )
+            seeded = torch.Generator().manual_seed(1)
+            example = torch.randn(7, backbone.config.hidden_size, generator=seeded)
+            plain = self._log_probabilities(backbone, torch.float32)
+            head = compile_function(plain, [backbone.model], (example,), dtype)
             self._head = lambda states, signs: head(states)[0]
         else:
             self._head = self._log_probabilities(backbone, dtype)
@@ -153,33 +147,28 @@ class Aggretriever(nn.Module):
         if dtype is not None:
             weight, bias = weight.detach().to(dtype), bias.detach().to(dtype)
         blocks = vocabulary_blocks(weight, bias, self.layout)
-        columns = self.vocabulary if self.layout is None else self.layout.modulus
-        return partial(log_probabilities, backbone.transform, blocks, columns)
+        return partial(log_probabilities, backbone.transform, blocks, self.columns)
 
     def lexical_part(self, hidden: Tensor, batch: TokenBatch, backbone: Backbone) -> Tensor:
-        """The lexical part: (B, T, H) -> (B, agg_dim); position 0 takes no part, [SEP] does."""
+        """The lexical part: (B, T, H) -> (B, agg_dim), without position 0, with [SEP]."""
         states, mask = hidden[:, 1:], batch.attention_mask[:, 1:]
         if self.settings.agg_kind is AggKind.AVERAGE:
-            vector = pool_mean(states, mask)
+            vector = self.pool(states, mask)
         elif self.settings.mlm_head is MlmHead.NONE:
             weights = self.term_weights(states, mask)
             vector = aggregate_tokens(batch.input_ids[:, 1:], weights, mask, self.vocabulary)
             vector = vector if self.layout is None else self.layout.fold(vector)
         else:
-            vector = self.head_part(states, mask, backbone)
+            vector = aggregate(
+                states,
+                self.term_weights(states, mask),
+                mask,
+                self._head or self._log_probabilities(backbone),
+                self.columns,
+                signed=self.settings.term_weight is TermWeight.SIGNED,
+            )
             vector = vector if self.layout is None else self.layout.join_halves(vector)
         return vector if self.agg_proj is None else self.agg_proj(vector)
-
-    def head_part(self, states: Tensor, mask: Tensor, backbone: Backbone) -> Tensor:
-        """The maxima of the layout's columns, through the MLM head: (B, T, H) -> (B, modulus)."""
-        return aggregate(
-            states,
-            self.term_weights(states, mask),
-            mask,
-            self._head or self._log_probabilities(backbone),
-            self.vocabulary if self.layout is None else self.layout.modulus,
-            signed=self.settings.term_weight is TermWeight.SIGNED,
-        )
 
     def term_weights(self, states: Tensor, mask: Tensor) -> Tensor:
         """`w_i` of the paper, after its rule: (B, T, H) and a mask (B, T) -> (B, T)."""
@@ -238,32 +227,23 @@ def first_tokens(hidden: Tensor, mask: Tensor, count: int, *, by_cls: bool) -> P
     return PassageVectors(values, F.pad(mask[:, :count], (0, missing)))
 
 
-class MultiVector(nn.Module):
-    """MLR, ME-BERT or ColBERT; the backbone says how many layers there are, and if it has a [CLS].
-
-    `stored` is the number of vectors that an index keeps of a passage.
-    """
+class MultiVector(Pooled):
+    """MLR, ME-BERT or ColBERT."""
 
     def __init__(self, settings: RepresentationSettings, backbone: Backbone) -> None:
-        super().__init__()
-        self.settings = settings
-        self.by_cls = backbone.architecture.has_cls
-        self.pool = pool_cls if self.by_cls else pool_mean
-        self.dimension = backbone.hidden_size
+        by_cls = backbone.architecture.has_cls
+        super().__init__(pool_cls if by_cls else pool_mean, backbone.config.hidden_size)
+        self.settings, self.by_cls = settings, by_cls
         count = settings.vectors
         if settings.representation is Representation.MLR:
-            self.layers = storage_order(settings.layers, backbone.last_layer)
+            self.layers = storage_order(settings.layers, backbone.config.num_hidden_layers)
             count = len(self.layers)
         mixed = settings.reduction is Reduction.SCALAR_MIX
         self.scalar_mix = ScalarMix(count) if mixed else None
         self.stored = count if settings.reduction is Reduction.MULTI_VECTOR else 1
 
-    def forward(self, hidden: Tensor, batch: TokenBatch, backbone: Backbone) -> Tensor:
-        """A query's vector: (B, T, H) -> (B, H)."""
-        return self.pool(hidden, batch.attention_mask)
-
     def passages(self, batch: TokenBatch, backbone: Backbone) -> PassageVectors:
-        """Return a passage's vectors for training: (P, T) ids -> (P, S, H)."""
+        """See `Pooled`."""
         vectors = self._all(batch, backbone)
         if self.scalar_mix is not None:
             mixed: Tensor = self.scalar_mix(vectors.values)
@@ -284,9 +264,9 @@ class MultiVector(nn.Module):
         return PassageVectors(hidden, mask)
 
     def kept(self, vectors: PassageVectors) -> Tensor:
-        """Return the vectors that an index keeps of a passage: (P, S, H) -> (P, `stored`, H).
+        """See `Pooled`; a vector that a short passage lacks is a copy of the first.
 
-        A vector that a short passage lacks is a copy of the first: its best score stays as it is.
+        So its best score stays as it is.
         """
         values = vectors.values
         if self.stored > 1 and vectors.mask is not None:
@@ -320,12 +300,84 @@ def refuse_architecture(settings: RepresentationSettings, architecture: Architec
         )
 
 
-def build_representation(
-    settings: RepresentationSettings, backbone: Backbone
-) -> "Pooled | Aggretriever | MultiVector":
-    """Return the module that makes vectors as the settings say, its weights newly initialised."""
-    if settings.representation in SEVERAL_VECTORS:
-        return MultiVector(settings, backbone)
-    if settings.representation is Representation.AGG:
-        return Aggretriever(settings, backbone.hidden_size, backbone.vocabulary)
-    return Pooled(POOLINGS[settings.representation], backbone.hidden_size)
+class Encoder(nn.Module):
+    """One side's encoder; most models use the same one for queries and passages."""
+
+    def __init__(self, backbone: Backbone, settings: RepresentationSettings) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.settings = settings
+        hidden, vocabulary = backbone.config.hidden_size, backbone.config.vocab_size
+        self.representation: Pooled
+        if settings.representation in SEVERAL_VECTORS:
+            self.representation = MultiVector(settings, backbone)
+        elif settings.representation is Representation.AGG:
+            self.representation = Aggretriever(settings, hidden, vocabulary)
+        else:
+            self.representation = Pooled(POOLINGS[settings.representation], hidden)
+
+    @property
+    def dimension(self) -> int:
+        """D."""
+        return self.representation.dimension
+
+    @property
+    def vectors_per_passage(self) -> int:
+        """Number of vectors that an index keeps of a passage."""
+        return self.representation.stored
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        """Return one vector per text: (B, T) ids -> (B, D), float32 at least."""
+        return self._scaled(self.representation(self.backbone(batch), batch, self.backbone))
+
+    def passage_vectors(self, batch: TokenBatch) -> PassageVectors:
+        """Return a passage's vectors for training: (P, T) ids -> (P, S, D)."""
+        vectors = self.representation.passages(batch, self.backbone)
+        return PassageVectors(self._scaled(vectors.values), vectors.mask)
+
+    def stored_vectors(self, batch: TokenBatch) -> Tensor:
+        """Return a passage's vectors for an index: (P, T) ids -> (P, S, D)."""
+        return self.representation.kept(self.passage_vectors(batch))
+
+    def _scaled(self, vectors: Tensor) -> Tensor:
+        vectors = at_least_float32(vectors)
+        return F.normalize(vectors, dim=-1) if self.settings.l2_norm else vectors
+
+    def prepare_inference(
+        self, dtype: torch.dtype, head_dtype: torch.dtype, *, compiled: bool
+    ) -> None:
+        """Set the precision for inference; the representation's own weights stay in float32.
+
+        Args:
+            dtype: precision of the backbone.
+            head_dtype: precision of Aggretriever's projection to the vocabulary.
+            compiled: compute the backbone and the MLM head by OpenVINO.
+
+        Raises:
+            ModelError: see `compile_function`.
+        """
+        settings = self.settings
+        if compiled:
+            self.backbone.compile_states(
+                dtype,
+                every_layer=settings.representation is Representation.MLR,
+                norm_intermediate=settings.norm_intermediate,
+            )
+        else:
+            self.backbone.compiled = None  # of an attempt whose MLM head could not be compiled
+            self.backbone.to(dtype)
+        self.representation.prepare_inference(self.backbone, head_dtype, compiled=compiled)
+
+
+class Retriever(nn.Module):
+    """The encoders of queries and passages; the same object where the sides share weights."""
+
+    def __init__(self, query: Encoder, passage: Encoder) -> None:
+        super().__init__()
+        self.passage = passage
+        self.query = query
+
+    @property
+    def shared(self) -> bool:
+        """True if both sides share their weights."""
+        return self.query is self.passage

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from transformers import PretrainedConfig
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForTextEncoding, PretrainedConfig
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
@@ -23,25 +23,23 @@ from denserk.config.encoding import (
     TextSettings,
 )
 from denserk.config.options import from_json
-from denserk.data.tokenization import TOKENIZER_FILES
 from denserk.errors import ModelError, UsageError
 from denserk.io.manifest import OBJECT, Rule
-from denserk.models.architectures import Architecture, architecture_of
-from denserk.models.backbone import Backbone
+from denserk.models.backbone import Architecture, Backbone, architecture_of, longest_input
 from denserk.models.checkpoints import (
     CONFIG,
+    encoder_files,
     fill,
     fingerprint,
     inside,
+    load_model,
     read_config,
     read_json,
     read_model_type,
     read_tensors,
     read_weights,
-    weight_files,
 )
-from denserk.models.encoder import Encoder, Retriever
-from denserk.models.representation import needs_mlm_head, refuse_architecture
+from denserk.models.representation import Encoder, needs_mlm_head, refuse_architecture
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +89,7 @@ OBJECTS = Rule(
 
 @dataclass(frozen=True)
 class StoredEncoder:
-    """One encoder's weights, not yet a model: the transformer's, and `heads` of a representation.
+    """The weights of a transformer, not yet a model, and `heads` of a representation.
 
     `folder` has its config.json and its tokenizer.
     """
@@ -103,7 +101,7 @@ class StoredEncoder:
 
     @classmethod
     def read(cls, folder: Path, heads: Mapping[str, Tensor] | None = None) -> "StoredEncoder":
-        """Read a transformers folder, `heads` from elsewhere; names of published layouts go."""
+        """Read a transformers folder, `heads` from elsewhere; published layouts are renamed."""
         kind = read_model_type(folder)
         if kind not in TEXT_MODELS:
             raise ModelError(
@@ -118,24 +116,21 @@ class StoredEncoder:
                 raise ModelError(f"{folder} projects its vectors, which denserk does not do")
         elif any(name.startswith(f"encoder.{kind}.") for name in tensors):
             prefixes = ("encoder.",)  # Pyserini's file of an Aggretriever
-        backbone, own = {}, {}
-        for name, tensor in tensors.items():
-            if name.startswith(HEADS):
-                own[name] = tensor
-            else:
-                prefix = next((each for each in prefixes if name.startswith(each)), "")
-                backbone[name.removeprefix(prefix)] = tensor
+        for prefix in prefixes:
+            tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+        own = {name: tensor for name, tensor in tensors.items() if name.startswith(HEADS)}
+        backbone = {name: tensor for name, tensor in tensors.items() if name not in own}
         return cls(folder, read_config(folder, kind), backbone, own)
 
     @property
     def architecture(self) -> Architecture:
         """The row of the table of architectures."""
-        return architecture_of(self.config.model_type)
+        return architecture_of(self.config)
 
     @property
     def max_length(self) -> int | None:
         """The longest text it has positions for, special tokens included; None: any length."""
-        return self.architecture.positions(self.config)
+        return longest_input(self.config)
 
     @property
     def has_mlm_head(self) -> bool:
@@ -152,14 +147,13 @@ class StoredEncoder:
             ModelError: weights are missing (unless they are to be trained), or do not fit.
         """
         refuse_architecture(settings, self.architecture)
-        backbone = self.bare()
         if not needs_mlm_head(settings):
-            backbone = self.bare()
+            backbone = self.backbone()
         else:
             asked = settings.mlm_head is MlmHead.FRESH
             fresh = asked or not self.has_mlm_head
-            lacks = f"{self.folder} was saved without its masked-language-model head"
             if fresh and not train:
+                lacks = f"{self.folder} was saved without its masked-language-model head"
                 raise ModelError(
                     f"{'--set mlm-head=fresh' if asked else lacks}: a new one is random, and for "
                     "training alone",
@@ -168,7 +162,7 @@ class StoredEncoder:
             if fresh:
                 why = "" if self.has_mlm_head else f", for {self.folder} has none"
                 logger.info(f"a new masked-language-model head, tied to the word embeddings{why}")
-            backbone = self._with_head(fresh=fresh)
+            backbone = self.backbone(with_head=True, fresh=fresh)
         encoder = Encoder(backbone, settings)
         own = encoder.representation.state_dict()
         kept = {name: self.heads[name] for name in own if name in self.heads}
@@ -184,7 +178,7 @@ class StoredEncoder:
             logger.info(f"randomly initialised: {new}")
         return encoder.train(train)
 
-    def begin_masked_lm(self) -> Backbone:
+    def masked_lm(self) -> Backbone:
         """Build the backbone with its MLM head, to pre-train; a missing head is initialised."""
         if not self.architecture.has_cls or self.architecture.transform is None:
             lacks = "masked-language-model head" if self.architecture.has_cls else "[CLS] token"
@@ -196,35 +190,40 @@ class StoredEncoder:
         fresh = not self.has_mlm_head
         if fresh:
             logger.info(f"{self.folder} has no masked-language-model head: a new one is trained")
-        return self._with_head(fresh=fresh).train()
+        return self.backbone(with_head=True, fresh=fresh).train()
 
-    def bare(self) -> Backbone:
-        """Build the encoder without an MLM head, every weight taken from the folder."""
-        return Backbone.load(self.folder, self.config, self.tensors, with_head=False)
-
-    def _with_head(self, *, fresh: bool) -> Backbone:
-        """The backbone with its MLM head, or a new one."""
-        head = self.architecture.head
-        kept = {n: t for n, t in self.tensors.items() if not (fresh and n.startswith(head))}
-        return Backbone.load(self.folder, self.config, kept, with_head=True, may_lack_head=fresh)
+    def backbone(self, *, with_head: bool = False, fresh: bool = False) -> Backbone:
+        """Build the transformer, with its MLM head, perhaps a randomly initialised one, or bare."""
+        kind, head = self.config.model_type, self.architecture.head if fresh else ()
+        auto: Any = AutoModelForMaskedLM if with_head else AutoModel
+        if not with_head and kind in MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES:
+            auto = AutoModelForTextEncoding  # of T5 the encoder alone
+        elif self.config.is_encoder_decoder:
+            raise ModelError(
+                f"{self.folder}: the backbone {kind!r} is not supported: its encoder cannot be "
+                "loaded without its decoder",
+                "take an encoder, a decoder, or a T5",
+            )
+        tensors = {n: t for n, t in self.tensors.items() if not n.startswith(head)}
+        model = load_model(auto, self.folder, self.config, tensors, may_lack=head)
+        return Backbone(model, with_head=with_head)
 
 
 @dataclass(frozen=True)
 class StoredModel:
     """A folder that was read: one encoder for queries and passages, or one each.
 
-    `representation` and `text` are the folder's own settings, or defaults where it has none (`told`
-    is False). `files` are those of the fingerprint, besides the encoders' own.
+    `representation` and `text` are the folder's own settings, or defaults where it has none
+    (`has_settings`). `files` belong to the fingerprint, besides the encoders' own.
     """
 
     root: Path
-    layout: str
     query: StoredEncoder
     passage: StoredEncoder
     representation: RepresentationSettings
     text: TextSettings = field(default_factory=TextSettings)
     files: tuple[Path, ...] = ()
-    told: bool = True
+    has_settings: bool = True
 
     @property
     def shared(self) -> bool:
@@ -233,33 +232,26 @@ class StoredModel:
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of weights, tokenizer and configuration."""
-        sides = (self.query.folder, self.passage.folder)
-        files = [path for side in sides for path in encoder_files(side)]
+        files = (*encoder_files(self.query.folder), *encoder_files(self.passage.folder))
         return fingerprint(self.root, (*self.files, *files))
 
-    def build(self, settings: RepresentationSettings) -> tuple[Encoder, Encoder]:
-        """Build the encoders of queries and passages, the same object if they share weights."""
-        passage = self.passage.build(settings)
-        return (passage if self.shared else self.query.build(settings)), passage
+    def build(
+        self, settings: RepresentationSettings, *, train: bool = False, untie: bool = False
+    ) -> tuple[Encoder, Encoder]:
+        """Build the encoders of queries and passages, the same object if they share weights.
 
-    def begin(self, settings: RepresentationSettings, *, untie: bool) -> Retriever:
-        """Build both encoders for training; `untie` gives each side weights of its own."""
-        passage = self.passage.build(settings, train=True)
+        To `train`, missing weights are initialised; `untie` gives each side weights of its own.
+        """
+        passage = self.passage.build(settings, train=train)
         if not self.shared:
-            return Retriever(self.query.build(settings, train=True), passage)
-        return Retriever(copy.deepcopy(passage) if untie else passage, passage)
-
-
-def encoder_files(folder: Path) -> list[Path]:
-    """Return the files of a transformers folder that an encoder depends on."""
-    names = [folder / CONFIG, *(folder / name for name in TOKENIZER_FILES)]
-    return [*weight_files(folder), *(path for path in names if path.is_file())]
+            return self.query.build(settings, train=train), passage
+        return (copy.deepcopy(passage) if untie else passage), passage
 
 
 def read_own_file(folder: Path) -> tuple[RepresentationSettings, TextSettings, PairSettings]:
     """Read a folder's denserk.json."""
-    told = read_json(folder / DENSERK_FILE)
-    version = told.get("format_version")
+    values = read_json(folder / DENSERK_FILE)
+    version = values.get("format_version")
     if version != FORMAT_VERSION:
         raise ModelError(
             f"{folder / DENSERK_FILE} has the format version {version}; "
@@ -268,9 +260,9 @@ def read_own_file(folder: Path) -> tuple[RepresentationSettings, TextSettings, P
         )
     try:
         return (
-            from_json(RepresentationSettings, told["representation"]),
-            from_json(TextSettings, told["text"]),
-            from_json(PairSettings, told.get("pairs", {})),
+            from_json(RepresentationSettings, values["representation"]),
+            from_json(TextSettings, values["text"]),
+            from_json(PairSettings, values.get("pairs", {})),
         )
     except (KeyError, TypeError, UsageError) as error:
         raise ModelError(f"{folder / DENSERK_FILE} is broken: {error}") from None
@@ -309,24 +301,20 @@ def _read_denserk(folder: Path) -> StoredModel:
     separate = (folder / PASSAGE_SIDE).is_dir()
     sides = [folder / QUERY_SIDE, folder / PASSAGE_SIDE] if separate else [folder]
     encoders = [StoredEncoder.read(side) for side in sides]
-    own = (folder / DENSERK_FILE,)
-    return StoredModel(
-        folder, "denserk", encoders[0], encoders[-1], representation, text, files=own
-    )
+    files = (folder / DENSERK_FILE,)
+    return StoredModel(folder, encoders[0], encoders[-1], representation, text, files)
 
 
 def _read_plain(folder: Path) -> StoredModel:
     """A transformers folder, or Aggretriever's one-file layout, detected by its tensors."""
     encoder = StoredEncoder.read(folder)
     if "tok_proj.weight" in encoder.heads:
-        settings = _aggretriever(encoder.heads)
-        return StoredModel(folder, "aggretriever-pyserini", encoder, encoder, settings)
+        return StoredModel(folder, encoder, encoder, _aggretriever(encoder.heads))
     chosen = Representation.CLS if encoder.architecture.has_cls else Representation.MEAN
     if encoder.architecture.is_decoder:
         chosen = Representation.LAST
-    return StoredModel(
-        folder, "transformers", encoder, encoder, RepresentationSettings(chosen), told=False
-    )
+    settings = RepresentationSettings(chosen)
+    return StoredModel(folder, encoder, encoder, settings, has_settings=False)
 
 
 def _read_authors(folder: Path) -> StoredModel:
@@ -335,7 +323,7 @@ def _read_authors(folder: Path) -> StoredModel:
     Dimensions of the lexical part and its variant are not recorded there: they are denserk's
     defaults, the authors' own.
     """
-    files = [folder / name for name in AUTHORS_HEADS if (folder / name).is_file()]
+    files = tuple(folder / name for name in AUTHORS_HEADS if (folder / name).is_file())
     query_heads: dict[str, Tensor] = {}
     passage_heads: dict[str, Tensor] = {}
     for path in files:
@@ -349,14 +337,8 @@ def _read_authors(folder: Path) -> StoredModel:
     query = passage = StoredEncoder.read(sides[0], query_heads)
     if len(sides) > 1 or any(not query_heads[n].equal(t) for n, t in passage_heads.items()):
         passage = StoredEncoder.read(sides[-1], passage_heads)
-    return StoredModel(
-        folder,
-        "aggretriever-authors",
-        query,
-        passage,
-        _aggretriever(query_heads),
-        files=tuple(files),
-    )
+    settings = _aggretriever(query_heads)
+    return StoredModel(folder, query, passage, settings, files=files)
 
 
 def _aggretriever(heads: Mapping[str, Tensor]) -> RepresentationSettings:
@@ -407,7 +389,6 @@ def _read_sentence_transformers(folder: Path) -> StoredModel:
     others = [path for path in (folder / PROMPTS_FILE, *transformer) if path.is_file()]
     return StoredModel(
         folder,
-        "sentence-transformers",
         encoder,
         encoder,
         RepresentationSettings(POOLING_MODES[modes[0]], l2_norm="Normalize" in kinds),

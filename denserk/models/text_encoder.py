@@ -1,10 +1,10 @@
 """Text encoder: tokenizer and model together, passages and queries to vectors."""
 
-import dataclasses
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -28,15 +28,15 @@ from denserk.io.outputs import scratch_folder
 from denserk.io.vectors import INT8_MODEL, INT8_WEIGHTS
 from denserk.models.checkpoints import find_model
 from denserk.models.devices import (
+    Compiled,
+    certify,
     choose_backend,
-    choose_device,
     choose_dtype,
     limit_kernel_caches,
     on_threads,
+    prepare_device,
 )
-from denserk.models.encoder import Encoder
-from denserk.models.openvino import Compiled, certify
-from denserk.models.representation import Aggretriever
+from denserk.models.representation import Aggretriever, Encoder
 from denserk.models.stored_model import StoredModel, read_model_folder
 from denserk.records import Passage, Query
 from denserk.reporting import track
@@ -44,6 +44,7 @@ from denserk.reporting import track
 logger = logging.getLogger(__name__)
 
 NOTHING: Mapping[str, Any] = {}
+PASSAGE, QUERY = "passage", "query"  # sides
 # Tokens from which a batch ends where shorter texts begin, by kind of device: where as many keep it
 # at its full rate, a batch of one length costs nothing, and needs no mask
 ENOUGH = {"cpu": 512}
@@ -64,38 +65,19 @@ def override(settings: S, given: Mapping[str, Any]) -> S:
     return from_json(type(settings), {**as_json(settings), **given})
 
 
-@dataclasses.dataclass(frozen=True)
-class Side:
+class Side(NamedTuple):
     """Encoder and tokenizer of queries or of passages."""
 
     encoder: Encoder
     tokenizer: TextTokenizer
 
 
-@dataclasses.dataclass(frozen=True)
-class ComingVectors:
-    """Vectors on their way from the device: (B, ..., D) float32, and what tells their arrival."""
-
-    vectors: Tensor
-    arrival: torch.cuda.Event | None = None
-
-    def array(self) -> NDArray[np.float32]:
-        """The vectors, waited for; any thread may ask."""
-        if self.arrival is not None:
-            self.arrival.synchronize()
-        found: NDArray[np.float32] = self.vectors.numpy()
-        return found
-
-
 class TextEncoder:
     """A loaded model: passages and queries in, vectors out.
 
     Attributes:
-        name: what the model is called: a folder, or a name on the hub.
-        representation: how its vectors are made.
-        text: how records become text.
-        compute: where and how the numbers are computed.
-        device: the device in use.
+        name: a folder, or a name on the hub.
+        sides: encoder and tokenizer of each side, "passage" and "query".
         batch_tokens: tokens of a batch.
         dimension: D.
         fingerprint: SHA-256 of weights, tokenizer and configuration; equal on any machine.
@@ -112,14 +94,10 @@ class TextEncoder:
         *,
         eager: bool = False,
     ) -> None:
-        if compute.threads is not None:
-            torch.set_num_threads(compute.threads)
-        self.name = name
-        self.representation = representation
-        self.compute = compute
-        self.device = choose_device(compute.device)
+        self.name, self.fingerprint = name, fingerprint
+        self.representation, self.text, self.compute = representation, text, compute
+        self.device = prepare_device(compute)
         self.batch_tokens = compute.tokens_on(self.device.type)
-        self.fingerprint = fingerprint
         self.backbone = stored.passage.architecture.model_type
         self.int8: dict[str, Any] | None = None
         self._quantized: Compiled
@@ -127,7 +105,6 @@ class TextEncoder:
         self.dimension = passage.dimension
         if isinstance(passage.representation, Aggretriever) and passage.representation.layout:
             logger.info(f"agg: {passage.representation.layout.describe()}")
-        self.text = text
         if self.device.type != "cpu" and compute.head_dtype not in (None, compute.dtype):
             raise UsageError(
                 f"--head-dtype {compute.head_dtype} is for the CPU",
@@ -135,10 +112,13 @@ class TextEncoder:
             )
         encoders = [each.to(self.device) for each in dict.fromkeys((passage, query))]
         self.backend = self._prepare(encoders, Backend.TORCH if eager else compute.backend)
-        self._passages = self._side(passage, stored.passage.folder)
-        self._queries = (
-            self._passages if query is passage else self._side(query, stored.query.folder)
-        )
+        self.sides = {
+            side: Side(encoder, TextTokenizer(load_tokenizer(folder), text))
+            for side, encoder, folder in (
+                (PASSAGE, passage, stored.passage.folder),
+                (QUERY, query, stored.query.folder),
+            )
+        }
 
     def _prepare(self, encoders: Sequence[Encoder], asked: Backend) -> Backend:
         """Prepare encoders for inference, and return the backend that computes them."""
@@ -160,9 +140,6 @@ class TextEncoder:
                 each.prepare_inference(dtype, head_dtype, compiled=False)
         return backend
 
-    def _side(self, encoder: Encoder, folder: Path) -> Side:
-        return Side(encoder, TextTokenizer(load_tokenizer(folder), self.text))
-
     @classmethod
     def load(
         cls,
@@ -178,8 +155,7 @@ class TextEncoder:
 
         Args:
             model: a short name, a folder, or a name on the hub.
-            representation: fields of `RepresentationSettings` that replace what the folder says
-                about itself.
+            representation: fields of `RepresentationSettings` that replace the folder's.
             text: the same for `TextSettings`.
             compute: where and how.
             eager: compute by transformers' own modules, whose attention weights can be read.
@@ -187,8 +163,8 @@ class TextEncoder:
                 defaults of `representation` and `text`.
 
         Raises:
-            UsageError: the model, the device or a setting is not there to choose.
-            ModelError: the model cannot be loaded, or cannot do what is asked of it.
+            UsageError: the model, the device or a setting does not exist.
+            ModelError: the model cannot be loaded, or does not fit the settings.
         """
         name, folder = find_model(model)
         stored = read_model_folder(folder)
@@ -197,13 +173,10 @@ class TextEncoder:
             representation = {**like.get("representation", {}), **representation}
             text = {**like.get("text", {}), **text}
         chosen = override(stored.representation, representation)
-        if not stored.told and not representation:
-            logger.info(
-                f"{name} does not say how its vectors are made: taking {chosen.representation}"
-            )
-        told = override(stored.text, PUBLISHED_TEXT.get(name, NOTHING))
-        limit = stored.passage.max_length
-        fitted = fit_lengths(told, text, limit)
+        if not stored.has_settings and not representation:
+            logger.info(f"{name} does not record a pooling: taking {chosen.representation}")
+        recorded = override(stored.text, PUBLISHED_TEXT.get(name, NOTHING))
+        fitted = fit_lengths(recorded, text, stored.passage.max_length)
         return cls(name, stored, fingerprint, chosen, fitted, compute, eager=eager)
 
     def description(self) -> dict[str, Any]:
@@ -221,8 +194,8 @@ class TextEncoder:
             "text": as_json(self.text),
         }
 
-    def quantize(self, texts: Sequence[Passage] | Sequence[Query]) -> None:
-        """Encode passages, or queries, in int8 from now on.
+    def quantize(self, side: str, texts: Sequence[Any]) -> None:
+        """Encode one side in int8 from now on.
 
         The scales of int8 are calibrated on the first `CALIBRATION_TEXTS`, and the vectors of the
         last `CERTIFICATION_TEXTS` are compared with those in float32.
@@ -237,25 +210,18 @@ class TextEncoder:
                 f"{self.compute.dtype}",
                 "pip install openvino nncf",
             )
-        known = cast("Sequence[Any]", texts)
-        plan_texts: Callable[[Any], PlannedTexts]
-        if isinstance(texts[0], Query):
-            side, plan_texts, begin = self._queries, self.plan_queries, self.begin_queries
-            ids = side.tokenizer.queries(known[:CALIBRATION_TEXTS])
-        else:
-            side, plan_texts, begin = self._passages, self.plan_passages, self.begin_passages
-            ids = side.tokenizer.passages(known[:CALIBRATION_TEXTS])
-        batches = [pad([each], side.tokenizer.pad_id) for each in ids]
-        planned = plan_texts(known[-CERTIFICATION_TEXTS:])
-        backbone = side.encoder.backbone
+        ids = self._token_ids(side, texts[:CALIBRATION_TEXTS])
+        batches = [pad([each], self.sides[side].tokenizer.pad_id) for each in ids]
+        planned = self.plan(side, texts[-CERTIFICATION_TEXTS:])
+        backbone = self.sides[side].encoder.backbone
         assert backbone.compiled is not None
         with track("encoding in float32", planned.count, "texts") as progress:
-            exact = begin(planned, progress.advance).array()
+            exact = self.encode_planned(side, planned, progress.advance)
         backbone.compiled = backbone.compiled.quantized(
             [(batch.input_ids, batch.attention_mask.long()) for batch in batches]
         )
         with track("encoding in int8", planned.count, "texts") as progress:
-            certificate = certify(begin(planned, progress.advance).array(), exact)
+            certificate = certify(self.encode_planned(side, planned, progress.advance), exact)
         logger.info(
             f"int8: cosine to float32 {certificate['mean_cosine']:.4f} in the mean, "
             f"{certificate['cosine_5th_percentile']:.4f} at the 5th percentile "
@@ -270,35 +236,27 @@ class TextEncoder:
         """Write the model that `quantize` made into a folder."""
         self._quantized.save(folder / INT8_MODEL)
 
-    def use_int8(self, folder: Path, recorded: Mapping[str, Any], *, queries: bool = False) -> None:
+    def use_int8(self, side: str, folder: Path, recorded: Mapping[str, Any]) -> None:
         """Encode one side by what `save_int8` wrote, both sides if they share the encoder.
 
-        Args:
-            folder: vectors or index.
-            recorded: `int8` of the model's description in the folder's manifest.
-            queries: the side is that of queries.
+        `folder` holds vectors or an index, and `recorded` is `int8` of the model's description in
+        its manifest.
 
         Raises:
             ModelError: the files are missing, or others than the recorded ones.
         """
         if file_sha256(folder / INT8_WEIGHTS) != recorded.get("sha256"):
             raise ModelError(f"{folder / INT8_WEIGHTS} is not the model that made {folder}")
-        side = self._queries if queries else self._passages
-        side.encoder.backbone.compiled = Compiled.read(folder / INT8_MODEL)
+        self.sides[side].encoder.backbone.compiled = Compiled.read(folder / INT8_MODEL)
         self.int8 = dict(recorded)
 
     @property
-    def passage_side(self) -> Side:
-        """Encoder and tokenizer of passages."""
-        return self._passages
-
-    @property
     def vectors_per_passage(self) -> int:
-        """S, how many rows `encode_passages` gives for each passage."""
-        return self._passages.encoder.vectors_per_passage
+        """S, the number of rows that `encode_passages` returns for each passage."""
+        return self.sides[PASSAGE].encoder.vectors_per_passage
 
     def threads_for(self, texts: int) -> int:
-        """CPU threads that so many texts are encoded on; one alone has one, unless more were asked.
+        """CPU threads for so many texts; one alone is encoded on one, unless more were asked for.
 
         Its products are so small that threads wait for each other longer than they compute, and on
         a busy machine much longer.
@@ -308,54 +266,45 @@ class TextEncoder:
         return torch.get_num_threads()
 
     def encode_passages(self, passages: Sequence[Passage]) -> NDArray[np.float32]:
-        """The vectors of passages: (P * S, D) float32, in their order, a passage's own together."""
-        return self.begin_passages(self.plan_passages(passages)).array()
+        """Encode passages: (P * S, D) float32, in their order, the vectors of one together."""
+        return self.encode_planned(PASSAGE, self.plan(PASSAGE, passages))
 
     def encode_queries(self, queries: Sequence[Query]) -> NDArray[np.float32]:
-        """The vectors of queries: (B, D) float32, in their order."""
-        return self.begin_queries(self.plan_queries(queries)).array()
+        """Encode queries: (B, D) float32, in their order."""
+        return self.encode_planned(QUERY, self.plan(QUERY, queries))
 
     def encode_sentences(self, sentences: Sequence[str]) -> NDArray[np.float32]:
-        """One vector of each: (B, D) float32, by the encoder and text settings of passages."""
-        side = self._passages
-        planned = self._plan(side.tokenizer, side.tokenizer.sentences(sentences))
-        return self._begin(side.encoder, planned).array()
+        """Encode each to one vector, by the encoder and text settings of passages: (B, D)."""
+        encoder, tokenizer = self.sides[PASSAGE]
+        return self._encode(encoder, self._plan(tokenizer.sentences(sentences), tokenizer))
 
-    def plan_passages(self, passages: Sequence[Passage]) -> PlannedTexts:
-        """Passages as batches of token ids; several threads may do this while the model runs."""
-        tokenizer = self._passages.tokenizer
-        return self._plan(tokenizer, tokenizer.passages(passages))
+    def plan(self, side: str, texts: Sequence[Any]) -> PlannedTexts:
+        """Tokenize one side's texts into batches; several threads may call it at a time."""
+        return self._plan(self._token_ids(side, texts), self.sides[side].tokenizer)
 
-    def plan_queries(self, queries: Sequence[Query]) -> PlannedTexts:
-        """Queries as batches of token ids; several threads may do this while the model runs."""
-        tokenizer = self._queries.tokenizer
-        return self._plan(tokenizer, tokenizer.queries(queries))
+    def encode_planned(
+        self, side: str, planned: PlannedTexts, advance: Advance | None = None
+    ) -> NDArray[np.float32]:
+        """Encode what `plan` returned, in the order of the texts: (P * S, D) or (B, D) float32."""
+        encoder = self.sides[side].encoder
+        vectors_of = encoder if side == QUERY else encoder.stored_vectors
+        return self._encode(vectors_of, planned, advance).reshape(-1, self.dimension)
 
-    def begin_passages(
-        self, planned: PlannedTexts, advance: Advance | None = None
-    ) -> ComingVectors:
-        """The vectors of passages, (P * S, D); on a GPU they come while the caller goes on."""
-        coming = self._begin(self._passages.encoder.stored_vectors, planned, advance)
-        return dataclasses.replace(coming, vectors=coming.vectors.reshape(-1, self.dimension))
+    def _token_ids(self, side: str, texts: Sequence[Any]) -> list[TokenIds]:
+        tokenizer = self.sides[side].tokenizer
+        return tokenizer.queries(texts) if side == QUERY else tokenizer.passages(texts)
 
-    def begin_queries(self, planned: PlannedTexts, advance: Advance | None = None) -> ComingVectors:
-        """The vectors of queries, (B, D); on a GPU they come while the caller goes on."""
-        return self._begin(self._queries.encoder, planned, advance)
-
-    def _plan(self, tokenizer: TextTokenizer, ids: Sequence[TokenIds]) -> PlannedTexts:
-        kind = self.device.type
-        planned = plan(
-            ids, tokenizer.pad_id, self.batch_tokens, self.compute.batch_size, ENOUGH.get(kind)
-        )
-        return planned.pinned() if kind == "cuda" else planned
+    def _plan(self, ids: Sequence[TokenIds], tokenizer: TextTokenizer) -> PlannedTexts:
+        enough = ENOUGH.get(self.device.type)
+        return plan(ids, tokenizer.pad_id, self.batch_tokens, self.compute.batch_size, enough)
 
     @torch.inference_mode()
-    def _begin(
+    def _encode(
         self,
         vectors_of: Callable[[TokenBatch], Tensor],
         planned: PlannedTexts,
         advance: Advance | None = None,
-    ) -> ComingVectors:
+    ) -> NDArray[np.float32]:
         found = torch.empty(0, self.dimension)
         for number, (members, batch) in enumerate(
             zip(planned.members, planned.batches, strict=True)
@@ -364,36 +313,54 @@ class TextEncoder:
                 vectors = vectors_of(batch.to(self.device))
             if number == 0:
                 found = vectors.new_empty(planned.count, *vectors.shape[1:], dtype=torch.float32)
-            found.index_copy_(0, members.to(self.device, non_blocking=True), vectors.float())
+            found.index_copy_(0, members.to(self.device), vectors.float())
             if advance is not None:
                 advance(len(members))
-        if self.device.type != "cuda":
-            return ComingVectors(found)
-        arrived = torch.empty(found.shape, dtype=found.dtype, pin_memory=True)
-        arrived.copy_(found, non_blocking=True)
-        arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        arrival.record(torch.cuda.current_stream(self.device))
-        return ComingVectors(arrived, arrival)
+        array: NDArray[np.float32] = found.cpu().numpy()
+        return array
 
 
-def fit_lengths(told: TextSettings, given: Mapping[str, Any], limit: int | None) -> TextSettings:
-    """Text settings whose lengths the model has positions for.
+def fit_lengths(
+    recorded: TextSettings, given: Mapping[str, Any], limit: int | None
+) -> TextSettings:
+    """Return text settings whose lengths the model has positions for (`limit`; None: any).
 
-    A length that was asked for and is too long is refused; one that was not is shortened.
-
-    Args:
-        told: what the model says about itself.
-        given: fields that replace it.
-        limit: positions of the model, or None where there is no limit.
+    `given` replaces fields that the model recorded. A recorded or default length that is too long
+    is shortened.
 
     Raises:
-        UsageError: a length that was asked for goes beyond the model.
+        UsageError: a given length goes beyond the model.
     """
-    settings = override(told, given)
+    settings = override(recorded, given)
     too_long = [n for n in LENGTHS if limit is not None and getattr(settings, n) > limit]
     for name in too_long:
         what = f"{name.replace('_', '-')} {getattr(settings, name)}"
         if name in given:
             raise UsageError(f"--{what}: the model has {limit} positions", f"at most {limit}")
         logger.info(f"{what} becomes {limit}, the positions that the model has")
-    return dataclasses.replace(settings, **dict.fromkeys(too_long, limit))
+    return replace(settings, **dict.fromkeys(too_long, limit))
+
+
+def load_models(
+    labelled: Sequence[tuple[str, str]],
+    representation: Mapping[str, Any],
+    text: Mapping[str, Any],
+    compute: ComputeSettings,
+    *,
+    eager: bool = False,
+) -> Iterator[tuple[str, str, TextEncoder]]:
+    """Return (label, model, encoder) one by one; all are found first, errors begin with a label.
+
+    Raises:
+        UsageError: there is no such model.
+    """
+    for _, model in labelled:
+        find_model(model)
+
+    def load(label: str, model: str) -> TextEncoder:
+        try:
+            return TextEncoder.load(model, representation, text, compute, eager=eager)
+        except UsageError as error:
+            raise UsageError(f"{label}: {error.message}", error.hint) from None
+
+    return ((label, model, load(label, model)) for label, model in labelled)

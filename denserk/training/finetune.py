@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from denserk.analysis.sentence_similarity import figure_of, score_examples
+from denserk.analysis.encoders import figure_of, score_examples
 from denserk.config.encoding import (
     AggOrder,
     Dtype,
@@ -47,10 +47,9 @@ from denserk.data.training_data import (
 from denserk.errors import InputError, UsageError
 from denserk.losses.retrieval import RetrievalObjective
 from denserk.models.checkpoints import find_model
-from denserk.models.cross_encoder import begin_reranker, is_reranker
-from denserk.models.encoder import Encoder, Retriever
+from denserk.models.cross_encoder import is_reranker, reranker_to_train
 from denserk.models.model_folder import save_model
-from denserk.models.representation import Aggretriever
+from denserk.models.representation import Aggretriever, Encoder, MultiVector, Retriever
 from denserk.models.stored_model import read_model_folder
 from denserk.models.text_encoder import fit_lengths, override
 from denserk.training.batching import Limits
@@ -189,12 +188,10 @@ def retriever_training(run: FinetuneRun) -> Training:
             f"add --temperature {USUAL_TEMPERATURE}, or --no-l2-norm for vectors that are not "
             "normalised",
         )
-    if not (stored.told or run.representation):
-        logger.info(
-            f"{name} does not say how its vectors are made: training {chosen.representation}"
-        )
+    if not (stored.has_settings or run.representation):
+        logger.info(f"{name} does not record a pooling: training {chosen.representation}")
     texts = fit_lengths(stored.text, run.text, stored.passage.max_length)
-    model = stored.begin(chosen, untie=run.finetune.untie)
+    model = Retriever(*stored.build(chosen, train=True, untie=run.finetune.untie))
     if sentences and not model.shared:
         raise UsageError(
             f"{run.finetune.model} has separate encoders for queries and passages, and one encoder "
@@ -243,7 +240,7 @@ def objective_of(
         split = made.cls_dim if cls_first else made.agg_dim
         halves = slice(0, split), slice(split, made.dimension)
         parts = halves if cls_first else halves[::-1]
-    several = not isinstance(made, Aggretriever) and hasattr(made, "kept")
+    several = isinstance(made, MultiVector)
     return RetrievalObjective(
         run.objective,
         parts=parts,
@@ -254,7 +251,9 @@ def objective_of(
 def reranker_training(run: FinetuneRun) -> Training:
     """Load the cross-encoder of a run, or give an encoder a new linear head."""
     _, folder = find_model(run.finetune.model)
-    model = begin_reranker(folder, run.sampling.seed).fit(run.text, run.reranking.pair_max_length)
+    model = reranker_to_train(folder, run.sampling.seed).fit(
+        run.text, run.reranking.pair_max_length
+    )
     joiner = model.joiner()
 
     def prepare(output: Path) -> tuple[Any, Measure | None]:

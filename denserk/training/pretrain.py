@@ -30,7 +30,7 @@ from denserk.losses.pretraining import Condenser, MaskedLanguageModel, Master, R
 from denserk.losses.pretraining import PretrainingObjective as Objective
 from denserk.models.checkpoints import find_model
 from denserk.models.distributed import main_process_first
-from denserk.models.model_folder import load_heads, save_heads, save_masked_lm
+from denserk.models.model_folder import save_transformer
 from denserk.models.stored_model import StoredEncoder, read_model_folder
 from denserk.reporting import track
 from denserk.training.batching import Limits
@@ -83,15 +83,14 @@ def training_of(run: PretrainRun, output: Path) -> Training:
     objective, tokenizer = load_objective(run, root), load_tokenizer(root)
 
     def save(folder: Path) -> None:
-        if objective.layout is not None:
-            save_heads(folder, objective.layout, objective.heads())
-        save_masked_lm(folder, objective.backbone, tokenizer)
+        objective.save_heads(folder)
+        model, longest = objective.backbone.model, tokenizer.model_max_length
+        save_transformer(folder, model, model.state_dict(), tokenizer, longest)
 
     def load(folder: Path) -> None:
-        backbone = StoredEncoder.read(folder).begin_masked_lm()
+        backbone = StoredEncoder.read(folder).masked_lm()
         objective.backbone.load_state_dict(backbone.state_dict())
-        if objective.layout is not None:
-            load_heads(folder, objective.layout, objective.heads())
+        objective.load_heads(folder)
 
     def prepare_batches(output: Path) -> tuple[PretrainingBatches, None]:
         store = prepare(
@@ -149,7 +148,7 @@ def load_objective(run: PretrainRun, root: Path) -> Objective:
             f"--max-length {length}: {root} has positions for {longest}",
             f"add --max-length {longest}, or less",
         )
-    backbone, chosen = stored.passage.begin_masked_lm(), run.objective
+    backbone, chosen = stored.passage.masked_lm(), run.objective
     kind = KINDS[run.pretrain.objective]
     options: dict[str, Any] = {}
     if kind is Master:
@@ -169,7 +168,7 @@ def load_objective(run: PretrainRun, root: Path) -> Objective:
     if isinstance(objective, Condenser):
         logger.info(
             f"head: {chosen.n_head_layers} layers on the last [CLS] and the tokens of layer "
-            f"{objective.skip_from} of {backbone.last_layer}"
+            f"{objective.skip_from} of {backbone.config.num_hidden_layers}"
         )
     _load_heads(run, root, objective)
     return objective
@@ -177,14 +176,14 @@ def load_objective(run: PretrainRun, root: Path) -> Objective:
 
 def _load_heads(run: PretrainRun, root: Path, objective: Objective) -> None:
     """Load the objective's own layers, where the folder has them; log where they are new."""
-    if objective.layout is None:
+    if not objective.head_file:
         return
     names = ", ".join(objective.heads())
     if run.objective.fresh_heads:
         logger.info(f"{names}: new, from random weights (--set fresh-heads=yes)")
         return
     try:
-        read = load_heads(root, objective.layout, objective.heads())
+        read = objective.load_heads(root)
     except ModelError as error:
         error.hint = error.hint or "add --set fresh-heads=yes to start with new ones"
         raise
@@ -192,7 +191,7 @@ def _load_heads(run: PretrainRun, root: Path, objective: Objective) -> None:
         logger.info(f"{names}: from {read}")
     elif run.pretrain.objective is PretrainingObjective.COCONDENSER:
         logger.warning(
-            f"{root} has no {objective.layout.file}: the head is randomly initialised, which harms "
+            f"{root} has no {objective.head_file}: the head is randomly initialised, which harms "
             "a Condenser that was trained with one; start from the folder that --objective "
             "condenser wrote, or the authors' with their model.pt"
         )
@@ -238,8 +237,7 @@ def start_folder(run: PretrainRun, folder: Path, *, again: bool = True) -> Path:
     """
     settings, architecture = run.pretrain, run.pretrain.architecture
     if settings.model is not None:
-        layout = KINDS[settings.objective].layout
-        return find_model(settings.model, beside=() if layout is None else layout.files)[1]
+        return find_model(settings.model, beside=KINDS[settings.objective].head_files())[1]
     if STREAM in settings.corpus:
         raise UsageError(
             "--corpus -: --architecture reads the corpus several times, and standard input has "

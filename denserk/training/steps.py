@@ -31,19 +31,20 @@ from denserk.data.batches import (
     TrainingBatch,
 )
 from denserk.data.training_batches import PairTrainingBatch
-from denserk.losses.functional import (
+from denserk.losses.pretraining import PretrainingObjective, TokenLoss
+from denserk.losses.retrieval import (
+    RetrievalObjective,
     cosine_mse,
+    find_candidates,
     listwise_loss,
     r_drop_loss,
     span_contrast_loss,
     triplet_loss,
 )
-from denserk.losses.pretraining import PretrainingObjective, TokenLoss
-from denserk.losses.retrieval import RetrievalObjective, find_candidates
 from denserk.models.cross_encoder import Reranker
 from denserk.models.distributed import gather, widen, widest, world
-from denserk.models.encoder import Encoder, Retriever
 from denserk.models.pooling import PassageVectors
+from denserk.models.representation import Encoder, Retriever
 from denserk.training.batching import UNLIMITED, Limits, Work, cut, group
 
 # A loss by its weighted terms; their sum is the loss.
@@ -117,8 +118,10 @@ class RetrievalStep:
 
         run = partial(checkpoint, encode, use_reentrant=False) if cached else encode
         with nullcontext() if cached else autocast():  # outside of chunks, weights are cast once
-            queries = torch.cat([run(self.model.encode_queries, part) for part in asked.batches])
-            passages = join([run(self.model.encode_passages, part) for part in read.batches])
+            queries = torch.cat([run(self.model.query, part) for part in asked.batches])
+            passages = join(
+                [run(self.model.passage.passage_vectors, part) for part in read.batches]
+            )
         return self._loss(queries[asked.back], passages.of(read.back), batch, backward)
 
     def _loss(

@@ -23,9 +23,9 @@ from denserk.errors import InputError
 from denserk.io.corpus import read_passages
 from denserk.io.qrels import read_qrels_map
 from denserk.io.topics import read_queries
-from denserk.losses.functional import listwise_loss
+from denserk.losses.retrieval import listwise_loss
 from denserk.models.cross_encoder import Reranker
-from denserk.models.encoder import Retriever
+from denserk.models.representation import Retriever
 
 CUT = 10
 BATCH_TOKENS = 8192
@@ -133,7 +133,7 @@ def score_blocks(
     model: Retriever, dev: DevSet, size: int, device: torch.device
 ) -> Iterator[tuple[slice, Tensor]]:
     """Yield (which queries, (Q, P) their scores with every passage), `size` queries at a time."""
-    queries = encode_tokens(model.encode_queries, dev.queries, dev.pad_ids[0], device)
+    queries = encode_tokens(model.query, dev.queries, dev.pad_ids[0], device)
     passages = encode_tokens(model.passage.stored_vectors, dev.passages, dev.pad_ids[1], device)
     for start in range(0, len(queries), size):
         block = queries[start : start + size]

@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from denserk.analysis.attention_entropy import (
-    HEADER,
-    attention_entropy,
-    layer_entropies,
-    row_entropy,
-)
+from denserk.analysis.layers import ENTROPY_HEADER, attention_entropy, layer_entropies, row_entropy
 from denserk.config.analysis import AttentionEntropySettings
 from denserk.config.encoding import ComputeSettings, RepresentationSettings, TextSettings
 from denserk.data.batches import pad
@@ -30,7 +25,7 @@ TEXTS = [[2, 9, 14, 30, 8, 3], [2, 17, 3], [2, 20, 21, 22, 23, 24, 25, 26, 3], [
 
 
 def backbone_of(folder):
-    return StoredEncoder.read(folder).bare().double()
+    return StoredEncoder.read(folder).backbone().double()
 
 
 def literal_entropies(backbone, text):
@@ -43,7 +38,7 @@ def literal_entropies(backbone, text):
         own = layer.attention
         query, key = (own.q_lin, own.k_lin) if old else (own.self.query, own.self.key)
         asking, asked = query(hidden[0, 0]).tolist(), key(hidden[0]).tolist()
-        size = len(asking) // backbone.heads
+        size = len(asking) // backbone.config.num_attention_heads
         heads = []
         for begin in range(0, len(asking), size):
             places = range(begin, begin + size)
@@ -87,7 +82,7 @@ def measured(tmp_path, *models, compute=None, **more):
 def alone(folder, passages, length=64):
     """(P, L): each passage in a batch of its own."""
     text = {"passage_max_length": length}
-    side = TextEncoder.load(str(folder), text=text, eager=True).passage_side
+    side = TextEncoder.load(str(folder), text=text, eager=True).sides["passage"]
     ids = side.tokenizer.sentences([f"{title} {body}" for title, body in passages])
     return np.concatenate([layer_entropies(side.encoder.backbone, pad([i], 0)) for i in ids])
 
@@ -102,7 +97,7 @@ def test_a_curve_is_the_mean_over_passages_each_read_alone(tiny, toy, tmp_path, 
     assert found.deviation == pytest.approx(each.std(0), abs=1e-6)
     with (tmp_path / "e.csv").open() as lines:
         header, *rows = csv.reader(lines)
-    assert tuple(header) == HEADER
+    assert tuple(header) == ENTROPY_HEADER
     expected = ["own", str(tiny()), corpus, "6", "42", "64"]
     assert [row[:7] for row in rows] == [[*expected, "1"], [*expected, "2"]]
     assert [float(row[7]) for row in rows] == pytest.approx(found.entropy, abs=1e-6)

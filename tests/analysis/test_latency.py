@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from denserk.analysis.latency import HEADER, query_latency
+from denserk.analysis.encoders import LATENCY_HEADER, query_latency
 from denserk.config.analysis import QueryLatencySettings
 from denserk.config.encoding import ComputeSettings
 from denserk.errors import UsageError
@@ -68,7 +68,7 @@ def test_times_are_milliseconds(tiny, toy, tmp_path, monkeypatch):
     assert found.percentiles == pytest.approx((1.0, 2.0, 4.0))
     with (tmp_path / "l.csv").open() as lines:
         header, row = csv.reader(lines)
-    assert tuple(header) == HEADER
+    assert tuple(header) == LATENCY_HEADER
     assert row == [
         *("m", str(tiny()), str(toy / "queries.tsv"), "3", "42", "0", "1", "cpu"),
         *(str(torch.get_num_threads()), "float32", "16", "1.0000", "2.0000", "4.0000", "2.3333"),

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from denserk.analysis.winning_vectors import (
-    HEADER,
+from denserk.analysis.layers import (
+    SHARE_HEADER,
     WinningVectors,
     choose_pairs,
-    plot,
+    plot_shares,
     winners,
     winning_vectors,
 )
@@ -73,7 +73,7 @@ def literal(folder, representation, pairs, names):
     made = representation | {"passage_max_length": 64}
     text = {"passage_max_length": made.pop("passage_max_length")}
     encoder = TextEncoder.load(str(folder), made, text, ComputeSettings(device="cpu"))
-    side, wins = encoder.passage_side, dict.fromkeys(names, 0)
+    side, wins = encoder.sides["passage"], dict.fromkeys(names, 0)
     for qid, docid in pairs:
         query = encoder.encode_queries([Query(qid, QUERIES[qid])])[0]
         title, body = PASSAGES[docid]
@@ -100,7 +100,7 @@ def test_layers_that_win_are_counted_pair_by_pair(tiny, toy, reduction, tokens):
     assert (retrieved.passages, retrieved.queries, retrieved.pairs) == ("retrieved", 3, len(ALL))
     with (toy / "l.csv").open() as lines:
         header, *rows = csv.reader(lines)
-    assert tuple(header) == HEADER
+    assert tuple(header) == SHARE_HEADER
     assert [row[:8] for row in rows] == [
         ["m", str(tiny()), each.passages, "3", str(each.pairs), "layer", name, str(wins)]
         for each in (positive, retrieved)
@@ -147,7 +147,7 @@ def test_a_row_of_bars_for_each_set_at_the_places_of_all_names():
         WinningVectors("b", "b", "positive", 3, 4, "token", {"mean": 2, "2": 0, "9": 2}),
     ]
     with style():
-        last = plot(found)
+        last = plot_shares(found)
     first, second = last.figure.axes
     assert [label.get_text() for label in second.get_xticklabels()] == [
         "mean",

@@ -35,8 +35,8 @@ from denserk.config.encoding import (
 from denserk.data.tokenization import load_tokenizer
 from denserk.io.corpus import read_passages
 from denserk.models import lexical
+from denserk.models.devices import compile_function
 from denserk.models.model_folder import save_model
-from denserk.models.openvino import compile_function
 from denserk.models.representation import Aggretriever
 from denserk.models.stored_model import read_model_folder
 from denserk.models.text_encoder import TextEncoder
@@ -121,7 +121,7 @@ def minilm(goals: Goals, passages: list[Passage], threads: int, measure: Any, ro
         "bfloat16": load(MINILM, threads, mean, dtype=BF16),
     }
     ours["int8"] = load(MINILM, threads, mean, backend=Backend.OPENVINO)
-    ours["int8"].quantize(passages)
+    ours["int8"].quantize("passage", passages)
     bare = {
         "float32": bare_openvino(MINILM, torch.float32, mean=True),
         "bfloat16": bare_openvino(MINILM, torch.bfloat16, mean=True),

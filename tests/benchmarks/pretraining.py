@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from denserk.analysis.attention_entropy import attention_entropy
+from denserk.analysis.layers import attention_entropy
 from denserk.config.analysis import AttentionEntropySettings
 from denserk.config.encoding import ComputeSettings, Dtype
 from denserk.config.finetuning import FinetuneRun

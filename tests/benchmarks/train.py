@@ -28,7 +28,7 @@ from denserk.data.masking import IGNORED
 from denserk.losses.pretraining import MaskedLanguageModel
 from denserk.losses.retrieval import RetrievalObjective
 from denserk.models.backbone import Backbone
-from denserk.models.encoder import Encoder, Retriever
+from denserk.models.representation import Encoder, Retriever
 from denserk.training.steps import PretrainingStep, RetrievalStep
 from tests.benchmarks.timing import Goals, medians
 

@@ -71,5 +71,3 @@ def test_a_batch_is_as_wide_as_its_longest_text():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_batch_moves_to_a_device():
     assert pad([[1]], 0).to("cuda").input_ids.is_cuda
-    planned = plan([[1], [2, 3]], 0, 8).pinned()
-    assert all(t.is_pinned() for batch in planned.batches for t in batch)

@@ -18,7 +18,7 @@ from denserk.models.stored_model import StoredEncoder
 
 def backbone_of(folder: Path) -> Backbone:
     """A folder's backbone without dropout, in float64."""
-    return StoredEncoder.read(folder).begin_masked_lm().double().eval()
+    return StoredEncoder.read(folder).masked_lm().double().eval()
 
 
 def random_texts(backbone: Backbone, lengths: list[int], seed: int = 0) -> MaskedTexts:
@@ -27,10 +27,10 @@ def random_texts(backbone: Backbone, lengths: list[int], seed: int = 0) -> Maske
     shape = len(lengths), max(lengths)
     mask = torch.arange(shape[1]) < torch.tensor(lengths)[:, None]
     pad = backbone.config.pad_token_id
-    ids = torch.randint(5, backbone.vocabulary, shape)
+    ids = torch.randint(5, backbone.config.vocab_size, shape)
     asked = mask & (torch.rand(shape) < 0.5)
     asked[:, 0], asked[0, 2] = False, True
-    labels = torch.randint(5, backbone.vocabulary, shape).where(asked, IGNORED)
+    labels = torch.randint(5, backbone.config.vocab_size, shape).where(asked, IGNORED)
     return MaskedTexts(TokenBatch(ids.where(mask, pad), mask), labels)
 
 
@@ -43,7 +43,7 @@ def example_backbone(config: dict[str, Any], weights: dict[str, Any]) -> Backbon
         for name, value in weights.items()
         if name.startswith(("bert.", "cls.")) and isinstance(value, list)
     }
-    return Backbone.load(Path("example"), made, tensors, with_head=True)
+    return StoredEncoder(Path("example"), made, tensors, {}).backbone(with_head=True)
 
 
 def fill_example(objective: PretrainingObjective, weights: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from denserk.losses.functional import (
+from denserk.losses.retrieval import (
     contrastive_loss,
     cosine_mse,
     full_contrastive_scores,

@@ -2,10 +2,13 @@
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
 from denserk.data.masking import IGNORED
+from denserk.errors import ModelError
 from denserk.losses.pretraining import (
+    PUBLISHED_FILE,
     STANDARD_DEVIATION,
     TASKS,
     Bottleneck,
@@ -17,7 +20,6 @@ from denserk.losses.pretraining import (
     with_first,
 )
 from denserk.models.backbone import Backbone
-from denserk.models.model_folder import load_heads, save_heads
 from tests.losses.pretraining_models import backbone_of, literal_loss, only, random_texts
 from tests.tiny_models import HIDDEN, WITH_HEADS, write_tiny
 
@@ -130,11 +132,54 @@ def test_gradients_pass_through_the_bottleneck(tiny, kind, objective, options, t
 def test_heads_are_kept(tiny, tmp_path, objective):
     backbone = backbone_of(tiny())
     written, read = (objective(backbone).eval() for _ in range(2))
-    save_heads(tmp_path, written.layout, written.heads())
-    assert load_heads(tmp_path, read.layout, read.heads()) == tmp_path / written.layout.file
+    assert read.load_heads(tmp_path) is None
+    written.save_heads(tmp_path)
+    assert read.load_heads(tmp_path) == tmp_path / written.head_file
     batch = batch_of(backbone)
     terms, again = written.double()(batch)[1], read.double()(batch)[1]
     assert all(again[name].total.equal(term.total) for name, term in terms.items())
+
+
+def same(one, other):
+    mine, theirs = one.state_dict(), other.state_dict()
+    return mine.keys() == theirs.keys() and all(mine[n].equal(theirs[n]) for n in mine)
+
+
+def test_published_heads(tiny, tmp_path):
+    backbone = backbone_of(tiny())
+    written, read = Condenser(backbone), Condenser(backbone)
+    tensors = {f"c_head.{name}": t for name, t in written.head.state_dict().items()}
+    torch.save(tensors | {"co_target": torch.tensor([1, 0])}, tmp_path / PUBLISHED_FILE)
+    assert not same(written.head, read.head)
+    assert read.load_heads(tmp_path) == tmp_path / PUBLISHED_FILE
+    assert same(written.head, read.head)
+    master = Master(backbone)
+    theirs = {their: master.heads()[own] for their, own in Master.published_heads.items()}
+    torch.save(torch.nn.ModuleDict(theirs).state_dict(), tmp_path / PUBLISHED_FILE)
+    for tasks in (TASKS, ["dor"]):
+        again = Master(backbone, tasks=tasks)
+        again.load_heads(tmp_path)
+        assert all(same(head, master.heads()[name]) for name, head in again.heads().items())
+
+
+def test_heads_that_do_not_fit(tiny, tmp_path):
+    backbone = backbone_of(tiny())
+
+    def rejected(message):
+        with pytest.raises(ModelError, match=message):
+            Condenser(backbone).load_heads(tmp_path)
+
+    torch.save({"c_head.0": print}, tmp_path / PUBLISHED_FILE)
+    rejected("cannot be read as a file of tensors")
+    tensors = Condenser(backbone).head.state_dict()
+    torch.save({f"query_head.{n}": t for n, t in tensors.items()}, tmp_path / PUBLISHED_FILE)
+    rejected(r'Missing .*"head\.0')
+    Condenser(backbone, head_layers=3).save_heads(tmp_path)
+    rejected(r'Unexpected .*"head\.2')
+    name = "1.output.dense.bias"
+    tensors = {f"head.{n}": t for n, t in (tensors | {name: torch.zeros(3)}).items()}
+    save_file(tensors, tmp_path / "condenser_head.safetensors")
+    rejected(rf"size mismatch for head\.{name}: .*\[3\].*\[{HIDDEN}\]")
 
 
 def test_cls_takes_the_first_place():

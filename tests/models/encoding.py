@@ -7,8 +7,6 @@ import torch
 from denserk.config.encoding import TextSettings
 from denserk.config.options import changed
 from denserk.data.batches import plan
-from denserk.models.text_encoder import ComingVectors
-from denserk.records import Passage
 
 
 class StandIn:
@@ -27,19 +25,18 @@ class StandIn:
     def description(self):
         return {"name": self.name, "fingerprint": self.name.rsplit("/", 1)[-1]}
 
-    def plan_passages(self, passages):
-        texts = [" ".join(p.field(f) for f in self.text.fields) for p in passages]
+    def plan(self, side, records):
+        fields = self.text.fields
+        texts = [
+            record.text if side == "query" else " ".join(record.field(f) for f in fields)
+            for record in records
+        ]
         return plan([list(hashlib.sha256(text.encode()).digest()[:4]) for text in texts], 0, 8)
 
-    def plan_queries(self, queries):
-        return self.plan_passages([Passage(query.qid, query.text) for query in queries])
-
-    def begin_passages(self, planned, advance=lambda count: None):
+    def encode_planned(self, side, planned, advance=lambda count: None):
         type(self).asked += planned.count
         vectors = torch.empty(planned.count, self.dimension)
         for members, batch in zip(planned.members, planned.batches, strict=True):
             vectors[members] = batch.input_ids.float()
             advance(len(members))
-        return ComingVectors(vectors)
-
-    begin_queries = begin_passages
+        return vectors.numpy()

@@ -73,7 +73,7 @@ def test_vectors_are_the_states_of_transformers_pooled_by_hand(other, kind, pool
 def test_the_last_token_of_a_decoder_is_its_tokenizer_s_own_end(other):
     stored = read_model_folder(other("qwen3"))
     assert stored.representation.representation == "last"
-    tokenizer = TextEncoder.load(str(other("qwen3")), compute=CPU).passage_side.tokenizer
+    tokenizer = TextEncoder.load(str(other("qwen3")), compute=CPU).sides["passage"].tokenizer
     ids = tokenizer.passages([Passage("a", "river boat"), Passage("b", " ".join(WORDS * 9))])
     assert [own[-1] for own in ids] == [0, 0]
     assert len(ids[1]) == 64
@@ -107,14 +107,14 @@ def test_two_steps_of_training_and_sentence_transformers(other, kind, tmp_path):
 @pytest.mark.parametrize("kind", WITH_HEAD)
 def test_the_masked_language_model_head_is_that_of_transformers(other, kind):
     batch = pad([[2, 9, 14, 30, 8, 3], [2, 17, 3]], pad_id=0)
-    backbone = StoredEncoder.read(other(kind)).begin_masked_lm().eval()
+    backbone = StoredEncoder.read(other(kind)).masked_lm().eval()
     model = transformers.AutoModelForMaskedLM.from_pretrained(other(kind)).eval()
     with torch.inference_mode():
         expected = model(batch.input_ids, batch.attention_mask.long()).logits
         found = backbone.vocabulary_logits(backbone(batch))
         states = backbone.hidden_states(batch)
     torch.testing.assert_close(found, expected)
-    assert len(states) == backbone.last_layer + 1
+    assert len(states) == backbone.config.num_hidden_layers + 1
     assert states[-1].equal(backbone(batch))
 
 
@@ -144,12 +144,12 @@ def test_modernbert_is_pre_trained(other, objective, toy, tmp_path):
     assert run(words) == 0
     assert transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "m")
     with pytest.raises(ModelError, match="absolute positions, which a modernbert backbone"):
-        RetroMae(StoredEncoder.read(tmp_path / "m").begin_masked_lm())
+        RetroMae(StoredEncoder.read(tmp_path / "m").masked_lm())
 
 
 def test_layers_of_modernbert_are_those_of_its_encoder(other):
     batch = pad([[2, 9, 14, 30, 8, 3], [2, 17, 3]], pad_id=0)
-    backbone = StoredEncoder.read(other("modernbert")).begin_masked_lm().eval()
+    backbone = StoredEncoder.read(other("modernbert")).masked_lm().eval()
     states = backbone.hidden_states(batch)
     last = backbone.encoder.layers[3]
     assert last.attention_type == "full_attention"
@@ -158,7 +158,7 @@ def test_layers_of_modernbert_are_those_of_its_encoder(other):
     real = batch.attention_mask
     torch.testing.assert_close(found[real], states[4][real])
     with pytest.raises(ModelError, match="a mpnet backbone cannot be given decoder layers"):
-        StoredEncoder.read(other("mpnet")).begin_masked_lm().new_layers(1)
+        StoredEncoder.read(other("mpnet")).masked_lm().new_layers(1)
 
 
 @pytest.mark.parametrize("kind", ["modernbert", "dpr-question", "qwen3"])
@@ -178,7 +178,7 @@ def test_what_is_no_encoder_of_text_is_rejected(tmp_path):
     )
     transformers.BartModel(config).save_pretrained(tmp_path / "bart")
     with pytest.raises(ModelError, match="'bart' is not supported: its encoder cannot be loaded"):
-        StoredEncoder.read(tmp_path / "bart").bare()
+        StoredEncoder.read(tmp_path / "bart").backbone()
     projected = transformers.DPRConfig(
         vocab_size=50, hidden_size=HIDDEN, num_attention_heads=2, projection_dim=4
     )

@@ -10,7 +10,7 @@ TEXTS = [[2, 9, 14, 30, 8, 3], [2, 17, 3]]
 
 
 def parts(folder):
-    backbone = StoredEncoder.read(folder).begin_masked_lm().double().eval()
+    backbone = StoredEncoder.read(folder).masked_lm().double().eval()
     return backbone, pad(TEXTS, pad_id=backbone.config.pad_token_id)
 
 
@@ -76,13 +76,14 @@ def test_cross_layer_drops_attention_in_training(tiny, kind):
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "electra", "t5"])
 def test_attention_maps_are_distributions_over_real_tokens(tiny, kind):
-    backbone = StoredEncoder.read(tiny(kind)).bare()
+    backbone = StoredEncoder.read(tiny(kind)).backbone()
     assert backbone.encoder.config._attn_implementation != "eager"  # which must be asked for
     batch = pad(TEXTS, pad_id=backbone.config.pad_token_id)
     plain = backbone(batch)
     maps = backbone.attention_maps(batch)
-    assert [tuple(each.shape) for each in maps] == [(2, backbone.heads, 6, 6)] * backbone.last_layer
+    heads, layers = backbone.config.num_attention_heads, backbone.config.num_hidden_layers
+    assert [tuple(each.shape) for each in maps] == [(2, heads, 6, 6)] * layers
     for each in maps:
-        assert each.sum(-1).allclose(torch.ones(2, backbone.heads, 6))
+        assert each.sum(-1).allclose(torch.ones(2, heads, 6))
         assert not each[1, :, :, 3:].any()
     assert backbone(batch)[batch.attention_mask].allclose(plain[batch.attention_mask], atol=1e-5)

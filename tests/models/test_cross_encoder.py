@@ -18,15 +18,9 @@ from denserk.config.encoding import (
 from denserk.data.batches import PairJoiner
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import DenserkError, ModelError, OutputError, UsageError
-from denserk.models.cross_encoder import (
-    PairScorer,
-    Reranker,
-    begin_reranker,
-    is_reranker,
-    read_reranker,
-)
+from denserk.models.cross_encoder import PairScorer, is_reranker, read_reranker, reranker_to_train
 from denserk.models.model_folder import save_model
-from denserk.models.stored_model import StoredEncoder, read_model_folder
+from denserk.models.stored_model import read_model_folder
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from tests.conftest import PASSAGES, QUERIES
@@ -45,14 +39,14 @@ def batch_of(folder, token_types=False):
 
 
 def saved(folder, source, **settings):
-    stored = begin_reranker(source, seed=3).fit(SHORT | settings)
+    stored = reranker_to_train(source, seed=3).fit(SHORT | settings)
     stored.save(folder)
     return stored
 
 
 @pytest.mark.parametrize("kind", RERANKERS)
 def test_the_linear_score_is_a_layer_on_cls(tiny, kind):
-    reranker = Reranker.begin(StoredEncoder.read(tiny(kind)), seed=3).eval()
+    reranker = reranker_to_train(tiny(kind), seed=3).eval()
     weight = reranker.model.classifier.weight.detach()
     reranker.model.classifier.bias.data += 0.5
     encoder = transformers.AutoModel.from_pretrained(tiny(kind)).eval()
@@ -65,8 +59,7 @@ def test_the_linear_score_is_a_layer_on_cls(tiny, kind):
 
 
 def test_the_new_head_is_the_papers_and_drawn_by_its_seed_alone(tiny):
-    stored = StoredEncoder.read(tiny())
-    heads = [Reranker.begin(stored, seed).model.classifier for seed in (3, 3, *range(4, 60))]
+    heads = [reranker_to_train(tiny(), seed).model.classifier for seed in (3, 3, *range(4, 60))]
     assert heads[0].weight.equal(heads[1].weight)
     assert not heads[0].weight.equal(heads[2].weight)
     assert heads[0].bias.tolist() == [0]
@@ -74,11 +67,11 @@ def test_the_new_head_is_the_papers_and_drawn_by_its_seed_alone(tiny):
     assert abs(drawn.mean()) < 3 * 0.02 / len(drawn) ** 0.5
     assert abs(drawn.std() / 0.02 - 1) < 3 / (2 * len(drawn)) ** 0.5
     with pytest.raises(ModelError, match="scores \\[CLS\\], which a t5 backbone does not have"):
-        Reranker.begin(StoredEncoder.read(tiny("t5")), seed=3)
+        reranker_to_train(tiny("t5"), seed=3)
 
 
 def test_there_is_no_dropout_between_encoder_and_head(tiny):
-    reranker = Reranker.begin(StoredEncoder.read(tiny()), seed=3).train()
+    reranker = reranker_to_train(tiny(), seed=3).train()
     batch = batch_of(tiny())
     for module in reranker.model.base_model.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -97,7 +90,7 @@ def test_bfloat16_keeps_the_last_layers_in_float32(tiny, tiny_reranker, kind):
     with torch.no_grad():
         expected, got = exact(batch), short.compute_in(torch.bfloat16)(batch)
     torch.testing.assert_close(got, expected, rtol=0.1, atol=0.1)
-    linear = Reranker.begin(StoredEncoder.read(tiny(kind)), seed=3).eval()
+    linear = reranker_to_train(tiny(kind), seed=3).eval()
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         scores = linear(batch_of(tiny(kind)))
     for found in (got, scores):
@@ -168,24 +161,23 @@ def test_a_published_reranker_keeps_its_head_lengths_and_token_types(tiny_rerank
 
 def test_training_goes_on_from_a_reranker_or_from_a_retriever(tiny, tiny_reranker, tmp_path):
     saved(tmp_path / "r", tiny())
-    assert begin_reranker(tmp_path / "r", seed=9).is_linear
-    published = begin_reranker(tiny_reranker(), seed=9)
+    assert reranker_to_train(tmp_path / "r", seed=9).is_linear
+    published = reranker_to_train(tiny_reranker(), seed=9)
     assert (published.is_linear, published.training) == (False, True)
     retriever = read_model_folder(tiny())
     query, passage = (retriever.passage.build(RepresentationSettings()) for _ in range(2))
     tokenizer = AutoTokenizer.from_pretrained(tiny())
     save_model(tmp_path / "shared", passage, tokenizer, TextSettings(**SHORT))
-    assert begin_reranker(tmp_path / "shared", seed=9).text == TextSettings(**SHORT)
+    assert reranker_to_train(tmp_path / "shared", seed=9).text == TextSettings(**SHORT)
     save_model(tmp_path / "two", passage, tokenizer, TextSettings(), query)
     with pytest.raises(ModelError, match="separate encoders"):
-        begin_reranker(tmp_path / "two", seed=9)
+        reranker_to_train(tmp_path / "two", seed=9)
 
 
 def test_lengths_fit_the_positions(tiny):
     def fitted(text=None, pair_max_length=None):
-        return begin_reranker(tiny("roberta"), seed=3).fit(text or {}, pair_max_length)
+        return reranker_to_train(tiny("roberta"), seed=3).fit(text or {}, pair_max_length)
 
-    assert fitted(SHORT).max_length == 64
     assert fitted(SHORT).joiner().limit == 8 + 16
     assert fitted(SHORT, 20).joiner().limit == 20
     assert fitted().joiner().limit == 64  # 32 + 128 tokens, cut to the positions
@@ -199,7 +191,7 @@ def test_what_is_no_reranker_and_no_retriever(tiny, tiny_reranker, tmp_path):
     for folder, told in (
         (tiny(), "is no cross-encoder"),
         (tmp_path, "is no cross-encoder"),
-        (tiny_reranker(labels=3), "tells 3 classes apart"),
+        (tiny_reranker(labels=3), "has 3 labels"),
         (tmp_path / "none", "no such folder"),
     ):
         with pytest.raises(DenserkError, match=told):
@@ -215,7 +207,7 @@ def test_a_folder_cut_short_loads_nowhere(tiny, tmp_path, monkeypatch):
     def stop(*_, **__):
         raise OutputError("no room")
 
-    monkeypatch.setattr("denserk.models.cross_encoder.write_config", stop)
+    monkeypatch.setattr("denserk.models.model_folder.write_errors", stop)
     with pytest.raises(OutputError):
         saved(tmp_path / "r", tiny())
     with pytest.raises(ModelError, match=r"config\.json"):

@@ -66,7 +66,7 @@ def test_overlapping_stages_write_the_blocks_in_corpus_order(corpus, tmp_path, w
     for first, (ids, vectors, _) in zip(range(0, 23, 4), folder.blocks(), strict=True):
         block = passages[first : first + 4]
         assert ids == [passage.docid for passage in block]
-        alone = encoder.begin_passages(encoder.plan_passages(block)).array()
+        alone = encoder.encode_planned("passage", encoder.plan("passage", block))
         np.testing.assert_array_equal(vectors, alone)
     assert (result.count, result.dimension, result.encoded) == (23, 4, 23)
     assert (result.tokens, result.positions, result.padding) == (92, 92, 0.0)
@@ -79,18 +79,18 @@ def test_an_end_while_the_model_runs_keeps_what_was_done(
     corpus, tmp_path, monkeypatch, error, workers
 ):
     run(tmp_path / "whole", corpus)
-    begin = StandIn.begin_passages
+    encode_planned = StandIn.encode_planned
 
-    def stop_at_the_third(self, planned, advance):
+    def stop_at_the_third(self, side, planned, advance):
         if StandIn.asked == 31:
             raise error
-        return begin(self, planned)
+        return encode_planned(self, side, planned)
 
-    monkeypatch.setattr(StandIn, "begin_passages", stop_at_the_third)
+    monkeypatch.setattr(StandIn, "encode_planned", stop_at_the_third)
     with pytest.raises(error):
         run(tmp_path / "v", corpus, workers=workers)
     assert (tmp_path / "v" / "blocks.jsonl").read_bytes().count(b"\n") == 2
-    monkeypatch.setattr(StandIn, "begin_passages", begin)
+    monkeypatch.setattr(StandIn, "encode_planned", encode_planned)
     run(tmp_path / "v", corpus, resume=True, workers=4)
     assert contents(tmp_path / "v") == contents(tmp_path / "whole")
 

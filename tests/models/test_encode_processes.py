@@ -133,21 +133,21 @@ def test_all_stopped_anywhere_and_resumed_by_any_number(stand_in, corpus, tmp_pa
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_lost_one_leaves_its_blocks_to_the_others(stand_in, corpus, tmp_path, monkeypatch, size):
     run(tmp_path / "one", corpus)
-    begin = StandIn.begin_passages
+    encode_planned = StandIn.encode_planned
 
-    def lost(self, planned, advance):
+    def lost(self, side, planned, advance):
         if current_thread().name == "member-1":
             while not (tmp_path / "v" / "block-00000.docid").exists():
                 time.sleep(0.01)
             raise RuntimeError("lost")
-        return begin(self, planned)
+        return encode_planned(self, side, planned)
 
-    monkeypatch.setattr(StandIn, "begin_passages", lost)
+    monkeypatch.setattr(StandIn, "encode_planned", lost)
     with pytest.raises(RuntimeError, match="lost"):
         run(tmp_path / "v", corpus, 2)
     with pytest.raises(MismatchError, match="started with other settings"):
         run(tmp_path / "v", corpus, 2, resume=True, block_size=5)
-    monkeypatch.setattr(StandIn, "begin_passages", begin)
+    monkeypatch.setattr(StandIn, "encode_planned", encode_planned)
     assert run(tmp_path / "v", corpus, size, resume=True)[0].encoded == 5 * 4 - 1
     assert contents(tmp_path / "v") == contents(tmp_path / "one")
 

@@ -1,4 +1,4 @@
-"""Saved and converted folders, opened by denserk, transformers and Pyserini; pre-training heads."""
+"""Saved and converted folders, opened by denserk, transformers and Pyserini."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from denserk.config.encoding import (
     AggKind,
@@ -25,21 +25,13 @@ from denserk.config.encoding import (
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import ModelError, OutputError
 from denserk.models import model_folder
-from denserk.models.model_folder import (
-    CONDENSER,
-    MASTER,
-    PUBLISHED_FILE,
-    convert_model,
-    load_heads,
-    save_heads,
-    save_model,
-)
-from denserk.models.stored_model import StoredEncoder, read_model_folder
+from denserk.models.model_folder import convert_model, save_model
+from denserk.models.stored_model import read_model_folder
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from tests.peers import run_pyserini
 from tests.reporters import Heard
-from tests.tiny_models import BACKBONES, HIDDEN, MASKED_LM, WITH_HEADS, write_tiny_aggretriever
+from tests.tiny_models import BACKBONES, MASKED_LM, WITH_HEADS, write_tiny_aggretriever
 
 CPU = ComputeSettings(device="cpu")
 PASSAGES = [Passage("a", "the old river", "Moon"), Passage("b", ""), Passage("c", "cat dog fish")]
@@ -68,7 +60,7 @@ def test_a_saved_model_has_the_vectors_and_the_settings_it_had(tiny, tmp_path, k
     encoder, _ = read_model_folder(tiny(kind)).build(settings)
     save_model(tmp_path / "m", encoder, load_tokenizer(tiny(kind)), TextSettings(**given))
     stored = read_model_folder(tmp_path / "m")
-    assert (stored.layout, stored.representation) == ("denserk", settings)
+    assert stored.representation == settings
     assert stored.text == TextSettings(**given)
     before = vectors(tiny(kind), {"representation": "mean", "l2_norm": True}, given)
     assert (vectors(tmp_path / "m") == before).all()
@@ -133,7 +125,7 @@ def test_an_interrupted_save_leaves_nothing_that_loads(tiny, tmp_path, monkeypat
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(model_folder, "write_config", stop)
+    monkeypatch.setattr(model_folder, "write_errors", stop)
     with pytest.raises(KeyboardInterrupt):
         save_model(tmp_path / "m", encoder, load_tokenizer(tiny()), TEXT)
     with pytest.raises(ModelError, match=r"no config.json"):
@@ -150,7 +142,6 @@ def test_there_and_back(tiny_agg, tmp_path, kind, layout):
         f"{layout} does not record agg-kind star, agg-dim 640, agg-order cls-agg, lengths 32 and 64"
     )
     there = read_model_folder(tmp_path / "there")
-    assert there.layout == layout.value
     assert there.representation == read_model_folder(source).representation
     same_vectors(tmp_path / "there", source)
     convert_model(str(tmp_path / "there"), tmp_path / "back", ModelLayout.DENSERK, text=LENGTHS)
@@ -262,56 +253,3 @@ def test_models_are_read_without_pyserini_or_sentence_transformers(tiny_agg):
     )
     command = [sys.executable, "-c", script]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
-
-
-def stack(folder, count=2):
-    return torch.nn.ModuleList(StoredEncoder.read(folder).begin_masked_lm().new_layers(count))
-
-
-def same(one, other):
-    mine, theirs = one.state_dict(), other.state_dict()
-    return mine.keys() == theirs.keys() and all(mine[n].equal(theirs[n]) for n in mine)
-
-
-@pytest.mark.parametrize("kind", WITH_HEADS)
-def test_heads_are_saved_and_loaded(tiny, tmp_path, kind):
-    written, read = stack(tiny(kind)), stack(tiny(kind))
-    assert not same(written, read)
-    assert load_heads(tmp_path, CONDENSER, {"head": read}) is None
-    save_heads(tmp_path, CONDENSER, {"head": written})
-    path = load_heads(tmp_path, CONDENSER, {"head": read})
-    assert path == tmp_path / "condenser_head.safetensors"
-    assert same(written, read)
-
-
-def test_published_heads(tiny, tmp_path):
-    written, read = stack(tiny()), stack(tiny())
-    tensors = {f"c_head.{name}": t for name, t in written.state_dict().items()}
-    torch.save(tensors | {"co_target": torch.tensor([1, 0])}, tmp_path / PUBLISHED_FILE)
-    assert load_heads(tmp_path, CONDENSER, {"head": read}) == tmp_path / PUBLISHED_FILE
-    assert same(written, read)
-    decoders = {theirs: stack(tiny()) for theirs in MASTER.published}
-    torch.save(torch.nn.ModuleDict(decoders).state_dict(), tmp_path / PUBLISHED_FILE)
-    for asked in (MASTER.published.values(), ["dor_decoder"]):
-        found = {name: stack(tiny()) for name in asked}
-        load_heads(tmp_path, MASTER, found)
-        for theirs, ours in MASTER.published.items():
-            assert ours not in found or same(decoders[theirs], found[ours])
-
-
-def test_heads_that_do_not_fit(tiny, tmp_path):
-    def refused(told):
-        with pytest.raises(ModelError, match=told):
-            load_heads(tmp_path, CONDENSER, {"head": stack(tiny())})
-
-    torch.save({"c_head.0": print}, tmp_path / PUBLISHED_FILE)
-    refused("cannot be read as a file of tensors")
-    other = {f"query_head.{name}": t for name, t in stack(tiny()).state_dict().items()}
-    torch.save(other, tmp_path / PUBLISHED_FILE)
-    refused(r'Missing .*"head\.0.*Unexpected .*"query_head\.0')
-    save_heads(tmp_path, CONDENSER, {"head": stack(tiny(), 1)})
-    refused(r'Missing .*"head\.1')
-    tensors = {f"head.{name}": t for name, t in stack(tiny()).state_dict().items()}
-    name = "head.1.output.dense.bias"
-    save_file(tensors | {name: torch.zeros(3)}, tmp_path / "condenser_head.safetensors")
-    refused(rf"size mismatch for {name}: .*\[3\].*\[{HIDDEN}\]")

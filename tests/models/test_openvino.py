@@ -8,7 +8,7 @@ from torch import nn
 
 from denserk.config.encoding import Backend, ComputeSettings, Dtype
 from denserk.errors import MissingExtraError, ModelError, UsageError
-from denserk.models.openvino import certify, compile_function
+from denserk.models.devices import certify, compile_function
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from tests.reporters import Heard
@@ -97,7 +97,7 @@ def test_a_head_that_cannot_be_compiled_leaves_nothing_compiled(tiny_agg, monkey
     folder = str(tiny_agg("bert"))
     encoder = TextEncoder.load(folder, compute=ComputeSettings(device="cpu"))
     assert encoder.backend is Backend.TORCH
-    assert encoder.passage_side.encoder.backbone.compiled is None
+    assert encoder.sides["passage"].encoder.backbone.compiled is None
     expected = TextEncoder.load(folder, compute=TORCH).encode_passages(PASSAGES)
     assert np.array_equal(encoder.encode_passages(PASSAGES), expected)
 
@@ -125,4 +125,4 @@ def test_certificates():
 def test_int8_needs_openvino_and_float32(tiny):
     for compute in (TORCH, LOW):
         with pytest.raises(UsageError, match="--int8"):
-            TextEncoder.load(str(tiny()), compute=compute).quantize(PASSAGES)
+            TextEncoder.load(str(tiny()), compute=compute).quantize("passage", PASSAGES)

@@ -25,9 +25,10 @@ from denserk.data.batches import pad
 from denserk.errors import ModelError, UsageError
 from denserk.index.build import build_index
 from denserk.index.search import search
-from denserk.losses.functional import contrastive_loss
+from denserk.losses.retrieval import contrastive_loss
 from denserk.models import lexical
 from denserk.models.encode import encode
+from denserk.models.lexical import SliceLayout
 from denserk.models.pooling import (
     PassageVectors,
     max_similarity,
@@ -44,7 +45,6 @@ from denserk.models.representation import (
     first_tokens,
     storage_order,
 )
-from denserk.models.slice_layout import SliceLayout
 from denserk.models.stored_model import read_model_folder
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query

@@ -19,6 +19,7 @@ from denserk.data.batches import pad
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import DenserkError, ModelError, UsageError
 from denserk.models.model_folder import save_model
+from denserk.models.representation import Retriever
 from denserk.models.stored_model import StoredEncoder, read_model_folder
 from tests.reporters import Heard
 from tests.tiny_models import BACKBONES, HIDDEN, WITH_HEADS
@@ -69,7 +70,7 @@ def write_authors_heads(folder, query, passage):
 @pytest.mark.parametrize("kind", BACKBONES)
 def test_plain_folders(tiny, kind):
     stored = read_model_folder(tiny(kind))
-    assert (stored.layout, stored.told) == ("transformers", False)
+    assert not stored.has_settings
     expected = Representation.MEAN if kind == "t5" else Representation.CLS
     assert stored.representation == RepresentationSettings(expected)
     assert stored.build(stored.representation)[1].dimension == HIDDEN
@@ -118,7 +119,6 @@ def test_every_layout_of_an_aggretriever_is_read_and_its_decoder_tied(
         if not one_file:
             write_authors_heads(target, heads, heads)
     stored = read_model_folder(target)
-    assert stored.layout == layout
     assert (stored.representation.representation, stored.representation.cls_dim) == ("agg", 6)
     assert vectors(target, AGG)[0].equal(vectors(folder)[0])
     model = stored.build(AGG)[0].backbone.model
@@ -213,7 +213,8 @@ def begin(folder, settings, *, untie=False, seed=0):
     """The retriever, and what was noted."""
     torch.manual_seed(seed)
     heard = Heard()
-    return read_model_folder(folder).begin(settings, untie=untie), heard.notes
+    sides = read_model_folder(folder).build(settings, train=True, untie=untie)
+    return Retriever(*sides), heard.notes
 
 
 @pytest.mark.parametrize("kind", BACKBONES)
@@ -222,7 +223,7 @@ def test_a_plain_start_is_the_stored_model(tiny, kind):
     model, notes = begin(tiny(kind), settings)
     stored, _ = read_model_folder(tiny(kind)).build(settings)
     assert (model.shared, model.training, notes) == (True, True, [])
-    assert torch.equal(model.eval().encode_queries(BATCH), stored(BATCH))
+    assert torch.equal(model.eval().query(BATCH), stored(BATCH))
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
@@ -296,18 +297,21 @@ def test_training_starts_with_what_the_backbone_can_do(tiny):
             begin(tiny(kind), settings)
     for kind, lacks in (("t5", "CLS"), ("electra", "masked-language-model")):
         with pytest.raises(ModelError, match=f"{kind} cannot be pre-trained.* has no .*{lacks}"):
-            StoredEncoder.read(tiny(kind)).begin_masked_lm()
+            StoredEncoder.read(tiny(kind)).masked_lm()
 
 
 @pytest.mark.parametrize("kind", WITH_HEADS)
 @pytest.mark.parametrize("head", [True, False])
 def test_a_backbone_to_pre_train(tiny, kind, head):
     heard = Heard()
-    backbone = StoredEncoder.read(tiny(kind, head=head)).begin_masked_lm()
+    backbone = StoredEncoder.read(tiny(kind, head=head)).masked_lm()
     assert backbone.training
     assert len(heard.notes) == (0 if head else 1)
     assert backbone.decoder.weight is backbone.encoder.embeddings.word_embeddings.weight
     backbone.eval()
-    assert backbone.vocabulary_logits(torch.ones(3, HIDDEN)).shape == (3, backbone.vocabulary)
-    plain = StoredEncoder.read(tiny(kind)).begin_masked_lm().eval()
+    assert backbone.vocabulary_logits(torch.ones(3, HIDDEN)).shape == (
+        3,
+        backbone.config.vocab_size,
+    )
+    plain = StoredEncoder.read(tiny(kind)).masked_lm().eval()
     assert backbone(BATCH).equal(plain(BATCH))

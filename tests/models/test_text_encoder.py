@@ -1,5 +1,6 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -75,13 +76,13 @@ def test_one_text_alone_is_encoded_on_one_thread(tiny, monkeypatch):
 def test_planned_texts_have_the_vectors_of_texts(tiny):
     encoder = TextEncoder.load(str(tiny()), compute=CPU)
     with ThreadPoolExecutor(2) as pool:
-        planned = list(pool.map(encoder.plan_passages, [PASSAGES[:9], PASSAGES[9:]]))
-    coming = [encoder.begin_passages(each) for each in planned]
+        planned = list(pool.map(partial(encoder.plan, "passage"), [PASSAGES[:9], PASSAGES[9:]]))
+    found = [encoder.encode_planned("passage", each).tobytes() for each in planned]
     first, second = encoder.encode_passages(PASSAGES[:9]), encoder.encode_passages(PASSAGES[9:])
-    assert [each.array().tobytes() for each in coming] == [first.tobytes(), second.tobytes()]
+    assert found == [first.tobytes(), second.tobytes()]
     queries = [Query(p.docid, p.text) for p in PASSAGES]
-    begun = encoder.begin_queries(encoder.plan_queries(queries))
-    np.testing.assert_array_equal(begun.array(), encoder.encode_queries(queries))
+    found_queries = encoder.encode_planned("query", encoder.plan("query", queries))
+    np.testing.assert_array_equal(found_queries, encoder.encode_queries(queries))
 
 
 def test_queries_and_passages_of_equal_text_have_equal_vectors(tiny):
@@ -107,11 +108,11 @@ def test_low_precision_stays_near(tiny_agg):
 
 
 def test_lengths_fit_the_model():
-    told = TextSettings()
-    assert fit_lengths(told, {}, None) == told
-    assert fit_lengths(told, {}, 64).passage_max_length == 64
+    recorded = TextSettings()
+    assert fit_lengths(recorded, {}, None) == recorded
+    assert fit_lengths(recorded, {}, 64).passage_max_length == 64
     with pytest.raises(UsageError, match="--passage-max-length 65: the model has 64 positions"):
-        fit_lengths(told, {"passage_max_length": 65}, 64)
+        fit_lengths(recorded, {"passage_max_length": 65}, 64)
 
 
 def test_wrong_settings_are_refused(tiny):
@@ -146,19 +147,6 @@ def test_a_gpu_makes_the_same_vectors(tiny_agg, dtype):
     ).encode_passages(PASSAGES)
     cosine = (exact * near).sum(1) / np.linalg.norm(exact, axis=1) / np.linalg.norm(near, axis=1)
     assert cosine.min() > (0.99999 if dtype is Dtype.FLOAT32 else 0.99)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_vectors_come_from_a_gpu_while_the_next_are_begun(tiny):
-    compute = ComputeSettings(device="cuda", batch_tokens=64)
-    encoder = TextEncoder.load(str(tiny()), compute=compute)
-    expected = [encoder.encode_passages(PASSAGES[n : n + 5]) for n in range(0, 25, 5)]
-    coming = [
-        encoder.begin_passages(encoder.plan_passages(PASSAGES[n : n + 5])) for n in range(0, 25, 5)
-    ]
-    for each, alone in zip(coming, expected, strict=True):
-        np.testing.assert_array_equal(each.array(), alone)
 
 
 @pytest.mark.peer

@@ -21,7 +21,7 @@ from denserk.config.training import (
 )
 from denserk.data.batches import TokenBatch, TrainingBatch, pad
 from denserk.losses.retrieval import RetrievalObjective
-from denserk.models.encoder import Retriever
+from denserk.models.representation import Retriever
 from denserk.models.stored_model import read_model_folder
 from denserk.training.finetune import objective_of
 
@@ -66,7 +66,8 @@ LOSSES = {
 def retriever(folder, settings, *, untie=False, dropout=None) -> Retriever:
     """A retriever to train from a tiny folder; `dropout` replaces the model's own rate."""
     torch.manual_seed(11)
-    made = read_model_folder(folder).begin(settings, untie=untie).double()
+    sides = read_model_folder(folder).build(settings, train=True, untie=untie)
+    made = Retriever(*sides).double()
     for name, parameter in made.named_parameters():
         if name.endswith("tok_proj.bias"):  # else all term weights of a tiny head may be negative
             torch.nn.init.constant_(parameter, 1.0)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from denserk.analysis.sentence_similarity import sentence_similarity
+from denserk.analysis.encoders import sentence_similarity
 from denserk.config.analysis import SentenceSimilaritySettings
 from denserk.config.formats import CorpusSettings, TrainingFormat
 from denserk.config.training import DevMetric, Distillation, Objective

@@ -106,7 +106,7 @@ def test_every_objective_learns_and_the_folder_loads_whole(tiny, trained, object
     assert heads == ({HEAD_FILES[objective]} if objective in HEAD_FILES else set())
     layout = read_model_folder(folder)
     assert layout.passage.has_mlm_head
-    assert not layout.told
+    assert not layout.has_settings
 
 
 CLS = {"representation": Representation.CLS}

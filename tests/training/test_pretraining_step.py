@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
-from denserk.losses.functional import span_contrast_loss
 from denserk.losses.pretraining import Condenser, Master, RetroMae
+from denserk.losses.retrieval import span_contrast_loss
 from denserk.models.stored_model import read_model_folder
 from denserk.training import batching
 from denserk.training.batching import UNLIMITED, Limits, Work, cut
@@ -17,7 +17,7 @@ AUTOCAST = contextlib.nullcontext
 @pytest.fixture
 def model(tiny):
     torch.manual_seed(0)
-    return Condenser(read_model_folder(tiny()).passage.begin_masked_lm()).double()
+    return Condenser(read_model_folder(tiny()).passage.masked_lm()).double()
 
 
 def random_texts(lengths, seed=1, share=0.4):
@@ -127,7 +127,7 @@ def test_chunks_are_as_wide_as_their_longest_text_and_the_update_stays(tiny):
     assert [chunk.texts.labels.shape[1] for chunk in chunks] == [30, 11]
     assert [chunk.decoders["dor"].labels.shape[1] for chunk in chunks] == [11, 30]
     for kind, batch in batches.items():
-        backbone = read_model_folder(tiny()).passage.begin_masked_lm()
+        backbone = read_model_folder(tiny()).passage.masked_lm()
         options = {"tasks": ("npr", "dor")} if kind is Master else {}
         model = kind(backbone, **options).double().eval()
         whole = sum(loss.total for loss in model(batch)[1].values())

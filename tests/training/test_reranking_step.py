@@ -9,8 +9,7 @@ from denserk.config.training import CacheSettings, RerankingSettings
 from denserk.data.batches import PairJoiner
 from denserk.data.tokenization import load_tokenizer
 from denserk.data.training_batches import PairTrainingBatch
-from denserk.models.cross_encoder import Reranker
-from denserk.models.stored_model import StoredEncoder
+from denserk.models.cross_encoder import reranker_to_train
 from denserk.training import batching
 from denserk.training.steps import RerankingStep
 
@@ -21,7 +20,7 @@ PASSAGES = [[2, *range(5 + i, 7 + i + i % 4), 3] for i in range(GROUP * len(QUER
 
 
 def reranker(tiny, kind="bert", dropout=0.0):
-    made = Reranker.begin(StoredEncoder.read(tiny(kind)), seed=3).double().train()
+    made = reranker_to_train(tiny(kind), seed=3).double().train()
     with torch.no_grad():
         made.model.classifier.weight.mul_(50)  # scores far from each other
     for module in made.modules():

@@ -44,8 +44,10 @@ def chunked(model, loss, batch, autocast=contextlib.nullcontext, seed=5):
     asked = group(batch.queries, Work(), Limits(CACHE.q_chunk))
     read = group(batch.passages, Work(), Limits(CACHE.p_chunk))
     with autocast():
-        queries = torch.cat([model.encode_queries(chunk) for chunk in asked.batches])[asked.back]
-        passages = join([model.encode_passages(chunk) for chunk in read.batches]).of(read.back)
+        queries = torch.cat([model.query(chunk) for chunk in asked.batches])[asked.back]
+        passages = join([model.passage.passage_vectors(chunk) for chunk in read.batches]).of(
+            read.back
+        )
     terms = loss(queries, passages, find_candidates(batch.groups, batch.keys), batch.teacher)
     torch.stack(list(terms.values())).sum().backward()
     return terms, gradients(model)
@@ -172,7 +174,8 @@ def test_chunks_hold_no_more_tokens_than_were_asked_for(tiny):
     made = objective(model, settings, LOSSES["in-batch"])
     _, expected = run(RetrievalStep(model, made, DIRECT), batch)
     sizes = []
-    model.passage.register_forward_pre_hook(lambda _, given: sizes.append(given[0][0].numel()))
+    backbone = model.passage.backbone
+    backbone.register_forward_pre_hook(lambda _, given: sizes.append(given[0][0].numel()))
     cache = CacheSettings(grad_cache=True, chunk_tokens=24)
     _, found = run(RetrievalStep(model, made, cache), batch)
     assert_same(found, expected, 1e-9)

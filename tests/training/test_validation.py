@@ -10,8 +10,7 @@ from denserk.config.encoding import PairSettings, TextSettings
 from denserk.data.batches import PairJoiner, pad
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.errors import InputError
-from denserk.models.cross_encoder import Reranker
-from denserk.models.stored_model import StoredEncoder
+from denserk.models.cross_encoder import reranker_to_train
 from denserk.training.finetune import prepare_queries
 from denserk.training.validation import DevSet, measure, measure_groups, reciprocal_ranks
 from tests.conftest import PASSAGES as TEXTS
@@ -34,7 +33,7 @@ def scores_by_hand(model):
     return [
         [
             max(
-                torch.dot(model.encode_queries(pad([query], 0))[0].float(), vector.float()).item()
+                torch.dot(model.query(pad([query], 0))[0].float(), vector.float()).item()
                 for vector in model.passage.stored_vectors(pad([passage], 0))[0]
             )
             for passage in PASSAGES
@@ -94,7 +93,7 @@ def test_nothing_counts_after_the_tenth():
 
 
 def test_measures_are_within_a_query_s_group(tiny):
-    reranker = Reranker.begin(StoredEncoder.read(tiny()), seed=3).eval()
+    reranker = reranker_to_train(tiny(), seed=3).eval()
     joiner = PairJoiner(load_tokenizer(tiny()), TextSettings(), PairSettings())
     groups = torch.tensor([list(range(11)), [11, *range(10)]])
     dev = DevSet(QUERIES[:2], PASSAGES, (0, 0), [[0], [11]], groups)
