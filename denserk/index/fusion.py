@@ -14,6 +14,7 @@ import logging
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from denserk.config.retrieval import (
 )
 from denserk.errors import InputError, UsageError
 from denserk.index.searcher import Hits, TieCount, ordered
-from denserk.io.files import STREAM
+from denserk.io.files import STREAM, ScratchRecords
 from denserk.io.manifest import Kind, describe_file, file_sha256, forget_manifest
 from denserk.io.outputs import scratch_folder
 from denserk.io.runs import RunLookup, write_run
@@ -62,8 +63,8 @@ def fuse(
         raise UsageError("standard input (-) can be only one of the runs")
     weights = fusion.weights_of(len(paths))
     forget_manifest(output)
-    with scratch_folder("fuse") as scratch:
-        runs = [RunLookup(path, scratch) for path in paths]
+    with scratch_folder("fuse") as scratch, closing(ScratchRecords(scratch / "hits")) as copy:
+        runs = [RunLookup(path, copy) for path in paths]
         for run in runs:
             if run.format is None:
                 raise InputError(run.path, None, "an empty run", "at least one hit")

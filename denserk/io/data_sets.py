@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -67,10 +68,9 @@ def plain_or_packed(folder: Path, name: str) -> Path | None:
 
 def load_irds(name: str, what: str) -> Any:
     """Load a dataset of ir_datasets that has `what`: docs, queries or qrels."""
-    name = name.removeprefix(IRDS)
     os.environ.setdefault("IR_DATASETS_DL_DISABLE_PBAR", str(not sys.stderr.isatty()).lower())
     package = require("ir_datasets", f"the collection {IRDS}{name}")
-    package.log.easy().logger().setLevel(logging.ERROR)  # a failed download is told in one line
+    package.log.easy().logger().setLevel(logging.ERROR)  # a failed download is one line
     try:
         dataset = package.load(name)
     except (KeyError, ValueError):
@@ -84,13 +84,9 @@ def load_irds(name: str, what: str) -> Any:
 
 def knows_irds(name: str) -> bool:
     """Return whether ir_datasets is installed and has a dataset of that id."""
-    if not installed("ir_datasets"):
-        return False
-    try:
-        require("ir_datasets", name).registry[name]
-    except (KeyError, ValueError):
-        return False
-    return True
+    with suppress(KeyError, ValueError):
+        return installed("ir_datasets") and bool(require("ir_datasets", name).registry[name])
+    return False
 
 
 def _records(name: str, what: str) -> Iterator[Any]:
@@ -140,10 +136,8 @@ def irds_qrels(name: str) -> Iterator[Qrel]:
 def split_beir(name: str) -> tuple[str, str | None]:
     """Split a BEIR name into dataset and split.
 
-    >>> split_beir("beir:scifact/test"), split_beir("beir:cqadupstack/android/test")
-    (('scifact', 'test'), ('cqadupstack/android', 'test'))
-    >>> split_beir("beir:scifact")
-    ('scifact', None)
+    >>> split_beir("beir:scifact"), split_beir("beir:cqadupstack/android/test")
+    (('scifact', None), ('cqadupstack/android', 'test'))
     """
     name = name.removeprefix(BEIR).strip("/")
     head, _, last = name.rpartition("/")

@@ -78,11 +78,9 @@ def _of_folder(folder: Path) -> Set[Kind]:
 
 def _of_file(path: Path) -> Set[Kind]:
     with open_ahead(path) as (head, _):
-        pass
+        start, training = first_line(head), detect_training(head)
     if head.startswith(BINARY) or path.suffix in (".pkl", ".pickle"):
         return {Kind.VECTORS}
-    start = first_line(head)
-    training = detect_training(head)
     match start.lstrip()[:1]:
         case b"[" if training is None:
             return {Kind.QUERIES} if b'"question"' in head else {Kind.CORPUS}
@@ -93,8 +91,7 @@ def _of_file(path: Path) -> Set[Kind]:
                 return _of_record(orjson.loads(start), training)
             except orjson.JSONDecodeError:  # one object on many lines
                 return {Kind.QUERIES} if b'"question"' in start else set()
-        case _:
-            return _of_columns(start.decode("utf-8", "replace"), training)
+    return _of_columns(start.decode("utf-8", "replace"), training)
 
 
 def _of_record(record: Mapping[str, Any], training: TrainingFormat | None) -> Set[Kind]:
@@ -135,41 +132,28 @@ def _of_columns(line: str, training: TrainingFormat | None) -> Set[Kind]:
 
 
 # names that leave no choice, by kind; others need the format by name
-TARGET_NAMES: dict[Kind, tuple[tuple[str, StrEnum], ...]] = {
-    Kind.CORPUS: (
-        ("corpus.jsonl", CorpusFormat.BEIR),
-        ("collection*.tsv", CorpusFormat.MARCO),
-        ("psgs*.tsv", CorpusFormat.DPR),
-    ),
-    Kind.QUERIES: (
-        ("queries.jsonl", TopicsFormat.BEIR),
-        ("*.csv", TopicsFormat.DPR),
-        ("*.tsv", TopicsFormat.TSV),
-        ("*.txt", TopicsFormat.TSV),
-    ),
-    Kind.QRELS: (
-        ("*.tsv", QrelsFormat.BEIR),
-        ("*.txt", QrelsFormat.TREC),
-        ("*.trec", QrelsFormat.TREC),
-        ("*.qrels", QrelsFormat.TREC),
-    ),
-    Kind.RUN: (
-        ("*.trec", RunFormat.TREC),
-        ("*.txt", RunFormat.TREC),
-        ("*.run", RunFormat.TREC),
-        ("*.jsonl", RunFormat.JSONL),
-    ),
-    Kind.VECTORS: (("*.pkl", VectorFormat.TEVATRON), ("*.pickle", VectorFormat.TEVATRON)),
-    Kind.TRAINING: (("*.json", TrainingFormat.DPR), ("qidpidtriples*", TrainingFormat.TRIPLES)),
+TARGET_NAMES: dict[Kind, dict[str, StrEnum]] = {
+    Kind.CORPUS: {
+        "corpus.jsonl": CorpusFormat.BEIR,
+        "collection*.tsv": CorpusFormat.MARCO,
+        "psgs*.tsv": CorpusFormat.DPR,
+    },
+    Kind.QUERIES: {
+        "queries.jsonl": TopicsFormat.BEIR,
+        "*.csv": TopicsFormat.DPR,
+        "*.tsv *.txt": TopicsFormat.TSV,
+    },
+    Kind.QRELS: {"*.tsv": QrelsFormat.BEIR, "*.txt *.trec *.qrels": QrelsFormat.TREC},
+    Kind.RUN: {"*.trec *.txt *.run": RunFormat.TREC, "*.jsonl": RunFormat.JSONL},
+    Kind.VECTORS: {"*.pkl *.pickle": VectorFormat.TEVATRON},
+    Kind.TRAINING: {"*.json": TrainingFormat.DPR, "qidpidtriples*": TrainingFormat.TRIPLES},
 }
 
 
 def format_by_name(target: str, kind: Kind) -> StrEnum | None:
-    """Return the format that a target's name implies; None if it leaves a choice.
-
-    >>> format_by_name("out/corpus.jsonl.gz", Kind.CORPUS), format_by_name("c.jsonl", Kind.CORPUS)
-    (<CorpusFormat.BEIR: 'beir'>, None)
-    """
+    """Return the format that a target's name implies; None if it leaves a choice."""
     name = Path(target).name.lower().removesuffix(".gz")
-    patterns = TARGET_NAMES.get(kind, ())
-    return next((form for pattern, form in patterns if fnmatch(name, pattern)), None)
+    for patterns, form in TARGET_NAMES.get(kind, {}).items():
+        if any(fnmatch(name, pattern) for pattern in patterns.split()):
+            return form
+    return None

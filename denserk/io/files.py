@@ -380,6 +380,7 @@ class ScratchRecords:
     """
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self._file = path.open("w+b", buffering=1 << 20)
         self._ends = array("q", [0])
 

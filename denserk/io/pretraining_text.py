@@ -21,7 +21,7 @@ from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.pretraining import RawText
 from denserk.errors import InputError
 from denserk.io.corpus import ENDINGS, corpus_files, read_passages
-from denserk.io.files import STREAM, display_name, first_line, is_json, open_ahead, read_text_lines
+from denserk.io.files import STREAM, display_name, first_line, open_ahead, read_text_lines
 from denserk.io.json_records import Fields, read_objects
 from denserk.records import Passage
 
@@ -71,12 +71,13 @@ def read_documents(
         raw_text: where a document of plain text ends; None detects it.
     """
     for file in _files(source):
-        plain = file.removesuffix(".gz").endswith(TEXT_ENDING) and Path(file).is_file()
-        if plain or (file == STREAM and raw_text is not None):
+        named = Path(file).is_file()
+        if (named and file.removesuffix(".gz").endswith(TEXT_ENDING)) or (
+            file == STREAM and raw_text is not None
+        ):
             yield from _read_text(file, raw_text)
-        elif key := _token_key(file):
-            logger.info(f"{display_name(file)}: {key[1]}")
-            yield from _read_records(file, key[0])
+        elif named and (key := _listed_key(file)):
+            yield from _read_records(file, key)
         else:
             for passage in read_passages(file, corpus_settings, fields):
                 parts = tuple(part for name in fields if (part := passage.field(name).strip()))
@@ -92,23 +93,20 @@ def _files(source: str) -> list[str]:
     return [str(file) for file in corpus_files(folder, (*ENDINGS, TEXT_ENDING))]
 
 
-def _token_key(file: str) -> tuple[str, str] | None:
-    """Return the key of token ids or spans, and what they are called; None for a corpus."""
-    if file == STREAM or not Path(file).is_file():
-        return None
+def _listed_key(file: str) -> str | None:
+    """Return the key of the list that a file's first record has; None for a corpus."""
     with open_ahead(file) as (head, _):
         start = first_line(head)
     try:
-        record = orjson.loads(start) if is_json(start) else None
+        record = orjson.loads(start)
     except ValueError:
         return None
-    if not isinstance(record, dict):
-        return None
-    if isinstance(record.get("text"), list):
-        return "text", "token ids of texts"
-    if isinstance(spans := record.get("spans"), list):
-        ids = bool(spans) and isinstance(spans[0], list)
-        return "spans", "token ids of spans" if ids else "spans of documents"
+    for key, unit in (("text", "texts"), ("spans", "spans")):
+        if isinstance(record, dict) and isinstance(listed := record.get(key), list):
+            cut = key == "spans" and not (listed and isinstance(listed[0], list))
+            what = "spans of documents" if cut else f"token ids of {unit}"
+            logger.info(f"{display_name(file)}: {what}")
+            return key
     return None
 
 
@@ -132,29 +130,26 @@ def _read_records(file: str, key: str) -> Iterator[Document | TokenDocument]:
         fields = Fields(record, file, line)
         if key not in fields:
             raise fields.error(f"a record without `{key}`", f"`{key}`, as in the first record")
+        found = fields.items(key)
         if key == "text":
-            found = [_ids(fields, fields.items("text"), "text")]
-            queries, following = _lists(fields, "queries"), _lists(fields, "next")
-            yield TokenDocument(found, False, queries, following, fields)
-            continue
-        spans = fields.items("spans")
-        if all(isinstance(span, str) for span in spans):
-            yield Document(str(line), "", tuple(span for span in spans if span.strip()), cut=True)
+            _check_ids(fields, key, [found])
+            queries, following = (
+                _check_ids(fields, name, fields.items(name)) if name in fields else None
+                for name in ("queries", "next")
+            )
+            yield TokenDocument([found], False, queries, following, fields)
+        elif all(isinstance(span, str) for span in found):
+            yield Document(str(line), "", tuple(span for span in found if span.strip()), cut=True)
         else:
-            found = [_ids(fields, span, "spans") for span in spans]
-            yield TokenDocument(found, True, None, None, fields)
+            yield TokenDocument(_check_ids(fields, key, found), True, None, None, fields)
 
 
-def _lists(fields: Fields, key: str) -> list[list[int]] | None:
-    if key not in fields:
-        return None
-    return [_ids(fields, value, key) for value in fields.items(key)]
-
-
-def _ids(fields: Fields, value: Any, key: str) -> list[int]:
-    if not isinstance(value, list) or not all(type(item) is int and item >= 0 for item in value):
-        raise fields.error(f"{key} that are no token ids", f"a list of whole numbers as {key}")
-    return value
+def _check_ids(fields: Fields, key: str, lists: list[Any]) -> list[list[int]]:
+    for ids in lists:
+        if not isinstance(ids, list) or not all(type(item) is int and item >= 0 for item in ids):
+            expected = f"a list of whole numbers as {key}"
+            raise fields.error(f"{key} that are no token ids", expected)
+    return lists
 
 
 class Expansion(NamedTuple):
@@ -187,17 +182,12 @@ def append_queries(passages: Iterable[Passage], path: str | Path) -> Iterator[Pa
     expansions = read_expansions(path)
     coming = next(expansions, None)
     for passage in passages:
-        if coming is None or coming.docid != passage.docid:
-            yield passage
-            continue
-        text = " ".join(part for part in (passage.text, *coming.queries) if part)
-        yield passage._replace(text=text)
-        coming = next(expansions, None)
+        if coming is not None and coming.docid == passage.docid:
+            text = " ".join(filter(None, (passage.text, *coming.queries)))
+            passage = passage._replace(text=text)
+            coming = next(expansions, None)
+        yield passage
     if coming is not None:
-        raise InputError(
-            path,
-            None,
-            f"an expansion of {coming.docid}, which the corpus does not have there",
-            "expansions in the order of the corpus",
-            "expand this very corpus",
-        )
+        found = f"an expansion of {coming.docid}, which the corpus does not have there"
+        expected = "expansions in the order of the corpus"
+        raise InputError(path, None, found, expected, "expand this very corpus")

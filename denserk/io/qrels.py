@@ -49,11 +49,12 @@ def _read_file(path: Path, form: QrelsFormat | None) -> Iterator[Qrel]:
         parts = text.split()
         if not parts or (parts[0][0] == "#" and not _is_judgment(parts)):
             continue
-        if form is None and (form := WIDTHS.get(len(parts))) is not None:
+        width = WIDTHS.get(len(parts))
+        if form is None and (form := width) is not None:
             logger.info(f"{display_name(path)}: {form} qrels ({columns(len(parts))})")
         if not judged and tuple(text.lower().split()) == BEIR_HEADER:
             continue
-        if form is None or WIDTHS.get(len(parts)) is not form:
+        if form is None or form is not width:
             expected = COLUMNS[form] if form else " or ".join(COLUMNS.values())
             hint = "six columns are a run: exchange run and qrels" if len(parts) == 6 else None
             raise InputError(path, line, columns(len(parts)), expected, hint)
@@ -72,8 +73,8 @@ def _read_file(path: Path, form: QrelsFormat | None) -> Iterator[Qrel]:
 
 def _is_judgment(parts: list[str]) -> bool:
     """Return whether a line that begins with `#` is a judgment, not a comment of trec_eval 10."""
-    number = _INTEGER.fullmatch(parts[-1]) is not None
-    return number and (len(parts) == 3 or (len(parts) == 4 and parts[1] in ("0", "Q0")))
+    columns_fit = len(parts) == 3 or (len(parts) == 4 and parts[1] in ("0", "Q0"))
+    return columns_fit and _INTEGER.fullmatch(parts[-1]) is not None
 
 
 def read_qrels_map(

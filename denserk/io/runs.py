@@ -6,7 +6,6 @@ negative as score, so that higher is better in every format.
 """
 
 import logging
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from denserk.io.files import (
     BOM,
     LONGEST_LINE,
     STREAM,
+    ScratchRecords,
     columns,
     decode_lines,
     display_name,
@@ -147,32 +147,26 @@ class RunLookup:
 
     Args:
         path: the file; "-" is standard input.
-        scratch: folder for a copy of the hits.
+        copy: takes the hits; runs may share it.
 
     Attributes:
         queries: query ids, in the order of the file.
         format: its format; None where the run is empty.
     """
 
-    def __init__(self, path: str | Path, scratch: Path) -> None:
-        self.path, run = path, _RunFile(path)
-        self._places: dict[str, tuple[int, int]] = {}
-        with write_errors(scratch), tempfile.NamedTemporaryFile(dir=scratch, delete=False) as copy:
-            self._copy = Path(copy.name)
-            for hits in run.grouped():
-                record = orjson.dumps((hits.docids, hits.scores))
-                self._places[hits.qid] = (copy.tell(), len(record))
-                copy.write(record)
-        self.queries, self.format = list(self._places), run.format
+    def __init__(self, path: str | Path, copy: ScratchRecords) -> None:
+        self.path, self._copy, run = path, copy, _RunFile(path)
+        with write_errors(copy.path):
+            self._numbers = {
+                hits.qid: copy.append(orjson.dumps((hits.docids, hits.scores)))
+                for hits in run.grouped()
+            }
+        self.queries, self.format = list(self._numbers), run.format
 
     def hits(self, qid: str) -> tuple[list[str], list[float]]:
         """Return passages and scores of a query, in the order of the file."""
-        if qid not in self._places:
-            return [], []
-        start, length = self._places[qid]
-        with self._copy.open("rb") as copy:
-            copy.seek(start)
-            docids, scores = orjson.loads(copy.read(length))
+        number = self._numbers.get(qid)
+        docids, scores = ([], []) if number is None else orjson.loads(self._copy[number])
         return docids, scores
 
 
@@ -394,13 +388,7 @@ class _RunFile:
 
 
 def _are_ranks(rows: Iterable[tuple[int, list[str]]]) -> bool:
-    """Return whether the third column counts 1, 2, 3, ... within each query.
-
-    >>> _are_ranks([(1, ["q1", "d7", "1"]), (2, ["q1", "d9", "2"]), (3, ["q2", "d7", "1"])])
-    True
-    >>> _are_ranks([(1, ["q1", "d7", "12"]), (2, ["q1", "d9", "11"])])
-    False
-    """
+    """Return whether the third column counts 1, 2, 3, ... within each query."""
     counted: Counter[str] = Counter()
     for _, parts in rows:
         if len(parts) != 3:
@@ -416,18 +404,14 @@ def _count_lines(block: bytes) -> int:
 
 
 def _is_comment(parts: list[str]) -> bool:
-    """Return whether the columns of a line of a TREC run are a comment of trec_eval 10.
-
-    A comment starts with `#`, but a hit of such a query has Q0 in its second column.
-    """
+    """Return whether a line is a comment of trec_eval 10, not a hit of a query named `#...`."""
     return parts[0].startswith("#") and parts[1:2] != ["Q0"]
 
 
 def _are_shifted(parts: list[str]) -> bool:
     """Return whether there are more than six columns because an id holds a blank.
 
-    Text after the tag is ignored, as in trec_eval. But where the fourth column is no rank, or the
-    sixth is a number, the columns are shifted.
+    Otherwise what follows the tag is text, which trec_eval ignores.
     """
     return not parts[3].removeprefix("-").isdecimal() or is_number(parts[5])
 
@@ -462,17 +446,13 @@ def run_writer(
                 found = f"the score of passage {docids[place]} is {values[place]}"
                 raise OutputError(f"query {qid}: {found}")
             if format is RunFormat.JSONL:
-                qid, docids = _quoted(qid), [_quoted(docid) for docid in docids]
+                qid, *docids = (orjson.dumps(text).decode() for text in (qid, *docids))
             columns = (repeat(qid), docids[:depth], count(1), values, repeat(tag))
             fields = chain.from_iterable(zip(*(columns[column] for column in taken)))  # noqa: B905
             out.write((line * len(values) % tuple(fields)).encode())
             return len(values)
 
         yield write
-
-
-def _quoted(text: str) -> str:
-    return orjson.dumps(text).decode()
 
 
 def write_run(

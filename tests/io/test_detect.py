@@ -106,6 +106,7 @@ def test_folders(files, kind, tmp_path):
     [
         ("x/corpus.jsonl.gz", Kind.CORPUS, CorpusFormat.BEIR),
         ("c.jsonl", Kind.CORPUS, None),
+        ("t.txt", Kind.QUERIES, TopicsFormat.TSV),
         ("nq.qa.csv", Kind.QUERIES, TopicsFormat.DPR),
         ("test.tsv", Kind.QRELS, QrelsFormat.BEIR),
         ("a.trec.gz", Kind.RUN, RunFormat.TREC),

@@ -3,6 +3,7 @@ import logging
 import os
 import struct
 from collections import Counter
+from contextlib import closing
 from threading import Thread
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from denserk.config.formats import RunFormat
 from denserk.errors import InputError, OutputError
+from denserk.io.files import ScratchRecords
 from denserk.io.runs import BLOCK, RunLookup, read_run, read_run_scores, write_run
 
 LINE = "q1 Q0 d1 1 2.5 tag\n"
@@ -185,17 +187,18 @@ def test_lookup_in_any_order_of_a_pipe(tmp_path):
     text = "q2 Q0 d1 1 2.5 t\nq2 Q0 é 2 2 t\nq1 Q0 d1 1 3 t\n"
     writer = Thread(target=pipe.write_bytes, args=(text.encode(),))
     writer.start()
-    run = RunLookup(pipe, tmp_path)
-    writer.join()
-    assert (run.queries, run.format) == (["q2", "q1"], RunFormat.TREC)
-    assert [run.hits(qid) for qid in ("q1", "q2", "nowhere")] == [
-        (["d1"], [3]),
-        (["d1", "é"], [2.5, 2]),
-        ([], []),
-    ]
     (tmp_path / "empty").touch()
-    empty = RunLookup(tmp_path / "empty", tmp_path)
-    assert (empty.format, empty.queries) == (None, [])
+    with closing(ScratchRecords(tmp_path / "copy")) as copy:
+        run = RunLookup(pipe, copy)
+        writer.join()
+        assert (run.queries, run.format) == (["q2", "q1"], RunFormat.TREC)
+        assert [run.hits(qid) for qid in ("q1", "q2", "nowhere")] == [
+            (["d1"], [3]),
+            (["d1", "é"], [2.5, 2]),
+            ([], []),
+        ]
+        empty = RunLookup(tmp_path / "empty", copy)
+        assert (empty.format, empty.queries) == (None, [])
 
 
 def test_written_lines(tmp_path):
