@@ -90,8 +90,7 @@ def read_passages(
     count = empty = 0
     for passage in passages:
         count += 1
-        if not passage.text.strip() and not passage.title.strip():
-            empty += 1
+        empty += not (passage.text.strip() or passage.title.strip())
         yield passage
     if not count:
         raise InputError(source, None, "no passages", "at least one")
@@ -215,14 +214,10 @@ def _read_json(
 def split_contents(
     passage: Passage, fields: Sequence[str], delimiter: str, path: str | Path, line: int | None
 ) -> Passage:
-    r"""Split Anserini's `contents` into fields, as Pyserini's `--fields` does.
+    """Split Anserini's `contents` into fields, as Pyserini's `--fields` does.
 
     Fields that the record has as keys are taken from there; otherwise `contents` is split. One
     delimiter more than needed at the end is ignored.
-
-    >>> passage = Passage("d1", "River\nthe old river")
-    >>> split_contents(passage, ["title", "text"], "\n", "corpus.jsonl", 1)[:3]
-    ('d1', 'the old river', 'River')
     """
     extra = dict(passage.extra)
     if all(name in extra or name == "contents" for name in fields):
@@ -236,13 +231,10 @@ def split_contents(
         contents = contents.removesuffix(delimiter)
     parts = contents.split(delimiter)
     if len(parts) != len(fields):
-        raise InputError(
-            path,
-            line,
-            f"contents of {len(parts)} parts between {delimiter!r}",
-            f"{len(fields)}: {', '.join(fields)}",
-            "leave out --fields to take contents as they are, or give --set delimiter",
-        )
+        found = f"contents of {len(parts)} parts between {delimiter!r}"
+        expected = f"{len(fields)}: {', '.join(fields)}"
+        hint = "leave out --fields to take contents as they are, or give --set delimiter"
+        raise InputError(path, line, found, expected, hint)
     named = dict(zip(fields, parts, strict=True))
     text = named.pop("text", named.pop("contents", ""))
     return Passage(passage.docid, text, named.pop("title", ""), {**extra, **named})
@@ -252,11 +244,6 @@ class IdLedger:
     """Takes ids in order, and finds the first that repeats an earlier one; 8 bytes per id.
 
     Two different ids of 21 million share a 64-bit hash with a probability of 1e-5.
-
-    >>> ledger = IdLedger()
-    >>> ledger.extend(["a", "b", "a"])
-    >>> ledger.count, ledger.first_repeat()
-    (3, (0, 2))
     """
 
     def __init__(self) -> None:
@@ -286,14 +273,7 @@ class IdLedger:
 def refuse_repeat(
     ledger: IdLedger, source: str, unit: str, read: Callable[[], Iterator[Sequence[Any]]]
 ) -> None:
-    """Reject a source in which an id occurs twice.
-
-    Args:
-        ledger: took the ids of the source.
-        source: a corpus or topics.
-        unit: "passages" or "queries".
-        read: reads the source again, for the id.
-    """
+    """Reject a source whose ids, taken by `ledger`, repeat; `read` reads it again, for the id."""
     if (repeat := ledger.first_repeat()) is None:
         return
     first, second = repeat

@@ -108,11 +108,7 @@ class _Rewound(io.RawIOBase):
 
 
 def rewound(head: bytes, rest: BinaryIO) -> BinaryIO:
-    """Return an input that starts with bytes that were already read from it.
-
-    >>> rewound(b"one", io.BytesIO(b" two")).read()
-    b'one two'
-    """
+    """Return an input that starts with bytes that were already read from it."""
     return io.BufferedReader(_Rewound(head, rest), 1 << 16)
 
 
@@ -270,15 +266,8 @@ def write_rows(path: str | Path, rows: Iterable[Sequence[str]], delimiter: str =
 
 
 def first_line(head: bytes) -> bytes:
-    r"""Return the first line of a file's beginning that is not blank, without its end.
-
-    >>> first_line(b"\n\r\nid\ttext\r\nd1\tone")
-    b'id\ttext'
-    """
-    for line in head.split(b"\n"):
-        if line.strip():
-            return line.rstrip(b"\r")
-    return b""
+    """Return the first line of a file's beginning that is not blank, without its end."""
+    return next((line.rstrip(b"\r") for line in head.split(b"\n") if line.strip()), b"")
 
 
 def is_json(start: bytes) -> bool:
@@ -308,11 +297,7 @@ def display_name(path: str | Path) -> str:
 
 
 def some(names: Iterable[str], limit: int = 3) -> str:
-    """Return the first few names, quoted, for a message.
-
-    >>> some(["q1", "q2", "q3", "q4"])
-    "'q1', 'q2', 'q3', ..."
-    """
+    """Return the first few names, quoted, for a message."""
     first = list(islice(names, limit + 1))
     return ", ".join(map(repr, first[:limit])) + (", ..." if len(first) > limit else "")
 
@@ -333,11 +318,7 @@ def quote(field: str) -> str:
 
 
 def unquote(field: str) -> str:
-    """Undo the quoting of a column that a CSV writer may have quoted.
-
-    >>> unquote('"[""a""]"'), unquote('"half" quoted')
-    ('["a"]', '"half" quoted')
-    """
+    """Undo the quoting of a column that a CSV writer may have quoted."""
     if len(field) < 2 or field[0] != '"' or field[-1] != '"':
         return field
     inner = field[1:-1]
@@ -347,13 +328,9 @@ def unquote(field: str) -> str:
 def read_rows(
     lines: Lines, path: str | Path, delimiter: str, expected: str
 ) -> Iterator[tuple[int, list[str]]]:
-    r"""Yield (line number, columns) of CSV; a quoted column may hold line ends; skip empty rows.
+    """Yield (line number, columns) of CSV; a quoted column may hold line ends; skip empty rows.
 
-    Raises:
-        InputError: a row is not quoted as CSV; `expected` names the columns.
-
-    >>> list(read_rows([(1, 'a,"b'), (2, '""c"'), (3, ""), (4, "d,e")], "x", ",", "two columns"))
-    [(1, ['a', 'b\n"c']), (4, ['d', 'e'])]
+    `expected` names the columns in the error about a row that is not quoted as CSV.
     """
     reader = csv.reader((row + "\n" for _, row in lines), delimiter=delimiter)
     line = 1
@@ -368,21 +345,13 @@ def read_rows(
 
 
 class ScratchRecords:
-    """Byte strings in a temporary file, numbered from 0; memory holds 8 bytes a record.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     records = ScratchRecords(Path(folder) / "records")
-    ...     numbers = [records.append(b"one"), records.append(b"three")]
-    ...     print(numbers, records[1], len(records))
-    ...     records.close()
-    [0, 1] b'three' 2
-    """
+    """Byte strings in a temporary file, numbered from 0; memory holds 8 bytes a record."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = path.open("w+b", buffering=1 << 20)
         self._ends = array("q", [0])
+        self.close = self._file.close
 
     def __len__(self) -> int:
         return len(self._ends) - 1
@@ -397,7 +366,3 @@ class ScratchRecords:
         self._file.flush()
         start, end = self._ends[number], self._ends[number + 1]
         return os.pread(self._file.fileno(), end - start, start)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()

@@ -192,9 +192,6 @@ def read_records(
         format: a forced format; None detects it.
         path: the file, for messages.
         what: "corpus" or "queries", for messages.
-
-    Raises:
-        InputError: the first record lacks the keys of every format, or of the forced one.
     """
     first, objects = peek(iter(objects))
     if first is None:

@@ -9,7 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass, field
 from itertools import chain, count, groupby, islice, repeat
 from math import isfinite, nan
 from operator import attrgetter, itemgetter
@@ -33,7 +33,7 @@ from denserk.io.files import (
     endless_line,
     is_number,
     open_binary,
-    read_all,
+    read_errors,
     read_text_lines,
     whole_binary,
     write_errors,
@@ -92,7 +92,7 @@ def read_run(
         InputError: a line is broken, its score is not finite, a passage is listed twice for a
             query, the lines of a query are not consecutive, or a rank is missing or repeated.
     """
-    return _RunFile(path, format, skipped, by_rank=by_rank).grouped()
+    return _RunFile(path, format, skipped, by_rank).grouped()
 
 
 def read_run_scores(
@@ -170,19 +170,15 @@ class RunLookup:
         return docids, scores
 
 
+@dataclass
 class _RunFile:
     """A run that is parsed from front to back; see `read_run`."""
 
-    def __init__(
-        self,
-        path: str | Path,
-        format: RunFormat | None = None,
-        skipped: Counter[str] | None = None,
-        *,
-        by_rank: bool = False,
-    ) -> None:
-        self.path, self.format, self.skipped, self.by_rank = path, format, skipped, by_rank
-        self.ranks: dict[tuple[str, int], int] = {}  # query and rank -> line, where ranks count
+    path: str | Path
+    format: RunFormat | None = None
+    skipped: Counter[str] | None = None
+    by_rank: bool = False
+    ranks: dict[tuple[str, int], int] = field(default_factory=dict)  # query and rank -> line
 
     def grouped(self) -> Iterator[RankedList]:
         """Yield the hits of each query, whose lines must be consecutive."""
@@ -228,18 +224,17 @@ class _RunFile:
 
     def _blocks(self, handle: BinaryIO) -> Iterator[bytes]:
         """Yield blocks of whole lines with Unix line ends, and what follows the last line end."""
-        rest: list[bytes] = []
-        chunks = iter(partial(read_all, handle, self.path, BLOCK), b"")
-        for number, data in enumerate(chunks):
-            whole, end, tail = (data if number else data.removeprefix(BOM)).rpartition(b"\n")
-            if end:
-                yield b"".join([*rest, whole, end]).replace(b"\r\n", b"\n")
-                rest.clear()
-            rest.append(tail)
-            if sum(map(len, rest)) >= LONGEST_LINE:
-                raise endless_line(self.path, None)
-        if last := b"".join(rest):
-            yield last
+        mark = BOM
+        with read_errors(self.path):
+            while block := handle.read(BLOCK) + handle.readline(LONGEST_LINE):
+                if len(block) >= LONGEST_LINE:
+                    raise endless_line(self.path, None)
+                whole, end, last = block.removeprefix(mark).rpartition(b"\n")
+                if end:
+                    yield (whole + end).replace(b"\r\n", b"\n")
+                if last:
+                    yield last
+                mark = b""
 
     def _detect(self, lines: Lines) -> RunFormat | None:
         """Return the format by the first lines; None if they are blank."""
@@ -277,12 +272,12 @@ class _RunFile:
         import pyarrow as pa
         from pyarrow import compute, csv
 
-        trec, ranked = self.format is RunFormat.TREC, self.format is RunFormat.MSMARCO
-        names = (
-            ["qid", "Q0", "docid", "rank", "score", "tag"] if trec else ["qid", "docid", "score"]
-        )
+        ranked = self.format is RunFormat.MSMARCO
         score = pa.int64() if ranked else pa.float64()
         types = {"qid": pa.string(), "docid": pa.string(), "score": score}
+        names = list(types)
+        if self.format is RunFormat.TREC:
+            names = ["qid", "Q0", "docid", "rank", "score", "tag"]
         try:
             table = csv.read_csv(
                 pa.BufferReader(text),

@@ -16,12 +16,11 @@ JSON objects stand on lines or in one array. An absent query id is the number of
 A triple is a line: lines of one query that follow each other make one example, and an example is
 written as every positive with every negative. DPR's random negatives stay among the extra fields.
 
-A file of sentences has pairs with a label (sentence1, sentence2, label or score), or triplets
-(anchor, positive, negative; or Sentence1, Sentence2, Sentence3, as the Wikipedia sections set calls
-them). The columns are keys of JSON lines, or named by a header, in any order and among others:
-between tabs nothing is quoted (GLUE's STS-B), between commas a column may be, as in CSV. Without a
-header three columns between tabs have the order above, and seven or more are the STS benchmark's as
-first released: genre, file, year, number, score, sentence, sentence.
+Pairs of sentences have a label (sentence1, sentence2, label or score), triplets none (anchor,
+positive, negative; or Sentence1, Sentence2, Sentence3). Columns are keys of JSON lines, or named by
+a header, in any order and among others: between tabs nothing is quoted (GLUE's STS-B), between
+commas a column may be. Without a header three columns between tabs have the order above, and seven
+or more are the STS benchmark's: genre, file, year, number, score, sentence, sentence.
 """
 
 import logging
@@ -126,10 +125,9 @@ def random_negatives(example: TrainingExample, path: str | Path) -> Candidates:
     return _passages(Fields(example.extra, path, None), RANDOM_NEGATIVES)
 
 
-def all_candidates(example: TrainingExample) -> Iterator[Candidate]:
-    """Yield positives, then negatives."""
-    yield from example.positives
-    yield from example.negatives
+def all_candidates(example: TrainingExample) -> Candidates:
+    """Return positives and negatives."""
+    return example.positives + example.negatives
 
 
 class Keys(NamedTuple):
@@ -215,10 +213,9 @@ def _listed(example: TrainingExample, losses: Losses) -> Iterator[list[str]]:
 
 
 class Format(NamedTuple):
-    """A format: the fields of examples and candidates that it carries, and its keys or lines.
+    """The fields of examples and candidates that a format carries, and its keys or lines.
 
-    A format that carries "docid" and not "text" is of ids alone. st-triplet has neither keys nor
-    lines: its columns have any names.
+    st-triplet has neither: its columns have any names.
     """
 
     carries: str
@@ -323,9 +320,8 @@ def _under_names(handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample
 
 def _of_row(fields: Fields) -> TrainingExample:
     """Return the example of a row of named columns."""
-    for key in LABELS:
-        if key in fields.record:
-            raise fields.error(f"the column {key}", "texts alone: anchor, positive, negatives")
+    if label := next((key for key in LABELS if key in fields.record), None):
+        raise fields.error(f"the column {label}", "texts alone: anchor, positive, negatives")
     if len(fields.record) < 2:
         found = columns(len(fields.record))
         raise fields.error(found, "at least 2: anchor, positive[, negatives]")
@@ -346,13 +342,9 @@ def join_neighbours(examples: Iterable[TrainingExample]) -> Iterator[TrainingExa
 
 def _known(form: TrainingFormat | None, source: str | Path, *, empty: bool) -> TrainingFormat:
     if form is None:
-        raise InputError(
-            source,
-            None,
-            "nothing" if empty else "training data of no known format",
-            f"one of {', '.join(TrainingFormat)}",
-            "name its format if it is one of them",
-        )
+        found = "nothing" if empty else "training data of no known format"
+        expected = f"one of {', '.join(TrainingFormat)}"
+        raise InputError(source, None, found, expected, "name its format if it is one of them")
     logger.info(f"{source}: training data in the format {form}")
     return form
 
@@ -398,13 +390,7 @@ def _dataset_rows(source: str) -> Iterator[Mapping[str, Any]]:
 
 
 def detect_training(head: bytes) -> TrainingFormat | None:
-    r"""Return the format of training data that begins with these bytes; None if it is unknown.
-
-    >>> detect_training(b'{"query": "q", "pos": ["a"], "neg": []}\n').value
-    'flag'
-    >>> detect_training(b"1\t20\t30\n1\t20\t31\n").value
-    'triples'
-    """
+    """Return the format of training data that begins with these bytes; None if it is unknown."""
     start = first_line(head).lstrip()
     if start.startswith(b"["):
         return TrainingFormat.DPR if b"_ctxs" in head else None
@@ -445,7 +431,7 @@ def _of_columns(lines: list[bytes]) -> TrainingFormat | None:
 
 def _check(example: TrainingExample, carried: Collection[str]) -> None:
     """Raise an error for an example without the texts, or the ids, that a format needs."""
-    candidates = list(all_candidates(example))
+    candidates = all_candidates(example)
     error = hint = None
     if "text" not in carried:
         if not all(candidate.docid for candidate in candidates):
@@ -465,7 +451,7 @@ def _check(example: TrainingExample, carried: Collection[str]) -> None:
 
 def _count_losses(example: TrainingExample, losses: Losses, carried: Collection[str]) -> None:
     """Count what an example holds beyond `carried`, names of the fields of the records."""
-    candidates = list(all_candidates(example))
+    candidates = all_candidates(example)
     found = {
         "docid": {"passage ids": sum(bool(c.docid) for c in candidates)},
         "text": {"texts": sum(bool(c.text) for c in candidates)},
@@ -485,11 +471,7 @@ def _count_losses(example: TrainingExample, losses: Losses, carried: Collection[
 def write_training(
     path: str | Path, examples: Iterable[TrainingExample], form: TrainingFormat
 ) -> int:
-    """Write training examples; what the format cannot carry is counted and logged once.
-
-    Returns:
-        The number of examples.
-    """
+    """Write training examples; return their number. Losses by the format are logged once."""
     losses, count = Losses(), 0
     carried = FORMATS[form].carries.split()
     array = form is TrainingFormat.DPR and ".jsonl" not in Path(path).suffixes
