@@ -229,12 +229,9 @@ class _RunFile:
             while block := handle.read(BLOCK) + handle.readline(LONGEST_LINE):
                 if len(block) >= LONGEST_LINE:
                     raise endless_line(self.path, None)
-                whole, end, last = block.removeprefix(mark).rpartition(b"\n")
-                if end:
-                    yield (whole + end).replace(b"\r\n", b"\n")
-                if last:
-                    yield last
-                mark = b""
+                block, mark = block.removeprefix(mark), b""
+                end = block.rfind(b"\n") + 1
+                yield from filter(None, (block[:end].replace(b"\r\n", b"\n"), block[end:]))
 
     def _detect(self, lines: Lines) -> RunFormat | None:
         """Return the format by the first lines; None if they are blank."""
