@@ -50,36 +50,23 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Manifest:
-    """One manifest, in plain JSON.
-
-    Attributes:
-        settings: the options of the command.
-        made_from: names and fingerprints of the inputs: a model, a corpus, vectors.
-        contents: counts and checksums.
-    """
+    """One manifest, in plain JSON."""
 
     kind: Kind
     complete: bool
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    made_from: Mapping[str, Any] = field(default_factory=dict)
-    contents: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # the options of the command
+    made_from: Mapping[str, Any] = field(default_factory=dict)  # names and checksums of inputs
+    contents: Mapping[str, Any] = field(default_factory=dict)  # counts and checksums
     version: str = __version__
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What a JSON value must be.
-
-    Attributes:
-        expected: in words, for the error.
-        fits: whether a value is of the right type and in range.
-        fields: rules of an object's fields; fields without a rule may hold anything.
-        required: the fields that an object must have.
-        values: the rule of every value of an object.
-    """
+    """What a JSON value must be: in words for the error, and as a test of type and range."""
 
     expected: str
     fits: Callable[[Any], bool]
+    # of an object: rules of its fields (others may hold anything), required fields, rule of all
     fields: Mapping[str, "Rule"] = field(default_factory=dict)
     required: Collection[str] = ()
     values: "Rule | None" = None
@@ -165,9 +152,9 @@ EXPECTED, HINT = "a manifest that denserk wrote", "make it again with --overwrit
 
 def require_fields(path: str | Path, manifest: Manifest, part: str, *names: str) -> None:
     """Raise an InputError if a part of a folder's manifest lacks a field."""
-    missing = [name for name in names if name not in getattr(manifest, part)]
-    if missing:
-        raise InputError(beside(path), None, f"no {part}.{missing[0]}", EXPECTED, HINT)
+    for name in names:
+        if name not in getattr(manifest, part):
+            raise InputError(beside(path), None, f"no {part}.{name}", EXPECTED, HINT)
 
 
 def beside(path: str | Path) -> Path:

@@ -1,6 +1,6 @@
 """Encode a corpus or queries: streaming, in independent blocks, resumable, in several processes.
 
-`prefetch` and `background_writer` overlap the stages. The model runs in the caller's thread, which
+`prefetch` overlaps tokenising and writing with the model, which runs in the caller's thread. That
 also reads the source, so that an interrupt is felt even while a stream keeps it waiting.
 """
 
@@ -8,12 +8,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from denserk.config.encoding import (
     Backend,
@@ -49,9 +49,9 @@ from denserk.reporting import Progress, track
 
 T = TypeVar("T")
 R = TypeVar("R")
-P = ParamSpec("P")
 Records = Sequence[Any]  # passages, or queries
 Blocks = Iterable[tuple[int, Records]]  # with their numbers
+Encoded = tuple[Block, Records, Vectors]
 # Passages per block without --block-size. A CPU encodes 4,096 in minutes, which a kill would cost;
 # a GPU encodes them in a second, and 512 would not fill it.
 BLOCK_SIZES = {"cpu": 512, "cuda": 4096}
@@ -172,12 +172,11 @@ def _encode(
     }
     made_from = {"model": encoder.description(), "texts": settings.source}
     manifest = Manifest(Kind.VECTORS, False, chosen, made_from)
-    blocks = texts.blocks(size, start, stop)
     with track("encoding", stop and stop - start, texts.unit) as progress:
+        encoding = _Encoding(settings, encoder, texts.blocks(size, start, stop), progress)
         if to_folder:
-            writer = _folder_writer(settings, manifest, encoder, resumed)
-            return _encode_folder(settings, encoder, writer, blocks, progress)
-        return _encode_stream(settings, encoder, manifest, blocks, progress)
+            return encoding.to_folder(_folder_writer(settings, manifest, encoder, resumed))
+        return encoding.to_file(replace(manifest, complete=True))
 
 
 def _int8(
@@ -218,134 +217,136 @@ def _folder_writer(
     return VectorFolderWriter(folder, manifest, settings.vector_dtype.value, finished, rank)
 
 
-def _vectors_per_text(settings: EncodeSettings, encoder: TextEncoder) -> int:
-    return encoder.vectors_per_passage if settings.topics is None else 1
-
-
-def _encode_folder(
-    settings: EncodeSettings,
-    encoder: TextEncoder,
-    writer: VectorFolderWriter,
-    blocks: Blocks,
-    progress: Progress,
-) -> EncodeResult:
-    """Write the resumable folder."""
-    before = dict(writer.finished)
-
-    def write(block: Block, records: Records, vectors: Vectors) -> None:
-        writer.write(block, [record[0] for record in records], vectors)
-
-    result = _encode_blocks(settings, encoder, blocks, before, write, progress)
-    if world()[1] > 1:
-        progress.note("waiting for the other processes")
-    of_ranks = gather_objects((writer.finished, result))
-
-    def finish() -> EncodeResult:
-        for finished, _ in of_ranks:
-            writer.finished |= finished
-        size = _vectors_per_text(settings, encoder)
-        manifest = writer.finish({"dimension": encoder.dimension, "vectors_per_passage": size})
-        results = [result for _, result in of_ranks]
-        return EncodeResult(
-            manifest.contents["count"],
-            encoder.dimension,
-            encoded=sum(result.encoded for result in results),
-            seconds=max(result.seconds for result in results),
-            tokens=sum(result.tokens for result in results),
-            positions=sum(result.positions for result in results),
-        )
-
-    return from_main_process(finish)
-
-
-def _encode_stream(
-    settings: EncodeSettings,
-    encoder: TextEncoder,
-    manifest: Manifest,
-    blocks: Blocks,
-    progress: Progress,
-) -> EncodeResult:
-    """Write another tool's format, in one pass; several vectors of d1 are d1#0, d1#1."""
-    size = _vectors_per_text(settings, encoder)
-
-    def write(_: Block, records: Records, vectors: Vectors) -> None:
-        names = [record[0] for record in records]
-        contents = [" ".join(filter(None, _parts(record, encoder.text))) for record in records]
-        if size > 1:
-            names = [f"{name}#{i}" for name in names for i in range(size)]
-            contents = [content for content in contents for _ in range(size)]
-        stored = vectors.astype(settings.vector_dtype.value, copy=False)
-        refuse_non_finite(settings.output, names, stored)
-        out.write(names, stored, contents)
-
-    with open_writer(
-        settings.output,
-        settings.output_format,
-        overwrite=settings.overwrite,
-        queries=settings.topics is not None,
-        manifest=replace(manifest, complete=True),
-    ) as out:
-        return _encode_blocks(settings, encoder, blocks, {}, write, progress)
-
-
 def _parts(record: Passage | Query, text: TextSettings) -> list[str]:
     """Return the texts of a record that the tokenizer joins."""
     return [record.field(f) for f in text.fields] if isinstance(record, Passage) else [record.text]
 
 
-def _encode_blocks(
-    settings: EncodeSettings,
-    encoder: TextEncoder,
-    blocks: Blocks,
-    finished: Mapping[int, Block],
-    write: Callable[[Block, Records, Vectors], None],
-    progress: Progress,
-) -> EncodeResult:
-    """Encode this process' blocks; finished ones are compared with the input and skipped."""
-    seen: set[int] = set()
+class _Encoding:
+    """Encodes this process' blocks; finished ones are compared with the input and skipped."""
 
-    def prepare(dealt: tuple[int, Records, bool]) -> tuple[Block, Records, PlannedTexts | None]:
-        number, records, own = dealt
-        seen.add(number)
+    def __init__(
+        self, settings: EncodeSettings, encoder: TextEncoder, blocks: Blocks, progress: Progress
+    ) -> None:
+        self._settings, self._encoder, self._progress = settings, encoder, progress
+        self._blocks = blocks
+        self._vectors_per_text = 1 if settings.topics else encoder.vectors_per_passage
+        self._finished: Mapping[int, Block] = {}
+        self._seen: set[int] = set()
+        self._result = EncodeResult(dimension=encoder.dimension)
+        self._start = time.perf_counter()
+
+    def to_folder(self, writer: VectorFolderWriter) -> EncodeResult:
+        """Write the resumable folder, together with the other processes."""
+        self._finished = dict(writer.finished)
+
+        def write(encoded: Encoded) -> None:
+            block, records, vectors = encoded
+            writer.write(block, [record[0] for record in records], vectors)
+
+        self._run(write)
+        if world()[1] > 1:
+            self._progress.note("waiting for the other processes")
+        of_ranks = gather_objects((writer.finished, self._result))
+
+        def finish() -> EncodeResult:
+            for finished, _ in of_ranks:
+                writer.finished |= finished
+            dimension, size = self._encoder.dimension, self._vectors_per_text
+            manifest = writer.finish({"dimension": dimension, "vectors_per_passage": size})
+            results = [result for _, result in of_ranks]
+            return EncodeResult(
+                manifest.contents["count"],
+                dimension,
+                encoded=sum(result.encoded for result in results),
+                seconds=max(result.seconds for result in results),
+                tokens=sum(result.tokens for result in results),
+                positions=sum(result.positions for result in results),
+            )
+
+        return from_main_process(finish)
+
+    def to_file(self, manifest: Manifest) -> EncodeResult:
+        """Write another tool's format, in one pass; several vectors of d1 are d1#0, d1#1."""
+        settings, text, size = self._settings, self._encoder.text, self._vectors_per_text
+
+        def write(encoded: Encoded) -> None:
+            _, records, vectors = encoded
+            names = [record[0] for record in records]
+            contents = [" ".join(filter(None, _parts(record, text))) for record in records]
+            if size > 1:
+                names = [f"{name}#{i}" for name in names for i in range(size)]
+                contents = [content for content in contents for _ in range(size)]
+            stored = vectors.astype(settings.vector_dtype.value, copy=False)
+            refuse_non_finite(settings.output, names, stored)
+            out.write(names, stored, contents)
+
+        with open_writer(
+            settings.output,
+            settings.output_format,
+            overwrite=settings.overwrite,
+            queries=settings.topics is not None,
+            manifest=manifest,
+        ) as out:
+            return self._run(write)
+
+    def _run(self, write: Callable[[Encoded], None]) -> EncodeResult:
+        """Read, encode and write all blocks."""
+        shares = deal(self._blocks, self._finished, *world())
+        with (
+            closing(prefetch(self._prepare, shares, self._settings.workers)) as prepared,
+            closing(self._started(prepared)) as started,
+        ):
+            for _ in prefetch(write, started):
+                pass
+        if extra := sorted(self._finished.keys() - self._seen):
+            raise MismatchError(
+                f"{self._settings.output} holds block {extra[0]}, past the end of "
+                f"{self._settings.source}",
+                "start over with --overwrite",
+            )
+        result = self._result
+        result.count = result.encoded
+        result.seconds = time.perf_counter() - self._start if result.encoded else 0.0
+        return result
+
+    def _prepare(
+        self, share: tuple[int, Records, bool]
+    ) -> tuple[Block, Records, PlannedTexts | None]:
+        """Tokenise a block, unless it is finished or another process'."""
+        number, records, own = share
+        self._seen.add(number)
         if not own:
             return Block(number, len(records), ""), records, None
-        digest = texts_sha256([record[0], *_parts(record, encoder.text)] for record in records)
+        text = self._encoder.text
+        digest = texts_sha256([record[0], *_parts(record, text)] for record in records)
         block = Block(number, len(records), digest)
-        if number not in finished:
-            return block, records, encoder.plan(settings.side, records)
-        if finished[number] != block:
+        if number not in self._finished:
+            return block, records, self._encoder.plan(self._settings.side, records)
+        if self._finished[number] != block:
             raise MismatchError(
-                f"{block.name} of {settings.output} was made from other texts than "
-                f"{settings.source} holds there now",
+                f"{block.name} of {self._settings.output} was made from other texts than "
+                f"{self._settings.source} holds there now",
                 "start over with --overwrite",
             )
         return block, records, None
 
-    result, start = EncodeResult(dimension=encoder.dimension), time.perf_counter()
-    shares = deal(blocks, finished, *world())
-    with (
-        closing(prefetch(prepare, shares, settings.workers)) as prepared,
-        background_writer(write) as hand_over,
-    ):
+    def _started(
+        self, prepared: Iterable[tuple[Block, Records, PlannedTexts | None]]
+    ) -> Generator[Encoded, None, None]:
+        """Run the model on blocks."""
         for block, records, planned in prepared:
             if planned is None:
-                progress.advance(block.count)
-                if not result.encoded:  # time counts from the first text that is encoded
-                    start = time.perf_counter()
+                self._progress.advance(block.count)
+                if not self._result.encoded:  # time counts from the first text that is encoded
+                    self._start = time.perf_counter()
                 continue
-            vectors = encoder.encode_planned(settings.side, planned, progress.advance)
-            hand_over(block, records, vectors)
-            result.encoded += planned.count
-            result.tokens += planned.tokens
-            result.positions += planned.positions
-    if extra := sorted(finished.keys() - seen):
-        raise MismatchError(
-            f"{settings.output} holds block {extra[0]}, past the end of {settings.source}",
-            "start over with --overwrite",
-        )
-    result.count = result.encoded
-    result.seconds = time.perf_counter() - start if result.encoded else 0.0
-    return result
+            side, advance = self._settings.side, self._progress.advance
+            vectors = self._encoder.encode_planned(side, planned, advance)
+            self._result.encoded += planned.count
+            self._result.tokens += planned.tokens
+            self._result.positions += planned.positions
+            yield block, records, vectors
 
 
 def deal(
@@ -367,11 +368,11 @@ def deal(
 
 
 def prefetch(
-    prepare: Callable[[T], R], items: Iterable[T], workers: int = 1
+    work: Callable[[T], R], items: Iterable[T], workers: int = 1
 ) -> Generator[R, None, None]:
-    """Yield prepared items in order, prepared by other threads while the caller works.
+    """Yield the results of `work` in order, computed by other threads.
 
-    Items are read in the caller's thread, at most `workers` + 1 beyond the last one yielded. An
+    Items are read in the caller's thread, at most `workers` + 1 beyond the last result yielded. An
     error is raised once everything before it was yielded. Close the generator
     (`contextlib.closing`) if the caller may stop early.
 
@@ -380,46 +381,20 @@ def prefetch(
     """
     reading = iter(items)
     waiting: deque[Future[R]] = deque()
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="prefetch")
 
-    def start_next() -> None:
-        try:
-            waiting.append(pool.submit(prepare, next(reading)))
-        except StopIteration:
-            pass
-        except Exception as error:  # noqa: BLE001 - raised again, in its turn
-            waiting.append(Future())
-            waiting[-1].set_exception(error)
+    with ThreadPoolExecutor(workers, thread_name_prefix="prefetch") as pool:
 
-    try:
+        def start_next() -> None:
+            try:
+                waiting.append(pool.submit(work, next(reading)))
+            except StopIteration:
+                pass
+            except Exception as error:  # noqa: BLE001 - raised again, in its turn
+                waiting.append(Future())
+                waiting[-1].set_exception(error)
+
         for _ in range(workers + 1):
             start_next()
         while waiting:
             yield waiting.popleft().result()
             start_next()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def background_writer(write: Callable[P, object]) -> Iterator[Callable[P, None]]:
-    """Yield a function that hands its arguments to `write`, which works in a thread of its own.
-
-    The next call waits until the one before is finished, and raises its error; leaving does the
-    same.
-    """
-    last: Future[object] = Future()
-    last.set_result(None)
-    with ThreadPoolExecutor(1, thread_name_prefix="writer") as pool:
-
-        def hand_over(*args: P.args, **kwargs: P.kwargs) -> None:
-            nonlocal last
-            last.result()
-            last = pool.submit(write, *args, **kwargs)
-
-        try:
-            yield hand_over
-        except Exception:
-            last.result()  # an error of writing came first
-            raise
-        last.result()

@@ -14,7 +14,7 @@ from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.corpus import read_passages
 from denserk.io.manifest import Kind, read_manifest
 from denserk.io.vectors import open_vectors
-from denserk.models.encode import background_writer, encode, prefetch
+from denserk.models.encode import encode, prefetch
 from denserk.models.text_encoder import TextEncoder
 from denserk.reporting import Progress
 from tests.faults import Stopped, contents, stopped_at
@@ -288,15 +288,6 @@ class Broken(Exception):
     pass
 
 
-def feed(finish, items, error=None):
-    """Hand items over to a background writer, then raise an error."""
-    with background_writer(finish) as hand_over:
-        for item in items:
-            hand_over(item)
-        if error is not None:
-            raise error
-
-
 @pytest.mark.parametrize("workers", [1, 3])
 def test_prefetched_items_keep_their_order_and_are_bounded(workers):
     read, finished = [], []
@@ -314,35 +305,10 @@ def test_prefetched_items_keep_their_order_and_are_bounded(workers):
     for done, item in enumerate(prefetch(slow_when_even, items(), workers)):
         assert len(read) <= done + 1 + workers
         finished.append(item)
-    feed(finished.append, range(20, 40))
-    assert finished == list(range(40))
+    assert finished == list(range(20))
     with closing(prefetch(str, range(100), workers)) as ready:
         next(ready)
     assert threading.active_count() == threads
-
-
-def test_one_item_waits_at_most():
-    gate, handed, finished = threading.Event(), [], []
-
-    def finish(item):
-        assert gate.wait(10)
-        finished.append(item)
-
-    def items():
-        for item in range(6):
-            handed.append(item)
-            yield item
-
-    feeder = threading.Thread(target=feed, args=[finish, items()])
-    feeder.start()
-    deadline = time.monotonic() + 10
-    while len(handed) < 2 and time.monotonic() < deadline:
-        time.sleep(0.001)
-    time.sleep(0.02)
-    assert (handed, finished) == ([0, 1], [])
-    gate.set()
-    feeder.join()
-    assert finished == list(range(6))
 
 
 @pytest.mark.parametrize("workers", [1, 5])
@@ -351,7 +317,7 @@ def test_an_error_is_raised_in_its_place(workers):
         yield from range(3)
         raise Broken
 
-    def prepare(item):
+    def work(item):
         if item == 2:
             raise Broken
         return item
@@ -360,33 +326,22 @@ def test_an_error_is_raised_in_its_place(workers):
     with pytest.raises(Broken):
         made.extend(prefetch(str, reading(), workers))
     with pytest.raises(Broken):
-        made.extend(prefetch(prepare, range(9), workers))
+        made.extend(prefetch(work, range(9), workers))
     assert made == ["0", "1", "2", 0, 1]
 
 
-@pytest.mark.parametrize(("items", "error"), [(range(1000), None), (range(3), Broken("later"))])
-def test_an_error_of_writing_ends_the_work_and_comes_first(items, error):
-    finished = []
-
-    def finish(item):
-        if item == 2:
-            raise Broken("writing")
-        finished.append(item)
-
-    with pytest.raises(Broken, match="writing"):
-        feed(finish, items, error)
-    assert finished == [0, 1]
-
-
-@pytest.mark.parametrize("error", [Broken, KeyboardInterrupt])
-def test_an_error_between_leaves_nothing_half_written(error):
+def test_an_interrupt_lets_started_work_finish():
     started, finished = [], []
 
-    def finish(item):
+    def work(item):
         started.append(item)
         time.sleep(0.01)
         finished.append(item)
 
-    with pytest.raises(error):
-        feed(finish, [0, 1], error)
+    def items():
+        yield from (0, 1)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(prefetch(work, items()))
     assert started == finished == [0, 1]
