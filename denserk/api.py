@@ -344,7 +344,7 @@ def finetune(
     Training data is one or more files, or examples as `mine_negatives` returns them; `corpus` and
     `queries` hold the texts that it names by id. Options as in `denserk finetune`: lr, epochs, ...
     """
-    from denserk.commands.finetune import finetune as command
+    from denserk.commands.train import finetune as command
 
     with TemporaryDirectory(prefix="denserk-") as folder:
         files: Any = train_data
@@ -369,7 +369,7 @@ def pretrain(
     Without a model to start from, architecture="tiny" is a randomly initialised BERT. Options as in
     `denserk pretrain`: max_length, lr, batch_size, ...
     """
-    from denserk.commands.pretrain import pretrain as command
+    from denserk.commands.train import pretrain as command
 
     with TemporaryDirectory(prefix="denserk-") as folder:
         [stored] = _stored_inputs(folder, corpus=corpus).values()

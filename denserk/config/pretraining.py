@@ -3,7 +3,7 @@
 The defaults are Condenser's; `recipe` returns the differences of other objectives.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
@@ -14,15 +14,14 @@ from denserk.config.options import (
     DeviceSettings,
     ResumeSettings,
     Settings,
-    as_json,
     given_fields,
     option,
     spec_of,
     spelled,
     typed_values,
 )
-from denserk.config.recipes import flatten, paper_sections
-from denserk.config.training import OptimizerSettings
+from denserk.config.recipes import paper_sections
+from denserk.config.training import Given, OptimizerSettings, ResolvedRun, overridden
 from denserk.errors import UsageError
 
 
@@ -52,7 +51,6 @@ SIZES = {
     Architecture.BASE: (12, 768),
 }
 
-
 # MASTER as its paper (one encoder pass, TF-IDF keywords, neighbouring passages) or released code
 # (three passes, inverse corpus frequency, halves of a passage).
 MasterPreset = StrEnum("MasterPreset", "PAPER RELEASED")
@@ -79,18 +77,14 @@ class KeywordWeight(StrEnum):
 # second half of the passage, of which a separate encoder pass reads the first.
 NprKind = StrEnum("NprKind", "NEIGHBOUR HALF")
 
-
 # Segmentation of documents: whole sentences up to the maximum length, or windows of it.
 Spans = StrEnum("Spans", "SENTENCES FIXED")
-
 
 # Masking units: whole words or subword tokens.
 Masking = StrEnum("Masking", "WORD TOKEN")
 
-
 # MASTER's decoders: one per task, or one shared by all (the paper's ablation).
 Decoders = StrEnum("Decoders", "SEPARATE SHARED")
-
 
 # Initialisation of MASTER's decoders: N(0, 0.02), or PyTorch's as in the released code.
 DecoderInit = StrEnum("DecoderInit", "NORMAL LIBRARY")
@@ -298,14 +292,19 @@ class PretrainOptimizerSettings(OptimizerSettings):
     """Steps at which the model is saved permanently under steps/."""
 
 
-Given = Mapping[str, Any]
-
 CLASSES: tuple[type, ...] = (
     TextUnitSettings,
     MaskingSettings,
     PretrainingObjectiveSettings,
     PretrainOptimizerSettings,
 )
+# Settings that only some objectives have.
+OBJECTIVES_OF = {
+    f.name: spec_of(f).of.split()
+    for cls in (PretrainSettings, *CLASSES)
+    for f in fields(cls)
+    if spec_of(f).of
+}
 
 
 def recipe(objective: PretrainingObjective, preset: MasterPreset = MasterPreset.PAPER) -> Given:
@@ -318,17 +317,8 @@ def recipe(objective: PretrainingObjective, preset: MasterPreset = MasterPreset.
     return {n: typed_values(owners[n], {n: value})[n] for n, value in values.items()}
 
 
-# Settings that only some objectives have.
-OBJECTIVES_OF = {
-    f.name: spec_of(f).of.split()
-    for cls in (PretrainSettings, *CLASSES)
-    for f in fields(cls)
-    if spec_of(f).of
-}
-
-
 @dataclass(frozen=True)
-class PretrainRun:
+class PretrainRun(ResolvedRun):
     """Resolved settings of a pre-training run."""
 
     pretrain: PretrainSettings
@@ -338,14 +328,10 @@ class PretrainRun:
     objective: PretrainingObjectiveSettings = field(default_factory=PretrainingObjectiveSettings)
     optimizer: PretrainOptimizerSettings = field(default_factory=PretrainOptimizerSettings)
 
-    def config(self) -> dict[str, Any]:
-        """Return the resolved settings as --config reads them."""
-        other = [n for n, of in OBJECTIVES_OF.items() if self.pretrain.objective not in of]
-        return flatten(self.as_json().values(), other)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the resolved settings as plain JSON."""
-        return {f.name: as_json(getattr(self, f.name)) for f in fields(self)}
+    def config(self, without: Container[str] = ()) -> dict[str, Any]:
+        """Return the settings of the objective as --config reads them."""
+        others = {n for n, of in OBJECTIVES_OF.items() if self.pretrain.objective not in of}
+        return super().config(others.union(without))
 
 
 def resolve_run(pretrain: PretrainSettings, corpus: CorpusSettings, given: Given) -> PretrainRun:
@@ -358,13 +344,8 @@ def resolve_run(pretrain: PretrainSettings, corpus: CorpusSettings, given: Given
         if pretrain.objective not in (of := OBJECTIVES_OF.get(name, [pretrain.objective])):
             flag = spelled(name, PretrainSettings, *CLASSES)
             raise UsageError(f"{flag} is for {', '.join(of)}; --objective is {pretrain.objective}")
-    values = recipe(pretrain.objective, pretrain.preset)
-
-    if "epochs" in given and "max_steps" not in given:
-        values = {n: v for n, v in values.items() if n != "max_steps"}  # overrides the recipe's
-    values = {**values, **given}
-
-    def build(cls: type[Any]) -> Any:
-        return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
-
-    return PretrainRun(pretrain, corpus, *map(build, CLASSES))
+    values = overridden(recipe(pretrain.objective, pretrain.preset), given)
+    sections = [
+        cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values}) for cls in CLASSES
+    ]
+    return PretrainRun(pretrain, corpus, *sections)

@@ -19,13 +19,13 @@ from denserk.config.encoding import (
     Representation,
     RepresentationSettings,
 )
-from denserk.config.finetuning import FinetuneRun
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json, given_fields, spelled, unused_options
 from denserk.config.training import (
     BI_ENCODER,
     CROSS_ENCODER,
     DevMetric,
+    FinetuneRun,
     Objective,
     ObjectiveSettings,
 )

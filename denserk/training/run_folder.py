@@ -28,9 +28,8 @@ import yaml
 from transformers import set_seed
 
 from denserk import __version__
-from denserk.config.finetuning import FinetuneRun
 from denserk.config.pretraining import PretrainRun
-from denserk.config.training import ValidationSettings
+from denserk.config.training import FinetuneRun, ValidationSettings
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.files import whole_binary, write_lines
 from denserk.io.manifest import Kind, differences, read_manifest

@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from denserk.config.finetuning import FinetuneRun
-from denserk.config.training import NegativeChoice, PositiveChoice, SamplingSettings
+from denserk.config.training import FinetuneRun, NegativeChoice, PositiveChoice, SamplingSettings
 from denserk.data.batches import PairJoiner, TokenBatch, by_length, pad
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import TrainingBatches

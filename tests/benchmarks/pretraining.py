@@ -22,7 +22,6 @@ from typing import Any
 from denserk.analysis.layers import attention_entropy
 from denserk.config.analysis import AttentionEntropySettings
 from denserk.config.encoding import ComputeSettings, Dtype
-from denserk.config.finetuning import FinetuneRun
 from denserk.config.formats import CorpusSettings
 from denserk.config.generate import GenerateSettings
 from denserk.config.pretraining import (
@@ -32,6 +31,7 @@ from denserk.config.pretraining import (
     resolve_run,
 )
 from denserk.config.training import (
+    FinetuneRun,
     FinetuneSettings,
     ObjectiveSettings,
     OptimizerSettings,

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from denserk.commands.app import run
-from denserk.config.finetuning import presets
+from denserk.config.training import presets
 from denserk.training import finetune as task
 from denserk.training.run_folder import TrainingResult
 from tests.training.finetuning import write_examples

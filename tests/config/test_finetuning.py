@@ -5,18 +5,20 @@ from typing import Any
 
 import pytest
 
-from denserk.config.finetuning import (
+from denserk.config.formats import CorpusSettings
+from denserk.config.options import from_json
+from denserk.config.training import (
     CLASSES,
     OWNERS,
     PATHS,
+    DevMetric,
+    OptimizerSettings,
+    SamplingSettings,
     apply,
     find_preset,
     presets,
     resolve_run,
 )
-from denserk.config.formats import CorpusSettings
-from denserk.config.options import from_json
-from denserk.config.training import DevMetric, OptimizerSettings, SamplingSettings
 from denserk.errors import UsageError
 
 PLACES = {"model": "m", "train_data": ("t.jsonl",), "output": "o"}

@@ -6,10 +6,10 @@ import pytest
 from safetensors.torch import load_file
 
 from denserk.config.encoding import PairSettings
-from denserk.config.finetuning import FinetuneRun
 from denserk.config.training import (
     ContrastiveKind,
     Distillation,
+    FinetuneRun,
     FinetuneSettings,
     ObjectiveSettings,
     OptimizerSettings,

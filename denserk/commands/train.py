@@ -1,4 +1,4 @@
-"""`denserk finetune`."""
+"""`denserk pretrain` and `denserk finetune`."""
 
 import logging
 from typing import Any
@@ -6,20 +6,55 @@ from typing import Any
 from denserk.commands.app import app
 from denserk.commands.console import print_table
 from denserk.commands.options import Given, Overrides, command
+from denserk.config import pretraining as config
 from denserk.config.encoding import RepresentationSettings, TextSettings
-from denserk.config.finetuning import COLUMNS, PresetSettings, list_presets, resolve_run
 from denserk.config.formats import CorpusSettings
 from denserk.config.training import (
+    COLUMNS,
     CacheSettings,
     FinetuneSettings,
     ObjectiveSettings,
     OptimizerSettings,
+    PresetSettings,
     RerankingSettings,
     SamplingSettings,
     ValidationSettings,
+    list_presets,
+    resolve_run,
 )
 
 logger = logging.getLogger(__name__)
+
+
+@command(
+    app,
+    "pretrain",
+    config=True,
+    common=(
+        "objective model architecture corpus expansions output max_length spans "
+        "mlm_probability batch_size epochs max_steps lr dtype save_steps seed device "
+        "resume"
+    ),
+    examples=(
+        "denserk pretrain --objective condenser --model bert-base-uncased --corpus t.txt "
+        "--output m/",
+        "denserk pretrain --objective mlm --architecture tiny --corpus t.txt --output m/",
+    ),
+)
+def pretrain(
+    pretraining: config.PretrainSettings,
+    corpus: CorpusSettings,
+    units: Given[config.TextUnitSettings],
+    masking: Given[config.MaskingSettings],
+    objective: Given[config.PretrainingObjectiveSettings],
+    optimizer: Given[config.PretrainOptimizerSettings],
+) -> Any:
+    """Pre-train a backbone for retrieval."""
+    given = {**units, **masking, **objective, **optimizer}
+    run = config.resolve_run(pretraining, corpus, given)
+    from denserk.training.pretrain import pretrain as task
+
+    return _report(task(run), pretraining.output)
 
 
 @command(
@@ -62,7 +97,11 @@ def finetune(
     from denserk.training.finetune import finetune as task
 
     result = task(run)
-    loss = "" if result.loss is None else f", loss {result.loss:.4f}"
     best = "" if result.best is None else f", best {run.validation.best_by} {result.best:.4f}"
-    logger.info(f"{run.finetune.output}: {result.steps:,} steps{loss}{best}")
+    return _report(result, run.finetune.output, best)
+
+
+def _report(result: Any, output: str, best: str = "") -> Any:
+    loss = "" if result.loss is None else f", loss {result.loss:.4f}"
+    logger.info(f"{output}: {result.steps:,} steps{loss}{best}")
     return result
