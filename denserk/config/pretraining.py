@@ -6,7 +6,6 @@ The defaults are Condenser's; `recipe` returns the differences of other objectiv
 from collections.abc import Container
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any
 
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import (
@@ -328,10 +327,9 @@ class PretrainRun(ResolvedRun):
     objective: PretrainingObjectiveSettings = field(default_factory=PretrainingObjectiveSettings)
     optimizer: PretrainOptimizerSettings = field(default_factory=PretrainOptimizerSettings)
 
-    def config(self, without: Container[str] = ()) -> dict[str, Any]:
-        """Return the settings of the objective as --config reads them."""
-        others = {n for n, of in OBJECTIVES_OF.items() if self.pretrain.objective not in of}
-        return super().config(others.union(without))
+    def unused(self) -> Container[str]:
+        """Return the settings of other objectives."""
+        return {n for n, of in OBJECTIVES_OF.items() if self.pretrain.objective not in of}
 
 
 def resolve_run(pretrain: PretrainSettings, corpus: CorpusSettings, given: Given) -> PretrainRun:

@@ -411,10 +411,14 @@ class ResolvedRun:
         sections = {name: part for name, part in vars(self).items() if isinstance(part, Settings)}
         return {name: as_json(section) for name, section in sections.items()}
 
-    def config(self, without: Container[str] = ()) -> dict[str, Any]:
+    def unused(self) -> Container[str]:
+        """Return the names of settings that mean nothing in this run."""
+        return ()
+
+    def config(self) -> dict[str, Any]:
         """Return the settings as --config reads them."""
-        sections = self.as_json().values()
-        return flatten((each for each in sections if isinstance(each, dict)), without)
+        sections = (each for each in self.as_json().values() if isinstance(each, dict))
+        return flatten(sections, self.unused())
 
 
 @dataclass(frozen=True)

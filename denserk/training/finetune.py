@@ -52,7 +52,6 @@ from denserk.models.model_folder import save_model
 from denserk.models.representation import Aggretriever, Encoder, MultiVector, Retriever
 from denserk.models.stored_model import read_model_folder
 from denserk.models.text_encoder import fit_lengths, override
-from denserk.training.batching import Limits
 from denserk.training.run_folder import (
     DATA,
     DEV_DATA,
@@ -61,7 +60,14 @@ from denserk.training.run_folder import (
     share_of_batches,
     train,
 )
-from denserk.training.steps import RerankingStep, RetrievalStep, SentenceStep, Step, sentence_loss
+from denserk.training.steps import (
+    Limits,
+    RerankingStep,
+    RetrievalStep,
+    SentenceStep,
+    Step,
+    sentence_loss,
+)
 from denserk.training.trainer import Measure, Training
 from denserk.training.validation import DevSet, dev_sets, measure_groups, measure_sets
 
@@ -83,24 +89,13 @@ PROCESS_BYTES, WEIGHT_BYTES, ACTIVATION_BYTES = 1 << 29, 16, 120
 
 
 def finetune(run: FinetuneRun) -> TrainingResult:
-    """Train a retriever or a cross-encoder, and save it as a model folder.
-
-    Raises:
-        UsageError, InputError, ModelError, OutputError, DenserkError: see `denserk.errors`.
-    """
+    """Train a retriever or a cross-encoder, and save it as a model folder."""
     for note in run.notes:
         logger.info(note)
     trained = what_is_trained(run)
     refuse_unused(run, trained)
     build = reranker_training if trained == CROSS_ENCODER else retriever_training
-    return train(
-        "finetune",
-        run,
-        lambda _: build(run),
-        seed=run.sampling.seed,
-        chosen=run.as_json(),
-        validation=run.validation,
-    )
+    return train(run, lambda _: build(run))
 
 
 def what_is_trained(run: FinetuneRun) -> str:
@@ -108,12 +103,9 @@ def what_is_trained(run: FinetuneRun) -> str:
     if run.objective.objective in SENTENCES:
         return run.objective.objective
     asked = run.representation.get("representation")
-    reranks = (
-        is_reranker(find_model(run.finetune.model)[1])
-        if asked is None
-        else (asked == Representation.CROSS_ENCODER)
-    )
-    return CROSS_ENCODER if reranks else BI_ENCODER
+    if asked is None and is_reranker(find_model(run.finetune.model)[1]):
+        return CROSS_ENCODER
+    return CROSS_ENCODER if asked == Representation.CROSS_ENCODER else BI_ENCODER
 
 
 def refuse_unused(run: FinetuneRun, trained: str) -> None:

@@ -1,16 +1,27 @@
-"""Pre-train a backbone for retrieval, from a model or from random weights."""
+"""Pre-train a backbone for retrieval, from a model or from random weights.
+
+A new model has a WordPiece vocabulary that is trained on the corpus, deterministically. The
+library's trainer alone is not: it numbers the characters that continue words in hash order, and
+breaks ties between pairs by number. A first pass over the texts therefore finds these characters
+and numbers them by code point.
+"""
 
 import logging
-from collections.abc import Generator, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformers import set_seed
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast, set_seed
 
 from denserk.config.options import as_json
 from denserk.config.pretraining import (
+    SIZES,
+    Architecture,
     DecoderInit,
     Decoders,
     LossAverage,
@@ -21,7 +32,6 @@ from denserk.data.prepared import checksum, numbered, plan_of, prepare_folder
 from denserk.data.pretraining_batches import PretrainingBatches, refuse_generated
 from denserk.data.pretraining_data import prepare, write_tokens
 from denserk.data.tokenization import load_tokenizer
-from denserk.data.vocabulary import POSITIONS, new_model, train_vocabulary
 from denserk.errors import InputError, ModelError, UsageError
 from denserk.io.files import STREAM, write_errors
 from denserk.io.manifest import Kind
@@ -33,7 +43,6 @@ from denserk.models.distributed import main_process_first
 from denserk.models.model_folder import save_transformer
 from denserk.models.stored_model import StoredEncoder, read_model_folder
 from denserk.reporting import track
-from denserk.training.batching import Limits
 from denserk.training.run_folder import (
     DATA,
     START,
@@ -42,7 +51,7 @@ from denserk.training.run_folder import (
     share_of_batches,
     train,
 )
-from denserk.training.steps import PretrainingStep
+from denserk.training.steps import Limits, PretrainingStep
 from denserk.training.trainer import Training
 
 logger = logging.getLogger(__name__)
@@ -54,23 +63,15 @@ KINDS: Mapping[PretrainingObjective, type[Objective]] = {
     PretrainingObjective.MASTER: Master,
     PretrainingObjective.RETROMAE: RetroMae,
 }
+SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+MOST_CHARACTERS = 1000  # size of the alphabet; rarer characters become [UNK]
+POSITIONS = 512  # maximum sequence length of a new model
 
 
 def pretrain(run: PretrainRun) -> TrainingResult:
-    """Pre-train a backbone, and save it as a folder that transformers and `finetune` take.
-
-    Raises:
-        UsageError, InputError, ModelError, MismatchError, OutputError, DenserkError: see
-            `denserk.errors`.
-    """
+    """Pre-train a backbone, and save it as a folder that transformers and `finetune` take."""
     check_inputs(run)
-    chosen = run.as_json()
-    if run.masking.frequency_dict is not None:
-        chosen["masking"]["frequency_dict_sha256"] = checksum(run.masking.frequency_dict)
-    build = partial(training_of, run)
-    return train(
-        "pretrain", run, build, seed=run.masking.seed, chosen=chosen, kind=Kind.PRETRAINING
-    )
+    return train(run, partial(training_of, run))
 
 
 def training_of(run: PretrainRun, output: Path) -> Training:
@@ -131,7 +132,10 @@ def training_of(run: PretrainRun, output: Path) -> Training:
         lm_scale=run.objective.lm_scale,
         by_micro_batch=run.objective.loss_average is LossAverage.MICRO_BATCH,
     )
-    return Training(objective, step, save, load, prepare_batches)
+    masking = as_json(run.masking)
+    if run.masking.frequency_dict is not None:
+        masking["frequency_dict_sha256"] = checksum(run.masking.frequency_dict)
+    return Training(objective, step, save, load, prepare_batches, {"masking": masking})
 
 
 def load_objective(run: PretrainRun, root: Path) -> Objective:
@@ -223,17 +227,10 @@ def _documents(run: PretrainRun, source: str) -> Generator[Document | TokenDocum
 
 
 def start_folder(run: PretrainRun, folder: Path, *, again: bool = True) -> Path:
-    """Return the folder of the model that a run starts from: --model, or a new one.
+    """Return the folder of the model that a run starts from: --model, or a new one in `folder`.
 
-    Args:
-        run: the settings.
-        folder: of a randomly initialised model; used again if its settings are equal.
-        again: replace one with other settings; False raises an error.
-
-    Raises:
-        UsageError: there is no such model, or the corpus can be read only once.
-        MismatchError: the folder holds something else, or what must not be replaced.
-        InputError: the corpus is broken, or has no text.
+    A new one is used again if its settings are equal; otherwise it is replaced, or, without
+    `again`, a MismatchError is raised.
     """
     settings, architecture = run.pretrain, run.pretrain.architecture
     if settings.model is not None:
@@ -300,3 +297,81 @@ def _texts(run: PretrainRun, passes: Iterator[int]) -> Iterator[str]:
                         "give the tokenizer that made the ids as --tokenizer",
                     )
                 yield "\n".join(document.parts)
+
+
+def train_vocabulary(
+    texts: Callable[[], Iterator[str]], size: int, source: str, positions: int = POSITIONS
+) -> PreTrainedTokenizerFast:
+    """Train a lower-casing WordPiece tokenizer as BERT's."""
+    alphabet, continuing = _characters(texts(), min(MOST_CHARACTERS, size // 4))
+    if not alphabet:
+        raise InputError(source, None, "no text to train a vocabulary on", "some text")
+    first = [*SPECIALS.values(), *(f"##{character}" for character in continuing)]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size,
+        special_tokens=first,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        show_progress=False,
+    )
+    learner = _bert(models.WordPiece(unk_token=SPECIALS["unk"]))
+    learner.train_from_iterator(texts(), trainer)
+    # rebuilt, since the trainer marked all of `first` as special tokens
+    tokenizer = _bert(models.WordPiece(learner.get_vocab(), unk_token=SPECIALS["unk"]))
+    cls, sep = SPECIALS["cls"], SPECIALS["sep"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (cls, sep)],
+    )
+    names: dict[str, Any] = {f"{role}_token": token for role, token in SPECIALS.items()}
+    made: Callable[..., PreTrainedTokenizerFast] = PreTrainedTokenizerFast
+    return made(
+        tokenizer_object=tokenizer,
+        model_max_length=positions,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        do_lower_case=True,
+        **names,
+    )
+
+
+def _bert(model: models.Model) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
+
+
+def _characters(texts: Iterator[str], most: int) -> tuple[list[str], list[str]]:
+    """Return the most frequent characters, and those that continue words, by code point."""
+    normalizer = normalizers.BertNormalizer(lowercase=True)
+    splitter = pre_tokenizers.BertPreTokenizer()
+    counts: Counter[str] = Counter()
+    continuing: set[str] = set()
+    for text in texts:
+        normal = normalizer.normalize_str(text)
+        counts.update(normal)
+        for word, _ in splitter.pre_tokenize_str(normal):
+            continuing.update(word[1:])
+    printed = (character for character in counts if not character.isspace())
+    ranked = sorted(printed, key=lambda character: (-counts[character], character))
+    alphabet = sorted(ranked[:most])
+    return alphabet, [character for character in alphabet if character in continuing]
+
+
+def new_model(
+    architecture: Architecture, vocabulary_size: int, seed: int, positions: int = POSITIONS
+) -> BertForMaskedLM:
+    """Return a randomly initialised BERT with its MLM head."""
+    layers, hidden = SIZES[architecture]
+    config = BertConfig(
+        vocab_size=vocabulary_size,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // 64,
+        intermediate_size=4 * hidden,
+        max_position_embeddings=positions,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return BertForMaskedLM(config)

@@ -13,7 +13,9 @@ training.png        training curves
 config.yaml         the resolved config, for --config
 """
 
+import json
 import logging
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,24 +27,27 @@ import orjson
 import torch
 import transformers
 import yaml
-from transformers import set_seed
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
+from transformers.integrations.integration_utils import (
+    TensorBoardCallback,
+    get_reporting_integration_callbacks,
+)
 
 from denserk import __version__
-from denserk.config.pretraining import PretrainRun
-from denserk.config.training import FinetuneRun, ValidationSettings
-from denserk.errors import InputError, MismatchError, UsageError
+from denserk.config.pretraining import PretrainRun, PretrainSettings
+from denserk.config.training import FinetuneRun, FinetuneSettings, ValidationSettings
+from denserk.errors import InputError, MismatchError, MissingExtraError, UsageError
 from denserk.io.files import whole_binary, write_lines
 from denserk.io.manifest import Kind, differences, read_manifest
 from denserk.io.outputs import foreign_items, prepare_folder
 from denserk.io.plots import look, new_axes, save_if_installed
 from denserk.models.devices import choose_device, choose_dtype
 from denserk.models.distributed import device_of_rank, main_process_first, process_group, world
-from denserk.training.reports import LOGS, Reports, callbacks_of
 from denserk.training.trainer import BEST, CHECKPOINTS, STEPS, Speed, Trainer, Training
 
 logger = logging.getLogger(__name__)
 
-DATA, DEV_DATA, START = "training-data", "dev-data", "start"
+DATA, DEV_DATA, START, LOGS = "training-data", "dev-data", "start", "logs"
 RECORD, CURVES = "training.json", "training.png"
 # Settings that do not change the result, and may differ when a run is resumed.
 FREE = {
@@ -72,62 +77,54 @@ class TrainingResult:
     speed: Speed | None = None
 
 
-def train(
-    command: str,
-    run: FinetuneRun | PretrainRun,
-    build: Callable[[Path], Training],
-    *,
-    seed: int,
-    chosen: Mapping[str, Any],
-    kind: Kind = Kind.TRAINING,
-    validation: ValidationSettings = ValidationSettings(),  # noqa: B008  (frozen)
-) -> TrainingResult:
+def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> TrainingResult:
     """Train in the output folder of a run; write the model, training.json and the curves there.
 
-    Args:
-        command: finetune or pretrain.
-        run: its settings.
-        build: output folder -> model, step and data. A model to start from is loaded before the
-            folder is touched, so that an unsuitable one costs nothing.
-        seed: of initial weights and dropout.
-        chosen: the settings as JSON, by settings class.
-        kind: of the prepared data.
-        validation: how often, and what is best.
+    `build` takes the output folder and returns model, step and data. A model to start from is
+    loaded before the folder is touched, so that an unsuitable one costs nothing.
     """
-    settings, optimizer = getattr(run, command), run.optimizer
+    settings: FinetuneSettings | PretrainSettings
+    if isinstance(run, FinetuneRun):
+        settings, seed, validation = run.finetune, run.sampling.seed, run.validation
+        command, kind = "finetune", Kind.TRAINING
+    else:
+        settings, seed, validation = run.pretrain, run.masking.seed, ValidationSettings()
+        command, kind = "pretrain", Kind.PRETRAINING
     output = Path(settings.output)
     device = choose_device(device_of_rank(settings.device))
-    choose_dtype(optimizer.dtype, device)
-    callbacks = callbacks_of(optimizer.report_to)
+    choose_dtype(run.optimizer.dtype, device)
+    reports = Reports(run.optimizer.report_to, output)
     with process_group(str(device)):
         main = world()[0] == 0
         set_seed(seed)
         training = None if settings.model is None else build(output)
-        settled = {**chosen, **(training.resolved if training else {})}
+        chosen = {**run.as_json(), **(training.resolved if training else {})}
         if main:
             prepare_folder(output, overwrite=settings.overwrite, resume=settings.resume)
             if not (output / RECORD).exists():  # from now on the folder is known to be denserk's
                 _write(output, {"versions": {"denserk": __version__}})
             if is_resumable(output):
-                refuse_changes(output, settled)  # before data is prepared again
+                refuse_changes(output, chosen)  # before data is prepared again
         training = training or build(output)
         batches, measure = main_process_first(lambda: training.prepare(output))
-        record = record_of(settled, output, kind)
+        record = record_of({**chosen, **training.resolved}, output, kind)
         if main:
             start(output, record)
             _write_config(output, command, run.config())
+        reports.settings = record
         trainer = Trainer(
             training,
             batches,
-            optimizer,
+            run.optimizer,
             output,
             device=device,
             seed=seed,
             validation=validation,
             measure=measure,
-            reports=Reports(callbacks, output, settled),
+            report=reports.log,
         )
         trainer.run(resume=settings.resume)
+        reports.close()
         if main:
             if trainer.best is not None:
                 training.load(output / BEST)
@@ -168,12 +165,7 @@ def record_of(settings: Mapping[str, Any], output: Path, kind: Kind) -> dict[str
 
 
 def start(output: Path, record: Mapping[str, Any]) -> None:
-    """Write training.json; a run that is resumed must have the settings it was started with.
-
-    Raises:
-        MismatchError: the checkpoint was written with other settings or data.
-        InputError: the training.json beside it is broken.
-    """
+    """Write training.json; a run that is resumed must have the settings it was started with."""
     if is_resumable(output):
         refuse_changes(output, record)
     else:  # a run that never came to a checkpoint may have left these
@@ -259,3 +251,70 @@ def draw_curves(history: Sequence[Mapping[str, Any]]) -> Any:
         grid[0].figure.legend(handles=grid[0].lines, loc="outside upper left", ncols=4)
     grid[-1].set_xlabel("step")
     return grid[0]
+
+
+class _Arguments(TrainingArguments):
+    """What the integrations read of a run: its folder, and denserk's settings."""
+
+    settings: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        """Prepare no device: denserk's loop does."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings of the run."""
+        return dict(self.settings)
+
+    def to_json_string(self) -> str:
+        """Return the settings of the run."""
+        return json.dumps(self.to_dict(), indent=2, default=str)
+
+
+class Reports:
+    """Sends the log to experiment trackers by transformers' integrations, from the main process.
+
+    Raises:
+        UsageError: transformers knows no such tracker.
+        MissingExtraError: its package is not installed.
+    """
+
+    def __init__(self, names: Sequence[str], output: Path) -> None:
+        self.settings: Mapping[str, Any] = {}
+        self._output = output
+        self._callbacks: list[TrainerCallback] = []
+        self._arguments: _Arguments | None = None  # from the first entry on
+        for name in names:
+            try:
+                (kind,) = get_reporting_integration_callbacks([name])  # type: ignore[no-untyped-call]
+                self._callbacks.append(kind())
+            except ValueError as error:
+                raise UsageError(f"--report-to {error}") from None
+            except (RuntimeError, ImportError) as error:
+                package = re.search(r"pip install (\S*\w)", str(error))
+                raise MissingExtraError(
+                    f"--report-to {name} needs a package that is not installed: {error}",
+                    f"pip install {package[1] if package else name}",
+                ) from None
+
+    def _call(self, event: str, step: int = 0, **options: Any) -> None:
+        state, control = TrainerState(global_step=step), TrainerControl()
+        for each in self._callbacks:
+            getattr(each, event)(self._arguments, state, control, model=None, **options)
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Send one entry of the log."""
+        if world()[0] or not self._callbacks:
+            return
+        if self._arguments is None:
+            self._arguments = _Arguments(output_dir=str(self._output), run_name=self._output.name)
+            self._arguments.settings = self.settings
+            for callback in self._callbacks:
+                if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
+                    callback.logging_dir = str(self._output / LOGS)
+            self._call("on_train_begin")
+        self._call("on_log", step, logs=dict(values))
+
+    def close(self) -> None:
+        """End the run in every tracker."""
+        if self._arguments is not None:
+            self._call("on_train_end")

@@ -11,10 +11,12 @@ of a batch with every other needs all embeddings at once, but not all activation
 runs each chunk again, under the random state of its first run.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -45,7 +47,15 @@ from denserk.models.cross_encoder import Reranker
 from denserk.models.distributed import gather, widen, widest, world
 from denserk.models.pooling import PassageVectors
 from denserk.models.representation import Encoder, Retriever
-from denserk.training.batching import UNLIMITED, Limits, Work, cut, group
+
+# The cost of a pass beside its positions, in positions, by device type: gradients of all weights
+# that are computed and summed once more, or kernels that are launched.
+PRICES = {"cpu": 128}
+DEFAULT_PRICE = 8192
+# Lengths within a step of this many tokens count as one.
+GRAIN = 8
+# The price of a chunk where texts are not cut to avoid padding.
+ENDLESS = 1 << 60
 
 # A loss by its weighted terms; their sum is the loss.
 Terms = dict[str, Tensor]
@@ -53,6 +63,141 @@ Terms = dict[str, Tensor]
 Backward = Callable[[Tensor], None]
 # Opens the region in which forward passes compute in the run's precision.
 Autocast = Callable[[], AbstractContextManager[Any]]
+
+
+class Limits(NamedTuple):
+    """The most that passes through the model at once: texts, and tokens with their padding."""
+
+    texts: int | None = None
+    tokens: int | None = None
+
+    @classmethod
+    def of(cls, cache: CacheSettings, texts: int) -> "Limits":
+        """Return the limits of a gradient cache: its tokens if given, else that many texts."""
+        if not cache.grad_cache:
+            return cls()
+        return cls(texts) if cache.chunk_tokens is None else cls(tokens=cache.chunk_tokens)
+
+    def most(self, width: int) -> int | None:
+        """Return how many texts of that width fit; None: any number."""
+        by_tokens = None if self.tokens is None else max(1, self.tokens // width)
+        return min(filter(None, (self.texts, by_tokens)), default=None)
+
+
+UNLIMITED = Limits()
+
+
+@dataclass
+class Work:
+    """Counts what passed through a model: `tokens` of texts, and `real` ones among `positions`.
+
+    A text that is read again, by a decoder for example, counts in `real` and not in `tokens`.
+    """
+
+    tokens: int = 0
+    real: int = 0
+    positions: int = 0
+
+    def count(self, lengths: Sequence[int], *, again: bool = False) -> None:
+        """Count one pass over texts of these lengths, padded to the longest."""
+        real = sum(lengths)
+        self.tokens += 0 if again else real
+        self.real += real
+        self.positions += len(lengths) * max(lengths, default=0)
+
+
+def ends_of_groups(lengths: Sequence[int], price: int, limits: Limits = UNLIMITED) -> list[int]:
+    """Return where groups of neighbours end, for the fewest positions plus `price` per group.
+
+    A pass over many texts at once costs less for each of them, and padding costs more. `lengths`
+    are those of texts, the longest first; a group beyond the limits is cut evenly.
+
+    >>> ends_of_groups([90, 88, 30, 29, 28], price=32)
+    [2, 5]
+    >>> ends_of_groups([90, 88, 30, 29, 28], price=4096)
+    [5]
+    >>> ends_of_groups([30] * 5, price=32, limits=Limits(texts=2))
+    [2, 4, 5]
+    """
+    grains = [-(-length // GRAIN) for length in lengths]
+    starts = [n for n in range(len(lengths)) if not n or grains[n] != grains[n - 1]]
+    bounds = [*starts, len(lengths)]
+
+    def cost(start: int, end: int) -> int:
+        width, count = lengths[start], end - start
+        most = limits.most(width) or count
+        return count * width + price * -(-count // most)
+
+    best: list[tuple[int, int]] = [(0, 0)]  # up to each bound: the least cost, and the last group
+    for end in range(1, len(bounds)):
+        best.append(min((best[s][0] + cost(bounds[s], bounds[end]), s) for s in range(end)))
+    ends, end = [], len(bounds) - 1
+    while end > 0:
+        start, last = bounds[best[end][1]], bounds[end]
+        most = limits.most(lengths[start]) or last - start
+        ends += [last, *reversed(range(start + most, last, most))]
+        end = best[end][1]
+    return ends[::-1]
+
+
+class Groups(NamedTuple):
+    """A batch in groups of similar length.
+
+    `batches`: no wider than their longest texts. `rows`: of the batch, group after group. `back`:
+    (B,) int64, the position of each text of the batch among the groups.
+    """
+
+    batches: list[TokenBatch]
+    rows: list[Tensor]
+    back: Tensor
+
+
+def group(batch: TokenBatch, work: Work, limits: Limits = UNLIMITED) -> Groups:
+    """Split a batch into groups, the longest texts first; count them in `work`."""
+    ids, mask = batch
+    lengths = mask.sum(1)
+    order = torch.arange(len(ids), device=ids.device)
+    by_length = lengths.argsort(descending=True, stable=True)
+    known = lengths[by_length].tolist()  # the one synchronisation with the device
+    ends = ends_of_groups(known, PRICES.get(ids.device.type, DEFAULT_PRICE), limits)
+    if len(ends) > 1:  # else nothing is gained by another order
+        order = by_length
+    batches, rows = [], []
+    for start, end in pairwise([0, *ends]):
+        rows.append(order[start:end])
+        width = max(known[start:end])
+        batches.append(TokenBatch(ids[rows[-1], :width], mask[rows[-1], :width]))
+        work.count(known[start:end])
+    return Groups(batches, rows, order.argsort())
+
+
+def cut(
+    batch: PretrainingBatch, work: Work, limits: Limits = UNLIMITED, *, by_length: bool = True
+) -> Iterator[PretrainingBatch]:
+    """Yield a batch in chunks, each no wider than its longest text; count them in `work`.
+
+    The texts are ordered by length, as far as that saves padding. Under `by_length` a chunk also
+    ends where shorter texts follow, and that saves more than a pass costs.
+    """
+    parts = [batch.texts, *batch.passes.values(), *batch.decoders.values()]
+    # the one synchronisation with the device
+    lengths = torch.stack([texts.tokens.attention_mask.sum(1) for texts in parts]).tolist()
+    price = PRICES.get(batch.texts.labels.device.type, DEFAULT_PRICE) if by_length else ENDLESS
+    for start, end in pairwise([0, *ends_of_groups(lengths[0], price, limits)]):
+        found = []
+        for number, (texts, own) in enumerate(zip(parts, lengths, strict=True)):
+            width = max(own[start:end])
+            tokens = TokenBatch(*(field[start:end, :width] for field in texts.tokens))
+            found.append(MaskedTexts(tokens, texts.labels[start:end, :width]))
+            work.count(own[start:end], again=number > 0)
+        first, rest = found[0], iter(found[1:])
+        width = first.labels.shape[1]
+        yield PretrainingBatch(
+            first,
+            {name: next(rest) for name in batch.passes},
+            {name: next(rest) for name in batch.decoders},
+            None if batch.visible is None else batch.visible[start:end, :width, :width],
+        )
 
 
 class Step(Protocol):
@@ -87,11 +232,7 @@ def join(parts: Sequence[PassageVectors]) -> PassageVectors:
 class RetrievalStep:
     """A step of a retriever: direct, or with the gradient cache.
 
-    Args:
-        model: both encoders.
-        objective: embeddings -> loss.
-        cache: chunk sizes of the gradient cache, and whether it is used.
-        across_devices: whether the passages of other processes are negatives too.
+    `across_devices`: the passages of other processes are negatives too.
     """
 
     def __init__(
@@ -145,9 +286,7 @@ class RetrievalStep:
             terms = {name: term / processes for name, term in terms.items()}
         backward(total(terms))
         found = {name: term.detach() for name, term in terms.items()}
-        if not self.across_devices:
-            found = {name: gather(term.reshape(1)).sum() for name, term in found.items()}
-        return found
+        return found if self.across_devices else _summed(found)
 
 
 def add_shares(
@@ -161,13 +300,13 @@ def add_shares(
     """Backpropagate a mean over the items of all processes, in chunks; return its terms."""
     every = int(gather(torch.tensor([count], device=device)).sum())
     # one dtype on all processes, also where there is no item
-    sums = {name: torch.zeros(1, dtype=torch.float64, device=device) for name in names}
+    sums = {name: torch.zeros((), dtype=torch.float64, device=device) for name in names}
     for first in range(0, count, chunk):
         end = min(first + chunk, count)
         terms = {name: term * ((end - first) / every) for name, term in loss(first, end).items()}
         backward(total(terms))
-        sums = {n: value + terms[n].detach().reshape(1) for n, value in sums.items()}
-    return {name: gather(value).sum() for name, value in sums.items()}
+        sums = {name: value + terms[name].detach() for name, value in sums.items()}
+    return _summed(sums)
 
 
 def items_at_once(cache: CacheSettings, texts: int, batch: TokenBatch, count: int) -> int:
@@ -180,13 +319,9 @@ class RerankingStep:
     """A step of a cross-encoder: listwise, whole or in chunks.
 
     A query is compared with its own passages only, so the loss is a mean over queries, and the
-    gradients of chunks of queries and of processes add up to that of the whole batch.
-
-    Args:
-        model: the cross-encoder.
-        settings: the weight of R-Drop.
-        cache: with `grad_cache`, a chunk holds as many whole groups as `p_chunk` passages, or
-            `chunk_tokens`, make, at least one; no pass is run twice.
+    gradients of chunks of queries and of processes add up to that of the whole batch. With
+    `grad_cache`, a chunk holds as many whole groups as `p_chunk` passages, or `chunk_tokens`, make,
+    at least one; no pass is run twice.
     """
 
     def __init__(self, model: Reranker, settings: RerankingSettings, cache: CacheSettings) -> None:
@@ -228,10 +363,7 @@ class RerankingStep:
 class SentenceStep:
     """A step on pairs or triplets of sentences, each one vector; the loss is a mean over examples.
 
-    Args:
-        encoder: reads all sentences.
-        objective: which loss; its margin, or its scale of labels.
-        cache: as in `RerankingStep`, of whole examples.
+    The cache works as in `RerankingStep`, on whole examples.
     """
 
     def __init__(
@@ -266,7 +398,7 @@ def sentence_loss(vectors: Tensor, labels: Tensor | None, settings: ObjectiveSet
     return cosine_mse(first, second, labels.to(first) / settings.label_scale)
 
 
-def _summed(values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def _summed(values: Terms) -> Terms:
     """Sum values over the processes."""
     if world()[1] == 1:
         return values
@@ -332,7 +464,7 @@ class PretrainingStep:
                 terms = forward(chunk)[1]
                 backward(total(terms))
                 sums = {name: sums.get(name, 0) + term.detach() for name, term in terms.items()}
-            return dict(_summed(sums))
+            return _summed(sums)
         # each chunk's activations are computed again in the backward pass
         passed = [checkpoint(forward, chunk, use_reentrant=False) for chunk in chunks]
         cls = torch.cat([states for states, _ in passed])[order.argsort()]

@@ -34,7 +34,6 @@ from denserk.io.outputs import whole_folder
 from denserk.models.devices import DTYPES
 from denserk.models.distributed import gather, gather_objects, sum_gradients, world
 from denserk.reporting import Progress, track
-from denserk.training.reports import Reports
 from denserk.training.steps import Step, Terms
 
 # Growth of the norm of all weights above which training has diverged.
@@ -49,47 +48,33 @@ GPU_WORKERS = 2
 CHECKPOINTS, BEST, STEPS = "checkpoints", "best", "steps"
 STATE, LOG = "trainer.pt", "trainer_state.json"
 LOWER_IS_BETTER = (DevMetric.LOSS, DevMetric.AVERAGE_RANK)
-Save = Callable[[Path], None]
 Measure = Callable[[], Mapping[str, float]]
-History = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Training:
     """What a run trains, and from which data.
 
-    Attributes:
-        model: to be trained.
-        step: a batch -> gradients.
-        save: writes a model folder.
-        load: reads its weights back.
-        prepare: tokenises the data beneath the output folder; returns this process's batches, and
-            what measures the model (in evaluation mode) on held-out data, or None.
-        resolved: settings that the model brought along, as JSON.
+    `save` writes a model folder, `load` reads its weights back. `prepare` tokenises the data below
+    the output folder; it returns this process's batches, and what measures the model (in evaluation
+    mode) on held-out data, or None. `resolved`: settings that the model brought along, as JSON.
     """
 
     model: nn.Module
     step: Step
-    save: Save
-    load: Save
+    save: Callable[[Path], None]
+    load: Callable[[Path], None]
     prepare: Callable[[Path], tuple[Any, Measure | None]]
     resolved: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Speed(NamedTuple):
-    """Throughput of a run over all its processes, without validations and checkpoints.
+    """Throughput of a run over all its processes, without validations and checkpoints."""
 
-    Attributes:
-        tokens_per_second: of texts, padding not counted.
-        padding: the share of positions that are padding.
-        waiting: the share of the time spent waiting for data.
-        peak_mib: the most memory of a process: of its GPU, or its resident set on a CPU.
-    """
-
-    tokens_per_second: float
-    padding: float
-    waiting: float
-    peak_mib: float
+    tokens_per_second: float  # of texts, padding not counted
+    padding: float  # the share of positions that are padding
+    waiting: float  # the share of the time spent waiting for data
+    peak_mib: float  # the most memory of a process: of its GPU, or its resident set on a CPU
 
     def __str__(self) -> str:
         return (
@@ -98,7 +83,7 @@ class Speed(NamedTuple):
         )
 
 
-def best_of(history: History, metric: DevMetric) -> tuple[float | None, int]:
+def best_of(history: list[dict[str, Any]], metric: DevMetric) -> tuple[float | None, int]:
     """Return the best value of a log, the first among equals, and the validations since then.
 
     >>> best_of([{"eval_RR@10": 0.3}, {"eval_RR@10": 0.5}, {"eval_RR@10": 0.5}], DevMetric.RR_10)
@@ -131,12 +116,11 @@ class Trainer:
     """Runs a step over batches.
 
     Item i of `batches`, which has `steps_per_epoch`, is this process's share of batch i. `output`
-    takes checkpoints and best weights, `reports` each entry of the log.
+    takes checkpoints and best weights; `report` gets each entry of the log and its step.
 
     Attributes:
-        step_number: updates done.
+        step_number: updates done; `first_step`: those done when this run started or resumed.
         history: the log, a dictionary for each entry.
-        first_step: the update that this run started or resumed at.
     """
 
     def __init__(
@@ -150,7 +134,7 @@ class Trainer:
         seed: int,
         validation: ValidationSettings = ValidationSettings(),  # noqa: B008  (frozen)
         measure: Measure | None = None,
-        reports: Reports | None = None,
+        report: Callable[[Mapping[str, float], int], None] = lambda values, step: None,
     ) -> None:
         self.training, self.batches, self.settings = training, batches, optimizer
         self.model, self.step = training.model.to(device), training.step
@@ -164,7 +148,7 @@ class Trainer:
         self.output, self.device, self.seed = output, device, seed
         self.folder = output / CHECKPOINTS
         self.validation, self.measure = validation, measure
-        self.reports = reports or Reports((), output)
+        self.report = report
         self.per_update = optimizer.gradient_accumulation_steps
         self.updates_per_epoch = batches.steps_per_epoch / self.per_update
         self.eval_steps = validation.eval_steps or max(1, int(self.updates_per_epoch))
@@ -172,7 +156,7 @@ class Trainer:
         self.log_steps = optimizer.logging_steps or max(1, min(LOG_LINES, self.total // LOG_LINES))
         self.keep_steps: tuple[int, ...] = getattr(optimizer, "keep_steps", ())
         self.step_number = self.first_step = 0
-        self.history: History = []
+        self.history: list[dict[str, Any]] = []
         self._stopped = False
         self._sums: Terms = {}
         self._summed = 0
@@ -207,11 +191,6 @@ class Trainer:
         """Train to the end, under `resume` from the last checkpoint.
 
         A finished run, or one that was stopped early at its last checkpoint, is only loaded.
-
-        Raises:
-            DenserkError: the loss or the weights are not finite.
-            MismatchError: the checkpoint is of an earlier version.
-            OutputError: a checkpoint cannot be written.
         """
         set_seed(self.seed)
         checkpoints = self._checkpoints()
@@ -229,16 +208,14 @@ class Trainer:
         notes: dict[str, str] = {}
         loader = iter(self._loader())
         while self.step_number < self.total and not self._stopped:
-            begun = time.perf_counter()
+            start = time.perf_counter()
             batches = list(islice(loader, self.per_update))
-            ready = time.perf_counter()
+            self._waited += time.perf_counter() - start
             self.training_step(batches)
-            self._waited += ready - begun
-            self._seconds += time.perf_counter() - begun
+            self._seconds += time.perf_counter() - start
             progress.advance()
             self._after_step(notes)
             progress.note(", ".join(notes.values()))
-        self.reports.close()
 
     def _loader(self) -> "DataLoader[Any]":
         """Whole batches, from the step that the run is at."""
@@ -260,11 +237,7 @@ class Trainer:
         return torch.autocast(self.device.type, DTYPES[precision] if enabled else None, enabled)
 
     def training_step(self, batches: list[Any]) -> None:
-        """Update the weights once, by the mean gradient of some batches.
-
-        Raises:
-            DenserkError: the loss is NaN or infinite.
-        """
+        """Update the weights once, by the mean gradient of some batches."""
         self.model.train()
 
         def backward(loss: Tensor) -> None:
@@ -279,7 +252,7 @@ class Trainer:
             parts = ", ".join(f"{name} {term.item():.4g}" for name, term in terms.items())
             raise DenserkError(
                 f"the loss of step {self.step_number + 1} is not a number ({parts})",
-                "lower --lr, or use --dtype float32 in place of float16, and begin again; the last "
+                "lower --lr, or use --dtype float32 in place of float16, and start again; the last "
                 f"checkpoint in {self.folder} is a model to start from, as --model",
             )
         self._scaler.unscale_(self._optimizer)
@@ -332,7 +305,7 @@ class Trainer:
     def _log(self, values: dict[str, float]) -> None:
         epoch = self.step_number / self.updates_per_epoch
         self.history.append({**values, "epoch": epoch, "step": self.step_number})
-        self.reports.log(values, self.step_number)
+        self.report(values, self.step_number)
 
     def _norm(self) -> float:
         """Return the norm of all weights."""

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch, pad
-from denserk.training import batching
-from denserk.training.batching import GRAIN, Limits, Work, cut, ends_of_groups, group
+from denserk.training import steps
+from denserk.training.steps import GRAIN, Limits, Work, cut, ends_of_groups, group
 
 LENGTHS = st.lists(st.integers(1, 64), min_size=1, max_size=9).map(
     lambda lengths: sorted(lengths, reverse=True)
@@ -47,7 +47,7 @@ def test_limits_hold_and_every_text_is_in_one_group(lengths, limits, price):
 def test_a_batch_is_the_same_texts_in_another_order(lengths, limits):
     texts = [[7 + number] * length for number, length in enumerate(lengths)]
     work = Work()
-    with patch.dict(batching.PRICES, cpu=16):
+    with patch.dict(steps.PRICES, cpu=16):
         groups = group(pad(texts, 0), work, limits)
     found = [row[mask].tolist() for part in groups.batches for row, mask in zip(*part, strict=True)]
     assert [found[place] for place in groups.back] == texts

@@ -7,9 +7,8 @@ from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
 from denserk.losses.pretraining import Condenser, Master, RetroMae
 from denserk.losses.retrieval import span_contrast_loss
 from denserk.models.stored_model import read_model_folder
-from denserk.training import batching
-from denserk.training.batching import UNLIMITED, Limits, Work, cut
-from denserk.training.steps import PretrainingStep
+from denserk.training import steps
+from denserk.training.steps import UNLIMITED, Limits, PretrainingStep, Work, cut
 
 AUTOCAST = contextlib.nullcontext
 
@@ -100,7 +99,7 @@ def test_spans_go_by_length_whatever_their_documents(model, monkeypatch, limits)
     rest = torch.stack([loss.total / counts[name] for name, loss in losses.items()]).sum()
     (span_contrast_loss(cls) + rest).backward()
     expected = gradients_of(model)
-    monkeypatch.setitem(batching.PRICES, "cpu", 16)
+    monkeypatch.setitem(steps.PRICES, "cpu", 16)
     found, terms = gradients(model, unequal, limits, contrast=True)
     assert_equal(found, expected)
     assert terms["spans"] == pytest.approx(span_contrast_loss(cls).item())

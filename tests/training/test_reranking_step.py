@@ -9,8 +9,14 @@ from denserk.config.training import CacheSettings, RerankingSettings
 from denserk.data.batches import PairJoiner
 from denserk.data.tokenization import load_tokenizer
 from denserk.data.training_batches import PairTrainingBatch
+<<<<<<< HEAD
 from denserk.models.cross_encoder import reranker_to_train
 from denserk.training import batching
+=======
+from denserk.models.cross_encoder import Reranker
+from denserk.models.stored_model import StoredEncoder
+from denserk.training import steps
+>>>>>>> 97b2932 (Training in fewer modules: grouping of texts stands with the steps, trackers with the run folder, new models with pretrain)
 from denserk.training.steps import RerankingStep
 
 GROUP = 3
@@ -117,8 +123,8 @@ def test_a_chunk_holds_whole_groups_and_no_more_than_were_asked_for(tiny):
 def test_groups_of_like_length_change_nothing(tiny, monkeypatch, kind):
     model, batch = reranker(tiny, kind), batch_of(tiny)
     terms, expected = gradients(model, batch)
-    monkeypatch.setitem(batching.PRICES, "cpu", 0)
-    monkeypatch.setattr(batching, "GRAIN", 1)
+    monkeypatch.setitem(steps.PRICES, "cpu", 0)
+    monkeypatch.setattr(steps, "GRAIN", 1)
     seen = []
     model.register_forward_pre_hook(lambda _, given: seen.append(given[0].tokens.attention_mask))
     grouped, found = gradients(model, batch)

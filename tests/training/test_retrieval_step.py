@@ -11,9 +11,8 @@ from denserk.config.training import CacheSettings
 from denserk.data.batches import TokenBatch
 from denserk.losses.retrieval import find_candidates
 from denserk.models.pooling import PassageVectors
-from denserk.training import batching
-from denserk.training.batching import Limits, Work, group
-from denserk.training.steps import RetrievalStep, join
+from denserk.training import steps
+from denserk.training.steps import Limits, RetrievalStep, Work, group, join
 from tests.training.retrievers import (
     LOSSES,
     REPRESENTATIONS,
@@ -156,11 +155,11 @@ def test_groups_of_like_length_change_nothing(tiny, monkeypatch, name, cache):
     model = retriever(tiny("bert"), settings, dropout=0.0)
     made, batch = objective(model, settings, LOSSES["kl"]), batch_of(5)
     whole = RetrievalStep(model, made, DIRECT)
-    monkeypatch.setitem(batching.PRICES, "cpu", 1 << 40)
+    monkeypatch.setitem(steps.PRICES, "cpu", 1 << 40)
     terms, expected = run(whole, batch)
     assert whole.work.positions == sum(part[0].numel() for part in (batch.queries, batch.passages))
-    monkeypatch.setitem(batching.PRICES, "cpu", 0)
-    monkeypatch.setattr(batching, "GRAIN", 1)
+    monkeypatch.setitem(steps.PRICES, "cpu", 0)
+    monkeypatch.setattr(steps, "GRAIN", 1)
     grouped = RetrievalStep(model, made, cache)
     grouped_terms, found = run(grouped, batch)
     assert_same(found, expected, 1e-9)

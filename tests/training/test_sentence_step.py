@@ -9,9 +9,8 @@ import torch
 
 from denserk.config.training import CacheSettings, Objective, ObjectiveSettings
 from denserk.data.batches import SentenceBatch, pad
-from denserk.training import batching
-from denserk.training.batching import group
-from denserk.training.steps import SentenceStep
+from denserk.training import steps
+from denserk.training.steps import SentenceStep, group
 from tests.training.retrievers import REPRESENTATIONS, assert_same, gradients, retriever
 
 EXAMPLES = 5
@@ -104,8 +103,8 @@ def test_a_chunk_holds_whole_examples(tiny, monkeypatch):
 def test_groups_of_like_length_change_nothing(tiny, monkeypatch, size, cache):
     batch = batch_of(size)
     terms, expected, _ = trained(tiny("bert"), "cls", size, batch)
-    monkeypatch.setitem(batching.PRICES, "cpu", 0)
-    monkeypatch.setattr(batching, "GRAIN", 1)
+    monkeypatch.setitem(steps.PRICES, "cpu", 0)
+    monkeypatch.setattr(steps, "GRAIN", 1)
     again, found, _ = trained(tiny("bert"), "cls", size, batch, cache)
     assert_same(found, expected, 1e-12)
     assert again == {name: pytest.approx(term, rel=1e-6) for name, term in terms.items()}

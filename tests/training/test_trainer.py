@@ -9,9 +9,9 @@ from transformers import BertConfig, BertModel
 
 from denserk.config.training import DevMetric, OptimizerSettings, ValidationSettings
 from denserk.errors import DenserkError, MismatchError, MissingExtraError, OutputError, UsageError
-from denserk.training import reports
-from denserk.training.batching import Work
-from denserk.training.reports import Reports, callbacks_of
+from denserk.training import run_folder
+from denserk.training.run_folder import Reports
+from denserk.training.steps import Work
 from denserk.training.trainer import LOWER_IS_BETTER, Trainer, Training, best_of
 from tests.faults import Stopped
 
@@ -81,6 +81,7 @@ def trainer(
         model.load_state_dict(torch.load(where / "weights.pt", weights_only=True))
 
     measured = iter(values or [])
+    more = {"report": options.pop("report")} if "report" in options else {}
     given = {"lr": 0.05, "save_steps": 4, "logging_steps": 1, "keep_checkpoints": 0, **options}
     step = Fit(model, stop_at, nan_at)
     validation = ValidationSettings(
@@ -96,7 +97,7 @@ def trainer(
         seed=1,
         validation=validation,
         measure=None if values is None else lambda: {(metric or RR).value: next(measured)},
-        reports=given.get("report_to") and Reports(callbacks_of(given["report_to"]), folder),
+        **more,
     )
 
 
@@ -292,7 +293,9 @@ def test_the_best_weights_are_kept_and_patience_ends(
 
 def test_the_log_goes_to_tensorboard(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    run(trainer(tmp_path, values=[0.25, 0.5], report_to=("tensorboard",)))
+    reports = Reports(["tensorboard"], tmp_path)
+    run(trainer(tmp_path, values=[0.25, 0.5], report=reports.log))
+    reports.close()
     board = accumulator.EventAccumulator(str(tmp_path / "logs"))
     board.Reload()
     scalars = {"train/loss", "train/loss_a", "train/learning_rate", "eval/RR@10"}
@@ -301,15 +304,14 @@ def test_the_log_goes_to_tensorboard(tmp_path):
     assert [(e.step, e.value) for e in board.Scalars("eval/RR@10")] == [(5, 0.25), (10, 0.5)]
 
 
-def test_trackers_that_are_not_there(monkeypatch):
-    assert callbacks_of(()) == []
+def test_trackers_that_are_not_there(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"--report-to teletype .*wandb"):
-        callbacks_of(["teletype"])
+        Reports(["teletype"], tmp_path)
 
     def missing():
         raise RuntimeError("WandbCallback requires wandb to be installed. Run `pip install wandb`.")
 
-    monkeypatch.setattr(reports, "get_reporting_integration_callbacks", lambda _: [missing])
+    monkeypatch.setattr(run_folder, "get_reporting_integration_callbacks", lambda _: [missing])
     with pytest.raises(MissingExtraError, match="--report-to wandb needs a package") as error:
-        callbacks_of(["wandb"])
+        Reports(["wandb"], tmp_path)
     assert error.value.hint == "pip install wandb"

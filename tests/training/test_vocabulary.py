@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, BertTokenizer
 
 from denserk.config.pretraining import Architecture
-from denserk.data.vocabulary import new_model, train_vocabulary
 from denserk.errors import InputError
+from denserk.training.pretrain import new_model, train_vocabulary
 from tests.conftest import PASSAGES, SPECIALS
 
 TEXTS = [f"{title}. {text}" for title, text in PASSAGES.values()] + [
@@ -20,8 +20,8 @@ TEXTS = [f"{title}. {text}" for title, text in PASSAGES.values()] + [
     "Élan and naïveté of the 北京 river; \u201cquoted\u201d words...",
 ]
 PRINT = """
-from denserk.data.vocabulary import train_vocabulary
-from tests.data.test_vocabulary import TEXTS
+from denserk.training.pretrain import train_vocabulary
+from tests.training.test_vocabulary import TEXTS
 print(train_vocabulary(lambda: iter(TEXTS * 3), 200, "texts").backend_tokenizer.to_str())
 """
 
