@@ -1,8 +1,9 @@
-"""Whole-word masking of one text: functions of token ids and a random generator.
+"""Whole-word masking of a batch of texts: functions of token ids and of random numbers in [0, 1).
 
 Special tokens are never masked and have no label. Uniform masks follow Condenser (Gao and Callan,
-2021, with the authors' code), keyword masks MASTER (Zhou et al., 2023). A text is an array (T,) of
-tokens without [CLS] and [SEP] around them; its W words are numbered from 0.
+2021, with the authors' code), keyword masks MASTER (Zhou et al., 2023). Texts are an array (B, T)
+of tokens without [CLS] and [SEP] around them, padded with [PAD]; the words of each are numbered
+from 0, and W is the largest number of words.
 
 Keyword weights come from the words of a corpus. A word there is the concatenation of its tokens,
 such as "fran##ce"; words are numbered from 1 by first occurrence, and 0 means no word.
@@ -23,6 +24,7 @@ from denserk.errors import InputError, ModelError, UsageError
 
 Ids = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 NO_WORD = -1
 MOST = 512  # tokens that a uniform mask covers at most
 MASKED, RANDOM = 0.8, 0.1  # shares of masked tokens replaced by [MASK], and by a random token
@@ -93,59 +95,73 @@ class SubwordTokens(NamedTuple):
 
 
 def words_of(ids: Ids, vocabulary: SubwordTokens) -> Ids:
-    """Return the number of each token's word, `NO_WORD` for special tokens: (T,) -> (T,).
+    """Return the number of each token's word, `NO_WORD` for special tokens: (B, T) -> (B, T).
 
     A continuing token at the start of the text, or after a special token, begins a word.
     """
     special = vocabulary.special[ids]
     starts = ~vocabulary.continues[ids]
-    starts[:1] = True
-    starts[1:] |= special[:-1]
-    words: Ids = np.cumsum(starts & ~special) - 1
+    starts[:, :1] = True
+    starts[:, 1:] |= special[:, :-1]
+    words: Ids = np.cumsum(starts & ~special, axis=1) - 1
     words[special] = NO_WORD
     return words
 
 
-def budget(rate: float, tokens: int) -> int:
+def sizes_of(words: Ids) -> Ids:
+    """Return how many tokens each word has: (B, T) -> (B, W), 0 where a text has fewer words."""
+    width = int(words.max(initial=NO_WORD)) + 1
+    rows, places = np.nonzero(words != NO_WORD)
+    flat = rows * width + words[rows, places]
+    return np.bincount(flat, minlength=len(words) * width).reshape(len(words), width)
+
+
+def budget(rate: float, tokens: Ids) -> Ids:
     """Return how many tokens to mask: rounded half to even, at least one.
 
-    >>> budget(0.5, 5), budget(0.5, 7), budget(0.15, 3)
-    (2, 4, 1)
+    >>> budget(0.5, np.array([5, 7, 1])).tolist()
+    [2, 4, 1]
     """
-    return max(1, round(rate * tokens))
+    limits: Ids = np.maximum(1, np.rint(rate * tokens)).astype(np.int64)
+    return limits
 
 
-def uniform_masks(words: Ids, limit: int, rng: np.random.Generator, count: int = 1) -> Mask:
+def _of_words(words: Ids, order: Ids, taken: Mask) -> Mask:
+    """Return the mask of the words that are taken, given in an order: (B, T)."""
+    chosen = np.zeros((len(words), order.shape[1] + 1), dtype=bool)  # the last column: no word
+    np.put_along_axis(chosen, order, taken, axis=1)
+    return np.take_along_axis(chosen, words, axis=1)
+
+
+def uniform_masks(words: Ids, limits: Ids, draws: Floats) -> Mask:
     """Mask words in random order up to the budget; skip a word that would exceed it.
 
     Args:
-        words: (T,) from `words_of`.
-        limit: from `budget`, which counts special tokens inside a text as the released code does.
-        rng: the source of randomness.
-        count: number of independent masks.
+        words: (B, T) from `words_of`.
+        limits: (B,) from `budget`, which counts special tokens inside a text as the released code
+            does.
+        draws: (B, W).
 
     Returns:
-        (count, T).
+        (B, T).
     """
-    sizes = np.bincount(words[words != NO_WORD])
-    order = rng.permuted(np.tile(np.arange(len(sizes)), (count, 1)), axis=1)
-    chosen = np.zeros((count, len(sizes) + 1), dtype=bool)  # the last column: no word
-    np.put_along_axis(chosen, order, fill_budgets(sizes[order], min(limit, MOST)), axis=1)
-    masks: Mask = chosen[:, words]
-    return masks
+    sizes = sizes_of(words)
+    order = np.argsort(np.where(sizes > 0, draws, np.inf), axis=1)
+    in_order = np.take_along_axis(sizes, order, axis=1)
+    return _of_words(words, order, fill_budgets(in_order, np.minimum(limits, MOST)))
 
 
-def fill_budgets(sizes: Ids, limit: int) -> Mask:
-    """Take from the left of each row what still fits: (N, W) sizes of at least 1 -> (N, W).
+def fill_budgets(sizes: Ids, limits: Ids) -> Mask:
+    """Take from the left of each row what still fits: (B, W), (B,) -> (B, W).
 
-    >>> fill_budgets(np.array([[2, 3, 1, 1]]), 4)
+    >>> fill_budgets(np.array([[2, 3, 1, 1]]), np.array([4]))
     array([[ True, False,  True,  True]])
     """
-    taken = np.cumsum(sizes, axis=1) <= limit
-    left = limit - (sizes * taken).sum(axis=1)
+    taken = np.cumsum(sizes, axis=1) <= limits[:, None]
+    left = limits - (sizes * taken).sum(axis=1)
     while True:
         # what was skipped stays too large, since the remaining budget only shrinks
-        fits = (sizes <= left[:, None]) & ~taken
+        fits = (sizes > 0) & (sizes <= left[:, None]) & ~taken
         rows = np.flatnonzero(fits.any(axis=1))
         if not len(rows):
             return taken
@@ -154,48 +170,37 @@ def fill_budgets(sizes: Ids, limit: int) -> Mask:
         left[rows] -= sizes[rows, places]
 
 
-def keyword_mask(
-    words: Ids, weights: NDArray[np.float64], rate: float, rng: np.random.Generator
-) -> Mask:
+def keyword_masks(words: Ids, weights: Floats, rate: float, draws: Floats) -> Mask:
     """Draw words in proportion to their weights, without replacement, until the budget is met.
 
     The last word may exceed it. The budget counts tokens that belong to words.
 
     Args:
-        words: (T,) from `words_of`.
-        weights: (W,), at least 0.
+        words: (B, T) from `words_of`.
+        weights: (B, W), at least 0.
         rate: share of the tokens.
-        rng: the source of randomness.
+        draws: (B, W).
 
     Returns:
-        (T,).
+        (B, T).
     """
-    sizes = np.bincount(words[words != NO_WORD])
+    sizes = sizes_of(words)
     # sorted exponential variates give weighted sampling without replacement
-    order = np.argsort(rng.exponential(size=len(sizes)) / np.maximum(weights, LIGHTEST))
-    before = np.cumsum(sizes[order]) - sizes[order]
-    chosen = np.zeros(len(sizes) + 1, dtype=bool)  # the last one: no word
-    chosen[order] = before < budget(rate, int(sizes.sum()))
-    mask: Mask = chosen[words]
-    return mask
+    times = -np.log1p(-draws) / np.maximum(weights, LIGHTEST)
+    order = np.argsort(np.where(sizes > 0, times, np.inf), axis=1)
+    in_order = np.take_along_axis(sizes, order, axis=1)
+    before = np.cumsum(in_order, axis=1) - in_order
+    return _of_words(words, order, before < budget(rate, sizes.sum(axis=1))[:, None])
 
 
-def corrupt(
-    ids: Ids,
-    mask: Mask,
-    vocabulary: SubwordTokens,
-    rng: np.random.Generator,
-    *,
-    all_mask: bool = False,
-) -> tuple[Ids, Ids]:
-    """Return masked ids and labels (T,): 80 % [MASK], 10 % a random token, 10 % unchanged.
+def corrupt(ids: Ids, mask: Mask, vocabulary: SubwordTokens, fate: Floats, token: Floats) -> Ids:
+    """Replace masked tokens: 80 % by [MASK], 10 % by a random token, 10 % stay; (B, T) each.
 
-    Labels are -100 where nothing is masked. With `all_mask`, all masked tokens are [MASK] (SimLM).
+    Under `fate` 0 all masked tokens are [MASK] (SimLM).
     """
-    fate = np.zeros(len(ids)) if all_mask else rng.random(len(ids))
-    replaced = np.where(fate < MASKED + RANDOM, rng.integers(vocabulary.size, size=len(ids)), ids)
-    seen = np.where(fate < MASKED, vocabulary.mask_id, replaced)
-    return np.where(mask, seen, ids), np.where(mask, ids, IGNORED)
+    random = (token * vocabulary.size).astype(np.int64)
+    replaced = np.where(fate < MASKED + RANDOM, random, ids)
+    return np.where(mask, np.where(fate < MASKED, vocabulary.mask_id, replaced), ids)
 
 
 class WordCounter:
@@ -210,7 +215,7 @@ class WordCounter:
     def add(self, text: Sequence[int]) -> NDArray[np.uint32]:
         """Count the words of a text; return the word number of each token."""
         words: list[list[int]] = []
-        places = words_of(np.array(text, dtype=np.int64), self._vocabulary)
+        [places] = words_of(np.array([text], dtype=np.int64), self._vocabulary)
         for token, place in zip(text, places.tolist(), strict=True):
             if place == len(words):
                 words.append([token])
@@ -219,7 +224,8 @@ class WordCounter:
         numbers = [self._numbers.setdefault(tuple(w), len(self._numbers)) for w in words]
         self._counts.update(numbers)
         self._texts.update(set(numbers))
-        return np.array([*numbers, 0], dtype=np.uint32)[places]  # NO_WORD is the last place
+        by_place: NDArray[np.uint32] = np.array([*numbers, 0], dtype=np.uint32)[places]
+        return by_place  # NO_WORD took the last one
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield each word with its counts, by number; the first is no word."""
@@ -246,27 +252,29 @@ class KeywordWeights:
         self._table = np.where(counts > 0, 1 / np.maximum(counts, 1), MISSING)
 
     def __call__(
-        self, numbers: Ids, words: Ids, *, starts_inside: bool, ends_inside: bool
-    ) -> NDArray[np.float64]:
-        """Return the weight of each word of a text: (W,).
+        self, numbers: Ids, words: Ids, *, starts_inside: Mask, ends_inside: Mask
+    ) -> Floats:
+        """Return the weight of each word of each text: (B, W).
 
         Args:
-            numbers: (T,) the number of each token's word.
-            words: (T,) from `words_of`.
-            starts_inside: the text begins within a word.
-            ends_inside: it ends within a word.
+            numbers: (B, T) the number of each token's word in the corpus.
+            words: (B, T) from `words_of`.
+            starts_inside: (B,) the text begins within a word.
+            ends_inside: (B,) it ends within a word.
         """
-        by_word = np.zeros(words.max(initial=NO_WORD) + 1, dtype=np.int64)
-        by_word[words[words != NO_WORD]] = numbers[words != NO_WORD]
-        weights: NDArray[np.float64] = self._table[by_word]
+        by_word = np.zeros_like(sizes_of(words))
+        rows, places = np.nonzero(words != NO_WORD)
+        by_word[rows, words[rows, places]] = numbers[rows, places]
+        weights: Floats = self._table[by_word]
         if self._tfidf:
-            _, places, counts = np.unique(by_word, return_inverse=True, return_counts=True)
-            weights *= counts[places]
+            keys = by_word + len(self._table) * np.arange(len(words))[:, None]
+            _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+            weights *= counts[inverse].reshape(weights.shape)
         if not self._fragments:  # as in the released code, a cut word has no count
-            if starts_inside:
-                weights[0] = MISSING
-            if ends_inside:
-                weights[-1] = MISSING
+            last = words.max(axis=1, initial=NO_WORD)
+            weights[np.flatnonzero(starts_inside & (last >= 0)), 0] = MISSING
+            cut = np.flatnonzero(ends_inside & (last >= 0))
+            weights[cut, last[cut]] = MISSING
         return weights
 
 

@@ -8,7 +8,7 @@ sampling).
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, Unpack
 
@@ -24,21 +24,22 @@ from denserk.config.pretraining import (
     NprKind,
     PretrainingObjective,
 )
-from denserk.data.batches import MaskedTexts, PretrainingBatch, pad
+from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch, pad
 from denserk.data.masking import (
     IGNORED,
+    Floats,
     Ids,
     KeywordWeights,
     Mask,
     SubwordTokens,
     budget,
     corrupt,
-    keyword_mask,
+    keyword_masks,
     uniform_masks,
     words_of,
 )
 from denserk.data.pretraining_data import SPECIAL_TOKENS, Layout, PretrainingStore
-from denserk.data.sampling import Items, Purpose, generator
+from denserk.data.sampling import Items, Purpose, generator, keyed_uniform
 from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import ScheduledBatches, ScheduleOptions
 from denserk.errors import MismatchError, UsageError
@@ -46,7 +47,6 @@ from denserk.errors import MismatchError, UsageError
 logger = logging.getLogger(__name__)
 
 SAMPLES = 256  # uniform masks per text, at most, that RetroMAE's decoder rows draw from
-Masked = tuple[Ids, Ids]  # the tokens that are seen, and the labels
 
 
 class Stage(IntEnum):
@@ -63,195 +63,97 @@ class Stage(IntEnum):
     RETROMAE = 8
 
 
+class Use(IntEnum):
+    """What a random number of a stage decides."""
+
+    CROP = 0
+    WORD = 1
+    FATE = 2
+    TOKEN = 3
+
+
 PASSES = {Stage.CMP_PASS: "cmp", Stage.NPR_PASS: "npr"}
 
 
-class Visit(NamedTuple):
-    """A row of prepared text in an epoch: the key of its random numbers."""
+class Draws(NamedTuple):
+    """Random numbers for rows of prepared text (B,) in an epoch, for a stage."""
 
     seed: int
-    row: int
+    rows: Items
     epoch: int
+    stage: Stage = Stage.TEXT
 
-    def rng(self, stage: Stage) -> np.random.Generator:
-        """Return the random generator of a stage."""
-        return generator(self.seed, Purpose.MASKING + stage, self.row, self.epoch)
+    def at(self, stage: Stage) -> "Draws":
+        """Return those of another stage."""
+        return self._replace(stage=stage)
+
+    def __call__(self, use: Use, count: int) -> Floats:
+        """Return random numbers in [0, 1): (B, count)."""
+        purpose = Purpose.MASKING + self.stage * len(Use) + use
+        return keyed_uniform(generator(self.seed, purpose, self.epoch), self.rows, count)
 
 
-class Crop(NamedTuple):
-    """The tokens start .. end - 1 of a text."""
+class Texts(NamedTuple):
+    """Padded texts without [CLS] and [SEP]: (B, T) ids, (B,) lengths, (B, T) `words_of`."""
 
-    text: Ids
-    start: int
-    end: int
+    ids: Ids
+    lengths: Ids
+    words: Ids
+
+
+class Crops(NamedTuple):
+    """The tokens start .. end - 1 of each text."""
+
+    texts: Sequence[Ids]
+    starts: Ids
+    ends: Ids
 
     @classmethod
-    def draw(cls, text: Ids, limit: int, rng: np.random.Generator) -> "Crop":
-        """Crop a text to at most `limit` tokens, at a random place."""
-        start = int(rng.integers(len(text) - limit + 1)) if len(text) > limit else 0
-        return cls(text, start, min(start + limit, len(text)))
+    def draw(cls, texts: Sequence[Ids], limit: int, draws: Floats) -> "Crops":
+        """Crop texts to at most `limit` tokens, at random places given by (B,) numbers."""
+        lengths = np.array([len(text) for text in texts], dtype=np.int64)
+        starts = (draws * (np.maximum(lengths - limit, 0) + 1)).astype(np.int64)
+        return cls(texts, starts, np.minimum(starts + limit, lengths))
 
-    @property
-    def ids(self) -> Ids:
-        """Return the token ids: (T,)."""
-        return self.text[self.start : self.end].astype(np.int64)
+    def of(self, columns: Sequence[Ids]) -> list[Ids]:
+        """Return the cropped part of texts, or of other values by token."""
+        bounds = zip(columns, self.starts.tolist(), self.ends.tolist(), strict=True)
+        return [column[start:end] for column, start, end in bounds]
 
-    def halves(self) -> tuple["Crop", "Crop"]:
+    def halves(self) -> tuple["Crops", "Crops"]:
         """Return both halves, the first the smaller; both empty for one token."""
-        if self.end - self.start < 2:
-            return self._replace(end=self.start), self._replace(end=self.start)
-        middle = (self.start + self.end) // 2
-        return self._replace(end=middle), self._replace(start=middle)
+        ends = np.where(self.ends - self.starts < 2, self.starts, self.ends)
+        middles = (self.starts + ends) // 2
+        return self._replace(ends=middles), self._replace(starts=middles, ends=ends)
 
-    def fragments(self, vocabulary: SubwordTokens) -> dict[str, bool]:
-        """Return whether the first and the last word are cut, as `KeywordWeights` takes it."""
+    def fragments(self, vocabulary: SubwordTokens) -> dict[str, Mask]:
+        """Return whether the first and the last words are cut, as `KeywordWeights` takes it."""
         continues, special = vocabulary.continues, vocabulary.special
-        cut = 0 < self.end < len(self.text) and not special[self.text[self.end - 1]]
-        return {
-            "starts_inside": self.start > 0 and bool(continues[self.text[self.start]]),
-            "ends_inside": bool(cut and continues[self.text[self.end]]),
-        }
+        inside = []
+        for text, start, end in zip(*self, strict=True):
+            cut = 0 < end < len(text) and not special[text[end - 1]]
+            starts = 0 < start < len(text) and continues[text[start]]
+            inside.append((bool(starts), bool(cut and continues[text[end]])))
+        starts_inside, ends_inside = np.array(inside, dtype=bool).reshape(-1, 2).T
+        return {"starts_inside": starts_inside, "ends_inside": ends_inside}
 
 
-def visible_tokens(words: Ids, rate: float, rng: np.random.Generator) -> Mask:
+def visible_tokens(words: Ids, rate: float, draws: Draws) -> Mask:
     """Return RetroMAE's decoder mask of a text, [CLS] and [SEP] included: (T,) -> (T + 2, T + 2).
 
-    Args:
-        words: from `masking.words_of`.
-        rate: share of the text, [CLS] and [SEP] counted, that a row does not see.
-        rng: the source of randomness.
+    `words` are from `masking.words_of`; `rate` is the share of the text, [CLS] and [SEP] counted,
+    that a row does not see; `draws` are those of one row.
     """
     length = len(words) + SPECIAL_TOKENS
-    samples = uniform_masks(words, budget(rate, length), rng, min(length, SAMPLES))
+    count = min(length, SAMPLES)
+    limits = np.repeat(budget(rate, np.array([length])), count)
+    order = draws(Use.WORD, count * (words.max(initial=-1) + 1)).reshape(count, -1)
+    samples = uniform_masks(np.tile(words, (count, 1)), limits, order)
     visible = np.ones((length, length), dtype=bool)
-    visible[:, 1:-1] = ~samples[rng.integers(len(samples), size=length)]
+    visible[:, 1:-1] = ~samples[(draws(Use.FATE, length)[0] * count).astype(np.int64)]
     np.fill_diagonal(visible, val=False)
     visible[:, 0] = True
     return visible
-
-
-class Masker(NamedTuple):
-    """Crops and masks single texts."""
-
-    vocabulary: SubwordTokens
-    settings: MaskingSettings
-    limit: int  # most tokens of a text, without special tokens
-
-    def crop(self, text: Ids, rng: np.random.Generator) -> Crop:
-        """Crop a text at a random place."""
-        return Crop.draw(text, self.limit, rng)
-
-    def choose(self, ids: Ids, rate: float, rng: np.random.Generator, extra: int = 0) -> Mask:
-        """Return a uniform mask; `extra` tokens are added to the length for the budget."""
-        words = words_of(ids, self.vocabulary)
-        mask: Mask = uniform_masks(words, budget(rate, len(ids) + extra), rng)[0]
-        return mask
-
-    def corrupt(self, ids: Ids, mask: Mask, rng: np.random.Generator) -> Masked:
-        """Replace masked tokens."""
-        return corrupt(ids, mask, self.vocabulary, rng, all_mask=self.settings.all_mask)
-
-    def uniform(self, ids: Ids, rate: float, rng: np.random.Generator) -> Masked:
-        """Mask a text uniformly."""
-        return self.corrupt(ids, self.choose(ids, rate, rng), rng)
-
-    def frame(self, texts: Sequence[Masked]) -> MaskedTexts:
-        """Add [CLS] before and [SEP] after each text, and pad."""
-        cls_id, sep_id = [self.vocabulary.cls_id], [self.vocabulary.sep_id]
-        tokens = [np.concatenate([cls_id, seen, sep_id]) for seen, _ in texts]
-        labels = [np.concatenate([[IGNORED], asked, [IGNORED]]) for _, asked in texts]
-        return MaskedTexts(pad(tokens, self.vocabulary.pad_id), pad(labels, IGNORED).input_ids)
-
-
-class MasterRow(NamedTuple):
-    """What MASTER reads of a passage: token ids, and the number of each token's word."""
-
-    text: Ids
-    words: Ids
-    neighbour: Ids
-    neighbour_words: Ids
-    queries: Ids
-    next: Ids
-
-
-class MasterMasker:
-    """Masks passages for MASTER's encoder and decoders."""
-
-    def __init__(
-        self, store: PretrainingStore, masker: Masker, tasks: frozenset[MasterTask], npr: NprKind
-    ) -> None:
-        self.store, self.masker, self.tasks, self.npr = store, masker, tasks, npr
-        self.settings = masker.settings
-        self.weights = KeywordWeights(store.words, len(store), masker.settings)
-
-    def read(self, rows: Items) -> list[MasterRow]:
-        """Return what is read of passages; without a neighbour that part is empty."""
-        store, offsets = self.store, self.store.neighbours[rows]
-        columns = (
-            store.texts.take(rows),
-            store.word_numbers.take(rows),
-            store.texts.take(rows + offsets),
-            store.word_numbers.take(rows + offsets),
-            store.queries.take(rows),
-            store.next.take(rows),
-        )
-        found = [MasterRow(*row) for row in zip(*columns, strict=True)]
-        return [
-            row if offset else row._replace(neighbour=row.neighbour[:0])
-            for row, offset in zip(found, offsets.tolist(), strict=True)
-        ]
-
-    def __call__(self, row: MasterRow, visit: Visit) -> dict[Stage, Masked]:
-        """Return the masked texts of a passage."""
-        settings, masker, rng = self.settings, self.masker, visit.rng(Stage.TEXT)
-        text = masker.crop(row.text, rng)
-        mask = masker.choose(text.ids, settings.mlm_probability, rng)
-        made = {Stage.TEXT: masker.corrupt(text.ids, mask, rng)}
-        if MasterTask.MKP in self.tasks:
-            made[Stage.MKP] = self._keywords(text, row.words, visit.rng(Stage.MKP))
-        if MasterTask.CMP in self.tasks:
-            if settings.cmp_pass:
-                rng = visit.rng(Stage.CMP_PASS)
-                mask = masker.choose(text.ids, settings.cmp_rate, rng)
-                made[Stage.CMP_PASS] = masker.corrupt(text.ids, mask, rng)
-            complement = ~mask & ~masker.vocabulary.special[text.ids]
-            made[Stage.CMP] = masker.corrupt(text.ids, complement, visit.rng(Stage.CMP))
-        if MasterTask.NPR in self.tasks:
-            made |= self._related(row, text, visit)
-        if MasterTask.DOR in self.tasks:
-            made[Stage.DOR] = self._generated(row.queries, visit.rng(Stage.DOR))
-        if MasterTask.GOR in self.tasks:
-            following = row.next if len(row.next) else row.text
-            made[Stage.GOR] = self._generated(following, visit.rng(Stage.GOR))
-        return made
-
-    def _related(self, row: MasterRow, text: Crop, visit: Visit) -> dict[Stage, Masked]:
-        """Return NPR's decoder input, and the encoder's pass over the first half."""
-        rng = visit.rng(Stage.NPR)
-        if self.npr is NprKind.NEIGHBOUR:
-            other = self.masker.crop(row.neighbour, rng)
-            return {Stage.NPR: self._keywords(other, row.neighbour_words, rng)}
-        first, second = text.halves()
-        rate, own = self.settings.mlm_probability, visit.rng(Stage.NPR_PASS)
-        return {
-            Stage.NPR_PASS: self.masker.uniform(first.ids, rate, own),
-            Stage.NPR: self._keywords(second, row.words, rng),
-        }
-
-    def _generated(self, text: Ids, rng: np.random.Generator) -> Masked:
-        rate = self.settings.decoder_mlm_probability
-        return self.masker.uniform(self.masker.crop(text, rng).ids, rate, rng)
-
-    def _keywords(self, text: Crop, numbers: Ids, rng: np.random.Generator) -> Masked:
-        """Mask the keywords of a passage, `numbers` being those of its words."""
-        ids = text.ids
-        if not len(ids):
-            return ids, ids
-        words = words_of(ids, self.masker.vocabulary)
-        cut = text.fragments(self.masker.vocabulary)
-        weights = self.weights(numbers[text.start : text.end], words, **cut)
-        mask = keyword_mask(words, weights, self.settings.decoder_mlm_probability, rng)
-        return self.masker.corrupt(ids, mask, rng)
 
 
 def refuse_generated(tasks: frozenset[MasterTask]) -> None:
@@ -306,12 +208,13 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
                 f"{store.folder} holds {store.layout}; {objective} needs {Layout.of(objective)}"
             )
         self.store, self.objective, self.settings = store, objective, masking
-        vocabulary = SubwordTokens.of(tokenizer)
+        self.tasks, self.limit = tasks, max_length - SPECIAL_TOKENS
+        self.vocabulary = SubwordTokens.of(tokenizer)
         if masking.masking is Masking.TOKEN:
-            vocabulary = vocabulary.singly()
-        self.masker = Masker(vocabulary, masking, max_length - SPECIAL_TOKENS)
+            self.vocabulary = self.vocabulary.singly()
         if objective is PretrainingObjective.MASTER:
-            self._master = MasterMasker(store, self.masker, tasks, self._npr(tasks))
+            self.npr = self._npr(tasks)
+            self.weights = KeywordWeights(store.words, len(store), masking)
         super().__init__(np.arange(len(store)), batch_size, masking.seed, **options)
         self.refuse_no_batch(store.folder, store.items)
 
@@ -336,20 +239,27 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
             texts = self.store.texts.take(rows)
         else:
             texts = self.store.texts.take(items)
-            lengths = [min(len(text), self.masker.limit) for text in texts]
+            lengths = [min(len(text), self.limit) for text in texts]
             order = np.argsort(np.negative(lengths), kind="stable")
             rows, texts = items[order], [texts[place] for place in order]
-        visits = [Visit(self.settings.seed, row, epoch) for row in rows.tolist()]
+        draws = Draws(self.settings.seed, rows, epoch)
+        visible = None
         if self.objective is PretrainingObjective.MASTER:
-            made = list(map(self._master, self._master.read(rows), visits))
+            made = self._master(texts, draws)
         else:
-            made = list(map(self._masked, texts, visits))
-        parts = {stage: self.masker.frame([each[stage] for each in made]) for stage in made[0]}
+            retromae = self.objective is PretrainingObjective.RETROMAE
+            cropped = self._padded(self._crop(texts, draws).of(texts))
+            extra = SPECIAL_TOKENS * retromae  # as the authors count
+            made = {Stage.TEXT: self._masked(cropped, self._choose(cropped, draws, extra), draws)}
+            if retromae:
+                everything = np.arange(cropped.ids.shape[1]) < cropped.lengths[:, None]
+                made[Stage.RETROMAE] = self._framed(cropped, cropped.ids, everything)
+                visible = self._visible(cropped, draws.at(Stage.RETROMAE))
         return PretrainingBatch(
-            parts[Stage.TEXT],
-            {name: parts[stage] for stage, name in PASSES.items() if stage in parts},
-            {stage.name.lower(): parts[stage] for stage in parts if stage >= Stage.MKP},
-            self._visible(made, visits) if Stage.RETROMAE in parts else None,
+            made[Stage.TEXT],
+            {name: made[stage] for stage, name in PASSES.items() if stage in made},
+            {stage.name.lower(): made[stage] for stage in made if stage >= Stage.MKP},
+            visible,
         )
 
     def _spans(self, items: Items, epoch: int) -> Items:
@@ -360,24 +270,98 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
             rows.append(ends[item] + rng.choice(ends[item + 1] - ends[item], 2, replace=False))
         return np.concatenate(rows)
 
-    def _masked(self, text: Ids, visit: Visit) -> dict[Stage, Masked]:
-        """Mask a text uniformly; RetroMAE's decoder has the unmasked text."""
-        masker, rng = self.masker, visit.rng(Stage.TEXT)
-        retromae = self.objective is PretrainingObjective.RETROMAE
-        ids = masker.crop(text, rng).ids
-        extra = SPECIAL_TOKENS if retromae else 0
-        mask = masker.choose(ids, self.settings.mlm_probability, rng, extra)
-        made = {Stage.TEXT: masker.corrupt(ids, mask, rng)}
-        return made | ({Stage.RETROMAE: (ids, ids)} if retromae else {})
+    def _crop(self, texts: Sequence[Ids], draws: Draws) -> Crops:
+        return Crops.draw(texts, self.limit, draws(Use.CROP, 1)[:, 0])
 
-    def _visible(self, made: Sequence[Mapping[Stage, Masked]], visits: Sequence[Visit]) -> Tensor:
+    def _padded(self, texts: Sequence[Ids]) -> Texts:
+        ids, mask = (tensor.numpy() for tensor in pad(texts, self.vocabulary.pad_id))
+        return Texts(ids, mask.sum(axis=1), words_of(ids, self.vocabulary))
+
+    def _choose(self, texts: Texts, draws: Draws, extra: int = 0) -> Mask:
+        """Return uniform masks; `extra` tokens are added to the lengths for the budget."""
+        settings = self.settings
+        rates = {Stage.CMP_PASS: settings.cmp_rate}
+        rates |= dict.fromkeys((Stage.DOR, Stage.GOR), settings.decoder_mlm_probability)
+        limits = budget(rates.get(draws.stage, settings.mlm_probability), texts.lengths + extra)
+        return uniform_masks(texts.words, limits, draws(Use.WORD, texts.words.max(initial=-1) + 1))
+
+    def _masked(self, texts: Texts, mask: Mask, draws: Draws) -> MaskedTexts:
+        """Replace masked tokens, which are the labels."""
+        width = texts.ids.shape[1]
+        fate = draws(Use.FATE, width) * (not self.settings.all_mask)
+        seen = corrupt(texts.ids, mask, self.vocabulary, fate, draws(Use.TOKEN, width))
+        return self._framed(texts, seen, mask)
+
+    def _framed(self, texts: Texts, seen: Ids, asked: Mask) -> MaskedTexts:
+        """Return what is seen of texts, with [CLS] before and [SEP] after; `asked` have a label."""
+        count, width = seen.shape
+        tokens = np.full((count, width + SPECIAL_TOKENS), self.vocabulary.pad_id, dtype=np.int64)
+        labels = np.full_like(tokens, IGNORED)
+        tokens[:, 0] = self.vocabulary.cls_id
+        tokens[:, 1:-1] = seen
+        tokens[np.arange(count), texts.lengths + 1] = self.vocabulary.sep_id
+        labels[:, 1:-1] = np.where(asked, texts.ids, IGNORED)
+        real = np.arange(width + SPECIAL_TOKENS) < texts.lengths[:, None] + SPECIAL_TOKENS
+        framed = TokenBatch(torch.from_numpy(tokens), torch.from_numpy(real))
+        return MaskedTexts(framed, torch.from_numpy(labels))
+
+    def _visible(self, texts: Texts, draws: Draws) -> Tensor:
         """Return RetroMAE's decoder masks: (B, T, T) bool."""
-        texts = [each[Stage.RETROMAE][0] for each in made]
-        longest = max(map(len, texts)) + SPECIAL_TOKENS
-        visible = np.zeros((len(texts), longest, longest), dtype=bool)
+        size = texts.ids.shape[1] + SPECIAL_TOKENS
+        visible = np.zeros((len(texts.ids), size, size), dtype=bool)
         visible[:, :, 0] = True
-        for ids, visit, out in zip(texts, visits, visible, strict=True):
-            words, rng = words_of(ids, self.masker.vocabulary), visit.rng(Stage.RETROMAE)
-            own = visible_tokens(words, self.settings.decoder_mlm_probability, rng)
-            out[: len(own), : len(own)] = own
+        for row, length in enumerate(texts.lengths.tolist()):
+            alone = draws._replace(rows=draws.rows[row : row + 1])
+            rate = self.settings.decoder_mlm_probability
+            own = visible_tokens(texts.words[row, :length], rate, alone)
+            visible[row, : len(own), : len(own)] = own
         return torch.from_numpy(visible)
+
+    def _master(self, texts: Sequence[Ids], draws: Draws) -> dict[Stage, MaskedTexts]:
+        """Mask passages for MASTER's encoder and decoders."""
+        store, rows, tasks = self.store, draws.rows, self.tasks
+        numbers = store.word_numbers.take(rows)
+        crops = self._crop(texts, draws)
+        cropped = self._padded(crops.of(texts))
+        mask = self._choose(cropped, draws)
+        made = {Stage.TEXT: self._masked(cropped, mask, draws)}
+        if MasterTask.MKP in tasks:
+            made[Stage.MKP] = self._keywords(crops, numbers, draws.at(Stage.MKP))
+        if MasterTask.CMP in tasks:
+            if self.settings.cmp_pass:
+                own = draws.at(Stage.CMP_PASS)
+                mask = self._choose(cropped, own)
+                made[Stage.CMP_PASS] = self._masked(cropped, mask, own)
+            complement = ~mask & ~self.vocabulary.special[cropped.ids]
+            made[Stage.CMP] = self._masked(cropped, complement, draws.at(Stage.CMP))
+        if MasterTask.NPR in tasks and self.npr is NprKind.NEIGHBOUR:
+            offsets = store.neighbours[rows]
+            found = zip(store.texts.take(rows + offsets), offsets, strict=True)
+            others = self._crop([text if n else text[:0] for text, n in found], draws.at(Stage.NPR))
+            numbers = store.word_numbers.take(rows + offsets)
+            made[Stage.NPR] = self._keywords(others, numbers, draws.at(Stage.NPR))
+        elif MasterTask.NPR in tasks:
+            first, second = crops.halves()
+            made[Stage.NPR_PASS] = self._uniform(first.of(texts), draws.at(Stage.NPR_PASS))
+            made[Stage.NPR] = self._keywords(second, numbers, draws.at(Stage.NPR))
+        if MasterTask.DOR in tasks:
+            queries, own = store.queries.take(rows), draws.at(Stage.DOR)
+            made[Stage.DOR] = self._uniform(self._crop(queries, own).of(queries), own)
+        if MasterTask.GOR in tasks:
+            following = zip(store.next.take(rows), texts, strict=True)
+            continuations = [own if len(own) else text for own, text in following]
+            own = draws.at(Stage.GOR)
+            made[Stage.GOR] = self._uniform(self._crop(continuations, own).of(continuations), own)
+        return made
+
+    def _uniform(self, texts: Sequence[Ids], draws: Draws) -> MaskedTexts:
+        padded = self._padded(texts)
+        return self._masked(padded, self._choose(padded, draws), draws)
+
+    def _keywords(self, crops: Crops, numbers: Sequence[Ids], draws: Draws) -> MaskedTexts:
+        """Mask the keywords of passages; `numbers` are those of each token's word."""
+        texts, in_corpus = self._padded(crops.of(crops.texts)), pad(crops.of(numbers), 0)[0]
+        fragments = crops.fragments(self.vocabulary)
+        weights = self.weights(in_corpus.numpy(), texts.words, **fragments)
+        order, rate = draws(Use.WORD, weights.shape[1]), self.settings.decoder_mlm_probability
+        return self._masked(texts, keyword_masks(texts.words, weights, rate, order), draws)

@@ -38,6 +38,24 @@ def generator(seed: int, purpose: int, *parts: int) -> np.random.Generator:
     return np.random.default_rng([part % 2**64 for part in (seed, purpose, *parts)])
 
 
+def keyed_uniform(key: np.random.Generator, rows: Items, count: int) -> NDArray[np.float64]:
+    """Return numbers in [0, 1): (B,) -> (B, count).
+
+    Those of a row follow from the generator's state and the row's number alone, and the first ones
+    of a row are the same for every `count`. They are made by the finaliser of SplitMix64.
+    """
+    start = _mixed(rows.astype(np.uint64) + key.integers(2**64, size=1, dtype=np.uint64))
+    places = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    numbers: NDArray[np.float64] = (_mixed(start[:, None] + places) >> np.uint64(11)) * 2.0**-53
+    return numbers
+
+
+def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        state = (state ^ (state >> np.uint64(shift))) * np.uint64(factor)
+    return state ^ (state >> np.uint64(31))
+
+
 def choose_items(items: Items, count: int, seed: int) -> Items:
     """Choose `count` items, in order; with the same seed a smaller choice lies in a larger.
 

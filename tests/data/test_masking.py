@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from denserk.config.pretraining import KeywordWeight, MaskingSettings
 from denserk.data.masking import (
-    IGNORED,
     MISSING,
     NO_WORD,
     KeywordWeights,
@@ -19,11 +18,11 @@ from denserk.data.masking import (
     WordCounter,
     corrupt,
     fill_budgets,
-    keyword_mask,
+    keyword_masks,
     uniform_masks,
     words_of,
 )
-from denserk.data.pretraining_batches import Crop
+from denserk.data.pretraining_batches import Crops
 from denserk.errors import InputError, ModelError, UsageError
 from tests.data.prepared_texts import ENTRIES, NAMES, ids_of, names_of_words, store_of, words_from
 
@@ -34,12 +33,12 @@ TEXTS = st.lists(st.integers(0, len(NAMES) - 1), max_size=40).map(
 
 @given(TEXTS)
 def test_words_are_runs_of_a_beginning_and_what_continues_it(text):
-    words = words_of(text, ENTRIES)
+    [words] = words_of(text[None], ENTRIES)
     places = [
         np.flatnonzero(words == number).tolist() for number in range(words.max(initial=-1) + 1)
     ]
     assert places == words_from(text)
-    alone = words_of(text, ENTRIES.singly())
+    [alone] = words_of(text[None], ENTRIES.singly())
     assert alone[alone != NO_WORD].tolist() == list(range((alone != NO_WORD).sum()))
 
 
@@ -55,29 +54,31 @@ def walked(sizes, limit):
 
 @given(
     st.lists(st.lists(st.integers(1, 6), min_size=5, max_size=5), min_size=1, max_size=6),
-    st.integers(0, 20),
+    st.lists(st.integers(0, 20), min_size=6, max_size=6),
 )
-def test_budgets_are_filled_as_by_a_walk(sizes, limit):
-    found = fill_budgets(np.array(sizes), limit)
-    assert found.tolist() == [walked(row, limit) for row in sizes]
+def test_budgets_are_filled_as_by_a_walk(sizes, limits):
+    found = fill_budgets(np.array(sizes), np.array(limits[: len(sizes)]))
+    rows = zip(sizes, limits, strict=False)
+    assert found.tolist() == [walked(row, limit) for row, limit in rows]
 
 
 def test_keywords_without_weight_come_last():
-    rng, weights = np.random.default_rng(0), np.array([0.0, 1.0, 0.0, 2.0])
-    masks = np.array([keyword_mask(np.arange(4), weights, 0.75, rng) for _ in range(200)])
+    draws, weights = np.random.default_rng(0).random((200, 4)), np.array([0.0, 1.0, 0.0, 2.0])
+    words = np.tile(np.arange(4), (200, 1))
+    masks = keyword_masks(words, np.tile(weights, (200, 1)), 0.75, draws)
     assert masks[:, [1, 3]].all()
     assert 50 < masks[:, 0].sum() < 150
 
 
 def test_masks_stop_at_512_tokens():
-    assert uniform_masks(np.arange(2000), 1000, np.random.default_rng(0)).sum() == 512
+    draws = np.random.default_rng(0).random((1, 2000))
+    assert uniform_masks(np.arange(2000)[None], np.array([1000]), draws).sum() == 512
 
 
 def test_eight_in_ten_one_in_ten_one_in_ten():
     ids = np.full(100_000, 20)
     mask = np.arange(len(ids)) % 2 == 0
-    seen, labels = corrupt(ids, mask, ENTRIES, np.random.default_rng(0))
-    assert (labels == np.where(mask, 20, IGNORED)).all()
+    seen = corrupt(ids, mask, ENTRIES, *np.random.default_rng(0).random((2, len(ids))))
     assert (seen[~mask] == 20).all()
     size = ENTRIES.size
     found = (seen[mask] == ENTRIES.mask_id).mean(), (seen[mask] == 20).mean()
@@ -85,13 +86,6 @@ def test_eight_in_ten_one_in_ten_one_in_ten():
         assert abs(share - expected) < 5 * math.sqrt(expected * (1 - expected) / mask.sum())
     rest = np.setdiff1d(seen[mask], [ENTRIES.mask_id, 20])
     assert len(rest) == size - 2
-
-
-def test_all_mask_hides_every_one():
-    ids, mask = np.array([20, 21, 22]), np.array([True, False, True])
-    seen, labels = corrupt(ids, mask, ENTRIES, np.random.default_rng(0), all_mask=True)
-    assert seen.tolist() == [ENTRIES.mask_id, 21, ENTRIES.mask_id]
-    assert labels.tolist() == [20, IGNORED, 22]
 
 
 class ByteLevel:
@@ -110,8 +104,8 @@ class ByteLevel:
 
 
 def test_byte_level_tokens_begin_words_with_the_mark_of_a_space():
-    words = words_of(np.array([3, 2, 3, 0, 3, 4]), SubwordTokens.of(ByteLevel()))
-    assert words.tolist() == [0, 1, 1, NO_WORD, 2, 3]
+    words = words_of(np.array([[3, 2, 3, 0, 3, 4]]), SubwordTokens.of(ByteLevel()))
+    assert words.tolist() == [[0, 1, 1, NO_WORD, 2, 3]]
 
 
 def test_a_vocabulary_without_a_mask_is_rejected():
@@ -163,10 +157,11 @@ def store(tmp_path):
 def weights_of(store, settings, row, start=0, end=None):
     """The weights of the words of a text's part."""
     text, numbers = store.texts[row], store.word_numbers[row]
-    crop = Crop(text, start, len(text) if end is None else end)
+    crop = Crops([text], np.array([start]), np.array([len(text) if end is None else end]))
     weigh = KeywordWeights(store.words, len(store), settings)
-    words = words_of(crop.ids, ENTRIES)
-    return weigh(numbers[crop.start : crop.end], words, **crop.fragments(ENTRIES)).tolist()
+    words = words_of(np.array(crop.of([text])), ENTRIES)
+    in_corpus = np.array(crop.of([numbers]))
+    return weigh(in_corpus, words, **crop.fragments(ENTRIES))[0].tolist()
 
 
 def test_tfidf(store):
@@ -220,10 +215,12 @@ def test_what_is_no_table(store, tmp_path, text):
 
 
 def test_crops_are_windows_from_a_uniform_place():
-    text, rng = np.arange(10), np.random.default_rng(0)
-    crops = [Crop.draw(text, 7, rng) for _ in range(4000)]
-    starts, counts = np.unique([crop.start for crop in crops], return_counts=True)
+    texts, draws = [np.arange(10)] * 4000, np.random.default_rng(0).random(4000)
+    crops = Crops.draw(texts, 7, draws)
+    starts, counts = np.unique(crops.starts, return_counts=True)
     assert starts.tolist() == [0, 1, 2, 3]
     assert (abs(counts - 1000) < 5 * math.sqrt(4000 * 3 / 16)).all()
-    assert all(crop.ids.tolist() == list(range(crop.start, crop.start + 7)) for crop in crops)
-    assert Crop.draw(text, 12, rng).ids.tolist() == text.tolist()
+    assert [part.tolist() for part in crops.of(texts)] == [
+        list(range(start, start + 7)) for start in crops.starts
+    ]
+    assert [part.tolist() for part in Crops.draw(texts, 12, draws).of(texts)[:1]] == [[*range(10)]]

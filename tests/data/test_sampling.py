@@ -12,6 +12,8 @@ from denserk.data.sampling import (
     choose_positive,
     choose_random_passages,
     choose_records,
+    generator,
+    keyed_uniform,
     order_items,
 )
 
@@ -89,6 +91,20 @@ def test_an_order_holds_every_item_once_and_changes(seed, epoch):
     order = order_items(items, seed, epoch)
     assert sorted(order) == items.tolist()
     assert order.tolist() != order_items(items, seed, epoch + 1).tolist()
+
+
+def test_keyed_numbers_depend_on_their_row_alone_and_are_uniform():
+    def numbers(rows, count, seed=0):
+        return keyed_uniform(generator(seed, 7), np.array(rows), count)
+
+    many = numbers(np.arange(1000), 100)
+    assert numbers([5, 900], 40).tolist() == many[[5, 900], :40].tolist()
+    assert len(np.unique(many)) == len(np.unique([many, numbers(np.arange(1000), 100, 1)])) // 2
+    assert 0 <= many.min() < many.max() < 1
+    shares = np.histogram(many, bins=10)[0] / many.size
+    assert np.abs(shares - 0.1).max() < 5 * np.sqrt(0.09 / many.size)
+    for one, other in ((many[:, :-1], many[:, 1:]), (many[:-1], many[1:])):
+        assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 5 / np.sqrt(one.size)
 
 
 @given(st.integers(2, 12), st.data())
