@@ -128,7 +128,7 @@ def budget(rate: float, tokens: Ids) -> Ids:
 
 def _of_words(words: Ids, order: Ids, taken: Mask) -> Mask:
     """Return the mask of the words that are taken, given in an order: (B, T)."""
-    chosen = np.zeros((len(words), order.shape[1] + 1), dtype=bool)  # the last column: no word
+    chosen = np.zeros((len(order), order.shape[1] + 1), dtype=bool)  # the last column: no word
     np.put_along_axis(chosen, order, taken, axis=1)
     return np.take_along_axis(chosen, words, axis=1)
 
@@ -137,7 +137,7 @@ def uniform_masks(words: Ids, limits: Ids, draws: Floats) -> Mask:
     """Mask words in random order up to the budget; skip a word that would exceed it.
 
     Args:
-        words: (B, T) from `words_of`.
+        words: (B, T) from `words_of`, or (1, T) for several masks of one text.
         limits: (B,) from `budget`, which counts special tokens inside a text as the released code
             does.
         draws: (B, W).
@@ -145,7 +145,7 @@ def uniform_masks(words: Ids, limits: Ids, draws: Floats) -> Mask:
     Returns:
         (B, T).
     """
-    sizes = sizes_of(words)
+    sizes = np.broadcast_to(sizes_of(words), draws.shape)
     order = np.argsort(np.where(sizes > 0, draws, np.inf), axis=1)
     in_order = np.take_along_axis(sizes, order, axis=1)
     return _of_words(words, order, fill_budgets(in_order, np.minimum(limits, MOST)))

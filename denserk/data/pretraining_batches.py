@@ -148,7 +148,7 @@ def visible_tokens(words: Ids, rate: float, draws: Draws) -> Mask:
     count = min(length, SAMPLES)
     limits = np.repeat(budget(rate, np.array([length])), count)
     order = draws(Use.WORD, count * (words.max(initial=-1) + 1)).reshape(count, -1)
-    samples = uniform_masks(np.tile(words, (count, 1)), limits, order)
+    samples = uniform_masks(words[None], limits, order)
     visible = np.ones((length, length), dtype=bool)
     visible[:, 1:-1] = ~samples[(draws(Use.FATE, length)[0] * count).astype(np.int64)]
     np.fill_diagonal(visible, val=False)

@@ -46,8 +46,8 @@ def keyed_uniform(key: np.random.Generator, rows: Items, count: int) -> NDArray[
     """
     start = _mixed(rows.astype(np.uint64) + key.integers(2**64, size=1, dtype=np.uint64))
     places = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    numbers: NDArray[np.float64] = (_mixed(start[:, None] + places) >> np.uint64(11)) * 2.0**-53
-    return numbers
+    bits = _mixed(start[:, None] + places) >> np.uint64(11)
+    return bits.astype(np.float64) / 2**53
 
 
 def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
