@@ -1,7 +1,6 @@
-"""Prepared data on disk: Arrow files beside a manifest that says what they were made from.
+"""Prepared data on disk: memory-mapped Arrow files beside a manifest of what they were made from.
 
-Readers and tokenizers feed rows; batches are assembled from the memory-mapped result. A prepared
-folder is used again while its inputs stay the same.
+A prepared folder is used again while its inputs stay the same.
 """
 
 import logging
@@ -62,6 +61,19 @@ def write_rows(
 def open_rows(path: Path) -> datasets.Dataset:
     """Open an Arrow file, memory-mapped."""
     return datasets.Dataset.from_file(str(path)).with_format("arrow")
+
+
+class Store:
+    """Base of prepared data: a folder, and the counts of its manifest."""
+
+    def __init__(self, folder: Path, kind: Kind) -> None:
+        self.folder = folder
+        manifest = read_manifest(folder, kind)
+        self.contents: Mapping[str, Any] = manifest.contents
+        self.settings: Mapping[str, Any] = manifest.settings
+
+    def __reduce__(self) -> tuple[type["Store"], tuple[Path]]:
+        return type(self), (self.folder,)  # another process maps the files itself
 
 
 class Lists:
@@ -131,16 +143,10 @@ def prepare_folder(
     *,
     again: bool = True,
 ) -> None:
-    """Write a prepared folder, unless it holds what the plan would make.
+    """Write a prepared folder, unless it holds what the plan would make; see `is_prepared`.
 
-    It is written to a temporary path and renamed.
-
-    Args:
-        folder: the output.
-        plan: what would be made now.
-        write: writes the files of a folder, given another one for temporary files; returns the
-            manifest's contents.
-        again: see `is_prepared`.
+    `write` writes the files of a folder, given another one for temporary files; it returns the
+    manifest's contents.
     """
     if is_prepared(folder, plan, again=again):
         return
@@ -153,11 +159,8 @@ def prepare_folder(
 def is_prepared(folder: Path, plan: Manifest, *, again: bool = True) -> bool:
     """Return whether a folder holds what the plan would make.
 
-    Args:
-        folder: what was prepared, if anything was.
-        plan: what would be made now.
-        again: differing data is prepared again. Otherwise, in a resumed run, it is an error, and
-            data from standard input counts as unchanged.
+    Under `again` differing data is prepared again. Otherwise, in a resumed run, it is an error, and
+    data from standard input counts as unchanged.
 
     Raises:
         MismatchError: the folder holds something else that denserk wrote, is unfinished, was
@@ -176,7 +179,7 @@ def is_prepared(folder: Path, plan: Manifest, *, again: bool = True) -> bool:
     if found and not again:
         raise MismatchError(
             f"{folder} cannot be used again, it was made otherwise: {'; '.join(found)}",
-            "give what the run was begun with, or --overwrite to begin again",
+            "give what the run was started with, or --overwrite to start again",
         )
     if again and any(made["name"] == STREAM for made in plan.made_from.values()):
         found.append("standard input may hold something else")

@@ -8,10 +8,11 @@ manifest.json    what it was made from, and what was left out
 """
 
 import logging
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import StrEnum
 from itertools import chain, islice, pairwise, repeat
 from pathlib import Path
@@ -31,6 +32,7 @@ from denserk.data.prepared import (
     FORMAT,
     Lists,
     Rows,
+    Store,
     batched,
     is_prepared,
     numbered,
@@ -41,7 +43,6 @@ from denserk.data.prepared import (
     write_rows,
 )
 from denserk.data.sampling import Purpose, generator
-from denserk.data.sentences import split_sentences
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError, MismatchError
 from denserk.io.files import ScratchRecords, whole_binary
@@ -51,7 +52,6 @@ from denserk.io.outputs import whole_folder
 from denserk.io.pretraining_text import (
     TOKENS,
     Document,
-    Expansion,
     TokenDocument,
     read_documents,
     read_expansions,
@@ -65,6 +65,23 @@ TITLE_SHARE = 4  # a title repeated before passages takes at most a fourth of ea
 UNTITLED = ("", "-")  # empty titles; the second is that of MS MARCO with titles
 FREQUENCIES = "word-frequencies.json"
 BATCH = 512  # documents tokenised at once
+# of sentences: the end of one and what may follow it, and the word before
+CLOSING = "\"'\u201d\u2019\u00bb)\\]"
+CANDIDATE = re.compile(
+    rf"(?P<mark>[.!?\u2026]+)[{CLOSING}]*\s+|(?P<full>[\u3002\uff01\uff1f][\u300d\u300f\uff09]*)\s*"
+)
+OPENING = "\"'\u201c\u2018\u00ab(["
+WORD_BEFORE = re.compile(r"[^\s(\[\"'\u201c\u2018]*\Z")
+NAMES = (
+    "mr mrs ms mme mlle messrs dr prof rev fr hon pres gov gen col capt lt maj sgt sen rep st ste "
+    "mt ft bros dept univ vs cf e.g i.e viz ca approx est ed eds trans"
+)
+BEFORE_NAMES = frozenset(NAMES.split())  # abbreviations that never end a sentence
+NUMBERS = (
+    "no nos vol vols ch chap fig figs eq eqs sec p pp art jan feb mar apr jun jul aug sep sept oct "
+    "nov dec"
+)
+BEFORE_NUMBERS = frozenset(NUMBERS.split())  # that end none before a digit
 
 TokenIds = list[int]
 
@@ -84,36 +101,33 @@ class Layout(StrEnum):
         return cls.PASSAGES if objective is PretrainingObjective.MASTER else cls.BLOCKS
 
 
-class PretrainingStore:
+class PretrainingStore(Store):
     """Prepared text, memory-mapped: blocks, documents or passages, depending on the layout.
 
     Attributes:
-        layout: what an item is.
+        layout: what an item is; `items` is its name in messages.
         contents: the manifest's counts.
         tokenizer: the fingerprint of the tokenizer that made the ids.
         texts: token ids by row.
         document_ends: (N + 1,) of spans: document i is the rows ends[i] .. ends[i + 1] - 1.
         neighbours: (N,) of passages: 1 is the next, -1 the one before, 0 none.
-        expanded: (N,) of passages, bool.
-        queries, next: expansions of passages.
-        word_numbers: of passages: the word that each token belongs to.
-        words: of passages: the words by number, with their counts.
+        expanded: (N,) of passages, bool; `queries` and `next` are their expansions.
+        word_numbers: of passages: the word of each token, a row of `words`, which has the counts.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        manifest = read_manifest(folder, Kind.PRETRAINING)
-        self.contents: Mapping[str, Any] = manifest.contents
-        self.layout = Layout(manifest.settings["layout"])
-        self.tokenizer = str(manifest.settings["tokenizer"])
+        super().__init__(folder, Kind.PRETRAINING)
+        self.layout = Layout(self.settings["layout"])
+        self.items = "documents" if self.layout is Layout.SPANS else self.layout.value
+        self.tokenizer = str(self.settings["tokenizer"])
         data = open_rows(folder / "texts.arrow")
         self.texts = Lists(data, "input_ids")
         if self.layout is Layout.BLOCKS:
             return
         documents = data.data.column("document").to_numpy()
         if self.layout is Layout.SPANS:
-            begins = np.flatnonzero(np.diff(documents, prepend=-1))
-            self.document_ends: Rows = np.append(begins, len(data))
+            starts = np.flatnonzero(np.diff(documents, prepend=-1))
+            self.document_ends: Rows = np.append(starts, len(data))
             return
         self.neighbours = neighbours(documents)
         self.expanded: NDArray[np.bool_] = data.data.column("expanded").to_numpy()
@@ -121,16 +135,8 @@ class PretrainingStore:
         self.word_numbers = Lists(data, "words")
         self.words = open_rows(folder / "words.arrow")
 
-    def __reduce__(self) -> tuple[type["PretrainingStore"], tuple[Path]]:
-        return PretrainingStore, (self.folder,)  # another process maps the files itself
-
     def __len__(self) -> int:
         return len(self.texts) if self.layout is not Layout.SPANS else len(self.document_ends) - 1
-
-    @property
-    def items(self) -> str:
-        """The items' name in messages."""
-        return "documents" if self.layout is Layout.SPANS else self.layout.value
 
 
 def neighbours(documents: Rows) -> Rows:
@@ -170,11 +176,6 @@ def prepare(
         expansions: generated queries and continuations of passages.
         seed: of the blocks' limits.
         again: rebuild outdated data; False makes it an error.
-
-    Raises:
-        UsageError: there is no such input, or `folder` is something else.
-        MismatchError: `folder` or token ids were made otherwise.
-        InputError: an input is broken, empty, or not in the format that the objective needs.
     """
     layout, units = Layout.of(objective), units or TextUnitSettings()
     work = _Preparation(sources, expansions, corpus_settings, units, layout, seed, tokenizer)
@@ -197,26 +198,29 @@ def prepare(
     return store
 
 
-@dataclass
 class _Preparation:
     """The inputs, how documents are divided, and the pass over all documents."""
 
-    sources: Sequence[str]
-    expansions: str | None
-    corpus: CorpusSettings
-    units: TextUnitSettings
-    layout: Layout
-    seed: int
-    model_tokenizer: Any
-    found: Counter[str] = field(default_factory=Counter)
-    document: int = -1
-    last: tuple[str, str] = "", ""  # title and id's stem of the document before
-
-    def __post_init__(self) -> None:
-        self.tokenizer = TextTokenizer(self.model_tokenizer, TextSettings())
-        self.vocabulary = SubwordTokens.of(self.model_tokenizer)
-        self.words = WordCounter(self.vocabulary, entries_of(self.model_tokenizer))
-        self.room = self.units.max_length - SPECIAL_TOKENS
+    def __init__(
+        self,
+        sources: Sequence[str],
+        expansions: str | None,
+        corpus: CorpusSettings,
+        units: TextUnitSettings,
+        layout: Layout,
+        seed: int,
+        tokenizer: Any,
+    ) -> None:
+        self.sources, self.expansions, self.corpus = sources, expansions, corpus
+        self.units, self.layout, self.seed = units, layout, seed
+        self.tokenizer = TextTokenizer(tokenizer, TextSettings())
+        self.vocabulary = SubwordTokens.of(tokenizer)
+        self.words = WordCounter(self.vocabulary, entries_of(tokenizer))
+        self.room = units.max_length - SPECIAL_TOKENS
+        self.found: Counter[str] = Counter()
+        self.expansion_of: dict[int, int] = {}  # hash of a docid -> its expansion's number
+        self.document = -1
+        self.last = "", ""  # title and id's stem of the document before
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that matter for the layout."""
@@ -240,9 +244,9 @@ class _Preparation:
         if self.layout is Layout.PASSAGES:
             features |= {"words": List(Value("uint32")), "queries": ids, "next": ids}
             features["expanded"] = Value("bool")
-        with closing(_Expansions(scratch / "expansions")) as self.known:
+        with closing(ScratchRecords(scratch / "expansions")) as self.records:
             if self.expansions is not None and self.layout is Layout.PASSAGES:
-                self.known.read(self.expansions)
+                self._read_expansions(self.expansions)
             texts = write_rows(folder / "texts.arrow", Features(features), self._rows())
         counts = {name: self.found[name] for name in ("documents", "empty", "short")}
         counts |= {"texts": len(texts), "tokens": self.found["tokens"]}
@@ -252,21 +256,25 @@ class _Preparation:
             words = write_rows(folder / "words.arrow", WORDS, self.words.rows())
             beside = neighbours(texts.data.column("document").to_numpy())
             counts |= {"with_neighbour": int((beside != 0).sum()), "words": len(words) - 1}
-            counts |= self._count_expansions(len(self.known))
+            known = self.found["own expansions"] + len(self.records)
+            counts |= {"expanded": self.found["expanded"], "expansions": known}
+            if self.expansions is not None and not self.found["expanded"]:
+                raise InputError(
+                    self.expansions,
+                    None,
+                    f"expansions of {known:,} other passages" if known else "no expansion",
+                    f"docids of passages of {', '.join(self.sources)}",
+                    "make them of this corpus, with denserk generate",
+                )
         return counts
 
-    def _count_expansions(self, known: int) -> dict[str, int]:
-        expanded, count = self.found["expanded"], self.found["own expansions"] + known
-        if self.expansions is not None and not expanded:
-            names = ", ".join(self.sources)
-            raise InputError(
-                self.expansions,
-                None,
-                f"expansions of {count:,} other passages" if count else "no expansion",
-                f"docids of passages of {names}",
-                "make them of this corpus, with denserk generate",
-            )
-        return {"expanded": expanded, "expansions": count}
+    def _read_expansions(self, source: str) -> None:
+        """Copy expansions to the disk; memory holds about 100 bytes for each."""
+        for expansion in read_expansions(source):
+            key, docid = hash(expansion.docid), expansion.docid
+            if key in self.expansion_of:
+                raise InputError(source, None, f"the docid {docid} again", "each docid once")
+            self.expansion_of[key] = self.records.append(orjson.dumps(list(expansion)))
 
     def _documents(self) -> Iterator[Document | TokenDocument]:
         units = self.units
@@ -309,7 +317,7 @@ class _Preparation:
         """Tokenise documents, and cut them into blocks, spans or passages."""
         for batch in batched(self._documents(), BATCH):
             units = [self._units(document) for document in batch]
-            ids = iter(self.tokenizer.pieces(list(chain.from_iterable(units))))
+            ids = iter(self.tokenizer.subword_tokens(list(chain.from_iterable(units))))
             for document, own in zip(batch, units, strict=True):
                 texts = self._texts(document, list(islice(ids, len(own))))
                 self.found["documents"] += 1
@@ -353,9 +361,10 @@ class _Preparation:
         if isinstance(document, TokenDocument):
             queries, following = document.queries, document.next
             self.found["own expansions"] += not (queries is None and following is None)
-        elif found := self.known.get(docid):
-            ids = self.tokenizer.pieces([*found.queries, *found.next])
-            queries, following = ids[: len(found.queries)], ids[len(found.queries) :]
+        elif (number := self.expansion_of.get(hash(docid))) is not None:
+            _, asked, continuations = orjson.loads(self.records[number])
+            ids = self.tokenizer.subword_tokens([*asked, *continuations])
+            queries, following = ids[: len(asked)], ids[len(asked) :]
         expanded = not (queries is None and following is None)
         self.found["expanded"] += expanded
         joined = [i for query in queries or [] for i in (*query, self.vocabulary.sep_id)]
@@ -413,34 +422,6 @@ class _Preparation:
             "documents of two spans or more",
             "give a smaller --max-length, or longer documents",
         )
-
-
-class _Expansions:
-    """Generated queries and continuations, on disk, found by the ids of their passages."""
-
-    def __init__(self, path: Path) -> None:
-        self._records = ScratchRecords(path)
-        self._numbers: dict[int, int] = {}  # hash of a docid -> its record
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def read(self, source: str) -> None:
-        """Read a file; memory holds about 100 bytes for each expansion."""
-        for expansion in read_expansions(source):
-            key, docid = hash(expansion.docid), expansion.docid
-            if key in self._numbers:
-                raise InputError(source, None, f"the docid {docid} again", "each docid once")
-            self._numbers[key] = self._records.append(orjson.dumps(list(expansion)))
-
-    def get(self, docid: str) -> Expansion | None:
-        """Return the expansion of a passage."""
-        number = self._numbers.get(hash(docid))
-        return None if number is None else Expansion(*orjson.loads(self._records[number]))
-
-    def close(self) -> None:
-        """Close the file."""
-        self._records.close()
 
 
 def _sentences(parts: Sequence[str]) -> list[str]:
@@ -513,3 +494,47 @@ def _records(store: PretrainingStore, separator: int) -> Iterator[dict[str, Any]
                     record["queries"] = [queries[begin : end - 1] for begin, end in parts]
                     record["next"] = [following] if len(following) else []
         yield from records
+
+
+def split_sentences(text: str) -> list[str]:
+    """Split a text into sentences, stripped and not empty, by rules.
+
+    A line break ends a sentence, so text that is already split stays so. A full stop after a title,
+    an initial or a common abbreviation ends none, nor does a mark before a lower-case letter,
+    unless white space precedes it as in tokenised text ("wing . the").
+
+    >>> split_sentences('Mr. J. Smith came at 5 p.m. He said "No." Then he left.')
+    ['Mr. J. Smith came at 5 p.m.', 'He said "No."', 'Then he left.']
+    """
+    return [
+        sentence
+        for line in text.splitlines()
+        for part in _split_line(line)
+        if (sentence := part.strip())
+    ]
+
+
+def _split_line(line: str) -> list[str]:
+    parts, start = [], 0
+    for found in CANDIDATE.finditer(line):
+        if found["full"] or _ends(line, start, found):
+            parts.append(line[start : found.end()])
+            start = found.end()
+    parts.append(line[start:])
+    return parts
+
+
+def _ends(line: str, start: int, found: re.Match[str]) -> bool:
+    """Return whether a mark ends a sentence."""
+    place, following = found.start(), line[found.end() :].lstrip(OPENING)[:1]
+    if place == start or line[place - 1].isspace():
+        return place > start
+    if following.islower():
+        return False
+    if found["mark"] != ".":
+        return True
+    match = WORD_BEFORE.search(line, start, place)
+    word = match[0] if match else ""
+    if word.lower() in BEFORE_NAMES or (word.lower() in BEFORE_NUMBERS and following.isdigit()):
+        return False
+    return not (len(word) == 1 and word.isupper() and word != "I")

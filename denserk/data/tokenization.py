@@ -40,10 +40,7 @@ TokenizerInput = str | tuple[str, str]
 def passage_input(passage: Passage, settings: TextSettings, separator: str) -> TokenizerInput:
     """Return the tokenizer's input for a passage, empty fields left out.
 
-    Args:
-        passage: the passage.
-        settings: fields, how they are joined, and the prefix.
-        separator: the tokenizer's separator token, for `join sep`.
+    `separator` is the tokenizer's separator token, for `join sep`.
 
     >>> settings = TextSettings(passage_prefix="passage: ")
     >>> passage_input(Passage("d", "It runs south.", "River"), settings, "[SEP]")
@@ -160,24 +157,20 @@ class TextTokenizer:
         ]
         return self._ids(inputs, self.settings.passage_max_length)
 
-    def pieces(self, texts: Sequence[str]) -> list[TokenIds]:
+    def subword_tokens(self, texts: Sequence[str]) -> list[TokenIds]:
         """Return the ids of whole texts, without special tokens."""
-        self._cut_to(None)
-        encode: Callable[..., Any] = self._backend.encode_batch_fast
-        return [encoding.ids for encoding in encode(texts, add_special_tokens=False)]
+        return self._ids(texts, None, add_special_tokens=False)
 
-    def _ids(self, texts: Sequence[TokenizerInput], length: int) -> list[TokenIds]:
-        self._cut_to(length)
-        encode: Callable[..., Any] = self._backend.encode_batch_fast
-        return [encoding.ids for encoding in encode(texts)]
-
-    def _cut_to(self, limit: int | None) -> None:
-        """Set the limit if it differs: the library forbids changes while another thread encodes."""
-        rule = None if limit is None else {"max_length": limit, **CUT}
+    def _ids(
+        self, texts: Sequence[TokenizerInput], limit: int | None, **options: Any
+    ) -> list[TokenIds]:
+        rule = limit and {"max_length": limit, **CUT}
         with self._changing_limit:
-            if self._backend.truncation == rule:
-                return
-            if rule is None:
-                self._backend.no_truncation()
-            else:
-                self._backend.enable_truncation(**rule)
+            # only if it differs: the library forbids changes while another thread encodes
+            if self._backend.truncation != rule:
+                if rule:
+                    self._backend.enable_truncation(**rule)
+                else:
+                    self._backend.no_truncation()
+        encode: Callable[..., Any] = self._backend.encode_batch_fast
+        return [encoding.ids for encoding in encode(texts, **options)]

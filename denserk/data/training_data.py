@@ -25,6 +25,7 @@ from denserk.config.options import as_json
 from denserk.data.prepared import (
     FORMAT,
     Lists,
+    Store,
     batched,
     numbered,
     open_rows,
@@ -38,7 +39,7 @@ from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import ScratchRecords
-from denserk.io.manifest import Kind, read_manifest
+from denserk.io.manifest import Kind
 from denserk.io.qrels import read_qrels_map
 from denserk.io.topics import read_queries
 from denserk.io.training import random_negatives, read_sentences, read_training
@@ -64,7 +65,7 @@ EXAMPLE = {"qid": Value("string"), "positives": NUMBERS, "negatives": NUMBERS}
 EXAMPLE |= {"scores": List(Value("float32"))}
 
 
-class TrainingStore:
+class TrainingStore(Store):
     """Prepared training data, memory-mapped.
 
     An item is the number of an example, from 0, in the order of the files.
@@ -79,11 +80,9 @@ class TrainingStore:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        manifest = read_manifest(folder, Kind.TRAINING)
-        self.contents: Mapping[str, Any] = manifest.contents
-        self.query_pad_id = int(manifest.settings["query"]["pad_id"])
-        self.passage_pad_id = int(manifest.settings["passage"]["pad_id"])
+        super().__init__(folder, Kind.TRAINING)
+        self.query_pad_id = int(self.settings["query"]["pad_id"])
+        self.passage_pad_id = int(self.settings["passage"]["pad_id"])
         examples = open_rows(folder / "examples.arrow")
         self.passages = Lists(open_rows(folder / "passages.arrow"), "input_ids")
         self.qids = examples.data.column("qid")
@@ -92,9 +91,6 @@ class TrainingStore:
         self.scores = Lists(examples, "scores")
         self.positive_counts = self.positives.lengths()
         self.negative_counts = self.negatives.lengths()
-
-    def __reduce__(self) -> tuple[type["TrainingStore"], tuple[Path]]:
-        return TrainingStore, (self.folder,)  # another process maps the files itself
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -114,27 +110,16 @@ class TrainingStore:
 
 @dataclass(frozen=True)
 class TrainingInputs:
-    """The files of training data.
+    """The files of training data."""
 
-    Attributes:
-        files: training files in order; "-" is standard input.
-        form: their format; None detects it for each.
-        corpus: the passages of ids without text.
-        corpus_settings: how the corpus is read.
-        fields: fields that Anserini's `contents` are split into.
-        queries: the queries of ids without text.
-        qrels: relevance judgments, held in memory: the positives of queries that have none.
-        skip_missing: leave out and count ids that corpus or queries lack.
-    """
-
-    files: Sequence[str]
-    form: TrainingFormat | None = None
-    corpus: str | None = None
+    files: Sequence[str]  # in order; "-" is standard input
+    form: TrainingFormat | None = None  # None detects it for each file
+    corpus: str | None = None  # the passages of ids without text
     corpus_settings: CorpusSettings = DETECTED
-    fields: Sequence[str] | None = None
-    queries: str | None = None
-    qrels: str | None = None
-    skip_missing: bool = False
+    fields: Sequence[str] | None = None  # that Anserini's `contents` are split into
+    queries: str | None = None  # the queries of ids without text
+    qrels: str | None = None  # held in memory: the positives of queries that have none
+    skip_missing: bool = False  # leave out and count ids that corpus or queries lack
 
 
 def prepare(
@@ -148,19 +133,8 @@ def prepare(
     """Prepare training data, or open what an earlier call prepared from the same inputs.
 
     A query without positives is left out and counted. A DPR question without hard negatives takes
-    its random ones. Texts stay on disk; memory holds about 100 bytes per distinct passage.
-
-    Args:
-        inputs: what is read.
-        folder: the output.
-        query_tokenizer: tokenises queries.
-        passage_tokenizer: tokenises passages.
-        again: rebuild outdated data; False makes it an error.
-
-    Raises:
-        UsageError: there is no such input, or `folder` is something else.
-        MismatchError: `folder` was made otherwise.
-        InputError: an input is broken or empty, or a text is missing.
+    its random ones. Texts stay on disk; memory holds about 100 bytes per distinct passage. Outdated
+    data is prepared again; without `again` it is a MismatchError.
     """
     settings = {
         "format": FORMAT,
@@ -218,7 +192,7 @@ class _Preparation:
         return counts | {"first_unscored": self.first_unscored}
 
     def _drafts(self) -> Iterator[dict[str, Any]]:
-        """Yield the examples with numbers of their distinct passages, which are put aside."""
+        """Yield the examples, with numbers of their distinct passages."""
         qrels = read_qrels_map(self.inputs.qrels) if self.inputs.qrels else {}
         with track("reading training data", None, "queries") as progress:
             for source in self.inputs.files:
@@ -254,7 +228,7 @@ class _Preparation:
         }
 
     def _number(self, candidate: Candidate, qid: str, source: str) -> int:
-        """Return the number of a passage; a new one is put aside with its text."""
+        """Return the number of a passage; the text of a new one is copied to the disk."""
         docid, text, title = candidate.docid, candidate.text, candidate.title
         key = hash(docid or (text, title))
         if key not in self.rows:
@@ -283,13 +257,12 @@ class _Preparation:
         """Copy the texts of ids without text to disk."""
         inputs = self.inputs
         if inputs.queries is not None and self.queries.referred:
-            queries = read_queries(inputs.queries)
             with track("reading queries", None, "queries") as progress:
-                records = (Passage(query.qid, query.text) for query in queries)
-                self.queries.find(records, inputs.queries, progress)
+                queries = (Passage(query.qid, query.text) for query in read_queries(inputs.queries))
+                self.queries.find(queries, inputs.queries, progress)
         if inputs.corpus is not None and self.corpus.referred:
-            passages = read_passages(inputs.corpus, inputs.corpus_settings, inputs.fields)
             with track("reading the corpus", None, "passages") as progress:
+                passages = read_passages(inputs.corpus, inputs.corpus_settings, inputs.fields)
                 self.corpus.find(passages, inputs.corpus, progress)
 
     def _passages(self) -> Iterator[dict[str, Any]]:
@@ -297,16 +270,13 @@ class _Preparation:
         with track("tokenising", len(self.distinct), "passages") as progress:
             for rows in batched(range(len(self.distinct)), BATCH):
                 progress.advance(len(rows))
-                found = [self._distinct(row) for row in rows]
+                found = [Passage(*orjson.loads(self.distinct[row])) for row in rows]
                 bare = [p.docid for p in found if p.docid and not (p.text or p.title)]
                 texts = dict(zip(bare, self.corpus.get(bare), strict=True))
                 passages = [texts.get(passage.docid, passage) for passage in found]
                 self.there[rows] = [passage is not None for passage in passages]
                 ids = self.passage.passages([p for p in passages if p is not None])
                 yield from ({"input_ids": each} for each in ids)
-
-    def _distinct(self, row: int) -> Passage:
-        return Passage(*orjson.loads(self.distinct[row]))
 
     def _examples(self, drafts: Dataset) -> Iterator[dict[str, Any]]:
         """Yield the examples, without what has no text."""
@@ -333,8 +303,8 @@ class _Preparation:
         rows = np.array([*draft["positives"], *draft["negatives"]])
         count, there = len(draft["positives"]), self.there[rows]
         for row in rows[~there].tolist():
-            name = f"{self._distinct(row).docid} of query {qid}"
-            self._miss("missing_passages", name, self.inputs.corpus)
+            docid = orjson.loads(self.distinct[row])[0]
+            self._miss("missing_passages", f"{docid} of query {qid}", self.inputs.corpus)
         if not there[:count].any():
             self.counts["without_positives"] += 1
             return None
@@ -365,7 +335,7 @@ def _no_text(source: str, what: str, flag: str) -> InputError:
     return InputError(source, None, f"{what} without its text", "a text", hint)
 
 
-class SentenceStore:
+class SentenceStore(Store):
     """Prepared pairs or triplets, memory-mapped.
 
     Attributes:
@@ -376,17 +346,13 @@ class SentenceStore:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        settings = read_manifest(folder, Kind.TRAINING).settings
-        self.size = int(settings["size"])
-        self.pad_id = int(settings["sentence"]["pad_id"])
+        super().__init__(folder, Kind.TRAINING)
+        self.size = int(self.settings["size"])
+        self.pad_id = int(self.settings["sentence"]["pad_id"])
         data = open_rows(folder / "sentences.arrow")
         self.sentences = Lists(data, "input_ids")
         labels: NDArray[np.float32] = data.data.column("label").to_numpy()
         self.labels = labels[:: self.size] if self.size == 2 else labels[:0]
-
-    def __reduce__(self) -> tuple[type["SentenceStore"], tuple[Path]]:
-        return SentenceStore, (self.folder,)
 
     def __len__(self) -> int:
         return len(self.sentences) // self.size

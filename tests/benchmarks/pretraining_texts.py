@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import orjson
 
-from denserk.data.sentences import split_sentences
+from denserk.data.pretraining_data import split_sentences
 from denserk.io.corpus import read_passages
 
 TEXTS = ("text/openstax.jsonl.gz",)

@@ -1,6 +1,6 @@
 import pytest
 
-from denserk.data.sentences import split_sentences
+from denserk.data.pretraining_data import split_sentences
 
 
 @pytest.mark.parametrize(

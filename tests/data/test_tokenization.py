@@ -79,7 +79,7 @@ def test_limits_hold_whoever_tokenised_before():
     long = [Passage("d", "the cat sleeps in the house " * 3)]
     for _ in range(2):
         assert [len(each.passages(long)[0]) for each in (one, other)] == [4, 9]
-        assert len(one.pieces([long[0].text])[0]) == 18
+        assert len(one.subword_tokens([long[0].text])[0]) == 18
         tokenizer(["cat"], truncation=True, max_length=3)
 
 

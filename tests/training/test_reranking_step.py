@@ -9,14 +9,8 @@ from denserk.config.training import CacheSettings, RerankingSettings
 from denserk.data.batches import PairJoiner
 from denserk.data.tokenization import load_tokenizer
 from denserk.data.training_batches import PairTrainingBatch
-<<<<<<< HEAD
 from denserk.models.cross_encoder import reranker_to_train
-from denserk.training import batching
-=======
-from denserk.models.cross_encoder import Reranker
-from denserk.models.stored_model import StoredEncoder
 from denserk.training import steps
->>>>>>> 97b2932 (Training in fewer modules: grouping of texts stands with the steps, trackers with the run folder, new models with pretrain)
 from denserk.training.steps import RerankingStep
 
 GROUP = 3
