@@ -1,4 +1,4 @@
-"""The nouns of retrieval: what readers yield, what searches return, what writers take."""
+"""Records of retrieval: what readers yield, searches return and writers take."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -16,7 +16,7 @@ class Passage(NamedTuple):
     extra: Mapping[str, Any] = NO_FIELDS
 
     def field(self, name: str) -> str:
-        """Return the text of a named field; one that the passage lacks is empty.
+        """Return the text of a field; empty if the passage lacks it.
 
         >>> Passage("d1", "body", "head", {"url": "u"}).field("url")
         'u'
@@ -39,7 +39,7 @@ class Query(NamedTuple):
 
 
 class Qrel(NamedTuple):
-    """One judgement: how relevant a passage is to a query."""
+    """One relevance judgment: the grade of a passage for a query."""
 
     qid: str
     docid: str

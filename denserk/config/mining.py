@@ -38,7 +38,7 @@ class MiningPaths(OverwriteSettings):
     """Relevance judgments: positives of --topics; with --train, further positives to exclude."""
     qrels_format: QrelsFormat | None = option(None, shown_default="detected", rare=True)
     """Format of --qrels."""
-    run: tuple[str, ...] = option((), "--result-path", repeat=True, metavar="FILE|-")
+    run: tuple[str, ...] = option(REQUIRED, "--result-path", repeat=True, metavar="FILE|-")
     """Run to mine from; several runs are merged."""
     run_format: RunFormat | None = option(None, shown_default="detected", rare=True)
     """Format of the runs."""
@@ -53,8 +53,6 @@ class MiningPaths(OverwriteSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.run:
-            raise UsageError("no run to mine from", "add --run FILE, as denserk search writes it")
         if self.train is None and (self.topics is None or self.qrels is None):
             raise UsageError(
                 "no queries with positives", "give --train, or both of --topics and --qrels"
@@ -64,8 +62,6 @@ class MiningPaths(OverwriteSettings):
                 f"--output-format {self.output_format} needs passage texts, but there is no corpus",
                 f"add --corpus, or write ids: {', '.join(WITHOUT_TEXTS)}",
             )
-        if len(set(self.run)) < len(self.run):
-            raise UsageError("--run names one run twice")
 
 
 @dataclass(frozen=True)

@@ -33,36 +33,24 @@ BOUNDS = {
 
 @dataclasses.dataclass(frozen=True)
 class OptionSpec:
-    """Metadata of an option, beside the field's type and default.
+    """Metadata of an option, beside the field's type and default."""
 
-    Attributes:
-        names: aliases ("-m", "--encoder").
-        metavar: shown in the help in place of the type.
-        repeat: a tuple is a repeated option instead of a comma list.
-        shown_default: shown in the help in place of the default.
-        rare: the field is no option, but set by `--set name=value`.
-        at_least, above, at_most, below: bounds of a number, or of each number of a list.
-        nonempty: a text or list must not be empty.
-        needs: other fields, separated by spaces; one of them must be given, too.
-        excludes: other fields that must not be given, too.
-        either: exactly one of this field and those is given.
-        of: the objectives or models whose training has the option, separated by spaces; empty: all.
-    """
-
-    names: tuple[str, ...] = ()
-    metavar: str | None = None
-    repeat: bool = False
-    shown_default: str | None = None
-    rare: bool = False
+    names: tuple[str, ...] = ()  # aliases ("-m", "--encoder")
+    metavar: str | None = None  # shown in the help in place of the type
+    repeat: bool = False  # a tuple is a repeated option instead of a comma list
+    shown_default: str | None = None  # shown in the help in place of the default
+    rare: bool = False  # no option, but set by `--set name=value`
+    # bounds of a number, or of each number of a list
     at_least: float | None = None
     above: float | None = None
     at_most: float | None = None
     below: float | None = None
-    nonempty: bool = False
-    needs: str = ""
-    excludes: str = ""
-    either: str = ""
-    of: str = ""
+    nonempty: bool = False  # a text or list must not be empty
+    # other fields, or objectives and models, separated by spaces
+    needs: str = ""  # one of these must be given, too
+    excludes: str = ""  # none of these may be given, too
+    either: str = ""  # exactly one of this field and these must be given
+    of: str = ""  # objectives or models whose training has the option; empty: all
 
     def flag(self, name: str) -> str:
         """Return the spelling of the field `name` on the command line."""
@@ -73,19 +61,15 @@ class OptionSpec:
         if self.nonempty and not value:
             raise UsageError(f"{self.flag(name)} is empty: a value is expected")
         bounds = {text: bound for text in BOUNDS if (bound := getattr(self, text)) is not None}
+        expected = ", ".join(f"{text.replace('_', ' ')} {b:g}" for text, b in bounds.items())
         for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, float) and not math.isfinite(number):
-                expected = "a finite number"
-            elif isinstance(number, int | float) and not all(
-                BOUNDS[text](number, bound) for text, bound in bounds.items()
-            ):
-                expected = ", ".join(
-                    f"{text.replace('_', ' ')} {b:g}" for text, b in bounds.items()
-                )
-            else:
+            if not isinstance(number, int | float):
                 continue
-            shown = f"{self.flag(name)}{'=' if self.rare else ' '}{number}"
-            raise UsageError(f"{shown}: {expected} is expected")
+            is_finite = math.isfinite(number)
+            if not is_finite or not all(BOUNDS[text](number, b) for text, b in bounds.items()):
+                shown = f"{self.flag(name)}{'=' if self.rare else ' '}{number}"
+                wanted = expected if is_finite else "a finite number"
+                raise UsageError(f"{shown}: {wanted} is expected")
 
 
 def option(default: Any = REQUIRED, *names: str, **spec: Any) -> Any:
@@ -233,14 +217,12 @@ def field_docs(settings: type) -> Mapping[str, str]:
 
 
 def plain(value: Any) -> Any:
-    """Return a field's value as JSON and YAML represent it."""
-    if isinstance(value, tuple):
-        return [plain(item) for item in value]
-    return getattr(value, "value", value)
+    """Return a field's value as JSON and YAML represent it: enums by value, tuples as lists."""
+    return list(map(plain, value)) if isinstance(value, tuple) else getattr(value, "value", value)
 
 
 def as_json(settings: Any) -> dict[str, Any]:
-    """Return settings as a JSON mapping: enums by value, tuples as lists."""
+    """Return settings as a JSON mapping."""
     return {f.name: plain(getattr(settings, f.name)) for f in dataclasses.fields(settings)}
 
 
@@ -272,16 +254,17 @@ def as_type(kind: Any, value: Any) -> Any:
         return tuple(as_type(inner[0], item) for item in value)
     if origin is Mapping and isinstance(value, Mapping):
         return {as_type(inner[0], k): as_type(inner[1], v) for k, v in value.items()}
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
-        return from_json(kind, value)
     expected = _EXPECTED.get(origin or kind, str(kind))
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        if value in list(kind):
-            return kind(value)
-        expected = " or ".join(str(choice.value) for choice in kind)
-    elif isinstance(kind, type):
-        fits = isinstance(value, (int, float) if kind is float else kind)
-        if fits and (kind is bool or not isinstance(value, bool)):
+    if isinstance(kind, type):
+        if dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
+            return from_json(kind, value)
+        if issubclass(kind, Enum):
+            if value in list(kind):
+                return kind(value)
+            expected = " or ".join(str(choice.value) for choice in kind)
+        elif isinstance(value, (int, float) if kind is float else kind) and (
+            kind is bool or not isinstance(value, bool)
+        ):
             return value
     raise ValueError(f"found {value!r}, expected {expected}")
 
@@ -331,9 +314,3 @@ def from_json(cls: type[T], values: Mapping[str, Any]) -> T:
         UsageError: lists all unknown names and values of the wrong type.
     """
     return cls(**typed_values(cls, values))
-
-
-def changed(settings: T, overrides: Mapping[str, Any]) -> T:
-    """Return a copy with the given fields replaced; `None` leaves a field unchanged."""
-    given = {name: value for name, value in overrides.items() if value is not None}
-    return dataclasses.replace(settings, **given)  # type: ignore[type-var]

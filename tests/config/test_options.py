@@ -5,7 +5,7 @@ import pytest
 
 from denserk.commands.options import _Group
 from denserk.config import encoding, retrieval
-from denserk.config.options import Settings, as_json, changed, field_docs, from_json, option
+from denserk.config.options import Settings, as_json, field_docs, from_json, option
 from denserk.errors import UsageError
 
 
@@ -67,11 +67,6 @@ def test_from_json_reports_all_mistakes():
     assert "colour: found 'blue', expected red" in caught.value.message
     assert "width is not a setting of Paint" in caught.value.message
     assert "depth: found True, expected a whole number" in caught.value.message
-
-
-def test_changed_leaves_what_is_none():
-    paint = Paint(hue="h")
-    assert changed(paint, {"depth": None, "layers": ("y",)}) == Paint(layers=("y",), hue="h")
 
 
 @pytest.mark.parametrize(

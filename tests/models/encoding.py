@@ -1,11 +1,11 @@
 """An encoder without a model, for tests of what is around it."""
 
 import hashlib
+from dataclasses import replace
 
 import torch
 
 from denserk.config.encoding import TextSettings
-from denserk.config.options import changed
 from denserk.data.batches import plan
 
 
@@ -19,7 +19,7 @@ class StandIn:
 
     def __init__(self, name, text, compute):
         self.batch_tokens = compute.tokens_on("cpu")
-        self.name, self.text = name, changed(TextSettings(), text)
+        self.name, self.text = name, replace(TextSettings(), **text)
         self.device = torch.device("cpu")
 
     def description(self):
