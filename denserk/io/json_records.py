@@ -26,6 +26,7 @@ Format = TypeVar("Format", bound=StrEnum)
 Numbered = tuple[int, dict[str, Any]]  # the line on which an object starts, and the object
 
 NAMES: dict[type, str] = {str: "strings", dict: "objects"}
+ONE_A_LINE, ONE_ARRAY = "one JSON object a line", "one JSON array of objects"
 CHUNK = 1 << 20  # bytes of an array that are read at once
 LONGEST = 1 << 26  # characters of an object, past which a quote or bracket was never closed
 # what stands before the first and the next object of an array, or ends it
@@ -56,18 +57,14 @@ def parse_objects(numbered: Iterable[tuple[int, bytes]], path: str | Path) -> It
     import jsonlines  # only where JSON lines are read: `eval` starts without
 
     reader = jsonlines.Reader(lines(), loads=orjson.loads)
-    while True:
-        try:
-            value = reader.read(skip_empty=True)
-        except EOFError:
-            return
-        except jsonlines.InvalidLineError as error:
-            found = f"a line that is not JSON ({error.__cause__})"
-            raise InputError(path, line, found, "one JSON object a line") from None
-        if not isinstance(value, dict):
-            found = f"JSON {type(value).__name__}"
-            raise InputError(path, line, found, "one JSON object a line")
-        yield line, value
+    try:
+        for value in reader.iter(allow_none=True, skip_empty=True):
+            if not isinstance(value, dict):
+                raise InputError(path, line, f"JSON {type(value).__name__}", ONE_A_LINE)
+            yield line, value
+    except jsonlines.InvalidLineError as error:
+        found = f"a line that is not JSON ({error.__cause__})"
+        raise InputError(path, line, found, ONE_A_LINE) from None
 
 
 def write_objects(path: str | Path, objects: Iterable[Mapping[str, Any]]) -> int:
@@ -99,7 +96,7 @@ def read_array(handle: BinaryIO, path: str | Path) -> Iterator[Numbered]:
             if not more:
                 rest = text[at:]
                 line += rest[: len(rest) - len(rest.lstrip(" \t\r\n,"))].count("\n")
-                raise InputError(path, line, str(error), "one JSON array of objects") from None
+                raise InputError(path, line, str(error), ONE_ARRAY) from None
             text, at = text[at:] + more, 0
             continue
         line += text.count("\n", at, start)
@@ -109,7 +106,7 @@ def read_array(handle: BinaryIO, path: str | Path) -> Iterator[Numbered]:
         line += text.count("\n", start, end)
         at, before = end, NEXT
     if text[end:].strip() or any(more.strip() for more in chunks):
-        raise InputError(path, line, "more after the array's end", "one JSON array of objects")
+        raise InputError(path, line, "more after the array's end", ONE_ARRAY)
 
 
 def _characters(handle: BinaryIO, path: str | Path) -> Iterator[str]:
@@ -135,7 +132,7 @@ def _next_object(text: str, at: int, before: re.Pattern[str]) -> tuple[int, int,
         return start, start, None
     try:
         _, end = json.JSONDecoder().raw_decode(text, start)
-        return start, end, orjson.loads(text[start:end])  # refuses NaN and lone surrogates
+        return start, end, orjson.loads(text[start:end])  # rejects NaN and lone surrogates
     except json.JSONDecodeError as error:
         raise ValueError(f"an object that is not JSON ({error.msg})") from None
     except RecursionError:

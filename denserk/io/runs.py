@@ -42,7 +42,7 @@ from denserk.io.json_records import identifier, list_keys, parse_objects
 
 logger = logging.getLogger(__name__)
 
-LOOK = 2000  # lines of a file with three columns by which ranks and scores are told apart
+LOOK = 2000  # lines of a file with three columns that decide between ranks and scores
 BLOCK = 1 << 20  # bytes that are parsed at once
 SMALL = 1 << 19  # bytes up to which a line loop is quicker than importing pyarrow
 MSMARCO_DEPTH = 1000  # hits of a query that MS MARCO's evaluation accepts
@@ -117,7 +117,7 @@ def read_kept_scores(
 ) -> dict[str, dict[str, float]] | None:
     """Read the hits of a run that `keep` returns of each query.
 
-    None where the lines of a query are not consecutive: it cannot be told which hits to keep.
+    None where the lines of a query are not consecutive: which hits to keep is unknown.
     """
     run: dict[str, dict[str, float]] = {}
     for hits in _RunFile(path).queries():

@@ -100,11 +100,11 @@ def test_a_beir_archive_is_fetched_into_the_cache(here, monkeypatch):
     util = SimpleNamespace(download_and_unzip=download_and_unzip)
     monkeypatch.setattr(data_sets, "require", lambda module, purpose: util)
     kept = here / "cache" / "beir"
-    for name, told in [
+    for name, found in [
         ("none", "beir:none cannot be fetched: no route"),
         ("cake", "the archive of cake holds no such dataset"),
     ]:
-        with pytest.raises(DenserkError, match=told) as failure:
+        with pytest.raises(DenserkError, match=found) as failure:
             data_sets.beir_folder(name)
         assert f"so that {kept / name} holds corpus.jsonl" in str(failure.value.hint)
     assert not list(kept.iterdir())
@@ -115,9 +115,9 @@ def test_a_beir_archive_is_fetched_into_the_cache(here, monkeypatch):
 def test_packages_that_are_missing(here, monkeypatch):
     for package in ("ir_datasets", "beir.util"):
         monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtraError) as refusal:
+    with pytest.raises(MissingExtraError) as caught:
         list(data_sets.irds_passages("msmarco-passage"))
-    assert refusal.value.hint == "pip install ir_datasets"
+    assert caught.value.hint == "pip install ir_datasets"
     with pytest.raises(MissingExtraError, match=f"not in {here}/cache/beir/toy .* package beir"):
         data_sets.beir_folder("toy")
 
@@ -142,19 +142,19 @@ def test_a_local_copy_goes_before_the_name(here, monkeypatch):
 def test_what_nobody_fetches_is_listed_all_at_once(here, monkeypatch):
     cache = here / "cache"
     monkeypatch.setattr(data_sets, "installed", lambda module: True)
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError) as caught:
         find_parts(find_benchmarks(["beir/robust04", "squad-test", "dl20-titled"]))
     robust = "corpus of beir/robust04, topics of beir/robust04, qrels of beir/robust04"
-    assert refused.value.message == (
+    assert caught.value.message == (
         f"not on this disk: {cache}/beir/robust04 ({robust}), {cache}/dpr/squad1-test.qa.csv "
         f"(topics of squad-test, answers of squad-test), {cache}/msmarco-titled/corpus.tsv "
         "(corpus of dl20-titled)"
     )
-    assert refused.value.hint == "put them there"
+    assert caught.value.hint == "put them there"
     monkeypatch.setattr(data_sets, "installed", lambda module: False)
-    with pytest.raises(UsageError, match=r"collection\.tsv .corpus of msmarco-dev") as refused:
+    with pytest.raises(UsageError, match=r"collection\.tsv .corpus of msmarco-dev") as caught:
         find_parts([DEV])
-    assert "pip install ir_datasets beir" in (refused.value.hint or "")
+    assert "pip install ir_datasets beir" in (caught.value.hint or "")
 
 
 COUNTS = {
@@ -189,11 +189,11 @@ def beir(folder):
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_real_collections(shared_data, name):
-    passages, queries, judgements = COUNTS[name]
+    passages, queries, judgments = COUNTS[name]
     folder = shared_data / name
     assert sum(1 for _ in read_passages(str(folder))) == passages
     assert sum(1 for _ in read_queries(str(folder))) == queries
-    for split, count in judgements.items():
+    for split, count in judgments.items():
         qrels = list(read_qrels(str(folder / "qrels" / f"{split}.tsv")))
         assert len(qrels) == count
 
@@ -209,9 +209,9 @@ def test_a_beir_folder_and_its_name(here):
     for source in (folder, "beir:toy"):
         assert [passage.docid for passage in read_passages(source)] == list(PASSAGES)
         assert {query.qid: query.text for query in read_queries(source)} == QUERIES
-        with pytest.raises(UsageError, match=r"several splits .there: test, dev") as refusal:
+        with pytest.raises(UsageError, match=r"several splits .there: test, dev") as caught:
             read_qrels_map(source)
-        assert (refusal.value.hint or "").endswith("datasets/toy/qrels/test.tsv")
+        assert (caught.value.hint or "").endswith("datasets/toy/qrels/test.tsv")
     assert [query.qid for query in read_queries("beir:toy/dev")] == ["q3"]
     assert list(read_qrels("beir:toy/dev")) == [Qrel("q3", "d4", 1)]
     with pytest.raises(UsageError, match=r"no split train .there: test, dev"):
@@ -251,7 +251,7 @@ def test_entity_questions(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("read", "told"),
+    ("read", "found"),
     [
         (read_passages, "no passages"),
         (read_queries, "no queries"),
@@ -259,13 +259,13 @@ def test_entity_questions(tmp_path):
         (read_questions, "no answers"),
     ],
 )
-def test_sources_that_hold_nothing(tmp_path, read, told):
+def test_sources_that_hold_nothing(tmp_path, read, found):
     (tmp_path / "f").write_text("\n")
-    with pytest.raises(InputError, match=f"found {told}"):
+    with pytest.raises(InputError, match=f"found {found}"):
         list(read(str(tmp_path / "f")))
-    with pytest.raises(UsageError, match=r"none/f: no such file or folder") as refusal:
+    with pytest.raises(UsageError, match=r"none/f: no such file or folder") as caught:
         list(read("none/f"))
-    assert refusal.value.hint == "if it is a dataset of ir_datasets, write irds:none/f"
+    assert caught.value.hint == "if it is a dataset of ir_datasets, write irds:none/f"
     (tmp_path / "folder").mkdir()
     with pytest.raises(UsageError, match=r"holds no|no qrels"):
         list(read(str(tmp_path / "folder")))

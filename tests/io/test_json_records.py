@@ -28,7 +28,7 @@ def test_numbers_are_those_of_the_lines(tmp_path):
         (b"[" * 100_000, "not JSON"),
     ],
 )
-def test_a_broken_line_is_told_with_its_number(tmp_path, line, found):
+def test_a_broken_line_is_reported_with_its_number(tmp_path, line, found):
     path = tmp_path / "f.jsonl"
     path.write_bytes(b'{"a": 1}\n' + line + b"\n")
     with pytest.raises(InputError, match=f"f.jsonl, line 2: found .*{found}"):
@@ -116,6 +116,6 @@ def test_an_id_is_taken_exactly_where_a_line_of_columns_keeps_it_whole(text):
         (True, "a query id that is bool"),
     ],
 )
-def test_what_is_no_id_is_told(value, found):
+def test_what_is_no_id_is_rejected(value, found):
     with pytest.raises(InputError, match=f"f, line 3: found {found}"):
         identifier(value, "f", 3, "query")

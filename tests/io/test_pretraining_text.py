@@ -1,4 +1,4 @@
-"""Text to pre-train on, in every shape that it may have."""
+"""Text to pre-train on, in every format."""
 
 import json
 
@@ -167,7 +167,7 @@ def test_queries_are_appended_to_the_text_of_their_passage(tmp_path):
 
 
 @pytest.mark.parametrize("ids", [["d1", "d9"], ["d2", "d1"]])
-def test_expansions_of_another_corpus_are_refused(tmp_path, ids):
+def test_expansions_of_another_corpus_are_rejected(tmp_path, ids):
     write_expansions(tmp_path / "x", [Expansion(docid, ("who?",), ()) for docid in ids])
     with pytest.raises(InputError, match=f"an expansion of {ids[1]}, which the corpus does not"):
         list(append_queries([Passage("d1", "a"), Passage("d2", "b")], tmp_path / "x"))

@@ -12,7 +12,7 @@ BEIR = "query-id\tcorpus-id\tscore\n007\td1\t2\nq2\td1\t0\n007\td2\t-1\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "found"),
     [
         (TREC, "trec qrels (4 columns)"),
         (TREC.replace(" ", "\t").replace("\n", "\r\n"), "trec qrels (4 columns)"),
@@ -21,11 +21,11 @@ BEIR = "query-id\tcorpus-id\tscore\n007\td1\t2\nq2\td1\t0\n007\td2\t-1\n"
         (BEIR.partition("\n")[2] + "q2 d1 0\n", "beir qrels (3 columns)"),
     ],
 )
-def test_judgments(tmp_path, text, told):
+def test_judgments(tmp_path, text, found):
     (tmp_path / "q").write_text(text)
     notes = Heard()
     assert list(dict.fromkeys(read_qrels(tmp_path / "q", None))) == QRELS
-    assert notes.notes == [f"q: {told}"]
+    assert notes.notes == [f"q: {found}"]
     assert read_qrels_map(tmp_path / "q") == {"007": {"d1": 2, "d2": -1}, "q2": {"d1": 0}}
 
 
@@ -38,7 +38,7 @@ def test_written_judgments_read_back(tmp_path, form):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "found"),
     [
         ("q 0 d 1\nq d 1", "q, line 2: found 3 columns; expected 4 columns"),
         ("q 0 a b 1", "q, line 1: found 5 columns; expected 4 columns: .* or 3"),
@@ -48,14 +48,14 @@ def test_written_judgments_read_back(tmp_path, form):
         ("", "q: found no judgments"),
     ],
 )
-def test_broken_judgments_are_told(tmp_path, text, told):
+def test_broken_judgments_are_told(tmp_path, text, found):
     (tmp_path / "q").write_text(text)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=found):
         read_qrels_map(tmp_path / "q")
 
 
 def test_a_run_in_place_of_judgments(tmp_path):
     (tmp_path / "q").write_text("q Q0 d 1 2.5 tag")
-    with pytest.raises(InputError) as refusal:
+    with pytest.raises(InputError) as caught:
         read_qrels_map(tmp_path / "q")
-    assert refusal.value.hint == "six columns are a run: exchange run and qrels"
+    assert caught.value.hint == "six columns are a run: exchange run and qrels"

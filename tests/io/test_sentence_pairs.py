@@ -1,16 +1,11 @@
 import gzip
-from collections import deque
-from contextlib import suppress
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from denserk.errors import DenserkError, InputError
+from denserk.errors import InputError
 from denserk.io.training import read_sentences
 from denserk.records import SentenceExample
-from tests.mangling import mangled
 
 PAIRS = [
     SentenceExample(('a plane "takes off', "an air plane takes off"), 5.0),
@@ -128,15 +123,7 @@ HEAD = b"sentence1\tsentence2\tlabel\n"
         ),
     ],
 )
-def test_what_is_refused(read, data, size, message):
+def test_what_is_rejected(read, data, size, message):
     with pytest.raises(InputError) as caught:
         read(data, size)
     assert message in caught.value.message
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
-@given(data=st.sampled_from([*OF_PAIRS.values(), *OF_TRIPLETS.values()]).flatmap(mangled))
-def test_mangled_bytes(tmp_path, data):
-    (tmp_path / "file").write_bytes(data)
-    with suppress(DenserkError):
-        deque(read_sentences(tmp_path / "file"), maxlen=0)
