@@ -39,7 +39,8 @@ from denserk.index.index_folder import INDEX, folder_bytes, vectors_per_passage
 from denserk.index.lucene import build_lucene, require_lucene
 from denserk.index.searcher import Rows, VectorIndex, Vectors, in_order, padding
 from denserk.index.vector_inputs import expanded, gather, known_count, open_sources
-from denserk.io.corpus import read_passages, refuse_duplicates
+from denserk.io.blocks import Texts
+from denserk.io.corpus import read_passages
 from denserk.io.flat_file import FlatRows, is_flat
 from denserk.io.manifest import (
     NAME,
@@ -198,7 +199,7 @@ def _plan_bm25(
             return read_passages(source, corpus, fields=bm25.fields)
 
         with track("reading text", None, "passages") as progress:
-            for passage in refuse_duplicates(read, source):
+            for passage in Texts(source, "passages", read).checked():
                 yield passage.docid, " ".join(passage.field(name) for name in fields)
                 progress.advance()
 

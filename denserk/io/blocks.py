@@ -19,7 +19,7 @@ import orjson
 
 from denserk.config.options import from_json
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.io.corpus import IdLedger, refuse_repeat
+from denserk.io.corpus import IdLedger
 from denserk.io.files import STREAM, read_file, whole_binary, write_errors
 from denserk.io.manifest import Manifest, beside, differences, write_manifest
 from denserk.io.outputs import unfinished_folder
@@ -54,7 +54,13 @@ class Texts:
             yield record
         if not ledger.count:
             raise InputError(self.source, None, f"no {self.unit}", "at least one")
-        refuse_repeat(ledger, self.source, self.unit, self.read)
+        if (repeat := ledger.first_repeat()) is not None:
+            first, second = repeat
+            stream = self.source == STREAM
+            name = "an id" if stream else f"the id {next(islice(self.read(), second, None))[0]}"
+            found = f"{name} twice: {self.unit} {first + 1:,} and {second + 1:,}"
+            hint = "remove or rename one of them"
+            raise InputError(self.source, None, found, "ids that occur once", hint)
 
     def count(self) -> int | None:
         """Read and check all texts, before hours of work; None for a stream."""

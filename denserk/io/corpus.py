@@ -5,7 +5,7 @@ A corpus is JSON lines or an array, a tab-separated file, a folder of them, or a
 
 import logging
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,7 +18,6 @@ from denserk.config.formats import DETECTED, CorpusFormat, CorpusSettings
 from denserk.errors import InputError, UsageError
 from denserk.io import data_sets
 from denserk.io.files import (
-    STREAM,
     Lines,
     ScratchRecords,
     columns,
@@ -269,27 +268,6 @@ class IdLedger:
         earliest = firsts[places]
         position = int((earliest != np.arange(len(hashes))).argmax())
         return int(earliest[position]), position
-
-
-def refuse_repeat(
-    ledger: IdLedger, source: str, unit: str, read: Callable[[], Iterator[Sequence[Any]]]
-) -> None:
-    """Reject a source whose ids, taken by `ledger`, repeat; `read` reads it again, for the id."""
-    if (repeat := ledger.first_repeat()) is None:
-        return
-    first, second = repeat
-    name = "an id" if source == STREAM else f"the id {next(islice(read(), second, None))[0]}"
-    found = f"{name} twice: {unit} {first + 1:,} and {second + 1:,}"
-    raise InputError(source, None, found, "ids that occur once", "remove or rename one of them")
-
-
-def refuse_duplicates(read: Callable[[], Iterator[Passage]], source: str) -> Iterator[Passage]:
-    """Yield the passages of a source; after the last one, reject a corpus that has an id twice."""
-    ledger = IdLedger()
-    for passage in read():
-        ledger.extend([passage.docid])
-        yield passage
-    refuse_repeat(ledger, source, "passages", read)
 
 
 class PassageTexts:

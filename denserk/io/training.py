@@ -28,6 +28,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, product
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -104,20 +105,12 @@ def _contents(candidate: Candidate) -> dict[str, Any]:
     return {"title": candidate.title, "text": candidate.text, **score, **candidate.extra}
 
 
-def _to_passages(candidates: Candidates) -> list[Any]:
-    return [{"docid": candidate.docid, **_contents(candidate)} for candidate in candidates]
+def _to_passage(candidate: Candidate) -> dict[str, Any]:
+    return {"docid": candidate.docid, **_contents(candidate)}
 
 
-def _to_contexts(candidates: Candidates) -> list[Any]:
-    return [{**_contents(candidate), "passage_id": candidate.docid} for candidate in candidates]
-
-
-def _to_texts(candidates: Candidates) -> list[Any]:
-    return [candidate.text for candidate in candidates]
-
-
-def _to_ids(candidates: Candidates) -> list[Any]:
-    return [candidate.docid for candidate in candidates]
+def _to_context(candidate: Candidate) -> dict[str, Any]:
+    return {**_contents(candidate), "passage_id": candidate.docid}
 
 
 def random_negatives(example: TrainingExample, path: str | Path) -> Candidates:
@@ -141,7 +134,7 @@ class Keys(NamedTuple):
     query: str
     sides: tuple[str, str]
     read: Callable[[Fields, str], Candidates]
-    write: Callable[[Candidates], list[Any]]
+    write: Callable[[Candidate], Any]
 
     def example(self, fields: Fields, number: int) -> TrainingExample:
         """Return the example of a record; `number` counts records from 0."""
@@ -203,7 +196,7 @@ def _text_triples(example: TrainingExample, losses: Losses) -> Iterator[list[str
 
 def _listed(example: TrainingExample, losses: Losses) -> Iterator[list[str]]:
     losses["positives"] += len(example.positives)
-    docids = _to_ids(example.negatives)
+    docids = [candidate.docid for candidate in example.negatives]
     if any("," in docid for docid in docids):
         raise DenserkError(
             f"a passage id of query {example.qid} has a comma, which separates ids in this format",
@@ -232,18 +225,16 @@ TEXT_LINES = Lines("3 columns: query, positive text, negative text", _of_texts, 
 LISTS = Lines("2 columns: query id, negative ids with commas between them", _of_listed, _listed)
 FORMATS = {
     TrainingFormat.TEVATRON: Format(
-        ALL, Keys("query_id", "query", PASSAGES, _passages, _to_passages)
+        ALL, Keys("query_id", "query", PASSAGES, _passages, _to_passage)
     ),
     TrainingFormat.TEVATRON_IDS: Format(
-        "query docid answers extra", Keys("query_id", "query_text", IDS, _ids, _to_ids)
+        "query docid answers extra", Keys("query_id", "query_text", IDS, _ids, attrgetter("docid"))
     ),
-    TrainingFormat.DPR: Format(
-        ALL, Keys("query_id", "question", CONTEXTS, _passages, _to_contexts)
-    ),
+    TrainingFormat.DPR: Format(ALL, Keys("query_id", "question", CONTEXTS, _passages, _to_context)),
     TrainingFormat.FLAG: Format(
-        "query text score answers extra", Keys("", "query", SHORT, _texts, _to_texts)
+        "query text score answers extra", Keys("", "query", SHORT, _texts, attrgetter("text"))
     ),
-    TrainingFormat.ST_IDS: Format("docid", Keys("qid", "query", SHORT, _ids, _to_ids)),
+    TrainingFormat.ST_IDS: Format("docid", Keys("qid", "query", SHORT, _ids, attrgetter("docid"))),
     TrainingFormat.ST_TRIPLET: Format("query text"),
     TrainingFormat.TRIPLES: Format("docid", ID_LINES),
     TrainingFormat.TEXT_TRIPLES: Format("query text", TEXT_LINES),
@@ -522,7 +513,7 @@ def _record(
     scored = form is TrainingFormat.FLAG and bool(scores) and None not in scores
     sides = zip(keys.sides, (example.positives, example.negatives), strict=True)
     for key, candidates in sides:
-        record[key] = keys.write(candidates)
+        record[key] = [keys.write(candidate) for candidate in candidates]
         if scored:  # only where every passage has one
             record[f"{key}_scores"] = [candidate.score for candidate in candidates]
     if form is TrainingFormat.FLAG and not scored:

@@ -9,7 +9,8 @@ import pytest
 from denserk.config.benchmarks import benchmarks, find_benchmarks
 from denserk.errors import DenserkError, InputError, MissingExtraError, UsageError
 from denserk.io import data_sets
-from denserk.io.corpus import read_passages, refuse_duplicates
+from denserk.io.blocks import Texts
+from denserk.io.corpus import read_passages
 from denserk.io.data_sets import find_parts
 from denserk.io.qrels import read_qrels, read_qrels_map
 from denserk.io.topics import read_queries, read_questions
@@ -273,11 +274,11 @@ def test_sources_that_hold_nothing(tmp_path, read, found):
 
 def test_an_id_that_comes_twice(tmp_path):
     passages = [Passage("a", ""), Passage("b", ""), Passage("a", "")]
-    watched = refuse_duplicates(lambda: iter(passages), "c.tsv")
+    watched = Texts("c.tsv", "passages", lambda: iter(passages)).checked()
     assert [next(watched).docid for _ in passages] == ["a", "b", "a"]
     with pytest.raises(InputError, match=r"c.tsv: found the id a twice: passages 1 and 3"):
         next(watched)
-    assert list(refuse_duplicates(lambda: iter(passages[:2]), "c.tsv")) == passages[:2]
+    assert list(Texts("c.tsv", "passages", lambda: iter(passages[:2])).checked()) == passages[:2]
     (tmp_path / "q").write_text("q1\ta\nq1\tb\n")
     with pytest.raises(InputError, match=r"found the query id q1 twice"):
         list(read_queries(str(tmp_path / "q")))
