@@ -67,10 +67,6 @@ def sentence_similarity(
     """Measure models on pairs or triplets of sentences; write the table if asked to.
 
     The text settings of passages apply to sentences.
-
-    Raises:
-        InputError: the data is broken, or its labels are all the same.
-        DenserkError: an embedding is not a number.
     """
     found = []
     for name in settings.model:
@@ -84,9 +80,8 @@ def sentence_similarity(
 def score_examples(vectors: Floats) -> NDArray[np.float64]:
     """Score examples from the embeddings of their sentences: (B, n, D) -> (B,).
 
-    Returns:
-        For pairs the cosine, 0 if a vector is zero; for triplets 1 where the positive is nearer
-        and 0 otherwise; NaN where a vector holds NaN.
+    For pairs the cosine, 0 if a vector is zero; for triplets 1 where the positive is nearer and 0
+    otherwise; NaN where a vector holds NaN.
 
     >>> score_examples(np.array([[[3.0, 0.0], [1.0, 1.0]]])).round(3)
     array([0.707])

@@ -12,6 +12,7 @@ training (in MLR: the last layer).
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from denserk.config.analysis import AttentionEntropySettings, WinningVectorSettings
-from denserk.config.encoding import ComputeSettings, Reduction, Representation
+from denserk.config.encoding import Backend, ComputeSettings, Reduction, Representation
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.data.batches import TokenBatch, plan
 from denserk.data.sampling import choose_records
@@ -33,8 +34,7 @@ from denserk.io.qrels import read_qrels
 from denserk.io.runs import read_run
 from denserk.io.topics import read_queries
 from denserk.models.backbone import Backbone
-from denserk.models.pooling import PassageVectors
-from denserk.models.representation import MultiVector
+from denserk.models.representation import MultiVector, PassageVectors
 from denserk.models.text_encoder import NOTHING, TextEncoder, load_models
 from denserk.records import Passage, Query, best_first
 from denserk.reporting import track
@@ -74,18 +74,14 @@ def attention_entropy(
 ) -> list[AttentionEntropy]:
     """Measure models on the same passages; write the table and the plot.
 
-    With untied query and passage encoders, the passage encoder is measured.
-
-    Raises:
-        ModelError: a model has no [CLS].
-        InputError: the corpus is broken or holds no text.
-        DenserkError: the attention of a model is not a number.
+    With untied query and passage encoders, the passage encoder is measured. It must have a [CLS].
     """
     text: dict[str, Any] = {"passage_max_length": settings.max_length}
     text |= {"fields": settings.fields} if settings.fields else {}
     text |= {"join": settings.join} if settings.join is not None else {}
     pooling = {"representation": Representation.MEAN}  # any: no embeddings are made
-    models = load_models(settings.labelled, pooling, text, compute, eager=True)
+    compute = replace(compute, backend=Backend.TORCH)  # whose attention weights can be read
+    models = load_models(settings.labelled, pooling, text, compute)
     passages = _sample(settings, corpus)
     found: list[AttentionEntropy] = []
     rows: list[Sequence[str]] = [ENTROPY_HEADER]
@@ -127,11 +123,9 @@ def plot_entropy(found: Sequence[AttentionEntropy]) -> Any:
 
 
 def row_entropy(rows: Tensor, mask: Tensor) -> Tensor:
-    """Return the entropy of attention rows in nats: (B, A, T) -> (B, A) float64.
+    """Return the entropy of attention rows (after the softmax) in nats: (B, A, T) -> (B, A).
 
-    Args:
-        rows: attention of one token in each head, after the softmax.
-        mask: (B, T) bool, True for real tokens; attention to padding is ignored.
+    mask: (B, T) bool, True for real tokens; attention to padding is ignored.
 
     >>> rows = torch.tensor([[[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]]])
     >>> row_entropy(rows, torch.tensor([[True, True, False]]))
@@ -221,12 +215,7 @@ def winning_vectors(
 ) -> list[WinningVectors]:
     """Count which vector wins, for models on the same pairs; write table and plot.
 
-    Memory grows with the pairs, not with the corpus.
-
-    Raises:
-        ModelError: a model gives a passage one vector.
-        MismatchError: queries, passages and relevance judgments have nothing in common.
-        DenserkError: an embedding is not a number.
+    Memory grows with the pairs, not with the corpus. A model must give a passage several vectors.
     """
     models = load_models(settings.labelled, representation, text, compute)
     pairs = choose_pairs(settings, text.get("fields"), corpus)
@@ -256,11 +245,7 @@ class Pairs(NamedTuple):
 def choose_pairs(
     settings: WinningVectorSettings, fields: Sequence[str] | None, corpus: CorpusSettings
 ) -> Pairs:
-    """Return the pairs that every model is measured on.
-
-    Raises:
-        MismatchError: none of the queries has a passage, or the corpus has none of them.
-    """
+    """Return the pairs that every model is measured on."""
     named: dict[str, dict[str, list[str]]] = {}
     if settings.qrels is not None:
         positive = named.setdefault("positive", {})

@@ -21,7 +21,7 @@ from denserk.data.masking import IGNORED
 from denserk.errors import ModelError
 from denserk.models.backbone import Backbone
 from denserk.models.checkpoints import fill, read_tensors, write_tensors
-from denserk.models.pooling import at_least_float32
+from denserk.models.devices import at_least_float32
 
 STANDARD_DEVIATION = 0.02  # of new weights, as BERT draws them
 TASKS = ("mkp", "cmp", "npr", "dor", "gor")  # of MASTER
@@ -75,7 +75,9 @@ class PretrainingObjective(nn.Module, ABC):
     @classmethod
     def head_files(cls) -> list[str]:
         """Return the files that may hold the heads; the first that exists is read."""
-        return [cls.head_file] * bool(cls.head_file) + [PUBLISHED_FILE] * bool(cls.published_heads)
+        if cls.published_heads:
+            return [cls.head_file, PUBLISHED_FILE]
+        return [cls.head_file] if cls.head_file else []
 
     def save_heads(self, folder: Path) -> None:
         """Write the heads beside the backbone."""

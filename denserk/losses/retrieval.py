@@ -19,13 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from denserk.config.training import ContrastiveKind, Distillation, ObjectiveSettings
-from denserk.models.pooling import (
-    PassageVectors,
-    at_least_float32,
-    dot,
-    max_similarity,
-    vector_scores,
-)
+from denserk.models.devices import at_least_float32
+from denserk.models.representation import PassageVectors, dot, max_similarity, vector_scores
 
 RELEASED_EPSILON = 1e-7  # what MASTER's released code adds inside the student's logarithm
 

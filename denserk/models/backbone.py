@@ -178,13 +178,7 @@ class Backbone(nn.Module):
     def compile_states(
         self, dtype: torch.dtype, *, every_layer: bool, norm_intermediate: bool = False
     ) -> None:
-        """Let OpenVINO compute the states from now on, for inference on a CPU.
-
-        With `every_layer`, those of `hidden_states`, else of `forward` alone.
-
-        Raises:
-            ModelError: see `compile_function`.
-        """
+        """Let OpenVINO compute `forward`, or with `every_layer` `hidden_states`, from now on."""
 
         def states(ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
             batch = TokenBatch(ids, mask.bool())
@@ -220,11 +214,7 @@ class Backbone(nn.Module):
         return signal[first : first + length]
 
     def new_layers(self, count: int) -> list[nn.Module]:
-        """Further layers of the encoder's own kind, as torch initialises them.
-
-        Raises:
-            ModelError: denserk does not know the layers of this architecture.
-        """
+        """Return further layers of the encoder's own kind, as torch initialises them."""
         if not self.architecture.layers:
             raise ModelError(
                 f"a {self.architecture.model_type} backbone cannot be given decoder layers",

@@ -54,10 +54,8 @@ HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 def find_model(model: str, option: str = "--model", beside: Sequence[str] = ()) -> tuple[str, Path]:
     """Return the full name of a model and its folder; a name on the hub is downloaded or cached.
 
-    Args:
-        model: a folder, a short name, or a name on the hub; the first that exists is taken.
-        option: the option that named it.
-        beside: further files to download where they exist.
+    The model, given by `option`, is a folder, a short name, or a name on the hub: the first that
+    exists. `beside` are further files to download where they exist.
     """
     published = PUBLISHED.get(model)
     if Path(model).is_dir():
@@ -222,14 +220,8 @@ def load_model(
     """Build a transformers model from tensors, in float32 on the CPU, in evaluation mode.
 
     transformers renames old tensors, adds or removes the prefix of the encoder and ties weights.
-    A bare encoder loses its pooler, which no representation reads.
-
-    Args:
-        auto: one of transformers' Auto classes.
-        folder: for messages.
-        config: of the model.
-        tensors: by name, perhaps with heads of other tasks.
-        may_lack: first parts of names that may be missing, and are then initialised randomly.
+    A bare encoder loses its pooler, which no representation reads. Heads of other tasks among the
+    tensors are ignored; names that begin with `may_lack` may be missing, and are then initialised.
     """
     with _explained(f"{folder / CONFIG}: transformers makes no model of it"), torch.device("meta"):
         shell = auto.from_config(config)

@@ -41,9 +41,8 @@ from denserk.models.checkpoints import (
     read_json,
     read_weights,
 )
-from denserk.models.devices import choose_dtype, prepare_device
+from denserk.models.devices import at_least_float32, choose_dtype, prepare_device
 from denserk.models.model_folder import save_transformer, write_own_file
-from denserk.models.pooling import at_least_float32
 from denserk.models.stored_model import DENSERK_FILE, read_model_folder, read_own_file
 from denserk.models.text_encoder import NOTHING, fit_lengths
 from denserk.records import Passage, Query
@@ -71,11 +70,7 @@ class Reranker(nn.Module):
 
     def forward(self, batch: PairBatch) -> Tensor:
         """The scores of pairs: (P, T) ids -> (P,) float32 at least, not squashed."""
-        inputs = {
-            "input_ids": batch.tokens.input_ids,
-            "attention_mask": batch.tokens.attention_mask,
-            "return_dict": True,
-        }
+        inputs = {**batch.tokens._asdict(), "return_dict": True}
         if batch.token_types is not None:
             inputs["token_type_ids"] = batch.token_types
         if not self.is_linear:
@@ -103,8 +98,8 @@ class Reranker(nn.Module):
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the folder's weights, tokenizer and configuration."""
-        own = self.folder / DENSERK_FILE
-        return fingerprint(self.folder, [*[own] * own.is_file(), *encoder_files(self.folder)])
+        own = [path for path in [self.folder / DENSERK_FILE] if path.is_file()]
+        return fingerprint(self.folder, [*own, *encoder_files(self.folder)])
 
     def save(self, folder: Path) -> None:
         """Save it; config.json comes last, so that an interrupted save loads nowhere."""
@@ -127,7 +122,7 @@ class Reranker(nn.Module):
     ) -> "Reranker":
         """Set other lengths and texts, within the model's positions, and return the same model.
 
-        A UsageError names a length that was asked for and goes beyond them; None asks for none.
+        A length that was given and goes beyond them is a UsageError.
         """
         limit = longest_input(self.model.config)
         if pair_max_length is not None and limit is not None and pair_max_length > limit:
@@ -166,11 +161,7 @@ def _is_published(folder: Path) -> bool:
 
 
 def read_reranker(folder: Path) -> Reranker:
-    """Read a reranker.
-
-    Raises:
-        ModelError: it holds no reranker, or not what its config.json says.
-    """
+    """Read a reranker; a ModelError if the folder holds none, or a broken one."""
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder")
     if not is_reranker(folder):
@@ -204,11 +195,7 @@ def read_reranker(folder: Path) -> Reranker:
 
 
 def reranker_to_train(folder: Path, seed: int) -> Reranker:
-    """Return a folder's reranker to train, or its encoder with a new linear head drawn by `seed`.
-
-    Raises:
-        ModelError: it holds no model that can be trained so.
-    """
+    """Return a folder's reranker to train, or its encoder with a new linear head (by `seed`)."""
     if is_reranker(folder):
         return read_reranker(folder).train()
     stored = read_model_folder(folder)
@@ -257,11 +244,7 @@ class PairScorer:
     ) -> "PairScorer":
         """Load a cross-encoder from a folder, or by its name on the hub.
 
-        Args:
-            model: a folder, or a name on the hub.
-            text: fields of `TextSettings` that replace what the folder says about itself.
-            pair_max_length: tokens of a whole input; None leaves what the folder says.
-            compute: where and how.
+        `text` (fields of `TextSettings`) and `pair_max_length` replace the folder's own settings.
         """
         name, folder = find_model(model)
         scorer = cls(name, read_reranker(folder).fit(text, pair_max_length), compute)

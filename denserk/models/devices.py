@@ -58,11 +58,7 @@ def limit_kernel_caches() -> None:
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of that name; `auto` takes a GPU where there is one.
-
-    Raises:
-        UsageError: no device has the name, or the machine has no such device.
-    """
+    """Return the device of that name; `auto` takes a GPU where there is one."""
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
         raise UsageError(f"--device {name}: no such device", "one of auto, cpu, cuda, cuda:N")
     seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -94,6 +90,11 @@ def choose_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
             "choose --dtype bfloat16, or a GPU",
         )
     return DTYPES[dtype]
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """The same numbers, 16-bit ones widened to 32; float64 stays."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 @cache
@@ -232,11 +233,8 @@ def compile_function(
 ) -> Compiled:
     """Compile a function of tensors for the CPU, and compare its results on an example.
 
-    Args:
-        function: takes tensors and returns one or a tuple.
-        owners: the modules whose weights it uses, in float32.
-        example: inputs; the sizes of their axes may differ later.
-        dtype: precision of the products, float32 or bfloat16.
+    The function uses the weights of `owners`, in float32, and computes its products in `dtype`; the
+    sizes of its inputs' axes may differ later from those of the example.
 
     Raises:
         ModelError: OpenVINO cannot convert the function, or its results differ from torch's.
@@ -267,8 +265,7 @@ def compile_function(
 def certify(reduced: NDArray[np.float32], exact: NDArray[np.float32]) -> dict[str, float]:
     """Return mean and 5th percentile of the cosines between int8 and float32 vectors (N, D).
 
-    Raises:
-        ModelError: one of them is below its bound.
+    A ModelError if one of them is below its bound.
     """
     norms = np.linalg.norm(reduced, axis=1) * np.linalg.norm(exact, axis=1)
     cosines = (reduced * exact).sum(1) / np.maximum(norms, np.finfo(np.float32).tiny)

@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from denserk.config.encoding import AggKind, AggLayout, TermWeight
-from denserk.models.pooling import at_least_float32
+from denserk.models.devices import at_least_float32
 
 # Positions projected at once, by device type. On a CPU a block of logits should fit its cache:
 # 256 x 8192 float32 are 8 MiB.
@@ -115,7 +115,7 @@ class SliceLayout:
         """The maxima of the ids that share a column: (..., V) -> (..., modulus)."""
         if self.order is not None:
             scores = scores[..., torch.tensor(self.order, device=scores.device)]
-        scores = torch.nn.functional.pad(scores[..., self.dropped :], (0, self.appended))
+        scores = F.pad(scores[..., self.dropped :], (0, self.appended))
         return scores.reshape(*scores.shape[:-1], -1, self.modulus).amax(dim=-2)
 
     def join_halves(self, best: Tensor) -> Tensor:
@@ -126,12 +126,6 @@ class SliceLayout:
         if self.kind is AggKind.PLUS:
             return torch.maximum(plus, minus)
         return torch.where(plus > minus, plus, 0.0 - minus)
-
-    def describe(self) -> str:
-        """Describe in one line how many ids there are, and which are left out."""
-        lost = f"ids 0 to {self.dropped - 1} dropped" if self.dropped else "no id dropped"
-        shape = f"{self.vocabulary} ids in {self.dimension} slices"
-        return f"{shape}, {lost}, {self.appended} zeros appended"
 
 
 @cache
@@ -198,16 +192,9 @@ def aggregate(
     Positions whose weight is zero are skipped where weights cannot be negative. Maxima that
     several positions or tokens share split their gradient evenly.
 
-    Args:
-        states: (B, T, H), last hidden states.
-        weights: (B, T), after their rule.
-        mask: (B, T) bool, True = a real position. Masked positions have no effect.
-        log_probabilities: see `LogProbabilities`.
-        columns: M.
-        signed: weights may be negative.
-
-    Returns:
-        (B, M), float32 at least; zeros for a text without any position.
+    states: (B, T, H); weights: (B, T), after their rule, negative only where `signed`; mask: (B, T)
+    bool, masked positions have no effect; columns: M -> (B, M), float32 at least; zeros for a text
+    without any position.
     """
     weights = at_least_float32(weights)
     used = mask if signed else mask & (weights > 0)

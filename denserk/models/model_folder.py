@@ -66,13 +66,8 @@ def save_model(
     whose sides have weights of their own has a whole folder for each, `query/` and `document/`.
     config.json comes last: a folder whose writing was cut short has none, and nothing loads it.
 
-    Args:
-        folder: where; made if absent, files of the same names are replaced.
-        passage: the encoder of passages, and of queries where `query` is left out.
-        tokenizer: a fast tokenizer of transformers.
-        text: how records become text.
-        query: the encoder of queries, where it has weights of its own.
-        base: the model that it was made from, for the model card.
+    The encoder of passages is that of queries, too, where `query` is left out. The model card names
+    `base`, the model that it was made from.
     """
     query = query or passage
     tied = query is passage
@@ -282,15 +277,10 @@ def convert_model(
     representation: Mapping[str, Any] = NOTHING,
     text: Mapping[str, Any] = NOTHING,
 ) -> None:
-    """Write a model in another layout.
+    """Write a model, given by a short name, a folder or a name on the hub, in another layout.
 
-    Args:
-        source: a short name, a folder, or a name on the hub.
-        target: the folder to write.
-        layout: the layout to write it in.
-        representation: fields of `RepresentationSettings` that replace what the source says about
-            itself; the authors' layout does not record its dimensions.
-        text: the same for `TextSettings`.
+    `representation` and `text` replace settings of the source; the authors' layout does not record
+    its dimensions.
     """
     name, folder = find_model(source)
     stored = read_model_folder(folder)

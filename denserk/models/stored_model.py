@@ -141,10 +141,7 @@ class StoredEncoder:
         """Build the encoder; to `train`, what the folder lacks is randomly initialised.
 
         A new MLM head is initialised as transformers does for the backbone, its decoder tied to
-        the word embeddings.
-
-        Raises:
-            ModelError: weights are missing (unless they are to be trained), or do not fit.
+        the word embeddings. Without `train`, missing weights are a ModelError.
         """
         refuse_architecture(settings, self.architecture)
         if not needs_mlm_head(settings):
@@ -269,11 +266,7 @@ def read_own_file(folder: Path) -> tuple[RepresentationSettings, TextSettings, P
 
 
 def read_model_folder(folder: Path) -> StoredModel:
-    """Read a model's folder, whatever its layout.
-
-    Raises:
-        ModelError: it has none of the layouts, or does not hold what its layout says.
-    """
+    """Read a model's folder, whatever its layout; a ModelError for an unknown or broken one."""
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder")
     if (folder / DENSERK_FILE).is_file():
@@ -351,16 +344,17 @@ def _aggretriever(heads: Mapping[str, Tensor]) -> RepresentationSettings:
 def _read_sentence_transformers(folder: Path) -> StoredModel:
     """A sentence-transformers folder; what denserk does not compute exactly is an error."""
 
-    def refuse(what: str) -> ModelError:
-        return ModelError(
-            f"{folder} {what}, which denserk does not do",
-            f"it loads Transformer, Pooling ({', '.join(POOLING_MODES)}) and Normalize",
-        )
+    def check(supported: object, what: str) -> None:
+        if not supported:
+            raise ModelError(
+                f"{folder} {what}, which denserk does not do",
+                f"it loads Transformer, Pooling ({', '.join(POOLING_MODES)}) and Normalize",
+            )
 
     modules = read_json(folder / MODULES_FILE, OBJECTS)
     kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise refuse(f"chains the modules {', '.join(kinds)}")
+    chains = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
+    check(kinds in chains, f"chains the modules {', '.join(kinds)}")
     inner, second = (
         inside(folder, str(module.get("path", "")), folder / MODULES_FILE) for module in modules[:2]
     )
@@ -369,19 +363,17 @@ def _read_sentence_transformers(folder: Path) -> StoredModel:
     if modes is None:
         modes = [mode for key, mode in OLDER_POOLING_KEYS.items() if pooling.get(key)] or ["mean"]
     modes = [modes] if isinstance(modes, str) else modes
-    if len(modes) != 1 or modes[0] not in POOLING_MODES:
-        raise refuse(f"pools by {' and '.join(map(str, modes))}")
-    if pooling.get("include_prompt") is False:
-        raise refuse("leaves the prompt out of its pooling")
+    pools = len(modes) == 1 and modes[0] in POOLING_MODES
+    check(pools, f"pools by {' and '.join(map(str, modes))}")
+    check(pooling.get("include_prompt") is not False, "leaves the prompt out of its pooling")
     transformer = sorted(inner.glob("sentence_*_config.json"))
     settings = read_json(transformer[0]) if transformer else {}
     config, tokenizer = (_optional(inner / name) for name in (CONFIG, "tokenizer_config.json"))
-    if (task := settings.get("transformer_task", "feature-extraction")) != "feature-extraction":
-        raise refuse(f"runs its transformer for the task {task}")
-    if settings.get("query_expansion"):
-        raise refuse("expands queries")
-    if settings.get("do_lower_case") and not tokenizer.get("do_lower_case"):
-        raise refuse("lower-cases text before its tokenizer")
+    task = settings.get("transformer_task", "feature-extraction")
+    check(task == "feature-extraction", f"runs its transformer for the task {task}")
+    check(not settings.get("query_expansion"), "expands queries")
+    lower_cases = settings.get("do_lower_case") and not tokenizer.get("do_lower_case")
+    check(not lower_cases, "lower-cases text before its tokenizer")
     limits = (tokenizer.get("model_max_length"), config.get("max_position_embeddings"))
     length = settings.get("max_seq_length") or min((int(n) for n in limits if n), default=512)
     prompts = _optional(folder / PROMPTS_FILE)
@@ -398,7 +390,7 @@ def _read_sentence_transformers(folder: Path) -> StoredModel:
             query_prefix=_prompt(prompts, "query"),
             passage_prefix=_prompt(prompts, "document", "passage", "corpus"),
         ),
-        files=(folder / MODULES_FILE, second / CONFIG, *others),
+        (folder / MODULES_FILE, second / CONFIG, *others),
     )
 
 

@@ -36,7 +36,7 @@ from denserk.models.devices import (
     on_threads,
     prepare_device,
 )
-from denserk.models.representation import Aggretriever, Encoder
+from denserk.models.representation import Encoder
 from denserk.models.stored_model import StoredModel, read_model_folder
 from denserk.records import Passage, Query
 from denserk.reporting import track
@@ -57,11 +57,7 @@ Advance = Callable[[int], None]
 
 
 def override(settings: S, given: Mapping[str, Any]) -> S:
-    """A copy of settings with some fields replaced, values as they stand in JSON or typed.
-
-    Raises:
-        UsageError: a field that the settings do not have, or a value outside its enum.
-    """
+    """Return settings with some fields replaced, by values as in JSON or typed."""
     return from_json(type(settings), {**as_json(settings), **given})
 
 
@@ -80,6 +76,7 @@ class TextEncoder:
         sides: encoder and tokenizer of each side, "passage" and "query".
         batch_tokens: tokens of a batch.
         dimension: D.
+        vectors_per_passage: S, rows that `encode_passages` returns for each passage.
         fingerprint: SHA-256 of weights, tokenizer and configuration; equal on any machine.
     """
 
@@ -91,8 +88,6 @@ class TextEncoder:
         representation: RepresentationSettings,
         text: TextSettings,
         compute: ComputeSettings,
-        *,
-        eager: bool = False,
     ) -> None:
         self.name, self.fingerprint = name, fingerprint
         self.representation, self.text, self.compute = representation, text, compute
@@ -102,16 +97,14 @@ class TextEncoder:
         self.int8: dict[str, Any] | None = None
         self._quantized: Compiled
         query, passage = stored.build(representation)
-        self.dimension = passage.dimension
-        if isinstance(passage.representation, Aggretriever) and passage.representation.layout:
-            logger.info(f"agg: {passage.representation.layout.describe()}")
+        self.dimension, self.vectors_per_passage = passage.dimension, passage.vectors_per_passage
         if self.device.type != "cpu" and compute.head_dtype not in (None, compute.dtype):
             raise UsageError(
                 f"--head-dtype {compute.head_dtype} is for the CPU",
                 f"leave it out on {self.device}",
             )
         encoders = [each.to(self.device) for each in dict.fromkeys((passage, query))]
-        self.backend = self._prepare(encoders, Backend.TORCH if eager else compute.backend)
+        self.backend = self._prepare(encoders)
         self.sides = {
             side: Side(encoder, TextTokenizer(load_tokenizer(folder), text))
             for side, encoder, folder in (
@@ -120,9 +113,9 @@ class TextEncoder:
             )
         }
 
-    def _prepare(self, encoders: Sequence[Encoder], asked: Backend) -> Backend:
+    def _prepare(self, encoders: Sequence[Encoder]) -> Backend:
         """Prepare encoders for inference, and return the backend that computes them."""
-        backend = choose_backend(asked, self.device)
+        backend = choose_backend(self.compute.backend, self.device)
         dtype = choose_dtype(self.compute.dtype, self.device)
         head_dtype = choose_dtype(self.compute.head_dtype or self.compute.dtype, self.device)
         if backend is Backend.OPENVINO:
@@ -130,7 +123,7 @@ class TextEncoder:
                 for each in encoders:
                     each.prepare_inference(dtype, head_dtype, compiled=True)
             except ModelError as error:
-                if asked is Backend.OPENVINO:
+                if self.compute.backend is Backend.OPENVINO:
                     raise
                 logger.warning(f"computing by torch, which is slower: {error}")
                 backend = Backend.TORCH
@@ -148,19 +141,12 @@ class TextEncoder:
         text: Mapping[str, Any] = NOTHING,
         compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
         *,
-        eager: bool = False,
         like: Mapping[str, Any] | None = None,
     ) -> "TextEncoder":
-        """Load a model.
+        """Load a model: a short name, a folder, or a name on the hub.
 
-        Args:
-            model: a short name, a folder, or a name on the hub.
-            representation: fields of `RepresentationSettings` that replace the folder's.
-            text: the same for `TextSettings`.
-            compute: where and how.
-            eager: compute by transformers' own modules, whose attention weights can be read.
-            like: description of an encoder; if it has the same weights, its settings are the
-                defaults of `representation` and `text`.
+        `representation` and `text` replace settings of the folder. Where `like`, the description of
+        an encoder, has the same weights, its settings are taken before the folder's.
 
         Raises:
             UsageError: the model, the device or a setting does not exist.
@@ -177,7 +163,7 @@ class TextEncoder:
             logger.info(f"{name} does not record a pooling: taking {chosen.representation}")
         recorded = override(stored.text, PUBLISHED_TEXT.get(name, NOTHING))
         fitted = fit_lengths(recorded, text, stored.passage.max_length)
-        return cls(name, stored, fingerprint, chosen, fitted, compute, eager=eager)
+        return cls(name, stored, fingerprint, chosen, fitted, compute)
 
     def description(self) -> dict[str, Any]:
         """The model and its settings, as plain JSON for manifests."""
@@ -239,21 +225,13 @@ class TextEncoder:
     def use_int8(self, side: str, folder: Path, recorded: Mapping[str, Any]) -> None:
         """Encode one side by what `save_int8` wrote, both sides if they share the encoder.
 
-        `folder` holds vectors or an index, and `recorded` is `int8` of the model's description in
-        its manifest.
-
-        Raises:
-            ModelError: the files are missing, or others than the recorded ones.
+        `recorded` is `int8` of the model's description in the folder's manifest; other files than
+        the recorded ones are a ModelError.
         """
         if file_sha256(folder / INT8_WEIGHTS) != recorded.get("sha256"):
             raise ModelError(f"{folder / INT8_WEIGHTS} is not the model that made {folder}")
         self.sides[side].encoder.backbone.compiled = Compiled.read(folder / INT8_MODEL)
         self.int8 = dict(recorded)
-
-    @property
-    def vectors_per_passage(self) -> int:
-        """S, the number of rows that `encode_passages` returns for each passage."""
-        return self.sides[PASSAGE].encoder.vectors_per_passage
 
     def threads_for(self, texts: int) -> int:
         """CPU threads for so many texts; one alone is encoded on one, unless more were asked for.
@@ -325,11 +303,8 @@ def fit_lengths(
 ) -> TextSettings:
     """Return text settings whose lengths the model has positions for (`limit`; None: any).
 
-    `given` replaces fields that the model recorded. A recorded or default length that is too long
-    is shortened.
-
-    Raises:
-        UsageError: a given length goes beyond the model.
+    `given` replaces recorded fields. A length beyond the limit is a UsageError if it was given, and
+    else shortened.
     """
     settings = override(recorded, given)
     too_long = [n for n in LENGTHS if limit is not None and getattr(settings, n) > limit]
@@ -346,20 +321,14 @@ def load_models(
     representation: Mapping[str, Any],
     text: Mapping[str, Any],
     compute: ComputeSettings,
-    *,
-    eager: bool = False,
 ) -> Iterator[tuple[str, str, TextEncoder]]:
-    """Return (label, model, encoder) one by one; all are found first, errors begin with a label.
-
-    Raises:
-        UsageError: there is no such model.
-    """
+    """Return (label, model, encoder) one by one; all are found first, errors begin with a label."""
     for _, model in labelled:
         find_model(model)
 
     def load(label: str, model: str) -> TextEncoder:
         try:
-            return TextEncoder.load(model, representation, text, compute, eager=eager)
+            return TextEncoder.load(model, representation, text, compute)
         except UsageError as error:
             raise UsageError(f"{label}: {error.message}", error.hint) from None
 

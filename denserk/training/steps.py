@@ -45,8 +45,7 @@ from denserk.losses.retrieval import (
 )
 from denserk.models.cross_encoder import Reranker
 from denserk.models.distributed import gather, widen, widest, world
-from denserk.models.pooling import PassageVectors
-from denserk.models.representation import Encoder, Retriever
+from denserk.models.representation import Encoder, PassageVectors, Retriever
 
 # The cost of a pass beside its positions, in positions, by device type: gradients of all weights
 # that are computed and summed once more, or kernels that are launched.

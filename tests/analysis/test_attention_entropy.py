@@ -10,7 +10,7 @@ import torch
 
 from denserk.analysis.layers import ENTROPY_HEADER, attention_entropy, layer_entropies, row_entropy
 from denserk.config.analysis import AttentionEntropySettings
-from denserk.config.encoding import ComputeSettings, RepresentationSettings, TextSettings
+from denserk.config.encoding import Backend, ComputeSettings, RepresentationSettings, TextSettings
 from denserk.data.batches import pad
 from denserk.data.sampling import choose_items
 from denserk.data.tokenization import load_tokenizer
@@ -79,10 +79,13 @@ def measured(tmp_path, *models, compute=None, **more):
     return attention_entropy(settings, **more)
 
 
+TORCH = ComputeSettings(backend=Backend.TORCH)
+
+
 def alone(folder, passages, length=64):
     """(P, L): each passage in a batch of its own."""
     text = {"passage_max_length": length}
-    side = TextEncoder.load(str(folder), text=text, eager=True).sides["passage"]
+    side = TextEncoder.load(str(folder), text=text, compute=TORCH).sides["passage"]
     ids = side.tokenizer.sentences([f"{title} {body}" for title, body in passages])
     return np.concatenate([layer_entropies(side.encoder.backbone, pad([i], 0)) for i in ids])
 

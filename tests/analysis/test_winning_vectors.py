@@ -18,7 +18,7 @@ from denserk.config.formats import DETECTED
 from denserk.data.batches import pad
 from denserk.errors import MismatchError, ModelError
 from denserk.io.plots import style
-from denserk.models.pooling import PassageVectors, max_similarity, vector_scores
+from denserk.models.representation import PassageVectors, max_similarity, vector_scores
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
 from tests.conftest import PASSAGES, QRELS, QUERIES

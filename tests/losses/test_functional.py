@@ -21,7 +21,7 @@ from denserk.losses.retrieval import (
     span_contrast_loss,
     triplet_loss,
 )
-from denserk.models.pooling import PassageVectors, dot, max_similarity, vector_scores
+from denserk.models.representation import PassageVectors, dot, max_similarity, vector_scores
 
 
 @pytest.fixture

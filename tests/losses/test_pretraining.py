@@ -17,7 +17,6 @@ from denserk.losses.pretraining import (
     Master,
     RetroMae,
     token_loss,
-    with_first,
 )
 from denserk.models.backbone import Backbone
 from tests.losses.pretraining_models import backbone_of, literal_loss, only, random_texts
@@ -180,13 +179,6 @@ def test_heads_that_do_not_fit(tiny, tmp_path):
     tensors = {f"head.{n}": t for n, t in (tensors | {name: torch.zeros(3)}).items()}
     save_file(tensors, tmp_path / "condenser_head.safetensors")
     rejected(rf"size mismatch for head\.{name}: .*\[3\].*\[{HIDDEN}\]")
-
-
-def test_cls_takes_the_first_place():
-    cls, stream = torch.full((2, 3), 7.0), torch.arange(24.0).reshape(2, 4, 3)
-    result = with_first(cls, stream)
-    assert result[:, 0].equal(cls)
-    assert result[:, 1:].equal(stream[:, 1:])
 
 
 @pytest.mark.parametrize("kind", WITH_HEADS)

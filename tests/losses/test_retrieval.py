@@ -7,7 +7,7 @@ import torch
 
 from denserk.config.training import ContrastiveKind, Distillation, ObjectiveSettings
 from denserk.losses.retrieval import RetrievalObjective, find_candidates
-from denserk.models.pooling import PassageVectors
+from denserk.models.representation import PassageVectors
 
 KEYS = [7, 3, 9, 3, 5, 7, -1]
 """Rows 3 and 5 are the passages of rows 1 and 0, as another process has them; row 6 is padding."""

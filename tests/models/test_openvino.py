@@ -67,7 +67,6 @@ def test_layers_equal_torchs(tiny):
 def test_auto_takes_openvino_where_it_is_installed(tiny, monkeypatch):
     auto = ComputeSettings(device="cpu")
     assert TextEncoder.load(str(tiny()), compute=auto).backend is Backend.OPENVINO
-    assert TextEncoder.load(str(tiny()), compute=auto, eager=True).backend is Backend.TORCH
     monkeypatch.setitem(sys.modules, "openvino", None)
     assert TextEncoder.load(str(tiny()), compute=auto).backend is Backend.TORCH
     with pytest.raises(MissingExtraError, match="openvino"):

@@ -29,21 +29,19 @@ from denserk.losses.retrieval import contrastive_loss
 from denserk.models import lexical
 from denserk.models.encode import encode
 from denserk.models.lexical import SliceLayout
-from denserk.models.pooling import (
+from denserk.models.representation import (
+    NEEDS_CLS,
     PassageVectors,
+    ScalarMix,
+    average_vectors,
+    first_tokens,
     max_similarity,
     pool_cls,
     pool_last,
     pool_max,
     pool_mean,
-    vector_scores,
-)
-from denserk.models.representation import (
-    NEEDS_CLS,
-    ScalarMix,
-    average_vectors,
-    first_tokens,
     storage_order,
+    vector_scores,
 )
 from denserk.models.stored_model import read_model_folder
 from denserk.models.text_encoder import TextEncoder

@@ -1,6 +1,4 @@
 import json
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import numpy as np
 import pytest
@@ -71,18 +69,6 @@ def test_one_text_alone_is_encoded_on_one_thread(tiny, monkeypatch):
             each.encode_passages(PASSAGES[:2])
             assert (each.threads_for(1), each.threads_for(2)) == (used[-2], used[-1])
     assert used == [1, 2, 2, 2]
-
-
-def test_planned_texts_have_the_vectors_of_texts(tiny):
-    encoder = TextEncoder.load(str(tiny()), compute=CPU)
-    with ThreadPoolExecutor(2) as pool:
-        planned = list(pool.map(partial(encoder.plan, "passage"), [PASSAGES[:9], PASSAGES[9:]]))
-    found = [encoder.encode_planned("passage", each).tobytes() for each in planned]
-    first, second = encoder.encode_passages(PASSAGES[:9]), encoder.encode_passages(PASSAGES[9:])
-    assert found == [first.tobytes(), second.tobytes()]
-    queries = [Query(p.docid, p.text) for p in PASSAGES]
-    found_queries = encoder.encode_planned("query", encoder.plan("query", queries))
-    np.testing.assert_array_equal(found_queries, encoder.encode_queries(queries))
 
 
 def test_queries_and_passages_of_equal_text_have_equal_vectors(tiny):

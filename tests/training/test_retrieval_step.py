@@ -10,7 +10,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from denserk.config.training import CacheSettings
 from denserk.data.batches import TokenBatch
 from denserk.losses.retrieval import find_candidates
-from denserk.models.pooling import PassageVectors
+from denserk.models.representation import PassageVectors
 from denserk.training import steps
 from denserk.training.steps import Limits, RetrievalStep, Work, group, join
 from tests.training.retrievers import (
