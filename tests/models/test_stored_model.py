@@ -209,8 +209,8 @@ def test_folders_that_are_no_models(tmp_path, name, content, words):
         read_model_folder(tmp_path / "absent")
 
 
-def begin(folder, settings, *, untie=False, seed=0):
-    """The retriever, and what was noted."""
+def to_train(folder, settings, *, untie=False, seed=0):
+    """A retriever to train, and what was logged."""
     torch.manual_seed(seed)
     heard = Heard()
     sides = read_model_folder(folder).build(settings, train=True, untie=untie)
@@ -220,7 +220,7 @@ def begin(folder, settings, *, untie=False, seed=0):
 @pytest.mark.parametrize("kind", BACKBONES)
 def test_a_plain_start_is_the_stored_model(tiny, kind):
     settings = RepresentationSettings(Representation.MEAN)
-    model, notes = begin(tiny(kind), settings)
+    model, notes = to_train(tiny(kind), settings)
     stored, _ = read_model_folder(tiny(kind)).build(settings)
     assert (model.shared, model.training, notes) == (True, True, [])
     assert torch.equal(model.eval().query(BATCH), stored(BATCH))
@@ -228,13 +228,13 @@ def test_a_plain_start_is_the_stored_model(tiny, kind):
 
 
 def test_the_pretrained_head_is_kept(tiny):
-    model, notes = begin(tiny(), AGG)
+    model, notes = to_train(tiny(), AGG)
     kept = model.passage.backbone.model.state_dict()
     pretrained = read_model_folder(tiny()).passage.tensors
     assert all(torch.equal(kept[name], tensor) for name, tensor in pretrained.items())
     new = "cls_proj.bias, cls_proj.weight, tok_proj.bias, tok_proj.weight"
     assert notes == [f"randomly initialised: {new}"]
-    without, notes = begin(tiny(head=False), dataclasses.replace(AGG, mlm_head=MlmHead.NONE))
+    without, notes = to_train(tiny(head=False), dataclasses.replace(AGG, mlm_head=MlmHead.NONE))
     assert not without.passage.backbone.with_head
     assert len(notes) == 1
 
@@ -244,7 +244,7 @@ def test_the_pretrained_head_is_kept(tiny):
 def test_a_fresh_head_is_tied_and_initialised_as_the_backbones_own(tiny, kind, head, settings):
     folder = tiny(kind, head=head)
     stored = read_model_folder(folder).passage
-    model, notes = begin(folder, settings)
+    model, notes = to_train(folder, settings)
     backbone = model.passage.backbone
     embeddings = backbone.model.get_input_embeddings()
     assert backbone.decoder.weight is embeddings.weight
@@ -261,8 +261,8 @@ def test_a_fresh_head_is_tied_and_initialised_as_the_backbones_own(tiny, kind, h
     assert "a new masked-language-model head" in notes[0]
 
 
-def test_untied_sides_begin_equal_and_apart(tiny):
-    model, _ = begin(tiny("bert"), AGG, untie=True)
+def test_untied_sides_start_equal_and_share_no_memory(tiny):
+    model, _ = to_train(tiny("bert"), AGG, untie=True)
     query, passage = model.query.state_dict(), model.passage.state_dict()
     assert all(torch.equal(query[name], passage[name]) for name in query)
     addresses = [{p.data_ptr() for p in side.parameters()} for side in (model.query, model.passage)]
@@ -273,14 +273,14 @@ def test_untied_sides_begin_equal_and_apart(tiny):
 
 @pytest.mark.parametrize("settings", [AGG, FRESH, MIX], ids=["agg", "fresh", "scalar-mix"])
 @pytest.mark.parametrize("untie", [False, True])
-def test_a_trained_folder_goes_on_where_it_was(tiny, tmp_path, settings, untie):
-    model, _ = begin(tiny("bert"), settings, untie=untie)
+def test_training_is_resumed_from_a_saved_folder(tiny, tmp_path, settings, untie):
+    model, _ = to_train(tiny("bert"), settings, untie=untie)
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
             parameter += 0.01 * number
     query, folder = (model.query if untie else None), tmp_path / "model"
     save_model(folder, model.passage, load_tokenizer(tiny("bert")), TextSettings(), query)
-    again, notes = begin(folder, read_model_folder(folder).representation)
+    again, notes = to_train(folder, read_model_folder(folder).representation)
     assert (again.shared, notes) == (not untie, [])
     expected = model.state_dict()
     assert again.state_dict().keys() == expected.keys()
@@ -289,12 +289,12 @@ def test_a_trained_folder_goes_on_where_it_was(tiny, tmp_path, settings, untie):
 
 
 def test_training_starts_with_what_the_backbone_can_do(tiny):
-    for kind, settings, told in (
+    for kind, settings, message in (
         ("t5", AGG, "which a t5 backbone does not have"),
         ("bert", dataclasses.replace(MIX, layers=(2, 5)), "the backbone has the layers 0 to 2"),
     ):
-        with pytest.raises(ModelError, match=told):
-            begin(tiny(kind), settings)
+        with pytest.raises(ModelError, match=message):
+            to_train(tiny(kind), settings)
     for kind, lacks in (("t5", "CLS"), ("electra", "masked-language-model")):
         with pytest.raises(ModelError, match=f"{kind} cannot be pre-trained.* has no .*{lacks}"):
             StoredEncoder.read(tiny(kind)).masked_lm()
