@@ -162,7 +162,7 @@ class Index:
             options: further options of `denserk index`.
         """
         from denserk.config.encoding import VectorFormat
-        from denserk.io.vector_formats import open_writer
+        from denserk.io.vector_formats import VectorBlock, write_vectors
 
         source, scratch = str(vectors), _OwnFolder()
         if isinstance(vectors, np.ndarray):
@@ -170,8 +170,8 @@ class Index:
             if len(names) != len(vectors):
                 raise ValueError(f"{len(names):,} ids for {len(vectors):,} vectors")
             source = str(scratch.path / "vectors")
-            with open_writer(source, VectorFormat.PYSERINI_FAISS) as writer:
-                writer.write(names, vectors.astype(np.float32, copy=False), [""] * len(names))
+            block = VectorBlock(names, vectors.astype(np.float32, copy=False))
+            write_vectors(source, VectorFormat.PYSERINI_FAISS, [block])
         return cls._build(scratch, output, input=[source], type=type, **options)
 
     @classmethod

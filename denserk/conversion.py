@@ -29,7 +29,7 @@ from denserk.io.manifest import Kind as ManifestKind
 from denserk.io.manifest import Manifest
 from denserk.io.outputs import prepare_folder, whole_folder
 from denserk.io.pretraining_text import append_queries
-from denserk.io.vector_formats import VectorBlock, open_writer
+from denserk.io.vector_formats import VectorBlock, write_vectors
 from denserk.io.vectors import VectorFolderWriter, VectorSource, read_vector_blocks
 from denserk.records import Candidate, Passage, Query, TrainingExample, best_first
 from denserk.reporting import Progress, track
@@ -183,22 +183,20 @@ def _vectors(job: _Job) -> int:
     known = made if made is not None and made.kind is ManifestKind.VECTORS else None
     if job.to_format is VectorFormat.NPY:
         return _write_folder(job, source, known)
-    with open_writer(job.target, job.to_format, overwrite=overwrite, manifest=known) as writer:
-        for block in _single_vectors(source):
-            writer.write(*block)
-            job.progress.advance(len(block.ids))
-        return writer.count
+    return write_vectors(
+        job.target, job.to_format, _single_vectors(job, source), overwrite=overwrite, manifest=known
+    )
 
 
-def _single_vectors(source: VectorSource) -> Iterator[VectorBlock]:
+def _single_vectors(job: _Job, source: VectorSource) -> Iterator[VectorBlock]:
     """Yield blocks with an id for each row: the rows of passage d1 become d1#0, d1#1, ..."""
     rows = source.vectors_per_passage
     for block in source.blocks():
-        if rows == 1:
-            yield block
-        else:
+        if rows > 1:
             ids = [f"{docid}#{part}" for docid in block.ids for part in range(rows)]
-            yield VectorBlock(ids, block.vectors)
+            block = VectorBlock(ids, block.vectors)
+        yield block
+        job.progress.advance(len(block.ids))
 
 
 def _write_folder(job: _Job, source: VectorSource, known: Manifest | None) -> int:
@@ -206,7 +204,7 @@ def _write_folder(job: _Job, source: VectorSource, known: Manifest | None) -> in
     made_from = {} if source.manifest is None else source.manifest.made_from
     made_from = {**made_from, "converted_from": job.source}
     settings = known.settings if known else {}
-    blocks = _single_vectors(source)
+    blocks = _single_vectors(job, source)
     first = next(blocks)  # before anything is removed
     folder = prepare_folder(job.target, overwrite=job.settings.overwrite)
     dtype = "float16" if first.vectors.dtype == np.float16 else "float32"
@@ -217,7 +215,6 @@ def _write_folder(job: _Job, source: VectorSource, known: Manifest | None) -> in
         digest.update(np.ascontiguousarray(block.vectors).data)
         done = Block(number, len(block.ids), digest.hexdigest())
         writer.write(done, block.ids, block.vectors)
-        job.progress.advance(len(block.ids))
     contents = {"dimension": first.vectors.shape[1], "vectors_per_passage": 1}
     return int(writer.finish(contents).contents["count"])
 

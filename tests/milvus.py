@@ -16,7 +16,7 @@ from denserk.config.retrieval import (
 )
 from denserk.index.build import IndexResult
 from denserk.index.milvus import build_collection
-from denserk.io.vector_formats import open_writer
+from denserk.io import vector_formats
 
 MILVUS = IndexSettings(engine=Engine.MILVUS)
 
@@ -29,8 +29,8 @@ def require_milvus() -> None:
 
 def write_vectors(path: Path, ids: Sequence[str], vectors: np.ndarray) -> str:
     """Vectors as JSON lines, which hold float32 exactly."""
-    with open_writer(str(path), VectorFormat.JSONL) as writer:
-        writer.write(ids, vectors)
+    block = vector_formats.VectorBlock(list(ids), vectors)
+    vector_formats.write_vectors(str(path), VectorFormat.JSONL, [block])
     return str(path)
 
 

@@ -17,8 +17,8 @@ Every output is written to a temporary path and renamed when complete.
 
 import logging
 import pickle
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
@@ -61,9 +61,6 @@ class VectorBlock(NamedTuple):
     ids: list[str]
     vectors: Vectors
     texts: list[str] | None = None
-
-
-Sink = Callable[[VectorBlock], object]  # appends a block to an output
 
 
 def refuse_non_finite(where: str | Path, ids: Sequence[str], vectors: Vectors) -> None:
@@ -169,26 +166,27 @@ def _json_rows(
         yield record[key], row, contents if isinstance(contents, str) else ""
 
 
-@contextmanager
-def json_lines_sink(
-    path: str | Path, key: str, *, contents: bool = True, manifest: Manifest | None = None
-) -> Iterator[Sink]:
+def write_json_lines(
+    path: str | Path,
+    blocks: Iterable[VectorBlock],
+    key: str,
+    *,
+    contents: bool = True,
+    manifest: Manifest | None = None,
+) -> None:
     """Write ids as `key` ("id", "docid", "qid"), texts as `contents`, and vectors to a file or "-".
 
     The first record carries the manifest.
     """
     extra = {} if manifest is None else {MANIFEST: asdict(replace(manifest, contents={}))}
-
-    def lines(block: VectorBlock) -> Iterator[bytes]:
-        texts = block.texts or [""] * len(block.ids)
-        rows = np.ascontiguousarray(block.vectors)
-        for docid, text, row in zip(block.ids, texts, rows, strict=True):
-            middle = {"contents": text} if contents else {}
-            yield dump_json({key: docid, **middle, "vector": row, **extra})
-            extra.clear()
-
     with whole_binary(path) as handle:
-        yield lambda block: handle.writelines(lines(block))
+        for block in blocks:
+            texts = block.texts or [""] * len(block.ids)
+            rows = np.ascontiguousarray(block.vectors)
+            for docid, text, row in zip(block.ids, texts, rows, strict=True):
+                middle = {"contents": text} if contents else {}
+                handle.write(dump_json({key: docid, **middle, "vector": row, **extra}))
+                extra = {}
 
 
 # Parquet
@@ -221,34 +219,33 @@ def read_parquet(path: str | Path) -> Iterator[VectorBlock]:
         raise InputError(path, None, found, "Parquet with vectors of one length") from None
 
 
-@contextmanager
-def parquet_sink(folder: str | Path, *, overwrite: bool) -> Iterator[Sink]:
+def write_parquet(folder: str | Path, blocks: Iterable[VectorBlock], *, overwrite: bool) -> None:
     """Write files of at most `ROWS_A_FILE` rows to a folder."""
     import pyarrow as arrow
     from pyarrow import parquet
 
     schema = arrow.schema({"docid": arrow.string(), "vector": arrow.list_(arrow.float32())})
     number, room = 0, 0
-    writer: Any = None
     with whole_folder(folder, overwrite=overwrite, export=True) as temporary, ExitStack() as files:
+        for ids, vectors in _parts(blocks, ROWS_A_FILE):
+            if len(ids) > room:
+                files.close()
+                where = temporary / f"part-{number:05d}.parquet"
+                writer = files.enter_context(
+                    parquet.ParquetWriter(where, schema, use_dictionary=False)
+                )
+                number, room = number + 1, ROWS_A_FILE
+            columns = {"docid": ids, "vector": list(vectors.astype(np.float32, copy=False))}
+            table = arrow.Table.from_pydict(columns, schema=schema)
+            writer.write_table(table, row_group_size=ROW_GROUP)
+            room -= len(ids)
 
-        def write(block: VectorBlock) -> None:
-            nonlocal number, room, writer
-            for start in range(0, len(block.ids), ROWS_A_FILE):
-                ids = block.ids[start : start + ROWS_A_FILE]
-                rows = list(block.vectors[start : start + ROWS_A_FILE].astype(np.float32))
-                if len(ids) > room:
-                    files.close()
-                    where = temporary / f"part-{number:05d}.parquet"
-                    writer = files.enter_context(
-                        parquet.ParquetWriter(where, schema, use_dictionary=False)
-                    )
-                    number, room = number + 1, ROWS_A_FILE
-                table = arrow.Table.from_pydict({"docid": ids, "vector": rows}, schema=schema)
-                writer.write_table(table, row_group_size=ROW_GROUP)
-                room -= len(ids)
 
-        yield write
+def _parts(blocks: Iterable[VectorBlock], rows: int) -> Iterator[tuple[list[str], Vectors]]:
+    """Yield ids and vectors, at most so many rows at a time."""
+    for block in blocks:
+        for start in range(0, len(block.ids), rows):
+            yield block.ids[start : start + rows], block.vectors[start : start + rows]
 
 
 # flat faiss
@@ -278,8 +275,7 @@ def read_flat(folder: Path, size: int = 1) -> Iterator[VectorBlock]:
         raise InputError(folder / IDS, None, found, "one for each vector")
 
 
-@contextmanager
-def flat_sink(folder: str | Path, *, overwrite: bool) -> Iterator[Sink]:
+def write_flat(folder: str | Path, blocks: Iterable[VectorBlock], *, overwrite: bool) -> None:
     """Write `index` and `docid` to a folder."""
     with (
         whole_folder(folder, overwrite=overwrite, export=True) as temporary,
@@ -287,12 +283,9 @@ def flat_sink(folder: str | Path, *, overwrite: bool) -> Iterator[Sink]:
         (temporary / IDS).open("w", encoding="utf-8", newline="\n") as ids,
     ):
         writer = FlatWriter(rows, Metric.INNER)
-
-        def write(block: VectorBlock) -> None:
+        for block in blocks:
             writer.add(block.vectors)
             ids.writelines(f"{docid}\n" for docid in block.ids)
-
-        yield write
         writer.finish()
 
 
@@ -376,24 +369,20 @@ def _pickled(value: Any, path: str | Path) -> tuple[Sequence[Any], Any, list[str
     raise InputError(path, None, f"a pickled {type(value).__name__}", EXPECTED)
 
 
-@contextmanager
-def tevatron_sink(path: str | Path) -> Iterator[Sink]:
-    """Write a pickle; all blocks are held in memory until the end."""
-    blocks: list[VectorBlock] = []
+def write_tevatron(path: str | Path, blocks: Iterable[VectorBlock]) -> None:
+    """Write a pickle; all vectors are held in memory."""
     with whole_binary(path) as handle:
-        yield blocks.append
-        whole = joined(blocks)
+        whole = joined(list(blocks))
         pickle.dump((whole.vectors, whole.ids), handle, protocol=4)
 
 
-@contextmanager
-def pyserini_queries_sink(folder: str | Path, *, overwrite: bool) -> Iterator[Sink]:
+def write_pyserini_queries(
+    folder: str | Path, blocks: Iterable[VectorBlock], *, overwrite: bool
+) -> None:
     """Write queries with their texts, by which Pyserini finds them, to a folder."""
     pandas = require("pandas", "Pyserini's folder of encoded queries")
-    blocks: list[VectorBlock] = []
     with whole_folder(folder, overwrite=overwrite, export=True) as temporary:
-        yield blocks.append
-        whole = joined(blocks)
+        whole = joined(list(blocks))
         if whole.texts is None or not all(whole.texts):
             raise UsageError(
                 "Pyserini finds encoded queries by their text; these vectors come without texts",
@@ -438,73 +427,64 @@ def read_array(path: str | Path) -> Iterator[VectorBlock]:
 # any format
 
 
-class VectorWriter:
-    """Checks blocks of vectors and passes them to a sink.
-
-    `output` is named in errors; `unit` warns once of a vector that is not L2-normalised.
-    """
-
-    def __init__(self, sink: Sink, output: str, *, unit: bool) -> None:
-        self._sink, self._output, self._unit = sink, output, unit
-        self.count = 0
-        self._dimension = 0
-
-    def write(
-        self, ids: Sequence[str], vectors: Vectors, texts: Sequence[str] | None = None
-    ) -> None:
-        """Append n ids, (n, D) vectors, and n texts for the formats that hold them."""
-        if not len(ids):
-            return
-        held = None if texts is None else list(texts)
-        block = checked_block(list(ids), vectors, held, self._output)
-        self._dimension = check_dimension(block, self._dimension, self._output)
-        if self._unit:
-            norms = np.linalg.norm(block.vectors.astype(np.float32), axis=1)
-            far = np.abs(norms - 1) > UNIT_NORM
-            if far.any():
-                first = int(np.argmax(far))
-                logger.warning(
-                    f"{block.ids[first]} has a vector of length {norms[first]:.4g}; Lucene's inner "
-                    "product needs length 1: encode with --l2-norm"
-                )
-                self._unit = False
-        self._sink(block)
-        self.count += len(block.ids)
-
-
-@contextmanager
-def open_writer(
+def write_vectors(
     output: str,
     form: VectorFormat,
+    blocks: Iterable[VectorBlock],
     *,
     overwrite: bool = False,
     queries: bool = False,
     manifest: Manifest | None = None,
-) -> Iterator[VectorWriter]:
-    """Open an output that is written in one pass.
+) -> int:
+    """Check and write blocks of vectors in one pass; return the number of vectors.
 
     Args:
         output: a file, a folder if the format is one, or "-" for JSON lines.
         form: any format but `npy`.
+        blocks: ids and (n, D) vectors, and texts for the formats that hold them.
         overwrite: whether a folder that is not empty is replaced.
         queries: the vectors are of queries: Anserini's lines then call the id `qid`.
-        manifest: what made the vectors; JSON lines carry it.
+        manifest: what encoded the vectors; JSON lines carry it.
     """
     if output == STREAM and form not in JSON_LINES:
         raise UsageError(
             f"{form} cannot be written to standard output", "name a file, or write jsonl"
         )
-    opened: AbstractContextManager[Sink]
+    count = 0
+
+    def checked() -> Iterator[VectorBlock]:
+        nonlocal count
+        dimension, for_lucene = 0, form in FOR_LUCENE
+        for block in blocks:
+            if block.ids:
+                block = checked_block(*block, output)
+                dimension = check_dimension(block, dimension, output)
+                for_lucene = for_lucene and not _warn_of_norms(block)
+                count += len(block.ids)
+                yield block
+
     if form in JSON_LINES:
         key = "id" if form is VectorFormat.JSONL else "qid" if queries else "docid"
-        opened = json_lines_sink(output, key, contents=key != "qid", manifest=manifest)
+        write_json_lines(output, checked(), key, contents=key != "qid", manifest=manifest)
     elif form is VectorFormat.TEVATRON:
-        opened = tevatron_sink(output)
+        write_tevatron(output, checked())
     else:
-        opened = {
-            VectorFormat.PARQUET: parquet_sink,
-            VectorFormat.PYSERINI_FAISS: flat_sink,
-            VectorFormat.PYSERINI_QUERIES: pyserini_queries_sink,
-        }[form](output, overwrite=overwrite)
-    with opened as sink:
-        yield VectorWriter(sink, output, unit=form in FOR_LUCENE)
+        {
+            VectorFormat.PARQUET: write_parquet,
+            VectorFormat.PYSERINI_FAISS: write_flat,
+            VectorFormat.PYSERINI_QUERIES: write_pyserini_queries,
+        }[form](output, checked(), overwrite=overwrite)
+    return count
+
+
+def _warn_of_norms(block: VectorBlock) -> bool:
+    """Warn of the first vector that is not L2-normalised; return whether there is one."""
+    norms = np.linalg.norm(block.vectors.astype(np.float32), axis=1)
+    far = np.abs(norms - 1) > UNIT_NORM
+    if far.any():
+        first = int(np.argmax(far))
+        logger.warning(
+            f"{block.ids[first]} has a vector of length {norms[first]:.4g}; Lucene's inner "
+            "product needs length 1: encode with --l2-norm"
+        )
+    return bool(far.any())

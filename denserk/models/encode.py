@@ -15,6 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from denserk.config.encoding import (
     Backend,
     ComputeSettings,
@@ -32,7 +34,7 @@ from denserk.io.files import STREAM
 from denserk.io.manifest import NAME, Kind, Manifest, read_manifest
 from denserk.io.outputs import prepare_folder, refuse_occupied
 from denserk.io.topics import read_queries
-from denserk.io.vector_formats import Vectors, open_writer, refuse_non_finite
+from denserk.io.vector_formats import VectorBlock, Vectors, write_vectors
 from denserk.io.vectors import INT8_WEIGHTS, VectorFolderWriter, start_folder
 from denserk.models.devices import choose_device
 from denserk.models.distributed import (
@@ -62,7 +64,7 @@ class EncodeResult:
     """Vectors in the output, and the work of this run.
 
     `count` vectors of `dimension`; `encoded` texts, their `tokens`, and their `positions` with
-    padding; `seconds` from the first of them being read to the last being written.
+    padding; `seconds` from the first of them being read to the end of the work.
     """
 
     count: int = 0
@@ -234,7 +236,6 @@ class _Encoding:
         self._finished: Mapping[int, Block] = {}
         self._seen: set[int] = set()
         self._result = EncodeResult(dimension=encoder.dimension)
-        self._start = time.perf_counter()
 
     def to_folder(self, writer: VectorFolderWriter) -> EncodeResult:
         """Write the resumable folder, together with the other processes."""
@@ -244,7 +245,9 @@ class _Encoding:
             block, records, vectors = encoded
             writer.write(block, [record[0] for record in records], vectors)
 
-        self._run(write)
+        with closing(self._encoded()) as encoded:
+            for _ in prefetch(write, encoded):
+                pass
         if world()[1] > 1:
             self._progress.note("waiting for the other processes")
         of_ranks = gather_objects((writer.finished, self._result))
@@ -270,45 +273,53 @@ class _Encoding:
         """Write another tool's format, in one pass; several vectors of d1 are d1#0, d1#1."""
         settings, text, size = self._settings, self._encoder.text, self._vectors_per_text
 
-        def write(encoded: Encoded) -> None:
+        def as_block(encoded: Encoded) -> VectorBlock:
             _, records, vectors = encoded
             names = [record[0] for record in records]
             contents = [" ".join(filter(None, _parts(record, text))) for record in records]
             if size > 1:
                 names = [f"{name}#{i}" for name in names for i in range(size)]
                 contents = [content for content in contents for _ in range(size)]
-            stored = vectors.astype(settings.vector_dtype.value, copy=False)
-            refuse_non_finite(settings.output, names, stored)
-            out.write(names, stored, contents)
+            with np.errstate(over="ignore"):
+                stored = vectors.astype(settings.vector_dtype.value, copy=False)
+            return VectorBlock(names, stored, contents)
 
-        with open_writer(
-            settings.output,
-            settings.output_format,
-            overwrite=settings.overwrite,
-            queries=settings.topics is not None,
-            manifest=manifest,
-        ) as out:
-            return self._run(write)
+        with closing(self._encoded()) as encoded:
+            write_vectors(
+                settings.output,
+                settings.output_format,
+                prefetch(as_block, encoded),
+                overwrite=settings.overwrite,
+                queries=settings.topics is not None,
+                manifest=manifest,
+            )
+        return self._result
 
-    def _run(self, write: Callable[[Encoded], None]) -> EncodeResult:
-        """Read, encode and write all blocks."""
+    def _encoded(self) -> Generator[Encoded, None, None]:
+        """Read and encode the blocks."""
+        result, side = self._result, self._settings.side
+        start = time.perf_counter()
         shares = deal(self._blocks, self._finished, *world())
-        with (
-            closing(prefetch(self._prepare, shares, self._settings.workers)) as prepared,
-            closing(self._started(prepared)) as started,
-        ):
-            for _ in prefetch(write, started):
-                pass
+        with closing(prefetch(self._prepare, shares, self._settings.workers)) as prepared:
+            for block, records, planned in prepared:
+                if planned is None:
+                    self._progress.advance(block.count)
+                    if not result.encoded:  # time counts from the first text that is encoded
+                        start = time.perf_counter()
+                    continue
+                vectors = self._encoder.encode_planned(side, planned, self._progress.advance)
+                result.encoded += planned.count
+                result.tokens += planned.tokens
+                result.positions += planned.positions
+                yield block, records, vectors
+        result.count = result.encoded
+        result.seconds = time.perf_counter() - start if result.encoded else 0.0
         if extra := sorted(self._finished.keys() - self._seen):
             raise MismatchError(
                 f"{self._settings.output} holds block {extra[0]}, past the end of "
                 f"{self._settings.source}",
                 "start over with --overwrite",
             )
-        result = self._result
-        result.count = result.encoded
-        result.seconds = time.perf_counter() - self._start if result.encoded else 0.0
-        return result
 
     def _prepare(
         self, share: tuple[int, Records, bool]
@@ -330,23 +341,6 @@ class _Encoding:
                 "start over with --overwrite",
             )
         return block, records, None
-
-    def _started(
-        self, prepared: Iterable[tuple[Block, Records, PlannedTexts | None]]
-    ) -> Generator[Encoded, None, None]:
-        """Run the model on blocks."""
-        for block, records, planned in prepared:
-            if planned is None:
-                self._progress.advance(block.count)
-                if not self._result.encoded:  # time counts from the first text that is encoded
-                    self._start = time.perf_counter()
-                continue
-            side, advance = self._settings.side, self._progress.advance
-            vectors = self._encoder.encode_planned(side, planned, advance)
-            self._result.encoded += planned.count
-            self._result.tokens += planned.tokens
-            self._result.positions += planned.positions
-            yield block, records, vectors
 
 
 def deal(

@@ -10,7 +10,7 @@ from pyarrow import parquet
 from denserk.config.encoding import VectorFormat
 from denserk.errors import InputError, UsageError
 from denserk.io import vector_formats as formats
-from denserk.io.vector_formats import VectorBlock, checked_block, joined, open_writer
+from denserk.io.vector_formats import VectorBlock, checked_block, joined, write_vectors
 
 VECTORS = np.arange(6, dtype=np.float32).reshape(3, 2)
 IDS = ["a", "b", "c"]
@@ -55,8 +55,8 @@ def test_what_is_no_block_is_rejected(ids, vectors, said):
 )
 def test_json_lines_are_the_peers(form, queries, line, tmp_path):
     vectors = np.array([[0.1, -2.0]], np.float32)
-    with open_writer(str(tmp_path / "v"), VectorFormat(form), queries=queries) as writer:
-        writer.write(["d1"], vectors, ["one"])
+    blocks = [VectorBlock(["d1"], vectors, ["one"])]
+    write_vectors(str(tmp_path / "v"), VectorFormat(form), blocks, queries=queries)
     assert (tmp_path / "v").read_bytes() == line
     (found,) = formats.read_json_file(tmp_path / "v")
     assert (found.ids, found.texts) == (["d1"], ["one"] if b"contents" in line else [""])
@@ -66,8 +66,8 @@ def test_json_lines_are_the_peers(form, queries, line, tmp_path):
 def test_every_float32_survives_the_decimal_digits(tmp_path):
     bits = np.random.default_rng(0).integers(0, 2**32, (3000, 4), dtype=np.uint32)
     vectors = np.where(np.isfinite(bits.view(np.float32)), bits.view(np.float32), 1)
-    with formats.json_lines_sink(tmp_path / "v", "id") as append:
-        append(VectorBlock([str(i) for i in range(3000)], vectors.astype(np.float32)))
+    block = VectorBlock([str(i) for i in range(3000)], vectors.astype(np.float32))
+    formats.write_json_lines(tmp_path / "v", [block], "id")
     back = joined(list(formats.read_json_file(tmp_path / "v"))).vectors
     assert back.tobytes() == vectors.astype(np.float32).tobytes()
 
@@ -94,9 +94,8 @@ def test_broken_json_lines(line, said):
 
 def test_parquet_files_have_anserinis_columns_and_at_most_so_many_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(formats, "ROWS_A_FILE", 4)
-    with formats.parquet_sink(tmp_path / "v", overwrite=False) as append:
-        append(block(0, 6)._replace(vectors=block(0, 6).vectors.astype(np.float16)))
-        append(block(6, 3))
+    first = block(0, 6)._replace(vectors=block(0, 6).vectors.astype(np.float16))
+    formats.write_parquet(tmp_path / "v", [first, block(6, 3)], overwrite=False)
     files = sorted((tmp_path / "v").glob("*.parquet"))
     assert [file.name for file in files] == [f"part-0000{i}.parquet" for i in range(3)]
     assert [parquet.read_metadata(file).num_rows for file in files] == [4, 2, 3]
@@ -139,9 +138,8 @@ def test_doubles_are_read_and_a_cut_file_is_rejected(tmp_path):
 
 
 def flat(folder):
-    with formats.flat_sink(folder, overwrite=False) as append:
-        append(VectorBlock(IDS[:2], VECTORS[:2]))
-        append(VectorBlock(IDS[2:], VECTORS[2:].astype(np.float16)))
+    blocks = VectorBlock(IDS[:2], VECTORS[:2]), VectorBlock(IDS[2:], VECTORS[2:].astype(np.float16))
+    formats.write_flat(folder, blocks, overwrite=False)
 
 
 def test_only_flat_indexes_hold_vectors(tmp_path):
@@ -221,9 +219,8 @@ def test_other_pickles_are_rejected(data, tmp_path):
 
 
 def test_tevatrons_pickle_is_an_array_with_a_list(tmp_path):
-    with formats.tevatron_sink(tmp_path / "v.pkl") as append:
-        append(VectorBlock(IDS[:1], VECTORS[:1]))
-        append(VectorBlock(IDS[1:], VECTORS[1:]))
+    blocks = [VectorBlock(IDS[:1], VECTORS[:1]), VectorBlock(IDS[1:], VECTORS[1:])]
+    formats.write_tevatron(tmp_path / "v.pkl", blocks)
     vectors, ids = pickle.loads((tmp_path / "v.pkl").read_bytes())
     assert ids == IDS
     assert (vectors.dtype, vectors.tolist()) == (np.float32, VECTORS.tolist())
@@ -232,8 +229,8 @@ def test_tevatrons_pickle_is_an_array_with_a_list(tmp_path):
 def test_pyserinis_queries_are_a_frame_of_plain_objects_with_texts(tmp_path):
     pandas = pytest.importorskip("pandas")
     texts = ["one", "two", "three"]
-    with formats.pyserini_queries_sink(tmp_path / "q", overwrite=False) as append:
-        append(VectorBlock(IDS, VECTORS, texts))
+    blocks = [VectorBlock(IDS, VECTORS, texts)]
+    formats.write_pyserini_queries(tmp_path / "q", blocks, overwrite=False)
     where = tmp_path / "q" / "embedding.pkl"
     frame = pandas.read_pickle(where)
     assert list(frame.columns) == ["id", "text", "embedding"]
@@ -241,9 +238,7 @@ def test_pyserinis_queries_are_a_frame_of_plain_objects_with_texts(tmp_path):
     assert b"pyarrow" not in where.read_bytes()
     (found,) = formats.read_pickle(where)
     assert (found.ids, found.texts, found.vectors.tolist()) == (IDS, texts, VECTORS.tolist())
-    with (
-        pytest.raises(UsageError, match="without texts"),
-        formats.pyserini_queries_sink(tmp_path / "none", overwrite=False) as append,
-    ):
-        append(VectorBlock(IDS, VECTORS))
+    without = [VectorBlock(IDS, VECTORS)]
+    with pytest.raises(UsageError, match="without texts"):
+        formats.write_pyserini_queries(tmp_path / "none", without, overwrite=False)
     assert not (tmp_path / "none").exists()

@@ -9,7 +9,7 @@ from denserk.config.encoding import VectorFormat
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.blocks import JOURNAL, Block
 from denserk.io.manifest import Kind, Manifest
-from denserk.io.vector_formats import open_writer
+from denserk.io.vector_formats import VectorBlock, write_vectors
 from denserk.io.vectors import VectorFolderWriter, open_vectors, read_vector_blocks
 from tests.peers import run_pyserini
 from tests.reporters import Heard
@@ -22,9 +22,9 @@ UNIT = VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)
 
 
 def write(output, form, vectors=VECTORS, ids=IDS, texts=TEXTS, **options):
-    with open_writer(str(output), form, **options) as writer:
-        for rows in (slice(0, 1000), slice(1000, None)):
-            writer.write(ids[rows], vectors[rows], texts[rows])
+    halves = (slice(0, 1000), slice(1000, None))
+    blocks = [VectorBlock(ids[rows], vectors[rows], texts[rows]) for rows in halves]
+    assert write_vectors(str(output), form, blocks, **options) == len(ids)
 
 
 def gathered(source):
@@ -78,16 +78,15 @@ def test_a_folder_does_not_go_through_a_pipe():
 
 
 def test_a_writer_checks_dimensions(tmp_path):
-    with open_writer(str(tmp_path / "v"), VectorFormat.JSONL) as writer:
-        writer.write(IDS[:2], VECTORS[:2])
-        with pytest.raises(InputError, match="3 dimensions from x on; expected 4"):
-            writer.write(["x"], np.ones((1, 3), np.float32))
+    blocks = [VectorBlock(IDS[:2], VECTORS[:2]), VectorBlock(["x"], np.ones((1, 3), np.float32))]
+    with pytest.raises(InputError, match="3 dimensions from x on; expected 4"):
+        write_vectors(str(tmp_path / "v"), VectorFormat.JSONL, blocks)
 
 
 def test_several_files_of_one_shape_are_read_by_name(tmp_path):
     for name, rows in (("b.jsonl", slice(2, 4)), ("a.jsonl.gz", slice(0, 2))):
-        with open_writer(str(tmp_path / name), VectorFormat.JSONL) as writer:
-            writer.write(IDS[rows], VECTORS[rows])
+        block = VectorBlock(IDS[rows], VECTORS[rows])
+        write_vectors(str(tmp_path / name), VectorFormat.JSONL, [block])
     assert gathered(read_vector_blocks(str(tmp_path)))[0] == IDS[:4]
     np.save(tmp_path / "c.npy", VECTORS)
     (tmp_path / "c.npy").rename(tmp_path / "c")
@@ -128,8 +127,8 @@ def test_what_holds_no_vectors_is_refused(name, data, error, tmp_path):
 def test_pyserini_searches_them_with_encoded_queries(tmp_path):
     write(tmp_path / "flat", VectorFormat.PYSERINI_FAISS)
     write(tmp_path / "lines" / "v.jsonl", VectorFormat.JSONL)
-    with open_writer(str(tmp_path / "queries"), VectorFormat.PYSERINI_QUERIES) as out:
-        out.write(["q0", "q1"], VECTORS[:2], ["first", "second"])
+    queries = VectorBlock(["q0", "q1"], VECTORS[:2], ["first", "second"])
+    write_vectors(str(tmp_path / "queries"), VectorFormat.PYSERINI_QUERIES, [queries])
     printed = run_pyserini(
         """
 import runpy, sys
