@@ -151,13 +151,13 @@ def tiny_reranker(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pat
 @pytest.fixture(scope="session")
 def writer(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """`writer("t5")`, "mt5" or "gpt2": a folder with a tiny random model that writes text."""
-    from tests.writing_models import write_writer
+    from tests.tiny_models import write_writer
 
     root = tmp_path_factory.mktemp("writers")
 
     def folder(kind: str) -> Path:
         path = root / kind
-        return path if path.exists() else write_writer(path, kind)
+        return path if path.exists() else write_writer(path, kind, VOCABULARY)
 
     return folder
 

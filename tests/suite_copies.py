@@ -38,32 +38,3 @@ def write_marco(cache: Path) -> None:
         (cache / "msmarco" / name).write_text(queries)
     for name in ("qrels.dev.small.tsv", "2019qrels-pass.txt"):
         (cache / "msmarco" / name).write_text(judged)
-
-
-def write_questions(cache: Path) -> None:
-    """DPR's Wikipedia, two questions of Natural Questions and of CuratedTREC."""
-    (cache / "dpr").mkdir(parents=True)
-    with (cache / "dpr" / "psgs_w100.tsv").open("w") as out:
-        out.write("id\ttext\ttitle\n")
-        out.writelines(f"{docid}\t{text}\t{title}\n" for docid, (title, text) in PASSAGES.items())
-    (cache / "dpr" / "nq-test.qa.csv").write_text(
-        "where does the cat sleep\t['in the house']\nwho swims\t['nobody at all']\n"
-    )
-    (cache / "dpr" / "curatedtrec-test.qa.csv").write_text("what rises\t['(moon|sun) rises']\n")
-
-
-def write_documents(cache: Path) -> None:
-    """MS MARCO documents in parts, one document a passage of the toy collection."""
-    folder = cache / "msmarco-doc"
-    folder.mkdir(parents=True)
-    with (folder / "corpus.jsonl").open("w") as out:
-        for docid, (title, text) in PASSAGES.items():
-            for part, words in enumerate((text, "another thing of it")):
-                record = {"_id": f"{docid}#{part}", "title": title, "text": words}
-                out.write(json.dumps(record) + "\n")
-    (folder / "msmarco-test2019-queries.tsv").write_text(
-        "".join(f"{qid}\t{text}\n" for qid, text in QUERIES.items())
-    )
-    (folder / "2019qrels-docs.txt").write_text(
-        "".join(f"{q} 0 {d} {r}\n" for q, judged in QRELS.items() for d, r in judged.items())
-    )

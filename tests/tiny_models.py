@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import transformers
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
@@ -22,6 +22,7 @@ from denserk.models.representation import Aggretriever, refuse_architecture
 from denserk.models.stored_model import read_model_folder
 
 HIDDEN = 16
+POSITIONS = 64
 BACKBONES = ("bert", "roberta", "distilbert", "electra", "t5")
 WITH_HEADS = ("bert", "roberta", "distilbert")
 RERANKERS = ("bert", "roberta", "distilbert", "electra")
@@ -44,6 +45,8 @@ for _kind, _like in (
     SPECIALS[_kind], TEMPLATES[_kind] = SPECIALS[_like], TEMPLATES[_like]
 SPECIALS["qwen3"] = {"pad": "<|endoftext|>", "unk": "<unk>", "eos": "<|im_end|>"}
 TEMPLATES["qwen3"] = ("$A <|endoftext|>", "$A $B <|endoftext|>")
+SPECIALS["mt5"], TEMPLATES["mt5"] = SPECIALS["t5"], TEMPLATES["t5"]
+SPECIALS["gpt2"], TEMPLATES["gpt2"] = {"eos": "<|endoftext|>", "unk": "<unk>"}, ("$A", "$A $B")
 OTHERS = ("xlm-roberta", "mpnet", "deberta-v2", "modernbert", "dpr-question", "dpr-context")
 MASKED_LM = {
     "bert": "BertForMaskedLM",
@@ -89,50 +92,43 @@ def tiny_tokenizer(
     return PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=positions, **names)
 
 
-def tiny_config(kind: str, vocabulary: int, hidden: int = HIDDEN, positions: int = 64) -> Any:
-    """The configuration of a two-layer model."""
-    if kind == "distilbert":
-        return transformers.DistilBertConfig(
-            vocab_size=vocabulary,
-            dim=hidden,
-            n_layers=2,
-            n_heads=2,
-            hidden_dim=2 * hidden,
-            max_position_embeddings=positions,
-            initializer_range=0.3,
-        )
-    if kind == "t5":
-        return transformers.T5Config(
-            vocab_size=vocabulary, d_model=hidden, d_kv=8, d_ff=32, num_layers=2, num_heads=2
-        )
-    extra = {
-        "roberta": {"pad_token_id": 1, "max_position_embeddings": positions + 2},
-        "electra": {"embedding_size": hidden // 2},  # the small one projects its embeddings
-    }.get(kind, {})
-    settings = {
+def _sizes(vocabulary: int, hidden: int = HIDDEN) -> dict[str, Any]:
+    return {
         "vocab_size": vocabulary,
         "hidden_size": hidden,
         "num_hidden_layers": 2,
         "num_attention_heads": 2,
         "intermediate_size": 2 * hidden,
-        "max_position_embeddings": positions,
         "initializer_range": 0.3,
-        **extra,
     }
+
+
+def tiny_config(kind: str, vocabulary: int, hidden: int = HIDDEN, positions: int = 64) -> Any:
+    """The configuration of a two-layer model."""
+    if kind in ("t5", "mt5"):
+        sizes = {"d_model": hidden, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
+        config = getattr(transformers, f"{kind.upper()}Config")
+        return config(vocab_size=vocabulary, decoder_start_token_id=0, **sizes)
+    if kind == "distilbert":
+        sizes = {"dim": hidden, "n_layers": 2, "n_heads": 2, "hidden_dim": 2 * hidden}
+        return transformers.DistilBertConfig(
+            vocab_size=vocabulary,
+            max_position_embeddings=positions,
+            initializer_range=0.3,
+            **sizes,  # type: ignore[arg-type]
+        )
+    extra = {
+        "roberta": {"pad_token_id": 1, "max_position_embeddings": positions + 2},
+        "electra": {"embedding_size": hidden // 2},  # the small one projects its embeddings
+    }.get(kind, {})
+    settings = {**_sizes(vocabulary, hidden), "max_position_embeddings": positions, **extra}
     name = {"bert": "BertConfig", "roberta": "RobertaConfig", "electra": "ElectraConfig"}[kind]
     return getattr(transformers, name)(**settings)
 
 
 def tiny_other(kind: str, vocabulary: int) -> Any:
     """A random model of `OTHERS`, or a Qwen3, as transformers saves it."""
-    sizes = {
-        "vocab_size": vocabulary,
-        "hidden_size": HIDDEN,
-        "num_attention_heads": 2,
-        "intermediate_size": 2 * HIDDEN,
-        "num_hidden_layers": 2,
-        "initializer_range": 0.3,
-    }
+    sizes = _sizes(vocabulary)
     absolute = {**sizes, "max_position_embeddings": 66, "pad_token_id": 1}
     torch.manual_seed(7)
     t: Any = transformers
@@ -260,4 +256,29 @@ def write_tiny_aggretriever(
     heads = random_heads(settings, hidden, vocabulary, seed)
     encoder = dataclasses.replace(stored, heads=heads).build(settings)
     save_model(folder, encoder, load_tokenizer(plain), TextSettings(**(text or {})))
+    return folder
+
+
+def write_writer(folder: Path, kind: str, vocabulary: list[str], *, seed: int = 7) -> Path:
+    """A random T5, mT5 or GPT-2 that writes text; it neither repeats itself nor flattens out."""
+    torch.manual_seed(seed)
+    tokenizer = tiny_tokenizer(kind, vocabulary, positions=10**30)  # cuts no text
+    tokenizer.backend_tokenizer.decoder = decoders.WordPiece(cleanup=False)
+    if kind == "gpt2":
+        sizes = {"n_positions": POSITIONS, "n_embd": HIDDEN, "n_layer": 2, "n_head": 2}
+        config: Any = transformers.GPT2Config(
+            vocab_size=len(tokenizer),
+            bos_token_id=0,
+            eos_token_id=0,
+            **sizes,  # type: ignore[arg-type]
+        )
+        model: Any = transformers.GPT2LMHeadModel(config)
+    else:
+        config = tiny_config(kind, len(tokenizer))
+        model = getattr(transformers, f"{kind.upper()}ForConditionalGeneration")(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * (0.2 if parameter.dim() == 1 else 0.4))
+    model.eval().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return folder

@@ -140,17 +140,16 @@ def evaluate_benchmark(
 
 def _check_origin(path: str, benchmark: Benchmark) -> None:
     """Reject a run whose manifest says that it was made for another benchmark or corpus."""
-    made: Mapping[str, str] | None = None
-    if path != STREAM and beside(path).is_file():
-        made = read_manifest(path, Kind.RUN).made_from.get("suite")
-    if made is not None:
-        if (made["name"], made["corpus"]) != (benchmark.name, benchmark.corpus.name):
-            raise MismatchError(
-                f"{path} was made for {made['name']} (corpus {made['corpus']}), not for "
-                f"{benchmark.name} (corpus {benchmark.corpus.name})",
-                f"denserk benchmark {made['name']} --runs {path}",
-            )
-    elif benchmark.corpus.name == "msmarco-passage-titled":
+    recorded = path != STREAM and beside(path).is_file()
+    made = read_manifest(path, Kind.RUN).made_from.get("suite") if recorded else None
+    corpus = benchmark.corpus.name
+    if made is not None and (made["name"], made["corpus"]) != (benchmark.name, corpus):
+        raise MismatchError(
+            f"{path} was made for {made['name']} (corpus {made['corpus']}), not for "
+            f"{benchmark.name} (corpus {corpus})",
+            f"denserk benchmark {made['name']} --runs {path}",
+        )
+    if made is None and corpus == "msmarco-passage-titled":
         logger.info(f"{path} has no manifest: assumed to be a run on the titled corpus")
 
 
@@ -175,40 +174,35 @@ def evaluate_benchmarks(
     """
     asked = find_benchmarks(names)
     called = short_names(folders)
-    paths: dict[str, dict[str, str]] = {}
+    paths: dict[str, dict[str, str]] = {benchmark.name: {} for benchmark in asked}
     for folder, name in zip(folders, called, strict=True):
-        found = {one.name: run_in_folder(folder, one) for one in asked}
-        for key, path in found.items():
-            if path is not None:
-                paths.setdefault(key, {})[name] = str(path)
-        missing = [key for key, path in found.items() if path is None]
-        if len(missing) == len(found):
+        missing = []
+        for benchmark in asked:
+            if path := run_in_folder(folder, benchmark):
+                paths[benchmark.name][name] = str(path)
+            else:
+                missing.append(benchmark.name)
+        if len(missing) == len(asked):
             raise UsageError(
                 f"{folder} holds no run of {', '.join(names)}",
                 f"runs are named by benchmark, for example {asked[0].short}.trec",
             )
         if missing:
             logger.warning(f"{folder} has no run of {', '.join(missing)}: no mean that needs them")
-    asked = tuple(benchmark for benchmark in asked if benchmark.name in paths)
+    asked = tuple(benchmark for benchmark in asked if paths[benchmark.name])
     find_parts(asked, ["qrels", "answers"])  # reports all missing parts at once
     results = {}
     for benchmark in asked:
         runs = paths[benchmark.name]
         result = evaluate_benchmark(list(runs.values()), benchmark, settings, (), matching)
-        named = zip(runs, result.runs, strict=True)
-        results[benchmark.name] = replace(
-            result, runs=tuple(replace(run, name=name) for name, run in named)
-        )
-    shown = [*results, *(group.name for group in groups_within(results))] if results else []
+        named = (replace(run, name=name) for name, run in zip(runs, result.runs, strict=True))
+        results[benchmark.name] = replace(result, runs=tuple(named))
+    shown = [*results, *(group.name for group in groups_within(results))]
     return BenchmarksResult(tuple(called), results, _published(against, shown))
 
 
 def run_in_folder(folder: str | Path, benchmark: Benchmark) -> Path | None:
-    """Return the run of a benchmark in a folder of runs, if any.
-
-    Raises:
-        UsageError: there are several.
-    """
+    """Return the run of a benchmark in a folder of runs, if any; several are an error."""
     if not Path(folder).is_dir():
         raise UsageError(
             f"{folder}: several benchmarks are asked for, and a run is of one",
@@ -234,8 +228,7 @@ def _published(against: Sequence[Paper], names: Sequence[str]) -> tuple[Publishe
             # the paper may use the same qrels on another corpus
             every = benchmarks().values()
             qrels = [one.qrels for one in every if one.name in names and one.qrels is not None]
-            others = [one.name for of in qrels for one in every if one.qrels == of]
-            others = [name for name in others if paper in benchmarks()[name].labels]
+            others = [o.name for of in qrels for o in every if o.qrels == of and paper in o.labels]
             instead = f"; it does on {', '.join(others)}" if others else ""
             logger.info(f"{paper} reports nothing on {', '.join(names)}{instead}")
         found += rows
@@ -244,11 +237,7 @@ def _published(against: Sequence[Paper], names: Sequence[str]) -> tuple[Publishe
 
 @cache
 def figures(paper: Paper) -> tuple[Mapping[str, str], ...]:
-    """Return all values of a paper, in the order of its tables.
-
-    Keys: `table` (table and row: T2.3), `system`, `setting`, `label` (the dataset), `metric`,
-    `value`.
-    """
+    """Return all values of a paper, in the order of its tables, by the columns of its file."""
     return tuple(csv.DictReader((FOLDER / f"{paper}.csv").read_text("utf-8").splitlines()))
 
 

@@ -13,7 +13,7 @@ from denserk.config.generate import Sampling
 from denserk.errors import ModelError, UsageError
 from denserk.models.generation import CONTINUATIONS, QUERIES, TextGenerator
 from tests.conftest import WORDS
-from tests.writing_models import POSITIONS
+from tests.tiny_models import POSITIONS
 
 OPTIONS = {"t5": QUERIES, "mt5": QUERIES, "gpt2": CONTINUATIONS}
 TOKENS = 12
