@@ -37,7 +37,7 @@ from denserk.index.faiss_building import (
 from denserk.index.faiss_index import FaissIndex
 from denserk.index.index_folder import INDEX, folder_bytes, vectors_per_passage
 from denserk.index.lucene import build_lucene, require_lucene
-from denserk.index.searcher import Rows, VectorIndex, Vectors, in_order, padding
+from denserk.index.searcher import VectorIndex, Vectors, in_order, padding
 from denserk.index.vector_inputs import expanded, gather, known_count, open_sources
 from denserk.io.blocks import Texts
 from denserk.io.corpus import read_passages
@@ -320,23 +320,10 @@ def measure_recall(
         inside = rows[(rows >= first) & (rows < first + len(block))] - first
         found.append(np.array(block[inside], np.float32))
         first += len(block)
-    queries = np.concatenate(found)
-    depth = min(DEPTH, count)
-    exact = _exact_hits(queries, blocks(), metric, depth)
-    hits = index.search(queries, depth)[1]
-    pairs = zip(exact.tolist(), hits.tolist(), strict=True)
-    recall = sum(len(set(one) & set(other)) for one, other in pairs) / exact.size
-    logger.info(
-        f"{what}: recall@{depth} {recall:.3f}, for {len(queries)} of its own vectors as queries"
-    )
-    return round(recall, 4)
-
-
-def _exact_hits(queries: Vectors, blocks: Iterable[Vectors], metric: Metric, depth: int) -> Rows:
-    """Return the (B, K) rows of the exact hits of (B, D) queries among all blocks."""
-    best, rows = padding(len(queries), 0)
+    queries, depth = np.concatenate(found), min(DEPTH, count)
+    best, exact = padding(len(queries), 0)
     first = 0
-    for block in blocks:
+    for block in blocks():
         vectors = np.asarray(block, np.float32)
         scores = queries @ vectors.T
         if metric is Metric.L2:  # the norm of the query does not change the order
@@ -344,6 +331,12 @@ def _exact_hits(queries: Vectors, blocks: Iterable[Vectors], metric: Metric, dep
         last = min(depth, len(vectors)) - 1
         places = np.argpartition(-scores, last, axis=1)[:, :depth]
         scores = np.take_along_axis(scores, places, 1)
-        best, rows = in_order(np.hstack([best, scores]), np.hstack([rows, places + first]), depth)
+        best, exact = in_order(np.hstack([best, scores]), np.hstack([exact, places + first]), depth)
         first += len(vectors)
-    return rows
+    hits = index.search(queries, depth)[1]
+    pairs = zip(exact.tolist(), hits.tolist(), strict=True)
+    recall = sum(len(set(one) & set(other)) for one, other in pairs) / exact.size
+    logger.info(
+        f"{what}: recall@{depth} {recall:.3f}, for {len(queries)} of its own vectors as queries"
+    )
+    return round(recall, 4)

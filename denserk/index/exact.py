@@ -42,12 +42,10 @@ UNIT = 2.0**-8  # unit roundoff of bfloat16
 SUMS = 2.0**-22  # four times the unit roundoff of float32: the error of each term of a sum
 HELD, SPARE = 4, 4096  # keys that BestHits holds for each hit that is wanted, and beside them
 
-# Of any shape: the score's bits, inverted so that high scores sort first, above 32 bits of row
+# of any shape: the score's bits, inverted so that high scores sort first, above 32 bits of row
 Keys = NDArray[np.uint64]
 NO_HIT = np.uint64(2**64 - 1)  # sorts behind every hit
 MOST_ROWS = 2**32 - 1  # rows that fit into a key
-_SIGN, _LARGEST = np.uint32(31), np.uint32(0x7FFF_FFFF)
-_HALF = np.uint64(32)
 
 
 class ExactIndex:
@@ -97,12 +95,8 @@ class ExactIndex:
         self._resident: list[tuple[int, Tensor]] = []
         self._bfloat16 = bfloat16 and metric is Metric.INNER
         self._sample: Tensor | None = None
-        self._mean = torch.zeros(vectors.shape[1], device=self._device)
-
-    @property
-    def dimension(self) -> int:
-        """D, of its vectors and of queries."""
-        return int(self._vectors.shape[1])
+        self.dimension = int(vectors.shape[1])
+        self._mean = torch.zeros(self.dimension, device=self._device)
 
     def __len__(self) -> int:
         return len(self._vectors)
@@ -149,43 +143,39 @@ class ExactIndex:
                 tile = slice(start, start + TILE)
                 limits = torch.from_numpy(floors[tile])
                 if centred is None:
-                    found = self._reaching(block, queries[tile], limits)
+                    products = self._scores(block, queries[tile])
                 else:
-                    limits = limits - torch.from_numpy(offsets[tile] + slopes[tile] * longest)
                     products = centred @ low_queries[tile].T
-                    found = self._rescored(block, queries[tile], products, limits.bfloat16())
+                    limits = limits - torch.from_numpy(offsets[tile] + slopes[tile] * longest)
+                    limits = limits.bfloat16()
+                    limits -= limits.abs() * UNIT * 2  # one lower: products are rounded too
+                found = self._reaching(block, queries[tile], products, limits)
                 numbers, columns, scores = (part.cpu().numpy() for part in found)
                 best.add(columns + start, numbers + first, scores)
         return best.table()
 
     def _reaching(
-        self, block: Tensor, queries: Tensor, floors: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """(P,) rows, queries and float32 scores of the passages that reach the (B,) floors."""
-        scores = self._scores(block, queries)
-        if self._size == 1:
-            rows, columns = nonzero(scores >= floors.to(self._device))
-            return rows, columns, scores[rows, columns]
-        scores, parts = scores.reshape(-1, self._size, len(queries)).max(1)
-        passages, columns = nonzero(scores >= floors.to(self._device))
-        rows = passages * self._size + parts[passages, columns]
-        return rows, columns, scores[passages, columns]
-
-    def _rescored(
         self, block: Tensor, queries: Tensor, products: Tensor, limits: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The same, for the passages whose (n, B) bfloat16 products reach the (B,) limits."""
-        if self._size > 1:
-            products = products.reshape(-1, self._size, len(queries)).amax(1)
-        limits = limits - limits.abs() * UNIT * 2  # one bfloat16 lower: products are rounded too
-        passages, columns = nonzero(reaching(products, limits.to(self._device)))
-        scores, parts = torch.stack(
-            [
-                pair_products(block[part :: self._size], queries, passages, columns)
-                for part in range(self._size)
-            ]
-        ).max(0)
-        return passages * self._size + parts, columns, scores
+        """(P,) rows, queries and float32 scores of the passages that reach the (B,) limits.
+
+        `products` are (n, B) float32 scores, or bfloat16 products, which are scored again.
+        """
+        parts = products.reshape(-1, self._size, len(queries))
+        most = products if self._size == 1 else parts.amax(1)
+        passages, columns = (most >= limits.to(self._device)).nonzero(as_tuple=True)
+        if products.dtype is torch.bfloat16:
+            scores = torch.stack(
+                [
+                    pair_products(block[part :: self._size], queries, passages, columns)
+                    for part in range(self._size)
+                ],
+                1,
+            )
+        else:
+            scores = parts[passages, :, columns]
+        best, part = scores.max(1)
+        return passages * self._size + part, columns, best
 
     def _scores(self, block: Tensor, queries: Tensor) -> Tensor:
         """(n, D), (B, D) -> (n, B) float32 scores, higher is closer."""
@@ -262,28 +252,6 @@ class ExactIndex:
         return low, offsets.cpu().numpy(), slopes.cpu().numpy()
 
 
-def reaching(products: Tensor, limits: Tensor) -> Tensor:
-    """Mask of the (n, B) bfloat16 products that reach (B,) limits."""
-    if products.device.type != "cpu" or not bool((limits > 0).all()):
-        return products >= limits
-    # positive bfloat16 numbers are ordered as their bits, which NumPy compares eight times faster
-    bits, lowest = (part.view(torch.int16).numpy() for part in (products, limits))
-    return torch.from_numpy(bits >= lowest)
-
-
-def nonzero(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows and columns of the true elements of (n, m), row by row; eight are looked at together."""
-    width = mask.shape[1]
-    if width % 8:
-        rows, columns = mask.nonzero(as_tuple=True)
-        return rows, columns
-    eights = mask.view(torch.int64).flatten().nonzero()[:, 0]
-    found = mask.view(-1, 8)[eights].flatten().nonzero()[:, 0]
-    places = eights[found >> 3] * 8 + (found & 7)
-    rows = places // width
-    return rows, places - rows * width
-
-
 def pair_products(block: Tensor, queries: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """(P,) float32 products of rows of (n, D), ascending, and columns of (B, D) queries."""
     if block.device.type != "cpu":
@@ -308,14 +276,14 @@ def hit_keys(scores: NDArray[np.float32], rows: NDArray[np.integer]) -> Keys:
     [[3.0, 1.0, 1.0, -2.0], [1, 5, 7, 0]]
     """
     bits = (scores + np.float32(0)).view(np.uint32)  # adding 0 makes -0 and 0 one
-    falling = np.where(bits >> _SIGN, bits, _LARGEST - bits).astype(np.uint64)
-    return (falling << _HALF) | rows.astype(np.uint64)
+    falling = np.where(bits >> 31, bits, 0x7FFF_FFFF - bits).astype(np.uint64)
+    return (falling << np.uint64(32)) | rows.astype(np.uint64)
 
 
 def hits_of(keys: Keys) -> tuple[Scores, Rows]:
     """Return scores and rows of keys; -inf and -1 where there is no hit."""
     missing = keys == NO_HIT
-    rows = (keys & np.uint64(MOST_ROWS)).astype(np.int64)
+    rows = (keys & MOST_ROWS).astype(np.int64)
     rows[missing] = -1
     scores = scores_of(keys)
     scores[missing] = -np.inf
@@ -324,25 +292,21 @@ def hits_of(keys: Keys) -> tuple[Scores, Rows]:
 
 def scores_of(keys: Keys) -> Scores:
     """Return the scores of keys; NaN where there is no hit."""
-    falling = (keys >> _HALF).astype(np.uint32)
-    return np.where(falling >> _SIGN, falling, _LARGEST - falling).view(np.float32)
+    falling = (keys >> 32).astype(np.uint32)
+    return np.where(falling >> 31, falling, 0x7FFF_FFFF - falling).view(np.float32)
 
 
 class BestHits:
     """The best hits of a batch of queries so far, and the floors that new ones must reach.
 
-    When more hits are held than there is room for, floors rise to the worst hit that still counts.
-
-    Args:
-        floors: (B,) float32; changed in place.
-        depth: hits wanted of a query.
+    When more hits are held than there is room for, the (B,) floors rise, in place, to the worst hit
+    among the best `depth`.
     """
 
     def __init__(self, floors: NDArray[np.float32], depth: int) -> None:
         self.floors, self._depth = floors, depth
         self._type = np.min_scalar_type(len(floors))  # narrow integers are sorted by radix
-        self._queries: list[NDArray[np.unsignedinteger]] = []
-        self._keys: list[Keys] = []
+        self._queries, self._keys = [np.empty(0, self._type)], [np.empty(0, np.uint64)]
         self._held, self._room = 0, HELD * depth * len(floors) + SPARE
 
     def add(self, queries: Rows, rows: Rows, scores: Scores) -> None:
@@ -362,11 +326,11 @@ class BestHits:
 
     def table(self) -> Keys:
         """(B, depth) sorted keys, NO_HIT where a query has fewer hits."""
-        queries = np.concatenate([np.empty(0, self._type), *self._queries])
+        queries = np.concatenate(self._queries)
         order = np.argsort(queries, kind="stable")
         sizes = np.bincount(queries, minlength=len(self.floors))
         table = np.full((len(self.floors), max(int(sizes.max()), self._depth)), NO_HIT)
-        keys = np.concatenate([np.empty(0, np.uint64), *self._keys])
+        keys = np.concatenate(self._keys)
         table[np.arange(table.shape[1]) < sizes[:, None]] = keys[order]
         table.sort(axis=1)
         return table[:, : self._depth]

@@ -205,23 +205,20 @@ def build(
         moved = None if settings.device == "cpu" else on_gpu(index, settings.device)
         filled = index if moved is None else moved
         if not filled.is_trained:
-            _require_training(index, min(len(vectors), settings.train_size), factory)
-            filled.train(vectors[_sample(len(vectors), settings)])
+            count = min(len(vectors), settings.train_size)
+            rows: slice | Rows = slice(None)
+            _require_training(index, count, factory)
+            if count < len(vectors):
+                draw = np.random.default_rng(settings.seed)
+                # sorted into a copy: what is drawn is a view of the numbers of all rows
+                rows = np.sort(draw.choice(len(vectors), count, replace=False))
+            filled.train(vectors[rows])
         if moved is None and mergeable_ivf(index) is not None:
             _fill_and_spill(index, vectors, path, factory)
             return
         for block in _blocks(vectors, factory):
             filled.add(block)
         write_index(index if moved is None else faiss.index_gpu_to_cpu(moved), path)
-
-
-def _sample(count: int, settings: IndexSettings) -> slice | Rows:
-    """Return the rows to train on, in their order."""
-    if count <= settings.train_size:
-        return slice(None)
-    draw = np.random.default_rng(settings.seed)
-    # sorted into a copy: what is drawn is a view of the numbers of all rows
-    return np.sort(draw.choice(count, settings.train_size, replace=False))
 
 
 def _require_training(index: Any, count: int, factory: str) -> None:

@@ -128,8 +128,7 @@ class FaissIndex:
     def __init__(
         self, path: Path, settings: SearchSettings, device: str = "cpu", threads: int | None = None
     ) -> None:
-        self._faiss = faiss = load_faiss()
-        self._path = path
+        faiss, self._path = load_faiss(), path
         if threads:
             faiss.omp_set_num_threads(threads)
         self._index = read_index(path)
@@ -143,38 +142,31 @@ class FaissIndex:
         for name, given in settings.index_options.items():
             if not applies[name]:
                 raise UsageError(f"{name} {given}: {path.parent} has nothing it applies to")
+        self.has_lists = bool(lists)
         self._ef, self._k_factor = settings.ef_search, 1.0
         for part in refined:
             part.k_factor = self._k_factor = settings.k_factor or DEFAULT_K_FACTOR
         for part in lists:
             part.nprobe = min(settings.nprobe or max(1, part.nlist // 16), part.nlist)
         self._on_gpu = None if device == "cpu" else on_gpu(self._index, device)
-
-    @property
-    def is_exhaustive(self) -> bool:
-        """Whether every row is compared."""
-        return isinstance(self._index, self._faiss.IndexFlatCodes)
-
-    @property
-    def dimension(self) -> int:
-        """D, of its vectors and of queries."""
-        return int(self._index.d)
+        self.is_exhaustive = isinstance(self._index, faiss.IndexFlatCodes)
+        self.dimension = int(self._index.d)
 
     def __len__(self) -> int:
         return int(self._index.ntotal)
 
     def search(self, queries: Vectors, depth: int) -> tuple[Scores, Rows]:
         """Return the `depth` best rows for each of (B, D) queries, padded; see `VectorIndex`."""
-        candidates = int(depth * self._k_factor)
+        faiss, candidates = load_faiss(), int(depth * self._k_factor)
         for graph in self._graphs:
             graph.hnsw.efSearch = self._ef or max(DEFAULT_EF, candidates)
         index = self._index if self._on_gpu is None or candidates > GPU_DEPTH else self._on_gpu
-        threads = self._faiss.omp_get_max_threads()
+        threads = faiss.omp_get_max_threads()
         try:
             if len(queries) == 1:  # faster, and leaves other cores to other work
-                self._faiss.omp_set_num_threads(1)
+                faiss.omp_set_num_threads(1)
             with faiss_errors(unreadable(self._path)):
                 scores, rows = index.search(np.ascontiguousarray(queries, dtype=np.float32), depth)
         finally:
-            self._faiss.omp_set_num_threads(threads)
+            faiss.omp_set_num_threads(threads)
         return in_order(scores if self.metric is Metric.INNER else -scores, rows)

@@ -321,12 +321,7 @@ def _load(
 ) -> dict[str, Any]:
     """Write vectors into a collection, one block in memory; return the manifest's contents.
 
-    Args:
-        collection: is created unless `found`.
-        sources: of the vectors.
-        manifest: of the collection, without contents.
-        found: the manifest of an interrupted load; its rows are not written again.
-        milvus: type and parameters of the index, rows per request.
+    With the manifest `found` of an interrupted load, its rows are not written again.
     """
     size = sources[0].vectors_per_passage
     sent, there, batches, dimension = 0, 0, 0, 0

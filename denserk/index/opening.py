@@ -155,12 +155,7 @@ class Shard:
     metric: Metric | None  # None for a vector folder
     files: Sequence[VectorFile]  # vectors for exact search in torch; empty for an index of faiss
     ids: Sequence[IdFile]
-
-    @property
-    def factory(self) -> str:
-        """The type of an index, as faiss or denserk names it."""
-        made = {} if self.manifest is None else self.manifest.settings
-        return str(made.get("factory") or made.get("type", ""))
+    held: int = 0  # bytes of an approximate index in memory; inverted lists stay on the disk
 
 
 def is_vector_folder(name: str) -> bool:
@@ -187,7 +182,7 @@ def _inspect(name: str, in_faiss: Callable[[str], FaissIndex], *, flat_in_torch:
         raise MismatchError(f"{name} is a BM25 index, not an index of vectors")
     path, size = _index_file(name), vectors_per_passage(manifest)
     check_index(path.parent, manifest)
-    files = []
+    files, held = [], 0
     if flat_in_torch and (is_flat(path) or engine is Engine.TORCH):
         vectors, metric = map_flat(path)
         rows, dimension = vectors.shape
@@ -195,11 +190,12 @@ def _inspect(name: str, in_faiss: Callable[[str], FaissIndex], *, flat_in_torch:
     else:
         index = in_faiss(name)
         rows, dimension, metric = len(index), index.dimension, index.metric
+        held = 0 if index.has_lists else path.stat().st_size
     ids = [IdFile(name, path.with_name(DOCID), rows // size, size)]
-    return Shard(name, manifest, rows, dimension, size, metric, files, ids)
+    return Shard(name, manifest, rows, dimension, size, metric, files, ids, held)
 
 
-@dataclass(frozen=True)
+@dataclass
 class ShardedIndex:
     """Several indexes as one, whose rows are numbered through all of them."""
 
@@ -307,12 +303,10 @@ def _require_memory(
 ) -> None:
     """Raise a UsageError if the memory does not suffice to search several folders."""
     rows = sum(shard.rows for shard in exact)
-    # inverted lists stay on the disk
-    graphs = [Path(shard.name) / INDEX for shard in others if "IVF" not in shard.factory.upper()]
     needs = {
         # held for each hit that is returned; key and query; sorting them; row, score, id
         "the top-k": settings.query_batch * min(settings.hits + SPARE, rows) * (4 * 3 * 10 + 60),
-        "the largest approximate index": max((path.stat().st_size for path in graphs), default=0),
+        "the largest approximate index": max((shard.held for shard in others), default=0),
     }
     fewer = f"--query-batch {max(settings.query_batch // 8, 1)}"
     hint = f"search fewer queries at once, for example {fewer}, or less deep, or a flat index"

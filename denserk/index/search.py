@@ -107,7 +107,14 @@ def search(
             precise = _in_precision_of(opened, compute, own_precision)
             queries = _encoding(paths, opened, (representation, text), precise, topics)
         result = _write_run(paths, settings, opened, queries)
-        made_from = _made_from(paths, opened, queries[2], topics)
+        indexes = opened.described()
+    made_from = {
+        "index": indexes[0] if len(indexes) == 1 else indexes,
+        "model": queries[2],
+        "encoded_queries": paths.encoded_queries,
+        "topics": {"name": paths.topics, "sha256": queries_sha256(topics)} if topics else None,
+        **({"qrels": paths.qrels} if paths.qrels else {}),
+    }
     contents = {
         "queries": result.queries,
         "hits": result.hits,
@@ -269,17 +276,3 @@ def _refuse_others(
             f"{opened.name} and the queries of {name}",
             "search with the model and settings that made the index, or add --force",
         )
-
-
-def _made_from(
-    paths: SearchPaths, opened: OpenedIndex, model: Description | None, topics: Sequence[Query]
-) -> dict[str, Any]:
-    """Return the inputs in the manifest of a run."""
-    indexes = opened.described()
-    return {
-        "index": indexes[0] if len(indexes) == 1 else indexes,
-        "model": model,
-        "encoded_queries": paths.encoded_queries,
-        "topics": {"name": paths.topics, "sha256": queries_sha256(topics)} if topics else None,
-        **({"qrels": paths.qrels} if paths.qrels else {}),
-    }

@@ -45,9 +45,7 @@ class StoredVectors(Protocol):
 class SearchableIndex(Protocol):
     """An open index. Queries are (B, D) vectors, or an array of B texts for a BM25 index."""
 
-    @property
-    def is_exhaustive(self) -> bool:
-        """Whether every row is compared: a deeper search then only adds hits."""
+    is_exhaustive: bool  # every row is compared: a deeper search then only adds hits
 
     def search(self, queries: NDArray[Any], depth: int) -> tuple[Scores, Rows]:
         """Return the `depth` best rows for each query, padded; ties at the cut are unspecified."""
@@ -59,9 +57,7 @@ class SearchableIndex(Protocol):
 class VectorIndex(SearchableIndex, Protocol):
     """An open index of vectors."""
 
-    @property
-    def dimension(self) -> int:
-        """D, of vectors and queries."""
+    dimension: int  # D, of vectors and queries
 
 
 def padding(queries: int, depth: int) -> tuple[Scores, Rows]:

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from denserk.config.encoding import ComputeSettings
 from denserk.config.retrieval import Engine, IndexSettings, IndexType, Metric, SearchSettings, Ties
@@ -30,20 +29,18 @@ SEARCH = SearchSettings()
 CPU = ComputeSettings(device="cpu", threads=1)
 
 
-def by_hand(vectors, queries, depth, metric=Metric.INNER, size=1):
-    """Every (score, row) of a query sorted, the best of each passage, cut."""
+def by_hand(vectors, queries, depth, metric=Metric.INNER):
+    """The best (score, row) pairs of every query."""
     results = []
     for query in queries:
-        hits = []
-        for row, vector in enumerate(vectors):
-            score = query @ vector if metric is Metric.INNER else -((query - vector) ** 2).sum()
-            hits.append((float(score), row))
-        hits.sort(key=lambda hit: (-hit[0], hit[1]))
-        first: dict[int, tuple[float, int]] = {}
-        for score, row in hits:
-            first.setdefault(row // size, (score, row))
-        results.append(list(first.values())[:depth])
+        scores = vectors @ query if metric is Metric.INNER else -((query - vectors) ** 2).sum(1)
+        pairs = sorted(zip(scores.tolist(), range(len(vectors)), strict=True), key=_by_score)
+        results.append(pairs[:depth])
     return results
+
+
+def _by_score(hit):
+    return -hit[0], hit[1]
 
 
 def hits(result):
@@ -78,24 +75,6 @@ def test_exact_engines_give_the_right_answer(tmp_path, engine, metric, rows, dep
         if engine is Engine.TORCH:
             assert hit == right
     assert (len(index), index.dimension, index.is_exhaustive) == (rows, 6, True)
-
-
-@pytest.mark.parametrize("size", [1, 5])
-def test_several_vectors_a_passage(size):
-    vectors, queries = whole_numbers(4, 40), whole_numbers(5, 3)
-    index = ExactIndex(vectors, vectors_per_passage=size)
-    for depth in (1, 4, 60):
-        assert hits(index.search(queries, depth)) == by_hand(vectors, queries, depth, size=size)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-@pytest.mark.parametrize("depth", [5, 3000])
-def test_exact_search_on_a_gpu(tmp_path, depth):
-    vectors, queries = whole_numbers(6, 4000), whole_numbers(7, 8)
-    index = open_index([flat(tmp_path, vectors)], SEARCH, ComputeSettings(device="cuda")).index
-    result, right = hits(index.search(queries, depth)), by_hand(vectors, queries, depth)
-    assert [[s for s, _ in row] for row in result] == [[s for s, _ in row] for row in right]
 
 
 def test_without_faiss_torch_searches_the_same_folder(tmp_path, monkeypatch):
