@@ -320,7 +320,7 @@ def mine_negatives(
     The queries are `topics` with `qrels`, or training data (`train`). `output` also writes the
     examples to a file. Options as in `denserk mine-negatives`: depth, num_negatives, ...
     """
-    from denserk.commands.mine_negatives import mine_negatives as command
+    from denserk.commands.train import mine_negatives as command
 
     with TemporaryDirectory(prefix="denserk-") as folder:
         runs = run if isinstance(run, list | tuple) else [run]

@@ -112,8 +112,7 @@ def register(command: str | None = None) -> None:
     """Import the module of a command, or all; each module registers its commands on `app`."""
     for section, names in SECTIONS.items():
         for name in names if command is None else [command] if command in names else []:
-            own = name in ("benchmark", "mine-negatives")
-            module = name.replace("-", "_") if own else section.lower()
+            module = name if name == "benchmark" else section.lower()
             import_module(f"denserk.commands.{module}")
 
 

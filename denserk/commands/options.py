@@ -23,7 +23,15 @@ import typer
 from typer.core import TyperCommand
 
 from denserk.commands.console import ConsoleSettings, configure
-from denserk.config.options import REQUIRED, OptionSpec, as_type, field_docs, spec_of, without_none
+from denserk.config.options import (
+    REQUIRED,
+    OptionSpec,
+    as_type,
+    field_docs,
+    read_yaml,
+    spec_of,
+    without_none,
+)
 from denserk.errors import UsageError
 
 T = TypeVar("T")
@@ -344,8 +352,6 @@ class _Parsed:
         """
         values = self._known(given, "denserk") | self._known(settings, "--set")
         if path := values.pop("config", None):
-            from denserk.config.recipes import read_yaml
-
             read = self._known(read_yaml(path), str(path))
             values = read | {name: value for name, value in values.items() if value is not None}
         built = {name: group.build(values) for name, group in self.groups.items()}

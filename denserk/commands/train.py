@@ -1,4 +1,4 @@
-"""`denserk pretrain` and `denserk finetune`."""
+"""`denserk pretrain`, `finetune` and `mine-negatives`."""
 
 import logging
 from typing import Any
@@ -7,8 +7,9 @@ from denserk.commands.app import app
 from denserk.commands.console import print_table
 from denserk.commands.options import Given, Overrides, command
 from denserk.config import pretraining as config
-from denserk.config.encoding import RepresentationSettings, TextSettings
+from denserk.config.encoding import ComputeSettings, RepresentationSettings, TextSettings
 from denserk.config.formats import CorpusSettings
+from denserk.config.mining import MiningPaths, MiningSettings
 from denserk.config.training import (
     COLUMNS,
     CacheSettings,
@@ -31,9 +32,8 @@ logger = logging.getLogger(__name__)
     "pretrain",
     config=True,
     common=(
-        "objective model architecture corpus expansions output max_length spans "
-        "mlm_probability batch_size epochs max_steps lr dtype save_steps seed device "
-        "resume"
+        "objective model architecture corpus expansions output max_length spans mlm_probability "
+        "batch_size epochs max_steps lr dtype save_steps seed device resume"
     ),
     examples=(
         "denserk pretrain --objective condenser --model bert-base-uncased --corpus t.txt "
@@ -62,9 +62,8 @@ def pretrain(
     "finetune",
     config=True,
     common=(
-        "preset model train_data corpus output representation objective temperature "
-        "distillation batch_size epochs lr group_size grad_cache dtype dev_data "
-        "device resume"
+        "preset model train_data corpus output representation objective temperature distillation "
+        "batch_size epochs lr group_size grad_cache dtype dev_data device resume"
     ),
     examples=(
         "denserk finetune --model bert-base-uncased --train-data train.jsonl --output model/",
@@ -104,4 +103,31 @@ def finetune(
 def _report(result: Any, output: str, best: str = "") -> Any:
     loss = "" if result.loss is None else f", loss {result.loss:.4f}"
     logger.info(f"{output}: {result.steps:,} steps{loss}{best}")
+    return result
+
+
+@command(
+    app,
+    "mine-negatives",
+    common=(
+        "train topics qrels run corpus output output_format depth num_negatives sampling_strategy "
+        "range_min relative_margin answers teacher skip_missing seed overwrite"
+    ),
+    examples=(
+        "denserk mine-negatives --train t.jsonl --run r.trec --corpus c.jsonl --output mined.jsonl",
+        "denserk mine-negatives --topics q.tsv --qrels qrels.txt --run r.trec --output out.jsonl",
+    ),
+)
+def mine_negatives(
+    paths: MiningPaths,
+    settings: MiningSettings,
+    corpus: CorpusSettings,
+    text: Overrides[TextSettings],
+    compute: ComputeSettings,
+) -> Any:
+    """Mine hard negatives from runs over training queries."""
+    from denserk.mining.mining import mine_negatives as task
+
+    result = task(paths, settings, corpus, text, compute)
+    logger.info(f"{paths.output}: {result.queries:,} queries, {result.negatives:,} negatives")
     return result

@@ -7,8 +7,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any
 
-from denserk.config.options import ResumeSettings, Settings, from_json, option
-from denserk.config.recipes import FOLDER, read_yaml
+from denserk.config.options import FOLDER, ResumeSettings, Settings, from_json, option, read_yaml
 from denserk.errors import UsageError
 
 

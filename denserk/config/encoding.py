@@ -25,8 +25,6 @@ PUBLISHED = {
 PUBLISHED_TEXT = {PUBLISHED["cocondenser"]: {"join": "sep"}}
 # Representation names without published weights -> the message for them.
 WITHOUT_WEIGHTS = {"mlr": "no weights of multi-layer representations are published; train a model"}
-# Former short name -> present one.
-RENAMED = {"cls": "cocondenser", "mean": "minilm"}
 
 
 class ModelLayout(StrEnum):

@@ -15,11 +15,11 @@ from denserk.config.options import (
     Settings,
     given_fields,
     option,
+    paper_sections,
     spec_of,
     spelled,
     typed_values,
 )
-from denserk.config.recipes import paper_sections
 from denserk.config.training import Given, OptimizerSettings, ResolvedRun, overridden
 from denserk.errors import UsageError
 

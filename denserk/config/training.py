@@ -18,13 +18,18 @@ from denserk.config.options import (
     Settings,
     as_json,
     option,
+    paper_sections,
+    plain,
+    read_yaml,
     spelled,
     typed_values,
 )
-from denserk.config.recipes import flatten, paper_sections, read_yaml
 from denserk.errors import UsageError
 
 Given = Mapping[str, Any]
+
+# Settings of one run, which its configuration does not record.
+OF_ONE_RUN = ("output", "resume", "overwrite", "preset", "fp16", "bf16")
 
 # Kinds of training that have an option (`of`), beside the objectives on sentences.
 BI_ENCODER, CROSS_ENCODER = "bi-encoder", "cross-encoder"
@@ -416,9 +421,15 @@ class ResolvedRun:
         return ()
 
     def config(self) -> dict[str, Any]:
-        """Return the settings as --config reads them."""
+        """Return the settings as --config reads them, without unset ones and those of one run."""
         sections = (each for each in self.as_json().values() if isinstance(each, dict))
-        return flatten(sections, self.unused())
+        unused = self.unused()
+        return {
+            name.replace("_", "-"): plain(value)
+            for section in sections
+            for name, value in section.items()
+            if value is not None and name not in OF_ONE_RUN and name not in unused
+        }
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from denserk.config.benchmarks import (
     groups_within,
 )
 from denserk.config.evaluation import MATCHING, AnswerSettings, EvaluationSettings
-from denserk.config.recipes import FOLDER
+from denserk.config.options import FOLDER
 from denserk.errors import MismatchError, UsageError
 from denserk.evaluation.evaluator import EvaluationResult, Values, evaluate, short_names
 from denserk.io.data_sets import find_parts

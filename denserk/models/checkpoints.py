@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, PretrainedConfig
 from transformers.utils import logging as transformers_logging
 
-from denserk.config.encoding import PUBLISHED, RENAMED, WITHOUT_WEIGHTS
+from denserk.config.encoding import PUBLISHED, WITHOUT_WEIGHTS
 from denserk.data.tokenization import TOKENIZER_FILES
 from denserk.errors import InputError, ModelError, UsageError
 from denserk.io.files import read_errors, read_file, whole_binary
@@ -64,8 +64,6 @@ def find_model(model: str, option: str = "--model", beside: Sequence[str] = ()) 
         return model, Path(model)
     if model in WITHOUT_WEIGHTS:
         raise UsageError(f"{option} {model}: {WITHOUT_WEIGHTS[model]}")
-    if model in RENAMED:
-        raise UsageError(f"{option} {model} is now called {option} {RENAMED[model]}")
     if published is not None:
         logger.info(f"{model} is {published}")
         model = published

@@ -5,7 +5,6 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.errors import RepositoryNotFoundError
 
-from denserk.commands.app import run
 from denserk.errors import ModelError, UsageError
 from denserk.models import checkpoints
 from denserk.models.checkpoints import find_model
@@ -71,15 +70,6 @@ def test_a_folder_that_exists_is_used_before_a_short_name(tmp_path, tiny):
     assert done.returncode == 0, done.stderr
     used = "--model agg: the folder agg/ is used, not castorini/aggretriever-cocondenser"
     assert used in done.stderr.splitlines()
-
-
-@pytest.mark.parametrize(("former", "present"), [("mean", "minilm"), ("cls", "cocondenser")])
-def test_a_former_short_name_shows_the_present_one(tmp_path, monkeypatch, capsys, former, present):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "c.tsv").write_text("1\ta text\n")
-    assert run(["encode", "--corpus", "c.tsv", "--output", "v", "--model", former]) == 2
-    told = capsys.readouterr().err.splitlines()
-    assert told[-1] == f"error: --model {former} is now called --model {present}"
 
 
 def test_a_name_unknown_to_the_hub(monkeypatch):
