@@ -60,7 +60,7 @@ LINES = {  # of query, passage, rank, score and tag
 }
 Scores = Sequence[float] | NDArray[np.floating[Any]]
 Hit = tuple[int, str, str, float]  # line number, query, passage, score
-Lines = Iterable[tuple[int, bytes]]  # numbered from 1
+RawLines = Iterable[tuple[int, bytes]]  # numbered from 1
 
 
 class RankedList(NamedTuple):
@@ -233,7 +233,7 @@ class _RunFile:
                 end = block.rfind(b"\n") + 1
                 yield from filter(None, (block[:end].replace(b"\r\n", b"\n"), block[end:]))
 
-    def _detect(self, lines: Lines) -> RunFormat | None:
+    def _detect(self, lines: RawLines) -> RunFormat | None:
         """Return the format by the first lines; None if they are blank."""
         rows = ((line, text.decode("utf-8", "replace").split()) for line, text in lines)
         first = list(islice((row for row in rows if row[1]), LOOK))
@@ -255,7 +255,7 @@ class _RunFile:
     def _split(self, block: bytes, number: int) -> Iterator[RankedList] | None:
         """Split lines by pyarrow; None where the line loop must parse or reject them.
 
-        Lines are clean where they are ASCII and one blank or tab separates columns.
+        RawLines are clean where they are ASCII and one blank or tab separates columns.
         """
         text = block.replace(b"\t", b" ")
         if len(text) <= SMALL or self.by_rank or self.format is RunFormat.JSONL:
@@ -316,7 +316,7 @@ class _RunFile:
                 raise InputError(self.path, error.line, found, "a whole file", hint) from None
             self.skipped["a last line that is cut off"] += 1
 
-    def _columns(self, lines: Lines) -> Iterator[Hit]:
+    def _columns(self, lines: RawLines) -> Iterator[Hit]:
         """Yield the hits of lines that are neither blank nor comments."""
         trec, ranked = self.format is RunFormat.TREC, self.format is RunFormat.MSMARCO
         for line, text in decode_lines(lines, self.path):
@@ -332,7 +332,7 @@ class _RunFile:
                 raise self._wrong_columns(line, len(parts))
             yield line, qid, docid, self._score(line, qid, rank, score)
 
-    def _records(self, lines: Lines) -> Iterator[Hit]:
+    def _records(self, lines: RawLines) -> Iterator[Hit]:
         """Yield the hits of JSON lines."""
         for line, record in parse_objects(lines, self.path):
             if not {"qid", "docid", "score"} <= record.keys():

@@ -149,7 +149,7 @@ class Keys(NamedTuple):
         return TrainingExample(qid, query, positives, negatives, answers, extra)
 
 
-class Lines(NamedTuple):
+class Columns(NamedTuple):
     """A format of lines with columns: how a line is read, and an example is written."""
 
     expected: str  # begins with the number of columns
@@ -212,7 +212,7 @@ class Format(NamedTuple):
     """
 
     carries: str
-    layout: Keys | Lines | None = None
+    layout: Keys | Columns | None = None
 
 
 ALL = "query docid text title score answers extra candidate.extra random"
@@ -220,9 +220,9 @@ PASSAGES = "positive_passages", "negative_passages"
 IDS = "positive_document_ids", "negative_document_ids"
 CONTEXTS = "positive_ctxs", "hard_negative_ctxs"
 SHORT = "pos", "neg"
-ID_LINES = Lines("3 columns: query id, positive id, negative id", _of_ids, _triples)
-TEXT_LINES = Lines("3 columns: query, positive text, negative text", _of_texts, _text_triples)
-LISTS = Lines("2 columns: query id, negative ids with commas between them", _of_listed, _listed)
+ID_LINES = Columns("3 columns: query id, positive id, negative id", _of_ids, _triples)
+TEXT_LINES = Columns("3 columns: query, positive text, negative text", _of_texts, _text_triples)
+LISTS = Columns("2 columns: query id, negative ids with commas between them", _of_listed, _listed)
 FORMATS = {
     TrainingFormat.TEVATRON: Format(
         ALL, Keys("query_id", "query", PASSAGES, _passages, _to_passage)
@@ -267,8 +267,6 @@ def read_training(
         layout = FORMATS[form].layout
         if isinstance(layout, Keys) or (layout is None and start == b"{"):
             yield from _of_objects(read_json(handle, start, source), source, form)
-        elif layout is None:
-            yield from join_neighbours(_under_names(handle, source))
         else:
             examples = _of_lines(layout, handle, source)
             yield from examples if layout is LISTS else join_neighbours(examples)
@@ -279,7 +277,7 @@ def _of_objects(
 ) -> Iterator[TrainingExample]:
     """Yield the examples of JSON objects, or of rows of a table."""
     layout = FORMATS[form].layout
-    if isinstance(layout, Lines):
+    if isinstance(layout, Columns):
         raise UsageError(f"{source} has named columns, and {form} has none")
     fields = (Fields(record, source, line) for line, record in objects)
     if layout is None:
@@ -288,25 +286,23 @@ def _of_objects(
         yield from (layout.example(each, number) for number, each in enumerate(fields))
 
 
-def _of_lines(layout: Lines, handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample]:
+def _of_lines(
+    layout: Columns | None, handle: BinaryIO, path: str | Path
+) -> Iterator[TrainingExample]:
+    """Yield an example for each line; without a layout, under a header whose names do not count."""
+    read = _of_texts if layout is None else layout.read
+    width, expected = (0, "") if layout is None else (int(layout.expected[0]), layout.expected)
     for line, text in text_lines(handle, path):
-        if text.strip():
-            fields, row = Fields({}, path, line), text.split("\t")
-            if len(row) != int(layout.expected[0]):
-                raise fields.error(columns(len(row)), layout.expected)
-            yield layout.read(fields, row)
-
-
-def _under_names(handle: BinaryIO, path: str | Path) -> Iterator[TrainingExample]:
-    """Read sentence-transformers' columns, whose order counts and whose names do not."""
-    lines = ((line, text.split("\t")) for line, text in text_lines(handle, path) if text.strip())
-    for line, header in lines:
-        _of_row(Fields(dict.fromkeys(header, ""), path, line))
-        for line, row in lines:
-            fields = Fields({}, path, line)
-            if len(row) != len(header):
-                raise fields.error(columns(len(row)), f"the header's {len(header)}")
-            yield _of_texts(fields, row)
+        fields, row = Fields({}, path, line), text.split("\t")
+        if not text.strip():
+            continue
+        if not width:
+            _of_row(Fields(dict.fromkeys(row, ""), path, line))
+            width, expected = len(row), f"the header's {len(row)}"
+        elif len(row) != width:
+            raise fields.error(columns(len(row)), expected)
+        else:
+            yield read(fields, row)
 
 
 def _of_row(fields: Fields) -> TrainingExample:
@@ -489,7 +485,7 @@ def _written(
     layout = FORMATS[form].layout
     if isinstance(layout, Keys):
         yield dump_json(_record(example, number, form, layout, losses))
-    elif isinstance(layout, Lines):
+    elif isinstance(layout, Columns):
         for row in layout.write(example, losses):
             yield ("\t".join(row) + "\n").encode()
     else:
