@@ -205,26 +205,21 @@ def read_records(
         used = ", ".join(key for key in keys if key in record)
         counted = "" if keys[0] else "; ids count from 0"
         logger.info(f"{display_name(path)}: {found} {what} ({used}{counted})")
-    return found, _records(objects, *keys, path, "passage" if what == "corpus" else "query")
+    id_key, text_key, title_key = keys
+    unit = "passage" if what == "corpus" else "query"
 
+    def records() -> Iterator[Record]:
+        for number, (line, record) in enumerate(objects):
+            for key in (id_key, text_key):
+                if key is not None and key not in record:
+                    lacks = f"no {key} (keys: {list_keys(record)})"
+                    raise InputError(path, line, lacks, f"a record with {key}")
+            id = str(number) if id_key is None else identifier(record.pop(id_key), path, line, unit)
+            text = as_text(record.pop(text_key), text_key, path, line)
+            title = as_text(record.pop(title_key, None), title_key, path, line) if title_key else ""
+            yield Record(line, id, text, title, record)
 
-def _records(
-    objects: Iterable[tuple[int | None, dict[str, Any]]],
-    id_key: str | None,
-    text_key: str,
-    title_key: str | None,
-    path: str | Path,
-    unit: str,
-) -> Iterator[Record]:
-    for number, (line, record) in enumerate(objects):
-        for key in (id_key, text_key):
-            if key is not None and key not in record:
-                found = f"no {key} (keys: {list_keys(record)})"
-                raise InputError(path, line, found, f"a record with {key}")
-        id = str(number) if id_key is None else identifier(record.pop(id_key), path, line, unit)
-        text = as_text(record.pop(text_key), text_key, path, line)
-        title = as_text(record.pop(title_key, None), title_key, path, line) if title_key else ""
-        yield Record(line, id, text, title, record)
+    return found, records()
 
 
 def list_keys(record: Iterable[str]) -> str:
@@ -301,7 +296,7 @@ class Fields:
         except (TypeError, ValueError, OverflowError):
             number = math.nan
         if not math.isfinite(number):
-            raise self.error(f"{key} {value!r}", "a finite number")
+            raise self.error(f"{key} {repr(value)[:40]}", "a finite number")
         return number
 
     def items(self, key: str, kind: type = object) -> list[Any]:
