@@ -105,13 +105,13 @@ class TextEncoder:
             )
         encoders = [each.to(self.device) for each in dict.fromkeys((passage, query))]
         self.backend = self._prepare(encoders)
-        self.sides = {
-            side: Side(encoder, TextTokenizer(load_tokenizer(folder), text))
-            for side, encoder, folder in (
-                (PASSAGE, passage, stored.passage.folder),
-                (QUERY, query, stored.query.folder),
-            )
-        }
+        of_passages = of_queries = self._side(passage, stored.passage.folder)
+        if query is not passage:
+            of_queries = self._side(query, stored.query.folder)
+        self.sides = {PASSAGE: of_passages, QUERY: of_queries}
+
+    def _side(self, encoder: Encoder, folder: Path) -> Side:
+        return Side(encoder, TextTokenizer(load_tokenizer(folder), self.text))
 
     def _prepare(self, encoders: Sequence[Encoder]) -> Backend:
         """Prepare encoders for inference, and return the backend that computes them."""
