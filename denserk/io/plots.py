@@ -87,7 +87,7 @@ def save_if_installed(draw: Callable[[], Any], what: str, path: Path | None) -> 
     with style():
         draw().figure.savefig(buffer, format=path.suffix.removeprefix("."), dpi=300)
     with whole_binary(path) as handle:
-        handle.write(buffer.getbuffer())
+        handle.write(buffer.getvalue())
     logger.info(f"{what} are in {path}")
 
 

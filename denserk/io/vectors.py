@@ -135,7 +135,7 @@ class VectorFolderWriter:
         np.save(array, stored)
         lines = "".join(f"{docid}\n" for docid in ids).encode("utf-8")
         digests = {}
-        for suffix, data in (("npy", array.getbuffer()), ("docid", lines)):
+        for suffix, data in (("npy", array.getvalue()), ("docid", lines)):
             with whole_binary(self._folder / f"{block.name}.{suffix}") as handle:
                 handle.write(data)
             digests[suffix] = sha256(data).hexdigest()

@@ -301,4 +301,4 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         else:
             buffer = io.BytesIO()  # torch reports a full disk by an error of its own
             torch.save(owned, buffer)
-            handle.write(buffer.getbuffer())
+            handle.write(buffer.getvalue())
