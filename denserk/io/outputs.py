@@ -182,11 +182,8 @@ def whole_folder(
 ) -> Iterator[Path]:
     """Yield a temporary folder that replaces `folder` on success.
 
-    Args:
-        folder: the final path.
-        overwrite: replace a folder that is not empty.
-        export: the files are in another tool's format; their names are recorded to mark the folder.
-        own: it lies in a folder of denserk's, and is replaced without a check.
+    `overwrite` replaces a folder that is not empty; `own` replaces one inside a folder of denserk's
+    without a check; `export` records the names of files in another tool's format.
     """
     if not own:
         refuse_occupied(folder, overwrite=overwrite, resumable=False)
@@ -268,7 +265,6 @@ def claim(
 
 
 def _is_resumable(target: Path) -> bool:
-    """Return whether --resume can continue the output."""
     return (
         unfinished_folder(target).is_dir()
         or _json(target / MANIFEST).get("complete") is False
@@ -287,18 +283,14 @@ def refuse_inputs(target: Path, inputs: Iterable[Path], *, resume: bool = False)
             raise UsageError(f"the output {target} holds an input, {path}", "choose another output")
 
 
-def _lock_of(target: Path) -> Path:
-    """Return the lock file beside an output, or inside a folder whose parent is not writable."""
-    whole = target.absolute()
-    inside = whole.is_dir() and not os.access(whole.parent, os.W_OK)
-    return (whole if inside else whole.parent) / f".{whole.name}.lock"
-
-
 @contextmanager
 def _locked(target: Path) -> Iterator[None]:
+    """Hold a lock file beside an output, or inside a folder whose parent is not writable."""
     from filelock import FileLock, Timeout  # only where something is written
 
-    place = _lock_of(target)
+    whole = target.absolute()
+    inside = whole.is_dir() and not os.access(whole.parent, os.W_OK)
+    place = (whole if inside else whole.parent) / f".{whole.name}.lock"
     with write_errors(target):
         place.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(place, blocking=False)

@@ -101,17 +101,11 @@ def start_folder(folder: Path, manifest: Manifest) -> dict[int, Block]:
 
 
 class VectorFolderWriter:
-    """Writes blocks, each to a temporary file that is renamed, and records the finished ones.
+    """Writes blocks, each to temporary files that are renamed, and records the finished ones.
 
-    With several processes, rank 0 starts the folder before the others create their writers, and
-    finishes it after their blocks were added to its `finished`.
-
-    Args:
-        folder: an existing folder, empty or with an unfinished run of the same settings.
-        manifest: settings and inputs of the run, not `complete`.
-        dtype: float32 or float16.
-        finished: the result of `start_folder`; None: it is called.
-        rank: of this process.
+    With several processes, rank 0 calls `start_folder` before the others create their writers, and
+    finishes the folder after their blocks were added to its `finished`. The manifest is that of an
+    unfinished folder; the dtype float32 or float16.
     """
 
     def __init__(
@@ -190,7 +184,7 @@ class VectorFolder:
 
     def ids_of(self, block: Block) -> Path:
         """Return the file with the ids of a block, one per line."""
-        return self.folder / f"{block.name}.docid"
+        return self.folder / f"{block.name}.{DOCID}"
 
     def map_block(self, block: Block, *, private: bool = False) -> Vectors:
         """Memory-map the (count * vectors_per_passage, D) vectors of one block.
@@ -207,13 +201,32 @@ class VectorFolder:
         return vectors
 
 
-def open_vectors(folder: str | Path) -> VectorFolder:
+def open_vectors(name: str | Path) -> VectorFolder:
     """Open a finished folder, and check its journal and ids."""
-    path = Path(folder)
+    path = Path(name)
     manifest = read_manifest(path, Kind.VECTORS)
-    blocks = tuple(read_journal(path).values())
-    check_vectors(path, manifest, blocks)
-    return VectorFolder(path, manifest, blocks)
+    require_fields(path, manifest, "contents", "count", "dimension", "dtype")
+    folder = VectorFolder(path, manifest, tuple(read_journal(path).values()))
+    contents, blocks = manifest.contents, folder.finished
+    if "journal_sha256" in contents:
+        _compare(path / JOURNAL, contents["journal_sha256"])
+    if blocks and blocks[-1].number - blocks[0].number + 1 != len(blocks):
+        raise MismatchError(
+            f"{path} lacks blocks between {blocks[0].number} and {blocks[-1].number}",
+            "encode with --resume",
+        )
+    for what, expected, found in (
+        ("blocks", contents.get("blocks", len(blocks)), len(blocks)),
+        ("passages", contents["count"], sum(block.count for block in blocks)),
+    ):
+        if expected != found:
+            raise MismatchError(
+                f"{path} holds {found:,} {what} by its journal, {expected:,} by its {NAME}",
+                "encode again with --overwrite",
+            )
+    for block in blocks:
+        _check_ids(folder.ids_of(block), block.count, block.sha256.get(DOCID), unique=False)
+    return folder
 
 
 @dataclass(frozen=True)
@@ -316,30 +329,6 @@ def _detect(path: Path) -> str:
     raise InputError(path, None, found, expected)
 
 
-def check_vectors(folder: Path, manifest: Manifest, blocks: Sequence[Block]) -> None:
-    """Check a vector folder's journal and ids against its manifest."""
-    require_fields(folder, manifest, "contents", "count", "dimension", "dtype")
-    contents, numbers = manifest.contents, [block.number for block in blocks]
-    if "journal_sha256" in contents:
-        _compare(folder / JOURNAL, contents["journal_sha256"])
-    if numbers and numbers != list(range(numbers[0], numbers[0] + len(numbers))):
-        raise MismatchError(
-            f"{folder} lacks blocks between {numbers[0]} and {numbers[-1]}", "encode with --resume"
-        )
-    for what, expected, found in (
-        ("blocks", contents.get("blocks", len(blocks)), len(blocks)),
-        ("passages", contents["count"], sum(block.count for block in blocks)),
-    ):
-        if expected != found:
-            raise MismatchError(
-                f"{folder} holds {found:,} {what} by its journal, {expected:,} by its {NAME}",
-                "encode again with --overwrite",
-            )
-    for block in blocks:
-        path = folder / f"{block.name}.{DOCID}"
-        _check_ids(path, block.count, block.sha256.get(DOCID), unique=False)
-
-
 def check_index(folder: Path, manifest: Manifest | None) -> None:
     """Check an index folder's ids and the sizes of its files; without a manifest, its ids alone."""
     contents = {} if manifest is None else manifest.contents
@@ -368,25 +357,22 @@ def verify_folders(names: Iterable[str]) -> None:
             logger.warning(f"--verify: {name} holds no checksums, and is not verified")
             continue
         with track(f"verifying {name}", len(sums), "files") as progress:
-            for path, digest in sums.items():
-                _compare(path, digest)
+            for file, digest in sums.items():
+                _compare(Path(name) / file, digest)
                 progress.advance()
 
 
-def _checksums(folder: Path) -> dict[Path, str]:
-    """Return the files of a folder that have checksums."""
+def _checksums(folder: Path) -> Mapping[str, str]:
+    """Return the checksums of a folder's files, by name."""
     where = beside(folder)
     if not folder.is_dir() or not where.exists():
         return {}
     if decoded(read_file(where), where).kind is Kind.INDEX:
-        named = read_manifest(folder, Kind.INDEX).contents.get("sha256", {})
-        return {folder / name: digest for name, digest in named.items()}
+        sums: Mapping[str, str] = read_manifest(folder, Kind.INDEX).contents.get("sha256", {})
+        return sums
     read_manifest(folder, Kind.VECTORS)
-    return {
-        folder / f"{block.name}.{suffix}": digest
-        for block in read_journal(folder).values()
-        for suffix, digest in block.sha256.items()
-    }
+    blocks = read_journal(folder).values()
+    return {f"{b.name}.{suffix}": digest for b in blocks for suffix, digest in b.sha256.items()}
 
 
 def _compare(path: Path, digest: str) -> None:

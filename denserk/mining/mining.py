@@ -26,14 +26,7 @@ from denserk.errors import InputError, UsageError
 from denserk.evaluation.answers import match_answers
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import ScratchRecords, display_name, some
-from denserk.io.manifest import (
-    Kind,
-    Manifest,
-    file_sha256,
-    forget_manifest,
-    has_manifest,
-    write_manifest,
-)
+from denserk.io.manifest import Kind, describe_file, file_sha256, forget_manifest
 from denserk.io.outputs import scratch_folder
 from denserk.io.qrels import read_qrels
 from denserk.io.runs import RankedList, read_run
@@ -130,8 +123,7 @@ def mine_negatives(
         forget_manifest(paths.output)
         write_training(paths.output, mining.chosen(candidates), paths.output_format)
     mining.result.log(settings.num_negatives)
-    if has_manifest(paths.output):
-        _write_manifest(paths, settings, corpus, mining.result)
+    _write_manifest(paths, settings, corpus, mining.result)
     return mining.result
 
 
@@ -450,9 +442,9 @@ def _write_manifest(
     contents = {
         name: dict(+value) if isinstance(value, Counter) else value
         for name, value in vars(result).items()
-    } | {"sha256": file_sha256(paths.output)}
+    }
     asked = as_json(settings) | {"output_format": paths.output_format.value}
-    write_manifest(paths.output, Manifest(Kind.TRAINING, True, asked, made_from, contents))
+    describe_file(paths.output, Kind.TRAINING, asked, made_from, contents)
 
 
 def scored(

@@ -61,14 +61,10 @@ SPECIAL_TOKENS = ("eos_token_id", "bos_token_id", "decoder_start_token_id")
 
 
 class TextGenerator:
-    """A causal or sequence-to-sequence model that samples texts.
+    """A model that samples texts, given by name or folder.
 
-    Args:
-        option: `--queries-model` (sequence-to-sequence) or `--continuation-model` (causal).
-        model: a folder or a name on the hub.
-        sampling: how tokens are drawn.
-        compute: device, dtype and batch size.
-        allow_pickle: also read pytorch_model.bin (tensors only).
+    `option` is `--queries-model` (sequence-to-sequence) or `--continuation-model` (causal);
+    `allow_pickle` also reads pytorch_model.bin (tensors only).
     """
 
     def __init__(
