@@ -23,8 +23,16 @@ from denserk.config.evaluation import (
 )
 from denserk.errors import UsageError
 from denserk.evaluation.benchmarks import BenchmarksResult
-from denserk.evaluation.evaluator import EvaluationResult, first_hits, read_hits, remarks
-from denserk.evaluation.measures import is_count
+from denserk.evaluation.evaluator import (
+    EvaluationResult,
+    Evaluator,
+    Judgments,
+    Run,
+    first_hits,
+    read_hits,
+    remarks,
+)
+from denserk.evaluation.measures import is_count, parse_measures
 from denserk.evaluation.tables import Cell, Table, tables
 from denserk.extras import require
 from denserk.io.corpus import find_passages
@@ -135,11 +143,9 @@ def write_report(
     if sources.qrels is not None:
         judgments = read_qrels_map(sources.qrels)
         for path, run in zip(runs, result.runs, strict=True):
-            missing = () if evaluation.complete else frozenset(run.missing)
-            counted = [qid for qid in result.queries if qid not in missing]
-            shown = ([row.qid for row in moved], settings.report_passages)
-            hits = read_hits(path, evaluation)
-            profiles.append(profile(run.name, hits, judgments, counted, level, *shown))
+            hits, shown = read_hits(path, evaluation), [row.qid for row in moved]
+            found = (run.name, hits, judgments, level, shown, settings.report_passages)
+            profiles.append(profile(*found, complete=evaluation.complete))
     queries, passages = {}, {}
     if sources.topics is not None:
         known = set(result.queries)
@@ -229,12 +235,13 @@ def query_rows(result: EvaluationResult, measure: str, reference: int) -> list[Q
 
 def profile(
     name: str,
-    run: Mapping[str, Mapping[str, float]],
-    judgments: Mapping[str, Mapping[str, int]],
-    queries: Collection[str],
+    run: Run,
+    judgments: Judgments,
     level: int,
     shown: Collection[str],
     top: int,
+    *,
+    complete: bool = True,
 ) -> RunProfile:
     """Compute recall by depth, the scores and the ranked lists of a run.
 
@@ -242,30 +249,26 @@ def profile(
         name: of the run in tables.
         run: query -> passage -> score.
         judgments: query -> passage -> grade.
-        queries: recall is the mean over these; it is 0 for a query without a relevant passage.
         level: the lowest grade that is relevant.
         shown: queries whose ranked lists are kept.
         top: hits kept of each of these lists.
+        complete: queries that the run lacks count as 0 in recall.
     """
-    ranked = {qid: first_hits(run[qid], len(run[qid])) for qid in queries if qid in run}
-    deepest = max(map(len, ranked.values()), default=0)
-    depths = [*(depth for depth in DEPTHS if depth < deepest), deepest] if deepest else []
-    recall = np.zeros(len(depths))
+    ranked = {qid: first_hits(hits, len(hits)) for qid, hits in run.items() if qid in judgments}
+    deepest = max(map(len, ranked.values()))
+    depths = [*(depth for depth in DEPTHS if depth < deepest), deepest]
+    measures = parse_measures([f"R(rel={level})@{depth}" for depth in depths]).measures
+    means = Evaluator(measures, judgments, complete=complete).evaluate(name, run).summary.values()
     scores: tuple[list[float], list[float]] = ([], [])
     for qid, hits in ranked.items():
-        relevant = {d for d, grade in judgments.get(qid, {}).items() if grade >= level}
         for docid, score in hits.items():
-            scores[docid not in relevant].append(score)
-        if relevant:
-            found = np.cumsum([0, *(docid in relevant for docid in hits)])
-            recall += found[np.minimum(depths, len(hits))] / len(relevant)
+            scores[judgments[qid].get(docid, level - 1) < level].append(score)
     lists = {}
     for qid in shown:
-        hits, grades = ranked.get(qid, {}), judgments.get(qid, {})
-        ranks = (rank for rank, d in enumerate(hits, start=1) if grades.get(d, 0) >= level)
+        hits, grades = ranked.get(qid, {}), judgments[qid]
+        ranks = (rank for rank, d in enumerate(hits, start=1) if grades.get(d, level - 1) >= level)
         best = [(d, score, grades.get(d)) for d, score in list(hits.items())[:top]]
         lists[qid] = TopList(best, next(ranks, None), len(hits))
-    means = (recall / max(len(queries), 1)).tolist()
     return RunProfile(name, list(zip(depths, means, strict=True)), scores, lists)
 
 
