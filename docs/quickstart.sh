@@ -64,7 +64,7 @@ run denserk search --index demo/round2-index --topics demo/queries.tsv --hits 10
 step "Words and vectors together"
 run denserk fuse demo/bm25.trec demo/round2.trec --output demo/bm25+round2.trec --tag bm25+round2
 
-step "All of them against the judgements"
+step "All of them against the judgments"
 runs=(demo/bm25.trec demo/minilm.trec demo/round1.trec demo/round2.trec demo/bm25+round2.trec)
 run denserk eval "${runs[@]}" demo/qrels.txt -m 'nDCG@10 RR@10 R@100' --format table
 denserk eval "${runs[@]}" demo/qrels.txt -m 'nDCG@10 R@100' --format json --quiet | python docs/quickstart/plot.py demo/measures.png

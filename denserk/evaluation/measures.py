@@ -77,7 +77,7 @@ class JudgmentCounts(Provider):
     NAME = "denserk"
     SUPPORTED_MEASURES = [ir_measures.NumQ, ir_measures.NumRel(rel=AnyValue())]  # type: ignore[no-untyped-call]  # noqa: RUF012
 
-    def _evaluator(self, measures: Iterable[Measure], qrels: Any) -> "_CountEvaluator":
+    def evaluator(self, measures: Iterable[Measure], qrels: Any) -> "_CountEvaluator":
         return _CountEvaluator(measures, qrels)
 
 
@@ -86,7 +86,7 @@ class _CountEvaluator(Evaluator):
         super().__init__(measures, qrels)
         self.qrels = qrels
 
-    def _iter_calc(self, run: object) -> Iterator[ir_measures.Metric]:
+    def iter_calc(self, run: object) -> Iterator[ir_measures.Metric]:
         for measure in self.measures:
             for qid, grades in self.qrels.items():
                 counted = measure.NAME == "NumRel"

