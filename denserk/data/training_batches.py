@@ -4,23 +4,15 @@ import logging
 import math
 from abc import abstractmethod
 from pathlib import Path
-from typing import NamedTuple, TypedDict, TypeVar, Unpack
+from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from denserk.config.training import FillNegatives, SamplingSettings
-from denserk.data.batches import (
-    PairBatch,
-    PairJoiner,
-    SentenceBatch,
-    TokenBatch,
-    TrainingBatch,
-    pad,
-)
+from denserk.data.batches import PairBatch, PairJoiner, SentenceBatch, TrainingBatch, pad
 from denserk.data.sampling import (
     Items,
     choose_items,
@@ -137,7 +129,7 @@ class ScheduledBatches(Dataset[Batch]):
         return self.assemble(self.part(step), self.epoch_of(step))
 
 
-class TrainingBatches(ScheduledBatches[TrainingBatch]):
+class TrainingBatches(ScheduledBatches[Any]):
     """The batches of a run on queries with passages.
 
     Args:
@@ -159,6 +151,7 @@ class TrainingBatches(ScheduledBatches[TrainingBatch]):
         **options: Unpack[ScheduleOptions],
     ) -> None:
         self.store, self.sampling, self.with_scores = store, sampling, with_scores
+        self.repeats = sampling.fill_negatives is FillNegatives.REPEAT
         if with_scores:
             store.refuse_unscored()
         super().__init__(self._choose(), batch_size, sampling.seed, **options)
@@ -179,12 +172,11 @@ class TrainingBatches(ScheduledBatches[TrainingBatch]):
     def _warn_of_short_lists(self) -> None:
         wanted = self.sampling.group_size - 1
         counts = self._negatives(self.items)
+        instead = "drawn with replacement" if self.repeats else "the missing ones masked"
         if short := int(((counts > 0) & (counts < wanted)).sum()):
-            repeated = self.sampling.fill_negatives is FillNegatives.REPEAT
             logger.warning(
                 f"queries with fewer than the {wanted} negatives of --group-size {wanted + 1}, "
-                f"{'drawn with replacement' if repeated else 'the missing ones masked'}: {short:,} "
-                f"of {len(counts):,} (the longest list has {counts.max():,})"
+                f"{instead}: {short:,} of {len(counts):,} (the longest list has {counts.max():,})"
             )
         lacking = self.items[counts == 0] if wanted else self.items[:0]
         if len(lacking):
@@ -221,21 +213,17 @@ class TrainingBatches(ScheduledBatches[TrainingBatch]):
             elif sampling.group_size > 1:
                 passages = len(store.passages)
                 rows[number, 1:] = choose_random_passages(sampling, passages, own, item, epoch)
-        if not self._repeats:
+        if not self.repeats:
             equal = np.tril(rows[:, :, None] == rows[:, None, :], -1)
             rows[equal.any(axis=2)] = -1
         return rows, places
 
-    @property
-    def _repeats(self) -> bool:
-        return self.sampling.fill_negatives is FillNegatives.REPEAT
-
-    def assemble(self, items: Items, epoch: int) -> TrainingBatch:
+    def assemble(self, items: Items, epoch: int) -> Any:
         """Return the batch of items at their visit in an epoch."""
         store = self.store
         rows, places = self.groups(items, epoch)
         keys = rows
-        if self._repeats:  # every occurrence is a passage of its own
+        if self.repeats:  # every occurrence is a passage of its own
             keys = items[:, None] * rows.shape[1] + np.arange(rows.shape[1])
         present = rows >= 0
         distinct, first, number = np.unique(keys[present], return_index=True, return_inverse=True)
@@ -278,37 +266,25 @@ class PairTrainingBatch(NamedTuple):
     items: Tensor
 
 
-class PairTrainingBatches(Dataset[PairTrainingBatch]):
+class PairTrainingBatches(TrainingBatches):
     """`TrainingBatches` with each query joined with each of its passages."""
 
-    def __init__(self, batches: TrainingBatches, joiner: PairJoiner) -> None:
-        self._batches, self._joiner = batches, joiner
+    def __init__(self, joiner: PairJoiner, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._joiner = joiner
 
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Steps of an epoch."""
-        return self._batches.steps_per_epoch
-
-    def __getitem__(self, step: int) -> PairTrainingBatch:
-        batch = self._batches[step]
-        queries, passages = _unpadded(batch.queries), _unpadded(batch.passages)
-        present = batch.groups >= 0
-        pairs = [
-            self._joiner.join(queries[query], passages[batch.groups[query, place]])
-            for query, place in present.nonzero().tolist()
-        ]
-        groups = torch.full_like(batch.groups, -1)
-        groups[present] = torch.arange(len(pairs))
-        return PairTrainingBatch(self._joiner.batch(pairs), groups, batch.items)
-
-
-def _unpadded(batch: TokenBatch) -> list[NDArray[np.int64]]:
-    lengths = batch.attention_mask.sum(1).tolist()
-    rows = batch.input_ids.numpy()
-    return [row[:length] for row, length in zip(rows, lengths, strict=True)]
+    def assemble(self, items: Items, epoch: int) -> PairTrainingBatch:
+        """Return the batch of items at their visit in an epoch."""
+        rows, _ = self.groups(items, epoch)
+        present = rows >= 0
+        queries, passages = self.store.queries.take(items), self.store.passages.take(rows[present])
+        owners = zip(present.nonzero()[0].tolist(), passages, strict=True)
+        pairs = [self._joiner.join(queries[query], passage) for query, passage in owners]
+        groups = np.full_like(rows, -1)
+        groups[present] = np.arange(len(pairs))
+        return PairTrainingBatch(
+            self._joiner.batch(pairs), torch.from_numpy(groups), torch.from_numpy(items.copy())
+        )
 
 
 class SentenceBatches(ScheduledBatches[SentenceBatch]):

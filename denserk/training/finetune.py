@@ -1,7 +1,7 @@
 """Fine-tune a retriever or a cross-encoder, on queries and passages or on sentences."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ from denserk.training.steps import (
     sentence_loss,
 )
 from denserk.training.trainer import Measure, Training
-from denserk.training.validation import DevSet, dev_sets, measure_groups, measure_sets
+from denserk.training.validation import DevSet, dev_sets, measure, measure_groups
 
 logger = logging.getLogger(__name__)
 
@@ -136,9 +136,12 @@ def refuse_unused(run: FinetuneRun, trained: str) -> None:
 
 
 def prepare_queries(
-    run: FinetuneRun, output: Path, tokenizers: tuple[TextTokenizer, TextTokenizer]
+    run: FinetuneRun,
+    output: Path,
+    tokenizers: tuple[TextTokenizer, TextTokenizer],
+    kind: Callable[..., TrainingBatches] = TrainingBatches,
 ) -> tuple[TrainingBatches, list[DevSet]]:
-    """Tokenise queries and passages beneath the run's folder; return batches and dev sets."""
+    """Tokenise queries and passages below the run's folder; return batches and dev sets."""
     settings = run.finetune
 
     def tokenize(sources: Sequence[str], name: str, **options: Any) -> TrainingStore:
@@ -157,7 +160,7 @@ def prepare_queries(
     store = tokenize(settings.train_data, DATA, **given)
     held_out = run.validation.dev_data
     dev = dev_sets(run, tokenize([held_out], DEV_DATA) if held_out else None, tokenizers)
-    batches = TrainingBatches(
+    batches = kind(
         store,
         run.sampling,
         run.optimizer.batch_size,
@@ -207,7 +210,7 @@ def retriever_training(run: FinetuneRun) -> Training:
         batches, dev = prepare_queries(run, output, tokenizers)
         logger.info(estimate(batches[0], model, run))
         temperature, size = run.objective.temperature, run.optimizer.batch_size
-        measured = partial(measure_sets, model, dev, size, temperature)
+        measured = partial(measure, model, dev, size, temperature)
         return batches, measured if dev else None
 
     step: Step
@@ -249,8 +252,8 @@ def reranker_training(run: FinetuneRun) -> Training:
     joiner = model.joiner()
 
     def prepare(output: Path) -> tuple[Any, Measure | None]:
-        queries, dev = prepare_queries(run, output, (model.tokenizer(), model.tokenizer()))
-        batches = PairTrainingBatches(queries, joiner)
+        tokenizers, kind = (model.tokenizer(),) * 2, partial(PairTrainingBatches, joiner)
+        batches, dev = prepare_queries(run, output, tokenizers, kind)
         logger.info(estimate(batches[0], model, run))
         return batches, partial(measure_groups, model, joiner, dev[0]) if dev else None
 
@@ -263,11 +266,7 @@ def reranker_training(run: FinetuneRun) -> Training:
 def prepare_sentences_of(
     run: FinetuneRun, output: Path, tokenizer: TextTokenizer, encoder: Encoder
 ) -> tuple[SentenceBatches, Measure | None]:
-    """Tokenise pairs or triplets beneath the run's folder; return batches and what measures.
-
-    Raises:
-        InputError: all labels of the held-out pairs are the same.
-    """
+    """Tokenise pairs or triplets below the run's folder; return batches and what measures."""
 
     def tokenize(sources: Sequence[str], name: str) -> SentenceStore:
         return prepare_sentences(

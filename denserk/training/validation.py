@@ -4,9 +4,8 @@ Axes: Q queries of a block, P passages, N passages of a query's group. Scores ar
 retrieval would give: a passage by its stored embeddings, the best one deciding.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,23 +30,15 @@ BATCH_TOKENS = 8192
 Tokens = Sequence[Any]  # token ids of many texts: lists, or memory-mapped arrays
 
 
-@dataclass(frozen=True)
-class DevSet:
-    """Queries, the passages they are searched in, and what is relevant.
-
-    Attributes:
-        queries: token ids of each query.
-        passages: token ids of each passage.
-        pad_ids: the tokenizers' padding, of queries and of passages.
-        relevant: rows of each query's relevant passages.
-        groups: (queries, N) rows of each query's group, its positive first, negative where it has
-            no passage; None where there are relevance judgments but no groups.
-    """
+class DevSet(NamedTuple):
+    """Queries, the passages they are searched in, and what is relevant."""
 
     queries: Tokens
     passages: Tokens
-    pad_ids: tuple[int, int]
-    relevant: Sequence[Sequence[int]]
+    pad_ids: tuple[int, int]  # of queries and of passages
+    relevant: Sequence[Sequence[int]]  # rows of each query's relevant passages
+    # (queries, N) rows of each query's group, its positive first, negative where it has no passage;
+    # None where there are relevance judgments but no groups
     groups: Tensor | None = None
 
 
@@ -128,18 +119,6 @@ def encode_tokens(
     return found
 
 
-def score_blocks(
-    model: Retriever, dev: DevSet, size: int, device: torch.device
-) -> Iterator[tuple[slice, Tensor]]:
-    """Yield (which queries, (Q, P) their scores with every passage), `size` queries at a time."""
-    queries = encode_tokens(model.query, dev.queries, dev.pad_ids[0], device)
-    passages = encode_tokens(model.passage.stored_vectors, dev.passages, dev.pad_ids[1], device)
-    for start in range(0, len(queries), size):
-        block = queries[start : start + size]
-        by_place = [block @ passages[:, place].T for place in range(passages.shape[1])]
-        yield slice(start, start + size), torch.stack(by_place).amax(0)
-
-
 def ranks(scores: Tensor, positives: Tensor) -> Tensor:
     """Count the passages before the positive (DPR's rank): (Q, P), (Q,) -> (Q,).
 
@@ -175,38 +154,34 @@ def in_batch_loss(scores: Tensor, groups: Tensor, temperature: float) -> Tensor:
 
 
 @torch.no_grad()
-def measure(model: Retriever, dev: DevSet, batch: int, temperature: float) -> dict[str, float]:
-    """Return the measures by name: `RR@10`, with groups `dev-loss` and `avg-rank` too.
-
-    Args:
-        model: in evaluation mode.
-        dev: the held-out queries.
-        batch: queries of a batch of `dev-loss`.
-        temperature: the objective's.
-    """
-    device = next(model.parameters()).device
-    losses, ranked, reciprocal = [], [], []
-    for rows, scores in score_blocks(model, dev, batch, device):
-        reciprocal += reciprocal_ranks(scores, dev.relevant[rows])
-        if dev.groups is not None:
-            groups = dev.groups[rows].to(device)
-            losses.append(in_batch_loss(scores, groups, temperature))
-            ranked.append(ranks(scores, groups[:, 0]))
-    measured = {"RR@10": sum(reciprocal) / len(reciprocal)}
-    if dev.groups is not None:
-        measured["dev-loss"] = float(torch.stack(losses).sum() / len(dev.queries))
-        measured["avg-rank"] = float(torch.cat(ranked).double().mean())
-    return measured
-
-
-def measure_sets(
+def measure(
     model: Retriever, sets: Sequence[DevSet], batch: int, temperature: float
 ) -> dict[str, float]:
-    """Measure held-out data, then a collection, whose RR@10 counts; see `measure`."""
-    found: dict[str, float] = {}
+    """Return the measures by name: `RR@10` of the last set; with groups `dev-loss` and `avg-rank`.
+
+    `batch` is the number of queries of a batch of `dev-loss`, `temperature` the objective's. The
+    model is in evaluation mode.
+    """
+    device = next(model.parameters()).device
+    measured: dict[str, float] = {}
     for dev in sets:
-        found |= measure(model, dev, batch, temperature)
-    return found
+        queries = encode_tokens(model.query, dev.queries, dev.pad_ids[0], device)
+        passages = encode_tokens(model.passage.stored_vectors, dev.passages, dev.pad_ids[1], device)
+        losses, ranked, reciprocal = [], [], []
+        for start in range(0, len(queries), batch):
+            rows = slice(start, start + batch)
+            by_vector = [queries[rows] @ vectors.T for vectors in passages.unbind(1)]
+            scores = torch.stack(by_vector).amax(0)
+            reciprocal += reciprocal_ranks(scores, dev.relevant[rows])
+            if dev.groups is not None:
+                groups = dev.groups[rows].to(device)
+                losses.append(in_batch_loss(scores, groups, temperature))
+                ranked.append(ranks(scores, groups[:, 0]))
+        measured["RR@10"] = sum(reciprocal) / len(reciprocal)
+        if dev.groups is not None:
+            measured["dev-loss"] = float(torch.stack(losses).sum() / len(dev.queries))
+            measured["avg-rank"] = float(torch.cat(ranked).double().mean())
+    return measured
 
 
 @torch.no_grad()

@@ -395,9 +395,10 @@ def test_a_batch_is_padded_and_its_parts_are_as_wide_as_they_need():
 def test_training_pairs_are_those_of_the_training_batches(tokenizer, tmp_path, write):
     files = [write([inline(query, 1, 3) for query in range(5)])]
     store = prepare(TrainingInputs(files), tmp_path / "store", tokenizer, tokenizer)
-    batches = TrainingBatches(store, SamplingSettings(group_size=3), 2, epochs=2)
+    sampling = SamplingSettings(group_size=3)
+    batches = TrainingBatches(store, sampling, 2, epochs=2)
     joiner = PairJoiner(TOKENIZERS["bert"], tokenizer.settings, PairSettings(max_length=20))
-    joined_pairs = PairTrainingBatches(batches, joiner)
+    joined_pairs = PairTrainingBatches(joiner, store, sampling, 2, epochs=2)
     assert len(joined_pairs) == len(batches) == 4
     for step in range(4):
         found, given = to_device(joined_pairs[step], "cpu"), batches[step]

@@ -68,13 +68,13 @@ def test_measures_are_their_definitions(tiny, name, batch):
     model = retriever(tiny("bert"), REPRESENTATIONS[name]).eval()
     with torch.no_grad():
         expected = measured_by_hand(scores_by_hand(model), batch, 0.7)
-    assert measure(model, DEV, batch, 0.7) == pytest.approx(expected, rel=1e-4)
+    assert measure(model, [DEV], batch, 0.7) == pytest.approx(expected, rel=1e-4)
 
 
 def test_without_groups_only_retrieval_is_measured(tiny):
     model = retriever(tiny("bert"), REPRESENTATIONS["cls"]).eval()
     collection = DevSet(QUERIES, PASSAGES, (0, 0), RELEVANT)
-    assert measure(model, collection, 2, 1.0).keys() == {"RR@10"}
+    assert measure(model, [collection], 2, 1.0).keys() == {"RR@10"}
 
 
 @pytest.mark.parametrize(
