@@ -49,45 +49,34 @@ class TokenBatch(NamedTuple):
 
 
 class TrainingBatch(NamedTuple):
-    """Queries with their groups of n passages: a batch, or one rank's part of it.
+    """B queries with their groups of n passages: a batch, or one rank's part of it.
 
-    `queries`: B texts. `passages`: P texts. `groups`: (B, n) int64, each query's own passages as
-    rows of `passages`, the positive first, -1 where a negative is missing. `keys`: (P,) int64 from
-    0, equal for equal passages, in the parts of all ranks. `teacher`: (B, n) float32, the teacher's
-    scores of the groups, minus infinity where a negative is missing; or None. `items`: (B,) int64,
-    the queries' numbers in the prepared data.
+    `groups`: (B, n) int64, each query's own passages as rows of `passages`, the positive first, -1
+    where a negative is missing. `teacher`: (B, n) float32, the teacher's scores of the groups,
+    minus infinity where a negative is missing; or None.
     """
 
     queries: TokenBatch
     passages: TokenBatch
     groups: Tensor
-    keys: Tensor
+    keys: Tensor  # (P,) int64 from 0, equal for equal passages, in the parts of all ranks
     teacher: Tensor | None
-    items: Tensor
+    items: Tensor  # (B,) int64, the queries' numbers in the prepared data
 
 
 class SentenceBatch(NamedTuple):
-    """Pairs or triplets of sentences: a batch, or one rank's part of it, which may be empty.
+    """Pairs or triplets of sentences: a batch, or one rank's part of it, which may be empty."""
 
-    `sentences`: B * n texts; those of example i stand at i * n .. i * n + n - 1. `labels`: (B,)
-    float32 of pairs; None of triplets. `items`: (B,) int64, the examples' numbers in the prepared
-    data.
-    """
-
-    sentences: TokenBatch
-    labels: Tensor | None
-    items: Tensor
+    sentences: TokenBatch  # B * n texts; those of example i stand at i * n .. i * n + n - 1
+    labels: Tensor | None  # (B,) float32 of pairs; None of triplets
+    items: Tensor  # (B,) int64, the examples' numbers in the prepared data
 
 
 class MaskedTexts(NamedTuple):
-    """Texts with masked tokens, and the labels to predict.
-
-    `tokens`: the masked input, special tokens included. `labels`: (B, T) int64, -100 where there is
-    none.
-    """
+    """Texts with masked tokens, special tokens included, and the labels to predict."""
 
     tokens: TokenBatch
-    labels: Tensor
+    labels: Tensor  # (B, T) int64, -100 where there is none
 
 
 class PretrainingBatch(NamedTuple):
@@ -159,19 +148,12 @@ def by_length(
 
 @dataclass(frozen=True)
 class PlannedTexts:
-    """Texts divided into the batches of a model.
+    """Texts divided into the batches of a model."""
 
-    Attributes:
-        count: how many texts.
-        members: (b,) int64 for each batch, the places of its texts among all.
-        batches: the batches.
-        tokens: number of tokens, padding excluded.
-    """
-
-    count: int
-    members: tuple[Tensor, ...]
+    count: int  # of texts
+    members: tuple[Tensor, ...]  # (b,) int64 for each batch, the places of its texts among all
     batches: tuple[TokenBatch, ...]
-    tokens: int
+    tokens: int  # padding excluded
 
     @property
     def positions(self) -> int:
@@ -203,20 +185,17 @@ def plan(
 
 
 class Pair(NamedTuple):
-    """One input: (T,) token ids, and the place where the passage begins."""
+    """One input: (T,) token ids, and the place where the passage starts."""
 
     ids: NDArray[np.int64]
     boundary: int
 
 
 class PairBatch(NamedTuple):
-    """P inputs, padded to the longest.
-
-    `tokens`: (P, T) ids and mask. `token_types`: (P, T) int64, or None where the model takes none.
-    """
+    """P inputs, padded to the longest."""
 
     tokens: TokenBatch
-    token_types: Tensor | None
+    token_types: Tensor | None  # (P, T) int64, or None where the model takes none
 
     def to(self, device: "torch.device | str") -> "PairBatch":
         """Return the batch on another device."""
@@ -238,17 +217,14 @@ class PairBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Template:
-    """Special tokens around and between two texts, and their number around one.
-
-    `passage_type`: the token type of the second text; that of the first is 0.
-    """
+    """Special tokens around and between two texts, and their number around one."""
 
     start: tuple[int, ...]
     middle: tuple[int, ...]
     end: tuple[int, ...]
     alone_start: int
     alone_end: int
-    passage_type: int
+    passage_type: int  # the token type of the second text; that of the first is 0
 
     @classmethod
     def of(cls, tokenizer: Any) -> "Template":

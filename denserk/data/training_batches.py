@@ -42,19 +42,14 @@ def items_of_run(items: Items, sampling: SamplingSettings) -> Items:
 
 
 class ScheduleOptions(TypedDict, total=False):
-    """How long a run is, and which part of each batch a process gets.
+    """How long a run is, and which part of each batch a process gets."""
 
-    `epochs`: passes over the data; `max_steps` ends there instead. `rank` of `world`: this process.
-    `shuffle`: a new order each epoch, else that of the files. `keep_last`: the last batch of an
-    epoch may be smaller, else what does not fill it is dropped.
-    """
-
-    epochs: float
-    max_steps: int | None
-    rank: int
-    world: int
-    shuffle: bool
-    keep_last: bool
+    epochs: float  # passes over the data
+    max_steps: int | None  # in place of epochs
+    rank: int  # of this process
+    world: int  # number of processes
+    shuffle: bool  # a new order each epoch, else that of the files
+    keep_last: bool  # the last batch of an epoch may be smaller, else what does not fill is dropped
 
 
 class ScheduledBatches(Dataset[Batch]):
@@ -63,9 +58,6 @@ class ScheduledBatches(Dataset[Batch]):
     A batch depends on the data, the settings and the step, and on nothing else: a run is resumed
     by starting at its next step, loader workers change nothing, and the parts of all ranks, one
     after another, are the batch that a single process gets.
-
-    Attributes:
-        steps_per_epoch: 0 where the items make no batch.
     """
 
     def __init__(
@@ -254,16 +246,12 @@ class TrainingBatches(ScheduledBatches[Any]):
 
 
 class PairTrainingBatch(NamedTuple):
-    """Queries with their groups of passages: a batch, or one rank's part of it.
+    """Queries with their groups of passages: a batch, or one rank's part of it."""
 
-    `pairs`: P inputs, those of one query after those of another. `groups`: (B, n) int64, the rows
-    of each query's pairs, the positive first, -1 where a negative is missing. `items`: (B,) int64,
-    the queries' numbers in the prepared data.
-    """
-
-    pairs: PairBatch
+    pairs: PairBatch  # P inputs, those of one query after those of another
+    # (B, n) int64, rows of each query's pairs, the positive first, -1 where a negative is missing
     groups: Tensor
-    items: Tensor
+    items: Tensor  # (B,) int64, the queries' numbers in the prepared data
 
 
 class PairTrainingBatches(TrainingBatches):

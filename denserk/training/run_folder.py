@@ -65,16 +65,13 @@ FEW = 40
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a run did: all its steps, the first one done now, the last loss, the best measure.
+    """What a run did."""
 
-    `speed` is None where nothing was left to train.
-    """
-
-    steps: int
-    first_step: int
-    loss: float | None
+    steps: int  # in all
+    first_step: int  # done when it started or resumed
+    loss: float | None  # the last
     best: float | None = None
-    speed: Speed | None = None
+    speed: Speed | None = None  # None where nothing was left to train
 
 
 def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> TrainingResult:

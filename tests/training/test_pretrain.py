@@ -17,9 +17,7 @@ from denserk.config.pretraining import MasterPreset, NprKind
 from denserk.models.stored_model import read_model_folder
 from denserk.training import run_folder
 from denserk.training.finetune import finetune
-from tests.conftest import VOCABULARY
 from tests.reporters import Heard
-from tests.tiny_models import write_tiny
 from tests.training import finetuning
 from tests.training.finetuning import AGG, tune, weights, write_examples
 from tests.training.pretraining import OBJECTIVES, train, write_corpus, write_expansions
@@ -155,25 +153,6 @@ def test_tasks_bring_their_passes_along(tiny, data, tmp_path, options, terms):
     assert decoders == {f"{task}_decoder" for task in options["tasks"]}
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_chunks_leave_the_loss_as_it_is(tiny, data, tmp_path, objective, still):
-    options = options_of(data, objective, max_steps=2)
-    train(tmp_path / "whole", data["corpus"], objective, still, **options)
-    train(tmp_path / "parts", data["corpus"], objective, still, **options, cache_chunk_size=2)
-    for whole, parts in zip(losses(tmp_path / "whole"), losses(tmp_path / "parts"), strict=True):
-        assert parts == pytest.approx(whole, rel=1e-4)
-
-
-@pytest.fixture(scope="module")
-def still(tmp_path_factory):
-    """A model without dropout."""
-    folder = write_tiny(tmp_path_factory.mktemp("still") / "model", "bert", VOCABULARY)
-    config = folder / "config.json"
-    rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
-    config.write_text(json.dumps(json.loads(config.read_text()) | rates))
-    return folder
-
-
 def test_kept_steps_are_models(tiny, data, tmp_path):
     options = {"keep_steps": (1, 3), "keep_checkpoints": 1}
     train(tmp_path / "out", data["corpus"], "condenser", tiny(), **options)
@@ -183,38 +162,3 @@ def test_kept_steps_are_models(tiny, data, tmp_path):
     result = train(tmp_path / "next", data["corpus"], "cocondenser", steps / "step-3", max_steps=1)
     assert result.steps == 1
     tune(tmp_path / "tuned", steps / "step-1", data["examples"], max_steps=1, **CLS)
-
-
-TOKENIZED = ("mlm", "cocondenser", "master")
-
-
-@pytest.mark.parametrize("objective", TOKENIZED)
-def test_tokens_written_are_a_corpus_of_the_same_batches(tiny, data, tmp_path, objective):
-    options = options_of(data, objective, tokenize_to=str(tmp_path / "tokens"))
-    train(tmp_path / "first", data["corpus"], objective, tiny(), **options)
-    if objective == "master":  # neighbours are told by ids and titles, which tokens have none of
-        options = {"npr": NprKind.HALF}
-        train(
-            tmp_path / "half", data["corpus"], objective, tiny(), **options_of(data, objective),
-            **options,
-        )  # fmt: skip
-        first = tmp_path / "half"
-    else:
-        first, options = tmp_path / "first", {}
-    train(tmp_path / "again", tmp_path / "tokens", objective, tiny(), **options)
-    assert weights(tmp_path / "again") == weights(first)
-    assert {item.name for item in (tmp_path / "tokens").iterdir()} == {
-        "tokens.jsonl",
-        "manifest.json",
-    } | ({"word-frequencies.json"} if objective == "master" else set())
-
-
-def test_written_frequencies_are_those_that_were_counted(tiny, data, tmp_path):
-    options = options_of(data, "master", preset=MasterPreset.RELEASED)
-    train(
-        tmp_path / "first", data["corpus"], "master", tiny(), **options,
-        tokenize_to=str(tmp_path / "tokens"),
-    )  # fmt: skip
-    table = str(tmp_path / "tokens" / "word-frequencies.json")
-    train(tmp_path / "again", data["corpus"], "master", tiny(), **options, frequency_dict=table)
-    assert weights(tmp_path / "again") == weights(tmp_path / "first")

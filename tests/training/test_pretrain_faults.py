@@ -112,15 +112,6 @@ def test_a_path_that_is_not_there_costs_nothing(command, tmp_path, name):
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
 
 
-def test_a_model_that_will_not_do_costs_nothing(command, tiny, tmp_path):
-    assert command()[0] == 0
-    before = (tmp_path / "out" / "model.safetensors").read_bytes()
-    for model in ("nowhere/at-all", tiny("t5")):
-        assert command("--overwrite", model=model)[0] == 1
-    assert command()[0] == 2  # neither --resume nor --overwrite
-    assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
-
-
 def test_tokens_of_another_tokenizer(command, tmp_path):
     assert command(tokenize_to=tmp_path / "tokens")[0] == 0
     other = write_tiny(tmp_path / "other", "bert", [*VOCABULARY, "zebra"])

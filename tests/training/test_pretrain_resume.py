@@ -1,8 +1,6 @@
 """What a pre-training run starts from, and that a stopped one goes on to the same weights."""
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ from denserk.config.pretraining import Architecture, KeywordWeight
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.training.pretrain import pretrain, start_folder
 from denserk.training.trainer import Trainer
-from tests.faults import Stopped, contents, kill_and_resume, stopped_at
+from tests.faults import Stopped, contents, stopped_at
 from tests.reporters import Heard
 from tests.training.finetuning import weights
 from tests.training.pretraining import run_of, train, write_corpus, write_expansions
@@ -68,19 +66,6 @@ def test_another_setting_is_refused_and_nothing_lost(tiny, corpus, tmp_path, opt
     assert contents(tmp_path / "out" / "training-data") == prepared
 
 
-def test_a_changed_corpus_is_refused_and_nothing_lost(tiny, corpus, tmp_path):
-    train(tmp_path / "out", corpus, "mlm", tiny())
-    before, prepared = weights(tmp_path / "out"), contents(tmp_path / "out" / "training-data")
-    write_corpus(tmp_path / "corpus.jsonl", range(1, 13))
-    with pytest.raises(MismatchError, match=r"corpus 1.sha256 was") as refusal:
-        train(tmp_path / "out", corpus, "mlm", tiny(), resume=True)
-    assert "cannot be used again" in refusal.value.message
-    assert weights(tmp_path / "out") == before
-    assert contents(tmp_path / "out" / "training-data") == prepared
-    write_corpus(tmp_path / "corpus.jsonl")
-    assert train(tmp_path / "out", corpus, "mlm", tiny(), resume=True).first_step == 6
-
-
 NEW: dict[str, Any] = {"architecture": Architecture.TINY, "vocabulary_size": 200}
 
 
@@ -113,21 +98,6 @@ def test_a_changed_frequency_dict_is_refused(tiny, corpus, tmp_path):
     assert all_weights(tmp_path / "out") == before
 
 
-@pytest.mark.slow
-def test_killed_in_the_middle(tiny, corpus, tmp_path):
-    options = [
-        *("--objective", "cocondenser", "--model", str(tiny("bert")), "--corpus", corpus),
-        *("--batch-size", "4", "--max-length", "16", "--max-steps", "60", "--save-steps", "2"),
-        *("--cache-chunk-size", "4", "--lr", "0.01", "--device", "cpu"),
-    ]
-    command = [sys.executable, "-m", "denserk", "pretrain", *options]
-    subprocess.run([*command, "--output", str(tmp_path / "whole")], check=True)
-    kill_and_resume(command, tmp_path / "killed", "checkpoint-1?")
-    assert all_weights(tmp_path / "killed") == all_weights(tmp_path / "whole")
-    told = json.loads((tmp_path / "killed" / "training.json").read_text())
-    assert told["log"][-1]["step"] == 60
-
-
 def started(tmp_path, corpus, name="start", **options):
     """A start folder's path."""
     run = run_of(tmp_path / "out", corpus, **{**NEW, **options})
@@ -158,21 +128,6 @@ def test_a_given_tokenizer_is_taken_over(tiny, tmp_path, corpus):
     assert ours.get_vocab() == theirs.get_vocab()
     config = json.loads((folder / "config.json").read_text())
     assert config["vocab_size"] == len(theirs)
-
-
-def test_what_is_there_is_used_again_or_replaced(tmp_path, corpus):
-    folder = started(tmp_path, corpus)
-    before = (folder / "model.safetensors").stat().st_mtime_ns
-    assert (started(tmp_path, corpus) / "model.safetensors").stat().st_mtime_ns == before
-    write_corpus(tmp_path / "corpus.jsonl", range(3, 9))
-    heard, kept = Heard(), contents(folder)
-    run = run_of(tmp_path / "out", corpus, **NEW)
-    with pytest.raises(MismatchError, match=r"corpus 1.sha256 was .* now"):
-        start_folder(run, folder, again=False)
-    assert contents(folder) == kept
-    start_folder(run, folder)
-    assert contents(folder)["tokenizer.json"] != kept["tokenizer.json"]
-    assert any("is prepared again: corpus 1.sha256 was" in note for note in heard.notes)
 
 
 def test_ids_make_no_vocabulary(tiny, tmp_path):
