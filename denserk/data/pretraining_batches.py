@@ -49,29 +49,9 @@ logger = logging.getLogger(__name__)
 SAMPLES = 256  # uniform masks per text, at most, that RetroMAE's decoder rows draw from
 
 
-class Stage(IntEnum):
-    """What a text is masked for; part of the key of its random numbers."""
-
-    TEXT = 0
-    NPR_PASS = 1
-    CMP_PASS = 2
-    MKP = 3
-    CMP = 4
-    NPR = 5
-    DOR = 6
-    GOR = 7
-    RETROMAE = 8
-
-
-class Use(IntEnum):
-    """What a random number of a stage decides."""
-
-    CROP = 0
-    WORD = 1
-    FATE = 2
-    TOKEN = 3
-
-
+# What a text is masked for, and what a random number then decides: parts of the number's key.
+Stage = IntEnum("Stage", "TEXT NPR_PASS CMP_PASS MKP CMP NPR DOR GOR RETROMAE", start=0)
+Use = IntEnum("Use", "CROP WORD FATE TOKEN", start=0)
 PASSES = {Stage.CMP_PASS: "cmp", Stage.NPR_PASS: "npr"}
 
 
@@ -129,13 +109,12 @@ class Crops(NamedTuple):
     def fragments(self, vocabulary: SubwordTokens) -> dict[str, Mask]:
         """Return whether the first and the last words are cut, as `KeywordWeights` takes it."""
         continues, special = vocabulary.continues, vocabulary.special
-        inside = []
-        for text, start, end in zip(*self, strict=True):
+        inside = np.zeros((2, len(self.texts)), dtype=bool)
+        for row, (text, start, end) in enumerate(zip(*self, strict=True)):
+            inside[0, row] = 0 < start < len(text) and continues[text[start]]
             cut = 0 < end < len(text) and not special[text[end - 1]]
-            starts = 0 < start < len(text) and continues[text[start]]
-            inside.append((bool(starts), bool(cut and continues[text[end]])))
-        starts_inside, ends_inside = np.array(inside, dtype=bool).reshape(-1, 2).T
-        return {"starts_inside": starts_inside, "ends_inside": ends_inside}
+            inside[1, row] = cut and continues[text[end]]
+        return {"starts_inside": inside[0], "ends_inside": inside[1]}
 
 
 def visible_tokens(words: Ids, rate: float, draws: Draws) -> Mask:
@@ -213,17 +192,17 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         if masking.masking is Masking.TOKEN:
             self.vocabulary = self.vocabulary.singly()
         if objective is PretrainingObjective.MASTER:
-            self.npr = self._npr(tasks)
+            self.npr = self._npr()
             self.weights = KeywordWeights(store.words, len(store), masking)
         super().__init__(np.arange(len(store)), batch_size, masking.seed, **options)
         self.refuse_no_batch(store.folder, store.items)
 
-    def _npr(self, tasks: frozenset[MasterTask]) -> NprKind:
+    def _npr(self) -> NprKind:
         """Return what NPR recovers, given the documents of the text; refuse tasks without text."""
         counts, npr = self.store.contents, self.settings.npr
         if not counts["expanded"]:
-            refuse_generated(tasks)
-        if MasterTask.NPR not in tasks or npr is NprKind.HALF:
+            refuse_generated(self.tasks)
+        if MasterTask.NPR not in self.tasks or npr is NprKind.HALF:
             return npr
         if not counts["with_neighbour"]:
             logger.info("no documents are known: npr recovers the second half of each passage")
