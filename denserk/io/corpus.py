@@ -207,11 +207,11 @@ def _read_json(
     for line, docid, text, title, extra in records:
         passage = Passage(docid, text, title, extra or NO_FIELDS)
         if fields and form is CorpusFormat.ANSERINI:
-            passage = split_contents(passage, fields, delimiter, path, line)
+            passage = _split_contents(passage, fields, delimiter, path, line)
         yield passage
 
 
-def split_contents(
+def _split_contents(
     passage: Passage, fields: Sequence[str], delimiter: str, path: str | Path, line: int | None
 ) -> Passage:
     """Split Anserini's `contents` into fields, as Pyserini's `--fields` does.

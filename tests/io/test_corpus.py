@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 from denserk.config.formats import CorpusFormat, CorpusSettings
 from denserk.errors import InputError, UsageError
 from denserk.io import corpus
-from denserk.io.corpus import (
-    WRITTEN,
-    PassageTexts,
-    read_corpus_file,
-    split_contents,
-    write_passages,
-)
+from denserk.io.corpus import WRITTEN, PassageTexts, read_corpus_file, write_passages
 from denserk.records import Passage
 from denserk.reporting import Progress
 from tests.reporters import Heard
@@ -112,13 +106,6 @@ def test_the_id_from_a_key_that_was_named(tmp_path):
         list(read_corpus_file(path, named))
 
 
-def test_contents_are_cut_at_the_delimiter(tmp_path):
-    path = tmp_path / "c.jsonl"
-    path.write_text('{"id": "1", "contents": "h\\tt"}')
-    read = read_corpus_file(path, CorpusSettings(delimiter="\\t"), fields=("title", "text"))
-    assert list(read) == [Passage("1", "t", "h", {})]
-
-
 ids = st.text(st.characters(exclude_categories=["Z", "C"]), min_size=1)
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 TABS = (CorpusFormat.MARCO, CorpusFormat.MARCO_TITLES, CorpusFormat.DPR)
@@ -151,27 +138,27 @@ def test_a_written_corpus_reads_back(tmp_path, form, passages):
 
 
 @pytest.mark.parametrize(
-    ("passage", "fields", "split"),
+    ("record", "fields", "split"),
     [
-        (Passage("1", "h\nt"), ["title", "text"], Passage("1", "t", "h", {})),
-        (Passage("1", "u\nh\nt"), ["url", "title", "text"], Passage("1", "t", "h", {"url": "u"})),
-        (Passage("1", "h\nt\n"), ["title", "text"], Passage("1", "t", "h", {})),
-        (Passage("1", "a\nb"), ["text"], Passage("1", "a\nb")),
-        (
-            Passage("1", "x\ny\nz", "", {"title": "h", "text": "t"}),
-            ["title", "text"],
-            Passage("1", "t", "h", {}),
-        ),
+        ({"contents": "h\tt"}, ["title", "text"], ("t", "h", {})),
+        ({"contents": "u\th\tt"}, ["url", "title", "text"], ("t", "h", {"url": "u"})),
+        ({"contents": "h\tt\t"}, ["title", "text"], ("t", "h", {})),
+        ({"contents": "a\tb"}, ["text"], ("a\tb", "", {})),
+        ({"contents": "x", "title": "h", "text": "t"}, ["title", "text"], ("t", "h", {})),
     ],
 )
-def test_contents_split_into_named_fields(passage, fields, split):
-    assert split_contents(passage, fields, "\n", "c", 1) == split
+def test_contents_split_into_named_fields(tmp_path, record, fields, split):
+    (tmp_path / "c").write_text(json.dumps({"id": "1", **record}))
+    read = read_corpus_file(tmp_path / "c", CorpusSettings(delimiter="\\t"), fields)
+    assert list(read) == [Passage("1", *split)]
 
 
 BROKEN_RECORDS = [
     ({"_id": "2", "title": "h"}, "no text"),
     ({"title": "h", "text": "t"}, "no _id"),
     ({"_id": "a b", "text": "t"}, "the passage id 'a b'"),
+    ({"_id": None, "text": "t"}, "a passage id that is null"),
+    ({"_id": True, "text": "t"}, "a passage id that is bool"),
     ({"_id": "2", "text": ["t"]}, "list as text"),
     ({"_id": "2", "text": "t", "title": 3}, "int as title"),
 ]

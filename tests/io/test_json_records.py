@@ -105,17 +105,3 @@ def test_an_id_is_taken_exactly_where_a_line_of_columns_keeps_it_whole(text):
     else:
         with pytest.raises(InputError):
             identifier(text, "f", 1, "passage")
-
-
-@pytest.mark.parametrize(
-    ("value", "found"),
-    [
-        ("a b", "the query id 'a b'"),
-        ("", "an empty query id"),
-        (None, "a query id that is null"),
-        (True, "a query id that is bool"),
-    ],
-)
-def test_what_is_no_id_is_rejected(value, found):
-    with pytest.raises(InputError, match=f"f, line 3: found {found}"):
-        identifier(value, "f", 3, "query")

@@ -47,20 +47,12 @@ TRIPLET_LINES = b"".join(
     for e in TRIPLETS
 )
 TRIPLET_TSV = b"".join("\t".join(e.texts).encode() + b"\n" for e in TRIPLETS)
-OF_PAIRS = {
-    "glue": GLUE,
-    "benchmark": BENCHMARK,
-    "lines": LINES,
-    "tsv": TSV,
-    "three": THREE,
-    "csv": CSV,
-}
-OF_TRIPLETS = {
-    "sections": SECTIONS,
-    "lines": TRIPLET_LINES,
-    "tsv": TRIPLET_TSV,
-    "header": b"anchor\tpositive\tnegative\n" + TRIPLET_TSV,
-}
+TRIPLET_HEADER = b"anchor\tpositive\tnegative\n"
+FILES = [
+    *((PAIRS, data) for data in (GLUE, BENCHMARK, LINES, TSV, THREE, CSV)),
+    *((TRIPLETS, data) for data in (SECTIONS, TRIPLET_LINES, TRIPLET_TSV)),
+    (TRIPLETS, TRIPLET_HEADER + TRIPLET_TSV),
+]
 
 
 @pytest.fixture
@@ -74,16 +66,10 @@ def read(tmp_path):
     return examples
 
 
-@pytest.mark.parametrize("size", [None, 2])
-@pytest.mark.parametrize("data", OF_PAIRS.values(), ids=list(OF_PAIRS))
-def test_pairs(read, data, size):
-    assert read(data, size) == PAIRS
-
-
-@pytest.mark.parametrize("size", [None, 3])
-@pytest.mark.parametrize("data", OF_TRIPLETS.values(), ids=list(OF_TRIPLETS))
-def test_triplets(read, data, size):
-    assert read(data, size) == TRIPLETS
+@pytest.mark.parametrize("sized", [False, True])
+@pytest.mark.parametrize(("expected", "data"), FILES, ids=range(len(FILES)))
+def test_pairs_and_triplets(read, expected, data, sized):
+    assert read(data, len(expected[0].texts) if sized else None) == expected
 
 
 def test_compressed_with_a_mark_and_empty_lines(tmp_path):

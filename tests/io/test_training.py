@@ -141,15 +141,6 @@ def test_errors_of_a_table_name_the_row(tmp_path):
         list(read_training(tmp_path / "t.parquet"))
 
 
-def test_negatives_by_system(tmp_path):
-    line = b'{"qid": 3, "pos": [1], "neg": {"bm25": [5, 6], "dense": [6, 7]}}\n'
-    (tmp_path / "t.jsonl").write_bytes(line)
-    (example,) = read_training(tmp_path / "t.jsonl")
-    assert (example.qid, example.query) == ("3", "")
-    assert [c.docid for c in example.positives] == ["1"]
-    assert [c.docid for c in example.negatives] == ["5", "6", "7"]
-
-
 def test_what_is_no_dataset(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="no dataset that could be read"):
         list(read_training(tmp_path))
@@ -345,6 +336,11 @@ def seen(example):
             b'{"query_id": 12, "positive_document_ids": [34]}\n\n'
             b'{"negative_document_ids": ["x"]}\n',
             [("12", "", ["34"], []), ("1", "", [], ["x"])],
+        ),
+        (
+            TrainingFormat.ST_IDS,
+            b'{"qid": 3, "pos": [1], "neg": {"bm25": [5, 6], "dense": [6, 7]}}\n',
+            [("3", "", ["1"], ["5", "6", "7"])],
         ),
         (
             TrainingFormat.FLAG,
