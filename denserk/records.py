@@ -47,16 +47,12 @@ class Qrel(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """One positive or negative passage of a training example.
+    """One positive or negative passage of a training example."""
 
-    A format of ids alone leaves `title` and `text` empty; one of texts alone leaves `docid` empty.
-    `score` is a teacher's score where the file holds one.
-    """
-
-    docid: str = ""
-    text: str = ""
+    docid: str = ""  # empty in formats without ids
+    text: str = ""  # empty, as the title, in formats of ids alone
     title: str = ""
-    score: float | None = None
+    score: float | None = None  # a teacher's
     extra: Mapping[str, Any] = NO_FIELDS
 
 

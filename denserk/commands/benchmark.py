@@ -27,7 +27,8 @@ from denserk.config import encoding, evaluation, retrieval
 from denserk.config.benchmarks import Benchmark, Corpus
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json, given_fields, plain
-from denserk.errors import MismatchError, UsageError
+from denserk.errors import UsageError
+from denserk.io.blocks import refuse_other_run
 from denserk.io.data_sets import find_parts
 from denserk.io.files import write_errors
 from denserk.io.manifest import (
@@ -35,7 +36,6 @@ from denserk.io.manifest import (
     Kind,
     Manifest,
     beside,
-    differences,
     file_sha256,
     read_manifest,
     write_manifest,
@@ -258,9 +258,11 @@ class _Maker:
         model = {"name": self.model, "fingerprint": self.stored.fingerprint()}
         manifest = Manifest(Kind.RUNS, False, settings, {"model": model})
         exists = (self.output / NAME).is_file()
-        if exists and (self.choice.resume or self.choice.overwrite):
-            existing = read_manifest(self.output, Kind.RUNS, unfinished=True)
-            self._check_same(existing, manifest) if self.choice.resume else self._clear()
+        if exists and self.choice.resume:
+            started = read_manifest(self.output, Kind.RUNS, unfinished=True)
+            refuse_other_run(self.output, started, manifest, ["model"])
+        elif exists and self.choice.overwrite:
+            self._clear()
         else:
             refuse_occupied(self.output, overwrite=False, resumable=exists)
         with write_errors(self.output):
@@ -268,20 +270,9 @@ class _Maker:
         write_manifest(self.output, manifest)
         return manifest
 
-    def _check_same(self, existing: Manifest, manifest: Manifest) -> None:
-        """Raise a MismatchError if the folder's runs have another model or other settings."""
-        found = differences(existing.settings, manifest.settings)
-        before, now = (m.made_from["model"] for m in (existing, manifest))
-        if before["fingerprint"] != now["fingerprint"]:
-            found.append(f"the model was {before['name']}, now {now['name']} with other weights")
-        if found:
-            raise MismatchError(
-                f"the runs in {self.output} were made with other settings: {'; '.join(found)}",
-                "choose another --output, or remake all runs with --overwrite",
-            )
-
     def _clear(self) -> None:
         """Remove the files that this command wrote in the folder."""
+        read_manifest(self.output, Kind.RUNS, unfinished=True)
         with write_errors(self.output):
             shutil.rmtree(self.output / CORPORA, ignore_errors=True)
             for run in map(self._run_of, config.benchmarks().values()):
