@@ -78,6 +78,7 @@ class JudgmentCounts(Provider):
     SUPPORTED_MEASURES = [ir_measures.NumQ, ir_measures.NumRel(rel=AnyValue())]  # type: ignore[no-untyped-call]  # noqa: RUF012
 
     def evaluator(self, measures: Iterable[Measure], qrels: Any) -> "_CountEvaluator":
+        """Return what counts them, for any run."""
         return _CountEvaluator(measures, qrels)
 
 

@@ -43,17 +43,10 @@ def main() -> None:
         shared = ["--model", MINILM, "--device", "cpu", "--overwrite"]
         encode = [DENSERK, "encode", *shared, "--corpus", str(corpus), "--pooling", "mean"]
         finetune = [DENSERK, "finetune", *shared, "--train-data", str(pairs), "--max-steps", "12"]
+        finetune += ["--batch-size", "16", "--temperature", "0.05"]
         jobs = {
             "encoding": [*encode, "--output", str(folder / "vectors{}")],
-            "training": [
-                *finetune,
-                "--batch-size",
-                "16",
-                "--temperature",
-                "0.05",
-                "--output",
-                str(folder / "model{}"),
-            ],
+            "training": [*finetune, "--output", str(folder / "model{}")],
         }
         for name, command in jobs.items():
             one, both = (

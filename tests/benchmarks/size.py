@@ -3,8 +3,7 @@
 `python -m tests.benchmarks.size` reads the checkout that it lies in and prints tab-separated lines.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +11,6 @@ import typer
 
 ROOT = Path(__file__).parents[2]
 LARGEST = 10
-
-
-def lines_of(path: Path) -> int:
-    """The lines of a file."""
-    return path.read_bytes().count(b"\n")
-
-
-def modules(folder: str) -> dict[Path, int]:
-    """Module below a folder of the checkout -> its lines."""
-    return {path.relative_to(ROOT): lines_of(path) for path in (ROOT / folder).rglob("*.py")}
-
-
-def by_folder(sizes: Mapping[Path, int]) -> dict[str, tuple[int, int]]:
-    """Folder, two levels deep at most -> its modules and lines."""
-    count: Counter[str] = Counter()
-    total: Counter[str] = Counter()
-    for path, lines in sizes.items():
-        folder = "/".join(path.parts[:-1][:2]) + "/"
-        count[folder] += 1
-        total[folder] += lines
-    return {folder: (count[folder], total[folder]) for folder in sorted(total)}
 
 
 def commands() -> Iterator[tuple[str, Any]]:
@@ -62,29 +40,30 @@ def help_lines(name: str, command: Any) -> int:
     return len(command.get_help(context).splitlines())
 
 
-def words(paths: list[Path]) -> int:
-    """Words as `wc -w` counts them."""
-    return sum(len(path.read_text("utf-8").split()) for path in paths)
-
-
 def main() -> None:
     """Print the sizes."""
-    package, tests = modules("denserk"), modules("tests")
-    for what, sizes in (("denserk", package), ("tests", tests)):
-        print(f"{what}\t{sum(sizes.values()):,} lines\t{len(sizes)} modules")
-        for folder, (count, total) in by_folder(sizes).items():
-            print(f"  {folder}\t{total:,} lines\t{count} modules")
-    found = dict(commands())
-    per_command = {name: options(command) for name, command in found.items()}
-    print(f"options\t{len(set().union(*per_command.values()))} in {len(found)} commands")
-    for name, command in found.items():
-        lines = help_lines(name, command)
-        print(f"  {name}\t{len(per_command[name])} options\t{lines} lines of help")
-    pages = sorted((ROOT / "docs").rglob("*.md"))
-    print(f"documentation\t{words([ROOT / 'README.md', *pages]):,} words\t{len(pages) + 1} pages")
+    largest: list[tuple[Path, int]] = []
+    for top in ("denserk", "tests"):
+        modules = {path: path.read_bytes().count(b"\n") for path in (ROOT / top).rglob("*.py")}
+        print(f"{top}\t{sum(modules.values()):,} lines\t{len(modules)} modules")
+        folders: dict[str, list[int]] = {}
+        for path, lines in sorted(modules.items()):
+            folder = "/".join(path.relative_to(ROOT).parts[:-1][:2])
+            folders.setdefault(folder, []).append(lines)
+        for folder, counts in folders.items():
+            print(f"  {folder}/\t{sum(counts):,} lines\t{len(counts)} modules")
+        largest = largest or sorted(modules.items(), key=lambda item: -item[1])[:LARGEST]
+    found = {name: (options(command), command) for name, command in commands()}
+    every = set().union(*(own for own, _ in found.values()))
+    print(f"options\t{len(every)} in {len(found)} commands")
+    for name, (own, command) in found.items():
+        print(f"  {name}\t{len(own)} options\t{help_lines(name, command)} lines of help")
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    words = sum(len(page.read_text("utf-8").split()) for page in pages)
+    print(f"documentation\t{words:,} words\t{len(pages)} pages")
     print(f"the {LARGEST} largest modules of denserk/")
-    for path, lines in sorted(package.items(), key=lambda item: -item[1])[:LARGEST]:
-        print(f"  {path}\t{lines:,} lines")
+    for path, lines in largest:
+        print(f"  {path.relative_to(ROOT)}\t{lines:,} lines")
 
 
 if __name__ == "__main__":
