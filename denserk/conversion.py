@@ -124,11 +124,7 @@ def with_texts(
     """Yield training examples, with texts for the passages and queries known by id alone.
 
     The training data is read twice. In memory are the texts that it needs, not the corpus. Without
-    a corpus, passages are left as they are; without queries, queries are.
-
-    Raises:
-        UsageError: the training data is a stream.
-        InputError: the corpus or the queries lack some of the ids; the first few are named.
+    a corpus or queries, passages or queries are left as they are.
     """
     qids: set[str] = set()
     docids: set[str] = set()

@@ -15,7 +15,7 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from denserk.config.formats import RunFormat
@@ -43,11 +43,10 @@ NAMED = 5  # queries that a warning names
 
 @dataclass
 class FusionResult:
-    """Number of queries and of lines of the fused run, and of queries of each run."""
+    """Number of queries and of lines of the fused run."""
 
     queries: int = 0
     hits: int = 0
-    queries_of: list[int] = field(default_factory=list)
 
 
 def fuse(
@@ -79,7 +78,7 @@ def fuse(
                     f"{run.path} lacks {len(missing):,} of {len(qids):,} queries, which the other "
                     f"runs answer alone: {named}"
                 )
-        result = FusionResult(len(qids), queries_of=[len(run.queries) for run in runs])
+        result = FusionResult(len(qids))
         ties = TieCount()
         with track("fusing", len(qids), "queries") as progress:
             answers = _answers(runs, qids, weights, fusion, settings, ties, progress)

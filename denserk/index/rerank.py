@@ -70,7 +70,6 @@ def rerank(
         corpus: how the passages are read.
 
     Raises:
-        UsageError: something named is not there.
         InputError: an input is broken; a passage or a query of the run has no text.
         ModelError: the cross-encoder cannot be loaded.
     """
@@ -125,11 +124,7 @@ def _find_texts(
     queries: Mapping[str, Query],
     paths: RerankPaths,
 ) -> int:
-    """Copy the passages that are hit to the disk; return the number of hits.
-
-    Raises:
-        InputError: the run has no hits, or those of unknown passages or queries; some are named.
-    """
+    """Copy the passages that are hit to the disk; return the number of hits."""
 
     def refuse(what: str, missing: Collection[str], option: str, where: str) -> InputError:
         names = ", ".join(islice(missing, NAMED)) + (", ..." if len(missing) > NAMED else "")

@@ -34,17 +34,11 @@ LINES = "lines"
 
 @dataclass(frozen=True)
 class Texts:
-    """Passages or queries, read as often as needed (a stream: once).
-
-    Attributes:
-        source: names them in errors.
-        unit: "passages" or "queries".
-        read: reads them from the start; the id of a record comes first.
-    """
+    """Passages or queries, read as often as needed (a stream: once)."""
 
     source: str
-    unit: str
-    read: Callable[[], Iterator[Any]]
+    unit: str  # "passages" or "queries"
+    read: Callable[[], Iterator[Any]]  # from the start; the id of a record comes first
 
     def checked(self) -> Iterator[Any]:
         """Yield all records; after the last one, reject a repeated id, or no records."""
@@ -74,11 +68,7 @@ class Texts:
         return counted
 
     def blocks(self, size: int, start: int, stop: int | None) -> Iterator[tuple[int, list[Any]]]:
-        """Yield the blocks of a shard with their numbers in the whole source.
-
-        >>> list(Texts("c", "passages", lambda: iter("abcde")).blocks(2, 2, 5))
-        [(1, ['c', 'd']), (2, ['e'])]
-        """
+        """Yield the blocks of a shard with their numbers in the whole source."""
         records = islice(self.checked() if self.source == STREAM else self.read(), start, stop)
         number = start // size
         while block := list(islice(records, size)):
@@ -145,35 +135,24 @@ def refuse_other_run(
 
 @dataclass(frozen=True)
 class Block:
-    """A finished block: number in the corpus, count of passages, SHA-256 of its texts.
-
-    Attributes:
-        sha256: SHA-256 of its files by suffix; empty in journals of older versions.
-        end: in a file of lines, the byte behind the last line.
-    """
+    """A finished block: number in the corpus, count of passages, SHA-256 of its texts."""
 
     number: int
     count: int
     input_sha256: str
+    # SHA-256 of its files by suffix; empty in journals of older versions
     sha256: Mapping[str, str] = field(default_factory=dict, compare=False, kw_only=True)
+    # in a file of lines, the byte behind the last line
     end: int | None = field(default=None, compare=False, kw_only=True)
 
     @property
     def name(self) -> str:
-        """Stem of its files.
-
-        >>> Block(7, 4096, "").name
-        'block-00007'
-        """
+        """Stem of its files, block-00007."""
         return f"block-{self.number:05d}"
 
 
 def journal_of(rank: int) -> str:
-    """Return the name of the journal of a process.
-
-    >>> journal_of(0), journal_of(3)
-    ('blocks.jsonl', 'blocks-3.jsonl')
-    """
+    """Return the name of the journal of a process."""
     return OTHERS.replace("*", str(rank)) if rank else JOURNAL
 
 
@@ -222,10 +201,7 @@ def _line(block: Block) -> bytes:
 class ResumableLines:
     """Writes blocks of lines in order, and renames the file when it is complete.
 
-    Args:
-        output: the final path; `.gz` is compressed at the end.
-        manifest: settings and inputs of the run, not `complete`.
-        overwrite: discard an unfinished output.
+    `.gz` is compressed at the end. `overwrite` discards an unfinished output.
     """
 
     def __init__(self, output: str | Path, manifest: Manifest, *, overwrite: bool) -> None:

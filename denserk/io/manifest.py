@@ -105,12 +105,7 @@ def mapping(values: Rule) -> Rule:
 
 
 def mistake(value: Any, rule: Rule, name: str = "") -> tuple[str, str] | None:
-    """Return what is wrong with a value and what is expected; None where it obeys its rule.
-
-    >>> mistake({"count": "3"}, record({"count": whole(1)}))
-    ("count that is '3'", 'a whole number of at least 1')
-    >>> mistake({"count": 3}, record({"count": whole(1)}))
-    """
+    """Return what is wrong with a value and what is expected; None where it obeys its rule."""
     if not rule.fits(value):
         shown = "null" if value is None else f"{value!r}"[:SHOWN]
         return f"{name} that is {shown}" if name else shown, rule.expected
@@ -197,9 +192,8 @@ def read_manifest(path: str | Path, kind: Kind, *, unfinished: bool = False) -> 
     """Read the manifest of a folder or file, which must be of a `kind`.
 
     Raises:
-        UsageError: the folder does not exist, or has no manifest.
-        MismatchError: it is of another kind, or it is unfinished and `unfinished` is false.
-        InputError: it is not a manifest.
+        UsageError: there is no such folder, or it has no manifest.
+        MismatchError: it is of another kind, or unfinished and `unfinished` is false.
     """
     where = beside(path)
     if not os.path.lexists(where):
@@ -279,11 +273,7 @@ def model_of(manifest: Manifest | None) -> Description | None:
 
 
 def model_differences(one: Description, other: Description) -> list[str]:
-    """Describe why vectors of two models cannot be compared, one phrase per reason.
-
-    >>> model_differences({"name": "a", "fingerprint": "1"}, {"name": "b", "fingerprint": "2"})
-    ['other weights: a and b']
-    """
+    """Describe why vectors of two models cannot be compared, one phrase per reason."""
     found = []
     if one.get("fingerprint") != other.get("fingerprint"):
         found.append(f"other weights: {one.get('name')} and {other.get('name')}")
@@ -313,10 +303,7 @@ def refuse_other_model(
 
 
 def common_model(sources: Iterable[tuple[str, Manifest | None]]) -> Description | None:
-    """Return the model that encoded all vectors, given the sources' names and manifests.
-
-    None if a manifest does not name it.
-    """
+    """Return the model that encoded all sources, given by name; None if a manifest names none."""
     models = [(name, model_of(manifest)) for name, manifest in sources]
     first, expected = models[0]
     for name, model in models[1:]:

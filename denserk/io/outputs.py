@@ -240,12 +240,7 @@ def claim(
     overwrite: bool = False,
     resume: bool = False,
 ) -> Iterator[None]:
-    """Lock outputs while they are written; pipes, devices and `-` are not locked.
-
-    Raises:
-        UsageError: an output is one of the inputs, contains one, or exists.
-        OutputError: another process writes it, or it cannot be locked.
-    """
+    """Check and lock outputs while they are written; pipes, devices and `-` are not locked."""
     targets = [Path(name) for name in outputs if str(name) != STREAM and not is_special(Path(name))]
     read = list(inputs)
     with ExitStack() as stack:

@@ -220,14 +220,14 @@ def read_parquet(path: str | Path) -> Iterator[VectorBlock]:
 
 
 def write_parquet(folder: str | Path, blocks: Iterable[VectorBlock], *, overwrite: bool) -> None:
-    """Write files of at most `ROWS_A_FILE` rows to a folder."""
+    """Write files of at most `ROWS_A_FILE` rows, or of one block that has more, to a folder."""
     import pyarrow as arrow
     from pyarrow import parquet
 
     schema = arrow.schema({"docid": arrow.string(), "vector": arrow.list_(arrow.float32())})
     number, room = 0, 0
     with whole_folder(folder, overwrite=overwrite, export=True) as temporary, ExitStack() as files:
-        for ids, vectors in _parts(blocks, ROWS_A_FILE):
+        for ids, vectors, _ in blocks:
             if len(ids) > room:
                 files.close()
                 where = temporary / f"part-{number:05d}.parquet"
@@ -239,13 +239,6 @@ def write_parquet(folder: str | Path, blocks: Iterable[VectorBlock], *, overwrit
             table = arrow.Table.from_pydict(columns, schema=schema)
             writer.write_table(table, row_group_size=ROW_GROUP)
             room -= len(ids)
-
-
-def _parts(blocks: Iterable[VectorBlock], rows: int) -> Iterator[tuple[list[str], Vectors]]:
-    """Yield ids and vectors, at most so many rows at a time."""
-    for block in blocks:
-        for start in range(0, len(block.ids), rows):
-            yield block.ids[start : start + rows], block.vectors[start : start + rows]
 
 
 # flat faiss

@@ -231,20 +231,13 @@ def open_vectors(name: str | Path) -> VectorFolder:
 
 @dataclass(frozen=True)
 class VectorSource:
-    """Vectors of any format that are read block by block; a stream can be read once.
+    """Vectors of any format that are read block by block; a stream can be read once."""
 
-    Attributes:
-        name: the source, as it was given.
-        form: its format.
-        manifest: the manifest, if denserk made it.
-        vectors_per_passage: how many consecutive rows belong to one id.
-    """
-
-    name: str
+    name: str  # as it was given
     form: str
     read: Callable[[], Iterator[VectorBlock]]
-    manifest: Manifest | None = None
-    vectors_per_passage: int = 1
+    manifest: Manifest | None = None  # if denserk made the source
+    vectors_per_passage: int = 1  # how many consecutive rows belong to one id
 
     def blocks(self) -> Iterator[VectorBlock]:
         """Yield blocks of n ids and (n * vectors_per_passage, D) vectors, of one dimension."""

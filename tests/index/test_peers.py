@@ -61,7 +61,7 @@ def encoded(tiny, tmp_path_factory):
             denserk(
                 *("encode", "--model", tiny("bert"), "--representation", "mean", "--l2-norm"),
                 *(option, folder / source, "--output-format", form, "--output", folder / output),
-                *("--device", "cpu", "--threads", "1"),
+                *("--device", "cpu", "--threads", "1", "--block-size", PASSAGES // 2),
             )
     return folder
 

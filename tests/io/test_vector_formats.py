@@ -94,8 +94,9 @@ def test_broken_json_lines(line, said):
 
 def test_parquet_files_have_anserinis_columns_and_at_most_so_many_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(formats, "ROWS_A_FILE", 4)
-    first = block(0, 6)._replace(vectors=block(0, 6).vectors.astype(np.float16))
-    formats.write_parquet(tmp_path / "v", [first, block(6, 3)], overwrite=False)
+    first = block(0, 3)._replace(vectors=block(0, 3).vectors.astype(np.float16))
+    blocks = [first, block(3, 1), block(4, 2), block(6, 3)]
+    formats.write_parquet(tmp_path / "v", blocks, overwrite=False)
     files = sorted((tmp_path / "v").glob("*.parquet"))
     assert [file.name for file in files] == [f"part-0000{i}.parquet" for i in range(3)]
     assert [parquet.read_metadata(file).num_rows for file in files] == [4, 2, 3]
