@@ -114,10 +114,13 @@ def rewound(head: bytes, rest: BinaryIO) -> BinaryIO:
 
 @contextmanager
 def open_ahead(path: str | Path, size: int = 1 << 20) -> Iterator[tuple[bytes, BinaryIO]]:
-    """Open an input; yield its first bytes and the input from its start (a pipe cannot seek)."""
+    """Open an input; yield its first bytes and the input from its start (a pipe cannot seek).
+
+    A byte-order mark is left out of both.
+    """
     with open_binary(path) as handle:
-        head = read_all(handle, path, size)
-        yield head.removeprefix(BOM), rewound(head, handle)
+        head = read_all(handle, path, size).removeprefix(BOM)
+        yield head, rewound(head, handle)
 
 
 def read_all(handle: BinaryIO, path: str | Path, size: int = -1) -> bytes:

@@ -55,7 +55,12 @@ BY_ID = {"7": {"question": "who", "answers": ["a"]}}
         ),
         ("q", json.dumps(QA), "qa queries", [Query("0", "who", ("a",)), Query("1", "u")]),
         ("q", json.dumps(BY_ID), "qa queries (an object of", [Query("7", "who", ("a",))]),
-        ("q", json.dumps(BY_ID, indent=1), "qa queries (an object of", [Query("7", "who", ("a",))]),
+        (
+            "q",
+            "\ufeff" + json.dumps(BY_ID, indent=1),
+            "qa queries (an object of",
+            [Query("7", "who", ("a",))],
+        ),
         (
             "P17.test.json",
             json.dumps(QA[:1]),
